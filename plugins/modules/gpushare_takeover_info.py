@@ -63,6 +63,10 @@ plugins:
     rejection: {description: Why it cannot be moved aside. Empty if it can., type: str}
     original: {description: Whether it is that of the original gpushare., type: bool}
     nodes: {description: The nodes that it serves., type: list, elements: str}
+operators:
+  description: The reasons why the GPU Operator prevents a take-over of its nodes, and these nodes.
+  returned: success
+  type: dict
 pods:
   description: UID to namespace and name of the pods on these nodes that have not ended.
   returned: success
@@ -115,7 +119,14 @@ def main() -> None:
         pods = active_pods(kubectl, nodes)
     except cluster_kubectl.KubectlError as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=False, plugins=plugins, pods=pods, writers=original.writers, node_ports=original.node_ports)
+    module.exit_json(
+        changed=False,
+        plugins=plugins,
+        operators=cluster.operators,
+        pods=pods,
+        writers=original.writers,
+        node_ports=original.node_ports,
+    )
 
 
 if __name__ == "__main__":

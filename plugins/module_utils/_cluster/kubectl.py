@@ -53,6 +53,16 @@ class Kubectl:
             return list(found["items"])
         return [found]
 
+    def raw(self, path: str) -> Optional[Dict[str, Any]]:
+        """The API server's answer to a GET of this path, None if it has nothing there."""
+        try:
+            found: Dict[str, Any] = json.loads(self.text(["get", "--raw", path]))
+        except KubectlError as error:
+            if "NotFound" in str(error) or "the server could not find the requested resource" in str(error):
+                return None
+            raise
+        return found
+
 
 def as_list(objects: Sequence[Mapping[str, Any]]) -> str:
     """Objects as one JSON document for `kubectl -f -`."""

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError, as_list
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, as_list
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
     FIELD_MANAGER,
     LABEL_NODE,
@@ -116,17 +116,7 @@ def _apply(kubectl: Kubectl, objects: Sequence[Object], wanted: Wanted, check_mo
 
 def _split(kubectl: Kubectl, objects: Sequence[Object]) -> Tuple[List[Object], List[str]]:
     """(those of kinds that the API server has, the titles of the others)."""
-
-    def ask(path: str) -> Optional[Mapping[str, Any]]:
-        try:
-            found: Mapping[str, Any] = json.loads(kubectl.text(["get", "--raw", path]))
-        except KubectlError as error:
-            if "NotFound" in str(error) or "the server could not find the requested resource" in str(error):
-                return None
-            raise
-        return found
-
-    kinds = {version: served(version, ask) for version in sorted({str(item["apiVersion"]) for item in objects})}
+    kinds = {version: served(version, kubectl.raw) for version in sorted({str(item["apiVersion"]) for item in objects})}
     kept = [item for item in objects if item["kind"] in kinds[item["apiVersion"]]]
     return kept, [title(key(item)) for item in objects if item not in kept]
 

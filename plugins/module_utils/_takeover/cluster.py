@@ -18,7 +18,13 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubec
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import CARDS, LABEL_TAKEN_OVER
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import aside
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import Change, TakeOverError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import OtherPlugin, Switch, other_plugins
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import (
+    OtherPlugin,
+    Switch,
+    is_of_operator,
+    operator_rejections,
+    other_plugins,
+)
 
 _ENDED = ("Succeeded", "Failed")
 # A controller has written the status of a DaemonSet within milliseconds.
@@ -65,6 +71,11 @@ class Cluster:
         self.daemon_sets = self._items("/apis/apps/v1/daemonsets")
         self.plugins = other_plugins(self.daemon_sets)
         self.nodes: Dict[str, Mapping[str, Any]] = {str(one["metadata"]["name"]): one for one in self._items("/api/v1/nodes")}
+        served = sorted(name for name, node in self.nodes.items() if is_of_operator(node))
+        # None where the operator has never been.
+        policies = self._kubectl.raw("/apis/nvidia.com/v1/clusterpolicies") or {"items": ()}
+        #: Why the GPU Operator prevents a take-over of its nodes → these nodes.
+        self.operators = dict.fromkeys(operator_rejections(policies["items"]), served)
         self._pods: Optional[List[PluginPod]] = None
 
     @property
@@ -87,6 +98,7 @@ class Cluster:
         """Move every plugin away that runs on these nodes. TakeOverError, before anything is changed, where that cannot be."""
         self._known(names)
         rejections = [plugin.rejection for plugin in self.plugins_on(set(names)) if plugin.rejection]
+        rejections += [why for why, nodes in self.operators.items() if set(nodes) & set(names)]
         if rejections:
             raise TakeOverError(" ".join(rejections) + " Nothing was changed.")
         # A plugin that has left a node already is still to get its affinity, if the attempt before was cut short.

@@ -23,6 +23,7 @@ COMPONENT, ORIGINAL_PLUGIN, ORIGINAL_EXTENDER = "component", "gpushare-device-pl
 _HAMI_COMPONENT = ("app.kubernetes.io/component", "hami-device-plugin")
 #: By these field managers Argo CD is known that tracks by app.kubernetes.io/instance, its default before 3.0 and a label of charts, too.
 _ARGO = frozenset(("argocd-controller", "argocd-application-controller"))
+_WITHOUT_PLUGIN = '{"spec":{"devicePlugin":{"enabled":false}}}'
 _IMAGE = re.compile(r"(?:.*/)?([^/:@]+)(?::[^/@]*)?(?:@.*)?")
 _QUOTED = 80
 
@@ -39,16 +40,13 @@ class Switch:
     away: Optional[str]
 
 
-#: Whose it is → the label that its DaemonSet selects. With the value false the label selects a part of the original's chart, so it
-#: goes; the operator sets its label again where it is missing.
-_SWITCHES: Mapping[str, Switch] = {
-    ORIGINAL: Switch("gpushare", "true", None),
-    OPERATOR: Switch("nvidia.com/gpu.deploy.device-plugin", "true", "false"),
-    HAMI: Switch("gpu", "on", None),
-}
+#: Whose it is → the label that its DaemonSet selects. With the value false the label selects a part of the original's chart, so it goes.
+_SWITCHES: Mapping[str, Switch] = {ORIGINAL: Switch("gpushare", "true", None), HAMI: Switch("gpu", "on", None)}
 BY_AFFINITY = Switch(LABEL_TAKEN_OVER, None, "true")
-#: Every label of nodes that a take-over may change.
-LABELS = frozenset([BY_AFFINITY.label, *(switch.label for switch in _SWITCHES.values())])
+# Labels that the GPU Operator sets on a node: its device plugin runs there, and its validator.
+_OPERATORS_PLUGIN, _OPERATORS_VALIDATOR = "nvidia.com/gpu.deploy.device-plugin", "nvidia.com/gpu.deploy.operator-validator"
+#: Every label of nodes that a take-over may change, or has changed before: the operator's stays there until its node is given back.
+LABELS = frozenset([BY_AFFINITY.label, _OPERATORS_PLUGIN, *(switch.label for switch in _SWITCHES.values())])
 
 
 @dataclass(frozen=True)
@@ -80,6 +78,8 @@ class OtherPlugin:
     @property
     def rejection(self) -> str:
         """Why it cannot be moved aside here, and the change to make instead; "" where it can."""
+        if self.kind == OPERATOR:
+            return f"{self.title} is the GPU Operator's; expected none: wait until the operator has deleted it, then run again"
         if not self.by_affinity or self.prepared or not self.owner:
             return ""
         return (
@@ -96,6 +96,25 @@ def other_plugins(daemon_sets: Sequence[Mapping[str, Any]]) -> List[OtherPlugin]
     """Those of the DaemonSets that are device plugins of others, by namespace and name."""
     found = (_plugin(one) for one in daemon_sets)
     return sorted((one for one in found if one is not None), key=lambda one: (one.namespace, one.name))
+
+
+def is_of_operator(node: Mapping[str, Any]) -> bool:
+    """Whether the GPU Operator runs its device plugin on this node, or its validator, which waits for that plugin."""
+    labels = node["metadata"].get("labels") or {}
+    return any(labels.get(label) == "true" for label in (_OPERATORS_PLUGIN, _OPERATORS_VALIDATOR))
+
+
+def operator_rejections(policies: Sequence[Mapping[str, Any]]) -> List[str]:
+    """Why none of its nodes can be taken over, for each ClusterPolicy of the GPU Operator that has a device plugin, as is its default."""
+    found = ((_short(one["metadata"]["name"]), (one.get("spec") or {}).get("devicePlugin") or {}) for one in policies)
+    return [
+        f"ClusterPolicy {name} deploys the GPU Operator's device plugin; expected devicePlugin.enabled: false, because the operator's "
+        "validation fails on a node where its device plugin is switched off by a label. Set this in the values of its chart, or by: "
+        f"kubectl patch clusterpolicies.nvidia.com {name} --type=merge --patch '{_WITHOUT_PLUGIN}'. Then run again. Other nodes get "
+        "NVIDIA's device plugin by its own chart"
+        for name, plugin in found
+        if plugin.get("enabled") is not False
+    ]
 
 
 def owner_of(metadata: Mapping[str, Any]) -> str:

@@ -352,7 +352,7 @@ def _managers(found: Reasons, facts: NodeFacts, take_over: bool) -> None:
         seen = f"{manager.name} on the host{evidence}{held}"
         if manager.name == OPERATOR and not any(other.active and other.name == NVIDIA for other in facts.managers or ()):
             # Its other parts, such as the driver's, may stay: only its device plugin allocates cards.
-            found.warn("managers", seen, "no other manager of the cards", "leave its device plugin switched off on this node")
+            found.warn("managers", seen, "no other manager of the cards", "keep devicePlugin.enabled: false in its ClusterPolicy")
         elif manager.name not in MOVABLE:
             cure = "remove it from this node first (its DaemonSet, or the label that selects this node): both would allocate the same cards"
             found.error("managers", seen, "no other manager of the cards", cure)

@@ -46,7 +46,7 @@ class Verdict:
     moves: Mapping[str, list[str]]
 
 
-def judge(hosts: Iterable[HostState], found: Mapping[str, Any], port: int, drain: bool) -> Verdict:
+def judge(hosts: Sequence[HostState], found: Mapping[str, Any], port: int, drain: bool) -> Verdict:
     """found: the result of gpushare_takeover_info; port: of our extender; drain: whether pods are evicted first."""
     rejections: list[str] = []
     moves: dict[str, list[str]] = {}
@@ -60,7 +60,9 @@ def judge(hosts: Iterable[HostState], found: Mapping[str, Any], port: int, drain
         rejections += _holders(host, here, found["pods"], drain)
         if any(plugin["original"] for plugin in here):
             rejections += _unit(host)
-    rejections = [str(plugin["rejection"]) for _title, plugin in sorted(concerned.items()) if plugin["rejection"]] + rejections
+    named = [str(plugin["rejection"]) for _title, plugin in sorted(concerned.items()) if plugin["rejection"]]
+    named += [str(why) for why, nodes in sorted(found["operators"].items()) if any(host.node in nodes for host in hosts)]
+    rejections = named + rejections
     if any(plugin["original"] for plugin in found["plugins"]) and port in found["node_ports"]:
         rejections.append(
             f"the original's Service has the NodePort {port}, which kube-proxy serves on 127.0.0.1, too, and gpushare_extender_port is the "

@@ -53,6 +53,18 @@ def operators() -> Json:
     )
 
 
+def cluster_policy(**device_plugin: Any) -> Json:
+    """The object that the GPU Operator's chart makes, with the part about its device plugin."""
+    spec: Json = {
+        "operator": {"defaultRuntime": "containerd"},
+        "daemonsets": {},
+        "driver": {"enabled": False},
+        "toolkit": {"enabled": True},
+    }
+    spec["devicePlugin"] = {"repository": "nvcr.io/nvidia", "image": "k8s-device-plugin", "version": "v0.20.0", **device_plugin}
+    return {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}, "spec": spec}
+
+
 def hami() -> Json:
     """Of HAMi's chart."""
     return daemon_set(
@@ -122,6 +134,8 @@ class Api:
     def _run(self, argv: list[str], data: str | None) -> tuple[int, str, str]:
         words = argv[4:]
         if words[:2] == ["get", "--raw"]:
+            if words[2].startswith("/apis/nvidia.com/") and "clusterpolicies" not in self.lists:
+                return 1, "", "Error from server (NotFound): the server could not find the requested resource"
             return 0, json.dumps({"items": self._listed(words[2])}), ""
         namespace = words[1] if words[0] == "--namespace" else ""
         words = words[2:] if namespace else words

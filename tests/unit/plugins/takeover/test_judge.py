@@ -24,7 +24,7 @@ MEMORY = "aliyun.com/gpu-mem"
 
 def cluster(*items: Json, nodes: tuple[str, ...] = ("gpu1",), **changes: Any) -> dict[str, Any]:
     plugins = [{**one.as_dict(), "nodes": list(nodes)} for one in other_plugins(items)]
-    return {"plugins": plugins, "pods": {}, "writers": [], "node_ports": [], **changes}
+    return {"plugins": plugins, "operators": {}, "pods": {}, "writers": [], "node_ports": [], **changes}
 
 
 def host(*managers: Json, registered: int = 0, memories: tuple[int, ...] = (16384, 16384), unit: str = "GiB") -> HostState:
@@ -73,6 +73,12 @@ def test_an_owned_one_is_named_once_with_the_change_to_make() -> None:
     both = [HostState(name, name, [RUNS], {}, (), "GiB") for name in ("gpu1", "gpu2")]
     (why,) = judge(both, cluster(owned, nodes=("gpu1", "gpu2")), 32766, False).rejections
     assert "belongs to the Helm release nvdp" in why
+
+
+def test_the_operator_prevents_a_take_over_of_its_own_nodes_only() -> None:
+    found = cluster(operators={"its ClusterPolicy": ["gpu1", "gpu3"]})
+    assert rejections(host(), found) == ["its ClusterPolicy"]
+    assert judge([HostState("gpu2", "gpu2", [], {}, (), "GiB")], found, 32766, False).rejections == ()
 
 
 def test_the_originals_port_is_not_ours() -> None:

@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import CARDS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import (
@@ -26,7 +27,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plug
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unit.plugins.takeover.others import Api, Json, daemon_set, hami, merged, node, nvidia, operators, original, runs_on
+from unit.plugins.takeover.others import Api, Json, cluster_policy, daemon_set, hami, merged, node, nvidia, operators, original, runs_on
 
 TAKEN = "gpushare.kubernetes/taken-over"
 ASIDE = "gpushare.kubernetes/moved-aside"
@@ -74,7 +75,7 @@ def kinds(*items: Json) -> list[tuple[str, str, bool]]:
     ("item", "wanted"),
     [
         (nvidia(), (NVIDIA, TAKEN, True)),
-        (operators(), (OPERATOR, "nvidia.com/gpu.deploy.device-plugin", False)),
+        (operators(), (OPERATOR, TAKEN, True)),
         (hami(), (HAMI, "gpu", False)),
         (original(), (ORIGINAL, "gpushare", False)),
         # Without its usual selector each of them can only be moved by its affinity.
@@ -326,10 +327,50 @@ def test_a_node_is_given_back_to_the_original_which_writes_its_number_of_cards_w
     assert Cluster(api.kubectl).give_back(names, False).restarted == ()
 
 
-def test_the_operators_label_is_switched_off_and_not_removed() -> None:
-    api = Api([operators()], [node("gpu1", {"nvidia.com/gpu.deploy.device-plugin": "true"})])
-    Cluster(api.kubectl).move_aside(["gpu1"], False)
-    assert api.nodes["gpu1"]["metadata"]["labels"] == {"nvidia.com/gpu.deploy.device-plugin": "false"}
+DEPLOYED = {f"nvidia.com/gpu.deploy.{part}": "true" for part in ("device-plugin", "operator-validator")}
+
+
+@pytest.mark.parametrize("labels", [DEPLOYED, DEPLOYED | {"nvidia.com/gpu.deploy.device-plugin": "false"}], ids=["deployed", "by label"])
+@pytest.mark.parametrize("part", [{"enabled": True}, {}], ids=["enabled", "default"])
+def test_a_node_whose_operator_deploys_its_device_plugin_is_not_taken_over(labels: dict[str, str], part: Json) -> None:
+    """The operator's validator waits for its plugin on every node, whatever the label of the node says of the plugin."""
+    api = Api([operators()], [node("gpu1", labels), node("cp1")], clusterpolicies=[cluster_policy(**part)])
+    before = copy.deepcopy(api.nodes)
+    with pytest.raises(TakeOverError, match=r"ClusterPolicy cluster-policy deploys.*expected devicePlugin\.enabled: false.*kubectl patch"):
+        Cluster(api.kubectl).move_aside(["gpu1"], False)
+    assert (api.nodes, api.calls) == (before, [])
+    assert list(Cluster(api.kubectl).operators.values()) == [["gpu1"]]
+    # A node that is none of the operator's.
+    assert Cluster(api.kubectl).move_aside(["cp1"], True).changes == ()
+
+
+def test_a_node_is_not_taken_over_before_the_operator_has_deleted_its_device_plugin() -> None:
+    api = Api([operators()], [node("gpu1", DEPLOYED)], clusterpolicies=[cluster_policy(enabled=False)])
+    # kubelet has its pods until the DaemonSet is gone.
+    api.daemon_sets["gpu-operator", "nvidia-device-plugin-daemonset"]["spec"]["template"]["spec"]["nodeSelector"] = DEPLOYED
+    with pytest.raises(
+        TakeOverError, match=r"DaemonSet gpu-operator/nvidia-device-plugin-daemonset is the GPU Operator's; expected none: wait"
+    ):
+        Cluster(api.kubectl).move_aside(["gpu1"], False)
+    api.daemon_sets.clear()
+    assert Cluster(api.kubectl).move_aside(["gpu1"], False).changes == ()
+    assert api.calls == []
+
+
+def test_a_cluster_policy_that_cannot_be_read_ends_the_run() -> None:
+    api = Api([operators()], [node("gpu1", DEPLOYED)])
+    refusing = Kubectl(
+        lambda argv, data: (1, "", "Error from server (Forbidden)") if "nvidia.com" in argv[-1] else api._run(argv, data), "kubectl", "/k"
+    )
+    with pytest.raises(KubectlError, match="Forbidden"):
+        Cluster(refusing)
+
+
+def test_a_label_of_the_operator_that_a_former_take_over_has_changed_is_given_back() -> None:
+    moved = json.dumps({"v": 1, "labels": {"nvidia.com/gpu.deploy.device-plugin": ["true", "false"]}})
+    api = Api([], [node("gpu1", {"nvidia.com/gpu.deploy.device-plugin": "false"}, {TAKEN: moved})])
+    Cluster(api.kubectl).give_back(["gpu1"], False)
+    assert api.nodes["gpu1"]["metadata"]["labels"] == {"nvidia.com/gpu.deploy.device-plugin": "true"}
 
 
 def test_a_node_that_is_not_there_and_one_that_changes_at_the_same_moment() -> None:
