@@ -6,17 +6,22 @@ may do on their hosts: the sandboxes of their units."""
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import Wanted, converge
 
 from e2e.api import Api, ApiError, Json
 from e2e.clients import DRY, forbidden, own_token, somebody, with_token
-from e2e.cluster import CONTROL_PLANE, Cluster
+from e2e.cluster import CONTROL_PLANE, Cluster, CommandError
 from e2e.manifests import pod
+from policies.requests import many
+from unit.plugins.cluster.manifests import objects
 
 SYSTEM = "/api/v1/namespaces/kube-system"
 PODS = "/api/v1/namespaces/default/pods"
@@ -232,6 +237,17 @@ def test_the_extender_binds_with_annotations_of_ours_only(extender: Api, unbound
     assert "team" in words
 
 
+def test_the_extender_labels_no_pod_by_its_binding(extender: Api, unbound: str) -> None:
+    """The API server copies the labels of a Binding onto the pod. Those of a zone it sets itself, by the labels of the node."""
+    body = binding(unbound, INDEX)
+    for label, words in (("app", "nothing but annotations"), ("topology.kubernetes.io/zone", "")):
+        body["metadata"]["labels"] = {label: "x"}
+        if words:
+            assert words in forbidden(lambda: extender.create(f"{PODS}/{unbound}/binding", body, **DRY))
+        else:
+            extender.create(f"{PODS}/{unbound}/binding", body, **DRY)
+
+
 def test_the_extender_requeues_pods_and_changes_nothing_else(extender: Api, unbound: str) -> None:
     extender.patch(f"{PODS}/{unbound}/status", annotated("gpushare/requeued"), **DRY)
     assert "cannot patch" in forbidden(lambda: extender.patch(f"{PODS}/{unbound}", annotated("gpushare/requeued"), **DRY))
@@ -274,6 +290,62 @@ def test_a_tenant_works_as_ever(tenant: Api, pods: dict[str, str]) -> None:
     """Annotations of others, and wishes to gpushare, are theirs."""
     annotations = {"team": "x", "gpushare/models": "T4"}
     tenant.patch(f"{PODS}/{pods['gpu1']}", {"metadata": {"labels": {"a": "b"}, "annotations": annotations}}, **DRY)
+
+
+def test_256_kib_of_annotations_cost_the_api_server_what_they_cost_without_policies(cluster: Cluster, tenant: Api) -> None:
+    """No policy looks at a tenant's ConfigMaps but by the name of the user, and the API server has the same work with their annotations."""
+
+    def seconds() -> float:
+        said = cluster.on(CONTROL_PLANE, "sh", "-c", "cat /proc/$(pidof kube-apiserver)/stat; getconf CLK_TCK").split()
+        # The fields after the name of the program, which may have spaces: utime and stime are the 12th and 13th.
+        fields = said[[place for place, word in enumerate(said) if word.endswith(")")][-1] + 1 :]
+        return (int(fields[11]) + int(fields[12])) / int(said[-1])
+
+    def least(path: str, body: Json) -> float:
+        body["metadata"] |= {"annotations": many()}
+        found = []
+        for _ in range(3):
+            begin = seconds()
+            tenant.create(path, body, **DRY)
+            found.append(seconds() - begin)
+        return min(found)
+
+    of_map = least("/api/v1/namespaces/default/configmaps", config_map("rights-large"))
+    of_pod = least(PODS, pod("identity-large"))
+    assert of_pod <= 3 * of_map, f"{of_pod:.2f} s of CPU time, and {of_map:.2f} s for a ConfigMap"
+
+
+def test_the_policies_take_the_place_of_others_with_their_names_at_once(cluster: Cluster) -> None:
+    """As another release would have left them: nothing of it stays."""
+
+    def run(argv: list[str], data: str | None) -> tuple[int, str, str]:
+        try:
+            return 0, cluster.lab("exec", CONTROL_PLANE, *argv, stdin=data), ""
+        except CommandError as error:
+            return 1, "", str(error)
+
+    kubectl = Kubectl(run, "kubectl", "/etc/kubernetes/admin.conf")
+    wanted = objects("cluster_objects/templates/admission.yml.j2", gpushare_annotation_writers=[], gpushare_token_seconds=WEEK)
+    others = copy.deepcopy(wanted)
+    for item in others:
+        item["metadata"]["labels"] = {"of": "another-release"}
+        if item["kind"] == "ValidatingAdmissionPolicy":
+            item["spec"]["variables"] = [{"name": "ofAnother", "expression": "request.name"}]
+            item["spec"]["matchConditions"] = [{"name": "of-another", "expression": "request.name == 'nothing'"}]
+            item["spec"]["validations"] *= 2
+    assert not converge(kubectl, Wanted(wanted), check_mode=True)["changed"]
+    try:
+        converge(kubectl, Wanted(others), check_mode=False)
+    finally:
+        changed = converge(kubectl, Wanted(wanted), check_mode=False)["objects"]
+    assert len(changed) == len(wanted)
+    live = kubectl.json(["get", "validatingadmissionpolicies,validatingadmissionpolicybindings"])
+    ours = [item for item in live["items"] if item["metadata"]["name"].startswith("gpushare-")]
+    assert len(ours) == len(wanted)
+    assert not re.search(
+        "another-release|ofAnother|of-another", json.dumps([[item["metadata"].get("labels"), item["spec"]] for item in ours])
+    )
+    assert not converge(kubectl, Wanted(wanted), check_mode=True)["changed"]
 
 
 def placed(memory: int | None, **annotations: str) -> Json:

@@ -256,6 +256,14 @@ SUITES = (
         seconds=180,
     ),
     Suite(
+        "policies",
+        "verdicts and CPU time of the admission policies, by the API server's own code",
+        tests=("tests/policies",),
+        paths=("roles/cluster_objects/templates/admission.yml.j2", "tests/policies/*", "tests/lab/go/policies/*"),
+        prepared=True,
+        seconds=300,
+    ),
+    Suite(
         "verify",
         "verify names each planted fault",
         tests=("tests/verify", *(f"--deselect={test}" for test in LIFE_FAULTS)),

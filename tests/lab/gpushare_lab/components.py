@@ -171,6 +171,23 @@ def etcd(cache: Cache) -> Path:
     return releases.etcd(cache, ETCD) or cache.entry("etcd-built", ETCD, recipe, build, turns=GO)
 
 
+def policies(cache: Cache) -> Path:
+    """A folder with `policies`, the API server's own admission plugin for policies without the API server."""
+    source = SOURCES / "go/policies"
+    version = "0." + KUBERNETES.partition(".")[2]
+
+    def build(folder: Path) -> None:
+        go, env = go_command(cache), go_environment(cache, cgo=False)
+        work = _work_folder(folder, source)
+        needs = "".join(f"require k8s.io/{name} v{version}\n" for name in ("api", "apimachinery", "apiserver", "client-go"))
+        (work / "go.mod").write_text(f"module gpushare-lab/policies\ngo {'.'.join(map(str, MINIMUM))}\n{needs}")
+        argv: list[str | Path] = [go, "build", "-trimpath", "-ldflags", "-s -w", "-o", folder / "policies", "."]
+        run_logged(f"building the admission plugin of Kubernetes {KUBERNETES}", argv, cache.log(f"policies-{version}"), env=env, cwd=work)
+        shutil.rmtree(work)
+
+    return cache.entry("policies-built", version, sources_recipe(source), build, turns=GO)
+
+
 def nvidia_toolkit(cache: Cache) -> Path:
     """A folder with NVIDIA's container toolkit, without libnvidia-container (the lab uses CDI only)."""
     if folder := given(NVIDIA_PROGRAMS, os.environ):

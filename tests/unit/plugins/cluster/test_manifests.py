@@ -6,26 +6,16 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
-import jinja2
 import pytest
-import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import foreign
 
 from gpushare_runtime.core import protocol
+from unit.plugins.cluster.manifests import objects
 
-ROLES = Path(__file__).resolve().parents[4] / "roles"
 # YAML reads the last three as numbers where they stand without quotes.
 NAMES = ["gpu1", "gpu-7.example.org", "0123", "1e3", "10.5"]
-
-
-def objects(template: str, **variables: Any) -> list[dict[str, Any]]:
-    environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined)
-    environment.filters["to_json"] = json.dumps
-    text = environment.from_string((ROLES / template).read_text()).render(**variables)
-    return [document for document in yaml.safe_load_all(text) if document]
 
 
 def policies(writers: list[str]) -> dict[str, dict[str, Any]]:
@@ -33,25 +23,24 @@ def policies(writers: list[str]) -> dict[str, dict[str, Any]]:
     return {item["metadata"]["name"]: item["spec"] for item in found if item["kind"] == "ValidatingAdmissionPolicy"}
 
 
-def guarded(key: str, expression: str) -> bool:
-    """Whether the expression of the variable `ours` means this annotation."""
-    prefixes = re.findall(r"k\.startsWith\('([^']*)'\)", expression)
-    listed = re.findall(r"'([^']*)'", (re.search(r"k in \[(.*?)\]", expression) or [""])[0])
-    assert prefixes
-    assert listed
-    return any(key.startswith(prefix) for prefix in prefixes) or key in listed
+def listed(policy: str, variable: str) -> set[str]:
+    """The names in the lists of a variable's expression."""
+    (expression,) = (one["expression"] for one in policies([])[policy]["variables"] if one["name"] == variable)
+    lists = [json.loads(found) for found in re.findall(r"\[\"[^]]*\]", expression)]
+    assert lists
+    return {name for names in lists for name in names}
 
 
-def test_every_annotation_that_the_daemons_write_is_guarded() -> None:
-    named = [value for name, value in vars(protocol).items() if name.startswith("ANNOTATION_")]
-    ours = [name for name in named if not name.startswith("kubernetes.io/")]
-    assert len(ours) >= 9
-    about_annotations = {name: one for name, one in policies([]).items() if "ours" in str(one.get("variables"))}
-    assert len(about_annotations) == 3
-    for name, policy in about_annotations.items():
-        (expression,) = (variable["expression"] for variable in policy["variables"] if variable["name"] == "ours")
-        assert [key for key in ours if not guarded(key, expression)] == [], name
-        assert not guarded("gpushare/models", expression), "tenants ask with the other annotations under gpushare/"
+def test_the_policies_know_the_annotations_of_the_protocol_and_no_wishes() -> None:
+    """Looked up by name: a prefix would have to be searched for among all annotations that anybody has written."""
+    named = {value for name, value in vars(protocol).items() if name.startswith("ANNOTATION_")} - {protocol.ANNOTATION_MIRROR}
+    named |= {value for name, value in vars(protocol).items() if name.startswith("ENV_") and value.startswith("ALIYUN_COM_GPU_MEM_")}
+    assert len(named) >= 11
+    assert listed("gpushare-annotations", "changed") == named
+    daemons = listed("gpushare-device-plugin", "own") | listed("gpushare-extender", "own")
+    assert daemons == named - {protocol.ENV_CONTAINER_UNITS}
+    (placement,) = policies([])["gpushare-placement"]["validations"]
+    assert all(f'"{resource}"' in placement["expression"] for resource in protocol.RESOURCES)
 
 
 def test_each_policy_is_enforced_and_fails_closed() -> None:

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The policies of the template, asked through the API server's own admission plugin: tests/lab/go/policies."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from gpushare_lab import components
+from gpushare_lab.prepare import the_cache
+from unit.plugins.cluster.manifests import objects
+
+Json = dict[str, Any]
+
+WRITER = "system:serviceaccount:legacy:scheduler"
+_ACCOUNT = "system:serviceaccount:kube-system:"
+_KINDS = {"pods": "Pod", "nodes": "Node", "configmaps": "ConfigMap", "events": "Event", "serviceaccounts": "TokenRequest"}
+
+
+@dataclass(frozen=True)
+class Who:
+    """Somebody who sends requests. may_all: the authorizer allows this user everything."""
+
+    name: str
+    groups: tuple[str, ...] = ("system:authenticated",)
+    may_all: bool = False
+
+
+TENANT = Who("tenant")
+ADMINISTRATOR = Who("kubernetes-admin", may_all=True)
+#: A controller with all rights, which makes what its tenants ask for.
+CONTROLLER = Who(f"{_ACCOUNT}gitops", may_all=True)
+SCHEDULER = Who("system:kube-scheduler")
+KUBELET = Who("system:node:gpu1", ("system:nodes", "system:authenticated"))
+EXTENDER = Who(f"{_ACCOUNT}gpushare-extender")
+PLUGIN = Who(f"{_ACCOUNT}gpushare-device-plugin-gpu1")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request of `who`: to create an object, or to make the one before into it. where: the resource, with its subresource."""
+
+    who: Who
+    where: str
+    object: Json
+    before: Json | None = None
+    measured: int = 0
+
+    def as_json(self) -> Json:
+        resource, _, subresource = self.where.partition("/")
+        who = {"user": self.who.name, "groups": list(self.who.groups), "may_all": self.who.may_all}
+        asked = {"object": self.object, "before": self.before, "measured": self.measured}
+        return {**who, **asked, "resource": resource, "subresource": subresource}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """denied: why, "" where the request passes; seconds: CPU time, where it was measured."""
+
+    denied: str
+    seconds: float
+
+
+@cache
+def policies() -> tuple[Json, ...]:
+    """The objects of the template, with one writer besides the daemons."""
+    return tuple(objects("cluster_objects/templates/admission.yml.j2", gpushare_annotation_writers=[WRITER], gpushare_token_seconds=604800))
+
+
+def never(item: Json) -> Json:
+    """The policy, but no request matches: what is left is what the API server does to ask any policy that looks at such objects."""
+    if item["kind"] != "ValidatingAdmissionPolicy":
+        return item
+    return {**item, "spec": {**item["spec"], "matchConditions": [{"name": "never", "expression": "false"}]}}
+
+
+def ask(requests: Sequence[Request], among: Sequence[Json]) -> list[Answer]:
+    program = components.policies(the_cache()) / "policies"
+    asked = json.dumps({"policies": list(among), "requests": [request.as_json() for request in requests]})
+    done = subprocess.run([program], input=asked, capture_output=True, text=True, check=False, timeout=250)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [Answer(**answer) for answer in json.loads(done.stdout)]
