@@ -124,7 +124,11 @@ def of_extender() -> list[Case]:
         ("binds with a label, in the old way", Request(EXTENDER, "bindings", binding(full, {"app": "web"})), ANNOTATIONS_ONLY),
         ("binds with labels without an end", Request(EXTENDER, "pods/binding", binding(full, crowd)), ANNOTATIONS_ONLY),
         ("binds with another's annotation", Request(EXTENDER, "pods/binding", binding({**full, "team": "x"})), "not the annotations team"),
-        ("binds with a request to evict", Request(EXTENDER, "bindings", binding({protocol.ANNOTATION_EVICTIONS: "{}"})), "not the annotations"),
+        (
+            "binds with a request to evict",
+            Request(EXTENDER, "bindings", binding({protocol.ANNOTATION_EVICTIONS: "{}"})),
+            "not the annotations",
+        ),
         ("requeues", status(WAITING, notes(WAITING, **{requeued: "1"})), ALLOWED),
         ("forgets that it requeued", status(notes(WAITING, **{requeued: "1"}), WAITING), ALLOWED),
         ("sets a card", status(WAITING, notes(WAITING, **{IDX: "0"})), f"not the annotations {IDX}"),
