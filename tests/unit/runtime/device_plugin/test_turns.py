@@ -164,7 +164,7 @@ async def test_of_two_requests_that_begin_at_the_same_moment_none_succeeds() -> 
 async def test_an_admission_ends_no_kubelet_whose_container_starts_again() -> None:
     node = Node(16)
     old = await node.run(0, 4, "a")
-    node.lose(old)
+    node.lose(old, await node.run(0, 4, "b"))
     start = asyncio.ensure_future(node.start(old))
     await asyncio.sleep(QUIET_SECONDS / 2)
     new = node.see(memory(node.cards, 0, 4, name="new", uid="new"))
@@ -175,15 +175,29 @@ async def test_an_admission_ends_no_kubelet_whose_container_starts_again() -> No
 
 
 @story
-async def test_a_container_that_starts_again_alone_waits_for_others_and_for_no_pod() -> None:
+async def test_a_container_that_starts_again_waits_for_others_and_for_no_pod() -> None:
     node = Node(16)
     old = await node.run(0, 4, "a")
     before = node.manager.given["a"]["main"][MEMORY]
-    node.lose(old)
+    node.lose(old, await node.run(0, 6, "b"))
     began = now()
     assert await node.start(old) == ""
     assert QUIET_SECONDS <= now() - began < POD_WAIT_SECONDS
     assert node.manager.given["a"]["main"][MEMORY] == before
+
+
+@story
+async def test_a_container_that_starts_again_alone_waits_for_nothing() -> None:
+    """kubelet ends if it admits or resizes any pod meanwhile, and does not ask the plugin for each."""
+    node = Node(16)
+    old, other = await node.run(0, 4, "a"), await node.run(0, 4, "b")
+    node.lose(old)
+    start = asyncio.ensure_future(node.start(old))
+    await asyncio.sleep(0.05)
+    # A pod without cards, or with all that it requests.
+    await node.manager.admit({**other, "metadata": {"name": "c", "uid": "c"}, "spec": {"containers": [{"name": "c"}]}})
+    assert await start == ""
+    assert node.manager.given["a"]["main"][MEMORY]
 
 
 @story

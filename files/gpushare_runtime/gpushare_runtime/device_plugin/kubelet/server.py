@@ -231,7 +231,8 @@ class ResourceService(DevicePluginServicer):
     async def _wait_for_pod(self, size: int, turn: Turn, deadline: float) -> None:
         """Wait for a pod that this request may be for: kubelet may have received it a moment before the plugin.
 
-        A container that starts without a record waits as well, but for other containers' requests: one that comes overtakes it.
+        A container that starts without a record waits as well, but for other pods' requests: one that comes overtakes it. It does not
+        wait where none can come: kubelet does not bear either that it admits or resizes a pod without cards meanwhile.
         """
         changes, turns = self._node.changes, self._node.turns.changes
         quiet = time.monotonic() + QUIET_SECONDS
@@ -239,9 +240,10 @@ class ResourceService(DevicePluginServicer):
             self._refresh()
             seen = (changes, changes.count), (turns, turns.count)
             known = self._node.pending.match(self.resource, size) is not None
-            if known and not turn.crowded:
+            again = not known and self._starts_again(size)
+            if (known or (again and len(self._node.pending.may_request()) < 2)) and not turn.crowded:
                 return
-            ends = quiet if known or self._starts_again(size) else deadline
+            ends = quiet if known or again else deadline
             if time.monotonic() >= ends:
                 return
             await any_after(*seen, timeout=ends - time.monotonic())

@@ -74,6 +74,18 @@ class PendingContainers:
             allocated.add(found.key)
         return None
 
+    def may_request(self) -> set[str]:
+        """UIDs of the pods for which kubelet may request something at this moment: to admit them, or to start an ended container."""
+        over, allocated = self.usage.dropped_by_kubelet() | self.rejected, self.usage.allocated()
+        left = (
+            (pod.uid, of) for pod in self.pods if pod.active and pod.uid not in over for of in next_requests(pod, allocated, admitted=True)
+        )
+        return {
+            uid
+            for uid, of in left
+            if not self.usage.record_lost(uid) or not self.usage.may_run((uid, of.container, of.resource), self.processes.containers)
+        }
+
     def cards_per_pod(self, resource: str, size: int, container: PendingContainer | None) -> int:
         """Of how many cards the container gets the same: if it is unknown, as all containers want it that lack such ids."""
         if container is not None:
