@@ -187,6 +187,19 @@ async def test_a_container_that_starts_again_waits_for_others_and_for_no_pod() -
 
 
 @story
+async def test_kubelet_tries_a_start_again_that_was_rejected_for_want_of_units() -> None:
+    node = Node(16)
+    old = await node.run(0, 4, "a")
+    node.lose(old, await node.run(0, 6, "b"))
+    pod = node.state.pods.get("b")
+    assert pod is not None
+    node.state.pending.reject(pod)
+    began = now()
+    assert await node.start(old) == ""
+    assert now() - began >= QUIET_SECONDS
+
+
+@story
 async def test_a_container_that_starts_again_alone_waits_for_nothing() -> None:
     """kubelet ends if it admits or resizes any pod meanwhile, and does not ask the plugin for each."""
     node = Node(16)

@@ -76,7 +76,7 @@ class PendingContainers:
 
     def may_request(self) -> set[str]:
         """UIDs of the pods for which kubelet may request something at this moment: to admit them, or to start an ended container."""
-        over, allocated = self.usage.dropped_by_kubelet() | self.rejected, self.usage.allocated()
+        over, allocated = self.usage.dropped_by_kubelet(), self.usage.allocated()
         left = (
             (pod.uid, of) for pod in self.pods if pod.active and pod.uid not in over for of in next_requests(pod, allocated, admitted=True)
         )
