@@ -15,10 +15,12 @@ from gpushare_runtime.device_plugin.kubelet import server
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.kubelet.server import POD_WAIT_SECONDS, ResourceService
 from gpushare_runtime.device_plugin.metrics import Counters
+from gpushare_runtime.device_plugin.node.allocator import AllocationRejected
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.node.turns import QUIET_SECONDS, Turns
+from gpushare_runtime.device_plugin.node.usage import START_GRACE
 from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager, Panic
 from unit.runtime.device_plugin.fake_processes import FakeProcesses
 from unit.runtime.device_plugin.local_pods import bound, memory
@@ -338,6 +340,27 @@ async def test_a_pod_that_is_deleted_before_its_container_has_started_again_keep
     node.look()
     assert node.state.usage.orphaned()
     node.processes.live.clear()
+    node.look()
+    assert not node.state.usage.orphaned()
+
+
+@story
+async def test_a_pod_whose_start_was_rejected_holds_nothing_after_its_end() -> None:
+    """kubelet creates no container then."""
+    node = Node(16)
+    raw = memory(node.cards, 0, 4, name="a", uid="a")
+    await node.manager.admit(node.see(raw))
+
+    async def fails(*_: Any) -> None:
+        raise AllocationRejected("its limit cannot be set")
+
+    node.service._before_start = fails
+    with pytest.raises(AdmissionError, match="limit"):
+        await node._call("PreStartContainer", pb.PreStartContainerRequest(devices_ids=sorted(node.manager.given["a"]["main"][MEMORY])))
+    node.state.pods.event("DELETED", parse_local_pod(raw))
+    node.look()
+    assert node.state.usage.orphaned()
+    await asyncio.sleep(START_GRACE)
     node.look()
     assert not node.state.usage.orphaned()
 

@@ -307,7 +307,11 @@ class ResourceService(DevicePluginServicer):
         self._refresh()
         try:
             recorded = self._node.allocator.may_start(self.resource, request.devices_ids)
-            await self._before_start(self.resource, request.devices_ids)
+            try:
+                await self._before_start(self.resource, request.devices_ids)
+            except AllocationRejected:
+                self._node.usage.forget_start(self.resource, frozenset(request.devices_ids))
+                raise
         except AllocationRejected as rejection:
             self._counters.start_rejections += 1
             log.warning("start rejected: %s", rejection)

@@ -203,6 +203,12 @@ class Usage:
             state.released = False
             self._changed()
 
+    def forget_start(self, resource: str, ids: frozenset[str]) -> None:
+        """The container with these ids is not started after all."""
+        for uid, container, _ in self.containers_with(resource, ids):
+            starts = self._states[uid].starts
+            self._states[uid].starts = {names: start for names, start in starts.items() if container not in names}
+
     def _container_ids(self, uid: str, containers: Collection[str]) -> list[str]:
         pod = self._last_seen(uid)
         return [pod.container_ids.get(name, "") if pod else "" for name in containers]
