@@ -67,7 +67,7 @@ lint: venv ## Linters and types only
 	$(call say,mypy)
 	@mypy -p gpushare_runtime
 	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
-	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline suites life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures policies)
+	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline suites life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures policies gpu_proof)
 	$(call say,yamllint and ansible-lint)
 	@yamllint --strict .
 	@ansible-lint --offline
@@ -108,6 +108,22 @@ test-binds: venv ## A hundred thousand binds in virtual time twice, and every fl
 isolation: venv ## What each isolation stops on this machine's card, and the throughput of 1, 2 and 4 processes (root, a card, minutes)
 	$(call say,bench.isolation)
 	@$(subst bench.scheduling,bench.isolation,$(BENCH)) --json docs/project/benchmarks/isolation.json
+
+# What goes with this checkout to a machine with a GPU; ignored by git.
+GPU_PACK ?= build/gpu-proof-pack
+GPU_OUT ?= build/gpu-proof
+# Of that machine: it has no environment of this repository. The pack's wheels are for Python 3.12.
+GPU_PYTHON ?= python3
+
+.PHONY: gpu-proof-pack
+gpu-proof-pack: venv ## What a machine without a network needs for gpu-proof, in build/gpu-proof-pack: wheels, nvidia-ctk, nvidia-cdi-hook
+	$(call say,gpu_proof.pack: $(GPU_PACK))
+	@$(subst bench.scheduling,gpu_proof.pack,$(BENCH)) $(GPU_PACK)
+
+.PHONY: gpu-proof
+gpu-proof: ## Each part of the product on this machine's GPU, with the pack; at most 9 minutes, writes build/gpu-proof (root, a GPU)
+	$(call say,gpu_proof: $(GPU_OUT))
+	@PYTHONPATH=tests $(GPU_PYTHON) -m gpu_proof --pack $(GPU_PACK) --out $(GPU_OUT)
 
 .PHONY: bench
 bench: venv ## Pods bound a second without and with the extender, at 500 and 5000 nodes, and the device plugin's answers; prints ratios and writes JSON (half an hour)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,11 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.hos
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import LONGEST_HTTP_TIMEOUT, variables
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import ALL_NODES_UP_TO
 
+from gpu_proof import context as gpu_context
+from gpu_proof import memory as gpu_memory
+from gpu_proof import pack as gpu_pack
+from gpu_proof import simulated as gpu_simulated
+from gpu_proof import steps as gpu_steps
 from gpushare_lab import components, debian
 from gpushare_runtime.core import bounds, ledger, mps, objects, overuse, pods
 from gpushare_runtime.core import request as core_request
@@ -329,11 +335,22 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         ("roles/preflight/README.md", "less than {} MiB for the runtime", (MINIMUM_FREE_MIB,)),
         ("roles/scheduler/README.md", "in clusters of up to {} nodes", (ALL_NODES_UP_TO,)),
         ("docs/start/demo.md", "a real Kubernetes {} on this machine", (components.KUBERNETES.rpartition(".")[0],)),
+        ("docs/project/gpu-proof.md", "in at most {} minutes", (math.ceil(gpu_steps.TOTAL_SECONDS / 60),)),
+        ("docs/project/gpu-proof.md", "on simulated GPUs in less than {} minutes", (gpu_simulated.MOST_SECONDS // 60,)),
+        (
+            "docs/project/gpu-proof.md",
+            "{} GiB of the GPU's memory free",
+            ((sum(gpu_memory.SIZES) + len(gpu_memory.SIZES) * gpu_context.CONTEXT_MIB) // 1024,),
+        ),
+        ("docs/project/gpu-proof.md", "{} pods through extender", (gpu_context.PODS,)),
+        ("docs/project/gpu-proof.md", "at most {} MiB", (gpu_pack.MOST_MIB,)),
+        ("docs/project/gpu-proof.md", "two programs with {} and {} GiB", tuple(size // 1024 for size in gpu_memory.SIZES)),
     ]
 )
 
 #: (page, words, where the number comes from)
 ELSEWHERE = [
+    ("docs/project/gpu-proof.md", "with 36 MiB", "what gpu_proof.pack has printed for this lock"),
     (f"{OPERATE}/high-availability.md", "another takes it within 2 s", "kube-scheduler's retryPeriod"),
     (f"{OPERATE}/high-availability.md", "kube-scheduler retries after 1, 2, 4 and 8 s", "kube-scheduler's backoff"),
     (f"{OPERATE}/high-availability.md", "the try after 7 s", "their sum"),

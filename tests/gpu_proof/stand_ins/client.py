@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""A stand-in for a program that uses the GPU: it has its memory in the state file of the simulated NVML, and computes nothing.
+
+PROOF_FAULT plants what a step must find: leaks (the driver lists half of its memory), quiet (its fault makes no XID error), breaks (its
+fault takes the GPU), greedy (it gets more than its limit), fails (it cannot compute), slow (four compute less together than one alone).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lab.nvml import cards
+
+STATE = Path(os.environ["GPUSHARE_LAB_NVML_STATE"])
+FAULT = os.environ.get("PROOF_FAULT", "")
+PIPES = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "")
+# What a context takes beside what is allocated.
+CONTEXT_MIB = 400
+held = 0
+
+
+def change(change: Callable[[cards.State, int], cards.State]) -> None:
+    """change: gets the state and the index of the GPU."""
+    handle = os.open(STATE.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        state = _living(cards.read_state(STATE))
+        wanted = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        index = next((place for place, card in enumerate(state.cards) if card.uuid == wanted), 0)
+        cards.write_state(STATE, change(state, index))
+    finally:
+        os.close(handle)
+
+
+def _living(state: cards.State) -> cards.State:
+    """As the driver does with a process that was killed."""
+    for index, card in enumerate(state.cards):
+        for one in card.processes:
+            if not Path(f"/proc/{one.pid}").exists():
+                state = cards.with_process(state, index, one.pid, 0, one.name)
+    return state
+
+
+def take(mib: int) -> str:
+    """The error, "" for none."""
+    global held
+    if PIPES and not Path(PIPES, "control").exists():
+        return "CUDA_ERROR_MPS_CONNECTION_FAILED"
+    limits = [int(os.environ.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1000000M")[2:-1])]
+    default = Path(PIPES, "limit")
+    if PIPES and default.exists() and (limit := int(default.read_text())):
+        limits.append(limit)
+    if PIPES and held + mib > min(limits) and FAULT != "greedy":
+        return "CUDA_ERROR_OUT_OF_MEMORY"
+    held += mib
+    listed = held // 2 if FAULT == "leaks" else held
+    change(lambda state, index: cards.with_process(state, index, os.getpid(), listed + CONTEXT_MIB, "stand-in"))
+    return ""
+
+
+def allocate(step: str, most: str) -> dict[str, Any]:
+    error = ""
+    while held < int(most) and not error:
+        error = take(min(1024, int(most)) if held + 1024 <= int(most) and not PIPES else int(step))
+    return {"allocated_mib": held, "error": error}
+
+
+def work(kind: str, seconds: str) -> dict[str, Any]:
+    if FAULT == "fails" and float(seconds):
+        return {"units": 0, "seconds": 0.0, "error": "CUDA_ERROR_LAUNCH_FAILED"}
+    own = STATE.with_name(f"working.{os.getpid()}")
+    own.touch()
+    # All have begun by then.
+    time.sleep(float(seconds) / 2)
+    slower = len(list(STATE.parent.glob("working.*"))) ** 2 if FAULT == "slow" else 1
+    time.sleep(float(seconds) / 2)
+    own.unlink()
+    return {"units": int(1000 * float(seconds) / slower), "seconds": max(float(seconds), 0.001)}
+
+
+def fault() -> dict[str, Any]:
+    if FAULT != "quiet":
+        change(lambda state, index: cards.with_xid(state, index, 79 if FAULT == "breaks" else 31))
+    if FAULT == "breaks":
+        change(lambda state, index: cards.with_card(state, index, health="lost"))
+    return {"error": "CUDA_ERROR_ILLEGAL_ADDRESS"}
+
+
+def main() -> int:
+    verbs: dict[str, Callable[..., dict[str, Any]]] = {
+        "hold": lambda mib: {"error": (error := take(int(mib))), "allocated_mib": 0 if error else int(mib)},
+        "allocate": allocate,
+        "kinds": lambda: {"kinds": ["chain"], "framework": "a stand-in"},
+        "work": work,
+        "fault": fault,
+    }
+    for line in sys.stdin:
+        name, *arguments = line.split()
+        print(json.dumps({"error": "", **verbs[name](*arguments)}), flush=True)
+    if held:
+        change(lambda state, index: cards.with_process(state, index, os.getpid(), 0, "stand-in"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

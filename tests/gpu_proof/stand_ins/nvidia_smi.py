@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""A stand-in for `nvidia-smi -q -x` on the simulated GPUs: it reads their state file, and not our NVML code.
+
+PROOF_FAULT: memory, uuid (they differ from what NVML says), garbage (no XML).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from lab.nvml import cards
+
+FAULT = os.environ.get("PROOF_FAULT", "")
+
+
+def gpu(card: cards.Card) -> str:
+    uuid = card.uuid.replace("a", "b").replace("1", "2") if FAULT == "uuid" else card.uuid
+    mib = card.memory_mib + (1024 if FAULT == "memory" else 0)
+    mode = {0: "Default", 2: "Prohibited", 3: "Exclusive_Process"}[card.compute_mode]
+    mig = ("Disabled", "Enabled")[card.mig_mode] if float(card.compute_capability) >= 8 else "N/A"
+    listed = "".join(
+        f"<process_info><pid>{one.pid}</pid><type>C</type><process_name>{escape(one.name)}</process_name>"
+        f"<used_memory>{one.memory_mib} MiB</used_memory></process_info>"
+        for one in card.processes
+    )
+    return (
+        f'<gpu id="{card.pci}"><product_name>{card.name}</product_name><serial>{card.serial}</serial><uuid>{uuid}</uuid>'
+        f"<minor_number>{card.minor}</minor_number><mig_mode><current_mig>{mig}</current_mig></mig_mode>"
+        f"<fb_memory_usage><total>{mib} MiB</total></fb_memory_usage><compute_mode>{mode}</compute_mode>"
+        f"<processes>{listed}</processes></gpu>"
+    )
+
+
+def main() -> int:
+    state = cards.read_state(Path(os.environ["GPUSHARE_LAB_NVML_STATE"]))
+    if FAULT == "garbage":
+        print("NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.")
+        return 9
+    gpus = "".join(map(gpu, state.cards))
+    version = f"<driver_version>{state.driver_version}</driver_version><cuda_version>12.2</cuda_version>"
+    print(f'<?xml version="1.0" ?>\n<nvidia_smi_log>{version}<attached_gpus>{len(state.cards)}</attached_gpus>{gpus}</nvidia_smi_log>')
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The whole proof on simulated GPUs; and for each step a planted fault that it finds, with its reason."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from gpu_proof import churn
+from gpu_proof.context import Context
+from gpu_proof.findings import FAILED, NOT_POSSIBLE, RAN, Findings
+from gpu_proof.simulated import MOST_SECONDS, Simulated
+from gpu_proof.steps import STEPS
+from unit.runtime.kube.fake_api import FakeApi
+from unit.runtime.kube.fake_api import status as api_status
+
+
+@pytest.fixture
+def machine() -> Iterator[Simulated]:
+    # pytest's own folders make paths that are too long for a unix socket.
+    with TemporaryDirectory(prefix="sim-") as name:
+        yield Simulated(Path(name))
+
+
+def fails(machine: Simulated, step: str, fault: str = "") -> str:
+    """Why that step fails with this fault of a stand-in."""
+    if fault:
+        machine.extra["PROOF_FAULT"] = fault
+    status, report = machine.prove("--only", step)
+    (found,) = report["steps"]
+    assert (status, found["outcome"]) == (1, FAILED), found
+    return str(found["why"])
+
+
+def test_the_whole_of_it(machine: Simulated) -> None:
+    machine.make()
+    began = time.monotonic()
+    status, report = machine.prove()
+    assert {one["name"]: (one["outcome"], one["why"]) for one in report["steps"]} == {step.name: (RAN, "") for step in STEPS}
+    assert (status, report["complete"]) == (0, True)
+    assert time.monotonic() - began < MOST_SECONDS
+    assert "NVIDIA A30" in (machine.out / "nvidia-smi.xml").read_text()
+    found = {one["name"]: one for one in report["steps"]}
+    assert len(found["sharing"]["values"]["throughput"]) == 6
+    assert found["health"]["values"]["XID errors"] == ["31"]
+    assert found["discovery"]["values"]["functions"]["nvmlDeviceGetUUID"]["calls"] > 1
+    # What a driver of that age cannot, and nothing else.
+    absent = {check["name"] for one in report["steps"] for check in one["checks"] if check["outcome"] == NOT_POSSIBLE}
+    assert absent == {"GPU 0: memory limits by control group", "GPU 1: memory limits by control group", "memory limits of the driver"}
+
+
+def test_discovery_finds_a_field_that_differs(machine: Simulated) -> None:
+    machine.make()
+    assert fails(machine, "discovery", "memory") == (
+        "GPU 0: memory in MiB: found 24576, expected 25600; GPU 1: memory in MiB: found 24576, expected 25600"
+    )
+    assert "GPU 0: uuid: found GPU-" in fails(machine, "discovery", "uuid")
+
+
+def test_discovery_finds_that_nvidia_smi_prints_no_xml(machine: Simulated) -> None:
+    machine.make()
+    assert "expected XML of nvidia-smi" in fails(machine, "discovery", "garbage")
+
+
+def test_discovery_finds_a_gpu_that_does_not_answer(machine: Simulated) -> None:
+    machine.make()
+    machine.change(1, health="lost")
+    assert "GPU 1 answers: found the card is lost" in fails(machine, "discovery")
+
+
+def test_without_a_driver_nothing_is_possible_and_that_is_said(machine: Simulated) -> None:
+    machine.make(driver="gone")
+    status, report = machine.prove("--only", "discovery", "--only", "memory", "--only", "limits")
+    assert status == 2
+    for one in report["steps"]:
+        assert one["outcome"] == NOT_POSSIBLE
+        assert "modprobe nvidia" in one["why"]
+
+
+@pytest.mark.parametrize(("changes", "why"), [({"mig_mode": 1}, "MIG mode is on"), ({"compute_mode": 3}, "found compute mode 3")])
+def test_a_gpu_that_programs_cannot_share_is_left_as_it_is(machine: Simulated, changes: dict[str, int], why: str) -> None:
+    machine.make("24")
+    machine.change(0, **changes)
+    _, report = machine.prove("--only", "memory", "--only", "sharing", "--only", "health")
+    for one in report["steps"]:
+        assert one["outcome"] == NOT_POSSIBLE
+        assert why in one["why"]
+
+
+def test_cdi_finds_a_stale_spec(machine: Simulated) -> None:
+    machine.make()
+    # Once it has written the spec, the hook that this names is gone.
+    ctk = (machine.programs / "nvidia-ctk").resolve()
+    machine.program("nvidia-ctk", f'{ctk} "$@" || exit; sed -i "s|/bin/nvidia-cdi-hook|/bin/moved-hook|" "${{5#--output=}}"')
+    assert "is stale, the host has no" in fails(machine, "cdi")
+
+
+def test_cdi_finds_that_nvidia_ctk_fails(machine: Simulated) -> None:
+    machine.make()
+    machine.program("nvidia-ctk", "echo no such option >&2; exit 1")
+    assert "found status 1: no such option, expected status 0" in fails(machine, "cdi")
+
+
+def test_plugin_finds_a_gpu_that_is_not_usable(machine: Simulated) -> None:
+    machine.make()
+    machine.change(0, compute_mode=2)
+    assert "GPU 0: health: found its compute mode is Prohibited" in fails(machine, "plugin")
+
+
+def test_memory_finds_a_driver_that_lists_less_than_is_allocated(machine: Simulated) -> None:
+    machine.make()
+    why = fails(machine, "memory", "leaks")
+    assert "cgroupfs: MiB of the pod that holds 8192: found 4496, expected 8192 to 9728" in why
+    assert "systemd: MiB of the pod that holds 8192: found 4496, expected 8192 to 9728" in why
+    assert "cgroupfs: Event about the second pod: found 0, expected 1" in why
+
+
+def test_limits_finds_a_daemon_that_does_not_keep_its_limit(machine: Simulated) -> None:
+    machine.make()
+    machine.extra["TMPDIR"] = str(machine.root)
+    control = (machine.programs / "nvidia-cuda-mps-control").read_text()
+    machine.program(
+        "nvidia-cuda-mps-control",
+        'echo forgets > /dev/null; printf forgets > "$CUDA_MPS_PIPE_DIRECTORY/../fault"\n' + control.splitlines()[1],
+    )
+    assert "the daemon's memory limit is '0G' after 24576M was set" in fails(machine, "limits")
+
+
+def test_limits_finds_a_program_that_gets_more_than_its_limit(machine: Simulated) -> None:
+    machine.make()
+    why = fails(machine, "limits", "greedy")
+    assert "MPS: a program with its container's environment asks for 1 GiB more than its 4096 MiB: found not stopped at 5120 MiB" in why
+    assert "by the daemon's default asks for 1 GiB more than its 4096 MiB: found not stopped at 5120 MiB" in why
+
+
+def test_sharing_finds_programs_that_cannot_compute(machine: Simulated) -> None:
+    machine.make()
+    assert "none: chain by 1 programs: found ['CUDA_ERROR_LAUNCH_FAILED'], expected []" in fails(machine, "sharing", "fails")
+
+
+def test_sharing_finds_that_it_costs_more_than_half(machine: Simulated) -> None:
+    machine.make()
+    assert "programs together, of one alone: found 0." in fails(machine, "sharing", "slow")
+
+
+def test_health_finds_that_no_xid_error_is_heard(machine: Simulated) -> None:
+    machine.make()
+    assert fails(machine, "health", "quiet") == "the plugin has heard an XID error within 10 s: found [], expected at least one"
+
+
+def test_health_finds_a_fault_that_takes_the_gpu(machine: Simulated) -> None:
+    machine.make()
+    why = fails(machine, "health", "breaks")
+    assert "XID errors that are not an application's: found ['79'], expected []" in why
+    assert "healthy ids afterwards: found 24, expected 48" in why
+
+
+def test_churn_finds_binds_that_fail_and_a_gpu_that_is_given_out_twice(machine: Simulated, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.make()
+    for name in ("GPUSHARE_LAB_NVML_STATE", "LD_LIBRARY_PATH", "PYTHONPATH"):
+        monkeypatch.setenv(name, machine.environment[name])
+    (machine.root / "nvidia0").touch()
+    (machine.root / "nvidia1").touch()
+    monkeypatch.setenv("GPUSHARE_LAB_NVML_DEV", str(machine.root))
+    context = Context(machine.root, machine.root, pods=12)
+
+    def found() -> dict[str, Any]:
+        findings = Findings()
+        churn.run(context, findings)
+        return {one.name: one.found for one in findings.checks if one.outcome == FAILED}
+
+    async def refused(self: FakeApi, request: web.Request, body: dict[str, Any]) -> web.Response:
+        return api_status(403, "Forbidden", "planned")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeApi, "_bind", refused)
+        wrong = found()
+    assert wrong["pods that ran"] == "0"
+    assert "bind of churn-0: " in wrong["troubles"]
+    assert "planned" in wrong["troubles"]
+
+    start = churn.Churn.start
+
+    async def doubled(self: churn.Churn, bound: dict[str, Any], units: int) -> bool:
+        return await start(self, bound, units * 9)
+
+    monkeypatch.setattr(churn.Churn, "start", doubled)
+    assert " of 24" in found()["moments at which a GPU had given out more than it has"]
