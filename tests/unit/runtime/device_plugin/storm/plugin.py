@@ -27,7 +27,7 @@ from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.publish.eviction_requests import EVICT, EvictionRequests
 from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
 from gpushare_runtime.device_plugin.publish.pod_annotations import Assigner
-from unit.runtime.device_plugin.storm.world import NODE, RESOURCES, UNIX, now, until
+from unit.runtime.device_plugin.storm.world import NODE, READ_SECONDS, RESOURCES, UNIX, now, until
 
 if TYPE_CHECKING:
     from unit.runtime.device_plugin.storm.kubelet import Kubelet
@@ -134,7 +134,7 @@ class Plugin:
                 inventory = self._cards.failed("x")
             if inventory is not None:
                 self.node.devices.set_inventory(inventory)
-            await asyncio.sleep(2.0 if self._world.random.random() < 0.7 else 0.3)
+            await asyncio.sleep(READ_SECONDS if self._world.random.random() < 0.7 else 0.3)
 
     async def _watch(self) -> None:
         world = self._world

@@ -43,6 +43,8 @@ ENDED: Final = ("Failed", "Succeeded")
 GIB_BYTES: Final = 1024**3
 # A limit may lack so long: kubelet that has lost a record does not ask, and the plugin looks five times a second.
 LIMIT_SECONDS: Final = 2.0
+# A card that does not answer takes no limit. The plugin reads the cards so often.
+READ_SECONDS: Final = 2.0
 
 
 def now() -> float:
@@ -161,6 +163,7 @@ class World:
         self._numbers = itertools.count(1)
         self._over: set[str] = set()
         self._unlimited: dict[tuple[str, str], float | None] = {}
+        self._answers_since: dict[str, float] = {}
         # The extender.
         self.cluster = Cluster(clock=now)
         self._policy = Placement("binpack", "", self.cluster.workload)
@@ -419,6 +422,7 @@ class World:
 
     def _check_limits(self, plugin: Plugin) -> None:
         lacking = set()
+        self._answers_since |= {self.nvml.cards[index].uuid: now() for index in self.nvml.lost}
         for pod in self.pods.values():
             due: Counter[str] = Counter()
             for name, cards in pod.devices.items():
@@ -429,7 +433,8 @@ class World:
                 if found is None or found < units * GIB_BYTES or self._exceeds(found, plugin, pod, uuid):
                     lacking.add((pod.uid, uuid))
                     since = self._unlimited.setdefault((pod.uid, uuid), now())
-                    if since is not None and now() - since > LIMIT_SECONDS:
+                    known = self._answers_since.get(uuid, -READ_SECONDS) + READ_SECONDS
+                    if since is not None and now() - max(since, known) > LIMIT_SECONDS:
                         self._unlimited[pod.uid, uuid] = None
                         has = "no limit" if found is None else f"a limit of {found // GIB_BYTES}"
                         self.fault("LIMIT", f"{pod.name} uses {units} of {uuid[:12]} with {has}; its containers started {dict(pod.runs)}")
