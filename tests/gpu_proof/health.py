@@ -41,7 +41,8 @@ async def _run(context: Context, findings: Findings, uuid: str) -> None:
                 return
             seconds = context.seconds
             first = await asyncio.to_thread(other.ask, "work", kind[0], seconds)
-            findings.check("the other program computes before the fault", first["error"], "")
+            if not findings.check("the other program computes before the fault", first["error"], ""):
+                return
             other.send("work", kind[0], 2 * seconds)
             said = await asyncio.to_thread(faulty.ask, "fault")
             findings.check("the program's own error", said["error"], "an error of CUDA", bool(said["error"]))

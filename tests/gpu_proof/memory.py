@@ -34,15 +34,14 @@ def run(context: Context, findings: Findings) -> None:
     with programs(context.client, 2, {gpu.VISIBLE: facts.uuid}) as alone:
         # What one allocates needs no control groups.
         answers = [one.ask("hold", size) for one, size in zip(alone, SIZES, strict=True)]
-        findings.check("the programs allocate", [one["error"] for one in answers], ["", ""])
+        if not findings.check("the programs allocate", [one["error"] for one in answers], ["", ""]):
+            return
         listed = dict(nvml.processes(facts.uuid))
         missing = [one.pid for one in alone if one.pid not in listed]
         if missing and context.namespace:
             findings.cannot("NVML lists the programs", context.namespace)
         else:
             findings.check("programs that NVML does not list by their numbers", missing, [])
-    if any(one["error"] for one in answers):
-        return
     if missing:
         findings.cannot("memory by pod", "found that NVML does not list this machine's process numbers; expected them")
         return

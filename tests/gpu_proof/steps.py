@@ -27,5 +27,5 @@ STEPS: Final = (
     Step("limits", "MPS and the driver's memory limits", "gpu_proof.limits", 100),
     Step("sharing", "throughput of 1, 2 and 4 programs by isolation", "gpu_proof.sharing", 105),
     Step("churn", "extender and plugin together", "gpu_proof.churn", 60),
-    Step("health", "XID errors, and a deliberate fault of one program", "gpu_proof.health", 50),
+    Step("health", "XID errors, and a deliberate fault of one program", "gpu_proof.health", 60),
 )

@@ -75,6 +75,8 @@ class Program:
                     found = json.loads(line)
                     if isinstance(found, dict) and "error" in found:
                         return found
+            # For whoever asks again.
+            self._answers.put("")
             self._process.wait(5)
         except queue.Empty:
             return _failed(f"no answer within {seconds:g} s")
