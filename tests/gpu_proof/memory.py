@@ -42,6 +42,13 @@ def run(context: Context, findings: Findings) -> None:
             findings.cannot("NVML lists the programs", context.namespace)
         else:
             findings.check("programs that NVML does not list by their numbers", missing, [])
+        for one, answer in zip(alone, answers, strict=True):
+            size, held = listed.get(one.pid), answer["allocated_mib"]
+            if one.pid not in missing and size is None:
+                findings.cannot(f"MiB of the program that holds {held}", "found no memory in NVML's list; expected bytes")
+            elif size is not None:
+                found, most = size // 2**20, held + context.context_mib
+                findings.check(f"MiB of the program that holds {held}", found, f"{held} to {most}", held <= found <= most)
     if missing:
         findings.cannot("memory by pod", "found that NVML does not list this machine's process numbers; expected them")
         return

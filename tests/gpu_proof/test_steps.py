@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gpu_proof import churn
+from gpu_proof import churn, limits
 from gpu_proof.context import Context
 from gpu_proof.findings import FAILED, NOT_POSSIBLE, RAN, Findings
 from gpu_proof.simulated import MOST_SECONDS, Simulated
 from gpu_proof.steps import STEPS
+from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from unit.runtime.kube.fake_api import FakeApi
 from unit.runtime.kube.fake_api import status as api_status
 
@@ -117,6 +119,7 @@ def test_plugin_finds_a_gpu_that_is_not_usable(machine: Simulated) -> None:
 def test_memory_finds_a_driver_that_lists_less_than_is_allocated(machine: Simulated) -> None:
     machine.make()
     why = fails(machine, "memory", "leaks")
+    assert "MiB of the program that holds 4096: found 2448, expected 4096 to 5632" in why
     assert "cgroupfs: MiB of the pod that holds 8192: found 4496, expected 8192 to 9728" in why
     assert "systemd: MiB of the pod that holds 8192: found 4496, expected 8192 to 9728" in why
     assert "cgroupfs: Event about the second pod: found 0, expected 1" in why
@@ -138,6 +141,38 @@ def test_limits_finds_a_program_that_gets_more_than_its_limit(machine: Simulated
     why = fails(machine, "limits", "greedy")
     assert "MPS: a program with its container's environment asks for 1 GiB more than its 4096 MiB: found not stopped at 5120 MiB" in why
     assert "by the daemon's default asks for 1 GiB more than its 4096 MiB: found not stopped at 5120 MiB" in why
+
+
+class Limits:
+    """NVML of a driver that keeps a limit, or does not, or cannot."""
+
+    def __init__(self, error: str = "") -> None:
+        self.error = error
+        self.set: list[tuple[str, int | None]] = []
+
+    def limit_memory(self, uuid: str, group: str, most: int | None) -> None:
+        if self.error:
+            raise NvmlError(self.error, unable=True)
+        self.set.append((uuid, most))
+
+
+@pytest.mark.parametrize(
+    ("allocated", "error", "outcome"),
+    [(4096, "CUDA_ERROR_OUT_OF_MEMORY", RAN), (5120, "", FAILED), (1024, "CUDA_ERROR_OUT_OF_MEMORY", FAILED)],
+)
+def test_limits_finds_whether_the_driver_keeps_its_limit(tmp_path: Path, allocated: int, error: str, outcome: str) -> None:
+    program = f'import sys\nfor _ in sys.stdin: print(\'{{"allocated_mib": {allocated}, "error": "{error}"}}\', flush=True)'
+    context = Context(tmp_path, tmp_path, driver=(sys.executable, "-c", program))
+    findings, nvml = Findings(), Limits()
+    assert limits._with_driver(context, findings, nvml, "GPU-1")  # type: ignore[arg-type]
+    assert findings.outcome == outcome
+    assert nvml.set == [("GPU-1", 4096 * 2**20), ("GPU-1", None)], "the limit is taken away again"
+
+
+def test_limits_of_a_driver_that_has_none_are_not_possible(tmp_path: Path) -> None:
+    findings = Findings()
+    assert not limits._with_driver(Context(tmp_path, tmp_path), findings, Limits("Not Supported"), "GPU-1")  # type: ignore[arg-type]
+    assert (findings.outcome, findings.checks[0].found) == (NOT_POSSIBLE, "Not Supported")
 
 
 def test_sharing_finds_programs_that_cannot_compute(machine: Simulated) -> None:
