@@ -38,6 +38,12 @@ ctypes.CDLL("libnvidia-ml.so.1")
 with open("/proc/self/maps") as maps:
     print(next(line.split(maxsplit=5)[5].strip() for line in maps if "/libnvidia-ml.so" in line))
 """
+_HAS_TORCH: Final = """
+import importlib.util, os, runpy, sys
+found = importlib.util.find_spec("torch")
+version = os.path.join(os.path.dirname(found.origin or ""), "version.py") if found else ""
+sys.exit(not found or (os.path.exists(version) and not runpy.run_path(version).get("cuda")))
+"""
 
 
 def library_folder() -> tuple[str, bool]:
@@ -72,26 +78,16 @@ def program(name: str, library: str) -> str:
     return next((f"{place}/{name}" for place in places if place and os.access(f"{place}/{name}", os.X_OK)), "")
 
 
-def torch_python() -> str:
-    """The Python of this machine that has PyTorch; "" without."""
-    looks = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
-    named = [shutil.which(name) for name in ("python3", "python3.12", "python")]
-    for python in dict.fromkeys(
-        filter(None, [sys.executable, *named, "/opt/conda/bin/python", "/usr/bin/python3", "/usr/local/bin/python3"])
-    ):
-        if (
-            os.access(python, os.X_OK)
-            and not subprocess.run(
-                [python, "-c", looks], capture_output=True, check=False, timeout=_SECONDS, env=_plain(os.environ)
-            ).returncode
-        ):
-            return python
+def torch_python(pythons: Sequence[str] | None = None) -> str:
+    """The Python of this machine whose PyTorch was built for CUDA; "" without. To import it here would take seconds for each."""
+    named = [sys.executable, *(shutil.which(name) or "" for name in ("python3", "python3.12", "python"))]
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    for python in dict.fromkeys(pythons or [*named, "/opt/conda/bin/python", "/usr/bin/python3", "/usr/local/bin/python3"]):
+        if os.access(python, os.X_OK):
+            asked = subprocess.run([python, "-c", _HAS_TORCH], capture_output=True, check=False, timeout=_SECONDS, env=plain)
+            if asked.returncode == 0:
+                return python
     return ""
-
-
-def _plain(environment: Any) -> dict[str, str]:
-    """Without the proof's own modules."""
-    return {name: value for name, value in environment.items() if name != "PYTHONPATH"}
 
 
 def own_namespace() -> str:

@@ -80,6 +80,20 @@ def test_a_library_that_ldso_does_not_find_is_found_in_its_folder(tmp_path: Path
     assert machine.program("nvidia-other", str(tmp_path / "driver/lib64")) == ""
 
 
+@pytest.mark.parametrize(("version", "has"), [("cuda = '12.8'", True), ("cuda = None", False), (None, True)])
+def test_a_python_with_pytorch_for_cuda_is_found(tmp_path: Path, version: str | None, has: bool) -> None:
+    python = tmp_path / "python"
+    # The folder of its modules, without a virtual environment.
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    assert machine.torch_python([str(python)]) == ""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text("raise SystemExit('it was imported')")
+    if version:
+        (tmp_path / "torch/version.py").write_text(version)
+    assert machine.torch_python(["/nowhere/python", str(python)]) == (str(python) if has else "")
+
+
 def test_a_pack_that_is_too_large_or_of_another_python_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels/a.whl").write_bytes(b"x")
