@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -54,8 +54,11 @@ def names(driver: str, uid: str, container: str) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def pod_groups(count: int, driver: str, top: Path) -> Iterator[list[PodGroup]]:
-    """So many pods with one container each; what was made is removed again. NotPossible where nothing can be made."""
+def pod_groups(count: int, driver: str, top: Path, kept: Path | None = None) -> Iterator[list[PodGroup]]:
+    """So many pods with one container each; what was made is removed again. NotPossible where nothing can be made.
+
+    kept: a file that gets what is made, for whoever ends this process.
+    """
     made: list[Path] = []
     try:
         pods = []
@@ -66,6 +69,8 @@ def pod_groups(count: int, driver: str, top: Path) -> Iterator[list[PodGroup]]:
                 if not folder.exists():
                     folder.mkdir()
                     made.append(folder)
+                    if kept:
+                        kept.write_text("\n".join(map(str, made)))
             pods.append(PodGroup(uid, folder))
         yield pods
     except OSError as error:
@@ -75,10 +80,15 @@ def pod_groups(count: int, driver: str, top: Path) -> Iterator[list[PodGroup]]:
             f"found {error.strerror} at {error.filename}; expected to make control groups in {top}, as root of the host"
         ) from None
     finally:
-        for folder in reversed(made):
-            # A process that ends needs a moment to leave its group.
-            for _ in range(50):
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
-                    break
-                time.sleep(0.1)
+        remove(made)
+
+
+def remove(made: Sequence[Path]) -> None:
+    """The groups, in the order in which they were made; not those that others use."""
+    for folder in reversed(made):
+        # A process that ends needs a moment to leave its group.
+        for _ in range(50):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+                break
+            time.sleep(0.1)

@@ -54,7 +54,7 @@ def run(context: Context, findings: Findings) -> None:
         return
     for driver in groups.DRIVERS:
         try:
-            with groups.pod_groups(2, driver, groups.hierarchy()) as pods:
+            with groups.pod_groups(2, driver, groups.hierarchy(), context.folder / "groups") as pods:
                 asyncio.run(_by_pod(context, findings, facts.uuid, driver, pods))
         except NotPossible as error:
             findings.cannot(f"memory by pod with the {driver} driver", error)

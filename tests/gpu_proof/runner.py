@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from gpu_proof import groups
 from gpu_proof.context import Context
 from gpu_proof.findings import FAILED, NOT_POSSIBLE, RAN, Check, Findings, write_atomically
 from gpu_proof.scrub import Scrubber
@@ -65,6 +66,8 @@ def run_step(step: Step, context: Context, seconds: float) -> Result:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 # One that hangs in the driver cannot be ended.
                 process.wait(_AFTER_KILL)
+    left = folder / "groups"
+    groups.remove([one for one in map(Path, left.read_text().splitlines() if left.exists() else ()) if one.exists()])
     findings = Findings.read(kept)
     if late:
         findings.error = f"it did not end within {seconds:g} s, after {len(findings.checks)} checks"

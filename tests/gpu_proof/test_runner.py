@@ -29,6 +29,7 @@ BODIES = {
     "crashes": 'findings.check("one", 1, 1); os.kill(os.getpid(), 11)',
     "leaves": 'import subprocess; findings.value("pid", subprocess.Popen(["sleep", "600"]).pid); findings.check("one", 1, 1)',
     "silent": "pass",
+    "makes_groups": 'made = context.folder / "a"; made.mkdir(); (context.folder / "groups").write_text(str(made)); time.sleep(600)',
 }
 
 
@@ -81,6 +82,13 @@ def test_what_a_step_leaves_behind_is_ended(context: Context) -> None:
         time.sleep(0.1)
     os.kill(left, 9)
     pytest.fail("it still runs")
+
+
+def test_control_groups_of_a_step_that_was_ended_are_removed(context: Context) -> None:
+    assert "did not end" in run_step(step("makes_groups"), context, 3).why
+    (folder,) = context.folder.glob("proof-makes_groups-*")
+    assert (folder / "groups").exists()
+    assert not (folder / "a").exists()
 
 
 def test_all_steps_run_whatever_one_does_and_the_report_has_them(context: Context) -> None:
