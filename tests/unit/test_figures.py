@@ -32,7 +32,7 @@ from gpushare_runtime.device_plugin import options
 from gpushare_runtime.device_plugin.gpu import discovery, pod_memory
 from gpushare_runtime.device_plugin.host import cdi_specs
 from gpushare_runtime.device_plugin.kubelet import registration
-from gpushare_runtime.device_plugin.node import allocator, usage
+from gpushare_runtime.device_plugin.node import allocator, turns, usage
 from gpushare_runtime.device_plugin.publish import eviction_requests
 from gpushare_runtime.extender import evictor, http_server, leadership
 from gpushare_runtime.kube import events
@@ -197,6 +197,10 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         (f"{OPERATE}/failures.md", "In the first {:g} s after kubelet's start", (registration._SETTLED_SECONDS,)),
         (f"{OPERATE}/failures.md", "checks a card every {:g} s", (discovery.INTERVAL_SECONDS,)),
         (f"{OPERATE}/failures.md", "for at most {:g} s. Then the report", (ledger.UNKNOWN_SECONDS,)),
+        (f"{OPERATE}/failures.md", "has been silent for {:g} s. For", (usage._GRACE,)),
+        (f"{OPERATE}/failures.md", "never ran it is {:g} s", (usage._SILENCE,)),
+        (f"{OPERATE}/failures.md", "holds its card back for {:g} s", (ledger.REJECTED_SECONDS,)),
+        (f"{OPERATE}/failures.md", "without a record takes {:g} s longer", (turns.QUIET_SECONDS,)),
     ]
     + [
         (f"{OPERATE}/monitoring/README.md", text, values)
@@ -360,6 +364,7 @@ ELSEWHERE = [
     (f"{OPERATE}/high-availability.md", "the limit is 1 minute", "kube-scheduler's unschedulableQTimeInterval"),
     (f"{OPERATE}/high-availability.md", "longer than 2 minutes in a cluster where nothing else happened", "tests/generations"),
     (f"{OPERATE}/failures.md", "kubelet sends its node status every 10 s", "kubelet's default"),
+    (f"{OPERATE}/failures.md", "kubelet tries it again after 10 to 15 s", "kubelet's backOffPeriod and its jitter"),
     (f"{OPERATE}/migrate.md", "with 50 pods that the original had started", "the test of that section starts them"),
     (f"{OPERATE}/monitoring/README.md", "After 5 minutes the extender returns errors", "below"),
     (f"{OPERATE}/troubleshooting.md", "Wait 10 s.", "below"),
