@@ -178,6 +178,7 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_takeover_info": {
         "plugins": [Open({"kind": str, "title": str, "owner": str, "rejection": str, "original": bool, "nodes": [str]})],
         "pods": Map(str),
+        "operators": Map([str]),
         "writers": [str],
         "node_ports": [int],
     },

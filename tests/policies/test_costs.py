@@ -53,7 +53,7 @@ REQUESTS = {
     "a tenant removes all of them": Request(TENANT, "pods", pod(), LARGE),
     "a tenant places a pod with many devices": Request(TENANT, "pods", resources(NUMBER)),
     "a tenant places a pod with many containers": Request(TENANT, "pods", containers(NUMBER)),
-    "a tenant places a pod with as many as are looked at": Request(TENANT, "pods", containers(500)),
+    "a tenant places a pod with as many as are looked at": Request(TENANT, "pods", containers(250)),
     "a plugin marks a pod": Request(PLUGIN, "pods/status", changed(OF_GPU, annotations={IDX: "1"}), OF_GPU),
     "a plugin replaces all of them": Request(PLUGIN, "pods/status", changed(pod(node="gpu1"), annotations=ALL), pod(node="gpu1")),
     "a plugin publishes": Request(PLUGIN, "nodes/status", changed(OF_NODE, annotations={CARDS: "{1}"}), OF_NODE),

@@ -62,8 +62,8 @@ def of_plugin() -> list[Case]:
         return Request(who, f"{kind}/status", after, before)
 
     cards, held, evictions = protocol.ANNOTATION_CARDS, protocol.ANNOTATION_HELD, protocol.ANNOTATION_EVICTIONS
-    large = pod({**many(501), IDX: "0"}, "gpu1", "1")
-    largest = pod({**many(499), IDX: "0"}, "gpu1", "1")
+    large = pod({**many(251), IDX: "0"}, "gpu1", "1")
+    largest = pod({**many(249), IDX: "0"}, "gpu1", "1")
     return [
         ("publishes cards", status("nodes", GPU1, notes(GPU1, **{cards: "{1}", held: "{}"})), ALLOWED),
         ("takes held back", status("nodes", notes(GPU1, **{held: "{}"}), GPU1), ALLOWED),
@@ -95,9 +95,9 @@ def of_plugin() -> list[Case]:
         ("owners of a pod", status("pods", HERE, changed(HERE, ownerReferences=[{"kind": "x", "name": "x"}])), ANNOTATIONS_ONLY),
         ("finalizers of a pod", status("pods", HERE, changed(HERE, finalizers=["a/b"])), ANNOTATIONS_ONLY),
         ("status of a pod", status("pods", HERE, changed(HERE, status={"phase": "Failed"})), ANNOTATIONS_ONLY),
-        ("marks a pod with 500 annotations", status("pods", largest, notes(largest, **{IDX: "1"})), ALLOWED),
-        ("one of others among 500", status("pods", largest, notes(largest, a="1", **{IDX: "1"})), "may not change the annotations a"),
-        ("marks a pod with more", status("pods", large, notes(large, **{IDX: "1"})), "of an object that has more than 500"),
+        ("marks a pod with 250 annotations", status("pods", largest, notes(largest, **{IDX: "1"})), ALLOWED),
+        ("one of others among 250", status("pods", largest, notes(largest, a="1", **{IDX: "1"})), "may not change the annotations a"),
+        ("marks a pod with more", status("pods", large, notes(large, **{IDX: "1"})), "of an object that has more than 250"),
         ("its ConfigMap", Request(PLUGIN, "configmaps", config_map("unhealthy-gpu-gpu1")), ALLOWED),
         ("another's ConfigMap", Request(PLUGIN, "configmaps", config_map("unhealthy-gpu-gpu10")), "one ConfigMap only"),
         ("other keys", Request(PLUGIN, "configmaps", config_map("unhealthy-gpu-gpu1", data={"x": "y"})), "with the key gpus"),
@@ -110,7 +110,7 @@ def of_plugin() -> list[Case]:
 def of_extender() -> list[Case]:
     requeued = protocol.ANNOTATION_REQUEUED
     full = {IDX: "0", ASSIGNED: "false", ALLOCATION: "{}"}
-    crowd = {f"topology.kubernetes.io/x{number}": "" for number in range(501)}
+    crowd = {f"topology.kubernetes.io/x{number}": "" for number in range(251)}
 
     def status(before: Json, after: Json) -> Request:
         return Request(EXTENDER, "pods/status", after, before)
@@ -145,7 +145,7 @@ def of_extender() -> list[Case]:
 
 def of_all_others() -> list[Case]:
     crowded = pod(node="gpu1")
-    crowded["spec"]["containers"] = [{"name": f"c{number}", "image": "x"} for number in range(501)]
+    crowded["spec"]["containers"] = [{"name": f"c{number}", "image": "x"} for number in range(251)]
     mirror = {"kubernetes.io/config.mirror": "x"}
     wishes = {protocol.ASK_MODELS: "T4", "gpushare/models": "T4", "team": "x"}
     return [

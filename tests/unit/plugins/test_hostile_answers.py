@@ -351,7 +351,7 @@ def test_preflight(fleet: dict[str, Json], data: st.DataObject) -> None:
     # Whose authorities they are is said of the inventory, with the host's name.
     assert {one for one in of_others - expected if "evil" not in one[3]} == set()
     known = {"hostvars": {"gpu1": {"found": honest["gpu1"]}, "evil": {"found": found}}}
-    plugins = {"changed": False, "plugins": [], "pods": {}, "writers": [], "node_ports": []}
+    plugins = {"changed": False, "plugins": [], "pods": {}, "operators": {}, "writers": [], "node_ports": []}
     made, variables = action(gpushare_takeover_info, {"hosts": ["gpu1", "evil"], "facts": "found"}, plugins)
     result = made.run(None, {**variables, **known})
     assert [one for one in result["rejections"] if not one.startswith("evil:")] == []

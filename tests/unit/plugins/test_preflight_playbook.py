@@ -26,10 +26,19 @@ LOCAL = {"ansible_connection": "local", "ansible_python_interpreter": sys.execut
 def play(
     folder: Path, playbook: Path, hosts: dict[str, dict[str, dict[str, Any]]], *arguments: str, **variables: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a playbook, whose results must have no key that Ansible reserves. hosts: group to host to its variables."""
+    """As `play_with_liars`, and no result may have a key that Ansible reserves."""
+    done = play_with_liars(folder, playbook, hosts, *arguments, **variables)
+    assert reserved_keys(done.stdout + done.stderr) == []
+    return done
+
+
+def play_with_liars(
+    folder: Path, playbook: Path, hosts: dict[str, dict[str, dict[str, Any]]], *arguments: str, **variables: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a playbook. hosts: group to host to its variables."""
     inventory = {"all": {"vars": LOCAL | variables, "children": {group: {"hosts": members} for group, members in hosts.items()}}}
     (folder / "hosts.json").write_text(json.dumps(inventory))
-    done = subprocess.run(
+    return subprocess.run(
         [Path(sys.executable).parent / "ansible-playbook", "-i", folder / "hosts.json", playbook, *arguments],
         env=os.environ | {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_LOCAL_TEMP": str(folder / "tmp")},
         cwd=ROOT,
@@ -38,8 +47,6 @@ def play(
         timeout=240,
         check=False,
     )
-    assert reserved_keys(done.stdout + done.stderr) == []
-    return done
 
 
 def test_bad_input_is_rejected_with_every_reason_of_every_host(tmp_path: Path) -> None:
@@ -83,7 +90,9 @@ def test_bad_input_is_rejected_with_every_reason_of_every_host(tmp_path: Path) -
         r"set gpushare_metrics_token: .*\(inventory_hostname ~ vault_gpushare_metrics_secret\) \| ansible\.builtin\.hash",
         r"gpu4: variables: found gpushare_start_timeout: 'soon' ",
         r"gpu5: become: found no way to root \(.*ops is not in the sudoers file",
-        r"gpu7: become: found no way to root \(Premature end of stream waiting for become success.*ansible_become_method",
+        # ansible-core 2.18 does not say that it waited.
+        r"gpu7: become: found (no way to root \(Premature end of stream waiting for become success|a module that printed nothing)"
+        r".*ansible_become_method",
         r"gpu6: become: found modules that run as user id 1000; expected Ansible to become root there; correct ansible_become ",
     ]
     output = done.stdout + done.stderr

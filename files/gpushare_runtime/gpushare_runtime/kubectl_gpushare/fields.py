@@ -60,6 +60,8 @@ class _Condition(TypedDict, total=False):
 
 class _Status(TypedDict, total=False):
     phase: Any
+    reason: Any
+    message: Any
     nominatedNodeName: Any
     conditions: list[_Condition] | None
     containerStatuses: list[_ContainerStatus] | None
