@@ -330,7 +330,7 @@ def test_the_policies_take_the_place_of_others_with_their_names_at_once(cluster:
     for item in others:
         item["metadata"]["labels"] = {"of": "another-release"}
         if item["kind"] == "ValidatingAdmissionPolicy":
-            item["spec"]["variables"] = [{"name": "ofAnother", "expression": "request.name"}]
+            item["spec"].setdefault("variables", []).append({"name": "ofAnother", "expression": "request.name"})
             item["spec"]["matchConditions"] = [{"name": "of-another", "expression": "request.name == 'nothing'"}]
             item["spec"]["validations"] *= 2
     assert not converge(kubectl, Wanted(wanted), check_mode=True)["changed"]
