@@ -24,7 +24,7 @@ import aiohttp
 
 from gpu_proof.context import Context
 from gpu_proof.findings import Findings
-from gpu_proof.node import START_SECONDS, Node, free_port, is_assigned, node, path_of
+from gpu_proof.node import START_SECONDS, Node, end, free_port, is_assigned, node, path_of
 from gpushare_runtime.core import protocol
 from unit.runtime.device_plugin.device_manager import AdmissionError, StartError
 from unit.runtime.kube.fake_api import until
@@ -130,12 +130,7 @@ async def _extender(it: Node) -> AsyncIterator[str]:
                 await asyncio.sleep(0.1)
         yield url
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        try:
-            await asyncio.wait_for(process.wait(), 15)
-        except (TimeoutError, asyncio.TimeoutError):
-            process.kill()
+        await end(process)
 
 
 def run(context: Context, findings: Findings) -> None:

@@ -101,6 +101,16 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
+async def end(process: asyncio.subprocess.Process) -> None:
+    """Terminate it, and kill it if it does not follow within 15 s."""
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), 15)
+    except (TimeoutError, asyncio.TimeoutError):
+        process.kill()
+
+
 @asynccontextmanager
 async def node(*arguments: str) -> AsyncIterator[Node]:
     """arguments: further ones of the plugin's command line. It must end with 0 when it is asked to."""
@@ -125,12 +135,7 @@ async def node(*arguments: str) -> AsyncIterator[Node]:
             try:
                 yield Node(api, kubelet, process, began, f"http://127.0.0.1:{port}", log)
             finally:
-                with contextlib.suppress(ProcessLookupError):
-                    process.terminate()
-                try:
-                    await asyncio.wait_for(process.wait(), 15)
-                except (TimeoutError, asyncio.TimeoutError):
-                    process.kill()
+                await end(process)
                 await kubelet.stop()
                 print(log.read_text(errors="replace"))
 
