@@ -10,7 +10,7 @@ from typing import Final
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import device_strategy
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import CdiFacts
 
-from gpu_proof import gpu
+from gpu_proof import hardware
 from gpu_proof.context import Context
 from gpu_proof.findings import Findings, NotPossible, write_atomically
 from gpu_proof.scrub import Scrubber
@@ -26,7 +26,7 @@ _SECONDS: Final = 20
 def run(context: Context, findings: Findings) -> None:
     if not context.ctk:
         raise NotPossible("found no nvidia-ctk; expected it in the pack: make gpu-proof-pack")
-    nvml = gpu.opened()
+    nvml = hardware.opened()
     inventory: Inventory = CardReader(nvml, GIB, CardHealth()).read()
     folder = context.folder / "cdi"
     folder.mkdir()

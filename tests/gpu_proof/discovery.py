@@ -17,7 +17,7 @@ import pynvml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import nvidia_smi
 
 import gpushare_runtime
-from gpu_proof import gpu
+from gpu_proof import hardware
 from gpu_proof.context import Context
 from gpu_proof.findings import Findings, write_atomically
 from gpu_proof.scrub import Scrubber
@@ -82,7 +82,7 @@ def _shown(answer: Any) -> str:
 def run(context: Context, findings: Findings) -> None:
     calls = Calls()
     calls.listen()
-    nvml = gpu.opened()
+    nvml = hardware.opened()
     count = nvml.count()
     findings.value("GPUs", count)
     findings.value("driver", _text(pynvml.nvmlSystemGetDriverVersion()))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from gpu_proof import gpu
+from gpu_proof import hardware
 from gpu_proof.context import Context
 from gpu_proof.findings import Findings
 from gpu_proof.node import node
@@ -20,8 +20,8 @@ _SETTLED_SECONDS: Final = 2.0
 
 
 def run(context: Context, findings: Findings) -> None:
-    nvml = gpu.opened()
-    uuid = gpu.first(nvml, 2 * context.context_mib).uuid
+    nvml = hardware.opened()
+    uuid = hardware.first(nvml, 2 * context.context_mib).uuid
     try:
         nvml.xid_events().close()
     except NvmlError as error:
@@ -33,7 +33,7 @@ async def _run(context: Context, findings: Findings, uuid: str) -> None:
     async with node() as it:
         await it.registered()
         units = it.healthy()
-        own = {gpu.VISIBLE: uuid}
+        own = {hardware.VISIBLE: uuid}
         with programs(context.client, 1, own) as (other,), programs(context.driver, 1, own) as (faulty,):
             kind = (await asyncio.to_thread(other.ask, "kinds"))["kinds"][:1]
             if not kind:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pynvml
 
 from bench.isolation import OUT_OF_MEMORY, STOPPED, group_of_its_own, judged, without_driver_limits
-from gpu_proof import gpu, groups
+from gpu_proof import groups, hardware
 from gpu_proof.context import Context
 from gpu_proof.findings import Findings, NotPossible
 from gpu_proof.node import node
@@ -38,10 +38,10 @@ _READ_ONLY: Final = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && 
 
 
 def run(context: Context, findings: Findings) -> None:
-    nvml = gpu.opened()
-    facts = gpu.first(nvml, SHARE_MIB + 2048)
+    nvml = hardware.opened()
+    facts = hardware.first(nvml, SHARE_MIB + 2048)
     try:
-        program = gpu.mps_program(context)
+        program = hardware.mps_program(context)
         card = PynvmlCards().read(facts.uuid)
         if why := obstacle(facts.uuid, card):
             raise NotPossible(why)
@@ -133,7 +133,7 @@ def _with_driver(context: Context, findings: Findings, nvml: Pynvml, uuid: str) 
         with group_of_its_own(groups.hierarchy()) as group:
             nvml.limit_memory(uuid, str(group), SHARE_MIB * 2**20)
             try:
-                with programs(context.driver, 1, {gpu.VISIBLE: uuid}, [group]) as (one,):
+                with programs(context.driver, 1, {hardware.VISIBLE: uuid}, [group]) as (one,):
                     answer: dict[str, Any] = one.ask("allocate", _STEP_MIB, SHARE_MIB + 1024)
                 attempt = judged(protocol.ISOLATION_DRIVER, "asks", SHARE_MIB, answer, STOPPED)
                 found = f"{attempt.outcome} at {attempt.allocated_mib} MiB {attempt.error}".rstrip()

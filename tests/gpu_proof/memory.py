@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from gpu_proof import gpu, groups
+from gpu_proof import groups, hardware
 from gpu_proof.context import Context
 from gpu_proof.findings import Findings, NotPossible
 from gpu_proof.node import Node, node, path_of
@@ -29,9 +29,9 @@ _READINGS: Final = 20
 
 
 def run(context: Context, findings: Findings) -> None:
-    nvml = gpu.opened()
-    facts = gpu.first(nvml, sum(SIZES) + len(SIZES) * context.context_mib)
-    with programs(context.client, 2, {gpu.VISIBLE: facts.uuid}) as alone:
+    nvml = hardware.opened()
+    facts = hardware.first(nvml, sum(SIZES) + len(SIZES) * context.context_mib)
+    with programs(context.client, 2, {hardware.VISIBLE: facts.uuid}) as alone:
         # What one allocates needs no control groups.
         answers = [one.ask("hold", size) for one, size in zip(alone, SIZES, strict=True)]
         if not findings.check("the programs allocate", [one["error"] for one in answers], ["", ""]):
@@ -75,7 +75,7 @@ async def _by_pod(context: Context, findings: Findings, uuid: str, driver: str, 
             made.append(one)
         with contextlib.ExitStack() as stack:
             folders: list[Path] = [pod.folder for pod in pods]
-            started = stack.enter_context(programs(context.client, 2, {gpu.VISIBLE: uuid}, folders))
+            started = stack.enter_context(programs(context.client, 2, {hardware.VISIBLE: uuid}, folders))
             held = [await asyncio.to_thread(one.ask, "hold", size) for one, size in zip(started, SIZES, strict=True)]
             findings.check(f"{driver}: the programs allocate", [one["error"] for one in held], ["", ""])
             await _judge(context, findings, it, uuid, driver, pods, [one["allocated_mib"] for one in held], started)

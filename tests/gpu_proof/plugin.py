@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from gpu_proof import gpu
+from gpu_proof import hardware
 from gpu_proof.context import Context
 from gpu_proof.findings import Findings
 from gpu_proof.node import Node, cpu_seconds, is_assigned, node, path_of, resident_mib
@@ -21,7 +21,7 @@ _MOST_MIB: Final = 80.0
 
 
 def run(context: Context, findings: Findings) -> None:
-    nvml = gpu.opened()
+    nvml = hardware.opened()
     mib = [nvml.facts(index).mib for index in range(nvml.count())]
     nvml.stop()
     asyncio.run(_run(context, findings, mib))

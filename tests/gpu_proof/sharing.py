@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bench.isolation import CLIENTS
-from gpu_proof import gpu
+from gpu_proof import hardware
 from gpu_proof.context import Context
 from gpu_proof.findings import Findings, NotPossible
 from gpu_proof.workload import programs
@@ -22,12 +22,12 @@ _LEAST_OF_ONE: Final = 0.5
 
 
 def run(context: Context, findings: Findings) -> None:
-    nvml = gpu.opened()
-    facts = gpu.first(nvml, max(CLIENTS) * context.context_mib)
+    nvml = hardware.opened()
+    facts = hardware.first(nvml, max(CLIENTS) * context.context_mib)
     rows: list[dict[str, Any]] = []
-    _measure(context, findings, rows, protocol.ISOLATION_NONE, {gpu.VISIBLE: facts.uuid})
+    _measure(context, findings, rows, protocol.ISOLATION_NONE, {hardware.VISIBLE: facts.uuid})
     try:
-        program = gpu.mps_program(context)
+        program = hardware.mps_program(context)
         if why := obstacle(facts.uuid, PynvmlCards().read(facts.uuid)):
             raise NotPossible(why)
         asyncio.run(_with_mps(context, findings, rows, program, facts.uuid))

@@ -169,11 +169,11 @@ def parse(text: str) -> SmiReport:
     error in place of their memory.
     """
     log = _document(text)
-    gpus = log.findall("gpu")[:_MOST_CARDS]
-    cards = tuple(_card(index, gpu) for index, gpu in enumerate(gpus))
+    elements = log.findall("gpu")[:_MOST_CARDS]
+    cards = tuple(_card(index, element) for index, element in enumerate(elements))
     problem = diagnosis.unlisted(_number(log.findtext("attached_gpus")), len(cards))
-    for index, gpu in enumerate(gpus):
-        answers = [(gpu.findtext(path) or "").strip() for path in ("fb_memory_usage/total", "uuid")]
+    for index, element in enumerate(elements):
+        answers = [(element.findtext(path) or "").strip() for path in ("fb_memory_usage/total", "uuid")]
         problem = problem or diagnosis.unusable(f"card {index} ({cards[index].pci or 'no PCI address'})", answers)
     # Since 610 the kernel's and the user's side have versions of their own.
     driver = _text(log.findtext("driver_version")) or _text(log.findtext("kmd_version"))
@@ -200,31 +200,31 @@ def _document(text: str) -> ElementTree.Element:
         raise SmiOutputError(f"the XML of nvidia-smi cannot be read: {error}") from None
 
 
-def _card(index: int, gpu: ElementTree.Element) -> SmiCard:
+def _card(index: int, element: ElementTree.Element) -> SmiCard:
     return SmiCard(
         index=index,
-        uuid=_text(gpu.findtext("uuid")) or "",
-        minor=_number(gpu.findtext("minor_number")),
-        pci=_pci(gpu.get("id")) or _pci(gpu.findtext("pci/pci_bus_id")),
-        model=_text(gpu.findtext("product_name")) or "unknown",
-        memory_mib=_mib(gpu.findtext("fb_memory_usage/total")),
-        compute_mode=_text(gpu.findtext("compute_mode")),
-        mig_mode=_mode(gpu.findtext("mig_mode/current_mig")),
-        mig_devices=tuple(_mig_device(device) for device in gpu.findall("mig_devices/mig_device")),
-        processes=tuple(_processes(gpu)),
-        architecture=_text(gpu.findtext("product_architecture")),
-        pending_mig_mode=_mode(gpu.findtext("mig_mode/pending_mig")),
-        ecc=_ecc(gpu),
-        repair=_repair(gpu),
+        uuid=_text(element.findtext("uuid")) or "",
+        minor=_number(element.findtext("minor_number")),
+        pci=_pci(element.get("id")) or _pci(element.findtext("pci/pci_bus_id")),
+        model=_text(element.findtext("product_name")) or "unknown",
+        memory_mib=_mib(element.findtext("fb_memory_usage/total")),
+        compute_mode=_text(element.findtext("compute_mode")),
+        mig_mode=_mode(element.findtext("mig_mode/current_mig")),
+        mig_devices=tuple(_mig_device(device) for device in element.findall("mig_devices/mig_device")),
+        processes=tuple(_processes(element)),
+        architecture=_text(element.findtext("product_architecture")),
+        pending_mig_mode=_mode(element.findtext("mig_mode/pending_mig")),
+        ecc=_ecc(element),
+        repair=_repair(element),
     )
 
 
-def _ecc(gpu: ElementTree.Element) -> Ecc:
+def _ecc(element: ElementTree.Element) -> Ecc:
     return Ecc(
-        _mode(gpu.findtext("ecc_mode/current_ecc")),
-        _mode(gpu.findtext("ecc_mode/pending_ecc")),
-        *_errors(gpu.find("ecc_errors/volatile")),
-        *_errors(gpu.find("ecc_errors/aggregate")),
+        _mode(element.findtext("ecc_mode/current_ecc")),
+        _mode(element.findtext("ecc_mode/pending_ecc")),
+        *_errors(element.find("ecc_errors/volatile")),
+        *_errors(element.find("ecc_errors/aggregate")),
     )
 
 
@@ -246,11 +246,11 @@ def _sum(numbers: List[Optional[int]]) -> Optional[int]:
     return sum(known) if known else None
 
 
-def _repair(gpu: ElementTree.Element) -> Repair:
-    pages = [_number(gpu.findtext(f"retired_pages/{kind}_retirement/retired_count")) for kind in ("multiple_single_bit", "double_bit")]
-    rows = [_number(gpu.findtext(f"remapped_rows/remapped_row_{kind}")) for kind in ("corr", "unc")]
+def _repair(element: ElementTree.Element) -> Repair:
+    pages = [_number(element.findtext(f"retired_pages/{kind}_retirement/retired_count")) for kind in ("multiple_single_bit", "double_bit")]
+    rows = [_number(element.findtext(f"remapped_rows/remapped_row_{kind}")) for kind in ("corr", "unc")]
     pending = [
-        _yes(gpu.findtext(path))
+        _yes(element.findtext(path))
         for path in (
             "retired_pages/pending_retirement",
             "retired_pages/pending_blacklist",
@@ -259,13 +259,13 @@ def _repair(gpu: ElementTree.Element) -> Repair:
             "ecc_errors/tpc_repair_pending",
         )
     ]
-    action = _text(gpu.findtext("gpu_recovery_action"))
+    action = _text(element.findtext("gpu_recovery_action"))
     # Drivers from 525 to 550 ask in this way.
-    if action is None and _yes(gpu.findtext("gpu_reset_status/reset_required")):
+    if action is None and _yes(element.findtext("gpu_reset_status/reset_required")):
         action = "Reset"
-    elif action is None and _yes(gpu.findtext("gpu_reset_status/drain_and_reset_recommended")):
+    elif action is None and _yes(element.findtext("gpu_reset_status/drain_and_reset_recommended")):
         action = "Drain and Reset"
-    failed = [_yes(gpu.findtext(path)) for path in ("remapped_rows/remapped_row_failure", "ecc_errors/unrepairable_memory")]
+    failed = [_yes(element.findtext(path)) for path in ("remapped_rows/remapped_row_failure", "ecc_errors/unrepairable_memory")]
     return Repair(_sum(pages), _sum(rows), _any(pending), _any(failed), action)
 
 
@@ -287,9 +287,9 @@ def _mig_device(device: ElementTree.Element) -> MigDevice:
     )
 
 
-def _processes(gpu: ElementTree.Element) -> List[Process]:
+def _processes(element: ElementTree.Element) -> List[Process]:
     found = []
-    for info in gpu.findall("processes/process_info")[:_MOST_PROCESSES]:
+    for info in element.findall("processes/process_info")[:_MOST_PROCESSES]:
         pid = _number(info.findtext("pid"))
         if pid is not None:
             kind, name = _text(info.findtext("type")) or "", (_text(info.findtext("process_name")) or "")[:_LONGEST]

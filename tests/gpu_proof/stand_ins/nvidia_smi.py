@@ -17,7 +17,7 @@ from lab.nvml import cards
 FAULT = os.environ.get("PROOF_FAULT", "")
 
 
-def gpu(card: cards.Card) -> str:
+def element(card: cards.Card) -> str:
     uuid = card.uuid.replace("a", "b").replace("1", "2") if FAULT == "uuid" else card.uuid
     mib = card.memory_mib + (1024 if FAULT == "memory" else 0)
     mode = {0: "Default", 2: "Prohibited", 3: "Exclusive_Process"}[card.compute_mode]
@@ -40,9 +40,9 @@ def main() -> int:
     if FAULT == "garbage":
         print("NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.")
         return 9
-    gpus = "".join(map(gpu, state.cards))
+    elements = "".join(map(element, state.cards))
     version = f"<driver_version>{state.driver_version}</driver_version><cuda_version>12.2</cuda_version>"
-    print(f'<?xml version="1.0" ?>\n<nvidia_smi_log>{version}<attached_gpus>{len(state.cards)}</attached_gpus>{gpus}</nvidia_smi_log>')
+    print(f'<?xml version="1.0" ?>\n<nvidia_smi_log>{version}<attached_gpus>{len(state.cards)}</attached_gpus>{elements}</nvidia_smi_log>')
     return 0
 
 

@@ -46,17 +46,17 @@ def _row(index: int, card: Card) -> str:
 def _check_xml(log: ElementTree.Element, cards: Sequence[Card]) -> None:
     assert log.findtext("attached_gpus") == str(len(cards))
     found = log.findall("gpu")
-    assert [gpu.get("id") for gpu in found] == [card.pci for card in cards]
-    for gpu, card in zip(found, cards, strict=True):
-        assert gpu.findtext("uuid") == card.uuid
-        assert gpu.findtext("minor_number") == str(card.minor)
-        assert gpu.findtext("serial") == card.serial
-        assert gpu.findtext("fb_memory_usage/total") == f"{card.memory_mib} MiB"
-        assert gpu.findtext("fb_memory_usage/reserved") == f"{card.reserved_mib} MiB"
-        assert gpu.findtext("fb_memory_usage/used") == f"{used_mib(card)} MiB"
+    assert [one.get("id") for one in found] == [card.pci for card in cards]
+    for one, card in zip(found, cards, strict=True):
+        assert one.findtext("uuid") == card.uuid
+        assert one.findtext("minor_number") == str(card.minor)
+        assert one.findtext("serial") == card.serial
+        assert one.findtext("fb_memory_usage/total") == f"{card.memory_mib} MiB"
+        assert one.findtext("fb_memory_usage/reserved") == f"{card.reserved_mib} MiB"
+        assert one.findtext("fb_memory_usage/used") == f"{used_mib(card)} MiB"
         processes = [
             (info.findtext("pid"), info.findtext("used_memory"), info.findtext("process_name"))
-            for info in gpu.iterfind("processes/process_info")
+            for info in one.iterfind("processes/process_info")
         ]
         assert processes == [(str(p.pid), f"{p.memory_mib} MiB", p.name) for p in card.processes]
 

@@ -107,7 +107,7 @@ def card(index: int, mib: int = 16384) -> Json:
 
 def gpu_host() -> Json:
     """Of gpu1, whose node is node-1."""
-    gpu = {
+    seen = {
         "nvidia_smi": {"cards": [card(0), card(1)], "driver_version": "535.261.03", "cuda_version": "12.2", "problem": None},
         "driver": {"loaded": "535.261.03", "library": "535.261.03"},
         "managers": [],
@@ -153,7 +153,7 @@ def gpu_host() -> Json:
         "doctor": doctor(
             "gpushare-device-plugin", registered={name: list(UUIDS) for name in ("aliyun.com/gpu-mem", "aliyun.com/gpu-count")}
         ),
-        "gpu": gpu,
+        "gpu": seen,
         "plane": None,
         "now": NOW,
     }
