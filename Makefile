@@ -38,7 +38,7 @@ help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 .PHONY: demo
-demo: venv ## A real Kubernetes cluster with simulated cards on this machine, installed by site.yml, with sample pods (root)
+demo: venv ## A real Kubernetes cluster with simulated GPUs on this machine, installed by site.yml, with sample pods (root)
 	$(call say,lab $(LAB_NAME): a control plane and two GPU nodes)
 	@$(LAB) --name $(LAB_NAME) up
 	$(call say,ansible-playbook -i <the lab's inventory> site.yml)
@@ -95,7 +95,7 @@ test-full: venv ## Every suite at full size; writes docs/project/benchmarks/*.js
 	@$(SUITES) full
 
 .PHONY: suite
-suite: venv ## Some suites alone: make suite NAMES="pods cards"; without names, their list (root)
+suite: venv ## Some suites alone: make suite NAMES="pods gpus"; without names, their list (root)
 	@$(SUITES) $(if $(NAMES),run $(NAMES),list)
 
 .PHONY: test-binds
@@ -105,7 +105,7 @@ test-binds: venv ## A hundred thousand binds in virtual time twice, and every fl
 	@cd tests && PYTHONPATH=../$(RUNTIME):. ../$(BIN)/python -m bench.binds --without-each 100000
 
 .PHONY: isolation
-isolation: venv ## What each isolation stops on this machine's card, and the throughput of 1, 2 and 4 processes (root, a card, minutes)
+isolation: venv ## What each isolation stops on this machine's GPU, and the throughput of 1, 2 and 4 processes (root, a GPU, minutes)
 	$(call say,bench.isolation)
 	@$(subst bench.scheduling,bench.isolation,$(BENCH)) --json docs/project/benchmarks/isolation.json
 

@@ -31,8 +31,8 @@ class Shape:
 
 
 TWO = Shape("two", ("--no-nvidia-runtime",))
-#: Its container runtime knows the nvidia runtime, which is the default. Cards for 50 pods and more.
-TWO_NVIDIA = Shape("two-nvidia", ("--cards", "gpu1=2x32,gpu2=32+40"))
+#: Its container runtime knows the nvidia runtime, which is the default. GPUs for 50 pods and more.
+TWO_NVIDIA = Shape("two-nvidia", ("--gpus", "gpu1=2x32,gpu2=32+40"))
 ONE = Shape("one", ("--no-nvidia-runtime", "--gpu-nodes", "1"))
 RUNTIMES = Shape(
     "runtimes",
@@ -40,7 +40,7 @@ RUNTIMES = Shape(
         "--no-nvidia-runtime",
         "--gpu-nodes",
         "3",
-        "--cards",
+        "--gpus",
         "gpu1=2x16,gpu2=2x16,gpu3=2x16",
         "--runtime",
         "gpu1=docker,gpu2=containerd-2.4,gpu3=containerd-1.7",
@@ -50,7 +50,7 @@ RUNTIMES = Shape(
 #: Its GPU node has an older kubelet than the cluster.
 DOCKERSHIM = Shape(
     "dockershim",
-    ("--no-nvidia-runtime", "--gpu-nodes", "1", "--cards", "gpu1=2x16", "--runtime", "gpu1=dockershim"),
+    ("--no-nvidia-runtime", "--gpu-nodes", "1", "--gpus", "gpu1=2x16", "--runtime", "gpu1=dockershim"),
     seconds=3600,
 )
 THREE_PLANES = Shape("three-planes", ("--control-planes", "3"))

@@ -77,19 +77,19 @@ PARTS: Final = (
     Frame(490, 60, 460, 230, "GPU node"),
     Box(60, 10, 230, 34, ("pod: aliyun.com/gpu-mem: 8",)),
     Box(30, 95, 200, 44, ("kube-scheduler",)),
-    Box(30, 205, 200, 60, ("gpushare-extender", "chooses the card"), ours=True),
+    Box(30, 205, 200, 60, ("gpushare-extender", "chooses the GPU"), ours=True),
     Box(260, 95, 75, 170, ("API", "server")),
     Box(510, 95, 140, 44, ("kubelet",)),
     Box(510, 205, 140, 60, ("gpushare-", "device-plugin"), ours=True),
-    Box(765, 90, 170, 30, ("card 0: pod A, 8 GiB",)),
+    Box(765, 90, 170, 30, ("GPU 0: pod A, 8 GiB",)),
     Box(765, 122, 170, 30, ("pod B, 6 GiB",)),
     Box(765, 154, 170, 24, ("free, 2 GiB",)),
-    Box(765, 205, 170, 60, ("card 1: whole,", "pod C")),
+    Box(765, 205, 170, 60, ("GPU 1: whole,", "pod C")),
     Arrow(130, 44, 130, 93),
     Arrow(90, 139, 90, 203, "room?", -26, 4),
     Arrow(170, 203, 170, 141, "nodes", 28, 4),
     Arrow(230, 235, 258, 235),
-    Arrow(335, 117, 508, 117, "pod with its card"),
+    Arrow(335, 117, 508, 117, "pod with its GPU"),
     Arrow(580, 139, 580, 203, "which units?", 48, 4),
     Arrow(650, 117, 763, 117, "container"),
     Arrow(650, 235, 763, 235, "health"),
@@ -100,7 +100,7 @@ def picture() -> str:
     """The SVG."""
     size = 'markerWidth="10" markerHeight="8" refX="9" refY="4" orient="auto"'
     head = f'<defs><marker id="head" {size}><path d="M0,0 L10,4 L0,8 z"/></marker></defs>'
-    title = "<title>The extender chooses the card, the device plugin makes kubelet allocate units of it</title>"
+    title = "<title>The extender chooses the GPU, the device plugin makes kubelet allocate units of it</title>"
     background = f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>'
     parts = "\n".join(part.draw() for part in PARTS)
     return (

@@ -87,14 +87,14 @@ def requirements() -> str:
                 "`policies`",
             ],
             ["GPU nodes", f"{' or '.join(host.KNOWN_RUNTIMES)}, as kubelet's endpoint names it", "`runtime`"],
-            ["GPU nodes", f"NVIDIA's driver {MINIMUM_DRIVER} or newer, or `gpushare_driver_state: managed`", "`cards`, `driver`"],
+            ["GPU nodes", f"NVIDIA's driver {MINIMUM_DRIVER} or newer, or `gpushare_driver_state: managed`", "`gpus`, `driver`"],
             [
                 "GPU nodes",
                 f"NVIDIA's container toolkit {default_of('gpushare_toolkit_minimum')} or newer, or `gpushare_toolkit_state: managed`",
                 "`toolkit`",
             ],
-            ["GPU nodes", "cards that report their memory, without MIG", "`cards`"],
-            ["GPU nodes", "no other device plugin or operator that allocates the cards", "`managers`"],
+            ["GPU nodes", "GPUs that report their memory, without MIG", "`gpus`"],
+            ["GPU nodes", "no other device plugin or operator that allocates the GPUs", "`managers`"],
         ],
     )
 
@@ -212,7 +212,7 @@ def findings_in(paths: Iterable[Path]) -> dict[str, set[str]]:
                 if name in FOUND and len(call.args) == 4:
                     for text in values(call.args[0], call):
                         codes.setdefault(text, set()).add(FOUND[name])
-                elif name == "CardFinding":
+                elif name == "GpuFinding":
                     severity = "error" if getattr(call.args[1], "id", "") == "ERROR" else "warning"
                     for text in texts(call.args[0]):
                         codes.setdefault(text, set()).add(severity)
@@ -256,13 +256,13 @@ def texts(node: ast.expr) -> list[str]:
 
 def verify_codes() -> dict[str, tuple[set[str], str]]:
     """Code to (severities, program that makes the finding)."""
-    by_verify = findings_in([*sorted((PLUGIN_UTILS / "_verdict").glob("*.py")), PLUGIN_UTILS / "_preflight/cards.py"])
+    by_verify = findings_in([*sorted((PLUGIN_UTILS / "_verdict").glob("*.py")), PLUGIN_UTILS / "_preflight/gpus.py"])
     by_verify = {name: kinds for name, kinds in by_verify.items() if "_" in name}
     for name, kinds in findings_in([MODULE_UTILS / "_cluster/capacity.py"]).items():
         by_verify.setdefault(name, set()).update(kinds)
-    by_verify |= {name: {"error"} for name in ("driver_mismatch", "driver_problem", "card_lost") if name not in by_verify}
+    by_verify |= {name: {"error"} for name in ("driver_mismatch", "driver_problem", "gpu_lost") if name not in by_verify}
     # A warning of the module gpu_mem_capacity, and an error of verify.
-    by_verify["card_unusable"] = {"error"}
+    by_verify["gpu_unusable"] = {"error"}
     by_doctor = findings_in(sorted((ROOT / "files/gpushare_runtime/gpushare_runtime/doctor").glob("*.py")))
     found: dict[str, tuple[set[str], str]] = {}
     for name in sorted({*by_verify, *doctor.CODES}):
@@ -279,7 +279,7 @@ def verify_codes() -> dict[str, tuple[set[str], str]]:
 def preflight_checks() -> dict[str, set[str]]:
     """Check to its severities, as the code of preflight makes reasons."""
     paths = [*sorted((PLUGIN_UTILS / "_preflight").glob("*.py")), ROOT / "plugins/action/gpushare_preflight.py"]
-    checks = {name: kinds for name, kinds in findings_in(paths).items() if not name.startswith("card_") and name != "driver_too_old"}
+    checks = {name: kinds for name, kinds in findings_in(paths).items() if not name.startswith("gpu_") and name != "driver_too_old"}
     for path in paths:
         for call in [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]:
             name = getattr(call.func, "id", "")
@@ -373,15 +373,15 @@ def benchmarks() -> str:
             "device-plugin.json",
         ],
         [
-            f"random pods on a cluster with simulated cards ({churn['pods']} pods)",
-            f"{churn['here']['wrong_cards']} wrong cards, {churn['here']['over_booked']} over-booked cards. The original's matching, "
-            f"replayed on the same admissions: {sum(churn['original']['wrong_cards'].values())} wrong cards, "
-            f"{churn['original']['over_booked_cards']} over-booked cards",
+            f"random pods on a cluster with simulated GPUs ({churn['pods']} pods)",
+            f"{churn['here']['wrong_gpus']} wrong GPUs, {churn['here']['over_booked']} over-booked GPUs. The original's matching, "
+            f"replayed on the same admissions: {sum(churn['original']['wrong_gpus'].values())} wrong GPUs, "
+            f"{churn['original']['over_booked_gpus']} over-booked GPUs",
             "churn.json",
         ],
         [
             "binds in virtual time, with restarts, lost answers and changes of leader",
-            f"{binds[0]['bound']:,} and {binds[1]['bound']:,} Bindings, {binds[0]['node_over'] + binds[1]['node_over']} over-booked cards",
+            f"{binds[0]['bound']:,} and {binds[1]['bound']:,} Bindings, {binds[0]['node_over'] + binds[1]['node_over']} over-booked GPUs",
             "binds-1.json",
         ],
         [

@@ -15,12 +15,12 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node im
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, ask, wrong_folder, wrong_node
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import reasons as preflight_reasons
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import variables as preflight_variables
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.cards import Expected
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import Wanted, judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, Judgement, Reason
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import of_type, variables
 
-_SUBSETS = {True: ["system", "cards", "runtimes", "managers"], False: ["system"]}
+_SUBSETS = {True: ["system", "gpus", "runtimes", "managers"], False: ["system"]}
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "gpu_node": {"type": "bool", "required": True},
     "control_plane": {"type": "bool", "required": True},
@@ -95,12 +95,12 @@ class ActionModule(ActionBase):
 
     @staticmethod
     def _judged(values: dict[str, Any]) -> dict[str, Any]:
-        """What of the variables the host's cards are judged by. Not a variable of the role: a bad value would be its only reason."""
+        """What of the variables the host's GPUs are judged by. Not a variable of the role: a bad value would be its only reason."""
 
         def of(name: str) -> Any:
             return values.get(name, variables()[name].spec["default"])
 
-        expected = Expected(of("gpushare_minimum_driver"), of("gpushare_expect_cards"), of("gpushare_expect_memory_mib"))
+        expected = Expected(of("gpushare_minimum_driver"), of("gpushare_expect_gpus"), of("gpushare_expect_memory_mib"))
         managed, strategy = of("gpushare_driver_state") == "managed", of("gpushare_device_strategy")
         return {
             "memory_unit": of("gpushare_memory_unit"),

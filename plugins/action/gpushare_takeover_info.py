@@ -48,15 +48,15 @@ class ActionModule(ActionBase):
     def _state(self, task_vars: dict[str, Any], host: str, name: str) -> HostState:
         theirs = task_vars["hostvars"][host]
         result = theirs.get(name) or {}
-        # Preflight's result has them one level below, and asks for the cards, which later questions do not.
+        # Preflight's result has them one level below, and asks for the GPUs, which later questions do not.
         facts, before = result.get("facts") or result, (theirs.get("__preflight_host") or {}).get("facts") or {}
-        cards = ((facts.get("nvidia_smi") or before.get("nvidia_smi") or {}).get("cards")) or []
+        gpus = ((facts.get("nvidia_smi") or before.get("nvidia_smi") or {}).get("gpus")) or []
         unit = self._templar.template(theirs.get("gpushare_memory_unit", "GiB"))
         return HostState(
             host,
             str(result.get("node_name") or ""),
             list(facts.get("managers") or ()),
             dict(facts.get("registered") or {}),
-            [int(card["memory_mib"]) for card in cards if card.get("memory_mib")],
+            [int(gpu["memory_mib"]) for gpu in gpus if gpu.get("memory_mib")],
             str(unit),
         )

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_mem_capacity
-short_description: Compare the memory of a node's cards with the capacity in Kubernetes
+short_description: Compare the memory of a node's GPUs with the capacity in Kubernetes
 version_added: 0.1.0
 description:
-  - Compares, for each node, the cards that nvidia-smi lists, the annotation C(gpushare/cards) of the device plugin, and capacity and
+  - Compares, for each node, the GPUs that nvidia-smi lists, the annotation C(gpushare/gpus) of the device plugin, and capacity and
     allocatable of C(aliyun.com/gpu-mem) and C(aliyun.com/gpu-count). Returns the differences and what to do.
-  - Memory on cards that are unhealthy or cordoned is not allocatable; that is a warning, not an error.
+  - Memory on GPUs that are unhealthy or cordoned is not allocatable; that is a warning, not an error.
   - One call on a control plane serves any number of nodes. On a GPU node without O(nodes), the module compares that node only, for
     which kubelet's own kubeconfig is enough.
 author: gpushare.kubernetes contributors (@gpushare)
@@ -42,13 +42,13 @@ options:
 """
 
 EXAMPLES = r"""
-- name: List the cards of every GPU node
+- name: List the GPUs of every GPU node
   gpushare.kubernetes.nvidia_smi_info:
-  register: cards
+  register: GPUs
 
 - name: Compare them with what Kubernetes offers
   gpushare.kubernetes.gpu_mem_capacity:
-    nodes: "{{ dict(ansible_play_hosts | zip(ansible_play_hosts | map('extract', hostvars, 'cards'))) }}"
+    nodes: "{{ dict(ansible_play_hosts | zip(ansible_play_hosts | map('extract', hostvars, 'gpus'))) }}"
     timeout: 30
   delegate_to: cp1
   run_once: true
@@ -71,14 +71,14 @@ nodes:
   contains:
     node: {description: Name of the node., type: str, sample: gpu1}
     unit: {description: The published unit., type: str, sample: GiB}
-    nvml: {description: Units of all cards by nvidia-smi., type: int, sample: 32}
+    nvml: {description: Units of all GPUs by nvidia-smi., type: int, sample: 32}
     published: {description: Units in the annotation., type: int, sample: 32}
     capacity: {description: Units in the node's capacity., type: int, sample: 32}
     allocatable: {description: Units in the node's allocatable., type: int, sample: 32}
-    cards_nvml: {description: Cards by nvidia-smi., type: int, sample: 2}
-    cards_published: {description: Cards in the annotation., type: int, sample: 2}
-    cards_capacity: {description: C(aliyun.com/gpu-count) in the capacity., type: int, sample: 2}
-    cards_allocatable: {description: C(aliyun.com/gpu-count) in allocatable., type: int, sample: 2}
+    gpus_nvml: {description: GPUs by nvidia-smi., type: int, sample: 2}
+    gpus_published: {description: GPUs in the annotation., type: int, sample: 2}
+    gpus_capacity: {description: C(aliyun.com/gpu-count) in the capacity., type: int, sample: 2}
+    gpus_allocatable: {description: C(aliyun.com/gpu-count) in allocatable., type: int, sample: 2}
 differences:
   description: The differences.
   returned: always
@@ -110,7 +110,7 @@ MANY = 20
 def reports(module: AnsibleModule) -> dict:
     """Node name to the report of nvidia-smi there."""
     if module.params["nodes"] is None:
-        facts = gather(Host(), ["cards"])
+        facts = gather(Host(), ["gpus"])
         return {facts.kubelet.node_name: facts.nvidia_smi}
     found = {}
     for name, values in module.params["nodes"].items():

@@ -11,7 +11,7 @@ module: gpu_node_info
 short_description: Gather facts about this host and its Kubernetes node
 version_added: 0.1.0
 description:
-  - Gathers the facts of a host that sharing its GPUs depends on, in one call. Works on any host, with or without cards, driver or
+  - Gathers the facts of a host that sharing its GPUs depends on, in one call. Works on any host, with or without GPUs, driver or
     Kubernetes. Unknown values are null.
   - Reads files; runs only C(kubelet), C(containerd) and the like with C(--version), C(modinfo), C(dmesg), and C(nvidia-smi -q -x).
   - Always returns the node's name. If the inventory has another name, see O(node_name).
@@ -29,11 +29,11 @@ options:
   gather:
     description:
       - Facts to gather besides the node, its kubelet and its control plane. An empty list is the fastest.
-      - V(cards) calls the driver, which can take seconds without a persistence daemon.
+      - V(gpus) calls the driver, which can take seconds without a persistence daemon.
     type: list
     elements: str
-    choices: [system, cards, runtimes, managers]
-    default: [system, cards, runtimes, managers]
+    choices: [system, GPUs, runtimes, managers]
+    default: [system, GPUs, runtimes, managers]
   install_dir:
     description: Folder of the runtime. The module returns its disk space, and does not count its processes as other GPU managers.
     type: path
@@ -152,13 +152,13 @@ disk:
     free_mib: {description: Free space in MiB., type: int}
 pci:
   description: NVIDIA's devices on the PCI bus. A hint only, since a host may hide the bus.
-  returned: when V(cards) is gathered
+  returned: when V(gpus) is gathered
   type: dict
   contains:
-    cards: {description: "Each with C(address), C(device), C(driver) and C(numa_node).", type: list, elements: dict}
+    gpus: {description: "Each with C(address), C(device), C(driver) and C(numa_node).", type: list, elements: dict}
 driver:
   description: NVIDIA's driver by its parts, which must be of one version.
-  returned: when V(cards) is gathered
+  returned: when V(gpus) is gathered
   type: dict
   contains:
     loaded: {description: Version of the loaded kernel module., type: str}
@@ -175,7 +175,7 @@ driver:
     container: {description: Whether a driver container of the GPU Operator provides the driver., type: bool}
 nvidia_smi:
   description: Result of M(gpushare.kubernetes.nvidia_smi_info).
-  returned: when V(cards) is gathered
+  returned: when V(gpus) is gathered
   type: dict
 runtimes:
   description: Container runtimes that are installed.
@@ -189,13 +189,13 @@ runtimes:
     socket: {description: Its socket., type: str}
     running: {description: Whether it runs., type: bool}
 managers:
-  description: Other managers of the cards, such as another device plugin.
+  description: Other managers of the GPUs, such as another device plugin.
   returned: when gathered
   type: list
   elements: dict
   contains:
     name: {description: Its project., type: str, sample: NVIDIA device plugin}
-    active: {description: Whether it has the cards now., type: bool}
+    active: {description: Whether it has the GPUs now., type: bool}
     evidence: {description: Observations., type: list, elements: str}
     pods: {description: Running pods that have its devices., type: list, elements: str, sample: [default/train-0]}
     holders:
@@ -207,13 +207,13 @@ registered:
   returned: when V(managers) is gathered
   type: dict
 sharing:
-  description: How the cards are shared now.
+  description: How the GPUs are shared now.
   returned: when V(managers) is gathered
   type: dict
   contains:
     unit: {description: Unit of memory of the device plugin that this collection has installed., type: str, sample: GiB}
-    pods: {description: UIDs of the pods that have memory of the cards and a process that runs., type: list, elements: str}
-    holders: {description: "UIDs of these pods, and of those with whole cards.", type: list, elements: str}
+    pods: {description: UIDs of the pods that have memory of the GPUs and a process that runs., type: list, elements: str}
+    holders: {description: "UIDs of these pods, and of those with whole GPUs.", type: list, elements: str}
     strategy: {description: Device strategy of the device plugin that this collection has installed., type: str, sample: cdi}
     limited: {description: UIDs of the pods with memory that the driver limits., type: list, elements: str}
 cdi:
@@ -224,7 +224,7 @@ cdi:
     kubelet: {description: The reason in kubelet., type: str}
     runtime: {description: The reason in the container runtime., type: str}
 toolkit:
-  description: Requests for cards that NVIDIA's container runtime honours, by the configuration of the toolkit.
+  description: Requests for GPUs that NVIDIA's container runtime honours, by the configuration of the toolkit.
   returned: when V(runtimes) is gathered
   type: dict
   contains:

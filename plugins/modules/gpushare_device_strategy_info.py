@@ -56,7 +56,7 @@ strategy:
   type: str
   sample: cdi
 kept:
-  description: The stricter strategy that V(auto) will mean as soon as no pod of the host has cards. Empty for none.
+  description: The stricter strategy that V(auto) will mean as soon as no pod of the host has GPUs. Empty for none.
   returned: success
   type: str
 obstacles:
@@ -71,10 +71,10 @@ cdi:
   contains:
     kubelet: {description: Of kubelet., type: str}
     runtime: {description: Of the container runtime., type: str}
-    spec: {description: Why no CDI spec names the cards. Empty if one does., type: str}
+    spec: {description: Why no CDI spec names the GPUs. Empty if one does., type: str}
     "off": {description: Whether the container runtime only has CDI switched off., type: bool}
 mps:
-  description: UUIDs of the cards that have a service with an MPS control daemon.
+  description: UUIDs of the GPUs that have a service with an MPS control daemon.
   returned: success
   type: list
   elements: str

@@ -12,7 +12,7 @@ short_description: Gather the facts that decide how a driver is installed
 version_added: 0.1.0
 description:
   - The role C(nvidia_driver) uses this module. Its options may change in any release.
-  - Returns the facts of a host for M(gpushare.kubernetes.gpushare_driver_plan), the processes on its cards, and its machine id.
+  - Returns the facts of a host for M(gpushare.kubernetes.gpushare_driver_plan), the processes on its GPUs, and its machine id.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -37,7 +37,7 @@ facts:
   type: dict
 processes:
   description:
-    - The processes on the cards, each as text with its PID, its name and its pod. Where nvidia-smi has a problem, also the processes that
+    - The processes on the GPUs, each as text with its PID, its name and its pod. Where nvidia-smi has a problem, also the processes that
       have C(/dev/nvidia-uvm) open.
   returned: success
   type: list
@@ -55,7 +55,7 @@ driver:
   returned: success
   type: dict
 problem:
-  description: Why nvidia-smi reports no cards, null if it reports them.
+  description: Why nvidia-smi reports no GPUs, null if it reports them.
   returned: success
   type: dict
 """
@@ -64,15 +64,15 @@ from dataclasses import asdict
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import gather, processes_on
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cards import cards
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import driver
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.gpus import gpus
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 
 def main() -> None:
     module = AnsibleModule(argument_spec={"root": {"type": "path", "default": "/"}}, supports_check_mode=True)
     host = Host(module.params["root"])
-    report = cards(host)
+    report = gpus(host)
     module.exit_json(
         changed=False,
         facts=gather(host).as_dict(),

@@ -13,7 +13,7 @@ version_added: 0.1.0
 description:
   - The role C(nvidia_driver) uses this module. Its options may change in any release.
   - Gathers the facts of a host with M(gpushare.kubernetes.gpushare_driver_info), in one call. On the controller it chooses the packages,
-    the kernel module and the headers by the data of the host's distribution, and the cards.
+    the kernel module and the headers by the data of the host's distribution, and the GPUs.
   - Fails with all reasons if the driver cannot be installed as required. Changes nothing.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -34,7 +34,7 @@ options:
     choices: [nvidia, distribution, run_file]
     default: nvidia
   module:
-    description: Kind of the kernel module. V(auto) suits the cards.
+    description: Kind of the kernel module. V(auto) suits the GPUs.
     type: str
     choices: [auto, open, proprietary]
     default: auto
@@ -101,7 +101,7 @@ info:
   returned: always
   type: dict
 due:
-  description: Whether the kernel module must change, so that no process may use the cards.
+  description: Whether the kernel module must change, so that no process may use the GPUs.
   returned: always
   type: bool
 pending:

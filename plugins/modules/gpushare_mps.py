@@ -8,27 +8,27 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_mps
-short_description: Run an MPS control daemon for each card
+short_description: Run an MPS control daemon for each GPU
 version_added: 0.1.0
 description:
   - The role C(mps) uses this module. Its options may change in any release.
-  - Writes a systemd service for each card in O(cards), starts it, and waits until its control daemon answers. Removes the services of
-    other cards.
-  - Fails if pods have cards and a service would have to be added or removed. A service of an older release keeps running as long as
-    pods have cards.
+  - Writes a systemd service for each GPU in O(gpus), starts it, and waits until its control daemon answers. Removes the services of
+    other GPUs.
+  - Fails if pods have GPUs and a service would have to be added or removed. A service of an older release keeps running as long as
+    pods have GPUs.
   - If a daemon does not start, restores the previous files and returns the daemon's own log.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
   - gpushare.kubernetes.attributes.changes
 options:
-  cards:
-    description: UUIDs of the cards that get a control daemon. An empty list removes all services.
+  gpus:
+    description: UUIDs of the GPUs that get a control daemon. An empty list removes all services.
     type: list
     elements: str
     required: true
   unit:
-    description: Content of the unit file, with C(@card@) for the UUID of the card. Empty only if O(cards) is empty.
+    description: Content of the unit file, with C(@gpu@) for the UUID of the GPU. Empty only if O(gpus) is empty.
     type: str
     default: ""
   settings_dir:
@@ -44,13 +44,13 @@ options:
 EXAMPLES = r"""
 - name: Run the control daemons
   gpushare.kubernetes.gpushare_mps:
-    cards: "{{ found.cards | map(attribute='uuid') | list }}"
+    gpus: "{{ found.gpus | map(attribute='uuid') | list }}"
     unit: "{{ lookup('ansible.builtin.template', 'gpushare-mps.service.j2') }}"
 """
 
 RETURN = r"""
 waiting:
-  description: Services that run on with an older release or other settings, because pods have cards.
+  description: Services that run on with an older release or other settings, because pods have GPUs.
   returned: success
   type: list
   elements: str
@@ -71,7 +71,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host imp
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "cards": {"type": "list", "elements": "str", "required": True},
+            "gpus": {"type": "list", "elements": "str", "required": True},
             "unit": {"type": "str", "default": ""},
             "settings_dir": {"type": "path", "default": "/etc/gpushare"},
             "timeout": {"type": "int", "default": 60},
@@ -80,7 +80,7 @@ def main() -> None:
     )
     params, run = module.params, module.run_command
     place = Place(settings=params["settings_dir"])
-    if not params["cards"] and not present(place):
+    if not params["gpus"] and not present(place):
         module.exit_json(changed=False, waiting=[], diff=[])
 
     def hurt() -> "str | None":
@@ -91,7 +91,7 @@ def main() -> None:
         sharing = gather(Host("/"), ["sharing"]).sharing
         holders = list(sharing.holders) if sharing else []
         try:
-            made = plan(params["cards"], params["unit"], holders, run, read_environ, params["timeout"], place, hurt)
+            made = plan(params["gpus"], params["unit"], holders, run, read_environ, params["timeout"], place, hurt)
         except (MpsError, SystemdError, OSError) as error:
             module.fail_json(msg=f"{error}; nothing was changed")
         transaction = made.transaction

@@ -18,7 +18,7 @@ description:
   - Writes the repository and its key, installs the packages, and holds them. Records in the host's journal how each file and each package
     was before.
   - If all packages are as required, connects to no repository.
-  - The scripts of packages call C(systemctl daemon-reload). If that would take the cards from a running container, the module rejects a
+  - The scripts of packages call C(systemctl daemon-reload). If that would take the GPUs from a running container, the module rejects a
     change of packages. With O(state=absent) the packages stay then, and RV(left) has them.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -131,7 +131,7 @@ options:
     type: bool
     default: false
   allow_daemon_reload:
-    description: Whether packages may change although their C(systemctl daemon-reload) takes the cards from running containers.
+    description: Whether packages may change although their C(systemctl daemon-reload) takes the GPUs from running containers.
     type: bool
     default: false
   timeout:

@@ -22,7 +22,7 @@ extends_documentation_fragment:
   - gpushare.kubernetes.attributes.info
 options:
   gpu_node:
-    description: Whether the host's cards are to be shared.
+    description: Whether the host's GPUs are to be shared.
     type: bool
     required: true
   control_plane:
@@ -93,7 +93,7 @@ reasons:
   elements: dict
   contains:
     host: {description: The host's name in the inventory., type: str}
-    check: {description: A word for the kind of reason., type: str, sample: cards}
+    check: {description: A word for the kind of reason., type: str, sample: GPUs}
     severity: {description: V(error) or V(warning)., type: str}
     found: {description: The state that was found., type: str}
     expected: {description: The required state., type: str}

@@ -16,7 +16,7 @@ description:
     accounts. Removes its label and annotations from the nodes.
   - Removes the extended resources from the nodes' status, once kubelet has released them. kubelet does so five minutes after the device
     plugin has gone. Until then it would write them again.
-  - Annotations of pods stay. They record the cards that the pods had.
+  - Annotations of pods stay. They record the GPUs that the pods had.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -31,7 +31,7 @@ options:
   everything:
     description:
       - Whether to remove the objects that all nodes and control planes share, too. They stay while another node of the cluster still serves
-        cards.
+        GPUs.
     type: bool
     default: false
   wait:
@@ -45,7 +45,7 @@ options:
     default: false
   others:
     description:
-      - Names of the nodes that the device plugin of the original gpushare serves again. Their memory stays. Their number of cards stays,
+      - Names of the nodes that the device plugin of the original gpushare serves again. Their memory stays. Their number of GPUs stays,
         once kubelet has released the number of this collection's device plugin.
     type: list
     elements: str

@@ -18,7 +18,7 @@ description:
   - For each address in C(--listen) and C(--metrics-listen) of its command line, enables and starts a socket unit, C(<name>.socket) and
     C(<name>-metrics.socket). root holds the address, so that no other user gets it while the daemon restarts.
   - If the daemon does not start, restores the previous files and returns the daemon's own log.
-  - A unit that has changed needs C(systemctl daemon-reload). If that would take the cards from a running container, the module fails
+  - A unit that has changed needs C(systemctl daemon-reload). If that would take the GPUs from a running container, the module fails
     before it changes anything.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:

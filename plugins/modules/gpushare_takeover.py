@@ -16,7 +16,7 @@ description:
     to its node affinity and labels the nodes. Annotations of nodes and DaemonSet store the state before.
   - With O(state=returned), restores the labels of the nodes. Restores the DaemonSet as soon as no other node needs its change. Labels
     and affinities that others have changed since lose only the part of this collection. Restarts the original's device plugin on nodes
-    whose number of cards kubelet has set to 0. The original writes that number when it starts.
+    whose number of GPUs kubelet has set to 0. The original writes that number when it starts.
   - With O(state=retired), deletes the parts of the original gpushare, and fails while they serve a node.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -79,7 +79,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_CARDS
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_GPUS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import original
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import Change, TakeOverError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import Cluster
@@ -118,7 +118,7 @@ def _retire(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl, cluster: Cl
     found = original.parts(kubectl, cluster)
     titles = [original.title(one) for one in found.all]
     if titles:
-        serving = [name for name, node in cluster.nodes.items() if ANNOTATION_CARDS in (node["metadata"].get("annotations") or {})]
+        serving = [name for name, node in cluster.nodes.items() if ANNOTATION_GPUS in (node["metadata"].get("annotations") or {})]
         original.check_unused(found, cluster, serving)
         if not module.check_mode:
             _save(module.params["save_to"], original.for_file(found))

@@ -34,7 +34,7 @@ options:
     type: int
     default: 32766
   drain:
-    description: Whether pods are evicted first. Pods with cards of another device plugin then prevent nothing.
+    description: Whether pods are evicted first. Pods with GPUs of another device plugin then prevent nothing.
     type: bool
     default: false
   nodes:

@@ -27,7 +27,7 @@ options:
     default: present
   strict:
     description:
-      - Whether containers without privileges get cards from the device plugin only. Their environment is ignored then, and volume mounts
+      - Whether containers without privileges get GPUs from the device plugin only. Their environment is ignored then, and volume mounts
         below C(/var/run/nvidia-container-devices) are accepted.
     type: bool
     default: true

@@ -12,7 +12,7 @@ short_description: Gather everything of gpushare in the API
 version_added: 0.1.0
 description:
   - The role C(verify) uses this module. Its options may change in any release.
-  - Gathers the nodes, the pods that request or have cards, and the running schedulers, in one call on a control plane. Compares
+  - Gathers the nodes, the pods that request or have GPUs, and the running schedulers, in one call on a control plane. Compares
     gpushare's own objects with those that its roles apply, by the server's dry run.
   - Returns evidence only. M(gpushare.kubernetes.gpushare_verify_verdict) judges it, together with that of the hosts.
 author: gpushare.kubernetes contributors (@gpushare)
@@ -22,7 +22,7 @@ extends_documentation_fragment:
   - gpushare.kubernetes.kubectl
 options:
   nodes:
-    description: Names of the nodes whose cards are shared.
+    description: Names of the nodes whose GPUs are shared.
     type: list
     elements: str
     required: true

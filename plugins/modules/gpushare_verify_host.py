@@ -12,8 +12,8 @@ short_description: Gather everything of gpushare on a host
 version_added: 0.1.0
 description:
   - The role C(verify) uses this module. Its options may change in any release.
-  - Gathers the evidence whether a host shares its cards, in one call. It covers the driver, the running container runtime, CDI specs,
-    and the cards that running containers really have. It also covers the runtime of the daemons, the answer of its program
+  - Gathers the evidence whether a host shares its GPUs, in one call. It covers the driver, the running container runtime, CDI specs,
+    and the GPUs that running containers really have. It also covers the runtime of the daemons, the answer of its program
     C(gpushare-doctor), and the files of kube-scheduler.
   - Returns evidence only. M(gpushare.kubernetes.gpushare_verify_verdict) judges it, together with that of the other hosts and the API.
 author: gpushare.kubernetes contributors (@gpushare)
@@ -22,7 +22,7 @@ extends_documentation_fragment:
   - gpushare.kubernetes.attributes.info
 options:
   gpu_node:
-    description: Whether the host's cards are shared.
+    description: Whether the host's GPUs are shared.
     type: bool
     required: true
   control_plane:
@@ -64,12 +64,12 @@ options:
     description: The oldest accepted version of the driver.
     type: str
     default: "384.81"
-  expect_cards:
-    description: The required number of cards. 0 for any.
+  expect_gpus:
+    description: The required number of GPUs. 0 for any.
     type: int
     default: 0
   expect_memory_mib:
-    description: The smallest accepted memory of a card in MiB. 0 for any.
+    description: The smallest accepted memory of a GPU in MiB. 0 for any.
     type: int
     default: 0
   metrics_plugin:
@@ -148,7 +148,7 @@ def main() -> None:
             "extender_port": {"type": "int", "default": 32766},
             "memory_unit": {"type": "str", "default": ""},
             "minimum_driver": {"type": "str", "default": "384.81"},
-            "expect_cards": {"type": "int", "default": 0},
+            "expect_gpus": {"type": "int", "default": 0},
             "expect_memory_mib": {"type": "int", "default": 0},
             "metrics_plugin": {"type": "str", "default": ""},
             "metrics_extender": {"type": "str", "default": ""},

@@ -18,7 +18,7 @@ description:
     of the unit. Otherwise C(featureGates) of the KubeletConfiguration, from Kubernetes 1.10 on. Otherwise C(KUBELET_EXTRA_ARGS) in the
     environment file that the unit reads, in its C(Environment=), or in a drop-in.
   - Other gates, comments and order stay. A file of a package is not changed.
-  - Calls C(systemctl daemon-reload) only if a file of the unit was changed, and not while a container uses a card.
+  - Calls C(systemctl daemon-reload) only if a file of the unit was changed, and not while a container uses a GPU.
   - Before anything is written, the host's own kubelet must list the gate.
   - Restarts kubelet only if the running process lacks a gate. If it is not healthy within O(timeout), or the API server has no heartbeat
     and C(Ready) from after the restart, the files are restored.
@@ -49,7 +49,7 @@ options:
     type: int
     default: 120
   allow_daemon_reload:
-    description: Whether systemd may read its units again although containers of this host use a card.
+    description: Whether systemd may read its units again although containers of this host use a GPU.
     type: bool
     default: false
 """

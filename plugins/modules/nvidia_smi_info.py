@@ -8,14 +8,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nvidia_smi_info
-short_description: List the NVIDIA cards of a host
+short_description: List the NVIDIA GPUs of a host
 version_added: 0.1.0
 description:
-  - Runs C(nvidia-smi -q -x) and returns the cards with their state, the processes on them with their pods, and the versions of driver
+  - Runs C(nvidia-smi -q -x) and returns the GPUs with their state, the processes on them with their pods, and the versions of driver
     and CUDA. Reads the output of every driver since 384.
-  - The module does not fail on a host without cards or driver. RV(problem) then states what was found and what to do. The PCI bus, the
+  - The module does not fail on a host without GPUs or driver. RV(problem) then states what was found and what to do. The PCI bus, the
     kernel modules on disk and C(dmesg) distinguish causes that nvidia-smi reports by the same message.
-  - Returns facts only. The roles C(preflight) and C(verify) compare them with C(gpushare_minimum_driver), C(gpushare_expect_cards) and
+  - Returns facts only. The roles C(preflight) and C(verify) compare them with C(gpushare_minimum_driver), C(gpushare_expect_gpus) and
     C(gpushare_expect_memory_mib).
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -29,25 +29,25 @@ options:
   timeout:
     description:
       - Timeout of nvidia-smi in seconds.
-      - Without a persistence daemon it first initialises every card.
+      - Without a persistence daemon it first initialises every GPU.
     type: int
     default: 120
 """
 
 EXAMPLES = r"""
-- name: List the cards
+- name: List the GPUs
   gpushare.kubernetes.nvidia_smi_info:
-  register: cards
+  register: GPUs
 
 - name: Stop where they cannot be used
   ansible.builtin.assert:
-    that: cards.problem is none
-    fail_msg: "Found {{ cards.problem.found }}; {{ cards.problem.cure }}"
+    that: gpus.problem is none
+    fail_msg: "Found {{ gpus.problem.found }}; {{ gpus.problem.cure }}"
 """
 
 RETURN = r"""
-cards:
-  description: The cards by NVML index. A value that the driver does not know is null.
+gpus:
+  description: The GPUs by NVML index. A value that the driver does not know is null.
   returned: success
   type: list
   elements: dict
@@ -59,43 +59,43 @@ cards:
     model: {description: Product name., type: str, sample: Tesla T4}
     memory_mib: {description: All of its memory in MiB., type: int, sample: 15360}
     compute_mode: {description: Compute mode as nvidia-smi writes it., type: str, sample: Default}
-    architecture: {description: Generation of the card. Null for drivers before 495., type: str, sample: Turing}
-    mig_mode: {description: V(enabled) or V(disabled); null for a card without MIG., type: str, sample: disabled}
-    pending_mig_mode: {description: The same after the next reset of the card., type: str, sample: disabled}
+    architecture: {description: Generation of the GPU. Null for drivers before 495., type: str, sample: Turing}
+    mig_mode: {description: V(enabled) or V(disabled); null for a GPU without MIG., type: str, sample: disabled}
+    pending_mig_mode: {description: The same after the next reset of the GPU., type: str, sample: disabled}
     mig_devices:
       description: MIG instances, each with C(index), C(gpu_instance), C(compute_instance) and C(memory_mib).
       type: list
       elements: dict
     processes:
-      description: Processes on the card.
+      description: Processes on the GPU.
       type: list
       elements: dict
       contains:
         pid: {description: PID., type: int}
         kind: {description: "V(C) for compute, V(G) for graphics, or V(C+G).", type: str, sample: C}
         name: {description: "Command, at most 200 characters of it.", type: str}
-        memory_mib: {description: Its memory on the card in MiB., type: int}
+        memory_mib: {description: Its memory on the GPU in MiB., type: int}
         pod_uid: {description: UID of its pod. Null for a process outside of pods., type: str}
         pod_namespace: {description: Namespace of the pod., type: str}
         pod_name: {description: Name of the pod., type: str}
     ecc:
-      description: Error correction. A card without it has null everywhere.
+      description: Error correction. A GPU without it has null everywhere.
       type: dict
       contains:
         mode: {description: V(enabled) or V(disabled)., type: str}
-        pending_mode: {description: The same after the next reset of the card., type: str}
+        pending_mode: {description: The same after the next reset of the GPU., type: str}
         volatile_corrected: {description: Number of corrected errors since the driver was loaded., type: int}
         volatile_uncorrected: {description: Number of uncorrected errors since the driver was loaded., type: int}
-        aggregate_corrected: {description: Number of corrected errors over the life of the card., type: int}
-        aggregate_uncorrected: {description: Number of uncorrected errors over the life of the card., type: int}
+        aggregate_corrected: {description: Number of corrected errors over the life of the GPU., type: int}
+        aggregate_uncorrected: {description: Number of uncorrected errors over the life of the GPU., type: int}
     repair:
-      description: Memory that the card no longer uses.
+      description: Memory that the GPU no longer uses.
       type: dict
       contains:
         retired_pages: {description: Number of retired pages. Null from Ampere on., type: int}
         remapped_rows: {description: Number of remapped rows. Null before Ampere., type: int}
         pending: {description: Whether a retirement or a remapping waits for the next reset., type: bool}
-        failed: {description: Whether a remapping failed or the card has memory that it cannot repair., type: bool}
+        failed: {description: Whether a remapping failed or the GPU has memory that it cannot repair., type: bool}
         action: {description: "Action that the driver requests, such as V(Reset) or V(Reboot). Null for none.", type: str}
 driver_version:
   description: Version of the driver.
@@ -108,14 +108,14 @@ cuda_version:
   type: str
   sample: "12.2"
 problem:
-  description: Why the cards cannot be used as they are, null if they can. Cards may be listed nevertheless.
+  description: Why the GPUs cannot be used as they are, null if they can. GPUs may be listed nevertheless.
   returned: success
   type: dict
   contains:
     kind:
       description:
         - V(not_installed), V(driver_container), V(driver_not_loaded), V(nouveau), V(module_missing), V(secure_boot), V(wrong_module),
-          V(unsupported_card), V(version_mismatch), V(library_missing), V(no_devices), V(card_lost), V(reset_required),
+          V(unsupported_gpu), V(version_mismatch), V(library_missing), V(no_devices), V(gpu_lost), V(reset_required),
           V(no_permission), V(timeout), V(unreadable) or V(failed).
       type: str
       sample: version_mismatch
@@ -125,7 +125,7 @@ problem:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cards import cards
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.gpus import gpus
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import TIMEOUT
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
@@ -138,7 +138,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    found = cards(Host(), module.params["nvidia_smi"], module.params["timeout"])
+    found = gpus(Host(), module.params["nvidia_smi"], module.params["timeout"])
     module.exit_json(changed=False, **found.as_dict())
 
 

@@ -55,7 +55,7 @@ _GPU = {
     "managers": [Manager],
     "container_runtime": Maybe(dict.fromkeys(("name", "problem", "file_default", "running_default", "lacks", "unit"), str)),
     "images": [IMAGE],
-    "cdi": {"mode": str, "specs": [{"path": str, "cards": [str], "versions": [str], "missing": [str]}]},
+    "cdi": {"mode": str, "specs": [{"path": str, "gpus": [str], "versions": [str], "missing": [str]}]},
     "strategy": {"cdi": CdiFacts, "toolkit": ToolkitFacts, "now": str, "holders": [str]},
     "containers": Map([str]),
 }
@@ -98,7 +98,7 @@ _POD = {
     "deleted": bool,
     "probe": bool,
     "annotations": Map(str),
-    "containers": [{"index": int, "name": str, "units": int, "cards": int, "privileged": bool}],
+    "containers": [{"index": int, "name": str, "units": int, "gpus": int, "privileged": bool}],
     "running": [{"name": str, "id": str, "started": float}],
     "waiting": [str],
 }

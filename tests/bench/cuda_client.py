@@ -5,7 +5,7 @@
     cuda_client.py allocate STEP_MIB MOST_MIB     allocates until it may not, and prints how much that was
     cuda_client.py work SECONDS                   prints "ready", waits for a line, computes, and prints how many kernels ended
 
-It prints one JSON object, and in it the name of the driver's error, "" for none. Its environment decides which card it has, and whether
+It prints one JSON object, and in it the name of the driver's error, "" for none. Its environment decides which GPU it has, and whether
 MPS limits it.
 """
 
@@ -18,7 +18,7 @@ import time
 from typing import Any, Final
 
 MIB: Final = 1024 * 1024
-# A small kernel: one client alone leaves most of a card idle, so that sharing it gains something.
+# A small kernel: one client alone leaves most of a GPU idle, so that sharing it gains something.
 BLOCKS, THREADS, ROUNDS = 16, 128, 200_000
 # Each thread computes a chain of dependent multiplications and additions.
 PTX: Final = b"""
@@ -59,7 +59,7 @@ class CudaError(Exception):
 
 
 class Cuda:
-    """The first card that this process sees, with a context. CudaError; OSError without the library."""
+    """The first GPU that this process sees, with a context. CudaError; OSError without the library."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL("libcuda.so.1")
@@ -77,7 +77,7 @@ class Cuda:
             raise CudaError((words.value or b"error %d" % status).decode())
 
     def allocate(self, size: int) -> ctypes.c_uint64:
-        """The address of so many bytes of the card."""
+        """The address of so many bytes of the GPU."""
         address = ctypes.c_uint64()
         self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
         return address

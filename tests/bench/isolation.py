@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What each isolation stops on a real card, and what sharing costs: `make isolation`, as root.
+"""What each isolation stops on a real GPU, and what sharing costs: `make isolation`, as root.
 
-It runs by itself on any host with a card, without a cluster: each isolation that the driver has, with a process that allocates more than
+It runs by itself on any host with a GPU, without a cluster: each isolation that the driver has, with a process that allocates more than
 its share, and the throughput of one, two and four processes with MPS and without. It says what it cannot run here and why. Exit status:
 0 if all that ran did what docs/operate/isolation.md states, 1 if something did not, 2 if nothing could run.
 """
@@ -29,8 +29,8 @@ import pynvml
 from gpushare_runtime.core import mps
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from gpushare_runtime.device_plugin.gpu.nvml import Pynvml
-from gpushare_runtime.mps.card import CardError, ExclusiveMode, Nvml, PynvmlCards, obstacle
 from gpushare_runtime.mps.control import PROGRAM, ControlDaemon, ControlError
+from gpushare_runtime.mps.gpu import ExclusiveMode, GpuError, Nvml, PynvmlGpus, obstacle
 
 CLIENT: Final = (sys.executable, str(Path(__file__).with_name("cuda_client.py")))
 CLIENTS: Final = (1, 2, 4)
@@ -45,7 +45,7 @@ STOPPED, NOT_STOPPED, BROKEN = "stopped", "not stopped", "broken"
 
 
 @dataclass(frozen=True)
-class Card:
+class Gpu:
     """What is measured. mib: its memory."""
 
     uuid: str
@@ -95,8 +95,8 @@ class Report:
             return 2
         return 0 if all(one.as_expected for one in self.attempts) else 1
 
-    def to_json(self, card: Card | None) -> dict[str, Any]:
-        head = {"date": time.strftime("%Y-%m-%d"), "card": asdict(card) if card else None}
+    def to_json(self, gpu: Gpu | None) -> dict[str, Any]:
+        head = {"date": time.strftime("%Y-%m-%d"), "gpu": asdict(gpu) if gpu else None}
         return {**head, **asdict(self)}
 
 
@@ -138,7 +138,7 @@ def rates(isolation: str, found: Mapping[int, Sequence[Mapping[str, Any]]]) -> l
 
 
 class Clients:
-    """Processes that use the card. command: the client; environment: what they all have."""
+    """Processes that use the GPU. command: the client; environment: what they all have."""
 
     def __init__(self, command: Sequence[str] = CLIENT, seconds: float = 5.0) -> None:
         self._command = list(command)
@@ -191,24 +191,24 @@ def answer_of(out: str, err: str) -> dict[str, Any]:
         return {"allocated_mib": 0, "kernels": 0, "seconds": 0.0, "error": last[:200]}
 
 
-def without_isolation(report: Report, card: Card, clients: Clients, share: int) -> None:
+def without_isolation(report: Report, gpu: Gpu, clients: Clients, share: int) -> None:
     """Nothing stops a process: it gets more than its share."""
-    own = {"CUDA_VISIBLE_DEVICES": card.uuid}
+    own = {"CUDA_VISIBLE_DEVICES": gpu.uuid}
     answer = clients.allocate(share + 1024, own)
     report.attempts.append(judged("none", "allocates 1 GiB more than its share", share, answer, NOT_STOPPED))
     report.throughput += rates("none", {count: clients.work(count, own) for count in CLIENTS})
 
 
 async def with_mps(
-    report: Report, card: Card, clients: Clients, share: int, folder: Path, program: str = PROGRAM, nvml: Nvml | None = None
+    report: Report, gpu: Gpu, clients: Clients, share: int, folder: Path, program: str = PROGRAM, nvml: Nvml | None = None
 ) -> None:
-    """The control daemon of the runtime, with the limit of a container and with that of the daemon alone. CardError, ControlError."""
-    mode = ExclusiveMode(nvml or PynvmlCards(), card.uuid, folder / "mode")
+    """The control daemon of the runtime, with the limit of a container and with that of the daemon alone. GpuError, ControlError."""
+    mode = ExclusiveMode(nvml or PynvmlGpus(), gpu.uuid, folder / "mode")
     mode.enter()
-    daemon = ControlDaemon(program, card.uuid, folder, folder / "log")
+    daemon = ControlDaemon(program, gpu.uuid, folder, folder / "log")
     try:
         await daemon.start()
-        await daemon.bound_clients(card.mib)
+        await daemon.bound_clients(gpu.mib)
         pipes = {mps.ENV_PIPES: str(folder / mps.PIPES)}
         limited = {**pipes, mps.ENV_MEMORY: f"0={share}M"}
         answer = await asyncio.to_thread(clients.allocate, share + 1024, limited)
@@ -216,9 +216,9 @@ async def with_mps(
         await daemon.bound_clients(share)
         answer = await asyncio.to_thread(clients.allocate, share + 1024, pipes)
         report.attempts.append(judged("mps", "unsets its limit, and the daemon's default is its share", share, answer, STOPPED))
-        await daemon.bound_clients(card.mib)
+        await daemon.bound_clients(gpu.mib)
         answer = await asyncio.to_thread(
-            clients.allocate, share + 1024, {mps.ENV_PIPES: str(folder / "nowhere"), "CUDA_VISIBLE_DEVICES": card.uuid}
+            clients.allocate, share + 1024, {mps.ENV_PIPES: str(folder / "nowhere"), "CUDA_VISIBLE_DEVICES": gpu.uuid}
         )
         outside = Attempt(
             "mps",
@@ -238,16 +238,16 @@ async def with_mps(
 
 
 def with_driver(
-    report: Report, card: Card, clients: Clients, share: int, limit: Callable[[str, str, int | None], None], groups: Path = GROUPS
+    report: Report, gpu: Gpu, clients: Clients, share: int, limit: Callable[[str, str, int | None], None], groups: Path = GROUPS
 ) -> None:
     """The driver limits a control group. NvmlError, OSError."""
     with group_of_its_own(groups) as group:
-        limit(card.uuid, str(group), share * 1024 * 1024)
+        limit(gpu.uuid, str(group), share * 1024 * 1024)
         try:
-            answer = clients.allocate(share + 1024, {"CUDA_VISIBLE_DEVICES": card.uuid}, group)
+            answer = clients.allocate(share + 1024, {"CUDA_VISIBLE_DEVICES": gpu.uuid}, group)
             report.attempts.append(judged("driver", "allocates 1 GiB more than its share", share, answer, STOPPED))
         finally:
-            limit(card.uuid, str(group), None)
+            limit(gpu.uuid, str(group), None)
 
 
 @contextlib.contextmanager
@@ -265,21 +265,21 @@ def group_of_its_own(groups: Path) -> Iterator[Path]:
             time.sleep(0.1)
 
 
-def first_card(nvml: Pynvml) -> Card:
-    """NvmlError without a driver or a card."""
+def first_gpu(nvml: Pynvml) -> Gpu:
+    """NvmlError without a driver or a GPU."""
     nvml.start()
     if not nvml.count():
-        raise NvmlError("found no card; expected one: see nvidia-smi")
+        raise NvmlError("found no GPU; expected one: see nvidia-smi")
     facts = nvml.facts(0)
     driver = pynvml.nvmlSystemGetDriverVersion()
-    return Card(facts.uuid, facts.model, driver.decode() if isinstance(driver, bytes) else str(driver), facts.mib)
+    return Gpu(facts.uuid, facts.model, driver.decode() if isinstance(driver, bytes) else str(driver), facts.mib)
 
 
-def run(report: Report, card: Card, nvml: Pynvml, share: int) -> None:
+def run(report: Report, gpu: Gpu, nvml: Pynvml, share: int) -> None:
     """Every isolation that this host has."""
     clients = Clients()
     try:
-        without_isolation(report, card, clients, share)
+        without_isolation(report, gpu, clients, share)
     except ValueError as error:
         report.cannot["none"] = str(error)
     with tempfile.TemporaryDirectory(prefix="mps-") as folder:
@@ -288,23 +288,23 @@ def run(report: Report, card: Card, nvml: Pynvml, share: int) -> None:
                 raise ControlError(
                     f"found no {PROGRAM}; install nvidia-compute-utils (Ubuntu), nvidia-cuda-mps (Debian) or nvidia-driver-cuda (RPM)"
                 )
-            if why := obstacle(card.uuid, PynvmlCards().read(card.uuid)):
-                raise CardError(why)
-            asyncio.run(with_mps(report, card, clients, share, Path(folder)))
-        except (CardError, ControlError, ValueError, OSError) as error:
+            if why := obstacle(gpu.uuid, PynvmlGpus().read(gpu.uuid)):
+                raise GpuError(why)
+            asyncio.run(with_mps(report, gpu, clients, share, Path(folder)))
+        except (GpuError, ControlError, ValueError, OSError) as error:
             report.cannot["mps"] = str(error)
     try:
-        if why := without_driver_limits(card.driver):
+        if why := without_driver_limits(gpu.driver):
             raise NvmlError(why)
-        with_driver(report, card, clients, share, nvml.limit_memory)
+        with_driver(report, gpu, clients, share, nvml.limit_memory)
     except (NvmlError, OSError) as error:
         report.cannot["driver"] = str(error)
 
 
-def lines(report: Report, card: Card | None) -> Iterator[str]:
+def lines(report: Report, gpu: Gpu | None) -> Iterator[str]:
     """For people."""
-    if card:
-        yield f"{card.model}, {card.mib} MiB, driver {card.driver}"
+    if gpu:
+        yield f"{gpu.model}, {gpu.mib} MiB, driver {gpu.driver}"
     for one in report.attempts:
         verdict = "as documented" if one.as_expected else f"NOT as documented ({one.expected})"
         got = f"{one.outcome} at {one.allocated_mib} MiB {one.error}".rstrip()
@@ -320,21 +320,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--share", type=int, default=4096, metavar="MIB", help="the share of the process (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="write the results there")
     options = parser.parse_args(argv)
-    report, nvml, card = Report(), Pynvml(), None
+    report, nvml, gpu = Report(), Pynvml(), None
     try:
-        card = first_card(nvml)
-        if options.share + 2048 > card.mib:
-            parser.error(f"found --share {options.share} on a card of {card.mib} MiB; expected 2 GiB less than the card")
-        run(report, card, nvml, options.share)
+        gpu = first_gpu(nvml)
+        if options.share + 2048 > gpu.mib:
+            parser.error(f"found --share {options.share} on a GPU of {gpu.mib} MiB; expected 2 GiB less than the GPU")
+        run(report, gpu, nvml, options.share)
     except NvmlError as error:
         report.cannot["all"] = str(error)
     finally:
         nvml.stop()
-    for line in lines(report, card):
+    for line in lines(report, gpu):
         print(line)
     # Where nothing could run, the results of another machine stay.
     if options.json and report.status != 2:
-        options.json.write_text(json.dumps(report.to_json(card), indent=1) + "\n")
+        options.json.write_text(json.dumps(report.to_json(gpu), indent=1) + "\n")
     return report.status
 
 

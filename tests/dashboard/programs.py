@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The dashboard as people start it, and a small cluster for it: three nodes, twelve cards, forty pods."""
+"""The dashboard as people start it, and a small cluster for it: three nodes, twelve GPUs, forty pods."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import Any, Final
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB
 from unit.runtime.kubectl_gpushare.objects import node, pod
-from unit.runtime.pods import card
+from unit.runtime.pods import gpu
 
 Json = dict[str, Any]
 
@@ -93,7 +93,7 @@ def service(kubeconfig: Path, port: int, token: Path) -> Iterator[str]:
 
 
 def bound_pod(name: str, on: str, index: int, units: int, namespace: str) -> Json:
-    """A pod with so many GiB of one card."""
+    """A pod with so many GiB of one GPU."""
     said = {"scheduler.framework.gpushare.allocation": json.dumps({"0": {str(index): units}})}
     return pod(name, on, annotations=said, mem=units, namespace=namespace)
 
@@ -106,17 +106,17 @@ def waiting_pod(name: str, units: int, namespace: str, message: str = "0/3 nodes
 
 
 def small_cluster() -> tuple[list[Json], list[Json]]:
-    """Nodes and pods. gpu1 has a bad card, gpu2 a cordoned one, gpu3 is mixed and has an orphaned pod."""
-    healthy = [card(index, 16, uuid=f"GPU-1-{index}") for index in range(4)]
+    """Nodes and pods. gpu1 has a bad GPU, gpu2 a cordoned one, gpu3 is mixed and has an orphaned pod."""
+    healthy = [gpu(index, 16, uuid=f"GPU-1-{index}") for index in range(4)]
     first = [replace(one, health="XID 79") if one.index == 3 else one for one in healthy]
-    second = [card(index, 16, uuid=f"GPU-2-{index}", cordoned=index == 2) for index in range(4)]
-    third = [card(index, 40 if index else 24, uuid=f"GPU-3-{index}", model="A100" if index else "Tesla T4") for index in range(4)]
+    second = [gpu(index, 16, uuid=f"GPU-2-{index}", cordoned=index == 2) for index in range(4)]
+    third = [gpu(index, 40 if index else 24, uuid=f"GPU-3-{index}", model="A100" if index else "Tesla T4") for index in range(4)]
     nodes = [
-        node(name, f"10.0.0.{at}", cards=Inventory(GIB, tuple(cards)))
-        for at, (name, cards) in enumerate(zip(NODES, (first, second, third), strict=True), 1)
+        node(name, f"10.0.0.{at}", gpus=Inventory(GIB, tuple(gpus)))
+        for at, (name, gpus) in enumerate(zip(NODES, (first, second, third), strict=True), 1)
     ]
     held = {"GPU-3-3": {"uid": "uid-gone", "pod": "team-a/gone", "units": 5, "why": "orphaned"}}
-    nodes[2]["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "cards": held})
+    nodes[2]["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "gpus": held})
     teams = ("team-a", "team-b", "team-c")
     pods = [
         bound_pod(f"{name}-{number}", name, number % 3, 1 + number % 4, teams[number % 3])
@@ -124,4 +124,4 @@ def small_cluster() -> tuple[list[Json], list[Json]]:
         for number in range(PODS_OF_A_NODE)
     ]
     pods += [waiting_pod(f"big-{number}", 60 + number, "team-w") for number in range(WAITING - 1)]
-    return nodes, [*pods, waiting_pod("next", 13, "team-w", "0/3 nodes are available: 3 no card has 13 GiB free")]
+    return nodes, [*pods, waiting_pod("next", 13, "team-w", "0/3 nodes are available: 3 no GPU has 13 GiB free")]

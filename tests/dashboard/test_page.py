@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The page in a real browser: `kubectl gpushare dashboard` on an API server of 3 nodes, 12 cards and 40 pods, which then changes."""
+"""The page in a real browser: `kubectl gpushare dashboard` on an API server of 3 nodes, 12 GPUs and 40 pods, which then changes."""
 
 from __future__ import annotations
 
@@ -161,10 +161,10 @@ def test_nothing_is_loaded_from_elsewhere_and_the_token_is_nowhere_in_an_address
 
 def test_a_pod_that_is_created_appears_without_reload_and_goes_when_it_is_deleted(page: Page, cluster: Cluster) -> None:
     page.eval("window.same = true")
-    # On an empty card.
+    # On an empty GPU.
     created = bound_pod("created", "gpu2", 3, 9, "team-new")
     cluster.put(created)
-    page.until("the card is taken", "document.body.innerText.includes('9/16 GiB')", APPEARS_SECONDS)
+    page.until("the GPU is taken", "document.body.innerText.includes('9/16 GiB')", APPEARS_SECONDS)
     page.until("the sum follows", "document.getElementById('sums').innerText.includes('104 of 272')", APPEARS_SECONDS)
     go(page, "pods")
     fill(page, "namespace", "team-new")
@@ -177,7 +177,7 @@ def test_a_pod_that_is_created_appears_without_reload_and_goes_when_it_is_delete
 def test_a_pod_that_waits_shows_why_and_then_where_it_is(page: Page, cluster: Cluster) -> None:
     go(page, "waiting")
     page.until("those that wait", "document.querySelectorAll('.row').length === 4")
-    assert "the largest card has 40" in page.text
+    assert "the largest GPU has 40" in page.text
     assert "kube-scheduler" not in rows(page)[0]
     late = waiting_pod("late", 35, "team-w", "0/3 nodes are available: no room")
     cluster.put(late)
@@ -186,9 +186,9 @@ def test_a_pod_that_waits_shows_why_and_then_where_it_is(page: Page, cluster: Cl
     page.until("the verdicts", "document.querySelectorAll('tbody tr').length === 3")
     shown = page.text
     assert "0/3 nodes are available: no room" in shown
-    assert "Cards have room on 1 of 3 nodes" in shown
+    assert "GPUs have room on 1 of 3 nodes" in shown
     assert "yes, GPU 3" in shown
-    assert "its largest card has 16" in shown
+    assert "its largest GPU has 16" in shown
     cluster.put(bound_pod("late", "gpu3", 3, 35, "team-w"))
     page.until("it is bound", "document.querySelector('.page').innerText.includes('35 of 40')", APPEARS_SECONDS)
     cluster.remove(late)
@@ -317,7 +317,7 @@ def test_the_chosen_theme_stays(page: Page, running: Running) -> None:
 
 
 def test_names_with_markup_are_text(page: Page, cluster: Cluster) -> None:
-    bad_node = node(HOSTILE + "node", HOSTILE, cards=inventory(16))
+    bad_node = node(HOSTILE + "node", HOSTILE, gpus=inventory(16))
     bad_pod = waiting_pod(HOSTILE, 99, HOSTILE, HOSTILE * 1000)
     bound = bound_pod(HOSTILE + "bound", HOSTILE + "node", 0, 2, HOSTILE)
     # Under paths that the fake's own reader understands.
@@ -443,8 +443,8 @@ def test_of_a_thousand_nodes_only_those_in_sight_are_in_the_document(browser: Br
 def test_memory_in_use_is_a_line_below_the_bar(browser: Browser, loop: Loop, config: Path) -> None:
     async def start() -> tuple[web.ServerRunner, str]:
         async def answer(request: web.BaseRequest) -> web.StreamResponse:
-            of_cards = "card_memory_used" in request.query.get("query", "")
-            result = [{"metric": {"uuid": "GPU-1-0"}, "value": [1, str(4 * 2**30)]}] if of_cards else []
+            of_gpus = "gpu_memory_used" in request.query.get("query", "")
+            result = [{"metric": {"uuid": "GPU-1-0"}, "value": [1, str(4 * 2**30)]}] if of_gpus else []
             return web.json_response({"status": "success", "data": {"resultType": "vector", "result": result}})
 
         runner = web.ServerRunner(web.Server(answer), shutdown_timeout=0.1)

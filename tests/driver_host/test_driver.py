@@ -60,7 +60,7 @@ def test_nouveau_that_is_loaded_is_blacklisted_and_keeps_the_driver_out_until_th
     with instead_of(host, "/sys/module", "mkdir nouveau"):
         done = host.role(gpushare_driver_version=FIRST, gpushare_driver_reboot_ok=True)
         assert changed(done) >= 2
-        assert "Reboot required on me: nouveau is loaded and keeps the cards from NVIDIA's driver" in done.stdout
+        assert "Reboot required on me: nouveau is loaded and keeps the GPUs from NVIDIA's driver" in done.stdout
         assert "blacklist nouveau" in host.sh("cat /etc/modprobe.d/gpushare-nouveau.conf")
         assert not host.loaded()
         done = host.role(gpushare_driver_version=FIRST)

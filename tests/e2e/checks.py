@@ -15,14 +15,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from e2e.api import Json
 from e2e.cluster import (
-    CARDS,
     CONTROL_PLANE,
     GPU_NODES,
+    GPUS,
     MEMORY,
     REPOSITORY,
     Cluster,
     Container,
-    RealCard,
+    RealGpu,
     WaitedInVain,
     allocation,
     annotations_of,
@@ -32,27 +32,27 @@ from e2e.cluster import (
     uuids,
 )
 
-# Control nodes that a container with a card may have beside the card's own.
+# Control nodes that a container with a GPU may have beside the GPU's own.
 CONTROL_DEVICES = {"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"}
 REREGISTERED_SECONDS = 5.0
 
 
 def check_devices(cluster: Cluster, pods: Iterable[Json]) -> list[str]:
-    """Each running container that asks has the device nodes of its annotated cards in /dev, and no other card's."""
+    """Each running container that asks has the device nodes of its annotated GPUs in /dev, and no other GPU's."""
     pods = list(pods)
     nodes = {pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")}
-    cards = {node: {card.index: card for card in cluster.cards(node)} for node in nodes}
-    return _each_asking(cluster, pods, lambda container: _device_problems(container, cards[container.pod["spec"]["nodeName"]]))
+    gpus = {node: {gpu.index: gpu for gpu in cluster.gpus(node)} for node in nodes}
+    return _each_asking(cluster, pods, lambda container: _device_problems(container, gpus[container.pod["spec"]["nodeName"]]))
 
 
-def _device_problems(container: Container, cards: Mapping[int, RealCard]) -> list[str]:
+def _device_problems(container: Container, gpus: Mapping[int, RealGpu]) -> list[str]:
     annotated = allocation(container.pod)
-    unknown = sorted(set(annotated) - set(cards))
+    unknown = sorted(set(annotated) - set(gpus))
     if not annotated or unknown:
-        return [f"annotated with cards {sorted(annotated)}, the node has {sorted(cards)}"]
-    wanted = {f"nvidia{cards[index].minor}" for index in annotated}
+        return [f"annotated with GPUs {sorted(annotated)}, the node has {sorted(gpus)}"]
+    wanted = {f"nvidia{gpus[index].minor}" for index in annotated}
     found = set(container.devices) - CONTROL_DEVICES
-    return [] if found == wanted else [f"has {sorted(found)} in /dev, its annotated cards {sorted(annotated)} are {sorted(wanted)}"]
+    return [] if found == wanted else [f"has {sorted(found)} in /dev, its annotated GPUs {sorted(annotated)} are {sorted(wanted)}"]
 
 
 def check_environment(cluster: Cluster, pods: Iterable[Json]) -> list[str]:
@@ -63,8 +63,8 @@ def check_environment(cluster: Cluster, pods: Iterable[Json]) -> list[str]:
 def _environment_problems(container: Container) -> list[str]:
     notes = annotations_of(container.pod)
     wanted = {name: notes.get(name) for name in ("ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_DEV", "ALIYUN_COM_GPU_MEM_POD")}
-    # Whole cards count with all their units.
-    whole = sum(allocation(container.pod).values()) if asked(container.spec, CARDS) else 0
+    # Whole GPUs count with all their units.
+    whole = sum(allocation(container.pod).values()) if asked(container.spec, GPUS) else 0
     wanted["ALIYUN_COM_GPU_MEM_CONTAINER"] = str(asked(container.spec, MEMORY) or whole)
     return [
         f"PID 1 has {name}={container.environment.get(name)}, expected {value}"
@@ -74,7 +74,7 @@ def _environment_problems(container: Container) -> list[str]:
 
 
 def _each_asking(cluster: Cluster, pods: Iterable[Json], problems: Callable[[Container], list[str]]) -> list[str]:
-    asking = [pod for pod in pods if any(asked(c, MEMORY) or asked(c, CARDS) for c in pod["spec"]["containers"])]
+    asking = [pod for pod in pods if any(asked(c, MEMORY) or asked(c, GPUS) for c in pod["spec"]["containers"])]
     idle = [f"{pod['metadata']['name']} does not run" for pod in asking if not is_running(pod)]
     found = cluster.containers(asking)
     if not found:
@@ -82,7 +82,7 @@ def _each_asking(cluster: Cluster, pods: Iterable[Json], problems: Callable[[Con
     return idle + [f"{container}: {problem}" for container in found for problem in problems(container)]
 
 
-def check_no_card(cluster: Cluster, pods: Iterable[Json]) -> list[str]:
+def check_no_gpu(cluster: Cluster, pods: Iterable[Json]) -> list[str]:
     """No running container of these pods has anything of NVIDIA in /dev."""
     found = cluster.containers(pods)
     if not found:
@@ -91,18 +91,18 @@ def check_no_card(cluster: Cluster, pods: Iterable[Json]) -> list[str]:
 
 
 def check_totals(cluster: Cluster, pods: Iterable[Json] | None = None) -> list[str]:
-    """No card is over-booked by the pods that are bound: annotations against what the driver says. pods: those of the cluster."""
+    """No GPU is over-booked by the pods that are bound: annotations against what the driver says. pods: those of the cluster."""
     problems, bound = [], cluster.pods() if pods is None else list(pods)
     for node in GPU_NODES:
-        sizes = {card.index: card.mib // 1024 for card in cluster.cards(node)}
-        for card, units in held_on(bound, node).items():
-            if units > sizes.get(card, 0):
-                problems.append(f"card {card} of {node} has {sizes.get(card, 0)} units, pods hold {units}")
+        sizes = {gpu.index: gpu.mib // 1024 for gpu in cluster.gpus(node)}
+        for gpu, units in held_on(bound, node).items():
+            if units > sizes.get(gpu, 0):
+                problems.append(f"GPU {gpu} of {node} has {sizes.get(gpu, 0)} units, pods hold {units}")
     return problems
 
 
 def held_on(pods: Iterable[Json], node: str) -> Counter[int]:
-    """Units per card index that unfinished pods on a node hold."""
+    """Units per GPU index that unfinished pods on a node hold."""
     held: Counter[int] = Counter()
     for pod in pods:
         if pod["spec"].get("nodeName") == node and pod["status"].get("phase") not in ("Succeeded", "Failed"):
@@ -110,11 +110,11 @@ def held_on(pods: Iterable[Json], node: str) -> Counter[int]:
     return held
 
 
-def check_pods_per_card(cluster: Cluster, expected: Mapping[tuple[str, int], int]) -> list[str]:
-    """So many pods run on each card (node, index), and none on others."""
+def check_pods_per_gpu(cluster: Cluster, expected: Mapping[tuple[str, int], int]) -> list[str]:
+    """So many pods run on each GPU (node, index), and none on others."""
     running = [pod for pod in cluster.pods() if is_running(pod)]
-    found = Counter((pod["spec"]["nodeName"], card) for pod in running for card in allocation(pod))
-    return [] if found == Counter(expected) else [f"pods per card are {dict(sorted(found.items()))}, expected {dict(expected)}"]
+    found = Counter((pod["spec"]["nodeName"], gpu) for pod in running for gpu in allocation(pod))
+    return [] if found == Counter(expected) else [f"pods per GPU are {dict(sorted(found.items()))}, expected {dict(expected)}"]
 
 
 def check_unschedulable(cluster: Cluster, name: str, *words: str, seconds: float = 20) -> list[str]:
@@ -128,7 +128,7 @@ def check_unschedulable(cluster: Cluster, name: str, *words: str, seconds: float
 
 
 def check_stays_unschedulable(cluster: Cluster, name: str, pods: Collection[str]) -> list[str]:
-    """The pod is rejected although all of `pods` run: it had its chance, and there was no card for it."""
+    """The pod is rejected although all of `pods` run: it had its chance, and there was no GPU for it."""
     running = {pod["metadata"]["name"] for pod in cluster.pods() if is_running(pod)}
     problems = [f"{other} does not run" for other in pods if other not in running]
     return problems if unschedulable(cluster.pod(name)) else [*problems, f"{name} is not rejected"]
@@ -183,21 +183,21 @@ def check_runs(cluster: Cluster, name: str, seconds: float = 30) -> list[str]:
     return []
 
 
-def check_log_lists_its_card(cluster: Cluster, pod: Json) -> list[str]:
-    """The log of a pod that printed `nvidia-smi -L` has exactly the UUID of its annotated card."""
-    cards = {card.index: card.uuid for card in cluster.cards(pod["spec"]["nodeName"])}
-    wanted = [cards.get(index) for index in allocation(pod)]
+def check_log_lists_its_gpu(cluster: Cluster, pod: Json) -> list[str]:
+    """The log of a pod that printed `nvidia-smi -L` has exactly the UUID of its annotated GPU."""
+    gpus = {gpu.index: gpu.uuid for gpu in cluster.gpus(pod["spec"]["nodeName"])}
+    wanted = [gpus.get(index) for index in allocation(pod)]
     found = uuids(cluster.log(pod["metadata"]["name"]))
     return [] if found == wanted and wanted else [f"the log lists {found}, the annotation means {wanted}"]
 
 
 def check_registered(cluster: Cluster, node: str) -> list[str]:
-    """kubelet offers all units and all cards of the node."""
-    cards = cluster.cards(node)
-    wanted = {MEMORY: sum(card.mib // 1024 for card in cards), CARDS: len(cards)}
+    """kubelet offers all units and all GPUs of the node."""
+    gpus = cluster.gpus(node)
+    wanted = {MEMORY: sum(gpu.mib // 1024 for gpu in gpus), GPUS: len(gpus)}
     status = cluster.node(node)["status"]
     return [
-        f"{node}: {kind} of {resource} is {status[kind].get(resource)}, its cards make {amount}"
+        f"{node}: {kind} of {resource} is {status[kind].get(resource)}, its GPUs make {amount}"
         for kind in ("capacity", "allocatable")
         for resource, amount in wanted.items()
         if status[kind].get(resource) != str(amount)
@@ -205,19 +205,17 @@ def check_registered(cluster: Cluster, node: str) -> list[str]:
 
 
 def check_inventory(cluster: Cluster, node: str) -> list[str]:
-    """The annotation gpushare/cards says what the driver says."""
-    published = json.loads(annotations_of(cluster.node(node)).get("gpushare/cards", '{"cards":[]}'))["cards"]
-    found = [(card["index"], card["uuid"], card["minor"], card["mib"], card["units"]) for card in published]
-    wanted = [(card.index, card.uuid, card.minor, card.mib, card.mib // 1024) for card in cluster.cards(node)]
-    return [] if found == wanted else [f"{node}: gpushare/cards says {found}, the driver {wanted}"]
+    """The annotation gpushare/gpus says what the driver says."""
+    published = json.loads(annotations_of(cluster.node(node)).get("gpushare/gpus", '{"gpus":[]}'))["gpus"]
+    found = [(gpu["index"], gpu["uuid"], gpu["minor"], gpu["mib"], gpu["units"]) for gpu in published]
+    wanted = [(gpu.index, gpu.uuid, gpu.minor, gpu.mib, gpu.mib // 1024) for gpu in cluster.gpus(node)]
+    return [] if found == wanted else [f"{node}: gpushare/gpus says {found}, the driver {wanted}"]
 
 
 def check_follows(cluster: Cluster, node: str, seconds: float = 30) -> list[str]:
-    """Annotation and resources of the node say what its cards are, within so many seconds."""
+    """Annotation and resources of the node say what its GPUs are, within so many seconds."""
     try:
-        cluster.until(
-            f"{node} publishes its cards", lambda: not (check_inventory(cluster, node) + check_registered(cluster, node)), seconds
-        )
+        cluster.until(f"{node} publishes its GPUs", lambda: not (check_inventory(cluster, node) + check_registered(cluster, node)), seconds)
     except WaitedInVain:
         return check_inventory(cluster, node) + check_registered(cluster, node)
     return []
@@ -237,7 +235,7 @@ def check_registers_again(cluster: Cluster, node: str) -> tuple[list[str], Mappi
     while len(seconds) < 2 and time.time() < since + REREGISTERED_SECONDS:
         journal = cluster.on(node, "journalctl", "-o", "json", "-u", "kubelet", "--since", f"@{int(since)}")
         seconds = _registrations(journal, since)
-    missing = [resource for resource in (MEMORY, CARDS) if seconds.get(resource, REREGISTERED_SECONDS) >= REREGISTERED_SECONDS]
+    missing = [resource for resource in (MEMORY, GPUS) if seconds.get(resource, REREGISTERED_SECONDS) >= REREGISTERED_SECONDS]
     return [f"{node}: {resource} is not registered again {REREGISTERED_SECONDS:g} s after kubelet's start" for resource in missing], seconds
 
 
@@ -252,14 +250,14 @@ def _registrations(journal: str, since: float) -> dict[str, float]:
     return found
 
 
-def check_whole_card(cluster: Cluster, whole: Json) -> list[str]:
-    """The pod has a card that no other pod holds anything of."""
+def check_whole_gpu(cluster: Cluster, whole: Json) -> list[str]:
+    """The pod has a GPU that no other pod holds anything of."""
     node = whole["spec"]["nodeName"]
     others = [pod for pod in cluster.pods() if pod["metadata"]["uid"] != whole["metadata"]["uid"]]
     shared = sorted(set(allocation(whole)) & set(held_on(others, node)))
     if not allocation(whole):
-        return [f"{whole['metadata']['name']} has no card in its annotation"]
-    return [f"card {card} of {node} is whole for {whole['metadata']['name']}, and another pod holds memory of it" for card in shared]
+        return [f"{whole['metadata']['name']} has no GPU in its annotation"]
+    return [f"GPU {gpu} of {node} is whole for {whole['metadata']['name']}, and another pod holds memory of it" for gpu in shared]
 
 
 def check_changes_nothing(cluster: Cluster) -> list[str]:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from e2e.api import Json
-from e2e.churn_log import ALLOCATION, CARDS_LABEL, MEMORY, CardOf, Log, Plan, Pod
+from e2e.churn_log import ALLOCATION, GPUS_LABEL, MEMORY, GpuOf, Log, Plan, Pod
 from e2e.churn_plan import NAMES, Delete, Make, Planner, View
 from e2e.cluster import GPU_NODES, LAB, REPOSITORY, Cluster
 from e2e.manifests import IMAGE
@@ -66,7 +66,7 @@ def manifest(plan: Plan) -> Json:
     ]
     meta: Json = {"name": plan.name, "namespace": "default", "labels": {"churn": "yes"}}
     if plan.spread > 1:
-        meta["labels"][CARDS_LABEL] = str(plan.spread)
+        meta["labels"][GPUS_LABEL] = str(plan.spread)
     spec: Json = {"containers": containers, "terminationGracePeriodSeconds": plan.grace, "enableServiceLinks": False}
     if plan.again:
         spec["volumes"] = [{"name": "lives", "emptyDir": {}}]
@@ -89,7 +89,7 @@ class Churn:
     """One run; `log` is complete when `run` has returned."""
 
     def __init__(self, cluster: Cluster, *, pods: int, seed: int, say: Callable[[str], None] = print) -> None:
-        self.log = Log(cards=tuple(cards_of(cluster)))
+        self.log = Log(gpus=tuple(gpus_of(cluster)))
         self._cluster = cluster
         self._wanted = pods
         self._rng = random.Random(seed)
@@ -230,14 +230,14 @@ class Churn:
         return pod.bound is not None and (self._still_uses(pod) or (pod.gone is None and pod.failed is None))
 
     def _view(self) -> View:
-        free = {node: {card.index: card.units for card in self.log.cards if card.node == node} for node in GPU_NODES}
+        free = {node: {gpu.index: gpu.units for gpu in self.log.gpus if gpu.node == node} for node in GPU_NODES}
         waiting = [pod for pod in self._waiting() if pod.bound is None]
         for pod in self._pods():
             if self._holds(pod):
-                for cards in json.loads(pod.annotations.get(ALLOCATION, "{}")).values():
-                    for index, units in cards.items():
+                for gpus in json.loads(pod.annotations.get(ALLOCATION, "{}")).values():
+                    for index, units in gpus.items():
                         free[pod.node][int(index)] -= units
-        open_ = {node: cards for node, cards in free.items() if not any(pod.plan.node in ("", node) for pod in waiting)}
+        open_ = {node: gpus for node, gpus in free.items() if not any(pod.plan.node in ("", node) for pod in waiting)}
         taken = {pod.plan.name for pod in self._pods() if pod.gone is None}
         running = [pod for pod in self._pods() if pod.running and pod.asked_away is None and pod.failed is None and pod.gone is None]
         return View(open_, running, [name for name in NAMES if name not in taken])
@@ -301,7 +301,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-def cards_of(cluster: Cluster) -> Iterator[CardOf]:
+def gpus_of(cluster: Cluster) -> Iterator[GpuOf]:
     for node in GPU_NODES:
-        for card in cluster.cards(node):
-            yield CardOf(node, card.index, card.minor, card.uuid, card.mib // 1024)
+        for gpu in cluster.gpus(node):
+            yield GpuOf(node, gpu.index, gpu.minor, gpu.uuid, gpu.mib // 1024)

@@ -14,12 +14,12 @@ from e2e.churn_log import (
     ALLOCATION,
     ASSIGNED,
     ASSUME_TIME,
-    CARD_UNITS,
     CONTAINER_UNITS,
+    GPU_UNITS,
     INDEX,
     POD_UNITS,
-    CardOf,
     Container,
+    GpuOf,
     Log,
     Pod,
 )
@@ -30,20 +30,20 @@ ASSIGNED_SECONDS = 10.0
 SURVIVED_SECONDS = 1.0
 
 
-def wrong_cards(log: Log) -> list[str]:
+def wrong_gpus(log: Log) -> list[str]:
     """Containers whose device nodes, variables or ids are not their pod's annotations; annotations that contradict themselves."""
     given = {(entry.uid, entry.container): entry.ids for entry in log.given}
     problems = []
     for container in log.containers.values():
         pod = log.pods.get(container.uid)
         if pod is None or not pod.plan.units:
-            problems.append(f"container {container.name} on {container.node} has a card and is of no pod of the churn")
+            problems.append(f"container {container.name} on {container.node} has a GPU and is of no pod of the churn")
             continue
-        cards = {card.index: card for card in log.cards if card.node == container.node}
+        gpus = {gpu.index: gpu for gpu in log.gpus if gpu.node == container.node}
         found = [
-            *_annotation_problems(pod, cards),
-            *_container_problems(pod, container, cards),
-            *_id_problems(given.get((container.uid, container.name)), container, cards.values(), _units(pod, container)),
+            *_annotation_problems(pod, gpus),
+            *_container_problems(pod, container, gpus),
+            *_id_problems(given.get((container.uid, container.name)), container, gpus.values(), _units(pod, container)),
         ]
         problems += [f"{pod} container {container.name}: {problem}" for problem in found]
     return problems
@@ -54,23 +54,23 @@ def _units(pod: Pod, container: Container) -> int:
 
 
 def _allocation(pod: Pod) -> dict[int, dict[int, int]]:
-    """Container → card → units by the annotation."""
+    """Container → GPU → units by the annotation."""
     said = json.loads(pod.annotations.get(ALLOCATION, "{}"))
-    return {int(container): {int(card): units for card, units in of.items()} for container, of in said.items()}
+    return {int(container): {int(gpu): units for gpu, units in of.items()} for container, of in said.items()}
 
 
-def _annotation_problems(pod: Pod, cards: Mapping[int, CardOf]) -> Iterator[str]:
+def _annotation_problems(pod: Pod, gpus: Mapping[int, GpuOf]) -> Iterator[str]:
     allocation, notes = _allocation(pod), pod.annotations
-    used = sorted({card for of in allocation.values() for card in of})
-    if set(allocation) != set(range(len(pod.plan.units))) or len(used) != pod.plan.spread or not set(used) <= set(cards):
-        yield f"it asks for {pod.plan.units} on {pod.plan.spread} card(s), and is annotated with {allocation}"
+    used = sorted({gpu for of in allocation.values() for gpu in of})
+    if set(allocation) != set(range(len(pod.plan.units))) or len(used) != pod.plan.spread or not set(used) <= set(gpus):
+        yield f"it asks for {pod.plan.units} on {pod.plan.spread} gpu(s), and is annotated with {allocation}"
         return
     for place, units in enumerate(pod.plan.units):
         if sum(allocation[place].values()) != units or len(set(allocation[place].values())) != 1:
             yield f"container {place} asks for {units} and is annotated with {allocation[place]}"
-    # The card that the old annotations name is the first container's first.
+    # The GPU that the old annotations name is the first container's first.
     first = min(allocation[0])
-    for name, wanted in ((INDEX, first), (CARD_UNITS, cards[first].units), (POD_UNITS, pod.plan.total)):
+    for name, wanted in ((INDEX, first), (GPU_UNITS, gpus[first].units), (POD_UNITS, pod.plan.total)):
         if notes.get(name) != str(wanted):
             yield f"annotation {name} is {notes.get(name)!r}, by the allocation it is {wanted}"
     if not notes.get(ASSUME_TIME, "").isdecimal():
@@ -79,26 +79,26 @@ def _annotation_problems(pod: Pod, cards: Mapping[int, CardOf]) -> Iterator[str]
         yield f"annotation {ASSIGNED} is {notes.get(ASSIGNED)!r} although it ran for {ASSIGNED_SECONDS:g} s"
 
 
-def _container_problems(pod: Pod, container: Container, cards: Mapping[int, CardOf]) -> Iterator[str]:
+def _container_problems(pod: Pod, container: Container, gpus: Mapping[int, GpuOf]) -> Iterator[str]:
     annotated = _allocation(pod).get(int(container.name[1:]), {})
-    wanted = sorted(f"nvidia{cards[index].minor}" for index in annotated if index in cards)
+    wanted = sorted(f"nvidia{gpus[index].minor}" for index in annotated if index in gpus)
     if list(container.devices) != wanted:
-        yield f"has {list(container.devices)} in /dev, its annotated cards {sorted(annotated)} are {wanted}"
-    expected = {name: pod.annotations.get(name) for name in (INDEX, CARD_UNITS, POD_UNITS)}
+        yield f"has {list(container.devices)} in /dev, its annotated GPUs {sorted(annotated)} are {wanted}"
+    expected = {name: pod.annotations.get(name) for name in (INDEX, GPU_UNITS, POD_UNITS)}
     expected[CONTAINER_UNITS] = str(_units(pod, container))
     for name, value in expected.items():
         if container.environment.get(name) != value:
             yield f"PID 1 has {name}={container.environment.get(name)}, expected {value}"
 
 
-def _id_problems(ids: tuple[str, ...] | None, container: Container, cards: Iterable[CardOf], units: int) -> Iterator[str]:
+def _id_problems(ids: tuple[str, ...] | None, container: Container, gpus: Iterable[GpuOf], units: int) -> Iterator[str]:
     if ids is None:
         yield "it runs, and kubelet's record never had ids for it"
         return
-    per_card = Counter(i.partition("-_-")[0] for i in ids)
-    has = {card.uuid for card in cards if f"nvidia{card.minor}" in container.devices}
-    if set(per_card) != has or len(ids) != units or len(set(per_card.values())) != 1:
-        yield f"kubelet's record gives it {dict(per_card)}, it has the devices of {sorted(has)} and asks for {units}"
+    per_gpu = Counter(i.partition("-_-")[0] for i in ids)
+    has = {gpu.uuid for gpu in gpus if f"nvidia{gpu.minor}" in container.devices}
+    if set(per_gpu) != has or len(ids) != units or len(set(per_gpu.values())) != 1:
+        yield f"kubelet's record gives it {dict(per_gpu)}, it has the devices of {sorted(has)} and asks for {units}"
 
 
 def never_seen(log: Log) -> list[str]:
@@ -113,7 +113,7 @@ def never_seen(log: Log) -> list[str]:
 
 def peaks(log: Log) -> dict[tuple[str, str], tuple[int, int, str]]:
     """(node, device) → most units at one time of containers with a live process, of how many, and which container made it so."""
-    changes: dict[tuple[str, str], list[tuple[float, int, str]]] = {(card.node, f"nvidia{card.minor}"): [] for card in log.cards}
+    changes: dict[tuple[str, str], list[tuple[float, int, str]]] = {(gpu.node, f"nvidia{gpu.minor}"): [] for gpu in log.gpus}
     for container in log.containers.values():
         units = int(container.environment[CONTAINER_UNITS])
         for device in container.devices:
@@ -122,7 +122,7 @@ def peaks(log: Log) -> dict[tuple[str, str], tuple[int, int, str]]:
             of.append((container.start, share, f"{container.name} of {log.pods.get(container.uid, container.uid)}"))
             if container.end is not None:
                 of.append((container.end, -share, ""))
-    sizes = {(card.node, f"nvidia{card.minor}"): card.units for card in log.cards}
+    sizes = {(gpu.node, f"nvidia{gpu.minor}"): gpu.units for gpu in log.gpus}
     found = {}
     for where, of in changes.items():
         held, most, who = 0, 0, ""
@@ -135,7 +135,7 @@ def peaks(log: Log) -> dict[tuple[str, str], tuple[int, int, str]]:
 
 
 def over_booked(log: Log) -> list[str]:
-    """Cards whose live containers had more units than the card, at any time; and ids given while another's process had them."""
+    """GPUs whose live containers had more units than the GPU, at any time; and ids given while another's process had them."""
     problems = [
         f"{device} of {node} has {size} units, and live processes had {most} when {who} started"
         for (node, device), (most, size, who) in peaks(log).items()
@@ -176,16 +176,16 @@ def rejection_runs(log: Log) -> Counter[str]:
 
 
 def in_pairs(log: Log) -> list[Pod]:
-    """Pods that were made together with another of the same size which got another card of the same node."""
-    card = {container.uid: (container.node, container.devices) for container in log.containers.values()}
+    """Pods that were made together with another of the same size which got another GPU of the same node."""
+    gpu = {container.uid: (container.node, container.devices) for container in log.containers.values()}
     groups: dict[tuple[int, tuple[int, ...]], list[Pod]] = defaultdict(list)
     for pod in log.pods.values():
-        if pod.uid in card and len(pod.plan.units) == 1 and pod.plan.spread == 1:
+        if pod.uid in gpu and len(pod.plan.units) == 1 and pod.plan.spread == 1:
             groups[pod.plan.group, pod.plan.units].append(pod)
 
     def parted(pod: Pod, group: Iterable[Pod]) -> bool:
-        node, devices = card[pod.uid]
-        return any(card[other.uid][0] == node and card[other.uid][1] != devices for other in group)
+        node, devices = gpu[pod.uid]
+        return any(gpu[other.uid][0] == node and gpu[other.uid][1] != devices for other in group)
 
     return [pod for group in groups.values() for pod in group if parted(pod, group)]
 
@@ -242,7 +242,7 @@ class Counts:
     survivors: int
     again: int
     several_containers: int
-    several_cards: int
+    several_gpus: int
     deleted_early: int
     slow: int
     started_again: int
@@ -251,8 +251,8 @@ class Counts:
 
     def __str__(self) -> str:
         return (
-            f"{self.pods} pods, {self.containers} containers started: {self.pairs} pods in same-size pairs on different cards of a node, "
-            f"{self.several_containers} with two containers, {self.several_cards} on two cards, {self.again} under a name used before, "
+            f"{self.pods} pods, {self.containers} containers started: {self.pairs} pods in same-size pairs on different GPUs of a node, "
+            f"{self.several_containers} with two containers, {self.several_gpus} on two GPUs, {self.again} under a name used before, "
             f"{self.deleted_early} deleted before they ran, {self.slow} slow to start, {self.started_again} containers started again; "
             f"{self.forced} deleted by force, {self.survivors} of them with a surviving "
             f"process; {self.room_reached} of {self.room} that had room ran, {self.late_reached} of {self.late} that had to wait for "
@@ -275,7 +275,7 @@ def counts(log: Log) -> Counts:
         survivors=len(survivors(log)),
         again=len(pods) - len({pod.plan.name for pod in pods}),
         several_containers=sum(len(pod.plan.units) > 1 for pod in pods),
-        several_cards=sum(pod.plan.spread > 1 for pod in pods),
+        several_gpus=sum(pod.plan.spread > 1 for pod in pods),
         deleted_early=sum(pod.early for pod in pods),
         slow=sum(pod.plan.slow > 0 and pod.reached for pod in pods),
         started_again=len(log.containers) - len({(container.uid, container.name) for container in log.containers.values()}),

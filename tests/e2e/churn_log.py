@@ -15,13 +15,13 @@ from typing import Any
 Json = dict[str, Any]
 
 MEMORY = "aliyun.com/gpu-mem"
-CARDS_LABEL = "aliyun.com/gpu-count"
-INDEX, CARD_UNITS, POD_UNITS, ASSIGNED, ASSUME_TIME = (
+GPUS_LABEL = "aliyun.com/gpu-count"
+INDEX, GPU_UNITS, POD_UNITS, ASSIGNED, ASSUME_TIME = (
     f"ALIYUN_COM_GPU_MEM_{name}" for name in ("IDX", "DEV", "POD", "ASSIGNED", "ASSUME_TIME")
 )
 CONTAINER_UNITS = "ALIYUN_COM_GPU_MEM_CONTAINER"
 ALLOCATION = "scheduler.framework.gpushare.allocation"
-OURS = (INDEX, CARD_UNITS, POD_UNITS, ASSIGNED, ASSUME_TIME, ALLOCATION)
+OURS = (INDEX, GPU_UNITS, POD_UNITS, ASSIGNED, ASSUME_TIME, ALLOCATION)
 
 REJECTED = "UnexpectedAdmissionError"
 # A container whose whole life was as short as this may have ended between two looks of churn_watch.py; kubelet tells whole seconds.
@@ -29,8 +29,8 @@ BRIEF_SECONDS = 1
 
 
 @dataclass(frozen=True)
-class CardOf:
-    """One card of a node. units: what kubelet may give of it."""
+class GpuOf:
+    """One GPU of a node. units: what kubelet may give of it."""
 
     node: str
     index: int
@@ -43,7 +43,7 @@ class CardOf:
 class Plan:
     """A pod that the churn makes.
 
-    units: of each container, in order; spread: on so many cards; node: "" for any; stubborn: its processes ignore SIGTERM, and
+    units: of each container, in order; spread: on so many GPUs; node: "" for any; stubborn: its processes ignore SIGTERM, and
     end when `grace` seconds are over; room: whether it could be placed at once when it was made, by the churn's own sums;
     group: made together with others; retry: how often a pod of this name was rejected by kubelet right before it; slow: seconds
     from its admission to its containers, as where an image has to come first; again: seconds after which each container ends and
@@ -131,7 +131,7 @@ class Container:
 class Log:
     """Everything, as it came in."""
 
-    cards: tuple[CardOf, ...] = ()
+    gpus: tuple[GpuOf, ...] = ()
     pods: dict[str, Pod] = field(default_factory=dict)
     containers: dict[str, Container] = field(default_factory=dict)
     given: list[Given] = field(default_factory=list)

@@ -16,16 +16,16 @@ FOREVER = float("inf")
 
 def original_errors(log: Log) -> Errors:
     """What the original's matching makes of the same admissions."""
-    cards = {card.node: {other.minor: other.units for other in log.cards if other.node == card.node} for card in log.cards}
-    minors = {(card.node, card.index): card.minor for card in log.cards}
+    gpus = {gpu.node: {other.minor: other.units for other in log.gpus if other.node == gpu.node} for gpu in log.gpus}
+    minors = {(gpu.node, gpu.index): gpu.minor for gpu in log.gpus}
     pods = {pod.uid: _bound(pod, minors) for pod in log.pods.values() if pod.bound is not None and pod.first_annotations}
-    return replay(_admissions(log, pods), list(pods.values()), cards, _hasty(log, cards, minors))
+    return replay(_admissions(log, pods), list(pods.values()), gpus, _hasty(log, gpus, minors))
 
 
 def _bound(pod: Pod, minors: dict[tuple[str, int], int]) -> Bound:
     """As the scheduler's side wrote it; what was corrected later is our node's work."""
     notes = pod.first_annotations
-    cards = {int(card) for of in json.loads(notes[ALLOCATION]).values() for card in of}
+    gpus = {int(gpu) for of in json.loads(notes[ALLOCATION]).values() for gpu in of}
     assert pod.bound is not None
     return Bound(
         uid=pod.uid,
@@ -33,7 +33,7 @@ def _bound(pod: Pod, minors: dict[tuple[str, int], int]) -> Bound:
         units=pod.plan.total,
         assume_time=int(notes[ASSUME_TIME]),
         index=int(notes[INDEX]),
-        cards=frozenset(minors[pod.node, card] for card in cards),
+        gpus=frozenset(minors[pod.node, gpu] for gpu in gpus),
         pending_from=pod.bound,
         pending_to=min(t if t is not None else FOREVER for t in (pod.running, pod.failed, pod.gone)),
     )
@@ -60,7 +60,7 @@ def _admissions(log: Log, pods: dict[str, Bound]) -> list[Admission]:
     return found
 
 
-def _hasty(log: Log, cards: dict[str, dict[int, int]], minors: dict[tuple[str, int], int]) -> list[Hasty]:
+def _hasty(log: Log, gpus: dict[str, dict[int, int]], minors: dict[tuple[str, int], int]) -> list[Hasty]:
     waited = [pod for pod in log.pods.values() if not pod.plan.room and pod.plan.spread == 1 and pod.bound is not None]
     # What a pod that need not wait takes from its creation to its admission.
     admitted = {entry.uid: entry.t for entry in log.given}
@@ -75,11 +75,11 @@ def _hasty(log: Log, cards: dict[str, dict[int, int]], minors: dict[tuple[str, i
             ended = min(t if t is not None else FOREVER for t in (other.asked_away, other.failed, other.gone))
             if other.node == pod.node and other.bound is not None and other.bound <= pod.created < ended:
                 for of in json.loads(other.first_annotations.get(ALLOCATION, "{}")).values():
-                    held.update({minors[other.node, int(card)]: units for card, units in of.items()})
+                    held.update({minors[other.node, int(gpu)]: units for gpu, units in of.items()})
         for container in log.containers.values():
             if container.node == pod.node and container.uid != pod.uid and container.start <= t < (container.end or FOREVER):
                 share = int(container.environment[CONTAINER_UNITS]) // max(1, len(container.devices))
                 live.update({int(device.removeprefix("nvidia")): share for device in container.devices})
-        free = {minor: units - held[minor] for minor, units in cards[pod.node].items()}
+        free = {minor: units - held[minor] for minor, units in gpus[pod.node].items()}
         found.append(Hasty(pod.node, pod.plan.total, free, live))
     return found

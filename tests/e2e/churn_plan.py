@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What the churn does next, at random from a seed: pods that fit, most of them same-size ones on several cards, and deletions. No I/O."""
+"""What the churn does next, at random from a seed: pods that fit, most of them same-size ones on several GPUs, and deletions. No I/O."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from e2e.churn_log import Plan, Pod
 NAMES = tuple(f"churn-{number:02d}" for number in range(32))
 # Twins are of these sizes; the others too, and of larger ones.
 SMALL = (2, 3, 4, 5, 6, 7, 8)
-# So often of each: same-size pods for several cards, pods of any size, with two containers, on two cards, for any node.
-SHAPES = ("twins",) * 13 + ("mixed",) * 2 + ("containers",) * 2 + ("cards",) + ("anywhere",) * 2
+# So often of each: same-size pods for several GPUs, pods of any size, with two containers, on two GPUs, for any node.
+SHAPES = ("twins",) * 13 + ("mixed",) * 2 + ("containers",) * 2 + ("gpus",) + ("anywhere",) * 2
 GRACE = (3, 7)
 """Seconds that processes which ignore SIGTERM live on: from, to."""
 SLOW, AGAIN = (2, 6), (1, 3)
@@ -44,7 +44,7 @@ Step = Make | Delete
 
 @dataclass(frozen=True)
 class View:
-    """free: node → card → units that nobody holds by the churn's own sums, of nodes where no pod waits for room; running: pods
+    """free: node → GPU → units that nobody holds by the churn's own sums, of nodes where no pod waits for room; running: pods
     that may be deleted; names: that no pod has."""
 
     free: Mapping[str, Mapping[int, int]]
@@ -53,7 +53,7 @@ class View:
 
 
 class Planner:
-    """Every group of pods that it makes has room at once, on whichever cards the scheduler puts them one after the other."""
+    """Every group of pods that it makes has room at once, on whichever GPUs the scheduler puts them one after the other."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -63,7 +63,7 @@ class Planner:
     def next(self, view: View, left: int) -> list[Step]:
         """The next steps; none if nothing can be done until something changes. left: pods to be made yet."""
         rng = self._rng
-        roomy = sum(sum(cards.values()) for cards in view.free.values())
+        roomy = sum(sum(gpus.values()) for gpus in view.free.values())
         if roomy >= 8 and rng.random() < 0.75 and (plans := self._pods(view)) and len(plans) <= min(left, len(view.names)):
             early = len(plans) == 1 and rng.random() < 0.25
             return [Make(plans, early, force=early and rng.random() < 0.5)]
@@ -104,32 +104,32 @@ class Planner:
             if sizes and len(sizes) <= len(view.names):
                 self._deck.remove(shape)
                 self._group += 1
-                where, spread = "" if shape == "anywhere" else node, 2 if shape == "cards" else 1
+                where, spread = "" if shape == "anywhere" else node, 2 if shape == "gpus" else 1
                 names = self._rng.sample(list(view.names), len(sizes))
                 plans = (Plan(n, s, where, spread, group=self._group) for n, s in zip(names, sizes, strict=True))
                 return tuple(map(self._manner, plans))
         return ()
 
     def _sizes(self, shape: str, view: View, free: Sequence[int]) -> list[tuple[int, ...]]:
-        """Units per container of each pod, none if this is not possible. free: units of a node's cards with room, ascending."""
+        """Units per container of each pod, none if this is not possible. free: units of a node's GPUs with room, ascending."""
         rng = self._rng
         if shape == "anywhere":
-            best = max((units for cards in view.free.values() for units in cards.values()), default=0)
+            best = max((units for gpus in view.free.values() for units in gpus.values()), default=0)
             return [(rng.randint(1, best),)] if best else []
         if shape == "containers" and free and free[-1] >= 2:
             first = rng.randint(1, min(6, free[-1] - 1))
             return [(first, rng.randint(1, min(6, free[-1] - first)))]
         if shape == "twins":
             return [(size,) for size in self._twins(free)]
-        if shape == "cards" and len(free) == 2:
+        if shape == "gpus" and len(free) == 2:
             return [(2 * rng.randint(1, min(6, free[0])),)]
         if shape == "mixed" and free:
-            # Whichever card takes the first, another one is enough for the second.
+            # Whichever GPU takes the first, another one is enough for the second.
             return [(rng.randint(1, free[0]),) for _ in free]
         return []
 
     def _twins(self, free: Sequence[int]) -> list[int]:
-        """Two to four equal sizes that no single card can take all of, and all cards together can."""
+        """Two to four equal sizes that no single GPU can take all of, and all GPUs together can."""
         choices = []
         for size in SMALL:
             room = [units // size for units in free]

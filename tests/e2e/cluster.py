@@ -31,7 +31,7 @@ LAB = REPOSITORY / "tests/lab/lab"
 LONG_LAB_COMMANDS = {"up", "down", "save", "restore", "upgrade"}
 
 MEMORY = "aliyun.com/gpu-mem"
-CARDS = "aliyun.com/gpu-count"
+GPUS = "aliyun.com/gpu-count"
 CORE = "aliyun.com/gpu-core.percentage"
 CONTROL_PLANE = "cp1"
 GPU_NODES = ("gpu1", "gpu2")
@@ -48,8 +48,8 @@ class WaitedInVain(AssertionError):
 
 
 @dataclass(frozen=True)
-class RealCard:
-    """One card as the driver on the node knows it, read by nvidia-smi."""
+class RealGpu:
+    """One GPU as the driver on the node knows it, read by nvidia-smi."""
 
     index: int
     uuid: str
@@ -235,11 +235,11 @@ class Cluster:
 
     # What is really there.
 
-    def cards(self, node: str) -> list[RealCard]:
-        """The cards of a node by the driver's word."""
+    def gpus(self, node: str) -> list[RealGpu]:
+        """The GPUs of a node by the driver's word."""
         root = ElementTree.fromstring(self.on(node, "nvidia-smi", "-q", "-x"))
         return [
-            RealCard(
+            RealGpu(
                 index=index,
                 uuid=_text(gpu, "uuid"),
                 minor=int(_text(gpu, "minor_number")),
@@ -312,22 +312,22 @@ def annotations_of(thing: Json) -> Mapping[str, str]:
 
 
 def allocation(pod: Json) -> dict[int, int]:
-    """Units per card index that the annotation of all containers together says; {} without one."""
+    """Units per GPU index that the annotation of all containers together says; {} without one."""
     total: dict[int, int] = {}
-    for cards in json.loads(annotations_of(pod).get("scheduler.framework.gpushare.allocation", "{}")).values():
-        for card, units in cards.items():
-            total[int(card)] = total.get(int(card), 0) + units
+    for gpus in json.loads(annotations_of(pod).get("scheduler.framework.gpushare.allocation", "{}")).values():
+        for gpu, units in gpus.items():
+            total[int(gpu)] = total.get(int(gpu), 0) + units
     return total
 
 
 def uuids(text: str) -> list[str]:
-    """Every card UUID in a text, in its order."""
+    """Every GPU UUID in a text, in its order."""
     return re.findall(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", text)
 
 
 def _held(node: Json) -> bool:
     held = json.loads(annotations_of(node).get("gpushare/held", "{}"))
-    return any(held.get("cards", {}).values())
+    return any(held.get("gpus", {}).values())
 
 
 def _text(element: ElementTree.Element, path: str) -> str:

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """Nodes that are objects in the API and no machines: kube-scheduler and the extender place pods there, which nobody starts.
 
-Cards, labels and what the node says of itself are whatever a test needs, and a pod is placed in a moment and gone in another.
+GPUs, labels and what the node says of itself are whatever a test needs, and a pod is placed in a moment and gone in another.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from e2e.api import Json
-from e2e.cluster import CARDS, CORE, MEMORY, Cluster, allocation
+from e2e.cluster import CORE, GPUS, MEMORY, Cluster, allocation
 from e2e.extender import ledgers
 from e2e.manifests import pod
 
@@ -21,7 +21,7 @@ PODS = "/api/v1/namespaces/default/pods"
 FAKE_NODE = "gpushare-fake-node"
 T4 = "Tesla T4"
 
-Card = int | tuple[int, str]
+Gpu = int | tuple[int, str]
 """GiB, or GiB and model."""
 
 
@@ -29,24 +29,24 @@ def uuid(node: str, index: int) -> str:
     return f"GPU-{node}-{index}"
 
 
-def inventory(node: str, cards: Sequence[Card], core: int = 0) -> str:
-    """The annotation gpushare/cards. core: per cent of each card's compute that is shared out."""
+def inventory(node: str, gpus: Sequence[Gpu], core: int = 0) -> str:
+    """The annotation gpushare/gpus. core: per cent of each GPU's compute that is shared out."""
     listed = []
-    for index, card in enumerate(cards):
-        units, model = card if isinstance(card, tuple) else (card, T4)
+    for index, gpu in enumerate(gpus):
+        units, model = gpu if isinstance(gpu, tuple) else (gpu, T4)
         size = {"model": model, "mib": units * 1024, "units": units, "numa": None, "health": "ok", "cordoned": False}
         listed.append({"index": index, "uuid": uuid(node, index), "minor": index, "pci": f"0000:{index:02x}:00.0", **size})
-    return json.dumps({"v": 1, "unit": "GiB", **({"core": core} if core else {}), "cards": listed})
+    return json.dumps({"v": 1, "unit": "GiB", **({"core": core} if core else {}), "gpus": listed})
 
 
 @contextmanager
 def fake_nodes(
-    cluster: Cluster, nodes: Mapping[str, Sequence[Card]], *, core: int = 0, labels: Mapping[str, str] | None = None
+    cluster: Cluster, nodes: Mapping[str, Sequence[Gpu]], *, core: int = 0, labels: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    """These nodes more for a while, each with its cards; afterwards no pod of `fake_pod` is left either."""
+    """These nodes more for a while, each with its GPUs; afterwards no pod of `fake_pod` is left either."""
     try:
-        for name, cards in nodes.items():
-            _create(cluster, name, cards, core, labels or {})
+        for name, gpus in nodes.items():
+            _create(cluster, name, gpus, core, labels or {})
         cluster.until("the extender knows the nodes", lambda: set(nodes) <= set(ledgers(cluster)), 30)
         yield
     finally:
@@ -57,16 +57,16 @@ def fake_nodes(
         cluster.until("the extender has forgotten the nodes and their pods", lambda: not set(nodes) & set(ledgers(cluster)), 60)
 
 
-def _create(cluster: Cluster, name: str, cards: Sequence[Card], core: int, labels: Mapping[str, str]) -> None:
+def _create(cluster: Cluster, name: str, gpus: Sequence[Gpu], core: int, labels: Mapping[str, str]) -> None:
     metadata = {
         "name": name,
         "labels": {"kubernetes.io/hostname": name, FAKE_NODE: "", **labels},
-        "annotations": {"gpushare/cards": inventory(name, cards, core)},
+        "annotations": {"gpushare/gpus": inventory(name, gpus, core)},
     }
     cluster.api.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
-    units = sum(card[0] if isinstance(card, tuple) else card for card in cards)
-    has = {"cpu": "8", "memory": "8Gi", "pods": "100", MEMORY: str(units), CARDS: str(len(cards))}
-    has |= {CORE: str(core * len(cards))} if core else {}
+    units = sum(gpu[0] if isinstance(gpu, tuple) else gpu for gpu in gpus)
+    has = {"cpu": "8", "memory": "8Gi", "pods": "100", MEMORY: str(units), GPUS: str(len(gpus))}
+    has |= {CORE: str(core * len(gpus))} if core else {}
     cluster.api.patch(f"{NODES}/{name}/status", {"status": {"capacity": has, "allocatable": has}})
 
 
@@ -75,14 +75,14 @@ def fake_pod(
     memory: int | None = None,
     *,
     node: str | None = None,
-    cards: int | None = None,
+    gpus: int | None = None,
     core: int | None = None,
     labels: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
     scheduler: str = "",
 ) -> Json:
     """A pod for one fake node, or for any. scheduler: another than the cluster's; "nobody" leaves it to the test."""
-    wanted = pod(name, memory=memory, cards=cards, node=node)
+    wanted = pod(name, memory=memory, gpus=gpus, node=node)
     wanted["metadata"] |= {"labels": {FAKE_NODE: "", **(labels or {})}, "annotations": dict(annotations or {})}
     spec = wanted["spec"]
     if core is not None:
@@ -110,7 +110,7 @@ def until_placed(cluster: Cluster, name: str, seconds: float = 30) -> Json:
 
 
 def where(found: Json) -> tuple[str, dict[int, int]]:
-    """Node, and units by card, of a pod that is placed."""
+    """Node, and units by GPU, of a pod that is placed."""
     return found["spec"]["nodeName"], allocation(found)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from e2e.api import Json
-from e2e.cluster import CARDS, MEMORY
+from e2e.cluster import GPUS, MEMORY
 
 IMAGE = "bvlc/caffe:gpu"
 
@@ -16,17 +16,17 @@ def pod(
     name: str,
     *,
     memory: int | str | None = None,
-    cards: int | None = None,
+    gpus: int | None = None,
     node: str | None = None,
     environment: Mapping[str, str] | None = None,
     mounted: Sequence[str] = (),
 ) -> Json:
-    """A pod with one container that sleeps. memory and cards become its limits; node: the only one that it may run on.
+    """A pod with one container that sleeps. memory and GPUs become its limits; node: the only one that it may run on.
 
-    mounted: UUIDs of cards that it takes from the nvidia runtime by volumes of the host, which no strategy but CDI without that runtime
+    mounted: UUIDs of GPUs that it takes from the nvidia runtime by volumes of the host, which no strategy but CDI without that runtime
     stops.
     """
-    limits = {name: str(value) for name, value in ((MEMORY, memory), (CARDS, cards)) if value is not None}
+    limits = {name: str(value) for name, value in ((MEMORY, memory), (GPUS, gpus)) if value is not None}
     container: Json = {
         "name": "main",
         "image": IMAGE,

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.api import Json
-from e2e.cluster import CARDS, Cluster, is_running
+from e2e.cluster import GPUS, Cluster, is_running
 from e2e.manifests import pod
 
 NODE = "gpu1"
 SPEC = "3x16"
-"""The node that is disturbed, and the cards that it has for it: room for a whole card beside a pod that has two."""
+"""The node that is disturbed, and the GPUs that it has for it: room for a whole GPU beside a pod that has two."""
 
 Say = Callable[[str, float], None]
 """Prints what was measured, and its seconds."""
@@ -65,10 +65,10 @@ def container(name: str, memory: int, command: str = "sleep 86400", **more: obje
     return {**template, "name": name, "command": ["/bin/sh", "-c", command], **more}
 
 
-def on_two_cards(name: str, memory: int) -> Json:
-    """A pod with half of its memory on each of two cards."""
+def on_two_gpus(name: str, memory: int) -> Json:
+    """A pod with half of its memory on each of two GPUs."""
     wanted = pod(name, memory=memory, node=NODE)
-    wanted["metadata"]["labels"] = {CARDS: "2"}
+    wanted["metadata"]["labels"] = {GPUS: "2"}
     return wanted
 
 
@@ -80,16 +80,16 @@ def with_others(name: str) -> Json:
 
 
 PEOPLE: Mapping[str, Callable[[], Json]] = {
-    "whole": lambda: pod("whole", cards=1, node=NODE),
+    "whole": lambda: pod("whole", gpus=1, node=NODE),
     "one": lambda: pod("one", memory=3, node=NODE),
-    "two": lambda: on_two_cards("two", 4),
+    "two": lambda: on_two_gpus("two", 4),
     "others": lambda: with_others("others"),
 }
-"""One after the other they fill one card whole, and 15 of the 32 units of the other two."""
+"""One after the other they fill one GPU whole, and 15 of the 32 units of the other two."""
 
 
 def ensure_people(cluster: Cluster) -> list[Json]:
-    """The cluster with exactly these pods, all running on the node with its cards."""
+    """The cluster with exactly these pods, all running on the node with its GPUs."""
     pods = {p["metadata"]["name"]: p for p in cluster.pods()}
     if set(pods) != set(PEOPLE) or not all(map(is_running, pods.values())):
         cluster.clear()

@@ -33,7 +33,7 @@ def apply_samples(cluster: Cluster, say: Callable[[str], None]) -> None:
     say(f"{NVIDIA_SMI} has run: 03-nvidia-smi.yaml, {_place(cluster.pod(NVIDIA_SMI))}")
     cluster.kubectl("apply", "-f", str(SAMPLES / "04-too-large.yaml"))
     cluster.until_unschedulable(TOO_LARGE)
-    say(f"{TOO_LARGE} waits: 04-too-large.yaml, no card is that large")
+    say(f"{TOO_LARGE} waits: 04-too-large.yaml, no GPU is that large")
 
 
 def in_place(cluster: Cluster) -> bool:
@@ -63,4 +63,4 @@ def running_samples(cluster: Cluster) -> list[Json]:
 
 
 def _place(pod: Json) -> str:
-    return f"{pod['spec']['nodeName']}, card {pod['metadata']['annotations']['ALIYUN_COM_GPU_MEM_IDX']}"
+    return f"{pod['spec']['nodeName']}, GPU {pod['metadata']['annotations']['ALIYUN_COM_GPU_MEM_IDX']}"

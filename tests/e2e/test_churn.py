@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Pods created, deleted, also by force while their processes live on, and created again at random: each has its card, none is over-booked.
+"""Pods created, deleted, also by force while their processes live on, and created again at random: each has its GPU, none is over-booked.
 
 GPUSHARE_FULL=1: 1000 pods; GPUSHARE_CHURN_PODS: so many. GPUSHARE_CHURN_SEED: another course of events.
 GPUSHARE_CHURN_OUT: a file for the figures, as JSON.
@@ -85,14 +85,14 @@ def _latencies(log: Log) -> list[float]:
 
 def _figures(found: Churned, seconds: float) -> str:
     peaks = ", ".join(f"{device} of {node} {most}/{size}" for (node, device), (most, size, _) in judge.peaks(found.log).items())
-    wrong, over = judge.wrong_cards(found.log), judge.over_booked(found.log)
+    wrong, over = judge.wrong_gpus(found.log), judge.over_booked(found.log)
     ran = _latencies(found.log)
     return (
         f"seed {SEED}, {seconds:.0f} s: {found.counts}\n"
         f"most units of live processes at one time: {peaks}\n"
         f"did not run: {judge.not_reached(found.log)}\n"
         f"from creation to Running: median {statistics.median(ran):.1f} s, most {ran[-1]:.1f} s\n"
-        f"here:         {len(wrong)} containers with a wrong card, {len(over)} over-booked cards\n"
+        f"here:         {len(wrong)} containers with a wrong GPU, {len(over)} over-booked GPUs\n"
         f"the original: {found.original}"
     )
 
@@ -108,13 +108,13 @@ def _document(found: Churned, seconds: float) -> dict[str, object]:
         "most_units_at_one_time": {
             f"{node}/{device}": {"units": most, "of": size} for (node, device), (most, size, _) in judge.peaks(found.log).items()
         },
-        "here": {"wrong_cards": len(judge.wrong_cards(found.log)), "over_booked": len(judge.over_booked(found.log))},
+        "here": {"wrong_gpus": len(judge.wrong_gpus(found.log)), "over_booked": len(judge.over_booked(found.log))},
         "original": {
             "admissions": original.admissions,
-            "wrong_cards": {"another": original.other, "none": original.none, "too_few": original.fewer},
+            "wrong_gpus": {"another": original.other, "none": original.none, "too_few": original.fewer},
             "over_booking_admissions": original.over_booked,
             "of_these_with_orphans": original.with_orphans,
-            "over_booked_cards": len(original.cards),
+            "over_booked_gpus": len(original.gpus),
         },
     }
 
@@ -126,21 +126,21 @@ def test_enough_has_happened(churned: Churned) -> None:
     assert found.survivors >= 0.1 * PODS
     assert found.again >= 0.3 * PODS
     assert found.several_containers > 0
-    assert found.several_cards > 0
+    assert found.several_gpus > 0
     assert found.slow > 0
     assert found.started_again > 0
     assert found.late > 0
     assert judge.never_seen(churned.log) == []
 
 
-def test_each_container_had_the_cards_of_its_annotation(churned: Churned) -> None:
-    assert judge.wrong_cards(churned.log) == []
+def test_each_container_had_the_gpus_of_its_annotation(churned: Churned) -> None:
+    assert judge.wrong_gpus(churned.log) == []
     assert churned.left == []
 
 
-def test_no_card_was_ever_over_booked(churned: Churned) -> None:
+def test_no_gpu_was_ever_over_booked(churned: Churned) -> None:
     assert judge.over_booked(churned.log) == []
-    # Cards that never were full would not show it. Few pods need not fill the largest one, nor on a busy machine all at one time.
+    # GPUs that never were full would not show it. Few pods need not fill the largest one, nor on a busy machine all at one time.
     peaks = judge.peaks(churned.log)
     filled = {where: most / size for where, (most, size, _) in peaks.items()}
     assert max(filled.values()) == 1, filled
@@ -165,6 +165,6 @@ def test_no_admission_loop(churned: Churned) -> None:
 def test_the_original_would_have_been_wrong(churned: Churned) -> None:
     """A churn that the original's matching survives shows nothing."""
     assert churned.original.other + churned.original.none > 0
-    # Wrong cards lead to over-booked ones only when some are full just then.
+    # Wrong GPUs lead to over-booked ones only when some are full just then.
     if PODS >= 1000:
         assert churned.original.over_booked > 0

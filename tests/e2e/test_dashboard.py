@@ -21,7 +21,7 @@ from quality.tree import REPOSITORY
 Say = Callable[[str, float], None]
 
 NODE: Final = "seen"
-CARDS: Final = 12
+GPUS: Final = 12
 PODS: Final = 40
 APPEARS_SECONDS: Final = 10.0
 """Five times what people are promised."""
@@ -30,15 +30,15 @@ PICTURES: Final = REPOSITORY / "build" / "dashboard"
 
 @pytest.fixture(scope="module")
 def filled(cluster: Cluster) -> Iterator[Cluster]:
-    """The lab's nodes and one more, which have twelve cards together, and forty pods."""
+    """The lab's nodes and one more, which have twelve GPUs together, and forty pods."""
     cluster.clear()
-    nodes = [one for one in cluster.api.get("/api/v1/nodes")["items"] if "gpushare/cards" in one["metadata"].get("annotations", {})]
-    real = sum(len(json.loads(one["metadata"]["annotations"]["gpushare/cards"])["cards"]) for one in nodes)
-    assert 0 < real < CARDS
-    with fake_nodes(cluster, {NODE: [40] * (CARDS - real)}):
+    nodes = [one for one in cluster.api.get("/api/v1/nodes")["items"] if "gpushare/gpus" in one["metadata"].get("annotations", {})]
+    real = sum(len(json.loads(one["metadata"]["annotations"]["gpushare/gpus"])["gpus"]) for one in nodes)
+    assert 0 < real < GPUS
+    with fake_nodes(cluster, {NODE: [40] * (GPUS - real)}):
         for number in range(PODS):
-            # One on each card that is more than its half, so that none is empty.
-            placed(cluster, fake_pod(f"seen-{number}", memory=21 if number < CARDS - real else 1))
+            # One on each GPU that is more than its half, so that none is empty.
+            placed(cluster, fake_pod(f"seen-{number}", memory=21 if number < GPUS - real else 1))
         yield cluster
 
 
@@ -66,8 +66,8 @@ def facts(page: Page) -> dict[str, str]:
 
 
 def test_a_pod_that_the_scheduler_places_appears_in_the_open_page(page: Page, filled: Cluster, say: Say) -> None:
-    assert facts(page)["Cards"] == str(CARDS)
-    assert facts(page)["Pods with cards"] == str(PODS)
+    assert facts(page)["Gpus"] == str(GPUS)
+    assert facts(page)["Pods with GPUs"] == str(PODS)
     page.picture(PICTURES / "lab-nodes.png")
     page.eval("location.hash = '#/pods'")
     page.until("the pods", "document.getElementById('view-text').textContent === '40'")
@@ -85,13 +85,13 @@ def test_a_pod_that_the_scheduler_places_appears_in_the_open_page(page: Page, fi
 
 def test_a_pod_that_waits_has_the_schedulers_reason_and_starts_when_there_is_room(page: Page, filled: Cluster) -> None:
     page.eval("location.hash = '#/waiting'")
-    page.until("the view", "document.getElementById('view-title').textContent === 'Pods that wait for cards'")
+    page.until("the view", "document.getElementById('view-title').textContent === 'Pods that wait for GPUs'")
     name = filled.create(fake_pod("waits", memory=39))["metadata"]["name"]
     reason = filled.until_unschedulable(name)
     page.until("it waits", "document.querySelector('.row a')?.textContent === 'default/waits'", APPEARS_SECONDS)
     page.eval("location.hash = '#/pod/default/waits'")
     page.until("the scheduler's words", f"document.querySelector('.page')?.innerText.includes({json.dumps(reason[:60])})", APPEARS_SECONDS)
-    assert "Cards have room on 0 of 3 nodes" in page.text
+    assert "GPUs have room on 0 of 3 nodes" in page.text
     page.picture(PICTURES / "lab-pod.png")
     remove(filled, *(f"seen-{number}" for number in range(PODS)))
-    page.until("it has its card", "document.querySelector('.page').innerText.includes('39 of 40')", 60)
+    page.until("it has its GPU", "document.querySelector('.page').innerText.includes('39 of 40')", 60)

@@ -74,11 +74,11 @@ def is_bound(cluster: Cluster, name: str) -> bool:
     return "nodeName" in cluster.pod(name)["spec"]
 
 
-def test_cards_are_replaced_while_everything_runs(empty: Cluster) -> None:
-    before = empty.cards("gpu1")
+def test_gpus_are_replaced_while_everything_runs(empty: Cluster) -> None:
+    before = empty.gpus("gpu1")
     try:
-        empty.lab("gpu", "gpu1", "--cards", "24+8+8")
-        assert [card.mib for card in empty.cards("gpu1")] == [24 * 1024, 8 * 1024, 8 * 1024]
+        empty.lab("gpu", "gpu1", "--gpus", "24+8+8")
+        assert [gpu.mib for gpu in empty.gpus("gpu1")] == [24 * 1024, 8 * 1024, 8 * 1024]
         assert check_follows(empty, "gpu1") == []
         empty.create(pod("twenty", memory=20, node="gpu1"))
         pods = empty.until_running("twenty")
@@ -86,6 +86,6 @@ def test_cards_are_replaced_while_everything_runs(empty: Cluster) -> None:
         assert check_environment(empty, pods) == []
         empty.clear()
     finally:
-        empty.lab("gpu", "gpu1", "--cards", "2x16")
+        empty.lab("gpu", "gpu1", "--gpus", "2x16")
     assert check_follows(empty, "gpu1") == []
-    assert empty.cards("gpu1") == before
+    assert empty.gpus("gpu1") == before

@@ -16,11 +16,11 @@ def test_a_node_offers_what_its_driver_says(empty: Cluster, node: str) -> None:
     assert check_follows(empty, node) == []
 
 
-def test_the_reason_for_a_pod_that_no_card_can_hold_names_both_nodes(empty: Cluster) -> None:
+def test_the_reason_for_a_pod_that_no_gpu_can_hold_names_both_nodes(empty: Cluster) -> None:
     empty.kubectl("apply", "-f", str(SAMPLES / "04-too-large.yaml"))
     words = [
-        "gpu1: needs 25 GiB on one card, its largest card has 16 (32 in total on 2 cards)",
-        "gpu2: needs 25 GiB on one card, its largest card has 24 (40 in total on 2 cards)",
+        "gpu1: needs 25 GiB on one GPU, its largest GPU has 16 (32 in total on 2 GPUs)",
+        "gpu2: needs 25 GiB on one GPU, its largest GPU has 24 (40 in total on 2 GPUs)",
     ]
     assert check_unschedulable(empty, TOO_LARGE, *words) == []
     events = [event["message"] for event in empty.events(TOO_LARGE) if event["reason"] == "FailedScheduling"]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""`kubectl gpushare explain` beside kube-scheduler, for random pods on a filled cluster: a pod that fits gets a card on one of the nodes
+"""`kubectl gpushare explain` beside kube-scheduler, for random pods on a filled cluster: a pod that fits gets a GPU on one of the nodes
 that explain named, the one that it named there; a pod that does not fit stays pending, with the reason of explain for each node."""
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from typing import Any, Final
 import pytest
 
 from e2e.api import Json
-from e2e.cluster import CARDS, GPU_NODES, MEMORY, Cluster, allocation, asked, is_running
+from e2e.cluster import GPU_NODES, GPUS, MEMORY, Cluster, allocation, asked, is_running
 from e2e.extender import ledgers
-from e2e.fake_nodes import FAKE_NODE, Card, fake_nodes, fake_pod, remove
+from e2e.fake_nodes import FAKE_NODE, Gpu, fake_nodes, fake_pod, remove
 from e2e.manifests import pod
 from gpushare_runtime.kubectl_gpushare.main import main
 
 PODS: Final = 300 if os.environ.get("GPUSHARE_FULL") else 60
 SEED: Final = int(os.environ.get("GPUSHARE_EXPLAIN_SEED", "7"))
 # Beside the two real ones, which have kubelets. Ten nodes or fewer are named one by one in the scheduler's message.
-PLAIN: Final[Mapping[str, Sequence[Card]]] = {
+PLAIN: Final[Mapping[str, Sequence[Gpu]]] = {
     "fake-a": [16, 16, 16, 16],
     "fake-b": [24, (40, "NVIDIA A100-SXM4-40GB")],
     "fake-c": [(80, "NVIDIA A100-SXM4-80GB"), (80, "NVIDIA A100-SXM4-80GB")],
     "fake-d": [8],
 }
-COMPUTE: Final[Mapping[str, Sequence[Card]]] = {"fake-e": [16, 24], "fake-f": [40]}
+COMPUTE: Final[Mapping[str, Sequence[Gpu]]] = {"fake-e": [16, 24], "fake-f": [40]}
 # So much of the memory is in use, about: there is room for most pods, and not for many.
 FULL: Final = 0.75
 REAL_PART: Final = 0.25
@@ -43,7 +43,7 @@ REAL_PART: Final = 0.25
 
 @dataclass(frozen=True)
 class Explained:
-    """fits: node → cards; reasons: node → why not."""
+    """fits: node → GPUs; reasons: node → why not."""
 
     fits: Mapping[str, list[int]]
     reasons: Mapping[str, str]
@@ -64,11 +64,11 @@ def explained(cluster: Cluster, wanted: Json, file: Path) -> Explained:
     with contextlib.redirect_stdout(out):
         status = main(["explain", "-f", str(file), "-o", "json", "--kubeconfig", str(cluster.kubeconfig)])
     found = json.loads(out.getvalue())
-    # Of the nodes that the pod selects: explain judges cards alone.
+    # Of the nodes that the pod selects: explain judges GPUs alone.
     nodes = [one for one in found["nodes"] if (one["name"] in GPU_NODES) != is_fake(wanted)]
     assert status == (0 if any(one["fits"] for one in found["nodes"]) else 3)
     return Explained(
-        {one["name"]: one["cards"] for one in nodes if one["fits"]}, {one["name"]: one["reason"] for one in nodes if not one["fits"]}
+        {one["name"]: one["gpus"] for one in nodes if one["fits"]}, {one["name"]: one["reason"] for one in nodes if not one["fits"]}
     )
 
 
@@ -77,9 +77,9 @@ def is_fake(wanted: Json) -> bool:
 
 
 def random_pod(rng: random.Random, name: str) -> Json:
-    """For the real nodes or for the fake ones: memory on one card or two, whole cards, compute, and rules."""
+    """For the real nodes or for the fake ones: memory on one GPU or two, whole GPUs, compute, and rules."""
     if rng.random() < REAL_PART:
-        made = pod(name, memory=rng.randint(1, 26)) if rng.random() < 0.9 else pod(name, cards=rng.randint(1, 3))
+        made = pod(name, memory=rng.randint(1, 26)) if rng.random() < 0.9 else pod(name, gpus=rng.randint(1, 3))
         nobody = [{"key": FAKE_NODE, "operator": "DoesNotExist"}]
         required = {"nodeSelectorTerms": [{"matchExpressions": nobody}]}
         made["spec"]["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
@@ -94,14 +94,14 @@ def random_pod(rng: random.Random, name: str) -> Json:
                 {"gpushare.request/models": "A100"},
                 {"gpushare.request/models-refused": "T4"},
                 {"gpushare.request/not-with": "app=a"},
-                {"gpushare.request/cards": "GPU-fake-a-1,GPU-fake-d-0"},
+                {"gpushare.request/gpus": "GPU-fake-a-1,GPU-fake-d-0"},
                 {"gpushare.request/placement": "spread"},
             )
         )
     if kind < 0.15:
-        return fake_pod(name, cards=rng.randint(1, 5), labels=labels, annotations=rules)
+        return fake_pod(name, gpus=rng.randint(1, 5), labels=labels, annotations=rules)
     if kind < 0.3:
-        return fake_pod(name, memory=2 * rng.randint(1, 30), labels={**labels, CARDS: "2"}, annotations=rules)
+        return fake_pod(name, memory=2 * rng.randint(1, 30), labels={**labels, GPUS: "2"}, annotations=rules)
     if kind < 0.4:
         return fake_pod(name, memory=rng.randint(1, 20), core=5 * rng.randint(1, 20), labels=labels)
     return fake_pod(name, memory=size, labels=labels, annotations=rules)
@@ -116,7 +116,7 @@ def lacks_in_total(cluster: Cluster, node: str, wanted: Json) -> bool:
     held = [one for one in cluster.pods() if one["spec"].get("nodeName") == node]
     has = cluster.node(node)["status"]["allocatable"]
     return any(
-        int(has.get(r, 0)) < requested(wanted, r) + sum(requested(one, r) for one in held) for r in (MEMORY, CARDS) if requested(wanted, r)
+        int(has.get(r, 0)) < requested(wanted, r) + sum(requested(one, r) for one in held) for r in (MEMORY, GPUS) if requested(wanted, r)
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from e2e import checks
 from e2e.api import Json
-from e2e.cluster import CARDS, CONTROL_PLANE, MEMORY, REPOSITORY, Cluster, annotations_of
+from e2e.cluster import CONTROL_PLANE, GPUS, MEMORY, REPOSITORY, Cluster, annotations_of
 from e2e.manifests import pod
 from e2e.samples import NVIDIA_SMI, SHARING, TOO_LARGE
 
@@ -62,25 +62,25 @@ def created(cluster: Cluster, manifest: Json, *, running: bool = True) -> Iterat
 
 
 @pytest.mark.parametrize("named", ["all", "another"])
-def test_the_environment_of_a_pod_selects_no_card(samples: Cluster, named: str) -> None:
+def test_the_environment_of_a_pod_selects_no_gpu(samples: Cluster, named: str) -> None:
     """What anybody may write into a pod, or an image presets: the lab's nodes have the strategy volume-mounts."""
-    cards = samples.cards("gpu2")[1].uuid if named == "another" else named
-    with created(samples, pod("other-card", memory=1, node="gpu2", environment={"NVIDIA_VISIBLE_DEVICES": cards})) as name:
+    gpus = samples.gpus("gpu2")[1].uuid if named == "another" else named
+    with created(samples, pod("other-gpu", memory=1, node="gpu2", environment={"NVIDIA_VISIBLE_DEVICES": gpus})) as name:
         assert checks.check_devices(samples, [samples.pod(name)]) == []
-    with created(samples, pod("greedy", node="gpu2", environment={"NVIDIA_VISIBLE_DEVICES": cards})) as name:
-        assert checks.check_no_card(samples, [samples.pod(name)]) == []
+    with created(samples, pod("greedy", node="gpu2", environment={"NVIDIA_VISIBLE_DEVICES": gpus})) as name:
+        assert checks.check_no_gpu(samples, [samples.pod(name)]) == []
 
 
-def test_devices_of_another_card(samples: Cluster) -> None:
-    other = samples.cards("gpu2")[1].uuid
-    with created(samples, pod("other-card", memory=1, node="gpu2", mounted=[other])) as name:
+def test_devices_of_another_gpu(samples: Cluster) -> None:
+    other = samples.gpus("gpu2")[1].uuid
+    with created(samples, pod("other-gpu", memory=1, node="gpu2", mounted=[other])) as name:
         problems = checks.check_devices(samples, [samples.pod(name)])
-    assert problems == ["other-card/main on gpu2: has ['nvidia0', 'nvidia1'] in /dev, its annotated cards [0] are ['nvidia0']"]
+    assert problems == ["other-gpu/main on gpu2: has ['nvidia0', 'nvidia1'] in /dev, its annotated GPUs [0] are ['nvidia0']"]
 
 
-def test_a_card_without_asking(samples: Cluster) -> None:
-    with created(samples, pod("greedy", node="gpu2", mounted=[samples.cards("gpu2")[1].uuid])) as name:
-        problems = checks.check_no_card(samples, [samples.pod(name)])
+def test_a_gpu_without_asking(samples: Cluster) -> None:
+    with created(samples, pod("greedy", node="gpu2", mounted=[samples.gpus("gpu2")[1].uuid])) as name:
+        problems = checks.check_no_gpu(samples, [samples.pod(name)])
     assert len(problems) == 1
     assert "greedy/main on gpu2 has" in problems[0]
     assert "nvidia1" in problems[0]
@@ -90,13 +90,13 @@ def test_nothing_to_look_at(samples: Cluster) -> None:
     waiting = [samples.pod(TOO_LARGE)]
     assert checks.check_devices(samples, waiting) == ["too-large does not run", "there is no container to look at"]
     assert checks.check_environment(samples, waiting) == ["too-large does not run", "there is no container to look at"]
-    assert checks.check_no_card(samples, waiting) == ["there is no container to look at"]
+    assert checks.check_no_gpu(samples, waiting) == ["there is no container to look at"]
 
 
-def test_annotations_that_name_another_card(samples: Cluster) -> None:
+def test_annotations_that_name_another_gpu(samples: Cluster) -> None:
     moved = [pretended(samples.pod("share-1"), {"ALIYUN_COM_GPU_MEM_IDX": "1", ALLOCATION: '{"0":{"1":6}}'})]
     devices, environment = checks.check_devices(samples, moved), checks.check_environment(samples, moved)
-    assert devices == ["share-1/main on gpu1: has ['nvidia0'] in /dev, its annotated cards [1] are ['nvidia1']"]
+    assert devices == ["share-1/main on gpu1: has ['nvidia0'] in /dev, its annotated GPUs [1] are ['nvidia1']"]
     assert environment == ["share-1/main on gpu1: PID 1 has ALIYUN_COM_GPU_MEM_IDX=0, expected 1"]
 
 
@@ -107,7 +107,7 @@ def test_annotations_with_other_numbers(samples: Cluster) -> None:
         "share-1/main on gpu1: PID 1 has ALIYUN_COM_GPU_MEM_DEV=16, expected 17",
         "share-1/main on gpu1: PID 1 has ALIYUN_COM_GPU_MEM_POD=6, expected 7",
     ]
-    assert checks.check_totals(samples, pods) == ["card 0 of gpu1 has 16 units, pods hold 106"]
+    assert checks.check_totals(samples, pods) == ["GPU 0 of gpu1 has 16 units, pods hold 106"]
 
 
 def test_annotations_that_an_administrator_overwrites_are_corrected(samples: Cluster) -> None:
@@ -115,22 +115,22 @@ def test_annotations_that_an_administrator_overwrites_are_corrected(samples: Clu
     right = {name: annotations_of(samples.pod("share-1"))[name] for name in wrong}
     samples.annotate(f"{PODS}/share-1", wrong)
     samples.until(
-        "the card that it has is annotated", lambda: right.items() <= annotations_of(samples.pod("share-1")).items(), 30, "share-1"
+        "the GPU that it has is annotated", lambda: right.items() <= annotations_of(samples.pod("share-1")).items(), 30, "share-1"
     )
     samples.until("an event says so", lambda: any(event["reason"] == "GPUShareCorrected" for event in samples.events("share-1")), 30)
 
 
-def test_the_log_of_another_card(samples: Cluster) -> None:
+def test_the_log_of_another_gpu(samples: Cluster) -> None:
     other = pretended(samples.pod(NVIDIA_SMI), {"ALIYUN_COM_GPU_MEM_IDX": "1", ALLOCATION: '{"0":{"1":2}}'})
-    first, second = (card.uuid for card in samples.cards("gpu1"))
-    assert checks.check_log_lists_its_card(samples, other) == [f"the log lists ['{first}'], the annotation means ['{second}']"]
+    first, second = (gpu.uuid for gpu in samples.gpus("gpu1"))
+    assert checks.check_log_lists_its_gpu(samples, other) == [f"the log lists ['{first}'], the annotation means ['{second}']"]
 
 
-def test_another_number_of_pods_on_a_card(samples: Cluster) -> None:
+def test_another_number_of_pods_on_a_gpu(samples: Cluster) -> None:
     as_it_is = {("gpu1", 0): 3, ("gpu1", 1): 1}
-    assert checks.check_pods_per_card(samples, as_it_is) == []
+    assert checks.check_pods_per_gpu(samples, as_it_is) == []
     with created(samples, pod("one-more", memory=1)):
-        assert len(checks.check_pods_per_card(samples, as_it_is)) == 1
+        assert len(checks.check_pods_per_gpu(samples, as_it_is)) == 1
 
 
 def test_a_pod_that_is_not_rejected_or_for_another_reason(samples: Cluster) -> None:
@@ -157,9 +157,9 @@ def test_a_pod_that_does_not_run(samples: Cluster) -> None:
     assert problem.startswith("too-large does not run after 1 s: Pending, 0/3 nodes are available")
 
 
-def test_a_card_that_is_not_whole(samples: Cluster) -> None:
-    assert checks.check_whole_card(samples, samples.pod("share-1")) == [
-        "card 0 of gpu1 is whole for share-1, and another pod holds memory of it"
+def test_a_gpu_that_is_not_whole(samples: Cluster) -> None:
+    assert checks.check_whole_gpu(samples, samples.pod("share-1")) == [
+        "GPU 0 of gpu1 is whole for share-1, and another pod holds memory of it"
     ]
 
 
@@ -173,15 +173,15 @@ def test_another_inspect_than_the_readme_has(samples: Cluster) -> None:
 
 
 def test_a_device_plugin_that_does_not_run(samples: Cluster) -> None:
-    cards = '{"v":1,"unit":"GiB","cards":[]}'
+    gpus = '{"v":1,"unit":"GiB","gpus":[]}'
     with stopped(samples, "gpu2", PLUGIN):
         problems, seconds = checks.check_registers_again(samples, "gpu2")
-        assert problems == [f"gpu2: {resource} is not registered again 5 s after kubelet's start" for resource in (MEMORY, CARDS)]
+        assert problems == [f"gpu2: {resource} is not registered again 5 s after kubelet's start" for resource in (MEMORY, GPUS)]
         assert seconds == {}
         samples.until("kubelet offers no units", lambda: checks.check_registered(samples, "gpu2"), 30)
-        with annotated(samples, "/api/v1/nodes/gpu2", {"gpushare/cards": cards}):
+        with annotated(samples, "/api/v1/nodes/gpu2", {"gpushare/gpus": gpus}):
             (problem,) = checks.check_inventory(samples, "gpu2")
-            assert problem.startswith("gpu2: gpushare/cards says [], the driver [(0, 'GPU-")
+            assert problem.startswith("gpu2: gpushare/gpus says [], the driver [(0, 'GPU-")
         assert checks.check_follows(samples, "gpu2", seconds=1) != []
     assert checks.check_follows(samples, "gpu2") == []
 

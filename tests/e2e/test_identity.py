@@ -138,7 +138,7 @@ def test_what_does_not_renew_itself_is_repaired_by_the_next_run(cluster: Cluster
     assert cluster.on("gpu2", "systemctl", "show", "-p", "MainPID", "gpushare-device-plugin") == plugins
     assert checks.check_changes_nothing(cluster) == []
     annotations = annotations_of(cluster.node("gpu2"))
-    assert "gpushare/cards" in annotations
+    assert "gpushare/gpus" in annotations
 
 
 def test_without_a_good_token_the_api_server_rejects(cluster: Cluster) -> None:

@@ -53,7 +53,7 @@ def test_hosts_and_groups_have_other_names_than_the_nodes(cluster: Cluster, tmp_
 
 @pytest.fixture
 def three(cluster: Cluster) -> Iterator[Cluster]:
-    """A node more, with one card, joined to the cluster and not installed yet."""
+    """A node more, with one GPU, joined to the cluster and not installed yet."""
     cluster.clear()
     cluster.lab("up", "--gpu-nodes", "3", seconds=300)
     try:
@@ -76,7 +76,7 @@ def test_a_new_node_joins_by_limit(three: Cluster) -> None:
 def test_mistakes_stop_the_run_before_anything_is_changed(cluster: Cluster, tmp_path: Path) -> None:
     own = inventory(cluster)
     gpu_nodes = own["children"]["gpu_nodes"]["hosts"]
-    # It has no card; nobody listens on that port; an impossible value for one host, an unknown name for all.
+    # It has no GPU; nobody listens on that port; an impossible value for one host, an unknown name for all.
     gpu_nodes |= {"cp1": None, "gone": {**gpu_nodes["gpu1"], "ansible_port": 1}}
     gpu_nodes["gpu2"]["gpushare_start_timeout"] = 0
     own["vars"]["gpushare_memory_units"] = "GiB"
@@ -84,7 +84,7 @@ def test_mistakes_stop_the_run_before_anything_is_changed(cluster: Cluster, tmp_
         cluster.playbook(inventory=written(tmp_path, own))
     said = str(rejected.value)
     for words in (
-        r"cp1: cards: found .*nvidia-smi",
+        r"cp1: GPUs: found .*nvidia-smi",
         r"gone: unreachable: found no connection",
         r"gpu2: variables: found gpushare_start_timeout: 0",
         r"gpu1: variables: found the variable gpushare_memory_units, .* did you mean gpushare_memory_unit\?",

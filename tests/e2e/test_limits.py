@@ -16,7 +16,7 @@ from e2e.api import Json
 from e2e.cluster import MEMORY, Cluster, CommandError, annotations_of
 from e2e.manifests import pod
 from e2e.running import NODE
-from e2e.test_card_health import PLUGIN, card
+from e2e.test_gpu_health import PLUGIN, gpu
 
 LIMITS = "/dev/shm/gpushare-lab.limits"
 GIB = 1024**3
@@ -30,7 +30,7 @@ def strict(name: str, units: int) -> Json:
 
 
 def published(cluster: Cluster, node: str) -> str:
-    found: str = json.loads(annotations_of(cluster.node(node))["gpushare/cards"]).get("isolation", "")
+    found: str = json.loads(annotations_of(cluster.node(node))["gpushare/gpus"]).get("isolation", "")
     return found
 
 
@@ -43,12 +43,12 @@ def main_pid(cluster: Cluster) -> str:
 @pytest.fixture
 def limiting(empty: Cluster) -> Iterator[Cluster]:
     """The node's driver limits memory; the other's does not."""
-    card(empty, "limits", "any-hierarchy")
+    gpu(empty, "limits", "any-hierarchy")
     empty.on(NODE, "systemctl", "restart", PLUGIN)
     empty.until("the node publishes that it limits pods", lambda: published(empty, NODE) == "driver", 300)
     yield empty
     empty.clear()
-    card(empty, "limits", "off")
+    gpu(empty, "limits", "off")
     empty.on(NODE, "rm", "-f", LIMITS)
     empty.on(NODE, "systemctl", "restart", PLUGIN)
     empty.until("the node publishes that it limits nothing", lambda: published(empty, NODE) == "watch", 300)
@@ -70,7 +70,7 @@ def processes(cluster: Cluster, group: str) -> list[int]:
 
 
 class Memory:
-    """What processes of the node have allocated on its simulated cards, which do not see that a process ends."""
+    """What processes of the node have allocated on its simulated GPUs, which do not see that a process ends."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -79,7 +79,7 @@ class Memory:
     def allocate(self, index: int, pid: int, mib: int) -> str:
         """A process asks the driver for memory; "" if it gets it, else what it is told."""
         try:
-            card(self._cluster, "allocate", index, pid, mib)
+            gpu(self._cluster, "allocate", index, pid, mib)
         except CommandError as error:
             return str(error)
         self._holders.add((index, pid))
@@ -87,7 +87,7 @@ class Memory:
 
     def free(self) -> None:
         for index, pid in sorted(self._holders):
-            card(self._cluster, "process", index, pid, 0, "allocate")
+            gpu(self._cluster, "process", index, pid, 0, "allocate")
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_each_pod_has_its_units_and_no_more(limiting: Cluster, memory: Memory) -
     one = processes(limiting, known[uid_of(four)][0])[0]
     two = processes(limiting, known[uid_of(pair)][0])
     assert len(two) >= 2
-    assert index_of(limiting, "four") == index_of(limiting, "pair"), "they share a card"
+    assert index_of(limiting, "four") == index_of(limiting, "pair"), "they share a GPU"
     index = index_of(limiting, "four")
     assert memory.allocate(index, one, 4096) == ""
     assert "CUDA_ERROR_OUT_OF_MEMORY" in memory.allocate(index, one, 1)
@@ -153,7 +153,7 @@ def test_limits_outlive_the_plugin_and_end_with_their_pod(limiting: Cluster) -> 
 
 
 def test_a_pod_whose_limit_cannot_be_set_does_not_start_and_says_why(limiting: Cluster) -> None:
-    card(limiting, "limits", "dmem")
+    gpu(limiting, "limits", "dmem")
     limiting.create(strict("waits", 4))
 
     def told() -> bool:
@@ -161,7 +161,7 @@ def test_a_pod_whose_limit_cannot_be_set_does_not_start_and_says_why(limiting: C
         return any("memory limit of pod default/waits could not be set" in json.dumps(state["state"]) for state in states)
 
     limiting.until("the pod's status says why it does not start", told, 120)
-    card(limiting, "limits", "any-hierarchy")
+    gpu(limiting, "limits", "any-hierarchy")
     limiting.until_running("waits", seconds=300)
     assert [most // GIB for _, most in limits(limiting).values()] == [4]
 

@@ -18,7 +18,7 @@ import yaml
 from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster, allocation
 from e2e.manifests import pod
 from e2e.running import NODE
-from e2e.test_card_health import card
+from e2e.test_gpu_health import gpu
 from e2e.test_overuse import uses
 from monitoring import dashboard
 from monitoring.prometheus import PLUGIN, RULES, Prometheus, rules_that_fire_at_once, serving
@@ -37,7 +37,7 @@ def monitored(cluster: Cluster) -> Iterator[Cluster]:
     cluster.clear()
     cluster.playbook("-e", json.dumps(METRICS))
     yield cluster
-    card(cluster, "driver", "ok")
+    gpu(cluster, "driver", "ok")
     cluster.clear()
     cluster.playbook()
 
@@ -82,7 +82,7 @@ def test_alerts_and_dashboard_on_a_real_cluster(monitored: Cluster, tmp_path: Pa
             await in_thread(monitored.until_running, "some")
             ((index),) = allocation(monitored.pod("some"))
             uses(monitored, used, "some", 2048)
-            card(monitored, "xid", index, 31)
+            gpu(monitored, "xid", index, 31)
             await exactly(server)
 
             missing: dict[str, str] = {}
@@ -101,22 +101,22 @@ def test_alerts_and_dashboard_on_a_real_cluster(monitored: Cluster, tmp_path: Pa
             await exactly(server, "GPUShareMemoryExceeded")
             monitored.delete("some")
             for on, pid in used:
-                card(monitored, "process", on, pid, 0, "trainer")
+                gpu(monitored, "process", on, pid, 0, "trainer")
             await exactly(server)
 
-            # So much of each card that 7 units are left on it, the largest card of a node first.
+            # So much of each GPU that 7 units are left on it, the largest GPU of a node first.
             for node in GPU_NODES:
-                for number, card_ in enumerate(sorted((one.mib // 1024 for one in monitored.cards(node)), reverse=True)):
-                    monitored.create(pod(f"large-{node}-{number}", memory=card_ - 7, node=node))
+                for number, gpu_ in enumerate(sorted((one.mib // 1024 for one in monitored.gpus(node)), reverse=True)):
+                    monitored.create(pod(f"large-{node}-{number}", memory=gpu_ - 7, node=node))
                     await in_thread(monitored.until_running, f"large-{node}-{number}")
             monitored.create(pod("waits", memory=10))
             await exactly(server, "GPUShareMemoryFragmented")
             monitored.clear()
             await exactly(server)
 
-            card(monitored, "lost", index)
-            await exactly(server, "GPUShareCardUnhealthy", "GPUShareDevicePluginDegraded")
-            card(monitored, "back", index)
+            gpu(monitored, "lost", index)
+            await exactly(server, "GPUShareGPUUnhealthy", "GPUShareDevicePluginDegraded")
+            gpu(monitored, "back", index)
             await exactly(server)
 
             monitored.stop(CONTROL_PLANE, "gpushare-extender")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The isolation mps on real kubelets: NVIDIA's own control daemon under systemd for each card, and what pods get of it.
+"""The isolation mps on real kubelets: NVIDIA's own control daemon under systemd for each GPU, and what pods get of it.
 
-The cards are simulated, so no server and no client runs: what the daemon does for them is not shown here.
+The GPUs are simulated, so no server and no client runs: what the daemon does for them is not shown here.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ FOLDER = "/run/gpushare-mps"
 INJECTED = "/dev/shm/cuda_injection_path_shm"
 
 
-def cards_of(cluster: Cluster, node: str) -> Json:
-    found: Json = json.loads(annotations_of(cluster.node(node))["gpushare/cards"])
+def gpus_of(cluster: Cluster, node: str) -> Json:
+    found: Json = json.loads(annotations_of(cluster.node(node))["gpushare/gpus"])
     return found
 
 
 def usable(cluster: Cluster, node: str) -> list[bool]:
-    return [card["health"] == "ok" for card in cards_of(cluster, node)["cards"]]
+    return [gpu["health"] == "ok" for gpu in gpus_of(cluster, node)["gpus"]]
 
 
 def services(cluster: Cluster, node: str) -> list[str]:
@@ -57,7 +57,7 @@ def mps(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def default_limit(cluster: Cluster, uuid: str) -> str:
-    """What NVIDIA's control daemon of the card answers."""
+    """What NVIDIA's control daemon of the GPU answers."""
     ask = f"echo get_default_device_pinned_mem_limit 0 | CUDA_MPS_PIPE_DIRECTORY=/run/gpushare-mps/{uuid}/pipe nvidia-cuda-mps-control"
     return cluster.on(NODE, "sh", "-c", ask).strip()
 
@@ -68,9 +68,9 @@ def sharing(name: str, memory: int, core: int) -> Json:
     return made
 
 
-def test_each_card_has_a_daemon_and_the_next_run_changes_nothing(mps: Cluster) -> None:
-    found = cards_of(mps, NODE)
-    assert services(mps, NODE) == [f"gpushare-mps-{uuid}.service" for uuid in sorted(card["uuid"] for card in found["cards"])]
+def test_each_gpu_has_a_daemon_and_the_next_run_changes_nothing(mps: Cluster) -> None:
+    found = gpus_of(mps, NODE)
+    assert services(mps, NODE) == [f"gpushare-mps-{uuid}.service" for uuid in sorted(gpu["uuid"] for gpu in found["gpus"])]
     assert modes(mps, NODE) == {"Exclusive_Process"}
     assert (found["isolation"], found["core"], found["clients"]) == ("mps", 100, 48)
     assert all(usable(mps, NODE))
@@ -79,37 +79,37 @@ def test_each_card_has_a_daemon_and_the_next_run_changes_nothing(mps: Cluster) -
     assert all("changed=0" in line for line in recap), recap
 
 
-def test_a_pod_gets_its_own_limits_and_the_socket_of_its_cards_daemon(mps: Cluster) -> None:
+def test_a_pod_gets_its_own_limits_and_the_socket_of_its_gpus_daemon(mps: Cluster) -> None:
     mps.create(sharing("share", 4, 30))
     mps.until_running("share")
     environment = dict(line.split("=", 1) for line in mps.kubectl("exec", "share", "--", "env").splitlines() if "=" in line)
     assert environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4096M"
     assert environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
     assert mps.kubectl("exec", "share", "--", "sh", "-c", 'test -S "$CUDA_MPS_PIPE_DIRECTORY/control" && echo there').strip() == "there"
-    # A client that unsets its limit gets no more than the largest container of the card has.
-    uuid = cards_of(mps, NODE)["cards"][next(iter(allocation(mps.pod("share"))))]["uuid"]
+    # A client that unsets its limit gets no more than the largest container of the GPU has.
+    uuid = gpus_of(mps, NODE)["gpus"][next(iter(allocation(mps.pod("share"))))]["uuid"]
     mps.until("the daemon's default is that of the container", lambda: default_limit(mps, uuid) == "4G", 30)
-    # The rest of this card's compute is not enough for the next one, whatever memory is free.
+    # The rest of this GPU's compute is not enough for the next one, whatever memory is free.
     (index,) = allocation(mps.pod("share"))
     mps.create(sharing("other", 1, 80))
     mps.until_running("other")
     assert list(allocation(mps.pod("other"))) != [index]
     mps.create(pod("larger", memory=6, node=NODE))
     mps.until_running("larger")
-    uuid = cards_of(mps, NODE)["cards"][next(iter(allocation(mps.pod("larger"))))]["uuid"]
+    uuid = gpus_of(mps, NODE)["gpus"][next(iter(allocation(mps.pod("larger"))))]["uuid"]
     assert default_limit(mps, uuid) == "6G"
     mps.create(sharing("third", 1, 75))
     assert "of compute" in mps.until_unschedulable("third")
     mps.clear()
 
 
-def test_while_a_daemon_does_not_answer_its_card_takes_no_pod(mps: Cluster) -> None:
-    first = cards_of(mps, NODE)["cards"][0]["uuid"]
+def test_while_a_daemon_does_not_answer_its_gpu_takes_no_pod(mps: Cluster) -> None:
+    first = gpus_of(mps, NODE)["gpus"][0]["uuid"]
     unit = f"gpushare-mps-{first}.service"
     mps.on(NODE, "systemctl", "stop", unit)
-    mps.until("the card is unusable", lambda: usable(mps, NODE).count(False) == 1, 60)
+    mps.until("the GPU is unusable", lambda: usable(mps, NODE).count(False) == 1, 60)
     mps.on(NODE, "systemctl", "start", unit)
-    mps.until("the card is usable again", lambda: all(usable(mps, NODE)), 60)
+    mps.until("the GPU is usable again", lambda: all(usable(mps, NODE)), 60)
     mps.on(NODE, "sh", "-c", f"kill -9 $(pgrep -f nvidia-cuda-mps-control | head -1); systemctl is-active {unit} || true")
     mps.until("systemd has started both again", lambda: len(services(mps, NODE)) == len(usable(mps, NODE)) and all(usable(mps, NODE)), 120)
 
@@ -121,8 +121,8 @@ def as_user(name: str, user: int) -> Json:
     return made
 
 
-def card_of(cluster: Cluster, name: str) -> str:
-    uuid: str = cards_of(cluster, NODE)["cards"][next(iter(allocation(cluster.pod(name))))]["uuid"]
+def gpu_of(cluster: Cluster, name: str) -> str:
+    uuid: str = gpus_of(cluster, NODE)["gpus"][next(iter(allocation(cluster.pod(name))))]["uuid"]
     return uuid
 
 
@@ -139,7 +139,7 @@ done >/dev/null 2>&1
 def test_no_container_makes_what_the_root_of_the_host_opens(mps: Cluster) -> None:
     mps.create(as_user("plants", 0))
     mps.until_running("plants")
-    uuid = card_of(mps, "plants")
+    uuid = gpu_of(mps, "plants")
     unit = f"gpushare-mps-{uuid}.service"
     # Where the service may write: as a disk would be there.
     mps.on(NODE, "sh", "-c", "printf disk > /dev/stand-in")
@@ -156,10 +156,10 @@ def test_no_container_makes_what_the_root_of_the_host_opens(mps: Cluster) -> Non
         mps.clear()
 
 
-def test_no_container_names_a_library_to_the_servers_and_to_the_others_of_its_card(mps: Cluster) -> None:
+def test_no_container_names_a_library_to_the_servers_and_to_the_others_of_its_gpu(mps: Cluster) -> None:
     mps.create(as_user("names", 0))
     mps.until_running("names")
-    uuid = card_of(mps, "names")
+    uuid = gpu_of(mps, "names")
     tries = f"""
     printf evil > /dev/shm/evil
     for way in 'rm -f' 'ln -f /dev/shm/evil' 'mv -f /dev/shm/evil' 'ln -sfn /dev/shm/evil' 'cp -f /dev/shm/evil'; do $way {INJECTED}; done
@@ -167,7 +167,7 @@ def test_no_container_names_a_library_to_the_servers_and_to_the_others_of_its_ca
     """
     assert mps.kubectl("exec", "names", "--", "sh", "-c", f"( {tries} ) 2>/dev/null") == ""
     assert mps.on(NODE, "stat", "-c", "%s %u", f"{FOLDER}/{uuid}/shm/{INJECTED.rpartition('/')[2]}").strip() == "0 0"
-    assert mps.on(NODE, "cat", f"{FOLDER}/{uuid}/shm/evil") == "evil", "it is the shared memory of the card"
+    assert mps.on(NODE, "cat", f"{FOLDER}/{uuid}/shm/evil") == "evil", "it is the shared memory of the GPU"
     pid = mps.on(NODE, "systemctl", "show", "-p", "MainPID", "--value", f"gpushare-mps-{uuid}").strip()
     assert mps.on(NODE, "nsenter", "-t", pid, "-m", "stat", "-c", "%F", INJECTED).strip() == "character special file"
     options = next(line.split()[3].split(",") for line in mps.on(NODE, "cat", "/proc/mounts").splitlines() if f"{uuid}/shm" in line)
@@ -183,10 +183,10 @@ def test_no_container_names_a_library_to_the_servers_and_to_the_others_of_its_ca
     ],
     ids=["bytes", "files"],
 )
-def test_a_container_fills_its_cards_shared_memory_only_and_for_as_long_as_the_card_has_pods(mps: Cluster, fill: str) -> None:
+def test_a_container_fills_its_gpus_shared_memory_only_and_for_as_long_as_the_gpu_has_pods(mps: Cluster, fill: str) -> None:
     mps.create(as_user("fills", 65534))
     mps.until_running("fills")
-    uuid = card_of(mps, "fills")
+    uuid = gpu_of(mps, "fills")
     with pytest.raises(CommandError, match="No space left on device"):
         mps.kubectl("exec", "fills", "--", "sh", "-c", fill)
     free = mps.on(NODE, "sh", "-c", "echo x > /run/test-mps && cat /run/test-mps; rm -f /run/test-mps")
@@ -201,8 +201,8 @@ def test_a_container_fills_its_cards_shared_memory_only_and_for_as_long_as_the_c
     mps.until("the shared memory is empty", lambda: mps.on(NODE, "ls", "-A", f"{FOLDER}/{uuid}/shm").split() == left, 60)
 
 
-def test_a_service_has_its_cards_and_its_folders_alone(mps: Cluster) -> None:
-    uuid = cards_of(mps, NODE)["cards"][0]["uuid"]
+def test_a_service_has_its_gpus_and_its_folders_alone(mps: Cluster) -> None:
+    uuid = gpus_of(mps, NODE)["gpus"][0]["uuid"]
     pid = mps.on(NODE, "systemctl", "show", "-p", "MainPID", "--value", f"gpushare-mps-{uuid}").strip()
     own = (f"{FOLDER}/x", "/var/lib/gpushare-mps/x")
     # The last three give the host to who is root.
@@ -232,12 +232,12 @@ def test_a_driver_that_is_loaded_after_the_service_is_let_in_by_a_restart(mps: C
     """systemd has the numbers of devices from the time of its start: a number that no driver of NVIDIA's has stands for the new one."""
     mps.on(NODE, "mknod", "/dev/nvidia-uvm", "c", "10", "229")
     try:
-        mps.until("the cards are unusable", lambda: not any(usable(mps, NODE)), 120)
+        mps.until("the GPUs are unusable", lambda: not any(usable(mps, NODE)), 120)
         said = mps.on(NODE, "journalctl", "-u", "gpushare-mps-*", "-n", "50", "--no-pager", "-o", "cat")
         assert "found /dev/nvidia-uvm, which this service may not open" in said
     finally:
         mps.on(NODE, "rm", "-f", "/dev/nvidia-uvm")
-    mps.until("the cards are usable", lambda: all(usable(mps, NODE)), 120)
+    mps.until("the GPUs are usable", lambda: all(usable(mps, NODE)), 120)
 
 
 def test_mps_is_not_left_under_pods(mps: Cluster) -> None:
@@ -245,7 +245,7 @@ def test_mps_is_not_left_under_pods(mps: Cluster) -> None:
     mps.until_running("stays")
     with pytest.raises(CommandError, match="drain the node and run again, or keep gpushare_isolation"):
         mps.playbook()
-    assert cards_of(mps, NODE)["isolation"] == "mps"
+    assert gpus_of(mps, NODE)["isolation"] == "mps"
     assert len(services(mps, NODE)) == len(usable(mps, NODE))
     assert mps.pod("stays")["status"]["phase"] == "Running"
     mps.clear()

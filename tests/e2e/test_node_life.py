@@ -16,9 +16,9 @@ import pytest
 
 from e2e.api import ApiError, Json
 from e2e.checks import check_devices, check_environment, check_follows, check_registers_again, check_runs, check_totals
-from e2e.cluster import CARDS, CONTROL_PLANE, MEMORY, Cluster, CommandError, allocation, is_running
+from e2e.cluster import CONTROL_PLANE, GPUS, MEMORY, Cluster, CommandError, allocation, is_running
 from e2e.manifests import pod
-from e2e.running import NODE, PEOPLE, SPEC, NodeState, Say, Seen, check_untouched, ensure_people, node_state, on_two_cards
+from e2e.running import NODE, PEOPLE, SPEC, NodeState, Say, Seen, check_untouched, ensure_people, node_state, on_two_gpus
 
 PLUGIN = "gpushare-device-plugin"
 CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
@@ -29,28 +29,28 @@ OUTAGE_SECONDS = 60.0 if FULL else 20.0
 
 
 @pytest.fixture(scope="module")
-def three_cards(cluster: Cluster) -> Iterator[Cluster]:
-    """The node to disturb has three cards."""
+def three_gpus(cluster: Cluster) -> Iterator[Cluster]:
+    """The node to disturb has three GPUs."""
     cluster.clear()
-    cluster.lab("gpu", NODE, "--cards", SPEC)
+    cluster.lab("gpu", NODE, "--gpus", SPEC)
     try:
         assert check_follows(cluster, NODE) == []
         yield cluster
     finally:
         cluster.clear()
-        cluster.lab("gpu", NODE, "--cards", "2x16")
+        cluster.lab("gpu", NODE, "--gpus", "2x16")
         assert check_follows(cluster, NODE) == []
 
 
 @pytest.fixture
-def people(three_cards: Cluster) -> Cluster:
+def people(three_gpus: Cluster) -> Cluster:
     """The cluster with pods of every kind that run on that node, and none else."""
-    ensure_people(three_cards)
-    return three_cards
+    ensure_people(three_gpus)
+    return three_gpus
 
 
 def proven(cluster: Cluster, *names: str) -> list[str]:
-    """What is wrong with these pods: they run, have exactly their annotated cards and say so; and no card is over-booked."""
+    """What is wrong with these pods: they run, have exactly their annotated GPUs and say so; and no GPU is over-booked."""
     problems = [problem for name in names for problem in check_runs(cluster, name, seconds=60)]
     cluster.until(f"the annotations of {names} are true", lambda: not check_devices(cluster, map(cluster.pod, names)), 20, *names)
     pods = [cluster.pod(name) for name in names]
@@ -60,12 +60,12 @@ def proven(cluster: Cluster, *names: str) -> list[str]:
 def new_ones_are_right(cluster: Cluster) -> None:
     """New pods get what they ask for, and what runs keeps what it has even from a pod that no scheduler has placed."""
     cluster.create(pod("new", memory=5, node=NODE))
-    cluster.create(on_two_cards("new-two", 4))
+    cluster.create(on_two_gpus("new-two", 4))
     assert proven(cluster, "new", "new-two") == []
     greedy = pod("greedy", memory=16)
     greedy["spec"]["nodeName"] = NODE
     cluster.create(greedy)
-    rejected = cluster.until("kubelet rejects a pod for which no card is free", lambda: failed(cluster, "greedy"), 30, "greedy")
+    rejected = cluster.until("kubelet rejects a pod for which no GPU is free", lambda: failed(cluster, "greedy"), 30, "greedy")
     assert f"{MEMORY}: asked for 16 units" in rejected, rejected
     assert "delete the pod so that the scheduler places it again" in rejected
     cluster.delete("new", "new-two", "greedy")
@@ -84,7 +84,7 @@ def seconds_until(cluster: Cluster, what: str, probe: Callable[[], object], limi
 
 def offered(cluster: Cluster) -> bool:
     allocatable = cluster.node(NODE)["status"]["allocatable"]
-    return (allocatable.get(MEMORY), allocatable.get(CARDS)) == (str(UNITS), "3")
+    return (allocatable.get(MEMORY), allocatable.get(GPUS)) == (str(UNITS), "3")
 
 
 # kubelet and the device plugin.
@@ -148,7 +148,7 @@ def answers(cluster: Cluster) -> bool:
 
 
 def test_the_api_server_is_away(people: Cluster, say: Say) -> None:
-    """Pods that are bound already start without it, a container that ends starts again with its card, the plugin itself restarts."""
+    """Pods that are bound already start without it, a container that ends starts again with its GPU, the plugin itself restarts."""
     people.create(pod("restarts", memory=1, node=NODE))
     people.until_running("restarts")
     bound = ("bound-2", "bound-3")
@@ -240,7 +240,7 @@ def test_kubelet_cannot_read_its_checkpoint(people: Cluster, say: Say, change: s
     assert re.search("[Ff]ail(ed|ing) to read .*checkpoint", said), said
     assert check_untouched(before, node_state(people)) == []
     new_ones_are_right(people)
-    # A container of a pod that kubelet has forgotten ends: it starts again, with the same card.
+    # A container of a pod that kubelet has forgotten ends: it starts again, with the same GPU.
     one = before.containers["one/main"]
     people.on(NODE, "kill", "-9", str(one.pid))
     people.until("it starts again", lambda: node_state(people).containers.get("one/main", one).id != one.id, 60, "one")
@@ -277,42 +277,42 @@ def kubelet_process(cluster: Cluster) -> str:
 
 
 @pytest.mark.timeout(60 + LOSSES * 400)
-def test_all_containers_end_at_once_after_a_lost_checkpoint(three_cards: Cluster, say: Say) -> None:
+def test_all_containers_end_at_once_after_a_lost_checkpoint(three_gpus: Cluster, say: Say) -> None:
     """kubelet asks for all of them at once and does not lock what it shares between them; others read what it has, and resize a pod."""
     names = [f"many-{number}" for number in range(MANY)]
-    three_cards.on(NODE, "systemd-run", "--unit=reads-podresources", "/opt/gpushare/current/bin/python", "-c", READ)
+    three_gpus.on(NODE, "systemd-run", "--unit=reads-podresources", "/opt/gpushare/current/bin/python", "-c", READ)
     try:
         for _ in range(LOSSES):
-            three_cards.clear()
+            three_gpus.clear()
             for name in names:
                 one = pod(name, memory=2, node=NODE)
                 one["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "100m"
-                three_cards.create(one)
-            three_cards.until_running(*names, seconds=120)
-            assert proven(three_cards, *names) == []
-            before = node_state(three_cards)
-            three_cards.on(NODE, "sh", "-c", f"systemctl stop kubelet; {LOST}; systemctl start kubelet")
+                three_gpus.create(one)
+            three_gpus.until_running(*names, seconds=120)
+            assert proven(three_gpus, *names) == []
+            before = node_state(three_gpus)
+            three_gpus.on(NODE, "sh", "-c", f"systemctl stop kubelet; {LOST}; systemctl start kubelet")
             started = time.monotonic()
-            three_cards.until("kubelet offers all units", lambda: offered(three_cards), 60)
+            three_gpus.until("kubelet offers all units", lambda: offered(three_gpus), 60)
             time.sleep(max(0.0, started + SETTLED - time.monotonic()))
-            process = kubelet_process(three_cards)
+            process = kubelet_process(three_gpus)
             resized = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"cpu": "200m"}, "requests": {"cpu": "200m"}}}]}}
-            three_cards.kubectl("patch", "pod", names[0], "--subresource", "resize", "--patch", json.dumps(resized))
+            three_gpus.kubectl("patch", "pod", names[0], "--subresource", "resize", "--patch", json.dumps(resized))
             mains = {name: before.containers[f"{name}/main"] for name in names}
-            three_cards.on(NODE, "kill", "-9", *(str(seen.pid) for seen in mains.values()))
+            three_gpus.on(NODE, "kill", "-9", *(str(seen.pid) for seen in mains.values()))
             ended = time.monotonic()
 
             def again() -> bool:
-                now = node_state(three_cards).containers
+                now = node_state(three_gpus).containers
                 return all(f"{name}/main" in now and now[f"{name}/main"].id != seen.id for name, seen in mains.items())  # noqa: B023
 
-            three_cards.until("all containers run again", again, STARTS_AGAIN, *names)
+            three_gpus.until("all containers run again", again, STARTS_AGAIN, *names)
             say("all of 16 containers run again after a lost checkpoint", time.monotonic() - ended)
-            assert kubelet_process(three_cards) == process
-            assert proven(three_cards, *names) == []
+            assert kubelet_process(three_gpus) == process
+            assert proven(three_gpus, *names) == []
     finally:
-        three_cards.on(NODE, "systemctl", "stop", "reads-podresources")
-        three_cards.clear()
+        three_gpus.on(NODE, "systemctl", "stop", "reads-podresources")
+        three_gpus.clear()
 
 
 def test_the_plugin_cannot_read_what_it_wrote(people: Cluster) -> None:
@@ -352,7 +352,7 @@ def test_the_node_restarts(people: Cluster, say: Say, capsys: pytest.CaptureFixt
         return [p for p in people.pods() if p["metadata"].get("labels", {}).get("app") == "kept" and runs_since(p, since)]
 
     people.until("the Deployment runs", lambda: len(kept()) == 2, 60)
-    cards = {name: allocation(people.pod(name)) for name in PEOPLE}
+    gpus = {name: allocation(people.pod(name)) for name in PEOPLE}
     with suppress(CommandError):
         # The command ends with the node.
         people.on(NODE, "systemctl", "reboot", "--force", "--force")
@@ -373,7 +373,7 @@ def test_the_node_restarts(people: Cluster, say: Say, capsys: pytest.CaptureFixt
     with capsys.disabled():
         print(f"\nof {len(pods)} bare pods {len(pods) - len(lost)} run again, {len(lost)} failed {lost}", end="", flush=True)
     assert all(re.search("unregistered device|no healthy devices", message) for message in lost.values()), lost
-    assert {name: allocation(pods[name]) for name in pods if name not in lost} == {n: c for n, c in cards.items() if n not in lost}
+    assert {name: allocation(pods[name]) for name in pods if name not in lost} == {n: c for n, c in gpus.items() if n not in lost}
     assert proven(people, *(name for name in pods if name not in lost), *(p["metadata"]["name"] for p in kept())) == []
     people.api.delete("/apis/apps/v1/namespaces/default/deployments/kept", propagationPolicy="Foreground")
     people.until("the Deployment's pods are gone", lambda: not kept(), 60)
@@ -395,23 +395,23 @@ def on(cluster: Cluster) -> bool:
     return True
 
 
-def test_a_folder_of_kubelet_that_is_made_anew_is_served_again(three_cards: Cluster) -> None:
+def test_a_folder_of_kubelet_that_is_made_anew_is_served_again(three_gpus: Cluster) -> None:
     """As by `kubeadm reset` and `join`. Only the folder that was there at its start is writable for the plugin."""
-    three_cards.clear()
+    three_gpus.clear()
     since = next_second()
     folder = "/var/lib/kubelet/device-plugins"
-    three_cards.on(NODE, "sh", "-ec", f"systemctl stop kubelet; rm -r {folder}; systemctl start kubelet")
+    three_gpus.on(NODE, "sh", "-ec", f"systemctl stop kubelet; rm -r {folder}; systemctl start kubelet")
 
     def again() -> bool:
-        log = three_cards.on(NODE, "journalctl", "-u", PLUGIN, "--since", f"@{int(since)}")
+        log = three_gpus.on(NODE, "journalctl", "-u", PLUGIN, "--since", f"@{int(since)}")
         _, ended, later = log.partition(f"{folder} was removed and created again")
-        return bool(ended) and all(f"{resource}: reporting " in later for resource in (MEMORY, CARDS))
+        return bool(ended) and all(f"{resource}: reporting " in later for resource in (MEMORY, GPUS))
 
-    three_cards.until("the plugin has ended and been started again, and kubelet has its list", again, 60)
-    assert check_follows(three_cards, NODE, 60) == []
-    three_cards.create(pod("anew", memory=5, node=NODE))
-    assert proven(three_cards, "anew") == []
-    three_cards.delete("anew")
+    three_gpus.until("the plugin has ended and been started again, and kubelet has its list", again, 60)
+    assert check_follows(three_gpus, NODE, 60) == []
+    three_gpus.create(pod("anew", memory=5, node=NODE))
+    assert proven(three_gpus, "anew") == []
+    three_gpus.delete("anew")
 
 
 def next_second() -> float:

@@ -16,7 +16,7 @@ from e2e.clients import DRY, forbidden, own_token, somebody, with_token
 from e2e.cluster import CONTROL_PLANE, Cluster, allocation, annotations_of
 from e2e.manifests import pod
 from e2e.running import NODE
-from e2e.test_card_health import card
+from e2e.test_gpu_health import gpu
 
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 EVICTIONS = "gpushare/evictions"
@@ -39,20 +39,20 @@ def token_of_node(evicting: Cluster) -> Api:
 
 @pytest.fixture
 def used(evicting: Cluster) -> Iterator[list[tuple[int, str]]]:
-    """Processes that the test put on cards: they leave them with it."""
+    """Processes that the test put on GPUs: they leave them with it."""
     processes: list[tuple[int, str]] = []
     yield processes
     for index, pid in processes:
-        card(evicting, "process", index, pid, 0, "trainer")
+        gpu(evicting, "process", index, pid, 0, "trainer")
 
 
 def uses(cluster: Cluster, used: list[tuple[int, str]], name: str, mib: int) -> None:
-    """A process of the pod's container uses so much of its card."""
+    """A process of the pod's container uses so much of its GPU."""
     made = cluster.pod(name)
     ((index),) = allocation(made)
     uid = made["metadata"]["uid"]
     found = cluster.on(NODE, "sh", "-c", f"grep -l '{uid}\\|{uid.replace('-', '_')}' /proc/[0-9]*/cgroup | cut -d/ -f3").split()
-    card(cluster, "process", index, found[0], mib, "trainer")
+    gpu(cluster, "process", index, found[0], mib, "trainer")
     used.append((index, found[0]))
 
 
@@ -99,8 +99,8 @@ def test_the_pod_that_exceeds_is_evicted_as_soon_as_its_budget_allows(evicting: 
 
 
 def requesting(*uids: str) -> Json:
-    """The node's annotation with requests for these pods, on its first card, for as long as requests count."""
-    pods = [{"uid": uid, "card": 0, "used": 5000, "requested": 1024, "seconds": 60} for uid in uids]
+    """The node's annotation with requests for these pods, on its first GPU, for as long as requests count."""
+    pods = [{"uid": uid, "gpu": 0, "used": 5000, "requested": 1024, "seconds": 60} for uid in uids]
     return {"metadata": {"annotations": {EVICTIONS: json.dumps({"v": 1, "until": int(time.time()) + 90, "pods": pods})}}}
 
 

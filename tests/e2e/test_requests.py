@@ -9,24 +9,24 @@ import time
 import pytest
 
 from e2e.api import ApiError
-from e2e.checks import check_event, check_filter_rejects, check_no_card, check_unschedulable
+from e2e.checks import check_event, check_filter_rejects, check_no_gpu, check_unschedulable
 from e2e.cluster import CONTROL_PLANE, Cluster
 from e2e.manifests import pod
 
 
-def test_a_pod_that_asks_for_nothing_has_no_card(empty: Cluster) -> None:
+def test_a_pod_that_asks_for_nothing_has_no_gpu(empty: Cluster) -> None:
     empty.create(pod("plain"))
-    assert check_no_card(empty, empty.until_running("plain")) == []
+    assert check_no_gpu(empty, empty.until_running("plain")) == []
 
 
 def test_both_resources_at_once_are_rejected(empty: Cluster) -> None:
-    empty.create(pod("both", memory=1, cards=1))
+    empty.create(pod("both", memory=1, gpus=1))
     assert check_unschedulable(empty, "both", "asks for aliyun.com/gpu-mem and aliyun.com/gpu-count at once", "remove one of them") == []
 
 
 def test_bytes_instead_of_units_are_explained(empty: Cluster) -> None:
     empty.create(pod("bytes", memory="10G"))
-    assert check_event(empty, "bytes", "10G means 10000000000 units of 1 GiB; the largest card has 24; write 10") == []
+    assert check_event(empty, "bytes", "10G means 10000000000 units of 1 GiB; the largest GPU has 24; write 10") == []
 
 
 @pytest.mark.parametrize(

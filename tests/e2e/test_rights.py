@@ -46,7 +46,7 @@ def a_pod(cluster: Cluster, manifest: Json, *, running: bool = True) -> Iterator
 
 @pytest.fixture(scope="module")
 def pods(cluster: Cluster) -> Iterator[dict[str, str]]:
-    """A running pod with memory of a card on each GPU node, by node."""
+    """A running pod with memory of a GPU on each GPU node, by node."""
     with (
         a_pod(cluster, pod("identity-1", memory=1, node="gpu1")) as first,
         a_pod(cluster, pod("identity-2", memory=1, node="gpu2")) as other,
@@ -80,17 +80,17 @@ def tenant(cluster: Cluster) -> Iterator[Api]:
 # A device plugin.
 
 
-def test_a_plugin_publishes_the_cards_of_its_own_node(plugin: Api) -> None:
+def test_a_plugin_publishes_the_gpus_of_its_own_node(plugin: Api) -> None:
     """By the status: whoever may patch a pod or a node itself may do more than we can take back."""
-    plugin.patch("/api/v1/nodes/gpu1/status", annotated("gpushare/cards", "{}"), **DRY)
-    assert "cannot patch" in forbidden(lambda: plugin.patch("/api/v1/nodes/gpu1", annotated("gpushare/cards", "{}"), **DRY))
+    plugin.patch("/api/v1/nodes/gpu1/status", annotated("gpushare/gpus", "{}"), **DRY)
+    assert "cannot patch" in forbidden(lambda: plugin.patch("/api/v1/nodes/gpu1", annotated("gpushare/gpus", "{}"), **DRY))
 
 
 @pytest.mark.parametrize("verb", ["get", "patch"])
 def test_a_plugin_has_no_other_node(plugin: Api, verb: str) -> None:
     call = {
         "get": lambda: plugin.get("/api/v1/nodes/gpu2"),
-        "patch": lambda: plugin.patch("/api/v1/nodes/gpu2/status", annotated("gpushare/cards"), **DRY),
+        "patch": lambda: plugin.patch("/api/v1/nodes/gpu2/status", annotated("gpushare/gpus"), **DRY),
     }
     assert "cannot" in forbidden(call[verb])
 
@@ -255,7 +255,7 @@ def test_the_extender_requeues_pods_and_changes_nothing_else(extender: Api, unbo
     for body in ({"metadata": {"labels": {"a": "b"}}}, {"status": {"phase": "Failed"}}):
         assert "nothing but annotations" in forbidden(lambda: extender.patch(f"{PODS}/{unbound}/status", body, **DRY))  # noqa: B023
     for path in ("/api/v1/nodes/gpu1", "/api/v1/nodes/gpu1/status"):
-        assert "cannot patch" in forbidden(lambda: extender.patch(path, annotated("gpushare/cards"), **DRY))  # noqa: B023
+        assert "cannot patch" in forbidden(lambda: extender.patch(path, annotated("gpushare/gpus"), **DRY))  # noqa: B023
 
 
 def test_the_extender_reads_budgets_and_its_schedulers_lease_and_changes_neither(extender: Api) -> None:
@@ -356,8 +356,8 @@ def placed(memory: int | None, **annotations: str) -> Json:
     return manifest
 
 
-def test_a_tenants_pods_with_memory_of_a_card_are_placed_by_the_scheduler(cluster: Cluster, tenant: Api) -> None:
-    """Such a pod counts against every card of the node, and kubelet need not even know it."""
+def test_a_tenants_pods_with_memory_of_a_gpu_are_placed_by_the_scheduler(cluster: Cluster, tenant: Api) -> None:
+    """Such a pod counts against every GPU of the node, and kubelet need not even know it."""
     mirror = {"kubernetes.io/config.mirror": "x", "kubernetes.io/config.hash": "x", "kubernetes.io/config.source": "file"}
     for body in (placed(1), placed(1, **mirror)):
         assert "is placed by the scheduler" in forbidden(lambda: tenant.create(PODS, body, **DRY))  # noqa: B023
@@ -403,12 +403,12 @@ def test_a_forged_template_says_why_it_has_no_pods(cluster: Cluster, tenant: Api
         cluster.api.delete(f"{deployments}/identity-forged", propagationPolicy="Background")
 
 
-def test_kubelet_reports_its_status_and_publishes_no_cards(cluster: Cluster) -> None:
+def test_kubelet_reports_its_status_and_publishes_no_gpus(cluster: Cluster) -> None:
     kubelet = somebody(cluster, "system:node:gpu1", "system:nodes")
     condition = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status"}
     kubelet.patch("/api/v1/nodes/gpu1/status", {"status": {"conditions": [condition]}}, **DRY)
     for path in ("/api/v1/nodes/gpu1", "/api/v1/nodes/gpu1/status"):
-        assert "gpushare/cards" in forbidden(lambda: kubelet.patch(path, annotated("gpushare/cards"), **DRY))  # noqa: B023
+        assert "gpushare/gpus" in forbidden(lambda: kubelet.patch(path, annotated("gpushare/gpus"), **DRY))  # noqa: B023
 
 
 def test_an_administrator_is_not_in_the_way(cluster: Cluster, pods: dict[str, str]) -> None:
@@ -507,7 +507,7 @@ def test_nobody_takes_the_extenders_port_while_it_restarts(cluster: Cluster) -> 
     assert cluster.on(CONTROL_PLANE, "systemctl", "is-active", "gpushare-extender.socket").strip() == "active"
 
 
-def test_a_device_plugin_writes_its_sockets_and_its_state_and_has_the_cards_alone(cluster: Cluster) -> None:
+def test_a_device_plugin_writes_its_sockets_and_its_state_and_has_the_gpus_alone(cluster: Cluster) -> None:
     pid = cluster.on("gpu1", "systemctl", "show", "-p", "MainPID", "--value", "gpushare-device-plugin").strip()
     own = ("/var/lib/kubelet/device-plugins/x", "/var/lib/gpushare-device-plugin/x")
     others = ("/var/lib/kubelet/config.yaml", "/etc/gpushare/x", "/etc/x", "/var/lib/x", "/usr/x")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Pods of every shape, on the cards that they accept: several cards, several containers, init containers and sidecars, compute,
+"""Pods of every shape, on the GPUs that they accept: several GPUs, several containers, init containers and sidecars, compute,
 models, neighbours, policies."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 from e2e.api import Json
 from e2e.checks import check_devices, check_environment, check_runs, check_totals, check_unschedulable
-from e2e.cluster import CARDS, CORE, MEMORY, Cluster
+from e2e.cluster import CORE, GPUS, MEMORY, Cluster
 from e2e.fake_nodes import fake_nodes, fake_pod, placed, until_unschedulable, uuid, where
 from e2e.manifests import pod
 
@@ -31,7 +31,7 @@ def allocation(cluster: Cluster, name: str) -> dict[str, dict[str, int]]:
 
 
 def proven(cluster: Cluster, name: str) -> None:
-    """It runs, its containers have exactly the annotated cards and say so, and no card is over-booked."""
+    """It runs, its containers have exactly the annotated GPUs and say so, and no GPU is over-booked."""
     assert check_runs(cluster, name) == []
     running = cluster.until_running(name)
     assert check_devices(cluster, running) == []
@@ -39,28 +39,28 @@ def proven(cluster: Cluster, name: str) -> None:
     assert check_totals(cluster) == []
 
 
-def test_memory_on_two_cards_of_one_node(empty: Cluster) -> None:
-    wanted = pod("two-cards", memory=12, node="gpu1")
-    wanted["metadata"]["labels"] = {CARDS: "2"}
+def test_memory_on_two_gpus_of_one_node(empty: Cluster) -> None:
+    wanted = pod("two-gpus", memory=12, node="gpu1")
+    wanted["metadata"]["labels"] = {GPUS: "2"}
     empty.create(wanted)
-    proven(empty, "two-cards")
-    assert allocation(empty, "two-cards") == {"0": {"0": 6, "1": 6}}
+    proven(empty, "two-gpus")
+    assert allocation(empty, "two-gpus") == {"0": {"0": 6, "1": 6}}
 
 
-def test_an_amount_that_cards_cannot_share_is_rejected(empty: Cluster) -> None:
+def test_an_amount_that_gpus_cannot_share_is_rejected(empty: Cluster) -> None:
     wanted = pod("uneven", memory=7)
-    wanted["metadata"]["labels"] = {CARDS: "2"}
+    wanted["metadata"]["labels"] = {GPUS: "2"}
     empty.create(wanted)
     assert check_unschedulable(empty, "uneven", "2") == []
 
 
-def test_containers_of_one_pod_share_its_card(empty: Cluster) -> None:
+def test_containers_of_one_pod_share_its_gpu(empty: Cluster) -> None:
     wanted = pod("three", memory=2)
     wanted["spec"]["containers"] += [container("second", 3), container("third", 4)]
     empty.create(wanted)
     proven(empty, "three")
-    (cards,) = {tuple(of) for of in allocation(empty, "three").values()}
-    assert len(cards) == 1
+    (gpus,) = {tuple(of) for of in allocation(empty, "three").values()}
+    assert len(gpus) == 1
     assert [sum(of.values()) for _, of in sorted(allocation(empty, "three").items())] == [2, 3, 4]
 
 
@@ -78,18 +78,18 @@ def test_an_init_container_and_a_sidecar_count_as_in_kubernetes(empty: Cluster) 
     said = empty.kubectl("logs", "started", "-c", "prepare").split()
     assert len([word for word in said if word.startswith("/dev/nvidia")]) == 1
     assert "ALIYUN_COM_GPU_MEM_CONTAINER=6" in said
-    # 16 + 16 - 8 are left on gpu1, of which 16 on the other card.
+    # 16 + 16 - 8 are left on gpu1, of which 16 on the other GPU.
     empty.create(pod("neighbour", memory=8, node="gpu1"))
-    empty.create(pod("other-card", memory=16, node="gpu1"))
-    for name in ("neighbour", "other-card"):
+    empty.create(pod("other-gpu", memory=16, node="gpu1"))
+    for name in ("neighbour", "other-gpu"):
         proven(empty, name)
 
 
-def test_both_kinds_of_request_use_the_same_cards(empty: Cluster) -> None:
+def test_both_kinds_of_request_use_the_same_gpus(empty: Cluster) -> None:
     empty.create(pod("shares", memory=1, node="gpu1"))
     proven(empty, "shares")
-    empty.create(pod("whole", cards=2, node="gpu1"))
-    assert check_unschedulable(empty, "whole", MEMORY.partition("/")[2].replace("gpu-mem", "card")) == []
+    empty.create(pod("whole", gpus=2, node="gpu1"))
+    assert check_unschedulable(empty, "whole", MEMORY.partition("/")[2].replace("gpu-mem", "gpu")) == []
     empty.delete("shares")
     proven(empty, "whole")
 
@@ -99,31 +99,31 @@ MIXED = {"mixed": (16, (40, A100))}
 
 
 @pytest.mark.parametrize(
-    ("asks", "card"),
+    ("asks", "gpu"),
     [
         ({}, 0),
         ({"models": "A100"}, 1),
         ({"models": "V100, T4"}, 0),
         ({"models-refused": "T4"}, 1),
-        ({"cards": uuid("mixed", 1)}, 1),
-        ({"cards-refused": uuid("mixed", 0)}, 1),
+        ({"gpus": uuid("mixed", 1)}, 1),
+        ({"gpus-refused": uuid("mixed", 0)}, 1),
     ],
 )
-def test_a_pod_accepts_cards_by_model_and_uuid(empty: Cluster, asks: dict[str, str], card: int) -> None:
+def test_a_pod_accepts_gpus_by_model_and_uuid(empty: Cluster, asks: dict[str, str], gpu: int) -> None:
     with fake_nodes(empty, MIXED):
         wanted = fake_pod("choosy", 4, annotations={f"gpushare.request/{key}": value for key, value in asks.items()})
-        assert where(placed(empty, wanted)) == ("mixed", {card: 4})
+        assert where(placed(empty, wanted)) == ("mixed", {gpu: 4})
 
 
-def test_a_pod_whose_cards_are_nowhere_is_told_so(empty: Cluster) -> None:
+def test_a_pod_whose_gpus_are_nowhere_is_told_so(empty: Cluster) -> None:
     with fake_nodes(empty, MIXED):
         reason = until_unschedulable(empty, fake_pod("choosy", 4, annotations={"gpushare.request/models": "H100"}))
-        assert "2 cards not of a model or UUID that the pod accepts" in reason
+        assert "2 GPUs not of a model or UUID that the pod accepts" in reason
         reason = until_unschedulable(empty, fake_pod("mistaken", 4, annotations={"gpushare.request/model": "T4"}))
         assert "annotation gpushare.request/model is not known" in reason
 
 
-def test_the_nodes_label_names_the_model_of_cards_that_are_alike(empty: Cluster) -> None:
+def test_the_nodes_label_names_the_model_of_gpus_that_are_alike(empty: Cluster) -> None:
     with (
         fake_nodes(empty, {"labelled": (32,)}, labels={"aliyun.accelerator/nvidia_name": "Tesla-V100-SXM2-32GB"}),
         fake_nodes(empty, {"plain": (16,)}),
@@ -134,17 +134,17 @@ def test_the_nodes_label_names_the_model_of_cards_that_are_alike(empty: Cluster)
 
 def test_pods_choose_their_neighbours(empty: Cluster) -> None:
     encoder, spread = {"app": "encoder"}, {"gpushare.request/placement": "spread"}
-    near, away = {"gpushare.request/same-card-as": "app=encoder"}, {"gpushare.request/not-with": "app=encoder"}
+    near, away = {"gpushare.request/same-gpu-as": "app=encoder"}, {"gpushare.request/not-with": "app=encoder"}
     with fake_nodes(empty, {"fake": (16, 16, 16)}):
         assert where(placed(empty, fake_pod("encoder", 4, labels=encoder))) == ("fake", {0: 4})
-        # By itself it would take the emptiest card.
+        # By itself it would take the emptiest GPU.
         assert where(placed(empty, fake_pod("decoder", 4, annotations={**spread, **near}))) == ("fake", {0: 4})
         # By itself it would take the fullest one.
         assert where(placed(empty, fake_pod("shy", 4, annotations=away))) == ("fake", {1: 4})
         # And nobody of those comes to it later either.
         assert where(placed(empty, fake_pod("encoder-2", 12, labels=encoder))) == ("fake", {2: 12})
         reason = until_unschedulable(empty, fake_pod("decoder-2", 9, annotations=near))
-        assert "needs 9 GiB on one card" in reason
+        assert "needs 9 GiB on one GPU" in reason
 
 
 def test_compute_is_counted_where_the_node_shares_it_out(empty: Cluster) -> None:
@@ -152,7 +152,7 @@ def test_compute_is_counted_where_the_node_shares_it_out(empty: Cluster) -> None
         assert where(placed(empty, fake_pod("first", 2, core=60))) == ("fake", {0: 2})
         assert where(placed(empty, fake_pod("second", 2, core=60))) == ("fake", {1: 2})
         reason = until_unschedulable(empty, fake_pod("third", 2, core=60))
-        assert "needs 2 GiB and 60 % of compute on one card" in reason
+        assert "needs 2 GiB and 60 % of compute on one GPU" in reason
         assert "at most 40 % of compute beside such memory" in reason
         assert where(placed(empty, fake_pod("fourth", 2, core=40)))[0] == "fake"
         # Who asks for memory alone is not counted.
@@ -165,18 +165,18 @@ def test_compute_is_rejected_where_nobody_shares_it_out(empty: Cluster) -> None:
         assert "its isolation shares out no compute" in until_unschedulable(empty, fake_pod("core", 2, core=20))
 
 
-@pytest.mark.parametrize(("label", "cards"), [("", (0, 0)), ("binpack", (0, 0)), ("spread", (0, 1))])
-def test_a_nodes_label_is_the_policy_between_its_cards(empty: Cluster, label: str, cards: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("label", "gpus"), [("", (0, 0)), ("binpack", (0, 0)), ("spread", (0, 1))])
+def test_a_nodes_label_is_the_policy_between_its_gpus(empty: Cluster, label: str, gpus: tuple[int, int]) -> None:
     with fake_nodes(empty, {"fake": (16, 16)}, labels={"ack.node.gpu.placement": label} if label else {}):
-        assert where(placed(empty, fake_pod("first", 4))) == ("fake", {cards[0]: 4})
-        assert where(placed(empty, fake_pod("second", 4))) == ("fake", {cards[1]: 4})
+        assert where(placed(empty, fake_pod("first", 4))) == ("fake", {gpus[0]: 4})
+        assert where(placed(empty, fake_pod("second", 4))) == ("fake", {gpus[1]: 4})
 
 
 def test_a_pods_own_policy_goes_first(empty: Cluster) -> None:
     with fake_nodes(empty, {"fake": (16, 16)}, labels={"ack.node.gpu.placement": "spread"}):
-        for name, policy, card in (("first", "binpack", 0), ("second", "binpack", 0), ("third", "spread", 1)):
+        for name, policy, gpu in (("first", "binpack", 0), ("second", "binpack", 0), ("third", "spread", 1)):
             wanted = fake_pod(name, 4, annotations={"gpushare.request/placement": policy})
-            assert where(placed(empty, wanted)) == ("fake", {card: 4})
+            assert where(placed(empty, wanted)) == ("fake", {gpu: 4})
         assert where(placed(empty, fake_pod("fourth", 4, annotations={"gpushare.request/placement": "fgd"})))[0] == "fake"
         reason = until_unschedulable(empty, fake_pod("mistaken", 4, annotations={"gpushare.request/placement": "tight"}))
         assert "'tight' is no policy; write one of binpack, spread, fgd" in reason

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Pods that no scheduler extender has placed: they get a card by what is free and are marked, or fail with cause and cure."""
+"""Pods that no scheduler extender has placed: they get a GPU by what is free and are marked, or fail with cause and cure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def told(cluster: Cluster, name: str) -> str:
 
 
 @pytest.mark.parametrize("bind", [by_hand, by_another_scheduler], ids=["node_name", "other_scheduler"])
-def test_it_gets_a_card_with_room_and_is_marked(empty: Cluster, bind: Callable[[Cluster, Json], None]) -> None:
+def test_it_gets_a_gpu_with_room_and_is_marked(empty: Cluster, bind: Callable[[Cluster, Json], None]) -> None:
     empty.create(pod("placed", memory=12, node=NODE))
     empty.until_running("placed")
     bind(empty, pod("stray", memory=6))
@@ -54,7 +54,7 @@ def test_it_gets_a_card_with_room_and_is_marked(empty: Cluster, bind: Callable[[
     assert not set(allocation(stray)) & set(allocation(empty.pod("placed")))
     assert check_devices(empty, [stray]) == []
     assert "kube-scheduler that calls the extender" in told(empty, "stray")
-    # From then on it counts: 4 are free on one card, 10 on the other.
+    # From then on it counts: 4 are free on one GPU, 10 on the other.
     empty.create(pod("ten", memory=10, node=NODE))
     assert check_runs(empty, "ten") == []
     empty.create(pod("five", memory=5, node=NODE))
@@ -63,15 +63,15 @@ def test_it_gets_a_card_with_room_and_is_marked(empty: Cluster, bind: Callable[[
     assert check_totals(empty) == []
 
 
-def test_without_room_on_one_card_it_fails_and_says_why(empty: Cluster) -> None:
-    """Both cards together have 12 units free, which is what kubelet knows; neither has 8."""
+def test_without_room_on_one_gpu_it_fails_and_says_why(empty: Cluster) -> None:
+    """Both GPUs together have 12 units free, which is what kubelet knows; neither has 8."""
     for name in ("left", "right"):
         empty.create(pod(name, memory=10, node=NODE))
         empty.until_running(name)
     by_hand(empty, pod("stray", memory=8))
     failed = empty.until("kubelet rejects it", lambda: empty.pod("stray")["status"].get("phase") == "Failed" and empty.pod("stray"), 30)
     assert failed["status"]["reason"] == "UnexpectedAdmissionError"
-    cause = f"{MEMORY}: asked for 8 units of 1 GiB on one card, but card 0 has 6 free, card 1 has 6 free"
+    cause = f"{MEMORY}: asked for 8 units of 1 GiB on one GPU, but GPU 0 has 6 free, GPU 1 has 6 free"
     cure = "check that kube-scheduler is configured to call it"
     message = failed["status"]["message"]
     assert cause in message, message
@@ -95,19 +95,19 @@ def static(empty: Cluster) -> Iterator[str]:
 
 def test_a_static_pod_is_published_by_its_node(empty: Cluster, static: str) -> None:
     def entries() -> list[Json]:
-        cards = json.loads(annotations_of(empty.node(NODE)).get("gpushare/held", "{}")).get("cards", {})
-        return [{"card": card, **entry} for card, of in cards.items() for entry in of]
+        gpus = json.loads(annotations_of(empty.node(NODE)).get("gpushare/held", "{}")).get("gpus", {})
+        return [{"gpu": gpu, **entry} for gpu, of in gpus.items() for entry in of]
 
     (entry,) = empty.until("the node says what the static pod has", entries, 25)
     assert (entry["pod"], entry["units"], entry["why"]) == (f"default/{static}", 9, "unmanaged")
     (container,) = empty.containers([empty.pod(static)])
-    (card,) = (card for card in empty.cards(NODE) if card.uuid == entry["card"])
-    assert f"nvidia{card.minor}" in container.devices
+    (gpu,) = (gpu for gpu in empty.gpus(NODE) if gpu.uuid == entry["gpu"])
+    assert f"nvidia{gpu.minor}" in container.devices
     assert "static pod" in told(empty, static)
-    # The scheduler's side counts it: the first goes to the other card, for the second there is none.
+    # The scheduler's side counts it: the first goes to the other GPU, for the second there is none.
     empty.create(pod("twelve", memory=12, node=NODE))
     assert check_runs(empty, "twelve") == []
-    assert list(allocation(empty.pod("twelve"))) == [1 - card.index]
+    assert list(allocation(empty.pod("twelve"))) == [1 - gpu.index]
     empty.create(pod("eight", memory=8, node=NODE))
     assert check_unschedulable(empty, "eight", NODE) == []
     assert check_environment(empty, [empty.pod("twelve")]) == []

@@ -23,7 +23,7 @@ PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 @pytest.fixture
 def node(empty: Cluster) -> Iterator[str]:
-    """A fake node with two cards of 16 units."""
+    """A fake node with two GPUs of 16 units."""
     with fake_nodes(empty, {"fake": (16, 16)}):
         yield "fake"
 
@@ -39,7 +39,7 @@ def test_unresolvable_is_only_where_no_eviction_helps(empty: Cluster, node: str)
     answer = filtered(empty, hopeless, [node, "no-such-node"])
     # Schedulers up to 1.21 know the first map only.
     assert set(answer["FailedNodes"]) == set(answer["FailedAndUnresolvableNodes"]) == {node, "no-such-node"}
-    assert "its largest card has 16" in answer["FailedAndUnresolvableNodes"][node]
+    assert "its largest GPU has 16" in answer["FailedAndUnresolvableNodes"][node]
 
 
 def test_node_objects_instead_of_names(empty: Cluster, node: str) -> None:
@@ -55,7 +55,7 @@ def test_node_objects_instead_of_names(empty: Cluster, node: str) -> None:
 def test_one_node_is_best(empty: Cluster) -> None:
     wanted = empty.create(fake_pod("scored", 16, scheduler="nobody"))
     scores = {s["Host"]: s["Score"] for s in verb(empty, "prioritize", {"Pod": wanted, "NodeNames": list(GPU_NODES)})}
-    # Both have a card of which nothing would be left.
+    # Both have a GPU of which nothing would be left.
     assert sorted(scores.values())[-1] == 10
     assert all(score <= 9 for score in sorted(scores.values())[:-1])
     again = verb(empty, "prioritize", {"Pod": wanted, "NodeNames": list(reversed(GPU_NODES))})
@@ -65,7 +65,7 @@ def test_one_node_is_best(empty: Cluster) -> None:
 def test_at_most_ten_wordings_reach_the_pod(empty: Cluster) -> None:
     with fake_nodes(empty, {f"fake-{size}": (size, size) for size in range(11, 22)}):
         reason = until_unschedulable(empty, fake_pod("large", 22))
-    assert "11 no node has 22 GiB on one card" in reason or "11 no node has 22 units on one card" in reason, reason
+    assert "11 no node has 22 GiB on one GPU" in reason or "11 no node has 22 units on one GPU" in reason, reason
     assert "fake-1" not in reason
 
 
@@ -74,7 +74,7 @@ def test_what_is_prioritized_is_reserved_and_expires(empty: Cluster, node: str) 
     placed(empty, fake_pod("neighbour", 16))
     assert filtered(empty, first, [node])["NodeNames"] == [node]
     assert {p["name"]: p["state"] for p in ledger(empty, node)["pods"]}["first"] == "reserved"
-    # The one card that is left is as good as taken, but not for the pod itself.
+    # The one GPU that is left is as good as taken, but not for the pod itself.
     assert filtered(empty, second, [node])["NodeNames"] == []
     assert filtered(empty, first, [node])["NodeNames"] == [node]
     empty.until("the reservation is over", lambda: filtered(empty, second, [node])["NodeNames"] == [node], 60)
@@ -101,15 +101,15 @@ def high(empty: Cluster) -> Iterator[str]:
     empty.api.delete(f"{PRIORITIES}/{name}")
 
 
-def test_preemption_frees_a_card_and_spares_those_whose_budget_is_used_up(empty: Cluster, node: str, high: str) -> None:
+def test_preemption_frees_a_gpu_and_spares_those_whose_budget_is_used_up(empty: Cluster, node: str, high: str) -> None:
     protected = {"app": "protected"}
     budget = {"metadata": {"name": "protected"}, "spec": {"maxUnavailable": 0, "selector": {"matchLabels": protected}}}
     empty.api.create(BUDGETS, budget)
     try:
-        # 4 units are left on each card: with one pod less the total is enough, and no card is.
-        cards = {name: where(placed(empty, fake_pod(name, 6)))[1] for name in ("a-1", "a-2")}
-        cards |= {name: where(placed(empty, fake_pod(name, 6, labels=protected)))[1] for name in ("b-1", "b-2")}
-        assert cards == {"a-1": {0: 6}, "a-2": {0: 6}, "b-1": {1: 6}, "b-2": {1: 6}}
+        # 4 units are left on each GPU: with one pod less the total is enough, and no GPU is.
+        gpus = {name: where(placed(empty, fake_pod(name, 6)))[1] for name in ("a-1", "a-2")}
+        gpus |= {name: where(placed(empty, fake_pod(name, 6, labels=protected)))[1] for name in ("b-1", "b-2")}
+        assert gpus == {"a-1": {0: 6}, "a-2": {0: 6}, "b-1": {1: 6}, "b-2": {1: 6}}
         empty.until("the budget allows nothing", lambda: empty.api.get(f"{BUDGETS}/protected")["status"].get("observedGeneration"), 30)
         wanted = fake_pod("urgent", 14)
         wanted["spec"]["priorityClassName"] = high
@@ -133,7 +133,7 @@ def test_a_bind_that_finds_no_room_leaves_the_ledger_as_it_was(empty: Cluster, n
     placed(empty, fake_pod("neighbour", 10))
     before = ledger(empty, node)
     wanted = empty.create(fake_pod("late", 17, scheduler="nobody"))
-    assert "needs 17 GiB on one card, its largest card has 16" in bound(empty, wanted, node)
+    assert "needs 17 GiB on one GPU, its largest GPU has 16" in bound(empty, wanted, node)
     assert ledger(empty, node) == before
     assert "nodeName" not in empty.pod("late")["spec"]
 
@@ -146,7 +146,7 @@ def test_a_pod_of_the_same_name_is_another_pod(empty: Cluster) -> None:
         assert old["metadata"]["uid"] != new["metadata"]["uid"]
         assert where(new) == ("fake", {0: 12})
         (held,) = ledger(empty, "fake")["pods"]
-        assert (held["uid"], held["by_card"]) == (new["metadata"]["uid"], {"0": 12})
+        assert (held["uid"], held["by_gpu"]) == (new["metadata"]["uid"], {"0": 12})
         assert "is gone" in bound(empty, old, "fake") or "already bound" in bound(empty, old, "fake")
 
 
@@ -182,31 +182,31 @@ def test_the_originals_five_annotations_are_enough(empty: Cluster, node: str) ->
     five = {"IDX": "1", "DEV": "16", "POD": "6", "ASSIGNED": "true", "ASSUME_TIME": "1700000000000000000"}
     by_hand(empty, "migrated", 6, node, {f"ALIYUN_COM_GPU_MEM_{key}": value for key, value in five.items()})
     (held,) = ledger(empty, node)["pods"]
-    assert held["by_card"] == {"1": 6}
+    assert held["by_gpu"] == {"1": 6}
     assert where(placed(empty, fake_pod("neighbour", 10))) == (node, {1: 10})
 
 
-def test_a_pod_without_a_known_card_counts_against_each(empty: Cluster, node: str) -> None:
+def test_a_pod_without_a_known_gpu_counts_against_each(empty: Cluster, node: str) -> None:
     by_hand(empty, "unknown", 6, node)
     assert "at most 10 are free on one" in until_unschedulable(empty, fake_pod("large", 12))
     assert where(placed(empty, fake_pod("small", 10)))[0] == node
     (problem,) = ledger(empty, node)["problems"]
-    assert "pod default/unknown: its card is not known" in problem
+    assert "pod default/unknown: its GPU is not known" in problem
     # This node has no device plugin that would say what it has.
     assert where(until_placed(empty, "large", seconds=75))[0] == node
     assert "so it does not count" in "".join(ledger(empty, node)["problems"])
 
 
 def test_an_allocation_that_cannot_be_is_not_computed_with(empty: Cluster, node: str) -> None:
-    _, cards = where(placed(empty, fake_pod("forged", 6)))
-    (index,) = cards
+    _, gpus = where(placed(empty, fake_pod("forged", 6)))
+    (index,) = gpus
     empty.annotate(f"{PODS}/forged", {"scheduler.framework.gpushare.allocation": '{"0":{"0":999}}'})
     assert where(placed(empty, fake_pod("later", 11))) == (node, {1 - index: 11}), "it keeps what it was bound with"
-    assert [card["free"] for card in ledger(empty, node)["cards"]][index] == 10
+    assert [gpu["free"] for gpu in ledger(empty, node)["gpus"]][index] == 10
 
 
-def held(cards: dict[str, list[Json]] | None = None, rejections: list[Json] | None = None) -> dict[str, str | None]:
-    return {"gpushare/held": json.dumps({"v": 1, "cards": cards or {}, "rejected": rejections or []})}
+def held(gpus: dict[str, list[Json]] | None = None, rejections: list[Json] | None = None) -> dict[str, str | None]:
+    return {"gpushare/held": json.dumps({"v": 1, "gpus": gpus or {}, "rejected": rejections or []})}
 
 
 def test_what_the_node_says_is_held_is_held(empty: Cluster, node: str) -> None:
@@ -214,20 +214,20 @@ def test_what_the_node_says_is_held_is_held(empty: Cluster, node: str) -> None:
     entry = {"pod": "default/gone", "uid": "gone", "units": 10, "why": "orphaned"}
     empty.annotate(f"{NODES}/{node}", held({uuid(node, 0): [entry]}))
     empty.until("the ledger has it", lambda: ledger(empty, node)["held"], 30)
-    assert [card["free"] for card in ledger(empty, node)["cards"]] == [4, 16]
+    assert [gpu["free"] for gpu in ledger(empty, node)["gpus"]] == [4, 16]
     assert where(placed(empty, fake_pod("second", 6))) == (node, {1: 6})
     empty.annotate(f"{NODES}/{node}", {"gpushare/held": None})
-    empty.until("the ledger has forgotten it", lambda: [card["free"] for card in ledger(empty, node)["cards"]] == [14, 10], 30)
+    empty.until("the ledger has forgotten it", lambda: [gpu["free"] for gpu in ledger(empty, node)["gpus"]] == [14, 10], 30)
 
 
-def test_a_card_that_rejected_a_pod_is_held_back_for_that_size_and_a_while(empty: Cluster, node: str) -> None:
+def test_a_gpu_that_rejected_a_pod_is_held_back_for_that_size_and_a_while(empty: Cluster, node: str) -> None:
     placed(empty, fake_pod("first", 2))
     until = datetime.fromtimestamp(time.time() + 10, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
-    empty.annotate(f"{NODES}/{node}", held(None, [{"uid": "x", "card": uuid(node, 0), "units": 8, "until": until}]))
+    empty.annotate(f"{NODES}/{node}", held(None, [{"uid": "x", "gpu": uuid(node, 0), "units": 8, "until": until}]))
     empty.until("the ledger has it", lambda: ledger(empty, node)["rejected"], 30)
-    # The fullest card that has room would be 0.
+    # The fullest GPU that has room would be 0.
     assert where(placed(empty, fake_pod("same-size", 8))) == (node, {1: 8})
-    only = {"gpushare.request/cards": uuid(node, 0)}
+    only = {"gpushare.request/gpus": uuid(node, 0)}
     assert where(placed(empty, fake_pod("smaller", 4, annotations=only))) == (node, {0: 4})
     assert where(placed(empty, fake_pod("rest", 8))) == (node, {1: 8})
     assert "held back because the node rejected a pod of this size there" in until_unschedulable(empty, fake_pod("again", 8))
@@ -235,11 +235,11 @@ def test_a_card_that_rejected_a_pod_is_held_back_for_that_size_and_a_while(empty
     assert where(until_placed(empty, "again", seconds=90)) == (node, {0: 8})
 
 
-def test_a_node_whose_cards_are_not_known_takes_no_pod_until_they_are(empty: Cluster, node: str) -> None:
-    empty.annotate(f"{NODES}/{node}", {"gpushare/cards": None})
-    empty.until("the ledger has forgotten its cards", lambda: not ledger(empty, node).get("cards"), 30)
-    assert "no annotation gpushare/cards on the node" in until_unschedulable(empty, fake_pod("waits", 8))
-    empty.annotate(f"{NODES}/{node}", {"gpushare/cards": inventory(node, (8, 24))})
+def test_a_node_whose_gpus_are_not_known_takes_no_pod_until_they_are(empty: Cluster, node: str) -> None:
+    empty.annotate(f"{NODES}/{node}", {"gpushare/gpus": None})
+    empty.until("the ledger has forgotten its GPUs", lambda: not ledger(empty, node).get("gpus"), 30)
+    assert "no annotation gpushare/gpus on the node" in until_unschedulable(empty, fake_pod("waits", 8))
+    empty.annotate(f"{NODES}/{node}", {"gpushare/gpus": inventory(node, (8, 24))})
     assert where(until_placed(empty, "waits", seconds=60)) == (node, {0: 8})
 
 
@@ -262,11 +262,11 @@ def test_version_and_health_are_open(cluster: Cluster) -> None:
 def test_inspect_as_the_original_answers_it(empty: Cluster) -> None:
     empty.create(pod("inspected", memory=6, node="gpu1"))
     (found,) = empty.until_running("inspected")
-    card = min(allocation(found))
+    gpu = min(allocation(found))
     (of_node,) = json.loads(ask(empty, f"{VERBS}/inspect/gpu1")[1])["nodes"]
     assert (of_node["name"], of_node["totalGPU"], of_node["usedGPU"]) == ("gpu1", 32, 6)
-    assert of_node["devs"][card] == {
-        "id": card,
+    assert of_node["devs"][gpu] == {
+        "id": gpu,
         "totalGPU": 16,
         "usedGPU": 6,
         "pods": [{"name": "inspected", "namespace": "default", "usedGPU": 6}],
@@ -275,6 +275,6 @@ def test_inspect_as_the_original_answers_it(empty: Cluster) -> None:
     assert [n["name"] for n in every] == list(GPU_NODES)
     assert every[0] == of_node
     nobody = json.loads(ask(empty, f"{VERBS}/inspect/nowhere")[1])
-    assert nobody == {"nodes": [], "error": "node nowhere has no cards that are known; nodes with cards: gpu1, gpu2"}
+    assert nobody == {"nodes": [], "error": "node nowhere has no GPUs that are known; nodes with GPUs: gpu1, gpu2"}
     (held_by,) = ledger(empty, "gpu1")["pods"]
-    assert (held_by["name"], held_by["state"], held_by["by_card"]) == ("inspected", "bound", {str(card): 6})
+    assert (held_by["name"], held_by["state"], held_by["by_gpu"]) == ("inspected", "bound", {str(gpu): 6})

@@ -24,7 +24,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.pla
 
 from bench.scheduling.control_plane import ControlPlane, Process, free_port
 from bench.scheduling.extender import Extender
-from bench.scheduling.objects import CARDS, PODS, UNITS, make_nodes
+from bench.scheduling.objects import GPUS, PODS, UNITS, make_nodes
 from generations.programs import VERSIONS, kube_scheduler, release_of
 from gpushare_lab import components
 from gpushare_lab.process import until
@@ -88,7 +88,7 @@ class Cluster:
         return {one["metadata"]["name"]: one for one in (await self.client.get(PODS))["items"]}
 
     async def places(self, prefix: str, process: Process) -> None:
-        """Pods that fit are bound with a card, one that fits no card is not, though its node has the sum."""
+        """Pods that fit are bound with a GPU, one that fits no GPU is not, though its node has the sum."""
         calls = int(self.extender.health()["filter_calls"])
         await self.make(f"{prefix}-large", UNITS + 1)
         names = [f"{prefix}-{number}" for number in range(NUMBER)]
@@ -114,14 +114,14 @@ class Cluster:
 
 
 def over_booked(pods: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Cards with more units than they have, by the annotations of the bound pods."""
+    """GPUs with more units than they have, by the annotations of the bound pods."""
     found: Counter[tuple[str, str]] = Counter()
     for one in pods.values():
         if one["spec"].get("nodeName"):
             units = int(one["spec"]["containers"][0]["resources"]["limits"][RESOURCE_MEMORY])
             found[one["spec"]["nodeName"], one["metadata"]["annotations"][ANNOTATION_INDEX]] += units
-    assert all(0 <= int(card) < CARDS for _node, card in found)
-    return [f"{node} {card}: {units}" for (node, card), units in found.items() if units > UNITS]
+    assert all(0 <= int(gpu) < GPUS for _node, gpu in found)
+    return [f"{node} {gpu}: {units}" for (node, gpu), units in found.items() if units > UNITS]
 
 
 def _moved(text: str, places: Mapping[str, str]) -> str:

@@ -16,8 +16,8 @@ from gpu_proof.findings import Findings, NotPossible, write_atomically
 from gpu_proof.scrub import Scrubber
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB
-from gpushare_runtime.device_plugin.gpu.discovery import CardReader
-from gpushare_runtime.device_plugin.gpu.health import CardHealth
+from gpushare_runtime.device_plugin.gpu.discovery import GpuReader
+from gpushare_runtime.device_plugin.gpu.health import GpuHealth
 from gpushare_runtime.device_plugin.host.cdi_specs import SpecFolders
 
 _SECONDS: Final = 20
@@ -27,7 +27,7 @@ def run(context: Context, findings: Findings) -> None:
     if not context.ctk:
         raise NotPossible("found no nvidia-ctk; expected it in the pack: make gpu-proof-pack")
     nvml = hardware.opened()
-    inventory: Inventory = CardReader(nvml, GIB, CardHealth()).read()
+    inventory: Inventory = GpuReader(nvml, GIB, GpuHealth()).read()
     folder = context.folder / "cdi"
     folder.mkdir()
     # As the installer's service calls it; a folder of its own is no change of this machine.
@@ -44,9 +44,9 @@ def run(context: Context, findings: Findings) -> None:
     specs = SpecFolders([str(folder)]).read()
     findings.check("problems that our reader sees in the spec", list(specs.problems), [])
     usable = True
-    for card in inventory.cards:
-        problem = specs.problem(card)
-        usable = findings.check(f"GPU {card.index}: why no container gets it through CDI", problem, "") and usable
+    for gpu in inventory.gpus:
+        problem = specs.problem(gpu)
+        usable = findings.check(f"GPU {gpu.index}: why no container gets it through CDI", problem, "") and usable
     spec = "" if usable else "the spec does not fit the GPUs"
     chosen = device_strategy.choose(device_strategy.AUTO, CdiFacts("", "", spec), "", ())
     findings.check("device strategy with kubelet 1.31 and containerd 2", chosen.strategy, device_strategy.CDI)

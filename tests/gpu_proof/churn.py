@@ -62,8 +62,8 @@ class Churn:
 
     async def end(self, place: int) -> None:
         """That pod has ended, as kubelet says it."""
-        made, card, units = self.running.pop(place)
-        self.given[card] -= units
+        made, gpu, units = self.running.pop(place)
+        self.given[gpu] -= units
         self.it.kubelet.manager.active.discard(made["metadata"]["uid"])
         await self.it.api.put(path_of(made), {**self.it.api.objects[path_of(made)], "status": _ENDED})
 
@@ -98,11 +98,11 @@ class Churn:
             self.troubles.append(f"kubelet on {name}: {error}")
             return False
         self.seconds["admit"].append(time.perf_counter() - began)
-        card = got.get(protocol.ENV_INDEX, "")
-        if card != planned:
-            self.troubles.append(f"{name} has GPU {card}, and the extender planned {planned}")
-        self.given[card] += units
-        self.running.append((bound, card, units))
+        gpu = got.get(protocol.ENV_INDEX, "")
+        if gpu != planned:
+            self.troubles.append(f"{name} has GPU {gpu}, and the extender planned {planned}")
+        self.given[gpu] += units
+        self.running.append((bound, gpu, units))
         try:
             await until(partial(is_assigned, self.it.api, bound), seconds=10)
         except AssertionError:
@@ -142,11 +142,11 @@ async def _run(context: Context, findings: Findings) -> None:
     async with node() as it:
         await it.registered()
         inventory = await it.inventory()
-        usable = [card for card in inventory.cards if card.usable]
-        findings.check("GPUs that pods may use", len(usable), len(inventory.cards))
+        usable = [gpu for gpu in inventory.gpus if gpu.usable]
+        findings.check("GPUs that pods may use", len(usable), len(inventory.gpus))
         if not usable:
             return
-        units = {str(card.index): card.units for card in inventory.cards}
+        units = {str(gpu.index): gpu.units for gpu in inventory.gpus}
         async with _extender(it) as url, aiohttp.ClientSession() as session:
             churn = Churn(it, session, url)
             ran, over = 0, []
@@ -156,9 +156,7 @@ async def _run(context: Context, findings: Findings) -> None:
                 made["metadata"]["creationTimestamp"] = "2026-11-21T10:00:00Z"
                 made["status"] = {"phase": "Pending"}
                 ran += await churn.place(made, size, choose)
-                over += [
-                    f"GPU {card}: {given} of {units.get(card, 0)}" for card, given in churn.given.items() if given > units.get(card, 0)
-                ]
+                over += [f"GPU {gpu}: {given} of {units.get(gpu, 0)}" for gpu, given in churn.given.items() if given > units.get(gpu, 0)]
                 if choose.random() < 0.2 and churn.running:
                     await churn.end(choose.randrange(len(churn.running)))
                 if len(churn.troubles) > _SHOWN:

@@ -23,11 +23,11 @@ from gpu_proof.findings import Findings, write_atomically
 from gpu_proof.scrub import Scrubber
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from gpushare_runtime.device_plugin.gpu.nvml import Pynvml
-from gpushare_runtime.mps.card import PynvmlCards
+from gpushare_runtime.mps.gpu import PynvmlGpus
 
 _SMI_SECONDS: Final = 30
 _RUNTIME: Final = Path(gpushare_runtime.__file__).parent
-_SOURCES: Final = ("device_plugin/gpu/nvml.py", "mps/card.py")
+_SOURCES: Final = ("device_plugin/gpu/nvml.py", "mps/gpu.py")
 # They change the GPU: the steps about limits say what becomes of them.
 SETTERS: Final = frozenset({"nvmlDeviceSetMemoryLimits_v1", "nvmlDeviceSetComputeMode"})
 _XID_SECONDS: Final = 0.2
@@ -107,41 +107,39 @@ def _compare(context: Context, findings: Findings, nvml: Pynvml, count: int) -> 
     except nvidia_smi.SmiOutputError as error:
         findings.check("nvidia-smi -q -x can be read", str(error), "XML of nvidia-smi", good=False)
         return
-    findings.value("model", report.cards[0].model if report.cards else "")
-    findings.check("GPUs that nvidia-smi lists", len(report.cards), count)
+    findings.value("model", report.gpus[0].model if report.gpus else "")
+    findings.check("GPUs that nvidia-smi lists", len(report.gpus), count)
     findings.check("problem that our module sees in nvidia-smi", str(report.problem) if report.problem else "", "")
-    for index, card in enumerate(report.cards[:count]):
+    for index, gpu in enumerate(report.gpus[:count]):
         try:
             ours = nvml.facts(index)
         except NvmlError as error:
             findings.check(f"GPU {index} answers", str(error), "its facts", good=False)
             continue
         for name, found, expected in (
-            ("uuid", ours.uuid, card.uuid),
-            ("minor number", ours.minor, card.minor),
-            ("PCI address", ours.pci, card.pci),
-            ("model", ours.model, card.model),
-            ("memory in MiB", ours.mib, card.memory_mib),
+            ("uuid", ours.uuid, gpu.uuid),
+            ("minor number", ours.minor, gpu.minor),
+            ("PCI address", ours.pci, gpu.pci),
+            ("model", ours.model, gpu.model),
+            ("memory in MiB", ours.mib, gpu.memory_mib),
         ):
             findings.check(f"GPU {index}: {name}", found, expected)
-        prohibited = card.mig_mode == "enabled" or card.compute_mode == "Prohibited" or bool(card.repair.failed)
+        prohibited = gpu.mig_mode == "enabled" or gpu.compute_mode == "Prohibited" or bool(gpu.repair.failed)
         findings.check(f"GPU {index}: pods may use it", not ours.failed, not prohibited)
-        findings.value(
-            f"GPU {index}", {"compute mode": card.compute_mode, "MIG": card.mig_mode, "NUMA node": ours.numa, "unfit": ours.unfit}
-        )
-        listed = {one.pid for one in card.processes}
+        findings.value(f"GPU {index}", {"compute mode": gpu.compute_mode, "MIG": gpu.mig_mode, "NUMA node": ours.numa, "unfit": ours.unfit})
+        listed = {one.pid for one in gpu.processes}
         findings.check(f"GPU {index}: processes", sorted({pid for pid, _ in nvml.processes(ours.uuid)} - listed), [])
 
 
 def _call_all(findings: Findings, nvml: Pynvml, count: int) -> None:
     """What the comparison has not called."""
-    cards = PynvmlCards()
+    gpus = PynvmlGpus()
     for index in range(count):
         uuid = nvml.facts(index).uuid
         for name, call in (
             ("processes", lambda uuid=uuid: nvml.processes(uuid)),
             ("memory in use", lambda uuid=uuid: nvml.memory_used(uuid)),
-            ("facts for MPS", lambda uuid=uuid: cards.read(uuid)),
+            ("facts for MPS", lambda uuid=uuid: gpus.read(uuid)),
         ):
             _answers(findings, f"GPU {index}: {name}", call)
         try:

@@ -9,9 +9,9 @@ from typing import Final
 
 from gpu_proof.context import Context
 from gpu_proof.findings import NotPossible
-from gpushare_runtime.device_plugin.gpu.discovery import CardFacts, NvmlError
+from gpushare_runtime.device_plugin.gpu.discovery import GpuFacts, NvmlError
 from gpushare_runtime.device_plugin.gpu.nvml import Pynvml
-from gpushare_runtime.mps.card import CardError, PynvmlCards
+from gpushare_runtime.mps.gpu import GpuError, PynvmlGpus
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _DEFAULT_MODE: Final = 0
@@ -30,9 +30,9 @@ def opened() -> Pynvml:
     return nvml
 
 
-def first(nvml: Pynvml, least_mib: int = 0) -> CardFacts:
+def first(nvml: Pynvml, least_mib: int = 0) -> GpuFacts:
     """NotPossible if no GPU may be used by several programs, as with MIG, or none has so much memory free."""
-    why, cards = "found no GPU; expected one", PynvmlCards()
+    why, gpus = "found no GPU; expected one", PynvmlGpus()
     for index in range(nvml.count()):
         facts = nvml.facts(index)
         free = facts.mib - nvml.memory_used(facts.uuid) // 2**20
@@ -40,17 +40,17 @@ def first(nvml: Pynvml, least_mib: int = 0) -> CardFacts:
             why = f"found that GPU {index} is not usable: {facts.failed}"
         elif free < least_mib:
             why = f"found {free} MiB free on GPU {index}; expected {least_mib} MiB"
-        elif (mode := _mode(cards, facts.uuid)) != _DEFAULT_MODE:
+        elif (mode := _mode(gpus, facts.uuid)) != _DEFAULT_MODE:
             why = f"found compute mode {mode} on GPU {index}; expected {_DEFAULT_MODE} (Default), which the proof does not set"
         else:
             return facts
     raise NotPossible(why)
 
 
-def _mode(cards: PynvmlCards, uuid: str) -> int:
+def _mode(gpus: PynvmlGpus, uuid: str) -> int:
     try:
-        return cards.read(uuid).mode
-    except CardError as error:
+        return gpus.read(uuid).mode
+    except GpuError as error:
         raise NotPossible(str(error)) from None
 
 

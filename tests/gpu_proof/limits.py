@@ -25,8 +25,8 @@ from gpu_proof.workload import Program, programs
 from gpushare_runtime.core import mps, protocol
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from gpushare_runtime.device_plugin.gpu.nvml import Pynvml
-from gpushare_runtime.mps.card import PynvmlCards, obstacle
 from gpushare_runtime.mps.control import ControlDaemon, ControlError
+from gpushare_runtime.mps.gpu import PynvmlGpus, obstacle
 
 SHARE_MIB: Final = 4096
 _STEP_MIB: Final = 64
@@ -42,8 +42,8 @@ def run(context: Context, findings: Findings) -> None:
     facts = hardware.first(nvml, SHARE_MIB + 2048)
     try:
         program = hardware.mps_program(context)
-        card = PynvmlCards().read(facts.uuid)
-        if why := obstacle(facts.uuid, card):
+        gpu = PynvmlGpus().read(facts.uuid)
+        if why := obstacle(facts.uuid, gpu):
             raise NotPossible(why)
         asyncio.run(_with_mps(context, findings, program, facts.uuid, facts.mib))
     except (NotPossible, ControlError) as error:

@@ -64,10 +64,10 @@ async def _by_pod(context: Context, findings: Findings, uuid: str, driver: str, 
     async with node("--isolation=watch", "--overuse=evict", f"--overuse-grace={_GRACE}") as it:
         await it.registered()
         inventory = await it.inventory()
-        card = inventory.by_uuid[uuid]
+        gpu = inventory.by_uuid[uuid]
         made: list[dict[str, Any]] = []
         for place, pod in enumerate(pods):
-            one = memory(inventory, card.index, UNITS[place], name=f"proof-{place}", uid=pod.uid)
+            one = memory(inventory, gpu.index, UNITS[place], name=f"proof-{place}", uid=pod.uid)
             await it.api.put(path_of(one), one)
             await it.kubelet.manager.admit(one)
             running = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
@@ -103,8 +103,8 @@ async def _judge(
         found, most = round(used[pod.uid]), size + context.context_mib
         findings.check(f"{driver}: MiB of the pod that holds {size}", found, f"{size} to {most}", size <= found <= most)
         findings.value(f"{driver}: MiB of the context beside {size}", found - size)
-    by_card = (await it.metric("card_memory_used_bytes", uuid=uuid) or 0.0) / 2**20
-    findings.value(f"{driver}: MiB in use on the GPU beyond the pods", round(by_card - sum(used.values())))
+    by_gpu = (await it.metric("gpu_memory_used_bytes", uuid=uuid) or 0.0) / 2**20
+    findings.value(f"{driver}: MiB in use on the GPU beyond the pods", round(by_gpu - sum(used.values())))
     # The driver of the groups has no part in what follows.
     if driver != groups.DRIVERS[0]:
         return

@@ -26,7 +26,7 @@ from unit.runtime.device_plugin.fake_kubelet import FakeKubelet
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving, until
 
 NODE: Final = "/api/v1/nodes/gpu1"
-RESOURCES: Final = (protocol.RESOURCE_MEMORY, protocol.RESOURCE_CARDS)
+RESOURCES: Final = (protocol.RESOURCE_MEMORY, protocol.RESOURCE_GPUS)
 START_SECONDS: Final = 30.0
 _SAMPLE: Final = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
@@ -71,8 +71,8 @@ class Node:
 
     async def inventory(self) -> Inventory:
         """As the plugin has published it. AssertionError if it does not."""
-        await until(lambda: self.annotation(protocol.ANNOTATION_CARDS), seconds=START_SECONDS)
-        return Inventory.from_json(self.annotation(protocol.ANNOTATION_CARDS) or "")
+        await until(lambda: self.annotation(protocol.ANNOTATION_GPUS), seconds=START_SECONDS)
+        return Inventory.from_json(self.annotation(protocol.ANNOTATION_GPUS) or "")
 
     async def metrics(self) -> list[Sample]:
         async with aiohttp.ClientSession() as session, session.get(f"{self.url}/metrics") as response:

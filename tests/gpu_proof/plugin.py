@@ -32,11 +32,11 @@ async def _run(context: Context, findings: Findings, mib: list[int]) -> None:
         findings.value("seconds until kubelet has both lists", round(await it.registered(), 2))
         listed = {resource: len(it.kubelet.lists[resource][-1]) for resource in it.kubelet.lists}
         findings.check("ids of memory, in GiB", listed[protocol.RESOURCE_MEMORY], sum(one // 1024 for one in mib))
-        findings.check("ids of whole GPUs", listed[protocol.RESOURCE_CARDS], len(mib))
+        findings.check("ids of whole GPUs", listed[protocol.RESOURCE_GPUS], len(mib))
         findings.check("healthy ids of memory", it.healthy(), listed[protocol.RESOURCE_MEMORY])
         inventory = await it.inventory()
-        for card in inventory.cards:
-            findings.check(f"GPU {card.index}: health", card.health, "ok")
+        for gpu in inventory.gpus:
+            findings.check(f"GPU {gpu.index}: health", gpu.health, "ok")
         pod = await _admit(findings, it, inventory)
         if pod is not None:
             try:
@@ -56,30 +56,30 @@ async def _run(context: Context, findings: Findings, mib: list[int]) -> None:
 
 async def _admit(findings: Findings, it: Node, inventory: Inventory) -> dict[str, Any] | None:
     """A pod with a quarter of the first GPU, then one with what is left whole. The first one."""
-    card = inventory.cards[0]
-    part: dict[str, Any] = memory(inventory, card.index, max(1, card.units // 4))
+    gpu = inventory.gpus[0]
+    part: dict[str, Any] = memory(inventory, gpu.index, max(1, gpu.units // 4))
     await it.api.put(path_of(part), part)
     try:
         got = (await it.kubelet.manager.admit(part))["main"]
     except AdmissionError as error:
         findings.check("Allocate", str(error), "its GPU")
         return None
-    findings.check("Allocate: index of the GPU", got.get(protocol.ENV_INDEX), str(card.index))
-    findings.check("Allocate: what nvidia's runtime gets", got.get(protocol.ENV_VISIBLE_DEVICES), card.uuid)
-    findings.check("Allocate: units of the GPU", got.get(protocol.ENV_CARD_UNITS), str(card.units))
+    findings.check("Allocate: index of the GPU", got.get(protocol.ENV_INDEX), str(gpu.index))
+    findings.check("Allocate: what nvidia's runtime gets", got.get(protocol.ENV_VISIBLE_DEVICES), gpu.uuid)
+    findings.check("Allocate: units of the GPU", got.get(protocol.ENV_GPU_UNITS), str(gpu.units))
     try:
         await until(lambda: is_assigned(it.api, part), seconds=15)
         findings.check("the pod is marked as assigned", "true", "true")
     except AssertionError:
         findings.check("the pod is marked as assigned", "not within 15 s", "true")
-    taken: dict[str, Any] = whole(inventory, card.index)
+    taken: dict[str, Any] = whole(inventory, gpu.index)
     await it.api.put(path_of(taken), taken)
     try:
         await it.kubelet.manager.admit(taken)
         said = "it got one"
     except AdmissionError as error:
         said = str(error)
-    free = len(inventory.cards) > 1
+    free = len(inventory.gpus) > 1
     expected = "another GPU" if free else "a rejection, because a quarter is taken"
     findings.check("a whole GPU beside it", said[:200], expected, ("it got one" in said) == free)
     return part

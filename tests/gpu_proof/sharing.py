@@ -14,8 +14,8 @@ from gpu_proof.context import Context
 from gpu_proof.findings import Findings, NotPossible
 from gpu_proof.workload import programs
 from gpushare_runtime.core import mps, protocol
-from gpushare_runtime.mps.card import PynvmlCards, obstacle
 from gpushare_runtime.mps.control import ControlDaemon, ControlError
+from gpushare_runtime.mps.gpu import PynvmlGpus, obstacle
 
 # Of all programs together, against one alone: sharing that costs more than this is no sharing.
 _LEAST_OF_ONE: Final = 0.5
@@ -28,7 +28,7 @@ def run(context: Context, findings: Findings) -> None:
     _measure(context, findings, rows, protocol.ISOLATION_NONE, {hardware.VISIBLE: facts.uuid})
     try:
         program = hardware.mps_program(context)
-        if why := obstacle(facts.uuid, PynvmlCards().read(facts.uuid)):
+        if why := obstacle(facts.uuid, PynvmlGpus().read(facts.uuid)):
             raise NotPossible(why)
         asyncio.run(_with_mps(context, findings, rows, program, facts.uuid))
     except (NotPossible, ControlError) as error:

@@ -16,7 +16,7 @@ from gpu_proof.context import REPOSITORY
 from gpushare_lab import components
 from gpushare_lab.cache import Cache
 from gpushare_lab.places import cache_root
-from lab.nvml import cards
+from lab.nvml import gpus
 
 _STAND_INS: Final = Path(__file__).with_name("stand_ins")
 _MPS: Final = REPOSITORY / "tests/unit/runtime/mps/mps_control.py"
@@ -75,8 +75,8 @@ class Simulated:
 
     def make(self, spec: str = "2x24", **changes: Any) -> None:
         """changes: of the state."""
-        made = cards.cards_from_spec(spec, "gpu1", "proof")
-        cards.write_state(self.state, cards.State(cards=tuple(made), **changes))
+        made = gpus.gpus_from_spec(spec, "gpu1", "proof")
+        gpus.write_state(self.state, gpus.State(gpus=tuple(made), **changes))
         self.programs.mkdir()
         self.program("nvidia-smi", f'exec {sys.executable} {_STAND_INS}/nvidia_smi.py "$@"')
         self.program("nvidia-cuda-mps-control", f'exec {sys.executable} {_MPS} "$@"')
@@ -91,13 +91,13 @@ class Simulated:
         (self.programs / name).chmod(0o755)
 
     def change(self, index: int, **changes: Any) -> None:
-        cards.write_state(self.state, cards.with_card(cards.read_state(self.state), index, **changes))
+        gpus.write_state(self.state, gpus.with_gpu(gpus.read_state(self.state), index, **changes))
 
     def prove(self, *arguments: str) -> tuple[int, dict[str, Any]]:
         """The exit status and the report."""
         client = f"{sys.executable} {_STAND_INS}/client.py"
         own = ["--out", str(self.out), "--seconds", "0.2", "--driver-program", client, "--framework-program", client]
-        count = str(len(cards.read_state(self.state).cards))
+        count = str(len(gpus.read_state(self.state).gpus))
         inside = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _DEVICES, "sh", str(self.root / "dev"), count]
         done = subprocess.run(
             [*inside, sys.executable, "-m", "gpu_proof", *own, *arguments],

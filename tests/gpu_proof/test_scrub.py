@@ -13,7 +13,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import 
 from gpu_proof.context import REPOSITORY
 from gpu_proof.scrub import Scrubber
 
-_XML = REPOSITORY / "tests/unit/plugins/fixtures/nvidia_smi_535_two_cards.xml"
+_XML = REPOSITORY / "tests/unit/plugins/fixtures/nvidia_smi_535_two_gpus.xml"
 
 
 def test_serials_and_uuids_of_real_xml_are_replaced_and_the_rest_stays() -> None:
@@ -27,10 +27,10 @@ def test_serials_and_uuids_of_real_xml_are_replaced_and_the_rest_stays() -> None
     assert changed <= {"uuid", "serial"}
     assert "uuid" in changed
     assert [old.attrib for old in before.iter()] == [new.attrib for new in after.iter()], "PCI addresses"
-    for card in nvidia_smi.parse(text).cards:
-        assert card.uuid not in made
+    for gpu in nvidia_smi.parse(text).gpus:
+        assert gpu.uuid not in made
     ours = nvidia_smi.parse(made)
-    assert len({card.uuid for card in ours.cards}) == len(ours.cards)
+    assert len({gpu.uuid for gpu in ours.gpus}) == len(ours.gpus)
 
 
 def test_the_same_value_has_the_same_replacement_in_xml_and_in_json() -> None:

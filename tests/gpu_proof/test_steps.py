@@ -74,7 +74,7 @@ def test_discovery_finds_that_nvidia_smi_prints_no_xml(machine: Simulated) -> No
 def test_discovery_finds_a_gpu_that_does_not_answer(machine: Simulated) -> None:
     machine.make()
     machine.change(1, health="lost")
-    assert "GPU 1 answers: found the card is lost" in fails(machine, "discovery")
+    assert "GPU 1 answers: found the GPU is lost" in fails(machine, "discovery")
 
 
 def test_without_a_driver_nothing_is_possible_and_that_is_said(machine: Simulated) -> None:

@@ -15,19 +15,19 @@ from typing import TypeVar
 
 from e2e.api import ApiError, Json
 from e2e.checks import check_devices, check_totals
-from e2e.cluster import CARDS, GPU_NODES, MEMORY, Cluster, allocation, annotations_of, asked, unschedulable
+from e2e.cluster import GPU_NODES, GPUS, MEMORY, Cluster, allocation, annotations_of, asked, unschedulable
 from e2e.manifests import pod
-from gpushare_runtime.core.inventory import Card, Inventory
+from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.quantity import GIB
 
 T = TypeVar("T")
 
 PODS = "/api/v1/namespaces/default/pods"
 # Nodes that no kubelet serves: a real one would need minutes for so many pods on one machine.
-NODES, NODE_CARDS, CARD_UNITS = 24, 4, 16
+NODES, NODE_GPUS, GPU_UNITS = 24, 4, 16
 # On so many of them a good third of the pods finds room.
 FIRST = 8
-# A pod waits for a node with this label: "card" once the burst may begin.
+# A pod waits for a node with this label: "gpu" once the burst may begin.
 _GATE, _REAL, _MADE = "gpushare-test/burst", "real", "made"
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 _LEASE_SECONDS = 40
@@ -59,7 +59,7 @@ class Fall:
 
 
 class Room:
-    """Nodes with cards beside the two real ones, alive as long as this is: their leases are renewed here."""
+    """Nodes with GPUs beside the two real ones, alive as long as this is: their leases are renewed here."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -97,11 +97,11 @@ class Room:
         at_once(self.cluster, lambda name: self._label(name, None), [*self.names, *GPU_NODES])
 
     def _make_node(self, name: str) -> None:
-        cards = tuple(
-            Card(i, f"GPU-{int(name[-2:]):08x}-0000-0000-0000-{i:012x}", i, f"0000:{i:02x}:00.0", "Tesla T4", CARD_UNITS * 1024, CARD_UNITS)
-            for i in range(NODE_CARDS)
+        gpus = tuple(
+            Gpu(i, f"GPU-{int(name[-2:]):08x}-0000-0000-0000-{i:012x}", i, f"0000:{i:02x}:00.0", "Tesla T4", GPU_UNITS * 1024, GPU_UNITS)
+            for i in range(NODE_GPUS)
         )
-        annotations = {"gpushare/cards": Inventory(GIB, cards).to_json()}
+        annotations = {"gpushare/gpus": Inventory(GIB, gpus).to_json()}
         labels = {"kubernetes.io/hostname": name, "gpushare": "true"}
         metadata = {"name": name, "labels": labels, "annotations": annotations}
         self.cluster.api.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
@@ -112,7 +112,7 @@ class Room:
         self.cluster.api.create(_LEASES, lease)
 
     def _make_ready(self, name: str) -> None:
-        amounts = {MEMORY: str(NODE_CARDS * CARD_UNITS), CARDS: str(NODE_CARDS), "cpu": "64", "memory": "512Gi", "pods": "250"}
+        amounts = {MEMORY: str(NODE_GPUS * GPU_UNITS), GPUS: str(NODE_GPUS), "cpu": "64", "memory": "512Gi", "pods": "250"}
         conditions = [{"type": "Ready", "status": "True", "reason": "Test", "message": "", "lastHeartbeatTime": _time()}]
         status = {"capacity": amounts, "allocatable": amounts, "conditions": conditions}
         self.cluster.api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
@@ -167,7 +167,7 @@ def bound(cluster: Cluster) -> list[Json]:
 
 
 def chosen_at(one: Json) -> float:
-    """When the extender chose the card, in seconds since the epoch."""
+    """When the extender chose the GPU, in seconds since the epoch."""
     return int(annotations_of(one)["ALIYUN_COM_GPU_MEM_ASSUME_TIME"]) / 1e9
 
 
@@ -181,12 +181,12 @@ def clear(cluster: Cluster) -> None:
 def conflicts(cluster: Cluster, pods: Iterable[Json]) -> list[str]:
     """What was given away twice: by annotations on all nodes, by device nodes on the real ones, or a pod that its node rejected."""
     pods = list(pods)
-    booked = Counter((one["spec"]["nodeName"], card) for one in pods for card, units in allocation(one).items() for _ in range(units))
+    booked = Counter((one["spec"]["nodeName"], gpu) for one in pods for gpu, units in allocation(one).items() for _ in range(units))
     real = [one for one in pods if one["spec"]["nodeName"] in GPU_NODES]
     rejected = [one for one in real if one["status"].get("phase") == "Failed"]
     return [
-        *(f"{one['metadata']['name']} has no card in its annotations" for one in pods if not allocation(one)),
-        *(f"{units} of {CARD_UNITS} units of card {c} of {n} are booked" for (n, c), units in booked.items() if _too_many(n, c, units)),
+        *(f"{one['metadata']['name']} has no GPU in its annotations" for one in pods if not allocation(one)),
+        *(f"{units} of {GPU_UNITS} units of GPU {c} of {n} are booked" for (n, c), units in booked.items() if _too_many(n, c, units)),
         *(f"{one['metadata']['name']} was rejected by its node: {one['status'].get('message')}" for one in rejected),
         *check_totals(cluster),
         *check_devices(cluster, real),
@@ -194,23 +194,23 @@ def conflicts(cluster: Cluster, pods: Iterable[Json]) -> list[str]:
     ]
 
 
-def _too_many(node: str, card: int, units: int) -> bool:
-    return node not in GPU_NODES and (units > CARD_UNITS or card >= NODE_CARDS)
+def _too_many(node: str, gpu: int, units: int) -> bool:
+    return node not in GPU_NODES and (units > GPU_UNITS or gpu >= NODE_GPUS)
 
 
 def _by_device_nodes(cluster: Cluster, pods: Iterable[Json]) -> list[str]:
-    """The cards that containers really have, against what the driver says; annotations are not asked."""
-    sizes = {(node, f"nvidia{card.minor}"): card.mib // 1024 for node in GPU_NODES for card in cluster.cards(node)}
+    """The GPUs that containers really have, against what the driver says; annotations are not asked."""
+    sizes = {(node, f"nvidia{gpu.minor}"): gpu.mib // 1024 for node in GPU_NODES for gpu in cluster.gpus(node)}
     held: Counter[tuple[str, str]] = Counter()
     for container in cluster.containers(pods):
         for device in container.devices:
             held[container.pod["spec"]["nodeName"], device] += asked(container.spec, MEMORY)
     found = [
-        f"containers with /dev/{d} of {n} ask for {held[n, d]} units, the card has {size}"
+        f"containers with /dev/{d} of {n} ask for {held[n, d]} units, the GPU has {size}"
         for (n, d), size in sizes.items()
         if held[n, d] > size
     ]
-    return found if held else ["no container on the real nodes has a card"]
+    return found if held else ["no container on the real nodes has a GPU"]
 
 
 def at_once(cluster: Cluster, work: Callable[[T], object], items: Iterable[T], done_already: int = 0) -> None:

@@ -49,7 +49,7 @@ def cluster(labs: Labs) -> Cluster:
 
 @pytest.fixture(scope="module")
 def room(cluster: Cluster) -> Iterator[Room]:
-    """Cards for a burst of pods beside those of the two real nodes."""
+    """GPUs for a burst of pods beside those of the two real nodes."""
     cluster.clear()
     with Room(cluster) as room:
         yield room

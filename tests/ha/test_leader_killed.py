@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The leader dies in the middle of 300 pending pods: all are bound in the end, no card twice, and nobody answers before its time."""
+"""The leader dies in the middle of 300 pending pods: all are bound in the end, no GPU twice, and nobody answers before its time."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_all_pods_are_bound_once_though_the_leader_is_killed(
     assert fall.bound_after > 0, "the leader was killed after it had bound everything: that is no burst"
     let_through = {name for one in terms for name in one.let_through}
     others = [name for one in found if chosen_at(one) > killed and (name := f"default/{one['metadata']['name']}") not in let_through]
-    assert others == [], "a card was chosen before the wait was over"
+    assert others == [], "a GPU was chosen before the wait was over"
     assert [line for one in terms for line in one.early] == [], "an extender answered before its wait was over"
 
 
@@ -134,7 +134,7 @@ def _terms(plane: str, lines: list[Line], *, restarted: bool) -> Terms:
 
 
 def _answers(line: Line) -> bool:
-    """Whether the extender let a pod through: the filter found nodes, or a card was bound."""
+    """Whether the extender let a pod through: the filter found nodes, or a GPU was bound."""
     return FITS.search(line.text) is not None or ("bind " in line.text and " to node " in line.text)
 
 

@@ -3,7 +3,7 @@
 """GPU nodes of a lab whose driver comes from packages: the kernel module that lies on the disk is loaded at boot, and a boot is real.
 
 A container cannot boot a kernel. So a unit shows at each boot what the kernel would: the loaded module's version, and another boot id.
-The simulated cards answer with the version that is loaded, and not at all while the library on the disk is of another one.
+The simulated GPUs answer with the version that is loaded, and not at all while the library on the disk is of another one.
 
 `python -m hosts.driver_nodes FOLDER VERSION...` writes what a node needs into the folder: node.tar, to be unpacked at its root, setup.sh,
 to be run there, and the fingerprint of the repository's key.
@@ -151,7 +151,7 @@ def switched_on_again(cluster: Cluster, nodes: Sequence[str]) -> Iterator[list[s
 
 
 def driver_of(cluster: Cluster, node: str) -> str:
-    """The driver with which the node's cards answer, as nvidia-smi says it."""
+    """The driver with which the node's GPUs answer, as nvidia-smi says it."""
     lines = cluster.on(node, "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split()
     (version,) = set(lines)
     return version

@@ -1,33 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What pods must get on GPU nodes with two cards of 16 GiB, whatever kubelet and container runtime they have."""
+"""What pods must get on GPU nodes with two GPUs of 16 GiB, whatever kubelet and container runtime they have."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from e2e.checks import check_devices, check_environment, check_no_card
+from e2e.checks import check_devices, check_environment, check_no_gpu
 from e2e.cluster import Cluster, allocation
 from e2e.manifests import pod
 
 
-def share_two_cards(cluster: Cluster, nodes: Sequence[str]) -> None:
-    """Three pods of 6 GiB on each node: two of them on one card, each with that card alone in /dev and in the variables of PID 1."""
+def share_two_gpus(cluster: Cluster, nodes: Sequence[str]) -> None:
+    """Three pods of 6 GiB on each node: two of them on one GPU, each with that GPU alone in /dev and in the variables of PID 1."""
     names = [f"{node}-{number}" for node in nodes for number in (1, 2, 3)]
     for name in names:
         cluster.create(pod(name, memory=6, node=name.partition("-")[0]))
     pods = {one["metadata"]["name"]: one for one in cluster.until_running(*names, seconds=120)}
     for node in nodes:
-        cards = [tuple(allocation(pods[f"{node}-{number}"])) for number in (1, 2, 3)]
-        assert len(set(cards)) == 2, f"{node}: three pods of 6 GiB on two cards of 16 are on {cards}"
+        gpus = [tuple(allocation(pods[f"{node}-{number}"])) for number in (1, 2, 3)]
+        assert len(set(gpus)) == 2, f"{node}: three pods of 6 GiB on two GPUs of 16 are on {gpus}"
     assert check_devices(cluster, pods.values()) == []
     assert check_environment(cluster, pods.values()) == []
     cluster.clear()
 
 
-def see_their_own_cards_only(cluster: Cluster, node: str) -> None:
-    """Neither a pod that names another card than its own, nor one that asks for none."""
-    first, second = cluster.cards(node)
+def see_their_own_gpus_only(cluster: Cluster, node: str) -> None:
+    """Neither a pod that names another GPU than its own, nor one that asks for none."""
+    first, second = cluster.gpus(node)
     asking = {
         "one": pod("one", memory=1, node=node),
         "beside": pod("beside", memory=16, node=node),
@@ -42,5 +42,5 @@ def see_their_own_cards_only(cluster: Cluster, node: str) -> None:
     pods = {one["metadata"]["name"]: one for one in cluster.until_running(*asking, *idle, seconds=120)}
     assert [allocation(pods[name]) for name in asking] == [{first.index: 1}, {second.index: 16}, {first.index: 1}]
     assert check_devices(cluster, [pods[name] for name in asking]) == []
-    assert check_no_card(cluster, [pods[name] for name in idle]) == []
+    assert check_no_gpu(cluster, [pods[name] for name in idle]) == []
     cluster.clear()

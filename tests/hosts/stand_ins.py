@@ -171,21 +171,21 @@ def give_image(cluster: Cluster, node: str, reference: str, program: str, config
 
 
 def nvidia_image(cluster: Cluster, node: str) -> None:
-    """NVIDIA's plugin with the cards of this node."""
-    config = {"resource": NVIDIA, "socket": "nvidia-gpu.sock", "ids": [card.uuid for card in cluster.cards(node)]}
+    """NVIDIA's plugin with the GPUs of this node."""
+    config = {"resource": NVIDIA, "socket": "nvidia-gpu.sock", "ids": [gpu.uuid for gpu in cluster.gpus(node)]}
     give_image(cluster, node, NVIDIA_IMAGE, "nvidia-device-plugin", config)
 
 
 def original_images(cluster: Cluster, nodes: tuple[str, ...]) -> None:
-    """The original's device plugin on each node, where it takes the first card's memory for that of all, and its extender."""
+    """The original's device plugin on each node, where it takes the first GPU's memory for that of all, and its extender."""
     for node in nodes:
-        cards = cluster.cards(node)
-        units = cards[0].mib // 1024
+        gpus = cluster.gpus(node)
+        units = gpus[0].mib // 1024
         config = {
             "resource": "aliyun.com/gpu-mem",
             "socket": "aliyungpushare.sock",
-            "ids": [f"{card.uuid}-_-{slot}" for card in cards for slot in range(units)],
-            "cards": [{"uuid": card.uuid, "minor": card.minor, "units": units} for card in cards],
+            "ids": [f"{gpu.uuid}-_-{slot}" for gpu in gpus for slot in range(units)],
+            "gpus": [{"uuid": gpu.uuid, "minor": gpu.minor, "units": units} for gpu in gpus],
         }
         give_image(cluster, node, PLUGIN_IMAGE, "gpushare-device-plugin-v2", config)
     give_image(cluster, CONTROL_PLANE, EXTENDER_IMAGE, "gpushare-sche-extender", {"extender": True})
@@ -220,15 +220,15 @@ systemctl enable --now --quiet kube-proxy
 """
 
 
-def give_cards_by_variable(cluster: Cluster, node: str) -> None:
-    """NVIDIA's toolkit as its package leaves it, which the original needs: any container gets the cards that its environment names.
+def give_gpus_by_variable(cluster: Cluster, node: str) -> None:
+    """NVIDIA's toolkit as its package leaves it, which the original needs: any container gets the GPUs that its environment names.
 
-    The lab's has the settings of another strategy, and cards by UUID only.
+    The lab's has the settings of another strategy, and GPUs by UUID only.
     """
-    cluster.on(node, "python3", "-c", _CARDS_BY_VARIABLE)
+    cluster.on(node, "python3", "-c", _GPUS_BY_VARIABLE)
 
 
-_CARDS_BY_VARIABLE = """
+_GPUS_BY_VARIABLE = """
 import json, subprocess
 from pathlib import Path
 def write(path, text):

@@ -134,15 +134,15 @@ def ready(cluster: Cluster) -> str:
     return cluster.kubectl("get", "node", NODE, "-o", "jsonpath={.status.conditions[?(@.type=='Ready')].status}")
 
 
-def pod(cluster: Cluster, name: str, cards: str) -> None:
-    """cards: "void", or the UUID of one: the nvidia runtime of the lab takes it from a mount only, as kubelet makes it."""
+def pod(cluster: Cluster, name: str, gpus: str) -> None:
+    """gpus: "void", or the UUID of one: the nvidia runtime of the lab takes it from a mount only, as kubelet makes it."""
     container = {
         "name": "main",
         "image": "localhost/gpushare-lab/test:1",
         "imagePullPolicy": "IfNotPresent",
         "command": ["sleep", "1000000"],
-        "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": cards}],
-        "volumeMounts": [{"name": "null", "mountPath": f"/var/run/nvidia-container-devices/{cards}"}] if cards != "void" else [],
+        "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": gpus}],
+        "volumeMounts": [{"name": "null", "mountPath": f"/var/run/nvidia-container-devices/{gpus}"}] if gpus != "void" else [],
     }
     volumes = [{"name": "null", "hostPath": {"path": "/dev/null"}}]
     spec = {"nodeName": NODE, "terminationGracePeriodSeconds": 0, "containers": [container], "volumes": volumes}
@@ -161,7 +161,7 @@ def devices(cluster: Cluster, name: str) -> list[str]:
     return sorted(line for line in cluster.kubectl("exec", name, "--", "ls", "/dev").split() if line.startswith("nvidia"))
 
 
-def test_from_an_untouched_host_to_pods_with_their_cards_and_back(node: Node) -> None:
+def test_from_an_untouched_host_to_pods_with_their_gpus_and_back(node: Node) -> None:
     cluster = node.cluster
     pod(cluster, "before", "void")
     running, original = container_of(cluster, "before"), node.config()
@@ -183,9 +183,9 @@ def test_from_an_untouched_host_to_pods_with_their_cards_and_back(node: Node) ->
     assert node.snapshot() == converged
 
     uuid = node.sh("nvidia-smi --query-gpu=uuid --format=csv,noheader").split()[1]
-    pod(cluster, "with-a-card", uuid)
+    pod(cluster, "with-a-gpu", uuid)
     pod(cluster, "without", "void")
-    assert devices(cluster, "with-a-card") == ["nvidia1", "nvidiactl"]
+    assert devices(cluster, "with-a-gpu") == ["nvidia1", "nvidiactl"]
     assert devices(cluster, "without") == []
 
     assert "changed=1" in node.role("-e", "gpushare_container_runtime_state=absent")
@@ -350,8 +350,8 @@ def test_containerd_2_gets_a_file_of_ours_and_one_import(node_2: Node) -> None:
     assert node.snapshot() == converged
 
     uuid = node.sh("nvidia-smi --query-gpu=uuid --format=csv,noheader").split()[0]
-    pod(cluster, "with-a-card", uuid)
-    assert devices(cluster, "with-a-card") == ["nvidia0", "nvidiactl"]
+    pod(cluster, "with-a-gpu", uuid)
+    assert devices(cluster, "with-a-gpu") == ["nvidia0", "nvidiactl"]
 
     for victim in points:
         node.module("state=absent")

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """A GPU node of the time before cri-dockerd in a cluster of today: kubelet 1.22 with dockershim, and docker.
 
-From an untouched host over kubelet's feature gates and shared cards, with `nvidia` as the default runtime in daemon.json, and back.
+From an untouched host over kubelet's feature gates and shared GPUs, with `nvidia` as the default runtime in daemon.json, and back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from e2e.checks import check_devices, check_environment, check_follows, check_re
 from e2e.cluster import MEMORY, Cluster, CommandError, allocation, annotations_of
 from e2e.manifests import pod
 from gpushare_lab.runtimes import DOCKERSHIM_KUBELET
-from hosts.shared import see_their_own_cards_only, share_two_cards
+from hosts.shared import see_their_own_gpus_only, share_two_gpus
 from hosts.site import NODE, Site, Untouched, differences
 from labs import DOCKERSHIM, Labs
 from quality.snapshot import settled
@@ -138,7 +138,7 @@ def test_site_makes_nvidia_the_default_runtime_and_the_second_run_writes_no_byte
     assert default_runtime(cluster) == "nvidia"
     node = cluster.node(NODE)
     assert node["metadata"]["labels"]["gpushare.kubernetes/node"] == "true"
-    assert json.loads(annotations_of(node)["gpushare/cards"])["strategy"] == "volume-mounts", output
+    assert json.loads(annotations_of(node)["gpushare/gpus"])["strategy"] == "volume-mounts", output
     assert node["status"]["allocatable"][MEMORY] == "32"
     converged = settled(cluster)
     again, output = site.play("site.yml", *ACCEPTED)
@@ -147,12 +147,12 @@ def test_site_makes_nvidia_the_default_runtime_and_the_second_run_writes_no_byte
     cluster.clear()
 
 
-def test_pods_share_a_card(cluster: Cluster) -> None:
-    share_two_cards(cluster, (NODE,))
+def test_pods_share_a_gpu(cluster: Cluster) -> None:
+    share_two_gpus(cluster, (NODE,))
 
 
-def test_nobody_sees_a_card_that_was_not_allocated(cluster: Cluster) -> None:
-    see_their_own_cards_only(cluster, NODE)
+def test_nobody_sees_a_gpu_that_was_not_allocated(cluster: Cluster) -> None:
+    see_their_own_gpus_only(cluster, NODE)
 
 
 def restart_kubelet(cluster: Cluster) -> None:
@@ -169,8 +169,8 @@ def restart_docker(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("restart", [restart_kubelet, restart_docker])
-def test_cards_stay_with_their_pods_when_a_daemon_of_the_node_restarts(cluster: Cluster, restart: Callable[[Cluster], None]) -> None:
-    first, second = cluster.cards(NODE)
+def test_gpus_stay_with_their_pods_when_a_daemon_of_the_node_restarts(cluster: Cluster, restart: Callable[[Cluster], None]) -> None:
+    first, second = cluster.gpus(NODE)
     for name in ("one", "other"):
         cluster.create(pod(name, memory=10, node=NODE))
     cluster.until_running("one", "other", seconds=120)
@@ -179,7 +179,7 @@ def test_cards_stay_with_their_pods_when_a_daemon_of_the_node_restarts(cluster: 
     cluster.create(pod("after", memory=6, node=NODE))
     pods = {one["metadata"]["name"]: one for one in cluster.until_running("one", "other", "after", seconds=180)}
     assert {name: identity for name, identity in started(cluster).items() if name in before} == before
-    assert sorted(card for name in before for card in allocation(pods[name])) == [first.index, second.index]
+    assert sorted(gpu for name in before for gpu in allocation(pods[name])) == [first.index, second.index]
     assert check_devices(cluster, pods.values()) == []
     assert check_environment(cluster, pods.values()) == []
     cluster.clear()

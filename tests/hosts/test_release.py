@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The daemons of another release under running pods: systemd is not told to reload, and containers keep their cards."""
+"""The daemons of another release under running pods: systemd is not told to reload, and containers keep their GPUs."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from quality.snapshot import settled
 
 PLUGIN, EXTENDER = "gpushare-device-plugin", "gpushare-extender"
 DAEMONS = ((NODE, PLUGIN), (CONTROL_PLANE, EXTENDER))
-# Opened by the kernel's own driver, and in no list of devices that every container may open, as the lab's cards are.
+# Opened by the kernel's own driver, and in no list of devices that every container may open, as the lab's GPUs are.
 MAJOR, MINOR = 10, 229
 USAGE = "/var/lib/gpushare-device-plugin/held.json"
 
 
 @pytest.fixture
 def guarded(installed: Cluster) -> Iterator[Cluster]:
-    """The installed cluster, whose cards on the node can only be opened by who is allowed to."""
+    """The installed cluster, whose GPUs on the node can only be opened by who is allowed to."""
     installed.clear()
     drop_in, units = f"/run/systemd/system/{PLUGIN}.service.d", "systemctl daemon-reload; systemctl restart"
-    cards = f"for card in /dev/nvidia[0-9]*; do rm $card; mknod -m 666 $card c {MAJOR} {MINOR}; done; gpushare-lab-gpu refresh"
+    gpus = f"for GPU in /dev/nvidia[0-9]*; do rm $gpu; mknod -m 666 $gpu c {MAJOR} {MINOR}; done; gpushare-lab-gpu refresh"
     allowed = f"mkdir -p {drop_in}; printf '[Service]\\nDeviceAllow=char-misc rw\\n' > {drop_in}/90-test.conf"
-    sh(installed, NODE, f"{cards}; {allowed}; {units} {PLUGIN}")
-    installed.until("the plugin has the cards", lambda: has_cards(installed), 120)
+    sh(installed, NODE, f"{gpus}; {allowed}; {units} {PLUGIN}")
+    installed.until("the plugin has the GPUs", lambda: has_gpus(installed), 120)
     # It publishes and keeps a pod of before until kubelet has confirmed that it is gone.
-    installed.until("no pod of before has a card", lambda: '"pods":{}' in sh(installed, NODE, f"cat {USAGE}"), 180)
+    installed.until("no pod of before has a GPU", lambda: '"pods":{}' in sh(installed, NODE, f"cat {USAGE}"), 180)
     yield installed
     installed.clear()
     sh(installed, NODE, f"rm -r {drop_in} /dev/nvidia[0-9]*; gpushare-lab-gpu refresh; {units} {PLUGIN}")
-    installed.until("the plugin has the cards", lambda: has_cards(installed), 120)
+    installed.until("the plugin has the GPUs", lambda: has_gpus(installed), 120)
 
 
-def has_cards(cluster: Cluster) -> bool:
+def has_gpus(cluster: Cluster) -> bool:
     """Whether both are published, and kubelet has their units."""
     node = cluster.node(NODE)
-    return len(json.loads(annotations_of(node)["gpushare/cards"])["cards"]) == 2 and node["status"]["allocatable"][MEMORY] == "32"
+    return len(json.loads(annotations_of(node)["gpushare/gpus"])["gpus"]) == 2 and node["status"]["allocatable"][MEMORY] == "32"
 
 
 def sh(cluster: Cluster, node: str, script: str) -> str:
@@ -69,8 +69,8 @@ def without_sockets(cluster: Cluster) -> None:
 
 
 def opens(cluster: Cluster, name: str) -> bool:
-    """Whether a process in the container's cgroup can open its card."""
-    said = cluster.kubectl("exec", name, "--", "sh", "-c", "card=$(echo /dev/nvidia[0-9]); (exec 3<$card) 2>&1; echo $?", seconds=30)
+    """Whether a process in the container's cgroup can open its GPU."""
+    said = cluster.kubectl("exec", name, "--", "sh", "-c", "gpu=$(echo /dev/nvidia[0-9]); (exec 3<$gpu) 2>&1; echo $?", seconds=30)
     return said.split()[-1] == "0"
 
 
@@ -82,7 +82,7 @@ def device_group(cluster: Cluster, name: str) -> str:
 
 
 @pytest.mark.timeout(2400)
-def test_a_new_release_starts_without_a_daemon_reload_and_a_running_container_keeps_its_card(guarded: Cluster, tmp_path: Path) -> None:
+def test_a_new_release_starts_without_a_daemon_reload_and_a_running_container_keeps_its_gpu(guarded: Cluster, tmp_path: Path) -> None:
     cluster = guarded
     cluster.create(pod("holder", {"aliyun.com/gpu-mem": "2"}))
     cluster.until_running("holder")
@@ -101,14 +101,14 @@ def test_a_new_release_starts_without_a_daemon_reload_and_a_running_container_ke
     assert (now["containerID"], now["restartCount"]) == (container["containerID"], container["restartCount"])
     assert opens(cluster, "holder")
 
-    # That the card can be taken so, and is seen to be: what a daemon-reload does to a container that systemd knows less of.
+    # That the GPU can be taken so, and is seen to be: what a daemon-reload does to a container that systemd knows less of.
     sh(cluster, NODE, f"echo 'c {MAJOR}:{MINOR} rwm' > {device_group(cluster, 'holder')}/devices.deny")
     assert not opens(cluster, "holder")
     cluster.delete("holder")
 
 
-def test_a_unit_that_has_changed_is_not_read_while_that_would_take_a_card(guarded: Cluster) -> None:
-    """A scope of systemd with a card that systemd does not know stands for a container of the legacy mode."""
+def test_a_unit_that_has_changed_is_not_read_while_that_would_take_a_gpu(guarded: Cluster) -> None:
+    """A scope of systemd with a GPU that systemd does not know stands for a container of the legacy mode."""
     cluster = guarded
     unit = f"/etc/systemd/system/{PLUGIN}.service"
     inside = "sleep 1000000"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
 """One cluster whose GPU nodes have docker, containerd 1.7 and containerd 2.4: broken configurations, from untouched hosts over shared
-cards and back.
+GPUs and back.
 
 containerd 1.6 is the lab's own, which every other suite has.
 """
@@ -21,7 +21,7 @@ import pytest
 
 from e2e.cluster import REPOSITORY, Cluster, annotations_of
 from e2e.manifests import pod
-from hosts.shared import see_their_own_cards_only, share_two_cards
+from hosts.shared import see_their_own_gpus_only, share_two_gpus
 from hosts.site import Site, Untouched, differences
 from labs import RUNTIMES, Labs
 from quality.snapshot import settled
@@ -136,7 +136,7 @@ def test_a_broken_configuration_is_rejected_with_its_place_and_stays_untouched(c
     broken = {
         DAEMON: {
             kept.replace("{", '{\n  "live-restore": true,', 1): "live-restore",
-            kept.replace("{", "{ // cards", 1): f"{DAEMON}: line 1",
+            kept.replace("{", "{ // GPUs", 1): f"{DAEMON}: line 1",
             kept.replace("{", '{\n  "no-such-option": true,', 1): "no-such-option",
         },
         CONTAINERD: {
@@ -197,7 +197,7 @@ def test_site_sets_up_each_for_the_strictest_strategy_and_the_second_run_writes_
     assert containerd_of(cluster, NODES["containerd-2.4"]) == passes_on, output
     for runtime in NODES.values():
         assert sh(cluster, runtime.node, runtime.ready).split()[-1] == runtime.default, output
-        published = json.loads(annotations_of(cluster.node(runtime.node))["gpushare/cards"])
+        published = json.loads(annotations_of(cluster.node(runtime.node))["gpushare/gpus"])
         assert published["strategy"] == runtime.strategy, output
     converged = settled(cluster)
     again, output = site.play("site.yml")
@@ -206,12 +206,12 @@ def test_site_sets_up_each_for_the_strictest_strategy_and_the_second_run_writes_
     cluster.clear()
 
 
-def test_pods_share_the_cards_of_each(cluster: Cluster) -> None:
-    share_two_cards(cluster, GPU_NODES)
+def test_pods_share_the_gpus_of_each(cluster: Cluster) -> None:
+    share_two_gpus(cluster, GPU_NODES)
 
 
-def test_nobody_sees_a_card_that_was_not_allocated(cluster: Cluster, runtime: Runtime) -> None:
-    see_their_own_cards_only(cluster, runtime.node)
+def test_nobody_sees_a_gpu_that_was_not_allocated(cluster: Cluster, runtime: Runtime) -> None:
+    see_their_own_gpus_only(cluster, runtime.node)
 
 
 @pytest.mark.timeout(1500)

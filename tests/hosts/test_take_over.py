@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""take_over.yml on nodes that NVIDIA's device plugin serves: rejected while pods have cards, one node taken over, given back by uninstall.
+"""take_over.yml on nodes that NVIDIA's device plugin serves: rejected while pods have GPUs, one node taken over, given back by uninstall.
 
 The tests are one story, in this order, on one lab. NVIDIA's manifest runs an image of a program that registers with kubelet as theirs.
 """
@@ -29,7 +29,7 @@ def daemon_set(cluster: Cluster) -> Json:
 
 
 def served(cluster: Cluster) -> dict[str, str]:
-    """Node → cards that NVIDIA's plugin offers there."""
+    """Node → GPUs that NVIDIA's plugin offers there."""
     return {node: cluster.node(node)["status"]["allocatable"].get(NVIDIA, "0") for node in (NODE, SECOND)}
 
 
@@ -43,7 +43,7 @@ def labels(cluster: Cluster) -> dict[str, Any]:
     return {node: cluster.node(node)["metadata"]["labels"] for node in (NODE, SECOND)}
 
 
-def card_pod(name: str, node: str) -> Json:
+def gpu_pod(name: str, node: str) -> Json:
     made = pod(name, {NVIDIA: "1"})
     made["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
     return made
@@ -51,14 +51,14 @@ def card_pod(name: str, node: str) -> Json:
 
 @pytest.fixture(scope="module")
 def cluster(labs: Labs) -> Cluster:
-    """Bare hosts that NVIDIA's device plugin serves, with a pod on each that has a card."""
+    """Bare hosts that NVIDIA's device plugin serves, with a pod on each that has a GPU."""
     found = labs.bare(TWO)
     for node in (NODE, SECOND):
         nvidia_image(found, node)
     found.kubectl("apply", "-f", "-", stdin=json.dumps(nvidia()))
     found.until("NVIDIA's plugin serves both nodes", lambda: served(found) == {NODE: "2", SECOND: "2"}, 120)
     for node in (NODE, SECOND):
-        found.create(card_pod(f"holder-{node}", node))
+        found.create(gpu_pod(f"holder-{node}", node))
     found.until_running(*(f"holder-{node}" for node in (NODE, SECOND)))
     return found
 
@@ -69,7 +69,7 @@ def before(cluster: Cluster) -> dict[str, Any]:
     return {"daemon set": daemon_set(cluster)["spec"], "labels": labels(cluster)}
 
 
-def test_it_is_named_with_the_pods_that_have_its_cards(cluster: Cluster, before: dict[str, Any]) -> None:
+def test_it_is_named_with_the_pods_that_have_its_gpus(cluster: Cluster, before: dict[str, Any]) -> None:
     said = rejected(cluster, "preflight")
     for node in (NODE, SECOND):
         assert f"{node}: managers: found NVIDIA device plugin on the host" in said
@@ -77,9 +77,9 @@ def test_it_is_named_with_the_pods_that_have_its_cards(cluster: Cluster, before:
     assert "run the playbook take_over instead" in said
 
 
-def test_nothing_is_changed_while_pods_have_cards(cluster: Cluster, before: dict[str, Any]) -> None:
+def test_nothing_is_changed_while_pods_have_gpus(cluster: Cluster, before: dict[str, Any]) -> None:
     said = rejected(cluster, "take_over", *ONE_NODE)
-    assert f"{NODE}: pods have cards of DaemonSet {SYSTEM}/{DAEMON_SET}: default/holder-{NODE}; expected none" in said
+    assert f"{NODE}: pods have GPUs of DaemonSet {SYSTEM}/{DAEMON_SET}: default/holder-{NODE}; expected none" in said
     assert {"daemon set": daemon_set(cluster)["spec"], "labels": labels(cluster)} == before
     assert set(theirs(cluster)) == {NODE, SECOND}
 
@@ -92,7 +92,7 @@ def test_one_node_is_taken_over_and_the_other_goes_on(cluster: Cluster, before: 
     runs_on(cluster, NODE)
     assert served(cluster)[SECOND] == "2"
     assert cluster.pod(f"holder-{SECOND}")["status"]["containerStatuses"][0] == holder
-    cluster.create(card_pod("another", SECOND))
+    cluster.create(gpu_pod("another", SECOND))
     cluster.until_running("another")
     cluster.delete("another")
     again = counts(run(cluster, "take_over", *ONE_NODE))
@@ -103,6 +103,6 @@ def test_uninstall_gives_the_node_back(cluster: Cluster, before: dict[str, Any])
     run(cluster, "uninstall", *ONE_NODE, "-e", "gpushare_uninstall_wait=0")
     cluster.until("NVIDIA's plugin serves both nodes", lambda: served(cluster) == {NODE: "2", SECOND: "2"}, 120)
     assert {"daemon set": daemon_set(cluster)["spec"], "labels": labels(cluster)} == before
-    cluster.create(card_pod("back", NODE))
+    cluster.create(gpu_pod("back", NODE))
     cluster.until_running("back")
     assert cluster.pod(f"holder-{SECOND}")["status"]["containerStatuses"][0]["restartCount"] == 0

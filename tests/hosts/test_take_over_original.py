@@ -27,7 +27,7 @@ from hosts.stand_ins import (
     ORIGINAL_DAEMON_SET,
     SCHEDULER_CONFIG,
     SYSTEM,
-    give_cards_by_variable,
+    give_gpus_by_variable,
     give_services,
     original,
     original_images,
@@ -41,7 +41,7 @@ from ways.hosts import QUIET, counts
 
 PAGE, TEST = "docs/operate/migrate.md", "tests/hosts/test_take_over_original.py"
 NODES = ("gpu1", "gpu2")
-#: Pod → units. kubelet gives their ids at random, so they may take ids of a card that they do not have: pods that come later need
+#: Pod → units. kubelet gives their ids at random, so they may take ids of a GPU that they do not have: pods that come later need
 #: more room than the sums say.
 SHARES = {f"one-{number:02}": 1 for number in range(44)} | {f"two-{number}": 2 for number in range(6)}
 #: Pods that are made while a playbook runs.
@@ -79,7 +79,7 @@ def share(name: str, units: int, node: str | None = None) -> Json:
 
 
 def containers(cluster: Cluster, names: Collection[str]) -> dict[str, Json]:
-    """Pod → its container's id and restarts, and its card by the device node in its /dev."""
+    """Pod → its container's id and restarts, and its GPU by the device node in its /dev."""
     pods = [one for one in cluster.pods() if one["metadata"]["name"] in names]
     devices = {found.pod["metadata"]["name"]: [name for name in found.devices if name[6:].isdigit()] for found in cluster.containers(pods)}
     return {
@@ -94,8 +94,8 @@ def containers(cluster: Cluster, names: Collection[str]) -> dict[str, Json]:
 
 
 def wrong_annotations(cluster: Cluster) -> list[str]:
-    """Pods whose annotation names another card than their container has."""
-    minors = {(node, card.index): card.minor for node in NODES for card in cluster.cards(node)}
+    """Pods whose annotation names another GPU than their container has."""
+    minors = {(node, gpu.index): gpu.minor for node in NODES for gpu in cluster.gpus(node)}
     pods = {one["metadata"]["name"]: one for one in cluster.pods() if is_running(one) and _units(one)}
     said = {name: f"nvidia{minors[one['spec']['nodeName'], int(annotations_of(one)[INDEX])]}" for name, one in pods.items()}
     found = containers(cluster, pods)
@@ -111,9 +111,9 @@ def ledger_of(cluster: Cluster, text: str) -> list[str]:
     problems = [*shown["problems"]]
     for node in shown["nodes"]:
         problems += node["problems"] + [
-            f"{node['name']}: card {card['index']} has {card['free']} free" for card in node["cards"] if card["free"] < 0
+            f"{node['name']}: GPU {gpu['index']} has {gpu['free']} free" for gpu in node["gpus"] if gpu["free"] < 0
         ]
-        found.update({one["name"]: (node["name"], one["by_card"]) for one in node["pods"]})
+        found.update({one["name"]: (node["name"], one["by_gpu"]) for one in node["pods"]})
     pods = [one for one in cluster.pods() if is_running(one) and _units(one)]
     wanted = {one["metadata"]["name"]: (one["spec"]["nodeName"], {annotations_of(one)[INDEX]: _units(one)}) for one in pods}
     return problems + [f"{name}: {found.get(name)}, expected {value}" for name, value in wanted.items() if found.get(name) != value]
@@ -130,7 +130,7 @@ def theirs(cluster: Cluster) -> dict[str, str]:
 
 
 def offered(cluster: Cluster) -> dict[str, tuple[str, str]]:
-    """Node → units and cards that the scheduler may give away."""
+    """Node → units and GPUs that the scheduler may give away."""
     amounts = {node: cluster.node(node)["status"]["allocatable"] for node in NODES}
     return {node: (found.get(MEMORY, "0"), found.get("aliyun.com/gpu-count", "0")) for node, found in amounts.items()}
 
@@ -162,7 +162,7 @@ def cluster_of_the_original(cluster: Cluster) -> None:
     """The original as its guide installs it, by hand."""
     give_services(cluster, CONTROL_PLANE, *NODES)
     for node in NODES:
-        give_cards_by_variable(cluster, node)
+        give_gpus_by_variable(cluster, node)
     original_images(cluster, NODES)
     manifest, config = original_scheduler(cluster.on(CONTROL_PLANE, "cat", MANIFEST))
     cluster.lab("exec", CONTROL_PLANE, "sh", "-c", f"cat > {SCHEDULER_CONFIG}", stdin=config)
@@ -174,7 +174,7 @@ def cluster_of_the_original(cluster: Cluster) -> None:
 
 @pytest.fixture(scope="module")
 def cluster(labs: Labs) -> Cluster:
-    """A cluster of the original, with pods that share its cards."""
+    """A cluster of the original, with pods that share its GPUs."""
     found = labs.bare(TWO_NVIDIA)
     # Of a lab that is used as it is, the story may have begun.
     if not theirs(found):
@@ -244,14 +244,14 @@ def test_it_is_taken_over_and_no_pod_notices(cluster: Cluster, walk: Walk) -> No
     assert containers(cluster, SHARES) == walk.containers
     assert set(theirs(cluster)) == {CONTROL_PLANE}
     assert [node for node in NODES if cluster.node(node)["spec"].get("unschedulable")] == []
-    # The second card of gpu2 is larger than the first, which the original does not see.
+    # The second GPU of gpu2 is larger than the first, which the original does not see.
     cluster.until("both nodes are served", lambda: offered(cluster) == {"gpu1": ("64", "2"), "gpu2": ("72", "2")}, 60)
-    cluster.until("annotations name the cards that containers have", lambda: wrong_annotations(cluster) == [], 60)
+    cluster.until("annotations name the GPUs that containers have", lambda: wrong_annotations(cluster) == [], 60)
     assert ledger_of(cluster, walk.line("kubectl gpushare -A -o json")) == []
     assert {line.split()[1] for line in walk.line(walk.show).splitlines()[1:] if line.strip()} >= set(SHARES)
 
 
-def test_a_new_pod_has_its_card_beside_them(cluster: Cluster, walk: Walk) -> None:
+def test_a_new_pod_has_its_gpu_beside_them(cluster: Cluster, walk: Walk) -> None:
     for node in NODES:
         cluster.create(share(f"new-{node}", 2, node))
     pods = cluster.until_running(*(f"new-{node}" for node in NODES))
@@ -261,7 +261,7 @@ def test_a_new_pod_has_its_card_beside_them(cluster: Cluster, walk: Walk) -> Non
     cluster.delete(*(f"new-{node}" for node in NODES))
 
 
-def test_a_container_of_theirs_starts_again_with_its_card(cluster: Cluster, walk: Walk) -> None:
+def test_a_container_of_theirs_starts_again_with_its_gpu(cluster: Cluster, walk: Walk) -> None:
     name = "one-00"
     identity = walk.containers[name]["id"].partition("://")[2]
     cluster.on(walk.containers[name]["node"], "ctr", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", identity)

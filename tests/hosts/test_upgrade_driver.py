@@ -65,7 +65,7 @@ def world(labs: Labs, tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def deployment(cluster: Cluster, name: str, replicas: int, available: int, node: str | None = None) -> None:
-    """Pods that share cards, of which so many must always be available."""
+    """Pods that share GPUs, of which so many must always be available."""
     template = {"metadata": {"labels": {"app": name}}, "spec": pod(name, memory=2, node=node)["spec"]}
     selector = {"matchLabels": {"app": name}}
     cluster.api.create(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The table of docs/operate/isolation.md on a cluster whose GPU nodes have docker, containerd 1.6, 1.7 and 2.4: who sees which cards.
+"""The table of docs/operate/isolation.md on a cluster whose GPU nodes have docker, containerd 1.6, 1.7 and 2.4: who sees which GPUs.
 
 In each round every node has a device strategy of its own; site.yml brings the first. Then a CDI spec that systemd writes at boot.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from e2e.checks import check_devices
-from e2e.cluster import MEMORY, Cluster, Container, RealCard, annotations_of
+from e2e.cluster import MEMORY, Cluster, Container, RealGpu, annotations_of
 from e2e.manifests import pod
 from gpushare_lab import debian
 from gpushare_lab.archive import Image, write_archive, write_layer
@@ -50,7 +50,7 @@ VISIBILITY = Shape(
         "--no-nvidia-runtime",
         "--gpu-nodes",
         str(len(RUNTIMES)),
-        "--cards",
+        "--gpus",
         ",".join(f"{node}=2x16" for node in RUNTIMES),
         "--runtime",
         ",".join(f"{node}={runtime}" for node, runtime in RUNTIMES.items()),
@@ -67,7 +67,7 @@ ROUNDS = (
 )
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
 SPEC = "/var/run/cdi/nvidia.yaml"
-# Opened by the kernel's own driver, and in no list of devices that every container may open, as the lab's cards are.
+# Opened by the kernel's own driver, and in no list of devices that every container may open, as the lab's GPUs are.
 MAJOR, MINOR = 10, 229
 CLASS = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "nvidia"}
 
@@ -110,11 +110,11 @@ def set_up(cluster: Cluster, folder: Path, settings: Mapping[str, Setting], play
 
 
 def has_strategy(cluster: Cluster, node: str, strategy: str) -> bool:
-    """Whether the device plugin has published it, and kubelet has the units of both cards."""
+    """Whether the device plugin has published it, and kubelet has the units of both GPUs."""
     state = cluster.node(node)
-    cards = json.loads(annotations_of(state)["gpushare/cards"])
-    whole = len(cards["cards"]) == 2 and not any(card.get("unusable") for card in cards["cards"])
-    return whole and cards["strategy"] == strategy and state["status"]["allocatable"][MEMORY] == "32"
+    gpus = json.loads(annotations_of(state)["gpushare/gpus"])
+    whole = len(gpus["gpus"]) == 2 and not any(gpu.get("unusable") for gpu in gpus["gpus"])
+    return whole and gpus["strategy"] == strategy and state["status"]["allocatable"][MEMORY] == "32"
 
 
 @contextmanager
@@ -133,12 +133,12 @@ def configured(cluster: Cluster, nodes: Mapping[str, object], settings: tuple[tu
             sh(cluster, node, f"cp -p /run/config.toml {CONFIG}")
 
 
-def wrong(container: Container, attempt: Attempt, expected: str, own: RealCard, other: RealCard) -> list[str]:
+def wrong(container: Container, attempt: Attempt, expected: str, own: RealGpu, other: RealGpu) -> list[str]:
     """How what a container has differs from what the table says."""
     allocated = [other if attempt.name == "other" else own] if attempt.allocated else []
-    names = [f"nvidia{card.minor}" for card in allocated]
+    names = [f"nvidia{gpu.minor}" for gpu in allocated]
     seen = foreign(container.devices, names)
-    wanted = {NONE: set(), NAMED: {f"nvidia{other.minor}"}, ALL: {f"nvidia{card.minor}" for card in (own, other)}}[expected]
+    wanted = {NONE: set(), NAMED: {f"nvidia{other.minor}"}, ALL: {f"nvidia{gpu.minor}" for gpu in (own, other)}}[expected]
     problems = [] if seen == wanted else [f"sees {sorted(seen)} of others, the table says {expected}"]
     if not set(names) <= set(container.devices):
         problems.append(f"does not have its own {names}")
@@ -152,7 +152,7 @@ def wrong(container: Container, attempt: Attempt, expected: str, own: RealCard, 
 def test_each_container_sees_what_the_table_says(cluster: Cluster, tmp_path: Path, number: int) -> None:
     settings, page, problems = ROUNDS[number], table(), []
     set_up(cluster, tmp_path, settings, "tests/hosts/visibility.yml" if number else "site.yml")
-    cards = {node: cluster.cards(node) for node in settings}
+    gpus = {node: cluster.gpus(node) for node in settings}
     for wanted in dict.fromkeys(attempt.settings for attempt in ATTEMPTS):
         tries = {
             f"{attempt.name}-{node}": (attempt, node)
@@ -162,18 +162,18 @@ def test_each_container_sees_what_the_table_says(cluster: Cluster, tmp_path: Pat
         }
         with configured(cluster, settings, wanted):
             for name, (attempt, node) in tries.items():
-                cluster.create(attempt.make(name, node, *(card.uuid for card in cards[node])))
+                cluster.create(attempt.make(name, node, *(gpu.uuid for gpu in gpus[node])))
             pods = cluster.until_running(*tries, seconds=600)
         found = cluster.containers(pods)
         assert len(found) == len(tries)
         for container in found:
             attempt, node = tries[container.pod["metadata"]["name"]]
             expected = attempt.expected(page, settings[node].column)
-            problems += [f"{container}, {settings[node].column}: {one}" for one in wrong(container, attempt, expected, *cards[node])]
+            problems += [f"{container}, {settings[node].column}: {one}" for one in wrong(container, attempt, expected, *gpus[node])]
         cluster.until("the pods are gone", lambda: not delete_all(cluster), 300)
         cluster.clear()
     assert problems == []
-    see_a_card_by_a_volume_and_cannot_open_it(cluster, list(settings))
+    see_a_gpu_by_a_volume_and_cannot_open_it(cluster, list(settings))
 
 
 def delete_all(cluster: Cluster) -> int:
@@ -184,8 +184,8 @@ def delete_all(cluster: Cluster) -> int:
 
 @contextmanager
 def guarded(cluster: Cluster, nodes: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Each node's second card can only be opened by who is allowed to, as all real ones. The paths of these cards."""
-    paths = {node: f"/dev/nvidia{cluster.cards(node)[1].minor}" for node in nodes}
+    """Each node's second GPU can only be opened by who is allowed to, as all real ones. The paths of these GPUs."""
+    paths = {node: f"/dev/nvidia{cluster.gpus(node)[1].minor}" for node in nodes}
     for node, path in paths.items():
         sh(cluster, node, f"rm {path}; mknod -m 666 {path} c {MAJOR} {MINOR}")
     try:
@@ -196,8 +196,8 @@ def guarded(cluster: Cluster, nodes: Sequence[str]) -> Iterator[dict[str, str]]:
             sh(cluster, node, f"rm {path}; gpushare-lab-gpu refresh")
 
 
-def see_a_card_by_a_volume_and_cannot_open_it(cluster: Cluster, nodes: Sequence[str]) -> None:
-    """The device node of a card in a volume of the host: the device cgroup rejects who opens it, whatever the column."""
+def see_a_gpu_by_a_volume_and_cannot_open_it(cluster: Cluster, nodes: Sequence[str]) -> None:
+    """The device node of a GPU in a volume of the host: the device cgroup rejects who opens it, whatever the column."""
     (row,) = [cells for name, cells in table().items() if name.startswith("a pod with a hostPath volume on `/dev/nvidia")]
     assert set(row.values()) == {"the node, without access: the device cgroup rejects it"}
     with guarded(cluster, nodes) as paths:
@@ -205,8 +205,8 @@ def see_a_card_by_a_volume_and_cannot_open_it(cluster: Cluster, nodes: Sequence[
             manifest, opening = pod(f"opens-{node}", node=node), f"(exec 3<{path}) 2>&1 && echo opened || echo rejected"
             container = manifest["spec"]["containers"][0]
             container["command"] = ["/bin/sh", "-c", f"ls {path}; {opening}; exec sleep 86400"]
-            container["volumeMounts"] = [{"name": "card", "mountPath": path}]
-            manifest["spec"]["volumes"] = [{"name": "card", "hostPath": {"path": path, "type": "CharDevice"}}]
+            container["volumeMounts"] = [{"name": "gpu", "mountPath": path}]
+            manifest["spec"]["volumes"] = [{"name": "gpu", "hostPath": {"path": path, "type": "CharDevice"}}]
             cluster.create(manifest)
             # Outside of containers it opens.
             assert sh(cluster, node, opening).split() == ["opened"]
@@ -238,9 +238,9 @@ def test_a_unit_of_systemd_writes_the_cdi_spec_at_boot_and_after_a_change_of_the
     again, output = site.play(str(tmp_path / "managed.yml"))
     assert again.changes() == {}, output
     set_up(cluster, tmp_path, {node: CDI}, "tests/hosts/visibility.yml")
-    cards, boot = cluster.cards(node), booted_at(cluster, node)
+    gpus, boot = cluster.gpus(node), booted_at(cluster, node)
 
-    # The lab makes cards, and a spec of its own, where a machine loads the driver.
+    # The lab makes GPUs, and a spec of its own, where a machine loads the driver.
     order = f"/etc/systemd/system/{service}.d/10-lab.conf"
     sh(cluster, node, f"mkdir -p $(dirname {order}); printf '[Unit]\\nAfter=gpushare-lab-boot.service\\n' > {order}")
     with switched_on_again(cluster, [node]) as rebooted:
@@ -253,9 +253,9 @@ def test_a_unit_of_systemd_writes_the_cdi_spec_at_boot_and_after_a_change_of_the
     spec = sh(cluster, node, f"cat {SPEC}")
     # The lab's own is JSON.
     assert spec.startswith("---")
-    assert [card.uuid in spec for card in cards] == [True, True]
+    assert [gpu.uuid in spec for gpu in gpus] == [True, True]
 
-    cluster.until(f"{node} has its cards again", lambda: has_strategy(cluster, node, "cdi"), 300)
+    cluster.until(f"{node} has its GPUs again", lambda: has_strategy(cluster, node, "cdi"), 300)
     cluster.create(pod("after-the-boot", memory=1, node=node))
     assert check_devices(cluster, cluster.until_running("after-the-boot", seconds=180)) == []
     cluster.clear()
@@ -264,7 +264,7 @@ def test_a_unit_of_systemd_writes_the_cdi_spec_at_boot_and_after_a_change_of_the
     program, modules = "/usr/bin/nvidia-ctk", "/lib/modules/$(uname -r)"
     for change in (f"cp -p {program} {program}.new; mv {program}.new {program}", f"mkdir -p {modules}; date > {modules}/modules.dep"):
         sh(cluster, node, f"rm {SPEC}; {change}")
-        cluster.until(f"the spec is written anew after {change}", lambda: cards[0].uuid in sh(cluster, node, f"cat {SPEC}"), 120)
+        cluster.until(f"the spec is written anew after {change}", lambda: gpus[0].uuid in sh(cluster, node, f"cat {SPEC}"), 120)
 
 
 def booted_at(cluster: Cluster, node: str) -> str:

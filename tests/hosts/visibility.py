@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Who tries to see cards that kubelet has not allocated to him, and what docs/operate/isolation.md says that he then sees."""
+"""Who tries to see GPUs that kubelet has not allocated to him, and what docs/operate/isolation.md says that he then sees."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 #: An image that presets the variable, as those made from nvidia/cuda do.
 PRESETS_ALL = "docker.io/gpushare-test/presets-all:1"
 MOUNTS, ENVIRONMENT = "accept-nvidia-visible-devices-as-volume-mounts", "accept-nvidia-visible-devices-envvar-when-unprivileged"
-# What the words of a cell mean, as the foreign cards that a container then has.
+# What the words of a cell mean, as the foreign GPUs that a container then has.
 NONE, NAMED, ALL = "none", "the named one", "all"
 _WORDS = {
-    "no card": NONE,
-    "no foreign card": NONE,
-    "its own card": NONE,
-    "the named card": NAMED,
-    "the named cards": NAMED,
-    "all cards": ALL,
+    "no GPU": NONE,
+    "no foreign GPU": NONE,
+    "its own GPU": NONE,
+    "the named GPU": NAMED,
+    "the named GPUs": NAMED,
+    "all GPUs": ALL,
     "all device nodes": ALL,
 }
 
@@ -50,9 +50,9 @@ ENVVAR = Setting("`envvar`", "envvar", "auto")
 
 @dataclass(frozen=True)
 class Attempt:
-    """One pod that tries. row: the beginning of its row in the table, "" for one that never has a card of others.
+    """One pod that tries. row: the beginning of its row in the table, "" for one that never has a GPU of others.
 
-    make: of its name, its node, its card and the one that it names; allocated: whether kubelet gives it a card; settings: lines of the
+    make: of its name, its node, its GPU and the one that it names; allocated: whether kubelet gives it a GPU; settings: lines of the
     toolkit's config.toml that its cell depends on; cells: what a condition or a footnote of the table says instead, by column; not_on:
     container runtimes of the lab that cannot start it.
     """
@@ -75,9 +75,9 @@ class Attempt:
         return meaning(table[row][column])
 
 
-def with_card(manifest: Json, uuid: str) -> Json:
-    """The pod, on this card only."""
-    manifest["metadata"]["annotations"] = {"gpushare.request/cards": uuid}
+def with_gpu(manifest: Json, uuid: str) -> Json:
+    """The pod, on this GPU only."""
+    manifest["metadata"]["annotations"] = {"gpushare.request/gpus": uuid}
     return manifest
 
 
@@ -100,8 +100,8 @@ def of_class(name: str, node: str, _own: str, other: str) -> Json:
 
 ADMINISTRATOR: Json = {"capabilities": {"add": ["SYS_ADMIN"]}}
 ATTEMPTS = (
-    Attempt("one", "", lambda name, node, own, _: with_card(pod(name, node=node, memory=1), own), True),
-    Attempt("other", "", lambda name, node, _, other: with_card(pod(name, node=node, memory=2), other), True),
+    Attempt("one", "", lambda name, node, own, _: with_gpu(pod(name, node=node, memory=1), own), True),
+    Attempt("other", "", lambda name, node, _, other: with_gpu(pod(name, node=node, memory=2), other), True),
     Attempt("nothing", "", lambda name, node, *_: pod(name, node=node)),
     Attempt("presets-all", "a pod without GPU request, image", presets_all),
     Attempt(
@@ -110,7 +110,7 @@ ATTEMPTS = (
     Attempt(
         "asks-and-names",
         "a pod with a GPU request that names",
-        lambda name, node, own, other: with_card(pod(name, node=node, memory=1, environment={VARIABLE: other}), own),
+        lambda name, node, own, other: with_gpu(pod(name, node=node, memory=1, environment={VARIABLE: other}), own),
         True,
     ),
     Attempt(
@@ -122,7 +122,7 @@ ATTEMPTS = (
         "asks-as-administrator",
         "a container with the capability",
         lambda name, node, own, other: with_context(
-            with_card(pod(name, node=node, memory=1, environment={VARIABLE: other}), own), ADMINISTRATOR
+            with_gpu(pod(name, node=node, memory=1, environment={VARIABLE: other}), own), ADMINISTRATOR
         ),
         True,
         # These cells say "if it has no GPU request".
@@ -186,5 +186,5 @@ def meaning(cell: str) -> str:
 
 
 def foreign(devices: Sequence[str], own: Sequence[str]) -> set[str]:
-    """Card nodes that a container has beyond those of its own cards."""
+    """GPU nodes that a container has beyond those of its own GPUs."""
     return {name for name in devices if re.fullmatch(r"nvidia\d+", name)} - set(own)

@@ -81,7 +81,7 @@ def bare() -> Iterator[list[str]]:
     """An instance with one GPU node, saved as `bare`; gives its identity."""
     lab("down")
     try:
-        lab("up", "--gpu-nodes", "1", "--cards", "gpu1=2x16")
+        lab("up", "--gpu-nodes", "1", "--gpus", "gpu1=2x16")
         before = identity()
         lab("save", "bare")
         assert identity() == before
@@ -92,10 +92,10 @@ def bare() -> Iterator[list[str]]:
 
 @pytest.fixture
 def changed(bare: list[str]) -> list[str]:
-    """The same, with a file on each node changed, one removed and one added, other cards, a ConfigMap and a pod."""
+    """The same, with a file on each node changed, one removed and one added, other GPUs, a ConfigMap and a pod."""
     for node in NODES:
         lab("exec", node, "sh", "-c", "echo changed > /etc/motd; rm -rf /usr/share/doc/systemd; echo new > /root/new; sync")
-    lab("gpu", "gpu1", "--cards", "80")
+    lab("gpu", "gpu1", "--gpus", "80")
     lab("kubectl", "create", "configmap", "later")
     run_pod("later")
     assert sandboxes()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""uninstall.yml at the end: it does not begin while a pod shares a card, and leaves hosts as they would be without us."""
+"""uninstall.yml at the end: it does not begin while a pod shares a GPU, and leaves hosts as they would be without us."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from e2e.manifests import pod
 from hosts.site import CONTAINERD, Site, Untouched, differences
 
 
-def test_a_pod_that_shares_a_card_stops_it_before_anything_is_changed(cluster: Cluster, site: Site) -> None:
+def test_a_pod_that_shares_a_gpu_stops_it_before_anything_is_changed(cluster: Cluster, site: Site) -> None:
     cluster.clear()
     cluster.create(pod("share", memory=2, node="gpu2"))
     cluster.until_running("share")

@@ -17,9 +17,9 @@ SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 COLUMNS: Final = 24
 NAMESPACES: Final = 'namespace=~"$namespace"'
 NODES: Final = 'instance=~"$instance"'
-CARD: Final = "{{instance}} GPU {{card}}"
-ALLOCATED: Final = f"sum by (namespace, pod) (pod_card:gpushare_memory_allocated_bytes{{{NAMESPACES}}})"
-USED: Final = f"sum by (namespace, pod) (pod_card:gpushare_memory_used_bytes{{{NAMESPACES}}})"
+GPU: Final = "{{instance}} GPU {{gpu}}"
+ALLOCATED: Final = f"sum by (namespace, pod) (pod_gpu:gpushare_memory_allocated_bytes{{{NAMESPACES}}})"
+USED: Final = f"sum by (namespace, pod) (pod_gpu:gpushare_memory_used_bytes{{{NAMESPACES}}})"
 XIDS: Final = f"sum by (instance, uuid, xid) (increase(gpushare_device_plugin_xid_errors_total{{{NODES}}}[1h]))"
 
 
@@ -41,7 +41,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
     (
         "Cluster",
         (
-            Panel("Memory of all cards", "stat", (("cluster:gpushare_memory_bytes:sum", ""),), "bytes", 4, 4),
+            Panel("Memory of all GPUs", "stat", (("cluster:gpushare_memory_bytes:sum", ""),), "bytes", 4, 4),
             Panel(
                 "Allocated", "gauge", (("cluster:gpushare_memory_allocated_bytes:sum / cluster:gpushare_memory_bytes:sum", ""),),
                 "percentunit", 4, 4, 1,
@@ -56,12 +56,12 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
             ),
             Panel("Waiting pods", "stat", (("sum(max by (reason) (gpushare_extender_pods_waiting))", ""),), "none", 4, 4),
             Panel(
-                "Cards that are not healthy", "stat", (("count(gpushare_device_plugin_card_healthy == 0) or vector(0)", ""),), "none", 4, 4,
+                "GPUs that are not healthy", "stat", (("count(gpushare_device_plugin_gpu_healthy == 0) or vector(0)", ""),), "none", 4, 4,
             ),
             Panel(
                 "Memory", "timeseries",
                 (
-                    ("cluster:gpushare_memory_bytes:sum", "cards"),
+                    ("cluster:gpushare_memory_bytes:sum", "gpus"),
                     ("cluster:gpushare_memory_allocated_bytes:sum", "allocated"),
                     ("cluster:gpushare_memory_used_bytes:sum", "used"),
                 ),
@@ -69,24 +69,24 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
             ),
             Panel(
                 "Pods that wait for room", "timeseries", (("max by (room) (gpushare_extender_pods_waiting_room)", "{{room}}"),), "none",
-                description="enough: something else than memory keeps them. fragmented: the free memory is on too many cards.",
+                description="enough: something else than memory keeps them. fragmented: the free memory is on too many GPUs.",
             ),
         ),
     ),
     (
-        "Cards",
+        "Gpus",
         (
             Panel(
-                "Allocated memory by card", "bargauge",
-                ((f"card:gpushare_memory_allocated_bytes{{{NODES}}} / card:gpushare_memory_bytes{{{NODES}}}", CARD),),
+                "Allocated memory by GPU", "bargauge",
+                ((f"gpu:gpushare_memory_allocated_bytes{{{NODES}}} / gpu:gpushare_memory_bytes{{{NODES}}}", GPU),),
                 "percentunit", most=1,
             ),
             Panel(
-                "Used memory by card", "timeseries",
-                ((f"gpushare_device_plugin_card_memory_used_bytes{{{NODES}}}", CARD),), "bytes",
+                "Used memory by GPU", "timeseries",
+                ((f"gpushare_device_plugin_gpu_memory_used_bytes{{{NODES}}}", GPU),), "bytes",
             ),
             Panel(
-                "Largest free part of a node's cards, in units", "timeseries",
+                "Largest free part of a node's GPUs, in units", "timeseries",
                 (("max by (node) (gpushare_extender_node_units_free_largest)", "{{node}}"),), "none",
             ),
             Panel(

@@ -15,7 +15,7 @@ import aiohttp
 from gpushare_runtime.core import protocol
 from gpushare_runtime.extender.leadership import DEFAULT_LEASE
 from monitoring.prometheus import RULES, Prometheus
-from monitoring.test_dashboard import MIB_OF_CARD, Refusing, Scene, exactly, going_on, scene, tick
+from monitoring.test_dashboard import MIB_OF_GPU, Refusing, Scene, exactly, going_on, scene, tick
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import memory
 from unit.runtime.device_plugin.plugin import NODE
@@ -31,25 +31,25 @@ from unit.runtime.pods import container, pod
 __all__ = ["cdi"]
 
 
-def test_a_card_that_was_replaced_by_a_smaller_one_under_its_pods(tmp_path: Path) -> None:
+def test_a_gpu_that_was_replaced_by_a_smaller_one_under_its_pods(tmp_path: Path) -> None:
     async def run() -> None:
         async with scene(tmp_path) as (here, server):
             it, fires = here.it, partial(exactly, server)
             await admitted(it, memory(it.inventory, 0, 12))
             await until(lambda: it.plugin.status.ready)
             await fires()
-            it.nvml.cards[0] = facts(0, MIB_OF_CARD // 2)
-            await fires("GPUShareCardOverbooked", "GPUShareLedgerOverbooked", "GPUShareLedgerInconsistent")
-            summary = (await server.firing())["GPUShareCardOverbooked"]["annotations"]["summary"]
-            assert summary.startswith("card 0 (GPU-00000000-")
+            it.nvml.gpus[0] = facts(0, MIB_OF_GPU // 2)
+            await fires("GPUShareGPUOverbooked", "GPUShareLedgerOverbooked", "GPUShareLedgerInconsistent")
+            summary = (await server.firing())["GPUShareGPUOverbooked"]["annotations"]["summary"]
+            assert summary.startswith("GPU 0 (GPU-00000000-")
             assert " has 12 allocated units" in summary
-            it.nvml.cards[0] = facts(0, MIB_OF_CARD)
+            it.nvml.gpus[0] = facts(0, MIB_OF_GPU)
             await fires()
 
     asyncio.run(run())
 
 
-def test_a_cdi_spec_that_no_longer_fits_a_card(tmp_path: Path, cdi: Path) -> None:
+def test_a_cdi_spec_that_no_longer_fits_a_gpu(tmp_path: Path, cdi: Path) -> None:
     write(cdi, 0, 1)
 
     async def run() -> None:
@@ -60,10 +60,10 @@ def test_a_cdi_spec_that_no_longer_fits_a_card(tmp_path: Path, cdi: Path) -> Non
             write(cdi, 0)
             await fires("GPUShareCDISpecUnusable", "GPUShareDevicePluginDegraded")
             summary = (await server.firing())["GPUShareCDISpecUnusable"]["annotations"]["summary"]
-            assert summary.startswith("no CDI spec fits card 1 (GPU-00000001-")
+            assert summary.startswith("no CDI spec fits GPU 1 (GPU-00000001-")
             # Its own failure says more.
             here.it.nvml.lost = {1}
-            await fires("GPUShareCardUnhealthy", "GPUShareDevicePluginDegraded")
+            await fires("GPUShareGPUUnhealthy", "GPUShareDevicePluginDegraded")
             here.it.nvml.lost = set()
             await fires("GPUShareCDISpecUnusable", "GPUShareDevicePluginDegraded")
             write(cdi, 0, 1)

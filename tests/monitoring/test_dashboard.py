@@ -41,7 +41,7 @@ from unit.runtime.kube.fake_api import serving as serving_api
 from unit.runtime.kube.tokens import TOKEN_PATH, TokenApi
 from unit.runtime.pods import container, pod
 
-MIB_OF_CARD: Final = 16 * 1024
+MIB_OF_GPU: Final = 16 * 1024
 MIB: Final = 1024 * 1024
 PANELS: Final = {"row", "stat", "gauge", "timeseries", "bargauge", "table"}
 DAY: Final = 86400
@@ -67,7 +67,7 @@ def test_the_dashboard_needs_no_plugin_and_no_panel_covers_another() -> None:
 
 
 class Scene:
-    """An extender in a process of its own and a device plugin with two cards of 16 GiB, on one API server, both scraped.
+    """An extender in a process of its own and a device plugin with two GPUs of 16 GiB, on one API server, both scraped.
 
     api: of the extender, if it has one of its own; more: its further options; plugin_port: of the device plugin's metrics.
     """
@@ -107,9 +107,9 @@ class Scene:
             with contextlib.suppress(aiohttp.ClientConnectionError):
                 await session.post(url, json={"Pod": raw, "NodeNames": ["gpu1"]})
 
-    def uses(self, card: int, uid: str, mib: int) -> None:
+    def uses(self, gpu: int, uid: str, mib: int) -> None:
         self.it.host.processes[7] = 7, uid
-        self.it.nvml.using[self.it.inventory.by_index[card].uuid] = [(7, mib * MIB)]
+        self.it.nvml.using[self.it.inventory.by_index[gpu].uuid] = [(7, mib * MIB)]
 
 
 @asynccontextmanager
@@ -142,7 +142,7 @@ async def scene(
 ) -> AsyncIterator[tuple[Scene, Prometheus]]:
     """more, api: of Scene; rules: their text, None for those of the repository; settings: of the plugin."""
     plugin_port = free_port()
-    async with world(MIB_OF_CARD, MIB_OF_CARD, metrics=MetricsAddress("127.0.0.1", plugin_port), **settings) as it:
+    async with world(MIB_OF_GPU, MIB_OF_GPU, metrics=MetricsAddress("127.0.0.1", plugin_port), **settings) as it:
         await it.registered()
         made = Scene(folder, it, plugin_port, more, api)
         targets = {EXTENDER: [f"127.0.0.1:{made.metrics_port}"], PLUGIN: [f"127.0.0.1:{plugin_port}"]}
@@ -153,7 +153,7 @@ async def scene(
             ticks = going_on(partial(tick, it.api, *([api] if api else [])), 1)
             async with ticks, serving(folder, targets, free_port(), quick) as server:
                 # Before that no alert can fire.
-                seen = "count(up == 1) == 2 and on () count(card:gpushare_memory_bytes) == 2"
+                seen = "count(up == 1) == 2 and on () count(gpu:gpushare_memory_bytes) == 2"
                 await server.until("both jobs are scraped and recorded", partial(server.query, seen), 180)
                 yield made, server
         finally:
@@ -200,7 +200,7 @@ def test_each_query_of_the_dashboard_returns_data(tmp_path: Path) -> None:
             assert values["Allocated A"] == [14 / 32]
             assert values["Used A"] == [2 / 32]
             assert values["Allocated and idle A"] == [12 / 14]
-            assert values["Memory of all cards A"] == [32 * 1024 * MIB]
+            assert values["Memory of all GPUs A"] == [32 * 1024 * MIB]
             assert sorted(values["Pods that use most of what they have A"]) == [0, pytest.approx(1 / 3)]
             assert values["Pods that wait for room A"].count(1) == 1
             # kubectl gpushare has the same from the same server.
@@ -211,7 +211,7 @@ def test_each_query_of_the_dashboard_returns_data(tmp_path: Path) -> None:
             assert process.returncode == 0, err
             (node,) = json.loads(out)["nodes"]
             assert {one["uid"]: one["used_mib"] for one in node["pods"]}[uid] == 2048
-            assert [one["used_mib"] for one in node["cards"]] == [2048, 0]
+            assert [one["used_mib"] for one in node["gpus"]] == [2048, 0]
 
     asyncio.run(run())
 
@@ -261,9 +261,9 @@ def test_alerts_fire_with_their_cause_and_clear_after_it(tmp_path: Path) -> None
             await it.api.remove("/api/v1/namespaces/default/pods/x")
             await fires()
             it.nvml.lost = {1}
-            await fires("GPUShareCardUnhealthy", "GPUShareDevicePluginDegraded")
+            await fires("GPUShareGPUUnhealthy", "GPUShareDevicePluginDegraded")
             it.nvml.lost = set()
-            it.nvml.cards[1] = facts(1, MIB_OF_CARD)
+            it.nvml.gpus[1] = facts(1, MIB_OF_GPU)
             await fires()
             await here.stop_extender()
             await fires("GPUShareExtenderDown", "GPUShareNoActiveExtender")
@@ -283,7 +283,7 @@ def test_alerts_about_what_should_never_be_fire_with_their_cause_and_clear_after
             await until(lambda: it.plugin.status.ready)
             await fires()
 
-            # Somebody binds two pods to one card, past the extender, and kubelet does not know them.
+            # Somebody binds two pods to one GPU, past the extender, and kubelet does not know them.
             both = [memory(it.inventory, 0, 10) for _ in range(2)]
             for raw in both:
                 await it.bind(raw)
@@ -302,7 +302,7 @@ def test_alerts_about_what_should_never_be_fire_with_their_cause_and_clear_after
             it.live.clear()
             await fires()
 
-            # kubelet admits pods that no scheduler gave a card.
+            # kubelet admits pods that no scheduler gave a GPU.
             for _ in range(5):
                 with contextlib.suppress(AdmissionError):
                     await it.kubelet.manager.admit(memory(it.inventory, 0, 17))

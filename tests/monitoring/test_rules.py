@@ -24,7 +24,7 @@ MINUTES: Final = {"s": 1 / 60, "m": 1, "h": 60}
 
 E: Final = f'job="{EXTENDER}",instance="cp1:9441"'
 P: Final = f'job="{PLUGIN}",instance="gpu1:9440"'
-CARD: Final = f'{P},card="0",uuid="GPU-0"'
+GPU: Final = f'{P},gpu="0",uuid="GPU-0"'
 POD: Final = f'{P},namespace="team",pod="p",uid="u",uuid="GPU-0"'
 GIB: Final = 1024**3
 DAY: Final = 86400
@@ -92,19 +92,19 @@ CASES: Final = (
     ),
     one("GPUShareTokenExpires", f"gpushare_device_plugin_token_expiry_timestamp_seconds{{{P}}}", 7 * DAY, 2 * DAY, 3 * DAY),
     Case(
-        "GPUShareCardOverbooked",
-        (f"gpushare_device_plugin_card_units{{{CARD}}}", f"gpushare_device_plugin_card_units_allocated{{{CARD}}}"),
-        ("16", "6"), ("16", "17"), ("16", "16"), ("instance", "card"),
+        "GPUShareGPUOverbooked",
+        (f"gpushare_device_plugin_gpu_units{{{GPU}}}", f"gpushare_device_plugin_gpu_units_allocated{{{GPU}}}"),
+        ("16", "6"), ("16", "17"), ("16", "16"), ("instance", "gpu"),
     ),
-    one("GPUShareLedgerOverbooked", f'gpushare_extender_node_cards_overbooked{{{E},node="n"}}', 0, 1, 1, ("node",), short=True),
+    one("GPUShareLedgerOverbooked", f'gpushare_extender_node_gpus_overbooked{{{E},node="n"}}', 0, 1, 1, ("node",), short=True),
     one("GPUShareLedgerInconsistent", f'gpushare_extender_node_ledger_inconsistencies{{{E},node="n"}}', 0, 1, 1, ("node",), short=True),
     one("GPUShareDrift", f'gpushare_extender_drift_units{{{E},reason="orphaned"}}', 0, 1, 4, ("reason",), short=True),
     Case(
-        "GPUShareCardUnhealthy",
-        tuple(f"gpushare_device_plugin_card_{what}{{{CARD}}}" for what in ("healthy", "cdi_usable")),
-        ("1", "1"), ("0", "1"), ("0", "0"), ("instance", "card"),
+        "GPUShareGPUUnhealthy",
+        tuple(f"gpushare_device_plugin_gpu_{what}{{{GPU}}}" for what in ("healthy", "cdi_usable")),
+        ("1", "1"), ("0", "1"), ("0", "0"), ("instance", "gpu"),
     ),
-    one("GPUShareCDISpecUnusable", f"gpushare_device_plugin_card_cdi_usable{{{CARD}}}", 1, 0, 0, ("instance", "card"), short=True),
+    one("GPUShareCDISpecUnusable", f"gpushare_device_plugin_gpu_cdi_usable{{{GPU}}}", 1, 0, 0, ("instance", "gpu"), short=True),
     Case(
         "GPUShareMemoryExceeded", (UNIT, UNITS, USED),
         (str(GIB), "4", str(3 * GIB)), (str(GIB), "4", str(4 * GIB + 1)), (str(GIB), "4", str(4 * GIB)), ("namespace", "pod"),
@@ -135,7 +135,7 @@ def inputs(case: Case, during: tuple[str, ...], minutes: int) -> list[dict[str, 
 
 def scenario(case: Case, during: tuple[str, ...], minutes: int, fires_at: dict[int, bool]) -> dict[str, Any]:
     expression = f'count by ({", ".join(case.labels)}) (ALERTS{{alertname="{case.alert}",alertstate="firing"}})'
-    known = {"instance": "gpu1:9440" if PLUGIN in case.series[0] else "cp1:9441", "node": "n", "card": "0", "namespace": "team", "pod": "p"}
+    known = {"instance": "gpu1:9440" if PLUGIN in case.series[0] else "cp1:9441", "node": "n", "gpu": "0", "namespace": "team", "pod": "p"}
     told = dict(re.findall(r'(\w+)="([^"]*)"', case.series[0])) | {k: v for k, v in known.items() if k in case.labels}
     labels = "{" + ", ".join(f'{name}="{told[name]}"' for name in case.labels) + "}"
     return {
@@ -179,8 +179,8 @@ def test_an_alert_fires_clears_and_is_silent_in_the_near_case(case: Case, tmp_pa
 
 def test_a_rule_that_never_fires_would_be_noticed(tmp_path: Path) -> None:
     broken = tmp_path / "rules.yml"
-    broken.write_text(RULES.read_text().replace("gpushare_device_plugin_card_healthy == 0", "gpushare_device_plugin_card_healthy == 2"))
-    case = next(case for case in CASES if case.alert == "GPUShareCardUnhealthy")
+    broken.write_text(RULES.read_text().replace("gpushare_device_plugin_gpu_healthy == 0", "gpushare_device_plugin_gpu_healthy == 2"))
+    case = next(case for case in CASES if case.alert == "GPUShareGPUUnhealthy")
     assert judged(tmp_path, [scenario(case, case.bad, 60, {BEFORE + 30: True})], broken).returncode == 1
     assert judged(tmp_path, [scenario(case, case.bad, 60, {BEFORE + 30: True})]).returncode == 0
 
@@ -193,10 +193,10 @@ def test_no_extender_at_all_is_no_active_one(tmp_path: Path) -> None:
 
 
 def test_what_the_recording_rules_compute(tmp_path: Path) -> None:
-    """A pod that uses a quarter, one without a process, and one on a card whose use is unknown."""
+    """A pod that uses a quarter, one without a process, and one on a GPU whose use is unknown."""
 
-    def pod(name: str, card: str) -> str:
-        return f'{P},namespace="{name[:1]}",pod="{name}",uid="{name}",uuid="GPU-{card}"'
+    def pod(name: str, gpu: str) -> str:
+        return f'{P},namespace="{name[:1]}",pod="{name}",uid="{name}",uuid="GPU-{gpu}"'
 
     series = {
         UNIT: GIB,
@@ -204,25 +204,25 @@ def test_what_the_recording_rules_compute(tmp_path: Path) -> None:
         f"gpushare_device_plugin_pod_units{{{pod('a2', '0')}}}": 4,
         f"gpushare_device_plugin_pod_units{{{pod('b1', '1')}}}": 2,
         f"gpushare_device_plugin_pod_memory_used_bytes{{{pod('a1', '0')}}}": 2 * GIB,
-        f'gpushare_device_plugin_card_memory_used_bytes{{{P},card="0",uuid="GPU-0"}}': 3 * GIB,
-        **{f'gpushare_device_plugin_card_units{{{P},card="{n}",uuid="GPU-{n}"}}': 16 for n in (0, 1)},
-        **{f'gpushare_device_plugin_card_units_allocated{{{P},card="{n}",uuid="GPU-{n}"}}': (12, 2)[n] for n in (0, 1)},
+        f'gpushare_device_plugin_gpu_memory_used_bytes{{{P},gpu="0",uuid="GPU-0"}}': 3 * GIB,
+        **{f'gpushare_device_plugin_gpu_units{{{P},gpu="{n}",uuid="GPU-{n}"}}': 16 for n in (0, 1)},
+        **{f'gpushare_device_plugin_gpu_units_allocated{{{P},gpu="{n}",uuid="GPU-{n}"}}': (12, 2)[n] for n in (0, 1)},
     }
     expected = {
-        "pod_card:gpushare_memory_idle:ratio * 100": {'{pod="a1"}': 75, '{pod="a2"}': 100},
-        "pod_card:gpushare_memory_allocated_bytes": {'{pod="a1"}': 8 * GIB, '{pod="a2"}': 4 * GIB, '{pod="b1"}': 2 * GIB},
+        "pod_gpu:gpushare_memory_idle:ratio * 100": {'{pod="a1"}': 75, '{pod="a2"}': 100},
+        "pod_gpu:gpushare_memory_allocated_bytes": {'{pod="a1"}': 8 * GIB, '{pod="a2"}': 4 * GIB, '{pod="b1"}': 2 * GIB},
         "namespace:gpushare_memory_allocated_bytes:sum": {'{namespace="a"}': 12 * GIB, '{namespace="b"}': 2 * GIB},
         "namespace:gpushare_memory_used_bytes:sum": {'{namespace="a"}': 2 * GIB},
-        "card:gpushare_memory_bytes": {'{uuid="GPU-0"}': 16 * GIB, '{uuid="GPU-1"}': 16 * GIB},
-        "card:gpushare_memory_allocated_bytes": {'{uuid="GPU-0"}': 12 * GIB, '{uuid="GPU-1"}': 2 * GIB},
-        "card:gpushare_memory_idle_bytes": {'{uuid="GPU-0"}': 10 * GIB},
+        "gpu:gpushare_memory_bytes": {'{uuid="GPU-0"}': 16 * GIB, '{uuid="GPU-1"}': 16 * GIB},
+        "gpu:gpushare_memory_allocated_bytes": {'{uuid="GPU-0"}': 12 * GIB, '{uuid="GPU-1"}': 2 * GIB},
+        "gpu:gpushare_memory_idle_bytes": {'{uuid="GPU-0"}': 10 * GIB},
         "cluster:gpushare_memory_bytes:sum": {"{}": 32 * GIB},
         "cluster:gpushare_memory_allocated_bytes:sum": {"{}": 14 * GIB},
         "cluster:gpushare_memory_used_bytes:sum": {"{}": 3 * GIB},
         # Of what is known.
         "cluster:gpushare_memory_idle:ratio * 14": {"{}": 10},
     }
-    assert {name.partition(" ")[0] for name in expected} | {"pod_card:gpushare_memory_used_bytes"} == set(RECORDS)
+    assert {name.partition(" ")[0] for name in expected} | {"pod_gpu:gpushare_memory_used_bytes"} == set(RECORDS)
     checks = []
     for name, found in expected.items():
         by = re.findall(r"(\w+)=", next(iter(found)))

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""How the original device plugin decides which card a container gets, as a model in our own words.
+"""How the original device plugin decides which GPU a container gets, as a model in our own words.
 
 After gpushare-device-plugin at 45fb8b8, pkg/gpu/nvidia: Allocate and buildErrResponse (allocate.go), getCandidatePods,
 makePodOrderdByAge and getPendingPodsInNode (podmanager.go), isGPUMemoryAssumedPod and getGPUMemoryFromPodResource
 (podutils.go). What it does:
 
-- It counts the ids that kubelet sends and never looks at them, so neither their cards nor who had them before matter.
+- It counts the ids that kubelet sends and never looks at them, so neither their GPUs nor who had them before matter.
 - It lists the pods of the node that are Pending by the API server, and keeps those that ask for units in `spec.containers`,
   have an assume time, and have the annotation ASSIGNED "false".
 - The oldest assume time whose *pod* asks for as many units as this call has ids is taken for the one: its annotation IDX names
-  the card, as the minor number of the device, and ASSIGNED becomes "true" on it.
-- Nothing found: on a node with one card that card; else an answer without an error whose variables name no card.
+  the GPU, as the minor number of the device, and ASSIGNED becomes "true" on it.
+- Nothing found: on a node with one GPU that GPU; else an answer without an error whose variables name no GPU.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Answer:
-    """pod: whom it took for the one that asks; card: the minor number that it names, None for the text `no-gpu-has-…-to-run`."""
+    """pod: whom it took for the one that asks; GPU: the minor number that it names, None for the text `no-gpu-has-…-to-run`."""
 
     pod: str | None
-    card: int | None
+    gpu: int | None
 
 
 def allocate(ids: Collection[str], pending: Iterable[Candidate], minors: Collection[int]) -> Answer:
-    """The answer to one Allocate of kubelet, which is about one container. minors: of the node's cards."""
+    """The answer to one Allocate of kubelet, which is about one container. minors: of the node's GPUs."""
     asked = len(ids)
     for pod in sorted(filter(_waits, pending), key=_age):
         if pod.units == asked:

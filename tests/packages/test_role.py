@@ -104,7 +104,7 @@ def test_installed_configured_and_taken_back(role: Role) -> None:
     after = machine.tree()
     assert role()[0] == 0
     assert machine.tree() == after
-    # Kubelet hands cards over by the environment again: what was set is taken back.
+    # Kubelet hands GPUs over by the environment again: what was set is taken back.
     assert role(gpushare_device_strategy="envvar")[0] == 1
     assert "\naccept-nvidia" not in (machine.root / CONFIG).read_text()
     assert role()[0] == 1

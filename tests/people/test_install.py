@@ -73,7 +73,7 @@ def test_verify_is_green_with_a_probe_on_every_node(site: MakeSite) -> None:
     assert not re.search(r"(unreachable|failed)=[1-9]", output), output
 
 
-def test_a_pod_gets_its_card_on_every_node(cluster: Cluster) -> None:
+def test_a_pod_gets_its_gpu_on_every_node(cluster: Cluster) -> None:
     for node in GPU_NODES:
         cluster.create(pod(f"share-{node}", memory=2, node=node))
     for node in GPU_NODES:
@@ -82,7 +82,7 @@ def test_a_pod_gets_its_card_on_every_node(cluster: Cluster) -> None:
     cluster.clear()
 
 
-def test_a_user_who_is_not_root_can_ask_who_shares_which_card(cluster: Cluster) -> None:
+def test_a_user_who_is_not_root_can_ask_who_shares_which_gpu(cluster: Cluster) -> None:
     cluster.on(CONTROL_PLANE, "install", "-m", "600", "-o", OPS, "/etc/kubernetes/admin.conf", f"/home/{OPS}/kubeconfig")
     ask = ("env", f"KUBECONFIG=/home/{OPS}/kubeconfig", "kubectl", "inspect", "gpushare")
     said = cluster.on(CONTROL_PLANE, "runuser", "-u", OPS, "--", *ask)

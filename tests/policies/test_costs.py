@@ -23,11 +23,11 @@ MOST = 3
 MEASURED = 4
 #: Enough to see the square of it, which would be twenty times the least.
 NUMBER = 10000
-IDX, CARDS = protocol.ANNOTATION_INDEX, protocol.ANNOTATION_CARDS
+IDX, GPUS = protocol.ANNOTATION_INDEX, protocol.ANNOTATION_GPUS
 ALL = many(NUMBER)
 SMALL, LARGE, LONG = pod(), pod(ALL), pod({f"a{number}": "x" * 16000 for number in range(16)})
 RUNNING = {"phase": "Running"}
-OF_GPU, OF_NODE = pod({**ALL, IDX: "0"}, "gpu1", "1"), node({**ALL, CARDS: "{}"})
+OF_GPU, OF_NODE = pod({**ALL, IDX: "0"}, "gpu1", "1"), node({**ALL, GPUS: "{}"})
 
 
 def resources(number: int) -> Json:
@@ -46,7 +46,7 @@ def containers(number: int) -> Json:
 REQUESTS = {
     "a tenant creates a pod": Request(TENANT, "pods", LARGE),
     "kubelet reports a pod's status": Request(KUBELET, "pods/status", changed(LARGE, status=RUNNING), LARGE),
-    "kubelet reports the status of a pod with cards": Request(KUBELET, "pods/status", changed(OF_GPU, status=RUNNING), OF_GPU),
+    "kubelet reports the status of a pod with GPUs": Request(KUBELET, "pods/status", changed(OF_GPU, status=RUNNING), OF_GPU),
     "kubelet reports its node": Request(KUBELET, "nodes/status", changed(OF_NODE, status={"capacity": {"cpu": "8"}}), OF_NODE),
     "a tenant binds": Request(TENANT, "pods/binding", binding(ALL)),
     "a tenant forges one of them": Request(TENANT, "pods", pod({**ALL, IDX: "1"})),
@@ -56,7 +56,7 @@ REQUESTS = {
     "a tenant places a pod with as many as are looked at": Request(TENANT, "pods", containers(250)),
     "a plugin marks a pod": Request(PLUGIN, "pods/status", changed(OF_GPU, annotations={IDX: "1"}), OF_GPU),
     "a plugin replaces all of them": Request(PLUGIN, "pods/status", changed(pod(node="gpu1"), annotations=ALL), pod(node="gpu1")),
-    "a plugin publishes": Request(PLUGIN, "nodes/status", changed(OF_NODE, annotations={CARDS: "{1}"}), OF_NODE),
+    "a plugin publishes": Request(PLUGIN, "nodes/status", changed(OF_NODE, annotations={GPUS: "{1}"}), OF_NODE),
     "the extender requeues": Request(EXTENDER, "pods/status", changed(LARGE, annotations={protocol.ANNOTATION_REQUEUED: "1"}), LARGE),
     "the extender binds with labels": Request(
         EXTENDER, "pods/binding", binding(labels={f"topology.kubernetes.io/{name}": "" for name in ALL})

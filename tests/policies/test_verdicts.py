@@ -35,7 +35,7 @@ PLACED = "is placed by the scheduler"
 IDX, ASSIGNED, ALLOCATION = protocol.ANNOTATION_INDEX, protocol.ANNOTATION_ASSIGNED, protocol.ANNOTATION_ALLOCATION
 SENDER = "gpushare-device-plugin"
 HERE, ELSEWHERE, WAITING = pod({"team": "a", IDX: "0"}, "gpu1", "1"), pod({IDX: "0"}, "gpu2", "1"), pod({"team": "a"}, memory="1")
-GPU1, GPU2 = node({protocol.ANNOTATION_CARDS: "{}"}), node(name="gpu2")
+GPU1, GPU2 = node({protocol.ANNOTATION_GPUS: "{}"}), node(name="gpu2")
 OURS = sorted(
     {value for name, value in vars(protocol).items() if name.startswith("ANNOTATION_")} - {protocol.ANNOTATION_MIRROR}
     | {protocol.ENV_CONTAINER_UNITS}
@@ -61,14 +61,14 @@ def of_plugin() -> list[Case]:
     def status(kind: str, before: Json, after: Json, who: Who = PLUGIN) -> Request:
         return Request(who, f"{kind}/status", after, before)
 
-    cards, held, evictions = protocol.ANNOTATION_CARDS, protocol.ANNOTATION_HELD, protocol.ANNOTATION_EVICTIONS
+    gpus, held, evictions = protocol.ANNOTATION_GPUS, protocol.ANNOTATION_HELD, protocol.ANNOTATION_EVICTIONS
     large = pod({**many(251), IDX: "0"}, "gpu1", "1")
     largest = pod({**many(249), IDX: "0"}, "gpu1", "1")
     return [
-        ("publishes cards", status("nodes", GPU1, notes(GPU1, **{cards: "{1}", held: "{}"})), ALLOWED),
+        ("publishes GPUs", status("nodes", GPU1, notes(GPU1, **{gpus: "{1}", held: "{}"})), ALLOWED),
         ("takes held back", status("nodes", notes(GPU1, **{held: "{}"}), GPU1), ALLOWED),
-        ("publishes cards by the node itself", Request(PLUGIN, "nodes", notes(GPU1, **{cards: "{1}"}), GPU1), ALLOWED),
-        ("another node's", status("nodes", GPU2, notes(GPU2, **{cards: "{}"})), OWN_NODE),
+        ("publishes GPUs by the node itself", Request(PLUGIN, "nodes", notes(GPU1, **{gpus: "{1}"}), GPU1), ALLOWED),
+        ("another node's", status("nodes", GPU2, notes(GPU2, **{gpus: "{}"})), OWN_NODE),
         ("a pod's annotation on its node", status("nodes", GPU1, notes(GPU1, **{IDX: "0"})), f"may not change the annotations {IDX}"),
         ("another's annotation of its node", status("nodes", GPU1, notes(GPU1, team="x")), "may not change the annotations team"),
         (
@@ -131,13 +131,13 @@ def of_extender() -> list[Case]:
         ),
         ("requeues", status(WAITING, notes(WAITING, **{requeued: "1"})), ALLOWED),
         ("forgets that it requeued", status(notes(WAITING, **{requeued: "1"}), WAITING), ALLOWED),
-        ("sets a card", status(WAITING, notes(WAITING, **{IDX: "0"})), f"not the annotations {IDX}"),
+        ("sets a GPU", status(WAITING, notes(WAITING, **{IDX: "0"})), f"not the annotations {IDX}"),
         ("another's annotation", status(WAITING, notes(WAITING, team=None)), "not the annotations team"),
         ("labels", status(WAITING, changed(WAITING, labels={"a": "b"})), ANNOTATIONS_ONLY),
         ("conditions", status(WAITING, changed(WAITING, status={"conditions": [{"type": "Ready", "status": "True"}]})), ANNOTATIONS_ONLY),
         ("a pod itself", Request(EXTENDER, "pods", notes(WAITING, **{requeued: "1"}), WAITING), "Bindings and the status of pods only"),
         ("a new pod", Request(EXTENDER, "pods", WAITING), "Bindings and the status of pods only"),
-        ("a node", Request(EXTENDER, "nodes/status", notes(GPU1, **{protocol.ANNOTATION_CARDS: ""}), GPU1), "Bindings and the status"),
+        ("a node", Request(EXTENDER, "nodes/status", notes(GPU1, **{protocol.ANNOTATION_GPUS: ""}), GPU1), "Bindings and the status"),
         ("its own event", Request(EXTENDER, "events", event("gpushare-extender", "x", 2), event("gpushare-extender", "x")), ALLOWED),
         ("a plugin's event", Request(EXTENDER, "events", event(SENDER, "x", 2), event(SENDER, "x")), "only the events"),
     ]
@@ -166,15 +166,15 @@ def of_all_others() -> list[Case]:
         ("binds as kube-scheduler does", Request(SCHEDULER, "pods/binding", binding(labels={"app": "x"})), ALLOWED),
         ("kubelet's status", Request(KUBELET, "pods/status", changed(HERE, status={"phase": "Running"}), HERE), ALLOWED),
         ("kubelet's node", Request(KUBELET, "nodes/status", changed(GPU1, status={"capacity": {"cpu": "8"}}), GPU1), ALLOWED),
-        ("kubelet's node with cards", Request(KUBELET, "nodes", notes(GPU1, **{protocol.ANNOTATION_CARDS: ""}), GPU1), NOT_FROM_HERE),
-        ("kubelet's node without cards", Request(KUBELET, "nodes/status", node(), GPU1), NOT_FROM_HERE),
-        ("a new node with cards", Request(KUBELET, "nodes", GPU1), NOT_FROM_HERE),
+        ("kubelet's node with GPUs", Request(KUBELET, "nodes", notes(GPU1, **{protocol.ANNOTATION_GPUS: ""}), GPU1), NOT_FROM_HERE),
+        ("kubelet's node without GPUs", Request(KUBELET, "nodes/status", node(), GPU1), NOT_FROM_HERE),
+        ("a new node with GPUs", Request(KUBELET, "nodes", GPU1), NOT_FROM_HERE),
         ("a controller that may do all", Request(CONTROLLER, "pods", pod({IDX: "1"})), NOT_FROM_HERE),
         ("an administrator", Request(ADMINISTRATOR, "pods", pod({IDX: "1"})), ALLOWED),
         ("a writer of the inventory", Request(Who(WRITER), "pods", pod({IDX: "1"})), ALLOWED),
         *((f"places {name}", Request(TENANT, "pods", limits(name)), PLACED) for name in protocol.RESOURCES),
         ("places by a request", Request(TENANT, "pods", limits(protocol.RESOURCE_MEMORY, "requests")), PLACED),
-        ("places by an init container", Request(TENANT, "pods", limits(protocol.RESOURCE_CARDS, of="initContainers")), PLACED),
+        ("places by an init container", Request(TENANT, "pods", limits(protocol.RESOURCE_GPUS, of="initContainers")), PLACED),
         ("places a static pod's copy", Request(TENANT, "pods", pod(mirror, memory="1")), PLACED),
         ("places by a controller", Request(CONTROLLER, "pods", limits(protocol.RESOURCE_MEMORY)), PLACED),
         ("places more than can be looked at", Request(TENANT, "pods", crowded), PLACED),

@@ -13,7 +13,7 @@ import pytest
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB
 from unit.runtime.extender.test_hostile import Extender, long_rules, many_labels
-from unit.runtime.pods import card, container, pod
+from unit.runtime.pods import container, gpu, pod
 
 TARGET_SECONDS: Final = 1.0
 """kube-scheduler waits no longer (httpTimeout)."""
@@ -25,9 +25,9 @@ def test_the_worst_pods_are_answered_in_time_on_5000_nodes(policy: str, capsys: 
     count, extender = 5000, Extender(policy)
     models = ("Tesla T4", "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB", "NVIDIA H100 80GB HBM3")
     for number in range(count):
-        cards = tuple(card(index, 16, uuid=f"GPU-{number:05d}-{index}", model=models[number % 4]) for index in range(8))
-        text = Inventory(GIB, cards).to_json()
-        extender.node({"metadata": {"name": f"gpu-node-{number:04d}", "annotations": {"gpushare/cards": text}}})
+        gpus = tuple(gpu(index, 16, uuid=f"GPU-{number:05d}-{index}", model=models[number % 4]) for index in range(8))
+        text = Inventory(GIB, gpus).to_json()
+        extender.node({"metadata": {"name": f"gpu-node-{number:04d}", "annotations": {"gpushare/gpus": text}}})
     names = [f"gpu-node-{number:04d}" for number in range(count)]
     for number in range(3000):
         raw = pod(container(mem=2), name=f"p{number}", uid=f"p{number}", labels=many_labels(70, number))
@@ -35,8 +35,8 @@ def test_the_worst_pods_are_answered_in_time_on_5000_nodes(policy: str, capsys: 
         raw["spec"]["nodeName"] = names[number]
         extender.pod(raw)
     entry = {"pod": "x/y", "units": 1, "why": "orphaned"}
-    said = {"v": 1, "cards": {f"GPU-04999-{index}": [{**entry, "uid": f"u{n}"} for n in range(128)] for index in range(8)}}
-    raw = {"metadata": {"name": names[-1], "annotations": {"gpushare/cards": text, "gpushare/held": json.dumps(said)}}}
+    said = {"v": 1, "gpus": {f"GPU-04999-{index}": [{**entry, "uid": f"u{n}"} for n in range(128)] for index in range(8)}}
+    raw = {"metadata": {"name": names[-1], "annotations": {"gpushare/gpus": text, "gpushare/held": json.dumps(said)}}}
     extender.node(raw)
 
     rules = long_rules()
@@ -69,16 +69,16 @@ def test_the_worst_pods_are_answered_in_time_on_5000_nodes(policy: str, capsys: 
 
 @pytest.mark.parametrize("policy", ["binpack", "fgd"])
 def test_whoever_wants_fgd_is_answered_in_time_on_5000_nodes_of_different_fill(policy: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also the tenant's own wish: no two nodes cost the same, and there are many choices of cards on each."""
+    """Also the tenant's own wish: no two nodes cost the same, and there are many choices of GPUs on each."""
     count, extender = 5000, Extender(policy)
     for number in range(count):
-        cards = tuple(card(index, 80, uuid=f"GPU-{number:05d}-{index}") for index in range(8))
+        gpus = tuple(gpu(index, 80, uuid=f"GPU-{number:05d}-{index}") for index in range(8))
         fill = [((number * 8 + index) * 2_654_435_761 % 2**32 >> 8) % 60 for index in range(8)]
         said = {
             one.uuid: [{"pod": "x/y", "uid": f"u{one.index}", "units": used or 1, "why": "orphaned"}]
-            for one, used in zip(cards, fill, strict=True)
+            for one, used in zip(gpus, fill, strict=True)
         }
-        annotations = {"gpushare/cards": Inventory(GIB, cards).to_json(), "gpushare/held": json.dumps({"v": 1, "cards": said})}
+        annotations = {"gpushare/gpus": Inventory(GIB, gpus).to_json(), "gpushare/held": json.dumps({"v": 1, "gpus": said})}
         extender.node({"metadata": {"name": f"gpu-node-{number:04d}", "annotations": annotations}})
     for number in range(120):
         # All of these are among what the policy looks at.
@@ -88,10 +88,10 @@ def test_whoever_wants_fgd_is_answered_in_time_on_5000_nodes_of_different_fill(p
     wish = {"gpushare.request/placement": "fgd"}
     worst = {
         "plain, and the first look at any node": pod(container(mem=9)),
-        "one card": pod(container(mem=7), annotations=wish),
-        "2 cards": pod(container(mem=14), annotations=wish, labels={"aliyun.com/gpu-count": "2"}),
-        "4 cards": pod(container(mem=28), annotations=wish, labels={"aliyun.com/gpu-count": "4"}),
-        "4 cards and rules": pod(
+        "one GPU": pod(container(mem=7), annotations=wish),
+        "2 GPUs": pod(container(mem=14), annotations=wish, labels={"aliyun.com/gpu-count": "2"}),
+        "4 GPUs": pod(container(mem=28), annotations=wish, labels={"aliyun.com/gpu-count": "4"}),
+        "4 GPUs and rules": pod(
             container(mem=28), annotations=long_rules() | wish, labels={**many_labels(64), "aliyun.com/gpu-count": "4"}
         ),
     }

@@ -20,7 +20,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[s
 @pytest.mark.parametrize("source", ["API server", "file"])
 @pytest.mark.parametrize(
     ("argv", "lines"),
-    [(("nodes",), NODES + 3), (("cards",), NODES * 8 + 1), (("pods", "-A"), NODES * PODS_PER_NODE + 1), (("namespaces",), 11)],
+    [(("nodes",), NODES + 3), (("gpus",), NODES * 8 + 1), (("pods", "-A"), NODES * PODS_PER_NODE + 1), (("namespaces",), 11)],
 )
 def test_5000_nodes_and_50000_pods(
     argv: tuple[str, ...], lines: int, source: str, given: dict[str, list[str]], capsys: pytest.CaptureFixture[str]

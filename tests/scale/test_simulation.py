@@ -23,7 +23,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def test_no_card_is_given_twice() -> None:
+def test_no_gpu_is_given_twice() -> None:
     found = virtual.run(run(1, BINDS))
     assert (found["node_over"], found["ledger_excess"], found["half_bound"]) == (0, 0, 0), found["first"]
     # What was put to the test.

@@ -39,10 +39,10 @@ LIFE_FAULTS = tuple(
         "default_runtime_not_running",
         "driver_mismatch",
         "policy_differs",
-        "wrong_card",
+        "wrong_gpu",
     )
 )
-# How pods come by their cards: the core that both daemons share.
+# How pods come by their GPUs: the core that both daemons share.
 CORE = f"{RUNTIME}/core/*"
 # How another device plugin leaves a node, and programs that stand in for those of others.
 TAKE_OVER = (
@@ -147,7 +147,7 @@ SUITES = (
         tests=(
             "tests/e2e/test_shapes.py",
             "tests/e2e/test_verbs.py",
-            "tests/e2e/test_whole_cards.py",
+            "tests/e2e/test_whole_gpus.py",
             "tests/e2e/test_explain.py",
             "tests/e2e/test_faults.py",
         ),
@@ -164,10 +164,10 @@ SUITES = (
         seconds=320,
     ),
     Suite(
-        "cards",
-        "cards that fail, are exchanged, are used by others, or whose memory the driver limits",
+        "gpus",
+        "GPUs that fail, are exchanged, are used by others, or whose memory the driver limits",
         tests=(
-            "tests/e2e/test_card_health.py",
+            "tests/e2e/test_gpu_health.py",
             "tests/e2e/test_limits.py",
             "tests/e2e/test_mps.py",
             "tests/e2e/test_overuse.py",
@@ -378,7 +378,7 @@ SUITES = (
     ),
     Suite(
         "visibility",
-        "which cards each container sees, by strategy, on docker and three releases of containerd; a CDI spec that systemd writes at boot",
+        "which GPUs each container sees, by strategy, on docker and three releases of containerd; a CDI spec that systemd writes at boot",
         tests=("tests/hosts/test_visibility.py",),
         lab="visibility",
         paths=(
@@ -417,7 +417,7 @@ SUITES = (
     ),
     Suite(
         "new-release",
-        "another release under running pods: no daemon-reload, containers keep their cards",
+        "another release under running pods: no daemon-reload, containers keep their GPUs",
         tests=("tests/hosts/test_release.py",),
         lab="one",
         paths=(
@@ -474,7 +474,7 @@ SUITES = (
             "roles/nvidia_driver/*",
             f"{UTILS}/_driver/*",
             f"{UTILS}/_packages/*",
-            *(f"{UTILS}/_facts/{name}.py" for name in ("driver", "nvidia_smi", "diagnosis", "cards")),
+            *(f"{UTILS}/_facts/{name}.py" for name in ("driver", "nvidia_smi", "diagnosis", "gpus")),
             f"{PLUGIN_UTILS}/_driver/*",
             "plugins/*/gpushare_driver*.py",
             "plugins/*/nvidia_smi_info.py",
@@ -680,7 +680,7 @@ SUITES = (
     ),
     Suite(
         "walks",
-        "the pages as a new user follows them: from the release to pods that share a card, samples, Pending pods from symptom to cure",
+        "the pages as a new user follows them: from the release to pods that share a GPU, samples, Pending pods from symptom to cure",
         tests=("tests/walks/test_tarball.py", "tests/walks/test_samples.py", "tests/walks/test_pending.py"),
         lab="two",
         paths=(

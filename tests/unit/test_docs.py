@@ -363,9 +363,9 @@ def test_the_messages_of_pending_pods_are_those_of_the_code() -> None:
     of_kubernetes = {"Insufficient aliyun.com/gpu-mem", "certificate", "lease"}
     of_kubernetes |= {"connection refused", "context deadline exceeded", "EOF", "connection reset"}
     words = {code for row in rows(section(faults.PAGE, faults.PENDING)) for code in codes(row[0])} - of_kubernetes
-    # "cards are empty" has a count in the middle.
-    assert [text for text in words if text not in sources and text != "cards are empty"] == []
-    assert "cards are empty" in sources
+    # "GPUs are empty" has a count in the middle.
+    assert [text for text in words if text not in sources and text != "GPUs are empty"] == []
+    assert "GPUs are empty" in sources
 
 
 # Numbers and versions.
@@ -397,7 +397,7 @@ def test_the_samples_are_listed_and_pytorch_has_the_lines_of_its_page() -> None:
     assert listed == {path.name for path in folder.glob("*.yaml")}
     script = next(yaml.safe_load_all((folder / "08-pytorch.yaml").read_text()))["data"]["main.py"]
     (lines,) = [block.body for block in blocks("docs/use/frameworks.md") if "set_per_process_memory_fraction" in block.body]
-    shared = [line for line in lines.splitlines() if line.startswith(("units, card", "context ="))]
+    shared = [line for line in lines.splitlines() if line.startswith(("units, GPU", "context ="))]
     assert len(shared) == 2
     assert [line for line in shared if line not in script] == []
 

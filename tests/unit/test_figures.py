@@ -139,7 +139,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
             ("with {:,} completed Bindings each", tuple({one["bound"] for one in BINDS})),
             ("| changes of the leader | {} | {} |", tuple(one["leader changed"] for one in BINDS)),
             ("| killed extenders | {} | {} |", tuple(one["extender killed"] for one in BINDS)),
-            ("| over-booked cards at the node | {} | {} |", tuple(one["node_over"] for one in BINDS)),
+            ("| over-booked GPUs at the node | {} | {} |", tuple(one["node_over"] for one in BINDS)),
             ("had too much in the API server's pods | {} | {} |", tuple(one["ledger_excess_by_these"] for one in BINDS)),
             ("sent by a process that had paused | {} | {} |", tuple(one["sent_after_a_pause"] for one in BINDS)),
             ("and reported by its extender | {} | {} |", tuple(one["of_these_reported"] for one in BINDS)),
@@ -180,26 +180,26 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         (f"{OPERATE}/failures.md", "{} from power-on until the node was Ready", (took("all units offered again after the restart"),)),
         (f"{OPERATE}/failures.md", "{} until all units are registered", (took(f"allocatable is back {NO_CHECKPOINT}"),)),
         (f"{OPERATE}/failures.md", "registers in about {} after kubelet has", (REGISTERED,)),
-        (f"{OPERATE}/failures.md", "It publishes the failure in {}, and", (took("card lost: published", "card xid_79: published"),)),
-        (f"{OPERATE}/failures.md", "kubelet has it in {}. The", (took("card lost: known to kubelet", "card xid_79: known to kubelet"),)),
-        (f"{OPERATE}/failures.md", "next report, in {} |", (took(f"card lost: {STATUS}", f"card xid_79: {STATUS}"),)),
-        (f"{OPERATE}/failures.md", "{} until the card is usable again", (took(f"card lost: {AGAIN}", f"card xid_79: {AGAIN}"),)),
+        (f"{OPERATE}/failures.md", "It publishes the failure in {}, and", (took("GPU lost: published", "GPU xid_79: published"),)),
+        (f"{OPERATE}/failures.md", "kubelet has it in {}. The", (took("GPU lost: known to kubelet", "GPU xid_79: known to kubelet"),)),
+        (f"{OPERATE}/failures.md", "next report, in {} |", (took(f"GPU lost: {STATUS}", f"GPU xid_79: {STATUS}"),)),
+        (f"{OPERATE}/failures.md", "{} until the GPU is usable again", (took(f"GPU lost: {AGAIN}", f"GPU xid_79: {AGAIN}"),)),
         (f"{OPERATE}/failures.md", "published in {}, usable again", (took("XID 48: published"),)),
-        (f"{OPERATE}/failures.md", "usable again after {} if the card answers", (took("XID 48: usable again after three checks"),)),
-        (f"{OPERATE}/failures.md", "published in {}, in kubelet", (took("card cordon: published"),)),
-        (f"{OPERATE}/failures.md", "in kubelet in {}; back", (took("card cordon: known to kubelet"),)),
-        (f"{OPERATE}/failures.md", "back in {} |", (took(f"card cordon: {AGAIN}"),)),
+        (f"{OPERATE}/failures.md", "usable again after {} if the GPU answers", (took("XID 48: usable again after three checks"),)),
+        (f"{OPERATE}/failures.md", "published in {}, in kubelet", (took("GPU cordon: published"),)),
+        (f"{OPERATE}/failures.md", "in kubelet in {}; back", (took("GPU cordon: known to kubelet"),)),
+        (f"{OPERATE}/failures.md", "back in {} |", (took(f"GPU cordon: {AGAIN}"),)),
         (f"{OPERATE}/failures.md", "leave allocatable in {};", (took(f"driver gone: {STATUS}"),)),
         (f"{OPERATE}/failures.md", "runs {} after the driver's return", (took("driver gone: a waiting pod runs after its return"),)),
         (f"{OPERATE}/failures.md", "allocatable is 0 after {};", (took(f"driver upgraded: {STATUS}"),)),
         (f"{OPERATE}/failures.md", "runs {} after driver and library", (took("driver upgraded: a waiting pod runs after its return"),)),
         (f"{REFERENCE}/device-plugin.md", "the plugin registers in about {}.", (REGISTERED,)),
         (f"{OPERATE}/failures.md", "In the first {:g} s after kubelet's start", (registration._SETTLED_SECONDS,)),
-        (f"{OPERATE}/failures.md", "checks a card every {:g} s", (discovery.INTERVAL_SECONDS,)),
+        (f"{OPERATE}/failures.md", "checks a GPU every {:g} s", (discovery.INTERVAL_SECONDS,)),
         (f"{OPERATE}/failures.md", "for at most {:g} s. Then the report", (ledger.UNKNOWN_SECONDS,)),
         (f"{OPERATE}/failures.md", "has been silent for {:g} s. For", (usage._GRACE,)),
         (f"{OPERATE}/failures.md", "never ran it is {:g} s", (usage._SILENCE,)),
-        (f"{OPERATE}/failures.md", "holds its card back for {:g} s", (ledger.REJECTED_SECONDS,)),
+        (f"{OPERATE}/failures.md", "holds its GPU back for {:g} s", (ledger.REJECTED_SECONDS,)),
         (f"{OPERATE}/failures.md", "without a record takes {:g} s longer", (turns.QUIET_SECONDS,)),
     ]
     + [
@@ -246,9 +246,9 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
             ("`gpushare_overuse_grace` seconds ({} by default)", (default("gpushare_overuse_grace"),)),
             ("{} to {}; {} by default", (options._SHORTEST_GRACE, options._LONGEST_GRACE, default("gpushare_overuse_grace"))),
             ("a list of at most {} MiB", (discovery.KUBELET_MESSAGE_BYTES // MIB,)),
-            ("8 cards of 80 GiB make {:,} units of 64 MiB. In units of 1 MiB they would make {:,}", (8 * 80 * 1024 // 64, 8 * 80 * 1024)),
+            ("8 GPUs of 80 GiB make {:,} units of 64 MiB. In units of 1 MiB they would make {:,}", (8 * 80 * 1024 // 64, 8 * 80 * 1024)),
             ("open calls (at most {:g} s)", (registration._DRAIN_SECONDS,)),
-            ("`cards: NVML has not answered for {:g} s`", (discovery._HANGING_SECONDS,)),
+            ("`gpus: NVML has not answered for {:g} s`", (discovery._HANGING_SECONDS,)),
         ]
     ]
     + [
@@ -256,7 +256,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         (f"{REFERENCE}/http.md", "Bodies may have {} MiB", (http_server.MOST_BYTES // MIB,)),
         (f"{REFERENCE}/kubectl.md", "it waits up to {:g} seconds", (cordon.WAIT_SECONDS,)),
         (f"{REFERENCE}/kubectl.md", "views of {} nodes with", (KUBECTL["nodes"],)),
-        (f"{REFERENCE}/kubectl.md", "{:,} cards and {:,} pods", (8 * KUBECTL["nodes"], KUBECTL["pods"])),
+        (f"{REFERENCE}/kubectl.md", "{:,} GPUs and {:,} pods", (8 * KUBECTL["nodes"], KUBECTL["pods"])),
         (f"{REFERENCE}/kubectl.md", "The target is {:g} s of CPU time", (KUBECTL["target_cpu_seconds"],)),
         (f"{REFERENCE}/kubectl.md", "took {:.1f} and {:.1f} times as long", tuple(TIMES_BEFORE)),
         (f"{REFERENCE}/metrics.md", "At most {} requests are answered at a time", (metrics_server._MOST,)),
@@ -295,8 +295,8 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
             ("and answer {} at a time", (metrics_server._MOST,)),
             ("annotation | {} entries, {} characters |", (bounds.MOST_ASKED, bounds.MOST_ASKED_BYTES)),
             ("that request GPU resources | {} |", (bounds.MOST_CONTAINERS,)),
-            ("| cards of a node | {} |", (bounds.MOST_CARDS,)),
-            ("| `gpushare/cards` | {:.0f} KiB |", (bounds.MOST_CARDS_BYTES / 1024,)),
+            ("| GPUs of a node | {} |", (bounds.MOST_GPUS,)),
+            ("| `gpushare/gpus` | {:.0f} KiB |", (bounds.MOST_GPUS_BYTES / 1024,)),
             ("| `gpushare/held` as a whole | {:.0f} KiB |", (bounds.MOST_REPORT_BYTES / 1024,)),
             ("| `gpushare/held` | {} entries and {} rejections |", (bounds.MOST_HELD, bounds.MOST_HELD)),
             ("| `gpushare/evictions` | {} pods, {:.0f} KiB |", (bounds.MOST_EVICTIONS, bounds.MOST_REPORT_BYTES / 1024)),
@@ -305,7 +305,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
             ("| labels of a pod that budgets are compared with | {} |", (budgets.MOST_LABELS,)),
             ("| texts of a node | {} printable characters |", (bounds.MOST_TEXT,)),
             ("quote at most {} characters", (bounds.QUOTED,)),
-            ("the cards of that node for {:g} s with each pod", (ledger.UNKNOWN_SECONDS,)),
+            ("the GPUs of that node for {:g} s with each pod", (ledger.UNKNOWN_SECONDS,)),
         ]
     ]
     + [
@@ -369,22 +369,22 @@ ELSEWHERE = [
     (f"{OPERATE}/monitoring/README.md", "After 5 minutes the extender returns errors", "below"),
     (f"{OPERATE}/troubleshooting.md", "Wait 10 s.", "below"),
     (f"{REFERENCE}/device-plugin.md", "`PreStartContainer` (at most 30 s)", "kubelet's timeout"),
-    (f"{REFERENCE}/device-plugin.md", "8 cards of 80 GiB", "an example"),
+    (f"{REFERENCE}/device-plugin.md", "8 GPUs of 80 GiB", "an example"),
     (f"{REFERENCE}/kubectl.md", "50,000 pods would cause thousands of writes", "an example"),
     (f"{REFERENCE}/kubectl.md", "table of nodes took 1.9 s, and the table of pods 2.2 s", "test_docs.py"),
-    ("README.md", "in its limits and gets 8 GiB of one card", "an example"),
+    ("README.md", "in its limits and gets 8 GiB of one GPU", "an example"),
     ("docs/project/testing.md", "a cluster of the original gpushare with 50 pods", "the table of suites"),
     ("docs/project/testing.md", "the worst pods on 5000 nodes", "the table of suites"),
     ("docs/project/testing.md", "kubectl gpushare on 50,000 pods", "the table of suites"),
     ("docs/start/demo.md", "2 GiB of free memory and 8 GiB of free disk", "tests/lab/README.md"),
     ("docs/start/quickstart.md", "Its three pods request 6 GiB", "the sample"),
-    ("docs/start/quickstart.md", "cards of 16, 16, 16 and 24 GiB", "an example"),
+    ("docs/start/quickstart.md", "GPUs of 16, 16, 16 and 24 GiB", "an example"),
     ("docs/use/frameworks.md", "The examples leave 0.6 GiB for it", "test_frameworks.py"),
-    ("docs/use/requests.md", "4 units on each of 2 cards", "an example"),
+    ("docs/use/requests.md", "4 units on each of 2 GPUs", "an example"),
     ("docs/use/samples/README.md", "three pods with 6 GiB each", "the sample"),
 ]
 UNITS = (
-    r"s|ms|seconds?|minutes?|hours?|days?|years?|MiB|GiB|%|times|connections|entries|characters|cards|pods|points|specs|nodes|pages|binds"
+    r"s|ms|seconds?|minutes?|hours?|days?|years?|MiB|GiB|%|times|connections|entries|characters|gpus|pods|points|specs|nodes|pages|binds"
 )
 NUMBER = re.compile(rf"(?<![\w.])\d[\d.,]*(?:[–-]\d[\d.,]*)?\*{{0,2}}\s(?:{UNITS})\b")
 #: What users read, without the pages of benchmarks, which have a test of their own, and what is generated as a whole.
@@ -442,7 +442,7 @@ def test_numbers_that_are_rounded_or_compared() -> None:
 
     assert leadership.TAKEOVER_SECONDS < 10, "the page lets people wait for 10 s"
     assert STALE_SECONDS == 5 * 60
-    # As many ids of one card, and of eight, fit in kubelet's message.
+    # As many ids of one GPU, and of eight, fit in kubelet's message.
     uuids = [f"GPU-00000000-0000-0000-0000-00000000000{index}" for index in range(8)]
     assert discovery.list_bytes([(uuids[0], 66_500)]) <= discovery.KUBELET_MESSAGE_BYTES
     assert discovery.list_bytes([(one, 68_000 // 8) for one in uuids]) > discovery.KUBELET_MESSAGE_BYTES
@@ -457,12 +457,10 @@ def test_the_demo_lists_the_packages_that_it_installs() -> None:
 
 
 def test_the_times_that_a_log_has_and_the_span_of_all_runs() -> None:
-    log = (
-        "x\nmeasured: a card: published: 0.4 s\n.\nmeasured: a card: published: 12.0 s. [ 5%]\nmeasured: b: 3 s\nsays measured: c: 1.0 s\n"
-    )
+    log = "x\nmeasured: a GPU: published: 0.4 s\n.\nmeasured: a GPU: published: 12.0 s. [ 5%]\nmeasured: b: 3 s\nsays measured: c: 1.0 s\n"
     seconds = read(log)
-    assert seconds == {"a card: published": [0.4, 12.0]}
+    assert seconds == {"a GPU: published": [0.4, 12.0]}
     runs = [{"seconds": seconds}, {"seconds": {"b": [3.0]}}]
-    assert (span(runs, "a card: published"), span(runs, "b"), span(runs, "a card: published", "b")) == ("0.4–12 s", "3.0 s", "0.4–12 s")
+    assert (span(runs, "a GPU: published"), span(runs, "b"), span(runs, "a GPU: published", "b")) == ("0.4–12 s", "3.0 s", "0.4–12 s")
     with pytest.raises(KeyError, match="c"):
         span(runs, "b", "c")

@@ -15,7 +15,7 @@ import pytest
 from walks.pages import REPOSITORY, section, steps
 
 PAGE, TEST = "docs/use/frameworks.md", "tests/unit/test_frameworks.py"
-# Units of the container and of the card, MiB of a unit → PyTorch's fraction, TensorFlow's MiB, vLLM's fraction, Triton's bytes.
+# Units of the container and of the GPU, MiB of a unit → PyTorch's fraction, TensorFlow's MiB, vLLM's fraction, Triton's bytes.
 CASES = {
     ("4", "16", ""): (0.2125, 3481, "0.213", 1073741824),
     ("8", "80", "1024"): (0.0925, 7577, "0.093", 2147483648),
@@ -32,7 +32,7 @@ class cuda:
 class config:
     LogicalDeviceConfiguration = staticmethod(lambda memory_limit: memory_limit)
     list_physical_devices = staticmethod(lambda kind: [kind])
-    set_logical_device_configuration = staticmethod(lambda card, limits: print(card, *limits))
+    set_logical_device_configuration = staticmethod(lambda gpu, limits: print(gpu, *limits))
 """,
 }
 
@@ -44,8 +44,8 @@ def block(title: str, language: str) -> str:
 
 
 def run(command: list[str], folder: Path, case: tuple[str, str, str]) -> str:
-    container, card, unit = case
-    known = {"ALIYUN_COM_GPU_MEM_CONTAINER": container, "ALIYUN_COM_GPU_MEM_DEV": card, **({"UNIT_MIB": unit} if unit else {})}
+    container, gpu, unit = case
+    known = {"ALIYUN_COM_GPU_MEM_CONTAINER": container, "ALIYUN_COM_GPU_MEM_DEV": gpu, **({"UNIT_MIB": unit} if unit else {})}
     environment = {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(folder), **known}
     return subprocess.run(command, env=environment, cwd=folder, check=True, capture_output=True, text=True, timeout=60).stdout
 

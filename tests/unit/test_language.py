@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 import language
 from language import Block
-from quality.tree import files
+from quality.tree import REPOSITORY, files
 
 # Each breaks exactly the one rule whose `instead` begins so.
 WRONG = {
@@ -35,21 +36,19 @@ WRONG = {
     "The extender is fenced.": "leadership",
     "The run is proven.": "verify",
     "It steers kubelet.": "as planned",
-    "It asks kubelet.": "request",
     "It offers units.": "publish",
     "It looks for units.": "verify, check",
-    "It says so.": "log, report",
-    "The daemon knows it.": "programs require",
+    "It is the name of the pod of the node of kubelet.": "make two sentences",
+    "It has the units of the GPU of that node.": "a verb that says more",
+    "It needs control groups of version 2.": "cgroup v2",
     "It points at the file.": "configure",
     "One; two; three.": "semicolons",
-    "word " * (language.MOST_WORDS + 1): "words",
 }
 RIGHT = (
     "kubelet is restarted. Only services that changed are restarted.",
     "There is no webhook. The pod is no longer there. The value is no more than 3.",
-    "What does it cost? Shared cards need no label. Unallocated units stay.",
+    "What does it cost? Shared GPUs need no label. Unallocated units stay.",
     "The option `refused` has the value `held; anew; in words`, and [a page](https://example.org/asked/told) describes it.",
-    "word " * language.MOST_WORDS,
 )
 
 
@@ -62,6 +61,13 @@ def test_what_breaks_a_rule_is_found(text: str) -> None:
 def test_every_rule_has_an_example() -> None:
     found = [problem for text in WRONG for problem in language.problems(Block(1, text))]
     assert [rule.instead for rule in language.RULES if not any(problem.endswith(rule.instead) for problem in found)] == []
+
+
+def test_a_long_sentence_is_a_warning() -> None:
+    assert [list(language.warnings(Block(1, "word " * words))) for words in (language.MOST_WORDS, language.MOST_WORDS + 1)] == [
+        [],
+        [f'{language.MOST_WORDS + 1} words: "{("word " * 12)[:60]}…"'],
+    ]
 
 
 @pytest.mark.parametrize("text", RIGHT)
@@ -138,3 +144,19 @@ def test_every_kind_of_text_is_among_the_sources() -> None:
         "plugins/lookup/control_plane.py",
     ):
         assert path in read
+
+
+# Words of the field, in code as in docs: names of others that contain the word.
+OTHERS = re.compile(r"discard|wildcard|cardinal|scorecard", re.IGNORECASE)
+
+
+def test_a_gpu_is_called_gpu_everywhere() -> None:
+    # The field says GPU, and an H100 SXM is none of the other things.
+    word = "ca" + "rd"
+    texts = {
+        path: (REPOSITORY / path).read_text(errors="ignore")
+        for path in files()
+        if (REPOSITORY / path).is_file() and Path(path).suffix not in (".png", ".xml")
+    }
+    found = {path for path, text in texts.items() if word in OTHERS.sub("", path + text).lower()}
+    assert found == set()

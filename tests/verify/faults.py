@@ -143,19 +143,19 @@ def second_plugin(cluster: Cluster) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def wrong_card_count(cluster: Cluster) -> Iterator[None]:
-    """A third card that a plugin which hangs does not see."""
+def wrong_gpu_count(cluster: Cluster) -> Iterator[None]:
+    """A third GPU that a plugin which hangs does not see."""
     with frozen_plugin(cluster, "gpu2"):
-        cluster.lab("gpu", "gpu2", "--cards", "16+24+8")
+        cluster.lab("gpu", "gpu2", "--gpus", "16+24+8")
         try:
             yield
         finally:
-            cluster.lab("gpu", "gpu2", "--cards", "16+24")
+            cluster.lab("gpu", "gpu2", "--gpus", "16+24")
 
 
 @contextlib.contextmanager
 def capacity_short(cluster: Cluster) -> Iterator[None]:
-    """A kubelet that hangs, with a node that offers less than its cards have."""
+    """A kubelet that hangs, with a node that offers less than its GPUs have."""
     node = "gpu1"
     sh(cluster, node, "kill -STOP $(systemctl show -P MainPID kubelet)")
     try:
@@ -171,12 +171,12 @@ def capacity_short(cluster: Cluster) -> Iterator[None]:
 @contextlib.contextmanager
 def driver_mismatch(cluster: Cluster) -> Iterator[None]:
     """The driver's packages were upgraded and the module was not reloaded."""
-    cards = "/usr/local/lib/gpushare-lab/cards.py"
-    cluster.on("gpu1", "python3", cards, "driver", "mismatch")
+    gpus = "/usr/local/lib/gpushare-lab/gpus.py"
+    cluster.on("gpu1", "python3", gpus, "driver", "mismatch")
     try:
         yield
     finally:
-        cluster.on("gpu1", "python3", cards, "driver", "ok")
+        cluster.on("gpu1", "python3", gpus, "driver", "ok")
 
 
 @contextlib.contextmanager
@@ -296,10 +296,10 @@ def runtime_differs(cluster: Cluster) -> contextlib.AbstractContextManager[None]
 
 
 @contextlib.contextmanager
-def wrong_card(cluster: Cluster) -> Iterator[None]:
-    """A manifest that asks for one card, and takes another by a volume of the host."""
-    other = cluster.cards("gpu2")[1].uuid
-    name = cluster.create(pod("other-card", memory=1, node="gpu2", mounted=[other]))["metadata"]["name"]
+def wrong_gpu(cluster: Cluster) -> Iterator[None]:
+    """A manifest that asks for one GPU, and takes another by a volume of the host."""
+    other = cluster.gpus("gpu2")[1].uuid
+    name = cluster.create(pod("other-gpu", memory=1, node="gpu2", mounted=[other]))["metadata"]["name"]
     try:
         cluster.until_running(name)
         yield

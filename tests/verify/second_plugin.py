@@ -28,7 +28,7 @@ STOPPED = threading.Event()
 
 
 class Plugin(DevicePluginServicer):
-    """Four devices that are nobody's cards."""
+    """Four devices that are nobody's GPUs."""
 
     def GetDevicePluginOptions(self, request: Any, context: Any) -> Any:
         return pb.DevicePluginOptions()

@@ -18,7 +18,7 @@ PLANTED = [
     (faults.port_taken, CONTROL_PLANE, "port_taken", "systemctl start gpushare-extender.socket gpushare-extender"),
     (faults.stale_scheduler_file, CONTROL_PLANE, "stale_scheduler_file", "move /etc/kubernetes/manifests/kube-scheduler.yaml.bak"),
     (faults.second_plugin, "gpu2", "second_plugin", "keep it off this node"),
-    (faults.wrong_card_count, "gpu2", "wrong_card_count", "systemctl restart gpushare-device-plugin"),
+    (faults.wrong_gpu_count, "gpu2", "wrong_gpu_count", "systemctl restart gpushare-device-plugin"),
     (faults.capacity_short, "gpu1", "capacity_short", "kubelet has an old list: restart it"),
     (faults.driver_mismatch, "gpu1", "driver_mismatch", "reboot the host"),
     (faults.certificate_expired, CONTROL_PLANE, "certificate_expired", "systemctl start gpushare-pki.service"),
@@ -34,7 +34,7 @@ PLANTED = [
     (faults.policy_gone, ANYWHERE, "policy_differs", "run site.yml again"),
     (faults.label_gone, "gpu2", "label_missing", "kubectl label node gpu2 gpushare.kubernetes/node=true"),
     (faults.runtime_differs, "gpu1", "runtime_differs", "built anew"),
-    (faults.wrong_card, "gpu2", "wrong_card", "NVIDIA_VISIBLE_DEVICES"),
+    (faults.wrong_gpu, "gpu2", "wrong_gpu", "NVIDIA_VISIBLE_DEVICES"),
 ]
 
 

@@ -9,7 +9,7 @@ from typing import Final
 PAGE: Final = "docs/operate/troubleshooting.md"
 PENDING: Final = "A pod stays Pending"
 CODES: Final = "Codes of verify and gpushare-doctor"
-TOO_LARGE: Final = "its largest card has"
+TOO_LARGE: Final = "its largest GPU has"
 FULL: Final = "are free on one"
 NO_UNITS: Final = "Insufficient aliyun.com/gpu-mem"
 NO_EXTENDER: Final = "connection refused"

@@ -73,7 +73,7 @@ def test_too_large(installed: Cluster, line: Shell) -> None:
 
 
 def test_full(installed: Cluster, line: Shell) -> None:
-    # 7, 7, 7 and 11 units stay free: more than 12 on each node, and 12 on no card.
+    # 7, 7, 7 and 11 units stay free: more than 12 on each node, and 12 on no GPU.
     for number, (node, units) in enumerate([("gpu1", 9), ("gpu1", 9), ("gpu2", 9), ("gpu2", 13)]):
         installed.create(pod(f"other-{number}", memory=units, node=node))
         installed.until_running(f"other-{number}")
@@ -94,12 +94,12 @@ def test_cordoned(installed: Cluster, line: Shell) -> None:
     try:
         installed.create(pod("waiting", memory=2))
         waits(installed, line, "waiting", NO_UNITS)
-        assert "cordoned" in line("kubectl gpushare cards")
+        assert "cordoned" in line("kubectl gpushare gpus")
         commands = codes(" ".join(row[2] for row in rows(section(PAGE, "A node has too few units"))))
-        assert "kubectl gpushare cards" in commands
+        assert "kubectl gpushare gpus" in commands
         (cure,) = [text for text in commands if text.startswith("kubectl gpushare uncordon")]
         for node in GPU_NODES:
-            line(cure.replace("NODE", node).replace("CARD", "all"))
+            line(cure.replace("NODE", node).replace("GPU", "all"))
         installed.until_running("waiting")
     finally:
         for node in GPU_NODES:

@@ -20,16 +20,16 @@ def apply(cluster: Cluster, name: str) -> None:
     cluster.kubectl("apply", "-f", str(SAMPLES / name))
 
 
-def test_memory_on_two_cards(installed: Cluster) -> None:
-    apply(installed, "05-two-cards.yaml")
-    (found,) = installed.until_running("two-cards")
+def test_memory_on_two_gpus(installed: Cluster) -> None:
+    apply(installed, "05-two-gpus.yaml")
+    (found,) = installed.until_running("two-gpus")
     assert allocation(found) == {0: 4, 1: 4}
     assert check_devices(installed, [found]) == []
 
 
-def test_a_whole_card(installed: Cluster) -> None:
-    apply(installed, "06-whole-card.yaml")
-    (found,) = installed.until_running("whole-card")
+def test_a_whole_gpu(installed: Cluster) -> None:
+    apply(installed, "06-whole-gpu.yaml")
+    (found,) = installed.until_running("whole-gpu")
     node = found["spec"]["nodeName"]
     (index,) = allocation(found)
     assert check_devices(installed, [found]) == []
@@ -63,8 +63,8 @@ def tenant(installed: Cluster) -> Api:
 def test_a_tenant_has_its_quota_and_no_more(installed: Cluster, tenant: Api) -> None:
     path = f"/api/v1/namespaces/{TENANT}/pods"
 
-    def create(name: str, memory: int | None = None, cards: int | None = None) -> Json:
-        manifest = pod(name, memory=memory, cards=cards)
+    def create(name: str, memory: int | None = None, gpus: int | None = None) -> Json:
+        manifest = pod(name, memory=memory, gpus=gpus)
         manifest["metadata"]["namespace"] = TENANT
         return tenant.create(path, manifest)
 
@@ -72,7 +72,7 @@ def test_a_tenant_has_its_quota_and_no_more(installed: Cluster, tenant: Api) -> 
     installed.until("the pod runs", lambda: installed.pod("fits", TENANT)["status"].get("phase") == "Running", 60)
     assert "exceeded quota: gpu" in forbidden(lambda: create("second", memory=3))
     assert f"maximum {MEMORY} usage per Container is 6" in forbidden(lambda: create("large", memory=7))
-    assert "exceeded quota: gpu" in forbidden(lambda: create("whole", cards=1))
+    assert "exceeded quota: gpu" in forbidden(lambda: create("whole", gpus=1))
     assert "placed by the scheduler" in forbidden(lambda: tenant.create(path, named_node("around", "gpu1")))
     assert "nodes" in forbidden(lambda: tenant.items("/api/v1/nodes"))
     assert [found["metadata"]["name"] for found in tenant.items(path)] == ["fits"]

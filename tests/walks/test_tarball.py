@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""From the release alone to pods that share a card, and back: the commands of the quick start, as they stand there."""
+"""From the release alone to pods that share a GPU, and back: the commands of the quick start, as they stand there."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def rejected(cluster: Cluster, playbook: str, *arguments: str) -> str:
 
 
 def runs_on(cluster: Cluster, node: str) -> None:
-    """A pod with a share of a card is placed on the node by the scheduler, and has the right card."""
+    """A pod with a share of a GPU is placed on the node by the scheduler, and has the right GPU."""
     name = f"on-{node}"
     cluster.create(pod(name, memory=3, node=node))
     assert check_runs(cluster, name) == []

@@ -17,7 +17,7 @@ PLUGIN = "gpushare-device-plugin"
 
 @pytest.fixture(scope="module")
 def cluster(installed: Cluster) -> Cluster:
-    """With a pod on each node that has a share of a card."""
+    """With a pod on each node that has a share of a GPU."""
     installed.clear()
     for node in (NODE, SECOND):
         installed.create(pod(f"holder-{node}", memory=2, node=node))

@@ -25,7 +25,7 @@ DAEMONS = ((NODE, PLUGIN), (SECOND, PLUGIN), (PLANE, EXTENDER))
 
 @pytest.fixture(scope="module")
 def cluster(installed: Cluster) -> Cluster:
-    """With a pod on each node that has a share of a card."""
+    """With a pod on each node that has a share of a GPU."""
     for node in (NODE, SECOND):
         installed.create(pod(f"holder-{node}", memory=2, node=node))
     installed.until_running(*(f"holder-{node}" for node in (NODE, SECOND)))

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether the cards of a node, what its device plugin published and what Kubernetes offers are the same memory.
+"""Whether the GPUs of a node, what its device plugin published and what Kubernetes offers are the same memory.
 
 Private to this collection. Pure: nodes as the API has them and reports of nvidia-smi in, differences out.
 """
@@ -14,9 +14,9 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_CARDS, CARDS, MEMORY, PLUGIN
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_GPUS, GPUS, MEMORY, PLUGIN
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import Problem
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiCard, SmiReport
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiGpu, SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import quantity, unit_mib
 
 VERSION = 1
@@ -30,7 +30,7 @@ _LONGEST_STRATEGY = 32
 
 
 class AnnotationError(ValueError):
-    """The annotation with the cards cannot be used; says what was found and expected."""
+    """The annotation with the GPUs cannot be used; says what was found and expected."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class PublishedCard:
-    """A card in the annotation; mib and units as the device plugin counted them."""
+class PublishedGpu:
+    """A GPU in the annotation; mib and units as the device plugin counted them."""
 
     index: int
     uuid: str
@@ -70,13 +70,13 @@ class Published:
 
     unit: str
     unit_mib: int
-    cards: Tuple[PublishedCard, ...]
+    gpus: Tuple[PublishedGpu, ...]
     strategy: str = ""
 
 
 @dataclass(frozen=True)
 class Sums:
-    """The same memory counted in four places, in units; None where the place says nothing. cards_*: the same in cards.
+    """The same memory counted in four places, in units; None where the place says nothing. gpus_*: the same in GPUs.
 
     nvml: in the published unit, else in the wanted one.
     """
@@ -87,10 +87,10 @@ class Sums:
     published: Optional[int]
     capacity: Optional[int]
     allocatable: Optional[int]
-    cards_nvml: int
-    cards_published: Optional[int]
-    cards_capacity: Optional[int]
-    cards_allocatable: Optional[int]
+    gpus_nvml: int
+    gpus_published: Optional[int]
+    gpus_capacity: Optional[int]
+    gpus_allocatable: Optional[int]
 
 
 @dataclass(frozen=True)
@@ -138,22 +138,22 @@ def published(text: str) -> Published:
         size = unit_mib(data["unit"])
         if size is None:
             raise AnnotationError(f"unit {data['unit']!r}")
-        cards = tuple(_published_card(card) for card in data["cards"])
+        gpus = tuple(_published_gpu(gpu) for gpu in data["gpus"])
     except AnnotationError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise AnnotationError(f"{text[:120]!r} ({type(error).__name__}: {error})") from None
-    return Published(data["unit"], size, cards, str(data.get("strategy", ""))[:_LONGEST_STRATEGY])
+    return Published(data["unit"], size, gpus, str(data.get("strategy", ""))[:_LONGEST_STRATEGY])
 
 
 def driver_code(problem: Problem) -> str:
     """The code of what nvidia-smi complains of."""
-    return {"version_mismatch": "driver_mismatch", "card_lost": "card_lost"}.get(problem.kind, "driver_problem")
+    return {"version_mismatch": "driver_mismatch", "gpu_lost": "gpu_lost"}.get(problem.kind, "driver_problem")
 
 
-def _published_card(card: Mapping[str, Any]) -> PublishedCard:
-    state = str(card["health"]) if card["health"] != "ok" else "cordoned" if card["cordoned"] else "ok"
-    return PublishedCard(int(card["index"]), str(card["uuid"]), int(card["mib"]), int(card["units"]), state == "ok", state)
+def _published_gpu(gpu: Mapping[str, Any]) -> PublishedGpu:
+    state = str(gpu["health"]) if gpu["health"] != "ok" else "cordoned" if gpu["cordoned"] else "ok"
+    return PublishedGpu(int(gpu["index"]), str(gpu["uuid"]), int(gpu["mib"]), int(gpu["units"]), state == "ok", state)
 
 
 def _missing(name: str, known: Collection[str]) -> Difference:
@@ -174,7 +174,7 @@ class _Node:
         self.capacity = self._resources(status.get("capacity"))
         self.allocatable = self._resources(status.get("allocatable"))
         self.ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or ())
-        self.annotation = (node.get("metadata", {}).get("annotations") or {}).get(ANNOTATION_CARDS)
+        self.annotation = (node.get("metadata", {}).get("annotations") or {}).get(ANNOTATION_GPUS)
         self.published: Optional[Published] = None
         self.unreadable = ""
         if self.annotation is not None:
@@ -185,20 +185,20 @@ class _Node:
 
     @staticmethod
     def _resources(values: Any) -> Dict[str, Optional[int]]:
-        return {name: quantity((values or {})[name]) if name in (values or {}) else None for name in (MEMORY, CARDS)}
+        return {name: quantity((values or {})[name]) if name in (values or {}) else None for name in (MEMORY, GPUS)}
 
     def sums(self) -> Sums:
         return Sums(
             node=self.name,
             unit=self.published.unit if self.published else None,
             nvml=self._nvml_units(),
-            published=sum(card.units for card in self.published.cards) if self.published else None,
+            published=sum(gpu.units for gpu in self.published.gpus) if self.published else None,
             capacity=self.capacity[MEMORY],
             allocatable=self.allocatable[MEMORY],
-            cards_nvml=len(self.report.cards),
-            cards_published=len(self.published.cards) if self.published else None,
-            cards_capacity=self.capacity[CARDS],
-            cards_allocatable=self.allocatable[CARDS],
+            gpus_nvml=len(self.report.gpus),
+            gpus_published=len(self.published.gpus) if self.published else None,
+            gpus_capacity=self.capacity[GPUS],
+            gpus_allocatable=self.allocatable[GPUS],
         )
 
     def differences(self) -> List[Difference]:
@@ -217,11 +217,11 @@ class _Node:
             cure = f"the device plugin has not run here or may not write: {_PLUGIN}"
             return [
                 *found,
-                self._difference("annotation", f"no annotation {ANNOTATION_CARDS}", "the node's cards in it", cure, "annotation_wrong"),
+                self._difference("annotation", f"no annotation {ANNOTATION_GPUS}", "the node's GPUs in it", cure, "annotation_wrong"),
             ]
         if self.published is None:
             cure = "run site.yml again, so that the node and the control plane have the same release"
-            expected = "the cards as the device plugin writes them"
+            expected = "the GPUs as the device plugin writes them"
             return [*found, self._difference("annotation", self.unreadable, expected, cure, "annotation_wrong")]
         return [*found, *self._of_annotation(self.published), *self._of_resources(self.published)]
 
@@ -232,39 +232,39 @@ class _Node:
         found = []
         if self.report.problem is not None:
             problem = self.report.problem
-            found.append(self._difference("cards", problem.found, problem.expected, problem.cure, driver_code(problem)))
-        for card in self.report.cards:
-            if card.memory_mib is None:
-                cure = "such a card cannot be shared by memory: take it out of use, or update the driver if it should report it"
-                seen = f"card {card.index} ({card.model}) that reports no memory"
-                found.append(self._difference("cards", seen, "its memory in MiB", cure, "card_without_memory"))
+            found.append(self._difference("gpus", problem.found, problem.expected, problem.cure, driver_code(problem)))
+        for gpu in self.report.gpus:
+            if gpu.memory_mib is None:
+                cure = "such a GPU cannot be shared by memory: take it out of use, or update the driver if it should report it"
+                seen = f"GPU {gpu.index} ({gpu.model}) that reports no memory"
+                found.append(self._difference("gpus", seen, "its memory in MiB", cure, "gpu_without_memory"))
         return found
 
     def _of_annotation(self, annotation: Published) -> List[Difference]:
-        """Where the published cards are not those that the driver has now."""
+        """Where the published GPUs are not those that the driver has now."""
         found = []
         if self.wanted_unit and annotation.unit != self.wanted_unit:
             cure = "run site.yml again with the wanted gpushare_memory_unit, with no pod on the node"
             found.append(
                 self._difference("annotation", f"units of {annotation.unit}", f"units of {self.wanted_unit}", cure, "annotation_wrong")
             )
-        if self.report.problem is not None and not self.report.cards:
+        if self.report.problem is not None and not self.report.gpus:
             return found  # it is said already why none are listed
-        have, said = {card.uuid: card for card in self.report.cards}, {card.uuid: card for card in annotation.cards}
-        reread = "restart the device plugin so that it reads the cards again: systemctl restart gpushare-device-plugin"
+        have, said = {gpu.uuid: gpu for gpu in self.report.gpus}, {gpu.uuid: gpu for gpu in annotation.gpus}
+        reread = "restart the device plugin so that it reads the GPUs again: systemctl restart gpushare-device-plugin"
         for uuid in sorted(have.keys() - said.keys()):
-            found.append(self._difference("annotation", f"no card {uuid}", "every card that nvidia-smi lists", reread, "wrong_card_count"))
+            found.append(self._difference("annotation", f"no GPU {uuid}", "every GPU that nvidia-smi lists", reread, "wrong_gpu_count"))
         for uuid in sorted(said.keys() - have.keys()):
-            seen = f"card {said[uuid].index} ({uuid}), which nvidia-smi does not list"
-            cure = "if the card was taken out: " + reread + "; if not, it is lost: look for Xid in `dmesg` and reboot the host"
-            found.append(self._difference("annotation", seen, "only cards that are there", cure, "wrong_card_count"))
+            seen = f"GPU {said[uuid].index} ({uuid}), which nvidia-smi does not list"
+            cure = "if the GPU was taken out: " + reread + "; if not, it is lost: look for Xid in `dmesg` and reboot the host"
+            found.append(self._difference("annotation", seen, "only GPUs that are there", cure, "wrong_gpu_count"))
         for uuid in sorted(have.keys() & said.keys()):
             mine, its = self._mib(have[uuid], said[uuid]), said[uuid]
             if have[uuid].index != its.index:
-                seen = f"index {its.index} for card {uuid}"
+                seen = f"index {its.index} for GPU {uuid}"
                 found.append(self._difference("annotation", seen, f"index {have[uuid].index}, NVML's", reread, "annotation_wrong"))
             if mine is not None and (mine != its.mib or its.units != its.mib // annotation.unit_mib):
-                seen = f"{its.units} units of {annotation.unit} ({its.mib} MiB) for card {its.index}"
+                seen = f"{its.units} units of {annotation.unit} ({its.mib} MiB) for GPU {its.index}"
                 wanted = f"{mine // annotation.unit_mib} units ({mine} MiB)"
                 found.append(self._difference("annotation", seen, wanted, reread, "annotation_wrong"))
         return found
@@ -272,9 +272,9 @@ class _Node:
     def _of_resources(self, annotation: Published) -> List[Difference]:
         """Where kubelet offers something else than the device plugin published."""
         found = []
-        for resource, count in ((MEMORY, lambda card: card.units), (CARDS, lambda card: 1)):
-            total = sum(count(card) for card in annotation.cards)
-            usable = sum(count(card) for card in annotation.cards if card.usable)
+        for resource, count in ((MEMORY, lambda gpu: gpu.units), (GPUS, lambda gpu: 1)):
+            total = sum(count(gpu) for gpu in annotation.gpus)
+            usable = sum(count(gpu) for gpu in annotation.gpus if gpu.usable)
             capacity, allocatable = self.capacity[resource], self.allocatable[resource]
             if not capacity and total:
                 cure = f"the device plugin is not registered with kubelet: {_PLUGIN}; then look at kubelet's journal for {resource}"
@@ -284,7 +284,7 @@ class _Node:
             if capacity is not None and capacity != total:
                 cure = f"another device plugin may register the same resource: {_PLUGIN}; or kubelet has an old list: restart it"
                 code = "capacity_short" if capacity < total else "capacity_over"
-                expected = f"{total}, the sum of the published cards"
+                expected = f"{total}, the sum of the published GPUs"
                 found.append(self._difference(f"capacity {resource}", str(capacity), expected, cure, code))
             found += self._of_allocatable(resource, allocatable, usable, capacity or 0, annotation)
         return found
@@ -296,29 +296,29 @@ class _Node:
         if allocatable != usable:
             cure = f"the device plugin has stopped or kubelet has lost it: {_PLUGIN}" if not allocatable else _PLUGIN
             code = "capacity_short" if (allocatable or 0) < usable else "capacity_over"
-            return [self._difference(what, str(allocatable or 0), f"{usable}, the sum of the usable cards", cure, code)]
+            return [self._difference(what, str(allocatable or 0), f"{usable}, the sum of the usable GPUs", cure, code)]
         if usable != capacity:
-            unusable = ", ".join(f"card {card.index}: {card.state}" for card in annotation.cards if not card.usable)
+            unusable = ", ".join(f"GPU {gpu.index}: {gpu.state}" for gpu in annotation.gpus if not gpu.usable)
             if unusable:
-                ill = any(card.state not in ("ok", "cordoned") for card in annotation.cards)
-                code = "card_unusable" if ill else "card_cordoned"
+                ill = any(gpu.state not in ("ok", "cordoned") for gpu in annotation.gpus)
+                code = "gpu_unusable" if ill else "gpu_cordoned"
                 seen = f"{usable} of {capacity} ({unusable})"
-                return [self._difference(what, seen, str(capacity), "cure the named cards", code, "warning")]
+                return [self._difference(what, seen, str(capacity), "cure the named GPUs", code, "warning")]
         return []
 
-    def _mib(self, card: SmiCard, said: PublishedCard) -> Optional[int]:
-        """The card's memory, in the device plugin's own rounding where that explains the difference."""
-        if card.memory_mib is None:
+    def _mib(self, gpu: SmiGpu, said: PublishedGpu) -> Optional[int]:
+        """The GPU's memory, in the device plugin's own rounding where that explains the difference."""
+        if gpu.memory_mib is None:
             return None
-        return said.mib if abs(card.memory_mib - said.mib) <= _ROUNDING_MIB else card.memory_mib
+        return said.mib if abs(gpu.memory_mib - said.mib) <= _ROUNDING_MIB else gpu.memory_mib
 
     def _nvml_units(self) -> Optional[int]:
         size = self.published.unit_mib if self.published else unit_mib(self.wanted_unit)
-        if size is None or any(card.memory_mib is None for card in self.report.cards):
+        if size is None or any(gpu.memory_mib is None for gpu in self.report.gpus):
             return None
-        said = {card.uuid: card for card in self.published.cards} if self.published else {}
+        said = {gpu.uuid: gpu for gpu in self.published.gpus} if self.published else {}
         total = 0
-        for card in self.report.cards:
-            mib = self._mib(card, said[card.uuid]) if card.uuid in said else card.memory_mib
+        for gpu in self.report.gpus:
+            mib = self._mib(gpu, said[gpu.uuid]) if gpu.uuid in said else gpu.memory_mib
             total += (mib or 0) // size
         return total

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 # Resources that pods ask for.
 MEMORY = "aliyun.com/gpu-mem"
-CARDS = "aliyun.com/gpu-count"
+GPUS = "aliyun.com/gpu-count"
 #: No device plugin registers it: the extender alone accounts for it, and kube-scheduler must not look for it among a node's resources.
 COMPUTE = "aliyun.com/gpu-core.percentage"
-RESOURCES = (MEMORY, CARDS, COMPUTE)
+RESOURCES = (MEMORY, GPUS, COMPUTE)
 
-# Annotations of nodes: their cards, and what the device plugin keeps back.
-ANNOTATION_CARDS = "gpushare/cards"
+# Annotations of nodes: their GPUs, and what the device plugin keeps back.
+ANNOTATION_GPUS = "gpushare/gpus"
 ANNOTATION_HELD = "gpushare/held"
-# Annotations of pods: container to card to units; the card of the whole pod, as the original writes it.
+# Annotations of pods: container to GPU to units; the GPU of the whole pod, as the original writes it.
 ANNOTATION_ALLOCATION = "scheduler.framework.gpushare.allocation"
 ANNOTATION_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
 #: How all annotations begin that are ours, on nodes and pods.
@@ -29,7 +29,7 @@ ANNOTATION_SCHEDULER_CONFIG = "gpushare.kubernetes/scheduler-config-sha256"
 #: kubelet's own: the API's copy of a static pod.
 ANNOTATION_MIRROR = "kubernetes.io/config.mirror"
 
-# Labels of nodes: that ours serves it, and how its cards are filled.
+# Labels of nodes: that ours serves it, and how its GPUs are filled.
 LABEL_NODE = "gpushare.kubernetes/node"
 LABEL_PLACEMENT = "ack.node.gpu.placement"
 #: What keeps pods to their memory there, in ACK's words: pods written for ACK select nodes by it.
@@ -57,7 +57,7 @@ PLUGIN_ACCOUNT_PREFIX = "gpushare-device-plugin-"
 UNHEALTHY_PREFIX = "unhealthy-gpu-"
 
 #: The device plugin's socket of each resource. The original's has the name of our first one, so that ours can take its place.
-SOCKETS = {MEMORY: "aliyungpushare.sock", CARDS: "aliyungpushare-cards.sock"}
+SOCKETS = {MEMORY: "aliyungpushare.sock", GPUS: "aliyungpushare-gpus.sock"}
 
 #: What kube-scheduler shows itself to the extender with: authority, certificate, key.
 SCHEDULER_TLS_FILES = ("ca.crt", "tls.crt", "tls.key")

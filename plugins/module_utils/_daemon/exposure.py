@@ -2,10 +2,10 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which running containers would lose their cards at a `systemctl daemon-reload`. No Ansible here.
+"""Which running containers would lose their GPUs at a `systemctl daemon-reload`. No Ansible here.
 
 systemd then writes the device rules of every unit again, from what it knows. A container is exposed if systemd manages its cgroup
-(the systemd cgroup driver), restricts devices there, and does not know one of the cards that the container has: NVIDIA's runtime
+(the systemd cgroup driver), restricts devices there, and does not know one of the GPUs that the container has: NVIDIA's runtime
 gave it in legacy mode, or there was no link in /dev/char. So each container's own cgroup, devices and unit are asked, no configuration.
 """
 
@@ -20,8 +20,8 @@ from typing import Dict, List, Optional, Tuple
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import show_command
 
-_CARD = re.compile(r"nvidia\d+")
-# A host with more processes or cards than that is not looked at any further.
+_GPU = re.compile(r"nvidia\d+")
+# A host with more processes or GPUs than that is not looked at any further.
 _MOST_PROCESSES = 100_000
 _MOST_FILES = 4096
 _NAMED = 3
@@ -29,7 +29,7 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class Container:
-    """Cards that processes with one mount namespace see. unit: of systemd, "" for none; devices: name to (major, minor)."""
+    """GPUs that processes with one mount namespace see. unit: of systemd, "" for none; devices: name to (major, minor)."""
 
     unit: str
     devices: Dict[str, Tuple[int, int]]
@@ -41,11 +41,11 @@ def exposed(run: Run, root: str = "/") -> Optional[str]:
     if not hurt:
         return None
     more = f" and {len(hurt) - _NAMED} more" if len(hurt) > _NAMED else ""
-    return f"That would take the cards from running containers: {', '.join(sorted(hurt)[:_NAMED])}{more}"
+    return f"That would take the GPUs from running containers: {', '.join(sorted(hurt)[:_NAMED])}{more}"
 
 
 def containers(root: str = "/") -> List[Container]:
-    """The containers that have cards and that systemd manages, each once."""
+    """The containers that have GPUs and that systemd manages, each once."""
     proc = os.path.join(root, "proc")
     own, seen, found = _link(os.path.join(proc, "1/ns/mnt")), set(), []
     names = os.listdir(proc) if os.path.isdir(proc) else []
@@ -55,14 +55,14 @@ def containers(root: str = "/") -> List[Container]:
         if not unit or namespace in ("", own) or (namespace, unit) in seen:
             continue
         seen.add((namespace, unit))
-        devices = _cards(os.path.join(proc, pid, "root/dev"))
+        devices = _gpus(os.path.join(proc, pid, "root/dev"))
         if devices:
             found.append(Container(unit, devices))
     return found
 
 
 def _lost(container: Container, run: Run, root: str) -> List[str]:
-    """Its cards that systemd does not know."""
+    """Its GPUs that systemd does not know."""
     status, out, _err = run(show_command(container.unit, "DevicePolicy", "DeviceAllow"))
     lines = out.splitlines()
     if status != 0 or not any(line.startswith("DevicePolicy=") for line in lines):
@@ -84,9 +84,9 @@ def _known(name: str, number: Tuple[int, int], allowed: "set[str]", root: str) -
     )
 
 
-def _cards(folder: str) -> Dict[str, Tuple[int, int]]:
+def _gpus(folder: str) -> Dict[str, Tuple[int, int]]:
     try:
-        names = [name for name in os.listdir(folder)[:_MOST_FILES] if _CARD.fullmatch(name)]
+        names = [name for name in os.listdir(folder)[:_MOST_FILES] if _GPU.fullmatch(name)]
     except OSError:
         return {}
     numbers = {name: _number(os.path.join(folder, name)) for name in names}

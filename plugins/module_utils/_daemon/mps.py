@@ -2,9 +2,9 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The MPS control daemons of a host, one systemd service per card. No Ansible here.
+"""The MPS control daemons of a host, one systemd service per GPU. No Ansible here.
 
-A restart ends all CUDA work on its card. So nothing is started, restarted or stopped while pods have cards: a change that pods forbid
+A restart ends all CUDA work on its GPU. So nothing is started, restarted or stopped while pods have GPUs: a change that pods forbid
 is an error, and one that can wait, such as that of a new release, waits.
 """
 
@@ -28,11 +28,11 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
 
 OWNER = "mps"
-#: How the names of the services begin; the UUID of the card follows.
+#: How the names of the services begin; the UUID of the GPU follows.
 PREFIX = "gpushare-mps-"
-#: Stands for the card in the unit that the role renders.
-CARD = "@card@"
-#: Folders of the cards, and in each the tmpfs that its containers have for shared memory.
+#: Stands for the GPU in the unit that the role renders.
+GPU = "@gpu@"
+#: Folders of the GPUs, and in each the tmpfs that its containers have for shared memory.
 FOLDER = "/run/gpushare-mps"
 SHARED_MEMORY = "shm"
 _UUID = re.compile(r"GPU-[0-9A-Za-z-]{8,60}")
@@ -54,7 +54,7 @@ class Place:
 
 
 class Daemons(Service):
-    """All services of the host that are ours, by the folder of their card."""
+    """All services of the host that are ours, by the folder of their GPU."""
 
     def __init__(self, daemons: Mapping[str, Daemon], run: Run) -> None:
         super().__init__(self.is_due, self.settle, self.problem)
@@ -75,7 +75,7 @@ class Daemons(Service):
             shutil.rmtree(folder)
 
     def _left(self) -> List[str]:
-        """Folders of cards that have no service any more."""
+        """Folders of GPUs that have no service any more."""
         return [folder for folder, daemon in self._folders.items() if daemon.wanted_generation() is None and os.path.isdir(folder)]
 
     def problem(self) -> Optional[str]:
@@ -85,7 +85,7 @@ class Daemons(Service):
 
 @dataclass(frozen=True)
 class Plan:
-    """transaction, service: to apply; waiting: services that are older than this release and run on, because pods have cards."""
+    """transaction, service: to apply; waiting: services that are older than this release and run on, because pods have GPUs."""
 
     transaction: Transaction
     service: Daemons
@@ -94,7 +94,7 @@ class Plan:
 
 
 def unmount(run: Run, folder: str) -> str:
-    """Take the shared memory of a card from the host's mounts; why that failed, "" if it is gone. A container keeps its own mount of it."""
+    """Take the shared memory of a GPU from the host's mounts; why that failed, "" if it is gone. A container keeps its own mount of it."""
     path = os.path.join(folder, SHARED_MEMORY)
     if not os.path.ismount(path):
         return ""
@@ -103,13 +103,13 @@ def unmount(run: Run, folder: str) -> str:
 
 
 def present(place: Place) -> List[str]:
-    """UUIDs of the cards that have a service of ours."""
+    """UUIDs of the GPUs that have a service of ours."""
     names = sorted(os.listdir(place.units)) if os.path.isdir(place.units) else []
     return [found.group(1) for found in map(_NAME.fullmatch, names) if found]
 
 
 def plan(
-    cards: Sequence[str],
+    gpus: Sequence[str],
     unit: str,
     holders: Sequence[str],
     run: Run,
@@ -118,27 +118,27 @@ def plan(
     place: Optional[Place] = None,
     exposed: Callable[[], Optional[str]] = lambda: None,
 ) -> Plan:
-    """Exactly these cards have a daemon. unit: with CARD in it; holders: UIDs of the pods with cards. MpsError, SystemdError."""
+    """Exactly these GPUs have a daemon. unit: with GPU in it; holders: UIDs of the pods with GPUs. MpsError, SystemdError."""
     where = place or Place()
-    for card in cards:
-        if not _UUID.fullmatch(card):
-            raise MpsError(f"found the card {card[:80]!r}; expected a UUID such as GPU-8f6f2c31-…, as `nvidia-smi -L` prints it")
+    for gpu in gpus:
+        if not _UUID.fullmatch(gpu):
+            raise MpsError(f"found the GPU {gpu[:80]!r}; expected a UUID such as GPU-8f6f2c31-…, as `nvidia-smi -L` prints it")
     transaction, waiting = Transaction(OWNER), []
     daemons: Dict[str, Daemon] = {}
     there = present(where)
-    for card in sorted({*cards, *there}):
+    for gpu in sorted({*gpus, *there}):
         health = Health(None, "", timeout)
-        daemons[card] = Daemon(PREFIX + card, health, run, environ, where.units, settings=where.settings, exposed=exposed)
-    new = sorted(set(cards) - set(there))
-    gone = sorted(set(there) - set(cards))
+        daemons[gpu] = Daemon(PREFIX + gpu, health, run, environ, where.units, settings=where.settings, exposed=exposed)
+    new = sorted(set(gpus) - set(there))
+    gone = sorted(set(there) - set(gpus))
     if (new or gone) and holders:
         raise MpsError(_rejection(new, gone, holders))
-    for card, daemon in daemons.items():
-        if card in gone:
+    for gpu, daemon in daemons.items():
+        if gpu in gone:
             transaction.remove(daemon.path)
             transaction.remove(daemon.settings)
             continue
-        content = unit.replace(CARD, card)
+        content = unit.replace(GPU, gpu)
         text, settings = apart(content, daemon.settings, [content])
         runs = daemon.running_generation() is not None
         if holders and runs and not _same(daemon, text, settings):
@@ -146,8 +146,8 @@ def plan(
             continue
         transaction.write(daemon.path, text.encode(), 0o644)
         transaction.write(daemon.settings, settings.encode(), 0o644)
-    kept = {os.path.join(where.folder, card): daemon for card, daemon in daemons.items() if daemon.unit not in waiting}
-    disabled = [daemon for card, daemon in daemons.items() if card not in gone and daemon.unit not in waiting and not daemon.is_enabled()]
+    kept = {os.path.join(where.folder, gpu): daemon for gpu, daemon in daemons.items() if daemon.unit not in waiting}
+    disabled = [daemon for gpu, daemon in daemons.items() if gpu not in gone and daemon.unit not in waiting and not daemon.is_enabled()]
     return Plan(transaction, Daemons(kept, run), disabled, tuple(waiting))
 
 
@@ -167,9 +167,9 @@ def _read(path: str) -> Optional[str]:
 def _rejection(new: Sequence[str], gone: Sequence[str], holders: Sequence[str]) -> str:
     shown = ", ".join(sorted(holders)[:_SHOWN]) + (f" and {len(holders) - _SHOWN} more" if len(holders) > _SHOWN else "")
     what = " and ".join(
-        part for part in (f"{len(new)} cards without MPS" if new else "", f"{len(gone)} cards with MPS" if gone else "") if part
+        part for part in (f"{len(new)} GPUs without MPS" if new else "", f"{len(gone)} GPUs with MPS" if gone else "") if part
     )
     return (
-        f"found {what} that gpushare_isolation changes, and {len(holders)} pods with cards (UID {shown}); expected no pod with cards, "
-        "because their containers cannot use a card in the other way: drain the node and run again, or keep gpushare_isolation"
+        f"found {what} that gpushare_isolation changes, and {len(holders)} pods with GPUs (UID {shown}); expected no pod with GPUs, "
+        "because their containers cannot use a GPU in the other way: drain the node and run again, or keep gpushare_isolation"
     )

@@ -8,7 +8,7 @@ The unit gives its process a hash of all that it reads at its start. So the runn
 than the files, also after a run that was killed between writing and restarting.
 
 What differs from release to release, the command line and that hash, is in a file that systemd reads at each start. So a new
-release needs no `systemctl daemon-reload`, which could take the cards from running containers.
+release needs no `systemctl daemon-reload`, which could take the GPUs from running containers.
 """
 
 from __future__ import annotations

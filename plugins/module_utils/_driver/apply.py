@@ -116,7 +116,7 @@ def absent(run: RunWithin, dry: bool, root: str = "/", timeout: float = 1800.0) 
 def reboot_reason(parts: Driver, version: str, module: str = "") -> str:
     """Why the host must reboot before this driver runs; "" if it need not."""
     if parts.nouveau_loaded:
-        return "nouveau is loaded and keeps the cards from NVIDIA's driver"
+        return "nouveau is loaded and keeps the GPUs from NVIDIA's driver"
     if parts.loaded and parts.loaded != version:
         return f"kernel module {parts.loaded} is loaded, {version} is installed"
     if parts.loaded and module and parts.kind and parts.kind != module:
@@ -176,7 +176,7 @@ def _check_unused(host: Host) -> None:
     pids = computing(host)
     if pids:
         raise DriverError(
-            f"the driver is to be uninstalled, but processes use the cards ({', '.join(map(str, pids[:8]))}); nothing was changed: drain "
+            f"the driver is to be uninstalled, but processes use the GPUs ({', '.join(map(str, pids[:8]))}); nothing was changed: drain "
             "the node, stop them and run again"
         )
 

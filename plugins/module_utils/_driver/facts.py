@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What of a host decides how its driver is installed.
 
-Private to this collection. Read-only. Works on any host, with or without cards or a driver.
+Private to this collection. Read-only. Works on any host, with or without GPUs or a driver.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DGX = re.compile(r'^DGX_OTA_VERSION="?([0-9.]{1,16})|^DGX_SWBUILD_VERSION="?([0
 # NVIDIA's installer leaves its uninstaller; packages have none.
 _INSTALLER = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer")
 _MOST_PACKAGES, _MOST_PROCESSES = 400, 200
-# Every process that computes on a card has it open; one that only asks about cards has not.
+# Every process that computes on a GPU has it open; one that only asks about GPUs has not.
 _MEMORY_MANAGER = ("nvidia-uvm", "nvidia-uvm (deleted)")
 
 
@@ -39,7 +39,7 @@ class HostFacts:
     """The facts.
 
     release: of the running kernel; next_release: of the newest installed one, which boots next; headers: those of the two whose headers are
-    installed; devices: PCI device ids of the cards; switches: number of NVSwitches; strict: whether the kernel accepts signed modules only;
+    installed; devices: PCI device ids of the GPUs; switches: number of NVSwitches; strict: whether the kernel accepts signed modules only;
     vendor: name of a vendor's image, "" for none; container: whether a driver container provides the driver; run_file: whether NVIDIA's
     installer installed the driver; packages: installed packages with nvidia in their name, by version; version: of the driver on disk or
     loaded, None for none; module: kind of its kernel module on disk, "open" or "proprietary", or else of the loaded one; dkms: whether the
@@ -92,7 +92,7 @@ def gather(host: Host) -> HostFacts:
         release=core.release,
         next_release=newest,
         headers=tuple(release for release in dict.fromkeys((core.release, newest)) if _has_headers(host, release)),
-        devices=tuple(card.device for card in pci(host).cards),
+        devices=tuple(gpu.device for gpu in pci(host).gpus),
         switches=_switches(host),
         strict=core.secure_boot == "enabled" or core.signed_modules_only,
         secure_boot=core.secure_boot,
@@ -174,11 +174,11 @@ def newer(one: Optional[str], other: Optional[str]) -> bool:
 
 
 def processes_on(report: SmiReport, host: Host) -> List[str]:
-    """The processes on the cards, in words. Where nvidia-smi has a problem, it lists none or not all: after a change of packages it answers
+    """The processes on the GPUs, in words. Where nvidia-smi has a problem, it lists none or not all: after a change of packages it answers
     no more, while what runs goes on. There the processes count that have the driver's memory manager open."""
     found: Dict[int, str] = {}
-    for card in report.cards:
-        for process in card.processes:
+    for gpu in report.gpus:
+        for process in gpu.processes:
             pod = None if process.pod_uid is None else Pod(process.pod_uid, process.pod_namespace, process.pod_name)
             found[process.pid] = _in_words(process.pid, process.name, pod)
     if report.problem is not None:

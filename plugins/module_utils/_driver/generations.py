@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The generation of a card by its PCI device id, and the drivers and kernel modules that serve it.
+"""The generation of a GPU by its PCI device id, and the drivers and kernel modules that serve it.
 
 Private to this collection. Pure. NVIDIA assigns device ids in blocks by chip; the blocks are those of the public PCI id database. The
 branches are NVIDIA's: its driver archive, and its installation guide for what the open kernel modules support.
@@ -16,7 +16,7 @@ from typing import Optional, Tuple
 
 @dataclass(frozen=True)
 class Generation:
-    """A generation of cards. first, last: driver branches that serve it, last None while it is served; open_module: "no" (the open kernel
+    """A generation of GPUs. first, last: driver branches that serve it, last None while it is served; open_module: "no" (the open kernel
     modules do not support it), "yes" (both kinds do), or "only"."""
 
     name: str
@@ -33,7 +33,7 @@ TURING = Generation("Turing", 410, None, "yes")
 AMPERE = Generation("Ampere", 450, None, "yes")
 ADA = Generation("Ada Lovelace", 520, None, "yes")
 HOPPER = Generation("Hopper", 520, None, "yes")
-# The processor's memory is the card's, too: only the open modules drive it.
+# The processor's memory is the GPU's, too: only the open modules drive it.
 GRACE_HOPPER = Generation("Grace Hopper", 535, None, "only")
 BLACKWELL = Generation("Blackwell", 570, None, "only")
 
@@ -68,7 +68,7 @@ _BLOCKS: Tuple[Tuple[int, int, Generation], ...] = (
 
 
 def generation(device: str) -> Optional[Generation]:
-    """Of the card with this PCI device id, such as "0x1eb8"; None for one that is not known here."""
+    """Of the GPU with this PCI device id, such as "0x1eb8"; None for one that is not known here."""
     try:
         number = int(device, 16)
     except ValueError:

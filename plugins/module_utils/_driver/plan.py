@@ -27,7 +27,7 @@ OPEN, PROPRIETARY = "open", "proprietary"
 DKMS, PRECOMPILED = "dkms", "precompiled"
 NVIDIA, DISTRIBUTION, RUN_FILE = "nvidia", "distribution", "run_file"
 BLACKLIST_FILE = "/etc/modprobe.d/gpushare-nouveau.conf"
-BLACKLIST = "# Made by gpushare.kubernetes: NVIDIA's driver needs the cards.\nblacklist nouveau\noptions nouveau modeset=0\n"
+BLACKLIST = "# Made by gpushare.kubernetes: NVIDIA's driver needs the GPUs.\nblacklist nouveau\noptions nouveau modeset=0\n"
 RUN_FILE_LOG = "/var/log/gpushare-nvidia-installer.log"
 # The first branches whose installer has --kernel-module-type, and --allow-installation-with-running-driver.
 _FIRST_TYPED, _FIRST_BESIDE = 560, 545
@@ -41,7 +41,7 @@ _OF_KERNEL = {"release": "[0-9].*", "kernel": "[0-9].*", "kernel_base": "[0-9].*
 
 @dataclass(frozen=True)
 class Wish:
-    """The variables gpushare_driver_*. version: such as "580.126.20"; module, build: "auto" for what suits the cards and the firmware."""
+    """The variables gpushare_driver_*. version: such as "580.126.20"; module, build: "auto" for what suits the GPUs and the firmware."""
 
     version: str
     source: str = NVIDIA
@@ -167,38 +167,38 @@ def _image(draft: _Draft) -> None:
 
 
 def _generations(draft: _Draft) -> List[Generation]:
-    """Of the cards; a card that is not known here is noted."""
+    """Of the GPUs; a GPU that is not known here is noted."""
     found = []
     for device in dict.fromkeys(draft.facts.devices):
         one = generation(device)
         if one is None:
-            draft.notes.append(f"the card with PCI device id {device[:12]} is not known to this release: its driver was not checked")
+            draft.notes.append(f"the GPU with PCI device id {device[:12]} is not known to this release: its driver was not checked")
         elif one not in found:
             found.append(one)
     if any(device.lower() in _HIDDEN_FABRIC for device in draft.facts.devices) and draft.wish.fabric != "never":
         draft.notes.append(
-            "cards of this kind may be connected by NVSwitches that the PCI bus does not show: install their software (fabric manager with "
+            "GPUs of this kind may be connected by NVSwitches that the PCI bus does not show: install their software (fabric manager with "
             f"nvlsm, or imex) yourself, in exactly the version {draft.wish.version}, and set gpushare_driver_fabric: never"
         )
     if not draft.facts.devices:
-        draft.notes.append("the PCI bus shows no NVIDIA card, so that the driver was not checked against the cards")
+        draft.notes.append("the PCI bus shows no NVIDIA GPU, so that the driver was not checked against the GPUs")
     return found
 
 
 def _module(draft: _Draft) -> str:
-    """Which kind of kernel module, with rejections where there is none for all cards."""
-    branch, wish, cards = draft.branch, draft.wish, _generations(draft)
-    for card in cards:
-        if branch < card.first or (card.last is not None and branch > card.last):
-            served = f"a branch from {card.first} on" if card.last is None else f"a branch from {card.first} to {card.last}"
+    """Which kind of kernel module, with rejections where there is none for all GPUs."""
+    branch, wish, gpus = draft.branch, draft.wish, _generations(draft)
+    for gpu in gpus:
+        if branch < gpu.first or (gpu.last is not None and branch > gpu.last):
+            served = f"a branch from {gpu.first} on" if gpu.last is None else f"a branch from {gpu.first} to {gpu.last}"
             cure = "choose another gpushare_driver_version"
-            draft.reject("card", f"driver {wish.version} for a card of the generation {card.name}", served, cure)
-    without_open = [card.name for card in cards if card.open_module == "no"]
-    open_only = [card.name for card in cards if card.open_module == "only"]
+            draft.reject("gpu", f"driver {wish.version} for a GPU of the generation {gpu.name}", served, cure)
+    without_open = [gpu.name for gpu in gpus if gpu.open_module == "no"]
+    open_only = [gpu.name for gpu in gpus if gpu.open_module == "only"]
     if without_open and open_only:
-        found = f"cards of the generations {without_open[0]} and {open_only[0]} in one host"
-        cure = "move the cards to different hosts: the former need the proprietary kernel module, the latter the open one"
-        draft.reject("cards", found, "cards that one kernel module supports", cure)
+        found = f"GPUs of the generations {without_open[0]} and {open_only[0]} in one host"
+        cure = "move the GPUs to different hosts: the former need the proprietary kernel module, the latter the open one"
+        draft.reject("gpus", found, "GPUs that one kernel module supports", cure)
         return PROPRIETARY
     needed = OPEN if open_only else PROPRIETARY if without_open or branch < FIRST_OPEN else OPEN if branch >= ONLY_OPEN else ""
     if wish.module != "auto" and needed and wish.module != needed:
@@ -376,8 +376,8 @@ def _of_run_file(draft: _Draft, module: str) -> Plan:
         cure = "choose gpushare_driver_source: nvidia; or install it yourself and set gpushare_driver_fabric: never"
         draft.reject("fabric", f"{draft.facts.switches} NVSwitches and no fabric manager in a run file", "a source that has it", cure)
     if draft.facts.nouveau_loaded:
-        cure = "blacklist nouveau, rebuild the initramfs and reboot the host; the installer loads its module and needs the cards for that"
-        draft.reject("nouveau", "nouveau loaded, which keeps the cards from NVIDIA's installer", "a host without it", cure)
+        cure = "blacklist nouveau, rebuild the initramfs and reboot the host; the installer loads its module and needs the GPUs for that"
+        draft.reject("nouveau", "nouveau loaded, which keeps the GPUs from NVIDIA's installer", "a host without it", cure)
     if not draft.facts.dkms and draft.facts.version != wish.version:
         cure = "install the package dkms, on Enterprise Linux from EPEL, then run again"
         found = "no program dkms: the installer would remove the driver that is there, and then fail"

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the API says that verify needs: nodes, pods that hold or ask for cards, schedulers, and how our own objects differ.
+"""What the API says that verify needs: nodes, pods that hold or ask for GPUs, schedulers, and how our own objects differ.
 
 Private to this collection. Every object is cut down to what is judged: the result travels to the controller once. Pods are listed in
 pages, because a large cluster's list is hundreds of MB.
@@ -17,11 +17,11 @@ from urllib.parse import urlencode
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import AnnotationError, published
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
-    ANNOTATION_CARDS,
+    ANNOTATION_GPUS,
     ANNOTATION_MIRROR,
     ANNOTATION_PREFIXES,
     ANNOTATION_SCHEDULER_CONFIG,
-    CARDS,
+    GPUS,
     LABEL_PROBE,
     MEMORY,
     NAMESPACE,
@@ -50,12 +50,12 @@ def settled(node: Mapping[str, Any]) -> bool:
     status = node["status"]
     ready = any(one["status"] == "True" for one in status["conditions"])
     try:
-        cards = published(node["metadata"]["annotations"][ANNOTATION_CARDS]).cards
+        gpus = published(node["metadata"]["annotations"][ANNOTATION_GPUS]).gpus
     except (KeyError, AnnotationError):
         return False
-    usable = [card for card in cards if card.usable]
-    offered = [quantity(status["allocatable"].get(name, 0)) for name in (MEMORY, CARDS)]
-    return ready and offered == [sum(card.units for card in usable), len(usable)]
+    usable = [gpu for gpu in gpus if gpu.usable]
+    offered = [quantity(status["allocatable"].get(name, 0)) for name in (MEMORY, GPUS)]
+    return ready and offered == [sum(gpu.units for gpu in usable), len(usable)]
 
 
 def pods(kubectl: Kubectl) -> List[Dict[str, Any]]:
@@ -87,7 +87,7 @@ def objects(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]]) -> Dict[str, 
 
 
 def pod(item: Mapping[str, Any]) -> Dict[str, Any]:
-    """A pod cut down. containers: by name, with its place (init containers count down from -1), units and cards asked for."""
+    """A pod cut down. containers: by name, with its place (init containers count down from -1), units and GPUs asked for."""
     metadata, spec, status = item["metadata"], item["spec"], item.get("status") or {}
     containers = [_container(index, one) for index, one in enumerate(spec.get("containers") or [])]
     containers += [_container(-1 - index, one) for index, one in enumerate(spec.get("initContainers") or [])]
@@ -121,7 +121,7 @@ def _paged(kubectl: Kubectl, path: str, selector: str) -> Iterator[Dict[str, Any
 
 def _asks(item: Mapping[str, Any]) -> bool:
     containers = [*(item["spec"].get("containers") or []), *(item["spec"].get("initContainers") or [])]
-    asked = any(_amount(one, name) for one in containers for name in (MEMORY, CARDS))
+    asked = any(_amount(one, name) for one in containers for name in (MEMORY, GPUS))
     return asked or any(key.startswith(ANNOTATION_PREFIXES) for key in item["metadata"].get("annotations") or {})
 
 
@@ -135,7 +135,7 @@ def _container(index: int, one: Mapping[str, Any]) -> Dict[str, Any]:
         "index": index,
         "name": one["name"],
         "units": _amount(one, MEMORY),
-        "cards": _amount(one, CARDS),
+        "gpus": _amount(one, GPUS),
         "privileged": (one.get("securityContext") or {}).get("privileged") is True,
     }
 
@@ -161,8 +161,8 @@ def _node(item: Mapping[str, Any]) -> Dict[str, Any]:
             "annotations": {key: value for key, value in annotations.items() if key.startswith(ANNOTATION_PREFIXES)},
         },
         "status": {
-            "capacity": {key: value for key, value in (status.get("capacity") or {}).items() if key in (MEMORY, CARDS)},
-            "allocatable": {key: value for key, value in (status.get("allocatable") or {}).items() if key in (MEMORY, CARDS)},
+            "capacity": {key: value for key, value in (status.get("capacity") or {}).items() if key in (MEMORY, GPUS)},
+            "allocatable": {key: value for key, value in (status.get("allocatable") or {}).items() if key in (MEMORY, GPUS)},
             "conditions": [{"type": c["type"], "status": c["status"]} for c in status.get("conditions") or [] if c["type"] == "Ready"],
         },
     }

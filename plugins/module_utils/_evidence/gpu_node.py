@@ -86,18 +86,18 @@ def cdi(host: Host) -> Dict[str, Any]:
 
 
 def containers(host: Host) -> Dict[str, List[str]]:
-    """Container id to the cards' device nodes in its /dev (such as "nvidia0"), of every container that has a process now."""
+    """Container id to the GPUs' device nodes in its /dev (such as "nvidia0"), of every container that has a process now."""
     found: Dict[str, List[str]] = {}
     # Not host.processes: it may have listed them half a minute ago.
     for process in Host(host.root).processes:
         groups = host.text(f"/proc/{process.pid}/cgroup") or ""
         ids = [match for line in groups.splitlines() for match in _CONTAINER.findall(line)]
         if ids and ids[-1] not in found:
-            found[ids[-1]] = _cards_in(f"{host.root.rstrip('/')}/proc/{process.pid}/root/dev")
+            found[ids[-1]] = _gpus_in(f"{host.root.rstrip('/')}/proc/{process.pid}/root/dev")
     return found
 
 
-def _cards_in(folder: str) -> List[str]:
+def _gpus_in(folder: str) -> List[str]:
     # Not through Host, which follows links as the host does: this one leads into the container's own files.
     try:
         return sorted(name for name in os.listdir(folder) if re.fullmatch("nvidia[0-9]+", name))

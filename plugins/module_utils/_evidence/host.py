@@ -41,7 +41,7 @@ class Places:
     memory_unit: str = ""
     device_strategy: str = "auto"
     minimum_driver: str = MINIMUM_DRIVER
-    expect_cards: int = 0
+    expect_gpus: int = 0
     expect_memory_mib: int = 0
     metrics_plugin: str = ""
     metrics_extender: str = ""
@@ -57,7 +57,7 @@ def see(host: Host, places: Places, only: Optional[Collection[str]] = None) -> D
     """Look at the host. only: parts of PARTS, None for everything."""
     seen: Dict[str, Any] = {"places": asdict(places), "gpu": None, "plane": None}
     if only is None:
-        facts = gather(host, ["cards", "runtimes", "sharing"] if places.gpu_node else [])
+        facts = gather(host, ["gpus", "runtimes", "sharing"] if places.gpu_node else [])
         seen["node_name"] = facts.kubelet.node_name
         seen["kubelet"] = {"running": facts.kubelet.running, "root": facts.kubelet.root}
         seen["runtime"] = daemons.runtime(host, places.install_dir)

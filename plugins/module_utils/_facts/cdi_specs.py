@@ -17,12 +17,12 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host imp
 FOLDERS = ("/etc/cdi", "/var/run/cdi")
 _KIND = re.compile(r"[\"']?kind[\"']?\s*:\s*[\"']?([\w.-]+/[\w.-]+)")
 _HOST_PATH = re.compile(r"[\"']?(?:hostPath|path)[\"']?\s*:\s*[\"']?(/[^\"',\s}]+)")
-_CARD = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_GPU = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LIBRARY = re.compile(r"/lib(?:nvidia-ml|cuda)\.so\.([0-9]+(?:\.[0-9]+)+)")
 
 
 def specs(host: Host) -> List[Dict[str, Any]]:
-    """Each spec of nvidia.com/gpu: path, cards (UUIDs), versions (of the driver, by its libraries), missing (paths that the host lacks)."""
+    """Each spec of nvidia.com/gpu: path, GPUs (UUIDs), versions (of the driver, by its libraries), missing (paths that the host lacks)."""
     found = []
     for folder in FOLDERS:
         for name in host.names(folder):
@@ -34,7 +34,7 @@ def specs(host: Host) -> List[Dict[str, Any]]:
             found.append(
                 {
                     "path": f"{folder}/{name}",
-                    "cards": sorted(set(_CARD.findall(text))),
+                    "gpus": sorted(set(_GPU.findall(text))),
                     "versions": sorted(set(_LIBRARY.findall(text))),
                     "missing": [path for path in paths if not host.exists(path)],
                 }

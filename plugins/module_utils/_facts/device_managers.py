@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What else gives this host's cards to pods: other device plugins and operators, by their processes, sockets and folders.
+"""What else gives this host's GPUs to pods: other device plugins and operators, by their processes, sockets and folders.
 
 Private to this collection. Read-only.
 """
@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Dict, List, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import CARDS, MEMORY, SOCKETS
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import GPUS, MEMORY, SOCKETS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import holding, registered
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.pods import Pods
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host, RunningProcess
@@ -21,9 +21,9 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host imp
 
 @dataclass(frozen=True)
 class Manager:
-    """Another manager of the cards.
+    """Another manager of the GPUs.
 
-    name: its project; active: whether it has the cards now (a process, or devices that kubelet holds for it), not only left
+    name: its project; active: whether it has the GPUs now (a process, or devices that kubelet holds for it), not only left
     traces; evidence: what was seen, in words; pods: those with its devices and a process that runs, by name where it is known;
     holders: UIDs of all pods that have its devices by kubelet's record, of which some may have ended.
     """
@@ -68,7 +68,7 @@ def managers(host: Host, kubelet_root: str, own_root: str = "/opt/gpushare") -> 
     resources = registered(host, kubelet_root)
     sockets = [name for name in host.names(f"{kubelet_root}/device-plugins") if name.endswith(".sock")]
     # The original has a socket of that name; only ours has the second one.
-    if SOCKETS[CARDS] in sockets:
+    if SOCKETS[GPUS] in sockets:
         sockets = [name for name in sockets if name != SOCKETS[MEMORY]]
     others = [process for process in host.processes if not any(word.startswith(own_root + "/") for word in process.argv[:2])]
     found = [manager for manager in (_manager(kind, host, others, sockets, resources) for kind in _KINDS) if manager is not None]

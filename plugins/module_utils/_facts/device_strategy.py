@@ -36,7 +36,7 @@ _CRIO = (1, 28)
 class CdiFacts:
     """Why kubelet, and why the container runtime, does not pass CDI devices of a device plugin on; "" for one that does.
 
-    spec: why no CDI spec names the cards, "" if one does. off: whether `runtime` is only that containerd 1.7 has CDI switched off.
+    spec: why no CDI spec names the GPUs, "" if one does. off: whether `runtime` is only that containerd 1.7 has CDI switched off.
     """
 
     kubelet: str
@@ -69,14 +69,14 @@ class ToolkitFacts:
 
 @dataclass(frozen=True)
 class Choice:
-    """strategy: of STRATEGIES; kept: the stricter one that waits until no pod has cards, "" for none."""
+    """strategy: of STRATEGIES; kept: the stricter one that waits until no pod has GPUs, "" for none."""
 
     strategy: str
     kept: str = ""
 
 
 _SPEC_NEEDED = (
-    "a CDI spec that names every card",
+    "a CDI spec that names every GPU",
     "set gpushare_toolkit_state: managed, or write it with `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
 )
 #: What was found, what was expected, what to do.
@@ -85,8 +85,8 @@ Obstacle = Tuple[str, str, str]
 
 def cdi(host: Host, kubelet: KubeletFacts, runtimes: Sequence[Runtime]) -> CdiFacts:
     """Read the host."""
-    named = any(spec["cards"] for spec in specs(host))
-    spec = "" if named else f"no CDI spec in {' or '.join(FOLDERS)} names cards as nvidia.com/gpu by their UUID"
+    named = any(spec["gpus"] for spec in specs(host))
+    spec = "" if named else f"no CDI spec in {' or '.join(FOLDERS)} names GPUs as nvidia.com/gpu by their UUID"
     runtime, off = _runtime(host, kubelet, runtimes)
     return CdiFacts(_kubelet(kubelet), runtime, spec, off)
 
@@ -101,7 +101,7 @@ def toolkit(host: Host) -> ToolkitFacts:
 
 
 def choose(asked: str, found: CdiFacts, now: str, holders: Collection[str], brings: Brings = Brings()) -> Choice:
-    """The strategy of the host. asked: gpushare_device_strategy; now: its device plugin's, "" for none; holders: pods with cards."""
+    """The strategy of the host. asked: gpushare_device_strategy; now: its device plugin's, "" for none; holders: pods with GPUs."""
     if asked != AUTO:
         return Choice(asked)
     # A host with `cdi` keeps it when its spec is away: that is a fault to be cured, and the device plugin waits for the spec.
@@ -124,9 +124,9 @@ def obstacles(
         reasons += [(f"{variable}, and {why}", *(_SPEC_NEEDED if why == found.spec else (needed, cure))) for why in brings.lacks(found)]
     if asked in STRATEGIES and now in STRATEGIES and now != asked and holders:
         named = ", ".join(sorted(holders)[:3]) + (f" and {len(holders) - 3} more" if len(holders) > 3 else "")
-        seen = f"{variable} while {len(holders)} pods have cards by {now} (UID {named})"
+        seen = f"{variable} while {len(holders)} pods have GPUs by {now} (UID {named})"
         cure = f"delete them first (kubectl drain, or their owners), or keep gpushare_device_strategy: {now} for this host"
-        reasons.append((seen, "no pod with cards, to change the strategy", cure))
+        reasons.append((seen, "no pod with GPUs, to change the strategy", cure))
     if configured is not None:
         reasons += _of_toolkit(chosen, configured)
     return reasons
@@ -135,7 +135,7 @@ def obstacles(
 def _of_toolkit(chosen: str, configured: ToolkitFacts) -> List[Obstacle]:
     if configured.problem:
         return [(configured.problem, "the configuration of NVIDIA's container toolkit", "correct the file")]
-    keep = "or set gpushare_device_strategy: envvar, with which every image that sets NVIDIA_VISIBLE_DEVICES sees the cards that it names"
+    keep = "or set gpushare_device_strategy: envvar, with which every image that sets NVIDIA_VISIBLE_DEVICES sees the GPUs that it names"
     if chosen == MOUNTS and (configured.environment or not configured.mounts):
         seen = f"{CONFIG} with {_said(configured)}"
         return [(seen, f"{_said(ToolkitFacts(False, True))} for the strategy {MOUNTS}", f"set both, {keep}")]

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Why nvidia-smi lists no cards, or not all of them, and what to do: by its messages first, then by what the host shows.
+"""Why nvidia-smi lists no GPUs, or not all of them, and what to do: by its messages first, then by what the host shows.
 
 Private to this collection. Pure. nvidia-smi prints one sentence for many causes ("couldn't communicate with the NVIDIA driver"); the PCI
 bus, the modules on disk and the kernel's log tell them apart.
@@ -23,7 +23,7 @@ _SHOWN = 160
 
 @dataclass(frozen=True)
 class Problem:
-    """Why the cards cannot be used as they are. kind: one of the words listed in nvidia_smi_info's documentation."""
+    """Why the GPUs cannot be used as they are. kind: one of the words listed in nvidia_smi_info's documentation."""
 
     kind: str
     found: str
@@ -44,13 +44,13 @@ class Surroundings:
     kernel_log: Callable[[], Optional[str]]
 
 
-_ANSWER = "nvidia-smi to list the cards"
+_ANSWER = "nvidia-smi to list the GPUs"
 # The words that nvidia-smi has used for each failure since driver 384, and what helps.
 _FAILURES: Tuple[Tuple[str, "re.Pattern[str]", str], ...] = (
     (
         "version_mismatch",
         re.compile("version mismatch", re.I),
-        "the driver was upgraded while the old kernel module stayed loaded: reboot the host (or stop everything that uses the cards and "
+        "the driver was upgraded while the old kernel module stayed loaded: reboot the host (or stop everything that uses the GPUs and "
         "reload the nvidia modules), and hold the driver's packages so that it does not happen again",
     ),
     (
@@ -66,30 +66,30 @@ _FAILURES: Tuple[Tuple[str, "re.Pattern[str]", str], ...] = (
     (
         "reset_required",
         re.compile(r"requires? (?:a )?reset", re.I),
-        "stop what uses the card, then run `nvidia-smi --gpu-reset` for it",
+        "stop what uses the GPU, then run `nvidia-smi --gpu-reset` for it",
     ),
     (
-        "card_lost",
+        "gpu_lost",
         re.compile(r"GPU is lost|fallen off the bus|unable to determine the device handle", re.I),
-        "a card no longer answers on the bus: look for Xid in `dmesg`, then reboot the host; if that does not last, the card or its power "
+        "a GPU no longer answers on the bus: look for Xid in `dmesg`, then reboot the host; if that does not last, the GPU or its power "
         "is faulty",
     ),
     (
         "no_permission",
         re.compile(r"insufficient permissions|access blocked|operation not permitted", re.I),
-        "run as root on the host itself, not in a container without the cards' device nodes",
+        "run as root on the host itself, not in a container without the GPUs' device nodes",
     ),
     (
         "no_devices",
         re.compile("no devices (?:were )?found", re.I),
-        "the driver is loaded and reports no card: check with `lspci -d 10de:` that the host has one, and that this version of the driver "
+        "the driver is loaded and reports no GPU: check with `lspci -d 10de:` that the host has one, and that this version of the driver "
         "supports it",
     ),
 )
-_BY_STATUS = {4: "no_permission", 6: "no_devices", 9: "driver_not_loaded", 12: "library_missing", 15: "card_lost", 18: "version_mismatch"}
+_BY_STATUS = {4: "no_permission", 6: "no_devices", 9: "driver_not_loaded", 12: "library_missing", 15: "gpu_lost", 18: "version_mismatch"}
 _CURES = {kind: cure for kind, dummy, cure in _FAILURES}
 
-# What the kernel logs when it rejects a module by its signature, and what NVIDIA's module logs about a card that it does not serve.
+# What the kernel logs when it rejects a module by its signature, and what NVIDIA's module logs about a GPU that it does not serve.
 _REJECTED = re.compile(
     r"loading of (?:unsigned )?module .{0,80}rejected|unsigned module loading is restricted|key was rejected"
     r"|signed with (?:an )?untrusted key|not signed with a trusted key",
@@ -114,20 +114,20 @@ def not_installed(container: bool) -> Problem:
 
 
 def unlisted(attached: Optional[int], listed: int) -> Optional[Problem]:
-    """Cards that the driver counts and nvidia-smi does not describe."""
+    """GPUs that the driver counts and nvidia-smi does not describe."""
     if attached is not None and attached > listed:
         return Problem(
-            "card_lost", f"{attached} cards attached, of which {listed} answer", "every attached card to answer", _CURES["card_lost"]
+            "gpu_lost", f"{attached} GPUs attached, of which {listed} answer", "every attached GPU to answer", _CURES["gpu_lost"]
         )
-    return None if listed else Problem("no_devices", "a driver without cards", _ANSWER, _CURES["no_devices"])
+    return None if listed else Problem("no_devices", "a driver without GPUs", _ANSWER, _CURES["no_devices"])
 
 
-def unusable(card: str, answers: Sequence[str]) -> Optional[Problem]:
-    """The error that nvidia-smi prints in the place of a card's values."""
+def unusable(gpu: str, answers: Sequence[str]) -> Optional[Problem]:
+    """The error that nvidia-smi prints in the place of a GPU's values."""
     for answer in answers:
-        kind = {"gpu is lost": "card_lost", "gpu requires reset": "reset_required"}.get(answer.strip("[]").lower())
+        kind = {"gpu is lost": "gpu_lost", "gpu requires reset": "reset_required"}.get(answer.strip("[]").lower())
         if kind:
-            return Problem(kind, f"{card}, of which nvidia-smi reports {answer!r}", "every attached card to answer", _CURES[kind])
+            return Problem(kind, f"{gpu}, of which nvidia-smi reports {answer!r}", "every attached GPU to answer", _CURES[kind])
     return None
 
 
@@ -171,7 +171,7 @@ def _not_loaded(problem: Problem, host: Surroundings) -> Problem:
         return not_installed(container=True)
     if driver.nouveau_loaded:
         cure = "blacklist nouveau (files in /etc/modprobe.d), rebuild the initramfs, then reboot the host"
-        return Problem("nouveau", "the kernel's own driver nouveau loaded, which keeps the cards from NVIDIA's", _ANSWER, cure)
+        return Problem("nouveau", "the kernel's own driver nouveau loaded, which keeps the GPUs from NVIDIA's", _ANSWER, cure)
     if driver.installed_path is None:
         others = f" (there is one for {', '.join(driver.other_kernels[:3])})" if driver.other_kernels else ""
         headers = "its headers are installed" if kernel.headers else "its headers are not installed"
@@ -197,29 +197,29 @@ def _not_loaded(problem: Problem, host: Surroundings) -> Problem:
 
 
 def _no_devices(problem: Problem, host: Surroundings) -> Problem:
-    cards = host.pci.cards
-    if not cards:
-        cure = "check that the card is plugged in and powered, or passed through to this virtual machine; `lspci -d 10de:` lists it"
-        return replace(problem, found="a driver without cards, and no NVIDIA card on the PCI bus", cure=cure)
-    passed = [card.address for card in cards if card.driver == "vfio-pci"]
-    if len(passed) == len(cards):
+    gpus = host.pci.gpus
+    if not gpus:
+        cure = "check that the GPU is plugged in and powered, or passed through to this virtual machine; `lspci -d 10de:` lists it"
+        return replace(problem, found="a driver without GPUs, and no NVIDIA GPU on the PCI bus", cure=cure)
+    passed = [gpu.address for gpu in gpus if gpu.driver == "vfio-pci"]
+    if len(passed) == len(gpus):
         cure = "to share them here, give them back to the host (unbind vfio-pci, bind nvidia); or take this host out of the GPU hosts"
-        return replace(problem, found=f"all cards ({', '.join(passed[:4])}) given to virtual machines (vfio-pci)", cure=cure)
+        return replace(problem, found=f"all GPUs ({', '.join(passed[:4])}) given to virtual machines (vfio-pci)", cure=cure)
     return _unsupported(host.kernel_log() or "") or problem
 
 
 def _unsupported(log: str) -> Optional[Problem]:
-    """What NVIDIA's module logs about a card that it does not serve."""
+    """What NVIDIA's module logs about a GPU that it does not serve."""
     if _NEEDS_OPEN.search(log):
-        cure = "install the open kernel module of the same version: cards from Blackwell on work with no other"
-        return Problem("wrong_module", "the proprietary kernel module, which does not support this card", "the open kernel module", cure)
+        cure = "install the open kernel module of the same version: GPUs from Blackwell on work with no other"
+        return Problem("wrong_module", "the proprietary kernel module, which does not support this GPU", "the open kernel module", cure)
     if _NEEDS_PROPRIETARY.search(log):
-        cure = "install the proprietary kernel module of the same version: the open one supports cards from Turing on"
-        return Problem("wrong_module", "the open kernel module, which does not support this card", "the proprietary kernel module", cure)
+        cure = "install the proprietary kernel module of the same version: the open one supports GPUs from Turing on"
+        return Problem("wrong_module", "the open kernel module, which does not support this GPU", "the proprietary kernel module", cure)
     legacy = _LEGACY.search(log)
     if legacy:
-        cure = f"install a driver of the branch {legacy.group(1)}: newer ones no longer support this card"
-        return Problem("unsupported_card", "a driver that no longer supports this card", f"branch {legacy.group(1)}", cure)
+        cure = f"install a driver of the branch {legacy.group(1)}: newer ones no longer support this GPU"
+        return Problem("unsupported_gpu", "a driver that no longer supports this GPU", f"branch {legacy.group(1)}", cure)
     return None
 
 

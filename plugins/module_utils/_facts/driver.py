@@ -2,9 +2,9 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NVIDIA's cards and driver as the kernel and the disk show them, without asking the driver.
+"""NVIDIA's GPUs and driver as the kernel and the disk show them, without asking the driver.
 
-Private to this collection. Read-only. What decides about cards is NVML (nvidia-smi): PCI is a hint, since a host may hide it.
+Private to this collection. Read-only. What decides about GPUs is NVML (nvidia-smi): PCI is a hint, since a host may hide it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CONTAINER = "/run/nvidia/driver"
 
 
 @dataclass(frozen=True)
-class PciCard:
+class PciGpu:
     """A display or 3D controller by NVIDIA. driver: the kernel driver that has it, such as "nvidia", "nouveau", "vfio-pci"."""
 
     address: str
@@ -74,12 +74,12 @@ class Driver:
 class Pci:
     """What of NVIDIA's is on the PCI bus."""
 
-    cards: Tuple[PciCard, ...]
+    gpus: Tuple[PciGpu, ...]
 
 
 def pci(host: Host) -> Pci:
     """NVIDIA's devices on the bus; empty where the host hides it."""
-    cards: List[PciCard] = []
+    gpus: List[PciGpu] = []
     for address in host.names(_PCI):
         folder = f"{_PCI}/{address}"
         if host.line(f"{folder}/vendor") != _NVIDIA:
@@ -88,15 +88,15 @@ def pci(host: Host) -> Pci:
         if kind.startswith(("0x0300", "0x0302", "0x0380")):
             driver = host.link(f"{folder}/driver")
             numa = host.line(f"{folder}/numa_node") or ""
-            cards.append(
-                PciCard(
+            gpus.append(
+                PciGpu(
                     address=address,
                     device=host.line(f"{folder}/device") or "",
                     driver=posixpath.basename(driver) if driver else None,
                     numa_node=int(numa) if numa.isascii() and numa.isdigit() else None,
                 )
             )
-    return Pci(tuple(cards))
+    return Pci(tuple(gpus))
 
 
 def driver(host: Host) -> Driver:

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How a host shares its cards now: unit and strategy of its device plugin, and what kubelet has recorded of it.
+"""How a host shares its GPUs now: unit and strategy of its device plugin, and what kubelet has recorded of it.
 
 Private to this collection. Read-only.
 """
@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import CARDS, MEMORY, PLUGIN
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import GPUS, MEMORY, PLUGIN
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.pods import uids_in
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
@@ -29,7 +29,7 @@ _UNIT_FILE = f"{UNITS}/{PLUGIN}.service"
 _SETTINGS = re.compile(r"^EnvironmentFile=(/\S+)$", re.MULTILINE)
 _UNIT = re.compile(r"--memory-unit[ =]([^\s\"]+)")
 _STRATEGY = re.compile(r"--device-strategy[ =]([^\s\"]+)")
-# What the answer of a device plugin has for a container, by strategy; one without either names cards in its variables.
+# What the answer of a device plugin has for a container, by strategy; one without either names GPUs in its variables.
 _ANSWERED = ((b"/var/run/nvidia-container-devices", "volume-mounts"), (b"nvidia.com/gpu=", "cdi"))
 _BY_VARIABLE = "envvar"
 # From what the nvidia runtime takes from any container to what only kubelet can hand over.
@@ -39,8 +39,8 @@ _LOOSEST = (_BY_VARIABLE, "volume-mounts", "cdi")
 @dataclass(frozen=True)
 class Sharing:
     """unit: of the device plugin that this collection has installed, "" for none; pods: UIDs of the pods that have memory of the
-    cards and a process that runs; holders: these, and those with whole cards; strategy: the device plugin's; without one of ours, the
-    loosest by which a holder has its cards, such as the original's; "" for none; limited: those of pods that the driver limits."""
+    GPUs and a process that runs; holders: these, and those with whole GPUs; strategy: the device plugin's; without one of ours, the
+    loosest by which a holder has its GPUs, such as the original's; "" for none; limited: those of pods that the driver limits."""
 
     unit: str
     pods: Tuple[str, ...]
@@ -56,7 +56,7 @@ def sharing(host: Host, kubelet_root: str) -> Sharing:
     unit, strategy = _UNIT.search(text), _STRATEGY.search(text)
     # The device plugin's own default counts where its unit does not name one.
     now = strategy.group(1) if strategy else _BY_VARIABLE if unit else ""
-    known = [one for one in _entries(host, kubelet_root) if one.get("ResourceName") in (MEMORY, CARDS)]
+    known = [one for one in _entries(host, kubelet_root) if one.get("ResourceName") in (MEMORY, GPUS)]
     pods, holders = _pods(host, known)
     limits = _limited(host) if unit and pods else set()
     limited = tuple(uid for uid in pods if uid in limits)
@@ -105,7 +105,7 @@ def _entries(host: Host, kubelet_root: str) -> List[Mapping[str, Any]]:
 
 
 def _answered(known: Sequence[Mapping[str, Any]], holders: Tuple[str, ...]) -> str:
-    """By which strategy these pods have their cards. A container that starts again gets them by the same one."""
+    """By which strategy these pods have their GPUs. A container that starts again gets them by the same one."""
     found = {_strategy_of(one.get("AllocResp")) for one in known if one.get("PodUID") in holders}
     return next((strategy for strategy in _LOOSEST if strategy in found), "")
 
@@ -120,11 +120,11 @@ def _strategy_of(answer: Any) -> str:
 
 
 def _pods(host: Host, known: Sequence[Mapping[str, Any]]) -> Tuple[Tuple[str, ...], Tuple[str, ...]]:
-    """(those with memory, those with memory or whole cards)."""
-    memory, cards = ({str(entry.get("PodUID")) for entry in known if entry.get("ResourceName") == name} for name in (MEMORY, CARDS))
-    if not memory | cards:
+    """(those with memory, those with memory or whole GPUs)."""
+    memory, gpus = ({str(entry.get("PodUID")) for entry in known if entry.get("ResourceName") == name} for name in (MEMORY, GPUS))
+    if not memory | gpus:
         return (), ()
     # kubelet forgets a pod late: whether it still has the memory is what its processes say.
     groups = (host.text(f"/proc/{process.pid}/cgroup") or "" for process in host.processes)
     alive = {uid for text in groups for uid in uids_in(text)}
-    return tuple(sorted(memory & alive)), tuple(sorted((memory | cards) & alive))
+    return tuple(sorted(memory & alive)), tuple(sorted((memory | gpus) & alive))

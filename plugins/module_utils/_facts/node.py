@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """All that must be known of a host before anything on it is changed, gathered in one go.
 
-Private to this collection. Read-only. Works on any host, with or without cards, Kubernetes or a driver.
+Private to this collection. Read-only. Works on any host, with or without GPUs, Kubernetes or a driver.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, Collection, Dict, Mapping, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import device_strategy
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.authority import authorities
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cards import cards
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import Manager, managers
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver, Pci, PciCard, driver, pci
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver, Pci, PciGpu, driver, pci
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.gpus import gpus
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import Sharing, registered, sharing
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubernetes import (
     ControlPlane,
@@ -32,8 +32,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Kernel, Python, System, kernel, pythons, system
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
-#: What can be gathered apart from what the node is called. "cards" is the one that asks the driver and can take seconds.
-SUBSETS = ("system", "cards", "runtimes", "managers")
+#: What can be gathered apart from what the node is called. "gpus" is the one that asks the driver and can take seconds.
+SUBSETS = ("system", "gpus", "runtimes", "managers")
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class NodeFacts:
             kernel=one("kernel", Kernel),
             pythons=many("pythons", Python),
             disk=one("disk", Disk),
-            pci=None if buses is None else Pci(tuple(PciCard(**card) for card in buses["cards"])),
+            pci=None if buses is None else Pci(tuple(PciGpu(**gpu) for gpu in buses["gpus"])),
             driver=one("driver", Driver),
             nvidia_smi=SmiReport.from_dict(values["nvidia_smi"]) if "nvidia_smi" in values else None,
             runtimes=many("runtimes", Runtime),
@@ -120,9 +120,9 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
         kernel=kernel(host) if "system" in subsets else None,
         pythons=pythons(host) if "system" in subsets else None,
         disk=Disk(install_dir, host.free_mib(install_dir)) if "system" in subsets else None,
-        pci=pci(host) if "cards" in subsets else None,
-        driver=driver(host) if "cards" in subsets else None,
-        nvidia_smi=cards(host) if "cards" in subsets else None,
+        pci=pci(host) if "gpus" in subsets else None,
+        driver=driver(host) if "gpus" in subsets else None,
+        nvidia_smi=gpus(host) if "gpus" in subsets else None,
         runtimes=installed,
         managers=managers(host, node.root, install_dir) if "managers" in subsets else None,
         registered=registered(host, node.root) if "managers" in subsets else None,

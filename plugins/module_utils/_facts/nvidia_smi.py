@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The output of `nvidia-smi -q -x`: the cards and their state, the driver, or the problem that prevents it.
+"""The output of `nvidia-smi -q -x`: the GPUs and their state, the driver, or the problem that prevents it.
 
 Private to this collection. Reads the output of every driver since 384 (document types v4 to v13); pure.
 """
@@ -20,13 +20,13 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnos
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 
 ARGUMENTS = ("-q", "-x")
-#: Seconds; a host with many cards and no persistence daemon initialises each of them first.
+#: Seconds; a host with many GPUs and no persistence daemon initialises each of them first.
 TIMEOUT = 120
-#: The oldest driver with which containers get cards (nvidia-container-runtime's own floor).
+#: The oldest driver with which containers get GPUs (nvidia-container-runtime's own floor).
 MINIMUM_DRIVER = "384.81"
 
-_MOST_CARDS, _MOST_PROCESSES, _LONGEST = 128, 4096, 200
-# A host with eight cards prints 0.4 MB, most of it clocks.
+_MOST_GPUS, _MOST_PROCESSES, _LONGEST = 128, 4096, 200
+# A host with eight GPUs prints 0.4 MB, most of it clocks.
 _LONGEST_OUTPUT = 64 * 1024 * 1024
 _END = "</nvidia_smi_log>"
 _NAME = re.compile(r"(<process_name>)(.*?)(</process_name>)", re.DOTALL)
@@ -36,7 +36,7 @@ _PCI = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-9a
 
 @dataclass(frozen=True)
 class Process:
-    """A process on a card. kind: "C" (compute), "G" (graphics), "C+G"; memory_mib: None if the driver does not say.
+    """A process on a GPU. kind: "C" (compute), "G" (graphics), "C+G"; memory_mib: None if the driver does not say.
 
     pod_uid: of the pod that it runs in, None for a process of no pod; its namespace and name as far as the host shows them.
     """
@@ -52,7 +52,7 @@ class Process:
 
 @dataclass(frozen=True)
 class MigDevice:
-    """A MIG instance of a card."""
+    """A MIG instance of a GPU."""
 
     index: Optional[int]
     gpu_instance: Optional[int]
@@ -62,8 +62,8 @@ class MigDevice:
 
 @dataclass(frozen=True)
 class Ecc:
-    """Error correction. mode, pending_mode: "enabled", "disabled" or None for a card without it; the pending one is that of the next
-    reset. Counts of errors since the driver was loaded (volatile) and over the card's life (aggregate)."""
+    """Error correction. mode, pending_mode: "enabled", "disabled" or None for a GPU without it; the pending one is that of the next
+    reset. Counts of errors since the driver was loaded (volatile) and over the GPU's life (aggregate)."""
 
     mode: Optional[str] = None
     pending_mode: Optional[str] = None
@@ -75,9 +75,9 @@ class Ecc:
 
 @dataclass(frozen=True)
 class Repair:
-    """Memory that the card no longer uses. Pages are retired before Ampere, rows are remapped from Ampere on.
+    """Memory that the GPU no longer uses. Pages are retired before Ampere, rows are remapped from Ampere on.
 
-    pending: a retirement or remapping that the next reset makes effective; failed: a remapping that failed, or memory that the card cannot
+    pending: a retirement or remapping that the next reset makes effective; failed: a remapping that failed, or memory that the GPU cannot
     repair; action: what the driver asks for, such as "Reset" or "Reboot", None for nothing.
     """
 
@@ -89,11 +89,11 @@ class Repair:
 
 
 @dataclass(frozen=True)
-class SmiCard:
-    """One card. index: NVML's. What the driver does not know ("N/A", an error) is None.
+class SmiGpu:
+    """One GPU. index: NVML's. What the driver does not know ("N/A", an error) is None.
 
     pci: domain:bus:device.function, 4-digit domain, lower case; compute_mode: as nvidia-smi writes it, such as "Default";
-    mig_mode, pending_mig_mode: "enabled", "disabled" or None for a card without MIG; architecture: such as "Turing", from driver 495 on.
+    mig_mode, pending_mig_mode: "enabled", "disabled" or None for a GPU without MIG; architecture: such as "Turing", from driver 495 on.
     """
 
     index: int
@@ -114,9 +114,9 @@ class SmiCard:
 
 @dataclass(frozen=True)
 class SmiReport:
-    """All that nvidia-smi said. Cards may be listed although there is a problem."""
+    """All that nvidia-smi said. GPUs may be listed although there is a problem."""
 
-    cards: Tuple[SmiCard, ...]
+    gpus: Tuple[SmiGpu, ...]
     driver_version: Optional[str]
     cuda_version: Optional[str]
     problem: Optional[Problem]
@@ -124,9 +124,9 @@ class SmiReport:
     def as_dict(self) -> Dict[str, Any]:
         """For a module's result."""
         return {
-            "cards": [
-                dict(asdict(card), mig_devices=[asdict(m) for m in card.mig_devices], processes=[asdict(p) for p in card.processes])
-                for card in self.cards
+            "gpus": [
+                dict(asdict(gpu), mig_devices=[asdict(m) for m in gpu.mig_devices], processes=[asdict(p) for p in gpu.processes])
+                for gpu in self.gpus
             ],
             "driver_version": self.driver_version,
             "cuda_version": self.cuda_version,
@@ -138,7 +138,7 @@ class SmiReport:
         """The opposite of as_dict."""
         problem = values["problem"]
         return cls(
-            cards=tuple(_card_from_dict(card) for card in values["cards"]),
+            gpus=tuple(_gpu_from_dict(gpu) for gpu in values["gpus"]),
             driver_version=values["driver_version"],
             cuda_version=values["cuda_version"],
             problem=None if problem is None else Problem(**problem),
@@ -150,7 +150,7 @@ class SmiOutputError(ValueError):
 
 
 def report(outcome: Optional[Outcome], driver_container: bool = False) -> SmiReport:
-    """The cards, or why there are none. outcome: of `nvidia-smi -q -x`, None where there is no nvidia-smi.
+    """The GPUs, or why there are none. outcome: of `nvidia-smi -q -x`, None where there is no nvidia-smi.
 
     driver_container: whether a driver container of NVIDIA's GPU Operator provides the driver of this host.
     """
@@ -165,20 +165,20 @@ def report(outcome: Optional[Outcome], driver_container: bool = False) -> SmiRep
 def parse(text: str) -> SmiReport:
     """The XML in `text`, which may have other words around it. SmiOutputError if there is none that can be read.
 
-    A missing or unusable field never fails: it is None. The problem is that of cards which are attached but not listed, or listed with an
+    A missing or unusable field never fails: it is None. The problem is that of GPUs which are attached but not listed, or listed with an
     error in place of their memory.
     """
     log = _document(text)
-    elements = log.findall("gpu")[:_MOST_CARDS]
-    cards = tuple(_card(index, element) for index, element in enumerate(elements))
-    problem = diagnosis.unlisted(_number(log.findtext("attached_gpus")), len(cards))
+    elements = log.findall("gpu")[:_MOST_GPUS]
+    gpus = tuple(_gpu(index, element) for index, element in enumerate(elements))
+    problem = diagnosis.unlisted(_number(log.findtext("attached_gpus")), len(gpus))
     for index, element in enumerate(elements):
         answers = [(element.findtext(path) or "").strip() for path in ("fb_memory_usage/total", "uuid")]
-        problem = problem or diagnosis.unusable(f"card {index} ({cards[index].pci or 'no PCI address'})", answers)
+        problem = problem or diagnosis.unusable(f"GPU {index} ({gpus[index].pci or 'no PCI address'})", answers)
     # Since 610 the kernel's and the user's side have versions of their own.
     driver = _text(log.findtext("driver_version")) or _text(log.findtext("kmd_version"))
     cuda = _text(log.findtext("cuda_version")) or _text(log.findtext("cuda_umd_version"))
-    return SmiReport(cards, driver, cuda, problem)
+    return SmiReport(gpus, driver, cuda, problem)
 
 
 def _document(text: str) -> ElementTree.Element:
@@ -200,8 +200,8 @@ def _document(text: str) -> ElementTree.Element:
         raise SmiOutputError(f"the XML of nvidia-smi cannot be read: {error}") from None
 
 
-def _card(index: int, element: ElementTree.Element) -> SmiCard:
-    return SmiCard(
+def _gpu(index: int, element: ElementTree.Element) -> SmiGpu:
+    return SmiGpu(
         index=index,
         uuid=_text(element.findtext("uuid")) or "",
         minor=_number(element.findtext("minor_number")),
@@ -330,8 +330,8 @@ def _pci(value: Optional[str]) -> Optional[str]:
     return f"{int(domain, 16):04x}:{bus}:{device}.{function}".lower()
 
 
-def _card_from_dict(values: Mapping[str, Any]) -> SmiCard:
-    return SmiCard(
+def _gpu_from_dict(values: Mapping[str, Any]) -> SmiGpu:
+    return SmiGpu(
         **dict(
             values,
             mig_devices=tuple(MigDevice(**device) for device in values["mig_devices"]),

@@ -63,7 +63,7 @@ TABLE: Mapping[str, Gate] = {
         Gate("DevicePluginCDIDevices", 28, 29, 31, 33),
     )
 }
-#: Those without which no pod gets a card.
+#: Those without which no pod gets a GPU.
 WANTED = ("Accelerators", "DevicePlugins")
 
 

@@ -40,7 +40,7 @@ ASK_SECONDS = 10.0
 HEALTH_PORT = 10248
 _SAYS = re.compile(r"Kubernetes (v[0-9][^\s]*)")
 _LISTED = re.compile(r"\b(\w+)=true\|false")
-_CARD = re.compile(r"/dev/nvidia\d+")
+_GPU = re.compile(r"/dev/nvidia\d+")
 _UNIT_FOLDERS = ("/etc/systemd/", "/usr/lib/systemd/", "/lib/systemd/", "/run/systemd/")
 #: Whether the API server has seen the node Ready since that Unix time, as kubelet itself may ask; None if it has.
 Ready = Callable[[float], Optional[str]]
@@ -113,12 +113,12 @@ def settable(program: str, run: RunWithin) -> Optional[List[str]]:
 
 
 def gpu_containers(host: Host) -> List[int]:
-    """Processes in containers that have a card open, by PID. systemd may take their cards away when it reads its units again."""
+    """Processes in containers that have a GPU open, by PID. systemd may take their GPUs away when it reads its units again."""
     own, found = host.link("/proc/self/ns/pid"), []
     for name in host.names("/proc"):
         if name.isdigit() and host.link(f"/proc/{name}/ns/pid") not in (None, own):
             targets = (host.link(f"/proc/{name}/fd/{number}") or "" for number in host.names(f"/proc/{name}/fd"))
-            if any(_CARD.fullmatch(target) for target in targets):
+            if any(_GPU.fullmatch(target) for target in targets):
                 found.append(int(name))
     return found
 
@@ -143,7 +143,7 @@ class KubeletService(Service):
         return self._lacks(unit, look(self._host, unit, paths, self._run)) is not None
 
     def restart_now(self) -> None:
-        """Restart it; RestartError if systemd says no, or must not read its units again while containers use cards."""
+        """Restart it; RestartError if systemd says no, or must not read its units again while containers use GPUs."""
         unit, paths = find_unit(self.unit.name, self._run)
         stale = (DROP_IN not in paths and self._host.exists(DROP_IN)) or (DROP_IN in paths and not self._host.exists(DROP_IN))
         if (unit.reload or stale) and any(path.startswith(_UNIT_FOLDERS) for path in self._ours):
@@ -154,12 +154,12 @@ class KubeletService(Service):
         self._systemctl("restart", self.unit.name)
 
     def check_reload(self) -> None:
-        """Rejected if a daemon-reload could take the cards from running containers, unless it is allowed."""
+        """Rejected if a daemon-reload could take the GPUs from running containers, unless it is allowed."""
         users = [] if self._allow_reload else gpu_containers(self._host)
         if users:
             raise Rejected(
                 "kubelet's arguments stand in files of systemd alone, which must be read again (systemctl daemon-reload), and "
-                f"{len(users)} processes in containers use a card now (such as {users[0]}): systemd could take it from them. Nothing was "
+                f"{len(users)} processes in containers use a GPU now (such as {users[0]}): systemd could take it from them. Nothing was "
                 "changed: drain the node, or set gpushare_kubelet_allow_daemon_reload"
             )
 

@@ -18,10 +18,10 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError, as_list
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
-    ANNOTATION_CARDS,
+    ANNOTATION_GPUS,
     ANNOTATION_HELD,
-    CARDS,
     FIELD_MANAGER,
+    GPUS,
     LABEL_NODE,
     MEMORY,
     NAMESPACE,
@@ -33,7 +33,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
 )
 
 POLL_SECONDS = 2.0
-ANNOTATIONS = (ANNOTATION_CARDS, ANNOTATION_HELD)
+ANNOTATIONS = (ANNOTATION_GPUS, ANNOTATION_HELD)
 
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
@@ -87,7 +87,7 @@ class NodeTraces(NamedTuple):
     @property
     def in_use(self) -> bool:
         """Whether a device plugin of ours seems to serve here."""
-        return ANNOTATION_CARDS in self.annotations and any(value != "0" for value in self.allocatable.values())
+        return ANNOTATION_GPUS in self.annotations and any(value != "0" for value in self.allocatable.values())
 
 
 class Removal:
@@ -129,17 +129,17 @@ class Removal:
         return {item["metadata"]["name"]: self.ours_of(traces(item)) for item in items}
 
     def ours_of(self, node: NodeTraces) -> NodeTraces:
-        """Without what the original's device plugin serves: the memory, and the number of cards as soon as kubelet has let go of ours.
+        """Without what the original's device plugin serves: the memory, and the number of GPUs as soon as kubelet has let go of ours.
 
         Then kubelet says 0, until the original writes its number, which it does at its start.
         """
         if node.name not in self.others:
             return node
-        if ANNOTATION_CARDS in node.annotations:
+        if ANNOTATION_GPUS in node.annotations:
             self.fresh.add(node.name)
-        number = node.capacity.get(CARDS, "0")
-        is_theirs = number == "0" or (node.name not in self.fresh and node.allocatable.get(CARDS) == number)
-        theirs = (MEMORY, CARDS) if is_theirs else (MEMORY,)
+        number = node.capacity.get(GPUS, "0")
+        is_theirs = number == "0" or (node.name not in self.fresh and node.allocatable.get(GPUS) == number)
+        theirs = (MEMORY, GPUS) if is_theirs else (MEMORY,)
         capacity, allocatable = (
             {resource: value for resource, value in part.items() if resource not in theirs} for part in (node.capacity, node.allocatable)
         )
@@ -315,7 +315,7 @@ def _claimed_labels(metadata: Mapping[str, Any]) -> Tuple[str, ...]:
 
 
 def _only_the_plugins(item: Mapping[str, Any]) -> bool:
-    """Whether nobody else has written this map. When it names no card any more, nobody manages anything of it."""
+    """Whether nobody else has written this map. When it names no GPU any more, nobody manages anything of it."""
     managers = {one.get("manager") for one in item["metadata"].get("managedFields") or []}
     return managers == {PLUGIN} or (not managers and not item.get("data"))
 

@@ -89,7 +89,7 @@ _NEAR = (
     "/etc/crio/crio.conf.d",
     "/var/lib/kubelet",
 )
-_SOCKET = re.compile(r"\.?aliyungpushare(-cards)?\.sock(\.[0-9]+\.[0-9]+)?")
+_SOCKET = re.compile(r"\.?aliyungpushare(-gpus)?\.sock(\.[0-9]+\.[0-9]+)?")
 KUBECTL_PLUGINS = ("kubectl-gpushare", "kubectl-inspect-gpushare", "kubectl_complete-gpushare")
 _RUNTIME_CURE = "the role container_runtime with gpushare_container_runtime_state: absent"
 _CURES = {
@@ -315,8 +315,8 @@ def _plan_reload(plan: Plan, units: Dict[str, _Unit], run: Run) -> None:
 
 
 def _plan_shared_memory(plan: Plan, run: Run) -> None:
-    for card in _names(plan.layout.real(mps.FOLDER), ""):
-        folder = plan.layout.real(os.path.join(mps.FOLDER, card))
+    for gpu in _names(plan.layout.real(mps.FOLDER), ""):
+        folder = plan.layout.real(os.path.join(mps.FOLDER, gpu))
 
         def do(folder: str = folder) -> None:
             why = mps.unmount(run, folder)
@@ -324,7 +324,7 @@ def _plan_shared_memory(plan: Plan, run: Run) -> None:
                 raise RemoveError(why)
 
         if os.path.ismount(os.path.join(folder, mps.SHARED_MEMORY)):
-            plan.add("removed", f"the mount of {os.path.join(mps.FOLDER, card, mps.SHARED_MEMORY)}", do)
+            plan.add("removed", f"the mount of {os.path.join(mps.FOLDER, gpu, mps.SHARED_MEMORY)}", do)
 
 
 def _plan_credentials(plan: Plan) -> None:

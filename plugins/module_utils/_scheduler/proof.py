@@ -141,7 +141,7 @@ RESTRICTED: Mapping[str, Any] = {
 def probe_pod(node_name: str, scheduler_name: str, image: str, resource: str) -> Dict[str, Any]:
     """A pod for which kube-scheduler must ask the extender, and which does no harm if it is even placed.
 
-    It names our resource, so the scheduler asks; it asks for 0 of it, so it fits however full the cards are. It may only go to
+    It names our resource, so the scheduler asks; it asks for 0 of it, so it fits however full the GPUs are. It may only go to
     this control-plane node, whatever taints it has, and there it would print a version and end, from an image that is
     on the node.
     """

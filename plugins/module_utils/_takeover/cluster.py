@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import CARDS, LABEL_TAKEN_OVER
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import GPUS, LABEL_TAKEN_OVER
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import aside
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import Change, TakeOverError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import (
@@ -133,16 +133,16 @@ class Cluster:
         return Outcome(changes, (), tuple(kept), tuple(served), tuple(stale))
 
     def _stale(self, names: Sequence[str]) -> List[PluginPod]:
-        """Pods of the original on nodes without a number of cards, which its device plugin writes at its start only.
+        """Pods of the original on nodes without a number of GPUs, which its device plugin writes at its start only.
 
         kubelet has set it to 0 when it let go of ours, minutes after the original was given back.
         """
         titles = {plugin.title for plugin in self.plugins if plugin.is_original}
         capacities = {name: ((self.nodes.get(name) or {}).get("status") or {}).get("capacity") or {} for name in names}
-        if not titles or not any(capacity.get(CARDS) == "0" for capacity in capacities.values()):
+        if not titles or not any(capacity.get(GPUS) == "0" for capacity in capacities.values()):
             return []
         found = [pod for pod in self.pods if pod.plugin in titles and not pod.terminating]
-        return [pod for pod in found if capacities.get(pod.node, {}).get(CARDS) == "0"]
+        return [pod for pod in found if capacities.get(pod.node, {}).get(GPUS) == "0"]
 
     def _returns(self, names: Sequence[str], kept: Dict[str, None]) -> List[Change]:
         changes: List[Change] = []

@@ -93,7 +93,7 @@ def check_unused(found: Parts, cluster: Cluster, serving: Sequence[str]) -> None
         )
     if found.daemon_sets and not serving:
         raise TakeOverError(
-            "no node has the annotation gpushare/cards; expected the device plugin of this collection in the original's place; run the "
+            "no node has the annotation gpushare/gpus; expected the device plugin of this collection in the original's place; run the "
             "playbook take_over first. Nothing was changed."
         )
     owned = [f"{title(one)} ({owner_of(one['metadata'])})" for one in found.all if owner_of(one["metadata"])]

@@ -5,7 +5,7 @@
 """NVIDIA's container toolkit on a host: its version, what its config.toml lets containers ask for, and its CDI spec. No Ansible here.
 
 The runtime reads config.toml at each start of a container, so that nothing is restarted. A candidate is read by the host's own
-nvidia-ctk before it takes its place. A new unit needs no daemon-reload, which would take cards from running containers.
+nvidia-ctk before it takes its place. A new unit needs no daemon-reload, which would take GPUs from running containers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SPEC = "/var/run/cdi/nvidia.yaml"
 #: Of the journal: what this takes out again by itself, and units, which uninstall takes out as others.
 OWNER, OWNER_CDI = "nvidia_container_toolkit", "nvidia_container_toolkit.cdi"
 HEADER = "# Made by gpushare.kubernetes; the toolkit's own defaults hold for all other settings.\n"
-#: Containers that are not privileged get a card only by what kubelet hands over, not by what their image or their pod says.
+#: Containers that are not privileged get a GPU only by what kubelet hands over, not by what their image or their pod says.
 _ENVIRONMENT = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 STRICT: Mapping[str, bool] = {
     _ENVIRONMENT: False,
@@ -49,7 +49,7 @@ UNITS_OF_OURS = {
     f"{OWN_REFRESH}.service": f"""\
 # Copyright: gpushare.kubernetes contributors
 [Unit]
-Description=Write the CDI specification of NVIDIA's cards
+Description=Write the CDI specification of NVIDIA's GPUs
 ConditionPathExists=/usr/bin/nvidia-ctk
 After=systemd-modules-load.service nvidia-persistenced.service
 Before=kubelet.service
@@ -298,14 +298,14 @@ class _Refresh(Service):
                 raise Rejected(f"systemctl {' '.join(argv)} failed: {outcome.words}; the log of {service} says: {said}")
 
     def _problem(self) -> Optional[str]:
-        """Why the spec is not of these cards and of this driver. Without a driver there is nothing to name."""
+        """Why the spec is not of these GPUs and of this driver. Without a driver there is nothing to name."""
         listed = self._host.ask(self._host.program("nvidia-smi"), ["-L"], _QUESTION)
         if listed is None or not listed.ok:
             return None
-        nothing: Dict[str, Any] = {"cards": [], "missing": []}
+        nothing: Dict[str, Any] = {"gpus": [], "missing": []}
         spec = next((one for one in specs(self._host) if one["path"] == SPEC), nothing)
-        cards = sorted(set(_UUID.findall(listed.out)) - set(spec["cards"]))
-        if cards:
-            return f"the CDI spec {SPEC} does not name {', '.join(cards)}"
+        gpus = sorted(set(_UUID.findall(listed.out)) - set(spec["gpus"]))
+        if gpus:
+            return f"the CDI spec {SPEC} does not name {', '.join(gpus)}"
         # After another driver has come, the libraries of the former one.
         return f"the CDI spec {SPEC} names {spec['missing'][0]}, which the host does not have" if spec["missing"] else None

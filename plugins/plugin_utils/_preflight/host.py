@@ -24,7 +24,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import gates
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.cards import Expected, judge_cards
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected, judge_gpus
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.memory_unit import judge_unit
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
     OLDEST_IN_WORDS,
@@ -63,7 +63,7 @@ MACHINES = ("x86_64", "aarch64")
 KNOWN_RUNTIMES = ("containerd", "docker", "cri-o")
 DISTRIBUTIONS = ("kubeadm",)
 MINIMUM_FREE_MIB = 500
-#: Other managers of the cards that the playbook take_over moves aside.
+#: Other managers of the GPUs that the playbook take_over moves aside.
 MOVABLE = (NVIDIA, OPERATOR, HAMI, ORIGINAL)
 _PODS_SHOWN = 8
 _WITHOUT_LIMITS = ("watch", "none")
@@ -74,7 +74,7 @@ _INSTALLED_BY_ROLE = (
     "nouveau",
     "module_missing",
     "wrong_module",
-    "unsupported_card",
+    "unsupported_gpu",
     "version_mismatch",
     "library_missing",
     "no_devices",
@@ -109,7 +109,7 @@ def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
     found = Reasons(host)
     _system(found, facts, wanted)
     if wanted.gpu_node:
-        _cards(found, facts, wanted)
+        _gpus(found, facts, wanted)
         _memory_unit(found, facts, wanted.memory_unit)
         _driver(found, facts, wanted.driver_managed)
         _kubelet(found, facts)
@@ -184,44 +184,44 @@ def _python(found: Reasons, facts: NodeFacts, wanted: str) -> None:
         found.error("python", seen, "a Python that can make virtual environments", cure)
 
 
-def _cards(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
+def _gpus(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
     report = facts.nvidia_smi
     if report is None:
         return
     if report.problem is not None:
         problem = report.problem
-        on_bus = len(facts.pci.cards) if facts.pci else 0
-        hint = f" ({on_bus or 'no'} NVIDIA card{'' if on_bus == 1 else 's'} on the PCI bus)"
+        on_bus = len(facts.pci.gpus) if facts.pci else 0
+        hint = f" ({on_bus or 'no'} NVIDIA GPU{'' if on_bus == 1 else 's'} on the PCI bus)"
         unseen = problem.kind in ("not_installed", "driver_not_loaded", "module_missing", "no_devices") and "PCI" not in problem.found
         seen = problem.found + (hint if unseen else "")
         if wanted.driver_managed and problem.kind in _INSTALLED_BY_ROLE:
             cure = "nothing to do: the role nvidia_driver installs the driver in this run (gpushare_driver_state: managed)"
-            found.warn("cards", seen, problem.expected, cure)
+            found.warn("gpus", seen, problem.expected, cure)
         else:
-            found.error("cards", seen, problem.expected, problem.cure)
-    for one in judge_cards(report, wanted.expected):
+            found.error("gpus", seen, problem.expected, problem.cure)
+    for one in judge_gpus(report, wanted.expected):
         if wanted.driver_managed and one.code == "driver_too_old":
             continue
-        found.list.append(Reason(found.host, "cards", one.severity, one.found, one.expected, one.cure))
-    for card in report.cards:
-        name = f"card {card.index} ({card.model})"
-        if card.memory_mib is None:
+        found.list.append(Reason(found.host, "gpus", one.severity, one.found, one.expected, one.cure))
+    for gpu in report.gpus:
+        name = f"GPU {gpu.index} ({gpu.model})"
+        if gpu.memory_mib is None:
             cure = "it cannot be shared by memory; update the driver if it should report it"
-            (found.warn if len(report.cards) > 1 else found.error)("cards", f"{name} that reports no memory", "its memory in MiB", cure)
-        if card.mig_mode == "enabled":
-            cure = f"disable MIG (nvidia-smi -i {card.index} -mig 0), or give the card to NVIDIA's own device plugin on another node"
-            found.error("cards", f"{name} in MIG mode", "cards without MIG: it divides memory by itself", cure)
-        if card.compute_mode == "Prohibited":
-            found.error("cards", f"{name} in compute mode Prohibited", "Default", f"nvidia-smi -i {card.index} -c DEFAULT")
-        elif card.compute_mode in ("Exclusive_Process", "Exclusive_Thread"):
-            seen = f"{name} in compute mode {card.compute_mode}"
-            cure = f"without MPS only one container at a time can use it: nvidia-smi -i {card.index} -c DEFAULT"
-            found.warn("cards", seen, "Default", cure)
+            (found.warn if len(report.gpus) > 1 else found.error)("gpus", f"{name} that reports no memory", "its memory in MiB", cure)
+        if gpu.mig_mode == "enabled":
+            cure = f"disable MIG (nvidia-smi -i {gpu.index} -mig 0), or give the GPU to NVIDIA's own device plugin on another node"
+            found.error("gpus", f"{name} in MIG mode", "GPUs without MIG: it divides memory by itself", cure)
+        if gpu.compute_mode == "Prohibited":
+            found.error("gpus", f"{name} in compute mode Prohibited", "Default", f"nvidia-smi -i {gpu.index} -c DEFAULT")
+        elif gpu.compute_mode in ("Exclusive_Process", "Exclusive_Thread"):
+            seen = f"{name} in compute mode {gpu.compute_mode}"
+            cure = f"without MPS only one container at a time can use it: nvidia-smi -i {gpu.index} -c DEFAULT"
+            found.warn("gpus", seen, "Default", cure)
 
 
 def _memory_unit(found: Reasons, facts: NodeFacts, unit: str) -> None:
-    cards = facts.nvidia_smi.cards if facts.nvidia_smi else ()
-    memory = [(card.uuid, card.memory_mib) for card in cards if card.memory_mib is not None]
+    gpus = facts.nvidia_smi.gpus if facts.nvidia_smi else ()
+    memory = [(gpu.uuid, gpu.memory_mib) for gpu in gpus if gpu.memory_mib is not None]
     now = facts.sharing
     judge_unit(found, unit, memory, now.unit if now else "", now.pods if now else ())
 
@@ -241,11 +241,11 @@ def _driver(found: Reasons, facts: NodeFacts, managed: bool) -> None:
         )
     if driver.nouveau_loaded and problem != "nouveau" and not managed:
         found.error("driver", "nouveau loaded", "NVIDIA's driver alone", "blacklist nouveau, rebuild the initramfs and reboot")
-    for card in pci.cards:
-        if card.driver == "vfio-pci":
+    for gpu in pci.gpus:
+        if gpu.driver == "vfio-pci":
             cure = "if it should serve pods, give it back to the host (unbind vfio-pci, bind nvidia)"
-            found.warn("driver", f"card {card.address} given to virtual machines (vfio-pci)", "cards bound to nvidia", cure)
-    must_build = bool(pci.cards) and not driver.loaded and not driver.installed and kernel is not None and not managed
+            found.warn("driver", f"GPU {gpu.address} given to virtual machines (vfio-pci)", "GPUs bound to nvidia", cure)
+    must_build = bool(pci.gpus) and not driver.loaded and not driver.installed and kernel is not None and not managed
     if must_build and kernel is not None:
         if kernel.secure_boot == "enabled" or kernel.signed_modules_only:
             cure = "use the distribution's signed, precompiled driver packages, or enrol your own key (mokutil) before you install"
@@ -315,8 +315,8 @@ def _strategy(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
         found.error("strategy", seen, expected, cure)
     chosen = choose(asked, facts.cdi, now.strategy, now.holders, brings)
     if chosen.kept:
-        seen = f"{len(now.holders)} pods that have cards by the device strategy {chosen.strategy}, which the host therefore keeps"
-        found.warn("strategy", seen, chosen.kept, "run again when no pod of the host has cards")
+        seen = f"{len(now.holders)} pods that have GPUs by the device strategy {chosen.strategy}, which the host therefore keeps"
+        found.warn("strategy", seen, chosen.kept, "run again when no pod of the host has GPUs")
 
 
 def _isolation(found: Reasons, facts: NodeFacts, asked: str) -> None:
@@ -330,10 +330,10 @@ def _isolation(found: Reasons, facts: NodeFacts, asked: str) -> None:
 def _shared_memory(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
     """Containers fill it beside their own memory limits once those that wrote it have ended."""
     memory = facts.system.memory_mib if facts.system is not None else None
-    cards = len(facts.nvidia_smi.cards) if facts.nvidia_smi is not None else 0
-    if wanted.isolation == "mps" and memory is not None and cards * wanted.mps_shared_memory_mib * 2 > memory:
-        seen = f"gpushare_mps_shared_memory_mib: {wanted.mps_shared_memory_mib} for each of {cards} cards, on a host with {memory} MiB"
-        found.error("isolation", seen, "at most half of the memory for all cards together", "lower gpushare_mps_shared_memory_mib")
+    gpus = len(facts.nvidia_smi.gpus) if facts.nvidia_smi is not None else 0
+    if wanted.isolation == "mps" and memory is not None and gpus * wanted.mps_shared_memory_mib * 2 > memory:
+        seen = f"gpushare_mps_shared_memory_mib: {wanted.mps_shared_memory_mib} for each of {gpus} GPUs, on a host with {memory} MiB"
+        found.error("isolation", seen, "at most half of the memory for all GPUs together", "lower gpushare_mps_shared_memory_mib")
 
 
 def _few(pods: Sequence[str]) -> str:
@@ -351,16 +351,16 @@ def _managers(found: Reasons, facts: NodeFacts, take_over: bool) -> None:
         held = f"; pods that have its devices: {_few(pods)}" if pods else ""
         seen = f"{manager.name} on the host{evidence}{held}"
         if manager.name == OPERATOR and not any(other.active and other.name == NVIDIA for other in facts.managers or ()):
-            # Its other parts, such as the driver's, may stay: only its device plugin allocates cards.
-            found.warn("managers", seen, "no other manager of the cards", "keep devicePlugin.enabled: false in its ClusterPolicy")
+            # Its other parts, such as the driver's, may stay: only its device plugin allocates GPUs.
+            found.warn("managers", seen, "no other manager of the GPUs", "keep devicePlugin.enabled: false in its ClusterPolicy")
         elif manager.name not in MOVABLE:
-            cure = "remove it from this node first (its DaemonSet, or the label that selects this node): both would allocate the same cards"
-            found.error("managers", seen, "no other manager of the cards", cure)
+            cure = "remove it from this node first (its DaemonSet, or the label that selects this node): both would allocate the same GPUs"
+            found.error("managers", seen, "no other manager of the GPUs", cure)
         elif take_over:
-            found.warn("managers", seen, "no other manager of the cards", "nothing to do: this playbook moves it aside on this node")
+            found.warn("managers", seen, "no other manager of the GPUs", "nothing to do: this playbook moves it aside on this node")
         else:
-            cure = "run the playbook take_over instead, which moves it aside on this node first: both would allocate the same cards"
-            found.error("managers", seen, "no other manager of the cards", cure)
+            cure = "run the playbook take_over instead, which moves it aside on this node first: both would allocate the same GPUs"
+            found.error("managers", seen, "no other manager of the GPUs", cure)
 
 
 def _distribution_of(found: Reasons, facts: NodeFacts, cure: str) -> bool:

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Units of card memory, and whether a node's cards in a unit are few enough ids for kubelet.
+"""Units of GPU memory, and whether a node's GPUs in a unit are few enough ids for kubelet.
 
 Private to this collection. Pure. The device plugin counts in the same way and is the one that decides.
 """
@@ -20,15 +20,15 @@ MESSAGE_BYTES = 4 * 1024 * 1024
 _BYTES_PER_ID = 2 + len("-_-") + 2 + len("Unhealthy") + 2
 
 
-def count(cards: Collection[tuple[str, int]], unit: str) -> int:
-    """How many ids these cards, (UUID, MiB), make in this unit."""
-    return sum(mib // UNITS[unit] for _uuid, mib in cards)
+def count(gpus: Collection[tuple[str, int]], unit: str) -> int:
+    """How many ids these GPUs, (UUID, MiB), make in this unit."""
+    return sum(mib // UNITS[unit] for _uuid, mib in gpus)
 
 
-def list_bytes(cards: Collection[tuple[str, int]], unit: str) -> int:
+def list_bytes(gpus: Collection[tuple[str, int]], unit: str) -> int:
     """Bytes of the list of all their ids, at most."""
     total = 0
-    for uuid, mib in cards:
+    for uuid, mib in gpus:
         first, digits, units = 0, 1, mib // UNITS[unit]
         while first < units:
             last = min(units, 10**digits)
@@ -37,23 +37,23 @@ def list_bytes(cards: Collection[tuple[str, int]], unit: str) -> int:
     return total
 
 
-def smallest_fitting(cards: Collection[tuple[str, int]]) -> str | None:
-    """The smallest unit in which these cards are few enough ids."""
-    return next((unit for unit in reversed(list(UNITS)) if list_bytes(cards, unit) <= MESSAGE_BYTES), None)
+def smallest_fitting(gpus: Collection[tuple[str, int]]) -> str | None:
+    """The smallest unit in which these GPUs are few enough ids."""
+    return next((unit for unit in reversed(list(UNITS)) if list_bytes(gpus, unit) <= MESSAGE_BYTES), None)
 
 
-def judge_unit(found: Reasons, unit: str, cards: Collection[tuple[str, int]], now: str, pods: Collection[str]) -> None:
-    """Whether these cards can be offered in this unit. now: the unit in which they are, "" for none; pods: UIDs of those that have some."""
+def judge_unit(found: Reasons, unit: str, gpus: Collection[tuple[str, int]], now: str, pods: Collection[str]) -> None:
+    """Whether these GPUs can be offered in this unit. now: the unit in which they are, "" for none; pods: UIDs of those that have some."""
     if unit not in UNITS:
         return  # said of the variable itself
-    if list_bytes(cards, unit) > MESSAGE_BYTES:
-        seen = f"{count(cards, unit)} ids for gpushare_memory_unit {unit}"
-        fitting = smallest_fitting(cards)
-        cure = f"set gpushare_memory_unit: {fitting} for this host" if fitting else "offer fewer cards of this node"
+    if list_bytes(gpus, unit) > MESSAGE_BYTES:
+        seen = f"{count(gpus, unit)} ids for gpushare_memory_unit {unit}"
+        fitting = smallest_fitting(gpus)
+        cure = f"set gpushare_memory_unit: {fitting} for this host" if fitting else "offer fewer GPUs of this node"
         found.error("memory_unit", seen, "as many as fit into kubelet's message of 4 MiB (about 67,000)", cure)
     elif now and now != unit and pods:
         named = ", ".join(sorted(pods)[:3]) + (f" and {len(pods) - 3} more" if len(pods) > 3 else "")
         plural = "pod that has" if len(pods) == 1 else "pods that have"
-        seen = f"{len(pods)} {plural} memory of the cards in units of {now} (UID {named})"
+        seen = f"{len(pods)} {plural} memory of the GPUs in units of {now} (UID {named})"
         cure = f"delete them first (kubectl drain, or their owners), or keep gpushare_memory_unit: {now} for this host"
         found.error("memory_unit", seen, f"none, to change the unit to {unit}", cure)

@@ -39,7 +39,7 @@ CLUSTER, GROUP, CONTROL_PLANES, GPU_NODES, HOST = "cluster", "group", "control p
 SCOPES: Mapping[str, str] = {
     "gpushare_annotation_writers": CLUSTER,
     "gpushare_api_server": GROUP,
-    "gpushare_card_placement": CONTROL_PLANES,
+    "gpushare_gpu_placement": CONTROL_PLANES,
     "gpushare_control_plane_group": CLUSTER,
     "gpushare_extender_http_timeout": CONTROL_PLANES,
     "gpushare_extender_port": CONTROL_PLANES,
@@ -365,7 +365,7 @@ _RULES: dict[str, Rule] = {
     "gpushare_dashboard_tls_cert": _file_or_none,
     "gpushare_dashboard_tls_key": _file_or_none,
     "gpushare_dashboard_token": _token,
-    "gpushare_expect_cards": _between(0, 128),
+    "gpushare_expect_gpus": _between(0, 128),
     "gpushare_expect_memory_mib": _between(0, 2**24),
     "gpushare_minimum_driver": _version,
     "gpushare_metrics_address": _ip,

@@ -126,7 +126,7 @@ def check_lease(lease: str, wanted: str, control_planes: int, node: str) -> None
     if lease == NO_LEASE and control_planes > 1:
         raise scheduler_manifest.SchedulerError(
             f"kube-scheduler on {node} runs with leader election off, and {control_planes} control planes have a scheduler: several would "
-            "be active on the same GPU nodes, and each would give the same card away; expected --leader-elect=true on all of them "
+            "be active on the same GPU nodes, and each would give the same GPU away; expected --leader-elect=true on all of them "
             "(leaderElection.leaderElect: true), or one control plane in the inventory"
         )
     if wanted not in ("", lease):
@@ -134,7 +134,7 @@ def check_lease(lease: str, wanted: str, control_planes: int, node: str) -> None
         raise scheduler_manifest.SchedulerError(
             f"kube-scheduler on {node} {found}, and the extender was told {wanted}; set gpushare_scheduler_lease: {lease} for all control "
             "planes, or have this scheduler compete for the same lease as theirs: of two leases the holders are active at once, and each "
-            "would give the same card away"
+            "would give the same GPU away"
         )
 
 

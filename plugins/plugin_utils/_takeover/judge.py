@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether other device plugins can be moved aside: what the hosts say of kubelet and cards, and what the cluster has, must agree.
+"""Whether other device plugins can be moved aside: what the hosts say of kubelet and GPUs, and what the cluster has, must agree.
 
 Private to this collection, used on the controller only. Pure.
 """
@@ -27,8 +27,8 @@ _MAY_BE: Mapping[str, tuple[str, ...]] = {NVIDIA: (NVIDIA, OPERATOR, HAMI), HAMI
 
 @dataclass(frozen=True)
 class HostState:
-    """What is known of one GPU host. managers: the other managers of its cards, as gpu_node_info has them; registered: healthy devices
-    by resource, at kubelet; memories: MiB of each card, in their order; unit: the one in which ours will count."""
+    """What is known of one GPU host. managers: the other managers of its GPUs, as gpu_node_info has them; registered: healthy devices
+    by resource, at kubelet; memories: MiB of each GPU, in their order; unit: the one in which ours will count."""
 
     host: str
     node: str
@@ -82,7 +82,7 @@ def held_by(host: HostState, kinds: Iterable[str], pods: Mapping[str, str]) -> l
 
 
 def original_unit(registered: int, memories: Sequence[int]) -> str | None:
-    """The unit in which the original counts, which takes the first card for all: None where it cannot be told."""
+    """The unit in which the original counts, which takes the first GPU for all: None where it cannot be told."""
     possible = [
         unit
         for unit in _UNITS
@@ -120,7 +120,7 @@ def _holders(host: HostState, here: Sequence[Mapping[str, Any]], pods: Mapping[s
     whose = ", ".join(str(plugin["title"]) for plugin in here) or "another device plugin"
     shown = ", ".join(name[:_QUOTED] for name in names[:_SHOWN])
     return [
-        f"{host.host}: pods have cards of {whose}: {shown}{more}; expected none, because cards would be given away twice: delete these "
+        f"{host.host}: pods have GPUs of {whose}: {shown}{more}; expected none, because GPUs would be given away twice: delete these "
         "pods, set gpushare_drain, or leave the host out with --limit"
     ]
 

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether containers have the cards that the API says, and where a probe pod of one unit can be placed.
+"""Whether containers have the GPUs that the API says, and where a probe pod of one unit can be placed.
 
 Private to this collection, used on the controller only. Pure.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import AnnotationError, published
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
     ANNOTATION_ALLOCATION,
-    ANNOTATION_CARDS,
+    ANNOTATION_GPUS,
     ANNOTATION_HELD,
     ANNOTATION_INDEX,
 )
@@ -27,9 +27,9 @@ _GRACE = 30.0
 
 
 def judge_containers(
-    found: Findings, pods: Iterable[Mapping[str, Any]], has: Mapping[str, list[str]], cards: Mapping[int, int | None], now: float
+    found: Findings, pods: Iterable[Mapping[str, Any]], has: Mapping[str, list[str]], gpus: Mapping[int, int | None], now: float
 ) -> int:
-    """How many containers were checked. pods: of this node; has: container id to device nodes; cards: NVML index to minor.
+    """How many containers were checked. pods: of this node; has: container id to device nodes; GPUs: NVML index to minor.
 
     now: when the node answered, by its own clock, which is also that of the containers' start.
     """
@@ -37,13 +37,13 @@ def judge_containers(
     for pod in pods:
         if pod["deleted"]:
             continue
-        asking = {one["name"]: one for one in pod["containers"] if one["units"] or one["cards"]}
+        asking = {one["name"]: one for one in pod["containers"] if one["units"] or one["gpus"]}
         for running in pod["running"]:
             container = asking.get(running["name"])
             if container is None or container["privileged"] or running["started"] > now - 1:
                 continue  # privileged ones have every device by their own wish
             count += 1
-            _one(found, pod, container, running, has, cards, now)
+            _one(found, pod, container, running, has, gpus, now)
     return count
 
 
@@ -53,7 +53,7 @@ def _one(
     container: Mapping[str, Any],
     running: Mapping[str, Any],
     has: Mapping[str, list[str]],
-    cards: Mapping[int, int | None],
+    gpus: Mapping[int, int | None],
     now: float,
 ) -> None:
     who = f"container {container['name']} of pod {pod['namespace']}/{pod['name']}"
@@ -62,68 +62,68 @@ def _one(
         cure = "run verify again; if it stays: is the container runtime's id in /proc/PID/cgroup of its processes?"
         found.error("container_not_seen", f"no process of {who} ({running['id'][:12]})", "the processes of a running container", cure)
         return
-    wanted = cards_of(pod["annotations"], container["index"])
+    wanted = gpus_of(pod["annotations"], container["index"])
     if not wanted:
         if running["started"] < now - _GRACE:
             cure = "delete the pod so that it is scheduled anew; if it comes again, see whether its scheduler calls the extender"
-            found.error("not_annotated", f"{who} without an annotation that names its card", ANNOTATION_ALLOCATION, cure)
+            found.error("not_annotated", f"{who} without an annotation that names its GPU", ANNOTATION_ALLOCATION, cure)
         return
-    unknown = sorted(card for card in wanted if cards.get(card) is None)
-    expected = sorted(f"nvidia{cards[card]}" for card in wanted if cards.get(card) is not None)
+    unknown = sorted(gpu for gpu in wanted if gpus.get(gpu) is None)
+    expected = sorted(f"nvidia{gpus[gpu]}" for gpu in wanted if gpus.get(gpu) is not None)
     if unknown or nodes != expected:
         seen = f"{who} with {_list(nodes)} in its /dev"
         indexes = ", ".join(map(str, sorted(wanted)))
         cure = (
-            "delete the pod so that it gets its card anew; check that it has no hostPath volume below /var/run/nvidia-container-devices, "
+            "delete the pod so that it gets its GPU anew; check that it has no hostPath volume below /var/run/nvidia-container-devices, "
             "that its image or manifest does not set NVIDIA_VISIBLE_DEVICES, and that nobody else changed its annotations"
         )
-        found.error("wrong_card", seen, f"{_list(expected)}: its annotation names card {indexes}", cure)
+        found.error("wrong_gpu", seen, f"{_list(expected)}: its annotation names GPU {indexes}", cure)
 
 
-def cards_of(annotations: Mapping[str, str], index: int) -> set[int]:
-    """NVML indexes of the cards that the annotations give a container; empty if they name none."""
+def gpus_of(annotations: Mapping[str, str], index: int) -> set[int]:
+    """NVML indexes of the GPUs that the annotations give a container; empty if they name none."""
     try:
         allocation = json.loads(annotations.get(ANNOTATION_ALLOCATION, "{}"))
         if str(index) in allocation:
-            return {int(card) for card in allocation[str(index)]}
+            return {int(gpu) for gpu in allocation[str(index)]}
         if index < 0 and allocation:
-            return {int(card) for container in allocation.values() for card in container}
-        # The original writes the card of the whole pod only.
-        card = annotations.get(ANNOTATION_INDEX, "-1") if not allocation else "-1"
-        return {int(card)} if int(card) >= 0 else set()
+            return {int(gpu) for container in allocation.values() for gpu in container}
+        # The original writes the GPU of the whole pod only.
+        gpu = annotations.get(ANNOTATION_INDEX, "-1") if not allocation else "-1"
+        return {int(gpu)} if int(gpu) >= 0 else set()
     except (ValueError, TypeError, AttributeError):
         return set()
 
 
 def _list(nodes: Iterable[str]) -> str:
-    return ", ".join(nodes) or "no card"
+    return ", ".join(nodes) or "no GPU"
 
 
 def free_units(node: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> int | None:
-    """Units that the node has free on usable cards; None if its cards are not known. pods: any, of which it takes its own."""
+    """Units that the node has free on usable GPUs; None if its GPUs are not known. pods: any, of which it takes its own."""
     annotations = node["metadata"]["annotations"]
     try:
-        known = published(annotations[ANNOTATION_CARDS]).cards
+        known = published(annotations[ANNOTATION_GPUS]).gpus
     except (KeyError, AnnotationError):
         return None
-    cards = {card.index: card.units for card in known if card.usable}
+    gpus = {gpu.index: gpu.units for gpu in known if gpu.usable}
     for pod in pods:
         if pod["node"] == node["metadata"]["name"]:
-            for card, units in _held(pod).items():
-                cards[card] = cards.get(card, 0) - units
+            for gpu, units in _held(pod).items():
+                gpus[gpu] = gpus.get(gpu, 0) - units
     kept_back = _kept_back(annotations.get(ANNOTATION_HELD, "{}"))
     for one in known:
-        cards[one.index] = cards.get(one.index, 0) - kept_back.get(one.uuid, 0)
-    return sum(units for units in cards.values() if units > 0)
+        gpus[one.index] = gpus.get(one.index, 0) - kept_back.get(one.uuid, 0)
+    return sum(units for units in gpus.values() if units > 0)
 
 
 def _held(pod: Mapping[str, Any]) -> dict[int, int]:
-    """Card index to units, by the pod's annotations."""
+    """GPU index to units, by the pod's annotations."""
     total: dict[int, int] = {}
     try:
-        for cards in json.loads(pod["annotations"].get(ANNOTATION_ALLOCATION, "{}")).values():
-            for card, units in cards.items():
-                total[int(card)] = total.get(int(card), 0) + int(units)
+        for gpus in json.loads(pod["annotations"].get(ANNOTATION_ALLOCATION, "{}")).values():
+            for gpu, units in gpus.items():
+                total[int(gpu)] = total.get(int(gpu), 0) + int(units)
         if not total and int(pod["annotations"].get(ANNOTATION_INDEX, "-1")) >= 0:
             total[int(pod["annotations"][ANNOTATION_INDEX])] = sum(one["units"] for one in pod["containers"] if one["index"] >= 0)
     except (ValueError, TypeError, AttributeError):
@@ -132,9 +132,9 @@ def _held(pod: Mapping[str, Any]) -> dict[int, int]:
 
 
 def _kept_back(text: str) -> dict[str, int]:
-    """Card UUID to units that the device plugin keeps back for pods that are gone."""
+    """GPU UUID to units that the device plugin keeps back for pods that are gone."""
     try:
-        cards = json.loads(text).get("cards")
-        return {str(card): sum(int(one["units"]) for one in entries) for card, entries in cards.items()}
+        gpus = json.loads(text).get("gpus")
+        return {str(gpu): sum(int(one["units"]) for one in entries) for gpu, entries in gpus.items()}
     except (ValueError, TypeError, AttributeError, KeyError):
         return {}

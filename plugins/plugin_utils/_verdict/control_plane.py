@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, CARDS, EXTENDER, MEMORY
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, EXTENDER, GPUS, MEMORY
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
@@ -101,11 +101,11 @@ def _config(found: Findings, seen: Mapping[str, Any], doctor: Doctor, path: str,
         return
     entry = ours[0]
     managed = [resource.get("name") for resource in entry.get("managedResources") or []]
-    lacking = [name for name in (MEMORY, CARDS) if name not in managed]
+    lacking = [name for name in (MEMORY, GPUS) if name not in managed]
     silent = [verb for verb in _VERBS if not entry.get(verb)]
     if managed and lacking:
         cure = f"{SITE}, or add {' and '.join(lacking)} to managedResources in {path} and restart the scheduler"
-        found.error("extender_not_called", f"managedResources {managed} in {path}", f"{MEMORY} and {CARDS} among them", cure)
+        found.error("extender_not_called", f"managedResources {managed} in {path}", f"{MEMORY} and {GPUS} among them", cure)
     elif not managed:
         found.warn("extender_called_for_all", f"no managedResources in {path}", "only pods that ask for our resources", SITE)
     if silent:
@@ -125,7 +125,7 @@ def _config(found: Findings, seen: Mapping[str, Any], doctor: Doctor, path: str,
 
 def _is_ours(entry: Mapping[str, Any]) -> bool:
     managed = {resource.get("name") for resource in entry.get("managedResources") or []}
-    return bool(managed & {MEMORY, CARDS}) or str(entry.get("urlPrefix", "")).rstrip("/").endswith(PREFIX)
+    return bool(managed & {MEMORY, GPUS}) or str(entry.get("urlPrefix", "")).rstrip("/").endswith(PREFIX)
 
 
 def _address(url: str) -> tuple[str, str, int | None, str]:

@@ -57,7 +57,7 @@ class Doctor:
     """The answer. problem: why there is none, "" if there is one.
 
     daemons: by the names of their units; strangers: processes that listen on sockets of other device plugins, in words; registered:
-    resource to the cards that kubelet has recorded for it.
+    resource to the GPUs that kubelet has recorded for it.
     """
 
     problem: str = ""
@@ -81,7 +81,7 @@ def read(answer: Mapping[str, str], host: str) -> Doctor:
             daemons=_by_name(said["daemons"], lambda one: Daemon(one["runs"] is True, _words(one["listens"]), _words(one["metrics"]))),
             health=Doctor.health if said["health"] is None else _health(said["health"]),
             strangers=_several(said["strangers"], lambda one: f"process {_count(one['pid'])} ({_words(one['process']) or 'unnamed'})"),
-            registered=_by_name(said["registered"], lambda cards: _several(cards, _words)),
+            registered=_by_name(said["registered"], lambda gpus: _several(gpus, _words)),
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         return Doctor(problem=f"gpushare-doctor answered in another form than {VERSION} ({_words(str(error))})")

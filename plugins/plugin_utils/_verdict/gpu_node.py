@@ -15,7 +15,7 @@ from typing import Any
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import compare, driver_code
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_NODE, PLUGIN, SOCKETS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.cards import Expected, judge_cards
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected, judge_gpus
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE, judge_metrics
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Doctor
@@ -31,7 +31,7 @@ def judge_node(found: Findings, seen: Mapping[str, Any], doctor: Doctor, node: M
     report = SmiReport.from_dict(gpu["nvidia_smi"])
     _driver(found, report, gpu["driver"])
     places = seen["places"]
-    for one in judge_cards(report, Expected(places["minimum_driver"], places["expect_cards"], places["expect_memory_mib"])):
+    for one in judge_gpus(report, Expected(places["minimum_driver"], places["expect_gpus"], places["expect_memory_mib"])):
         (found.error if one.severity == ERROR else found.warn)(one.code, one.found, one.expected, one.cure)
     if not seen["kubelet"]["running"]:
         found.error("kubelet_stopped", "no kubelet that runs", "a running one", "systemctl restart kubelet; journalctl -u kubelet says why")
@@ -60,21 +60,21 @@ def _driver(found: Findings, report: SmiReport, driver: Mapping[str, Any] | None
 
 
 def _second_plugin(found: Findings, gpu: Mapping[str, Any], doctor: Doctor, report: SmiReport) -> None:
-    """Whether somebody else gives away the cards, by what only verify compares: the host's programs, and ids with the cards."""
+    """Whether somebody else gives away the GPUs, by what only verify compares: the host's programs, and ids with the GPUs."""
     evidence = [f"{one['name']} ({'; '.join(one['evidence'])})" for one in gpu["managers"]]
-    ours = {card.uuid for card in report.cards}
+    ours = {gpu.uuid for gpu in report.gpus}
     for resource in SOCKETS:
         foreign = sorted(set(doctor.registered.get(resource, ())) - ours)
-        # Cards that are gone, or a driver that does not answer, are said elsewhere: a stranger has a socket, too.
+        # GPUs that are gone, or a driver that does not answer, are said elsewhere: a stranger has a socket, too.
         if foreign and ours and doctor.strangers:
             who = " or ".join(doctor.strangers)
-            evidence.append(f"ids such as {foreign[0]} registered for {resource}, which are no card's, by {who}")
+            evidence.append(f"ids such as {foreign[0]} registered for {resource}, which are no GPU's, by {who}")
     if evidence:
         cure = (
             "stop the other one and keep it off this node (its DaemonSet, unit, or the label that selects the node), "
             "then: systemctl restart gpushare-device-plugin"
         )
-        found.error("second_plugin", ", ".join(evidence), "one device plugin for the cards, ours", cure)
+        found.error("second_plugin", ", ".join(evidence), "one device plugin for the GPUs, ours", cure)
 
 
 def _container_runtime(found: Findings, runtime: Mapping[str, Any], default: str) -> None:
@@ -99,21 +99,21 @@ def _cdi(found: Findings, cdi: Mapping[str, Any], report: SmiReport) -> None:
     cure = "nvidia-ctk cdi generate --output=PATH, and enable nvidia-cdi-refresh.path so that it follows the driver"
     if cdi["mode"] == "cdi" and not cdi["specs"]:
         seen = "no CDI spec of nvidia.com/gpu, though nvidia-container-runtime is in mode cdi"
-        found.error("cdi_missing", seen, "one that names the cards", cure.replace("PATH", "/var/run/cdi/nvidia.yaml"))
-    have = {card.uuid for card in report.cards}
+        found.error("cdi_missing", seen, "one that names the GPUs", cure.replace("PATH", "/var/run/cdi/nvidia.yaml"))
+    have = {gpu.uuid for gpu in report.gpus}
     for spec in cdi["specs"]:
         stale = []
-        named = set(spec["cards"])
+        named = set(spec["gpus"])
         if named:
-            stale += [f"card {uuid}, which is not there" for uuid in sorted(named - have)]
-            stale += [f"no card {uuid}" for uuid in sorted(have - named)]
+            stale += [f"GPU {uuid}, which is not there" for uuid in sorted(named - have)]
+            stale += [f"no GPU {uuid}" for uuid in sorted(have - named)]
         others = [version for version in spec["versions"] if version != report.driver_version]
         if report.driver_version and others:
             stale.append(f"libraries of driver {', '.join(others)}")
         if spec["missing"]:
             stale.append(f"{_some(spec['missing'])}, which the host does not have")
         if stale:
-            expected = f"the {len(have)} cards and driver {report.driver_version} that nvidia-smi shows"
+            expected = f"the {len(have)} GPUs and driver {report.driver_version} that nvidia-smi shows"
             found.error("cdi_stale", f"in {spec['path']} {'; '.join(stale)}", expected, cure.replace("PATH", spec["path"]))
 
 
@@ -121,9 +121,9 @@ def _api(found: Findings, seen: Mapping[str, Any], report: SmiReport, node: Mapp
     name = seen["node_name"]
     compared = compare({name: report}, [node] if node else [], seen["places"]["memory_unit"])
     for one in compared.differences:
-        if report.problem is not None and one.what == "cards" and one.code == driver_code(report.problem):
+        if report.problem is not None and one.what == "gpus" and one.code == driver_code(report.problem):
             continue  # said already, by the host
-        if one.severity == ERROR or one.code == "card_unusable":
+        if one.severity == ERROR or one.code == "gpu_unusable":
             found.error(one.code, f"{one.what}: {one.found}", one.expected, one.cure)
         else:
             found.warn(one.code, f"{one.what}: {one.found}", one.expected, one.cure)

@@ -57,7 +57,7 @@ class Evidence:
 
     @property
     def gpu(self) -> dict[str, Mapping[str, Any]]:
-        """Those with cards."""
+        """Those with GPUs."""
         return {host: seen for host, seen in self.seen.items() if seen["gpu"] is not None}
 
 
@@ -106,7 +106,7 @@ def placeable(evidence: Evidence, image: str) -> tuple[dict[str, str], dict[str,
         if not image and not known:
             unproven[name] = f"no image on {name} that needs no command; name one in gpushare_verify_image"
         elif free is None:
-            unproven[name] = f"the cards of {name} are not known"
+            unproven[name] = f"the GPUs of {name} are not known"
         elif free < 1:
             unproven[name] = f"no free unit on {name}"
         else:
@@ -153,9 +153,9 @@ def _pods_of(cluster: Mapping[str, Any] | None, seen: Mapping[str, Any]) -> list
 
 
 def _containers(found: Findings, seen: Mapping[str, Any], has: Mapping[str, list[str]], now: float, pods: list[Mapping[str, Any]]) -> int:
-    cards = {card["index"]: card["minor"] for card in seen["gpu"]["nvidia_smi"]["cards"]}
+    gpus = {gpu["index"]: gpu["minor"] for gpu in seen["gpu"]["nvidia_smi"]["gpus"]}
     # A driver that does not answer is said already, and without it no index has a device node.
-    return judge_containers(found, pods, has, cards, now) if cards else 0
+    return judge_containers(found, pods, has, gpus, now) if gpus else 0
 
 
 def _objects(objects: Mapping[str, Any]) -> list[Finding]:

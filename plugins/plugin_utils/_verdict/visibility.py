@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import AnnotationError, published
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_CARDS
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_GPUS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import (
     AUTO,
     CDI,
@@ -48,33 +48,33 @@ def judge_visibility(found: Findings, seen: Mapping[str, Any], node: Mapping[str
 
 def _published(found: Findings, node: Mapping[str, Any], asked: str, cdi: CdiFacts, holders: list[str]) -> None:
     try:
-        now = published(node["metadata"]["annotations"][ANNOTATION_CARDS]).strategy
+        now = published(node["metadata"]["annotations"][ANNOTATION_GPUS]).strategy
     except (KeyError, AnnotationError):
-        return  # said of the cards
+        return  # said of the GPUs
     expected = choose(asked, cdi, now, holders)
     if now != expected.strategy:
         words = f"device strategy {now}" if now else "a device plugin that publishes no device strategy"
         why = f", which {asked} means on this host" if asked == AUTO else ""
         found.error("strategy_wrong", words, f"{expected.strategy}{why}", SITE)
     elif expected.kept:
-        seen = f"device strategy {now}, which the node keeps while {len(holders)} pods have cards by it"
-        found.note("strategy_kept", seen, expected.kept, f"{SITE} when no pod of the node has cards")
+        seen = f"device strategy {now}, which the node keeps while {len(holders)} pods have GPUs by it"
+        found.note("strategy_kept", seen, expected.kept, f"{SITE} when no pod of the node has GPUs")
 
 
 def _visible(found: Findings, strategy: str, runtime: Mapping[str, Any] | None, toolkit: ToolkitFacts) -> None:
     by_default = runtime is not None and runtime["running_default"] == _RUNTIME
     if strategy == MOUNTS and not toolkit.mounts:
-        seen = f"{CONFIG} that does not accept volume mounts: containers get no card by the strategy {MOUNTS}"
+        seen = f"{CONFIG} that does not accept volume mounts: containers get no GPU by the strategy {MOUNTS}"
         found.error("mounts_ignored", seen, "accept-nvidia-visible-devices-as-volume-mounts = true", f"{SITE}, or set it")
     if strategy == ENVIRONMENT and not toolkit.environment:
-        seen = f"{CONFIG} that ignores the environment: containers get no card by the strategy {ENVIRONMENT}"
+        seen = f"{CONFIG} that ignores the environment: containers get no GPU by the strategy {ENVIRONMENT}"
         found.error("environment_ignored", seen, "accept-nvidia-visible-devices-envvar-when-unprivileged = true", f"{SITE}, or set it")
     if not (by_default and toolkit.environment):
         return
-    seen = f"the default runtime {_RUNTIME} honours every container's environment: a container with {_ALL} sees all cards"
+    seen = f"the default runtime {_RUNTIME} honours every container's environment: a container with {_ALL} sees all GPUs"
     if strategy == ENVIRONMENT:
-        found.note("cards_visible", seen, "containers that see only their cards", "set gpushare_device_strategy: auto for this host")
+        found.note("gpus_visible", seen, "containers that see only their GPUs", "set gpushare_device_strategy: auto for this host")
     else:
         found.error(
-            "cards_visible", seen, f"accept-nvidia-visible-devices-envvar-when-unprivileged = false in {CONFIG}", f"{SITE}, or set it"
+            "gpus_visible", seen, f"accept-nvidia-visible-devices-envvar-when-unprivileged = false in {CONFIG}", f"{SITE}, or set it"
         )

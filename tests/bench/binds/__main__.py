@@ -6,7 +6,7 @@ kube-scheduler moves between two control planes, in the middle of bursts, each w
 and stand still. Watches are late, repeat themselves and break off; Bindings land late, get lost or conflict. kubelet's device
 manager frees ids with the pod object while processes go on. Counted is, after every Binding that lands, what the API server's
 own pods say, and at every admission which ids processes have. Deterministic: the same seed gives the same run.
-Exit status 1 when a card was given twice.
+Exit status 1 when a GPU was given twice.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def bad(found: dict[str, Any]) -> bool:
 
 
 def main() -> int:
-    """The command; 1 when a card was given twice, with --without-each when a fault was not noticed."""
+    """The command; 1 when a GPU was given twice, with --without-each when a fault was not noticed."""
     parser = argparse.ArgumentParser(description="Very many binds through the extender's core, counted by API server and nodes.")
     parser.add_argument("--binds", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--without", choices=FLAWS, default="", help="switch this fault on: must find cards given twice")
+    parser.add_argument("--without", choices=FLAWS, default="", help="switch this fault on: must find GPUs given twice")
     parser.add_argument("--without-each", type=int, metavar="BINDS", help="each fault alone: every one must show within so many binds")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

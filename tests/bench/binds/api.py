@@ -30,7 +30,7 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class _Share:
-    """What a bound pod has by its annotation: card index → units, and compute on each."""
+    """What a bound pod has by its annotation: GPU index → units, and compute on each."""
 
     node: str
     units: Mapping[str, int]
@@ -39,7 +39,7 @@ class _Share:
 
 
 class Api:
-    """excess: cards that the annotations of bound pods give twice; late: UIDs whose Binding an extender sent after a pause of its
+    """excess: GPUs that the annotations of bound pods give twice; late: UIDs whose Binding an extender sent after a pause of its
     whole process, which nothing but the node can stop; half: pods that carry an allocation and no node;
     struggles: half of the Bindings land late."""
 
@@ -161,7 +161,7 @@ class Api:
         return None
 
     def _count(self, node: str) -> Iterator[str]:
-        """The cards of a node that are given twice, counted from the pods alone."""
+        """The GPUs of a node that are given twice, counted from the pods alone."""
         units: Counter[str] = Counter()
         core: Counter[str] = Counter()
         for share in self._shares.values():
@@ -173,16 +173,16 @@ class Api:
         sizes = NODES[node]
         for index, held in units.items():
             if int(index) >= len(sizes) or held > sizes[int(index)]:
-                yield f"{node} card {index}: {held} of {sizes[int(index)] if int(index) < len(sizes) else 'no card'}"
-        yield from (f"{node} card {index}: {held} %" for index, held in core.items() if held > 100)
+                yield f"{node} GPU {index}: {held} of {sizes[int(index)] if int(index) < len(sizes) else 'no GPU'}"
+        yield from (f"{node} GPU {index}: {held} %" for index, held in core.items() if held > 100)
 
 
 def _share(raw: dict[str, Any]) -> _Share:
     stated = json.loads(raw["metadata"]["annotations"].get(ALLOCATION, "{}"))
-    cards = Counter[str]()
+    gpus = Counter[str]()
     for of in stated.values():
-        cards.update(of)
+        gpus.update(of)
     complaint = ""
-    if not effective(raw, WHOLE) and sum(cards.values()) != effective(raw, MEMORY):
-        complaint = f"{raw['metadata']['name']} has {sum(cards.values())} units"
-    return _Share(raw["spec"]["nodeName"], cards, effective(raw, CORE), complaint)
+    if not effective(raw, WHOLE) and sum(gpus.values()) != effective(raw, MEMORY):
+        complaint = f"{raw['metadata']['name']} has {sum(gpus.values())} units"
+    return _Share(raw["spec"]["nodeName"], gpus, effective(raw, CORE), complaint)

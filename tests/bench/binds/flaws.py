@@ -34,7 +34,7 @@ async def _patch_then_bind(self: Binder, args: BindArguments, annotations: Mappi
     await _create(self, args, {})
 
 
-def _skipped_without_cards(self: Ledger, pod: AllocatedPod) -> None:
+def _skipped_without_gpus(self: Ledger, pod: AllocatedPod) -> None:
     node = self.node(pod.node)
     if node is not None and node.inventory is not None:
         _apply(self, pod)
@@ -64,7 +64,7 @@ _PATCHES: Final[Mapping[str, list[Callable[[], Any]]]] = {
         lambda: patch.object(Leadership, "send_window", lambda self: math.inf),
     ],
     "hole-14": [lambda: patch.object(Binder, "_create", _patch_then_bind)],
-    "hole-19": [lambda: patch.object(Ledger, "apply", _skipped_without_cards)],
+    "hole-19": [lambda: patch.object(Ledger, "apply", _skipped_without_gpus)],
     # Ours.
     "assume": [
         lambda: patch.object(Ledger, "reserve", lambda self, pod, until: None),
@@ -79,11 +79,11 @@ _PATCHES: Final[Mapping[str, list[Callable[[], Any]]]] = {
 FLAWS: Final = tuple(_PATCHES)
 
 WORDS: Final[Mapping[str, str]] = {
-    "hole-8": "a pod is free of its card when it is marked for deletion, though it runs on",
+    "hole-8": "a pod is free of its GPU when it is marked for deletion, though it runs on",
     "hole-13": "nothing between two extenders: each binds from its own cache as soon as it is asked",
     "hole-14": "annotations by PATCH, then a Binding",
-    "hole-19": "pods on a node whose cards are not known yet are left out",
-    "assume": "nothing is held between the choice of a card and the watch",
+    "hole-19": "pods on a node whose GPUs are not known yet are left out",
+    "assume": "nothing is held between the choice of a GPU and the watch",
     "lease": "an extender whose Lease is gone takes itself for alone",
     "settle": "a Binding without an answer counts as failed at once",
     "younger": "a list takes what was bound after it",

@@ -126,7 +126,7 @@ class Host:
             await asyncio.sleep(0.02)
 
     async def _start(self) -> None:
-        # Either may be first; a node may also be late with its cards.
+        # Either may be first; a node may also be late with its GPUs.
         lists = [self._list_pods, self._list_nodes] if self.random.random() < 0.75 else [self._list_nodes, self._list_pods]
         for one in lists:
             await asyncio.sleep(self.random.random())

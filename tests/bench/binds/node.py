@@ -26,7 +26,7 @@ class Kubelet(Protocol):
 
 
 class Node:
-    """over: ids that processes of two pods had at once, and cards that were whole for one and not empty. That is the truth."""
+    """over: ids that processes of two pods had at once, and GPUs that were whole for one and not empty. That is the truth."""
 
     def __init__(self, name: str, inventory: Inventory, clock: Callable[[], float], api: Kubelet, seed: int) -> None:
         self.name, self.inventory = name, inventory
@@ -90,11 +90,11 @@ class Node:
             return
         given = self._manager.given.get(uid, {}).values()
         ids = frozenset(device_id for of in given for ids in of.values() for device_id in ids)
-        cards = {device_id.partition("-_-")[0] for device_id in ids}
+        gpus = {device_id.partition("-_-")[0] for device_id in ids}
         whole = {device_id for device_id in ids if "-_-" not in device_id}
         for device_id, user in self._users.items():
-            card, slot, _ = device_id.partition("-_-")
-            if device_id in ids or card in whole or (not slot and card in cards):
+            gpu, slot, _ = device_id.partition("-_-")
+            if device_id in ids or gpu in whole or (not slot and gpu in gpus):
                 self.over.append(f"{self.name}: {device_id} of {user} is given to {uid}")
         self._running[uid] = ids
         self._users.update(dict.fromkeys(ids, uid))

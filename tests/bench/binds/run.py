@@ -16,7 +16,7 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.extender.extender_v1 import Arguments, BindArguments
 from unit.runtime.core.naive import CORE, MEMORY, WHOLE
-from unit.runtime.pods import card
+from unit.runtime.pods import gpu
 
 BUSY: Final = 80
 HOSTS: Final = ("cp1", "cp2")
@@ -63,7 +63,7 @@ class Run:
         self._under_way: deque[tuple[str, dict[str, Any]]] = deque()
         self.nodes: dict[str, Node] = {}
         for number, (name, sizes) in enumerate(NODES.items()):
-            inventory = Inventory(GIB, tuple(card(i, size) for i, size in enumerate(sizes)), core=100)
+            inventory = Inventory(GIB, tuple(gpu(i, size) for i, size in enumerate(sizes)), core=100)
             self.nodes[name] = Node(name, inventory, self.clock, self.api, seed * 1000 + number)
         self.hosts = {name: self._start(name) for name in HOSTS}
         self.api.watchers.append(self)

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """How fast the device plugin answers kubelet, and how much memory it takes: `python -m bench.device_plugin [--json FILE]`.
 
-The plugin's own process, with cards from the fake NVML, between a fake API server and kubelet's device manager on real unix
+The plugin's own process, with GPUs from the fake NVML, between a fake API server and kubelet's device manager on real unix
 sockets; times are kubelet's, encoding and decoding included. The empty call says how much of them is the machine's own, and
 the CPU time of the plugin's process what its work costs wherever it runs. It goes to the API server with tokens, as installed.
 Exits with 1 if a target is missed.
@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpushare_runtime.core.quantity import parse_unit
-from gpushare_runtime.device_plugin.gpu.discovery import CardReader
-from gpushare_runtime.device_plugin.gpu.health import CardHealth
+from gpushare_runtime.device_plugin.gpu.discovery import GpuReader
+from gpushare_runtime.device_plugin.gpu.health import GpuHealth
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from unit.runtime.device_plugin.fake_kubelet import FakeKubelet
 from unit.runtime.device_plugin.fake_nvml import FakeNvml
@@ -52,7 +52,7 @@ _RESOURCES: Final = (_MEMORY, "aliyun.com/gpu-count")
 _TOKEN_SECONDS: Final = 604800
 # Calls in a row of one kind, to tell their CPU time: the kernel counts it in hundredths of a second.
 _IN_A_ROW: Final = 200
-# The plugin as its unit starts it, but for where its cards come from; pynvml is loaded as it would be.
+# The plugin as its unit starts it, but for where its GPUs come from; pynvml is loaded as it would be.
 _COMMAND: Final = """
 import sys
 import pynvml
@@ -100,7 +100,7 @@ class TimedKubelet(FakeKubelet):
 
 async def measure(mib: list[int], unit: str, pods: int) -> dict[str, Any]:
     """pods: how many are admitted once the node is full and one has to go for the next."""
-    inventory = CardReader(FakeNvml(*mib), parse_unit(unit), CardHealth()).read()
+    inventory = GpuReader(FakeNvml(*mib), parse_unit(unit), GpuHealth()).read()
     choose = random.Random(1)
     with tempfile.TemporaryDirectory(prefix="gpushare-") as name:
         root = Path(name)
@@ -120,14 +120,14 @@ async def measure(mib: list[int], unit: str, pods: int) -> dict[str, Any]:
             )
             try:
                 await until(lambda: _MEMORY in kubelet.lists and api.watching >= 2, seconds=30)
-                free = {card.index: card.units for card in inventory.cards}
+                free = {gpu.index: gpu.units for gpu in inventory.gpus}
                 running: deque[tuple[dict[str, Any], int, int]] = deque()
                 bound: deque[tuple[dict[str, Any], int, int]] = deque()
                 warm, cpu = 0, 0.0
                 while len(kubelet.seconds["Allocate"]) < pods + warm:
                     size = choose.choice((16, 64, 128, 160))
-                    card = max(free, key=lambda index: free[index])
-                    if free[card] < size or sum(free.values()) < inventory.units // 10:
+                    gpu = max(free, key=lambda index: free[index])
+                    if free[gpu] < size or sum(free.values()) < inventory.units // 10:
                         if not warm:
                             warm, cpu = len(running), _cpu_seconds(process.pid)
                         old, freed, of = running.popleft()
@@ -135,24 +135,24 @@ async def measure(mib: list[int], unit: str, pods: int) -> dict[str, Any]:
                         free[of] += freed
                         await api.put(path_of(old), old | {"status": _ENDED})
                         continue
-                    made = memory(inventory, card, size)
+                    made = memory(inventory, gpu, size)
                     await api.put(path_of(made), made)
-                    free[card] -= size
-                    bound.append((made, size, card))
+                    free[gpu] -= size
+                    bound.append((made, size, gpu))
                     if len(bound) <= _AHEAD:
                         continue
-                    made, size, card = bound.popleft()
+                    made, size, gpu = bound.popleft()
                     got = await kubelet.manager.admit(made)
-                    assert got["main"]["ALIYUN_COM_GPU_MEM_IDX"] == str(card), (got, card)
-                    running.append((made, size, card))
+                    assert got["main"]["ALIYUN_COM_GPU_MEM_IDX"] == str(gpu), (got, gpu)
+                    running.append((made, size, gpu))
                     # The PATCH for each pod is part of the load, not of the time.
                     await until(partial(_assigned, api, made))
                     await kubelet.empty_call()
                 resident = _resident_mib(process.pid)
                 cpu = _cpu_seconds(process.pid) - cpu
                 # A second pod of the same size: while the first has its ids the plugin would wait for one to give more to.
-                _, size, card = bound[0]
-                other = memory(inventory, card, size)
+                _, size, gpu = bound[0]
+                other = memory(inventory, gpu, size)
                 await api.put(path_of(other), other)
                 each = await _cpu_of_calls(kubelet, process.pid, size)
                 back = [await kubelet.come_back() for _ in range(_RESTARTS)]
@@ -163,8 +163,8 @@ async def measure(mib: list[int], unit: str, pods: int) -> dict[str, Any]:
             if ended:
                 raise SystemExit(f"the plugin ended with {ended}, not with 0")
     result: dict[str, Any] = {
-        "cards": len(mib),
-        "MiB per card": mib[0],
+        "gpus": len(mib),
+        "MiB per GPU": mib[0],
         "unit": unit,
         "ids": inventory.units,
         "pods": pods,
@@ -224,13 +224,13 @@ def _resident_mib(pid: int) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cards", default=",".join(["81920"] * 8), help="MiB of each (default 8 of 80 GiB)")
+    parser.add_argument("--gpus", default=",".join(["81920"] * 8), help="MiB of each (default 8 of 80 GiB)")
     parser.add_argument("--unit", default="64MiB")
     parser.add_argument("--pods", type=int, default=400)
     parser.add_argument("--json", type=Path, help="write the figures there as well")
     given = parser.parse_args()
     load = round(os.getloadavg()[0], 1)
-    result = asyncio.run(measure([int(mib) for mib in given.cards.split(",")], given.unit, given.pods))
+    result = asyncio.run(measure([int(mib) for mib in given.gpus.split(",")], given.unit, given.pods))
     missed = [f"{name}: {result[name]}, the target is {limit}" for name, limit in TARGETS.items() if result[name] > limit]
     result |= {
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",

@@ -45,19 +45,19 @@ _ROUNDS: Final = 3
 
 def objects() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """(nodes, pods) as kubectl writes them, with labels, images and statuses: 100 MB."""
-    cards = inventory(*[80] * 8)
+    gpus = inventory(*[80] * 8)
     labels = {f"label-{number}": "x" * 20 for number in range(10)}
     nodes: list[dict[str, Any]] = []
     pods: list[dict[str, Any]] = []
     for at in range(NODES):
         name = f"node-{at:05d}"
-        one = node(name, f"10.0.{at // 250}.{at % 250}", cards=cards) | {"kind": "Node"}
+        one = node(name, f"10.0.{at // 250}.{at % 250}", gpus=gpus) | {"kind": "Node"}
         one["metadata"]["labels"] = labels
         one["status"]["images"] = [{"names": [f"registry.example/image@sha256:{'0' * 64}"], "sizeBytes": 12345}] * 20
         nodes.append(one)
         for number in range(PODS_PER_NODE):
-            card, units = number % 8, 8 + number
-            said = {"scheduler.framework.gpushare.allocation": json.dumps({"0": {str(card): units}})}
+            gpu, units = number % 8, 8 + number
+            said = {"scheduler.framework.gpushare.allocation": json.dumps({"0": {str(gpu): units}})}
             it = pod(f"pod-{at}-{number}", name, annotations=said, mem=units, namespace=f"team-{number}") | {"kind": "Pod"}
             it["metadata"]["labels"] = labels
             it["status"]["containerStatuses"] = [{"name": "main", "state": {"running": {}}, "image": "image", "imageID": "x" * 80}]

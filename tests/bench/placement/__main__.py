@@ -3,9 +3,9 @@
 """What fraction of a trace's pods each placement policy places, without a cluster: `python -m bench.placement --traces DIR`.
 
 The trace is openb of the Alibaba cluster data (openb_node_list_gpu_node.csv, openb_pod_list_*.csv). As in Weng et al., USENIX ATC
-2023, its pods are drawn at random, with replacement, until they have asked for a given part of all cards together. A card counts
-1000 units, as the trace writes shares; a pod of a whole card or of several asks for whole cards. Nodes without the CPU and memory
-for a pod are left out first, as kube-scheduler does, unless --cards-only. Nothing ends and nothing is preempted. Prints a table, and
+2023, its pods are drawn at random, with replacement, until they have asked for a given part of all GPUs together. A GPU counts
+1000 units, as the trace writes shares; a pod of a whole GPU or of several asks for whole GPUs. Nodes without the CPU and memory
+for a pod are left out first, as kube-scheduler does, unless --gpus-only. Nothing ends and nothing is preempted. Prints a table, and
 writes JSON where asked.
 """
 
@@ -31,13 +31,13 @@ POLICIES: Final = ("random", "binpack", "spread", "fgd")
 MARKS: Final = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
 
 
-def pods_of(file: Path, cards_only: bool) -> list[TracePod]:
-    """The pods that ask for cards; without what else they ask for, if only cards count."""
-    return [replace(pod, cpu=0, memory=0) if cards_only else pod for pod in read_pods(file)]
+def pods_of(file: Path, gpus_only: bool) -> list[TracePod]:
+    """The pods that ask for GPUs; without what else they ask for, if only GPUs count."""
+    return [replace(pod, cpu=0, memory=0) if gpus_only else pod for pod in read_pods(file)]
 
 
 def replay(policy: str, hosts_file: Path, pods: Sequence[TracePod], seed: int) -> dict[str, Any]:
-    """placed: {mark: fraction of all cards' units that is placed when pods have asked for `mark` of them}; CPU time per pod."""
+    """placed: {mark: fraction of all GPUs' units that is placed when pods have asked for `mark` of them}; CPU time per pod."""
     hosts, ledger = read_hosts(hosts_file)
     total = sum(node.free for node in ledger.nodes.values())
     workload = Workload()
@@ -94,23 +94,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Replay a trace of GPU pods through the placement policies.")
     parser.add_argument("--traces", type=Path, required=True, help="folder with the openb_*.csv files")
     parser.add_argument("--pods", default="openb_pod_list_default.csv", help="which pods (default: %(default)s)")
-    parser.add_argument("--cards-only", action="store_true", help="do not count the nodes' CPU and main memory")
+    parser.add_argument("--gpus-only", action="store_true", help="do not count the nodes' CPU and main memory")
     parser.add_argument("--policies", nargs="+", default=POLICIES, choices=POLICIES)
     parser.add_argument("--seeds", nargs="+", type=int, default=[42])
     parser.add_argument("--json", type=Path, help="write the figures there as well")
     options = parser.parse_args()
-    pods = pods_of(options.traces / options.pods, options.cards_only)
+    pods = pods_of(options.traces / options.pods, options.gpus_only)
     found = []
-    only = ", only cards count" if options.cards_only else ""
-    print(f"{options.pods}: {len(pods)} pods with cards{only}; fraction of all card memory placed when pods have asked for …")
+    only = ", only GPUs count" if options.gpus_only else ""
+    print(f"{options.pods}: {len(pods)} pods with GPUs{only}; fraction of all GPU memory placed when pods have asked for …")
     print(f"{'policy':>8} {'seed':>5} " + " ".join(f"{mark:>6.0%}" for mark in MARKS) + "  CPU ms/pod  rejected")
     for seed in options.seeds:
         for policy in options.policies:
             one = replay(policy, options.traces / "openb_node_list_gpu_node.csv", pods, seed)
-            found.append(one | {"trace": options.pods, "cards_only": options.cards_only})
+            found.append(one | {"trace": options.pods, "gpus_only": options.gpus_only})
             cells = " ".join(f"{fraction:>6.1%}" for fraction in one["placed"].values())
             print(f"{policy:>8} {seed:>5} {cells} {one['cpu_ms_per_pod']:>11.2f} {one['rejected']:>8}", flush=True)
-            assert one["problems"] == 0, "a card was given twice"
+            assert one["problems"] == 0, "a GPU was given twice"
     if options.json:
         options.json.write_text(json.dumps(found, indent=2) + "\n")
 

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """How many pods a second kube-scheduler binds, without and with the extender, in one run: `python -m bench.scheduling`.
 
-Real etcd, kube-apiserver and kube-scheduler; nodes of eight cards that only kwok answers for; the extender over mutual
+Real etcd, kube-apiserver and kube-scheduler; nodes of eight GPUs that only kwok answers for; the extender over mutual
 TLS as it is installed. The pods are created first, then the scheduler is started. Rounds without and with the extender
 take turns, because the machine may be shared: only their ratio is judged.
 """

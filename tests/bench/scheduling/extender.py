@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from bench.scheduling.control_plane import ControlPlane, Process, free_port
 from gpushare_lab.process import run
-from gpushare_runtime.core.protocol import EXTENDER_PREFIX, RESOURCE_CARDS, RESOURCE_MEMORY
+from gpushare_runtime.core.protocol import EXTENDER_PREFIX, RESOURCE_GPUS, RESOURCE_MEMORY
 
 _READY = "answering the scheduler"
 
@@ -48,7 +48,7 @@ class Extender:
             },
             "httpTimeout": "1s",
             "nodeCacheCapable": True,
-            "managedResources": [{"name": RESOURCE_MEMORY}, {"name": RESOURCE_CARDS}],
+            "managedResources": [{"name": RESOURCE_MEMORY}, {"name": RESOURCE_GPUS}],
         }
 
     async def ready(self, within: float = 600.0) -> float:

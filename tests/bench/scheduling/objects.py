@@ -8,25 +8,25 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 from typing import Final
 
-from gpushare_runtime.core.inventory import Card, Inventory
-from gpushare_runtime.core.protocol import ANNOTATION_CARDS, RESOURCE_CARDS, RESOURCE_MEMORY
+from gpushare_runtime.core.inventory import Gpu, Inventory
+from gpushare_runtime.core.protocol import ANNOTATION_GPUS, RESOURCE_GPUS, RESOURCE_MEMORY
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kube.client import KubeClient
 
-CARDS: Final = 8
+GPUS: Final = 8
 UNITS: Final = 16
 PODS: Final = "/api/v1/namespaces/default/pods"
 _AT_ONCE: Final = 64
 
 
 async def make_nodes(client: KubeClient, count: int) -> dict[str, Inventory]:
-    """Nodes of eight cards, as the device plugin and kubelet would have published them; their cards by name."""
-    resources = {"cpu": "64", "memory": "512Gi", "pods": "250", RESOURCE_MEMORY: str(CARDS * UNITS), RESOURCE_CARDS: str(CARDS)}
+    """Nodes of eight GPUs, as the device plugin and kubelet would have published them; their GPUs by name."""
+    resources = {"cpu": "64", "memory": "512Gi", "pods": "250", RESOURCE_MEMORY: str(GPUS * UNITS), RESOURCE_GPUS: str(GPUS)}
     status = {"capacity": resources, "allocatable": resources, "conditions": [{"type": "Ready", "status": "True"}]}
-    inventories = {f"node-{number:05d}": Inventory(GIB, _cards(number)) for number in range(count)}
+    inventories = {f"node-{number:05d}": Inventory(GIB, _gpus(number)) for number in range(count)}
 
     async def make(name: str, inventory: Inventory) -> None:
-        annotations = {ANNOTATION_CARDS: inventory.to_json(), "kwok.x-k8s.io/node": "fake"}
+        annotations = {ANNOTATION_GPUS: inventory.to_json(), "kwok.x-k8s.io/node": "fake"}
         labels = {"kubernetes.io/hostname": name, "gpushare": "true"}
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels, "annotations": annotations}}
         await client.create("/api/v1/nodes", node)
@@ -36,9 +36,9 @@ async def make_nodes(client: KubeClient, count: int) -> dict[str, Inventory]:
     return inventories
 
 
-def _cards(node: int) -> tuple[Card, ...]:
+def _gpus(node: int) -> tuple[Gpu, ...]:
     return tuple(
-        Card(i, f"GPU-{node:08x}-0000-0000-0000-{i:012x}", i, f"0000:{i:02x}:00.0", "Tesla T4", UNITS * 1024, UNITS) for i in range(CARDS)
+        Gpu(i, f"GPU-{node:08x}-0000-0000-0000-{i:012x}", i, f"0000:{i:02x}:00.0", "Tesla T4", UNITS * 1024, UNITS) for i in range(GPUS)
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bench.scheduling.control_plane import ControlPlane
 from bench.scheduling.extender import Extender
-from bench.scheduling.objects import CARDS, PODS, UNITS, all_of
+from bench.scheduling.objects import GPUS, PODS, UNITS, all_of
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.protocol import RESOURCE_MEMORY
@@ -29,12 +29,12 @@ class Startup:
 async def startup(plane: ControlPlane, client: KubeClient, inventories: dict[str, Inventory], pods: int) -> Startup:
     """Make so many bound pods, evenly over the nodes, and start the extender."""
     names = sorted(inventories)
-    if pods > len(names) * CARDS * UNITS:
-        raise ValueError(f"{pods} pods of one unit do not fit on {len(names)} nodes of {CARDS * UNITS} units")
+    if pods > len(names) * GPUS * UNITS:
+        raise ValueError(f"{pods} pods of one unit do not fit on {len(names)} nodes of {GPUS * UNITS} units")
 
     async def bind(number: int) -> None:
         name, place = names[number % len(names)], number // len(names)
-        annotations = Allocation.of({0: {place % CARDS: 1}}).to_annotations(inventories[name], 10**18 + number)
+        annotations = Allocation.of({0: {place % GPUS: 1}}).to_annotations(inventories[name], 10**18 + number)
         container = {"name": "main", "image": "none", "resources": {"limits": {RESOURCE_MEMORY: "1"}}}
         spec = {"nodeName": name, "automountServiceAccountToken": False, "containers": [container]}
         metadata = {"name": f"bound-{number}", "annotations": annotations}

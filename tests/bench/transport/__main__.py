@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from gpushare_lab.golang import go_command
 from gpushare_lab.prepare import the_cache
-from gpushare_runtime.core.inventory import Card, Inventory
+from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.placement.policies import Binpack
 from gpushare_runtime.core.protocol import EXTENDER_PREFIX
 from gpushare_runtime.core.quantity import GIB
@@ -59,11 +59,11 @@ class SlowBinder:
 
 
 def endpoints(bind_seconds: float) -> Endpoints:
-    """The extender's verbs on 500 nodes of eight free cards."""
+    """The extender's verbs on 500 nodes of eight free GPUs."""
     cluster = Cluster()
-    cards = tuple(Card(i, f"GPU-{i}", i, f"0000:0{i}:00.0", "Tesla T4", 16 * 1024, 16) for i in range(8))
+    gpus = tuple(Gpu(i, f"GPU-{i}", i, f"0000:0{i}:00.0", "Tesla T4", 16 * 1024, 16) for i in range(8))
     for name in names():
-        cluster.ledger.set_inventory(name, Inventory(GIB, cards))
+        cluster.ledger.set_inventory(name, Inventory(GIB, gpus))
     return Endpoints(cluster, Service(cluster.ledger, Binpack()), SlowBinder(bind_seconds), lambda: "")  # type: ignore[arg-type]
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lab.nvml import cards
+from lab.nvml import gpus
 
 STATE = Path(os.environ["GPUSHARE_LAB_NVML_STATE"])
 FAULT = os.environ.get("PROOF_FAULT", "")
@@ -27,25 +27,25 @@ CONTEXT_MIB = 400
 held = 0
 
 
-def change(change: Callable[[cards.State, int], cards.State]) -> None:
+def change(change: Callable[[gpus.State, int], gpus.State]) -> None:
     """change: gets the state and the index of the GPU."""
     handle = os.open(STATE.parent, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        state = _living(cards.read_state(STATE))
+        state = _living(gpus.read_state(STATE))
         wanted = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        index = next((place for place, card in enumerate(state.cards) if card.uuid == wanted), 0)
-        cards.write_state(STATE, change(state, index))
+        index = next((place for place, gpu in enumerate(state.gpus) if gpu.uuid == wanted), 0)
+        gpus.write_state(STATE, change(state, index))
     finally:
         os.close(handle)
 
 
-def _living(state: cards.State) -> cards.State:
+def _living(state: gpus.State) -> gpus.State:
     """As the driver does with a process that was killed."""
-    for index, card in enumerate(state.cards):
-        for one in card.processes:
+    for index, gpu in enumerate(state.gpus):
+        for one in gpu.processes:
             if not Path(f"/proc/{one.pid}").exists():
-                state = cards.with_process(state, index, one.pid, 0, one.name)
+                state = gpus.with_process(state, index, one.pid, 0, one.name)
     return state
 
 
@@ -62,7 +62,7 @@ def take(mib: int) -> str:
         return "CUDA_ERROR_OUT_OF_MEMORY"
     held += mib
     listed = held // 2 if FAULT == "leaks" else held
-    change(lambda state, index: cards.with_process(state, index, os.getpid(), listed + CONTEXT_MIB, "stand-in"))
+    change(lambda state, index: gpus.with_process(state, index, os.getpid(), listed + CONTEXT_MIB, "stand-in"))
     return ""
 
 
@@ -88,9 +88,9 @@ def work(kind: str, seconds: str) -> dict[str, Any]:
 
 def fault() -> dict[str, Any]:
     if FAULT != "quiet":
-        change(lambda state, index: cards.with_xid(state, index, 79 if FAULT == "breaks" else 31))
+        change(lambda state, index: gpus.with_xid(state, index, 79 if FAULT == "breaks" else 31))
     if FAULT == "breaks":
-        change(lambda state, index: cards.with_card(state, index, health="lost"))
+        change(lambda state, index: gpus.with_gpu(state, index, health="lost"))
     return {"error": "CUDA_ERROR_ILLEGAL_ADDRESS"}
 
 
@@ -106,7 +106,7 @@ def main() -> int:
         name, *arguments = line.split()
         print(json.dumps({"error": "", **verbs[name](*arguments)}), flush=True)
     if held:
-        change(lambda state, index: cards.with_process(state, index, os.getpid(), 0, "stand-in"))
+        change(lambda state, index: gpus.with_process(state, index, os.getpid(), 0, "stand-in"))
     return 0
 
 

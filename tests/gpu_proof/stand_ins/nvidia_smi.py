@@ -12,37 +12,37 @@ import sys
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from lab.nvml import cards
+from lab.nvml import gpus
 
 FAULT = os.environ.get("PROOF_FAULT", "")
 
 
-def element(card: cards.Card) -> str:
-    uuid = card.uuid.replace("a", "b").replace("1", "2") if FAULT == "uuid" else card.uuid
-    mib = card.memory_mib + (1024 if FAULT == "memory" else 0)
-    mode = {0: "Default", 2: "Prohibited", 3: "Exclusive_Process"}[card.compute_mode]
-    mig = ("Disabled", "Enabled")[card.mig_mode] if float(card.compute_capability) >= 8 else "N/A"
+def element(gpu: gpus.Gpu) -> str:
+    uuid = gpu.uuid.replace("a", "b").replace("1", "2") if FAULT == "uuid" else gpu.uuid
+    mib = gpu.memory_mib + (1024 if FAULT == "memory" else 0)
+    mode = {0: "Default", 2: "Prohibited", 3: "Exclusive_Process"}[gpu.compute_mode]
+    mig = ("Disabled", "Enabled")[gpu.mig_mode] if float(gpu.compute_capability) >= 8 else "N/A"
     listed = "".join(
         f"<process_info><pid>{one.pid}</pid><type>C</type><process_name>{escape(one.name)}</process_name>"
         f"<used_memory>{one.memory_mib} MiB</used_memory></process_info>"
-        for one in card.processes
+        for one in gpu.processes
     )
     return (
-        f'<gpu id="{card.pci}"><product_name>{card.name}</product_name><serial>{card.serial}</serial><uuid>{uuid}</uuid>'
-        f"<minor_number>{card.minor}</minor_number><mig_mode><current_mig>{mig}</current_mig></mig_mode>"
+        f'<gpu id="{gpu.pci}"><product_name>{gpu.name}</product_name><serial>{gpu.serial}</serial><uuid>{uuid}</uuid>'
+        f"<minor_number>{gpu.minor}</minor_number><mig_mode><current_mig>{mig}</current_mig></mig_mode>"
         f"<fb_memory_usage><total>{mib} MiB</total></fb_memory_usage><compute_mode>{mode}</compute_mode>"
         f"<processes>{listed}</processes></gpu>"
     )
 
 
 def main() -> int:
-    state = cards.read_state(Path(os.environ["GPUSHARE_LAB_NVML_STATE"]))
+    state = gpus.read_state(Path(os.environ["GPUSHARE_LAB_NVML_STATE"]))
     if FAULT == "garbage":
         print("NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.")
         return 9
-    elements = "".join(map(element, state.cards))
+    elements = "".join(map(element, state.gpus))
     version = f"<driver_version>{state.driver_version}</driver_version><cuda_version>12.2</cuda_version>"
-    print(f'<?xml version="1.0" ?>\n<nvidia_smi_log>{version}<attached_gpus>{len(state.cards)}</attached_gpus>{elements}</nvidia_smi_log>')
+    print(f'<?xml version="1.0" ?>\n<nvidia_smi_log>{version}<attached_gpus>{len(state.gpus)}</attached_gpus>{elements}</nvidia_smi_log>')
     return 0
 
 

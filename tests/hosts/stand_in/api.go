@@ -73,7 +73,7 @@ func (o *Object) capacity(resource string) int {
 	return number
 }
 
-// assumed is when the extender has chosen a card for a pod, 0 for never.
+// assumed is when the extender has chosen a GPU for a pod, 0 for never.
 func (o *Object) assumed() int64 {
 	nanoseconds, _ := strconv.ParseInt(o.Metadata.Annotations[assumeTime], 10, 64)
 	return nanoseconds

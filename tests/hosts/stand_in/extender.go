@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// extender is the original's: the fullest card on which a pod fits, of cards that all have an equal part of the node's units. It asks
+// extender is the original's: the fullest GPU on which a pod fits, of GPUs that all have an equal part of the node's units. It asks
 // the API server each time, where the original keeps a copy.
 type extender struct {
 	mutex   sync.Mutex
@@ -101,12 +101,12 @@ func (e *extender) bindPod(asked bindArguments) error {
 	if err != nil {
 		return err
 	}
-	card := bestFit(free, pod.units())
-	if card < 0 {
-		return fmt.Errorf("the node %s has no card with %d units", asked.Node, pod.units())
+	gpu := bestFit(free, pod.units())
+	if gpu < 0 {
+		return fmt.Errorf("the node %s has no GPU with %d units", asked.Node, pod.units())
 	}
 	err = e.cluster.annotate(pod, map[string]string{
-		index:      strconv.Itoa(card),
+		index:      strconv.Itoa(gpu),
 		device:     strconv.Itoa(size),
 		podTotal:   strconv.Itoa(pod.units()),
 		assigned:   "false",
@@ -124,20 +124,20 @@ func (e *extender) bindPod(asked bindArguments) error {
 	return e.cluster.do(http.MethodPost, pod.path()+"/binding", "application/json", binding, nil)
 }
 
-// free is the units that no pod holds, by card, and the size of a card; none for a node without cards.
+// free is the units that no pod holds, by GPU, and the size of a GPU; none for a node without GPUs.
 func (e *extender) free(name string) ([]int, int, error) {
 	node, err := e.cluster.get("/api/v1/nodes/" + name)
 	if err != nil {
 		return nil, 0, err
 	}
-	cards := node.capacity(count)
-	if cards == 0 {
+	gpus := node.capacity(count)
+	if gpus == 0 {
 		return nil, 0, nil
 	}
-	size := node.capacity(memory) / cards
-	free := make([]int, cards)
-	for card := range free {
-		free[card] = size
+	size := node.capacity(memory) / gpus
+	free := make([]int, gpus)
+	for gpu := range free {
+		free[gpu] = size
 	}
 	pods, err := e.cluster.pods("spec.nodeName=" + name + ",status.phase!=Succeeded,status.phase!=Failed")
 	if err != nil {
@@ -145,28 +145,28 @@ func (e *extender) free(name string) ([]int, int, error) {
 	}
 	for i := range pods {
 		pod := &pods[i]
-		card, err := strconv.Atoi(pod.Metadata.Annotations[index])
-		if err == nil && card >= 0 && card < cards && pod.Metadata.DeletionTimestamp == "" {
-			free[card] -= pod.units()
+		gpu, err := strconv.Atoi(pod.Metadata.Annotations[index])
+		if err == nil && gpu >= 0 && gpu < gpus && pod.Metadata.DeletionTimestamp == "" {
+			free[gpu] -= pod.units()
 		}
 	}
-	// Cards that are not healthy, if somebody has written them down.
+	// GPUs that are not healthy, if somebody has written them down.
 	if found, err := e.cluster.get("/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-" + name); err == nil {
 		for _, word := range strings.Split(found.Data["gpus"], ",") {
-			if card, err := strconv.Atoi(strings.TrimSpace(word)); err == nil && card >= 0 && card < cards {
-				free[card] = 0
+			if gpu, err := strconv.Atoi(strings.TrimSpace(word)); err == nil && gpu >= 0 && gpu < gpus {
+				free[gpu] = 0
 			}
 		}
 	}
 	return free, size, nil
 }
 
-// bestFit is the index of the fullest card with so many units free, the first of equals, -1 for none.
+// bestFit is the index of the fullest GPU with so many units free, the first of equals, -1 for none.
 func bestFit(free []int, units int) int {
 	best := -1
-	for card, here := range free {
+	for gpu, here := range free {
 		if units > 0 && here >= units && (best < 0 || here < free[best]) {
-			best = card
+			best = gpu
 		}
 	}
 	return best

@@ -22,14 +22,14 @@ import (
 
 const folder = "/var/lib/kubelet/device-plugins"
 
-// Config is the file. Extender: the program is the original's extender, and needs nothing else. Cards: those of the node, for the
+// Config is the file. Extender: the program is the original's extender, and needs nothing else. GPUs: those of the node, for the
 // original's device plugin.
 type Config struct {
 	Extender bool     `json:"extender"`
 	Resource string   `json:"resource"`
 	Socket   string   `json:"socket"`
 	IDs      []string `json:"ids"`
-	Cards    []Card   `json:"cards"`
+	Gpus    []Gpu   `json:"gpus"`
 }
 
 type plugin struct {
@@ -124,8 +124,8 @@ func main() {
 	if p.config.Extender {
 		log.Fatal(serveExtender(os.Getenv("PORT")))
 	}
-	if p.config.Cards != nil {
-		if p.original, err = newOriginal(os.Getenv("NODE_NAME"), p.config.Cards); err != nil {
+	if p.config.Gpus != nil {
+		if p.original, err = newOriginal(os.Getenv("NODE_NAME"), p.config.Gpus); err != nil {
 			log.Fatal(err)
 		}
 	}

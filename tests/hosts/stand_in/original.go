@@ -14,8 +14,8 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// Card of a node. The original takes the memory of the first one for that of all.
-type Card struct {
+// GPU of a node. The original takes the memory of the first one for that of all.
+type Gpu struct {
 	UUID  string `json:"uuid"`
 	Minor int    `json:"minor"`
 	Units int    `json:"units"`
@@ -26,26 +26,26 @@ type original struct {
 	mutex   sync.Mutex
 	cluster *Cluster
 	node    string
-	cards   []Card
+	gpus   []Gpu
 }
 
-func newOriginal(node string, cards []Card) (*original, error) {
+func newOriginal(node string, gpus []Gpu) (*original, error) {
 	cluster, err := newCluster()
 	if err != nil {
 		return nil, err
 	}
-	o := &original{cluster: cluster, node: node, cards: cards}
+	o := &original{cluster: cluster, node: node, gpus: gpus}
 	return o, o.reportCount()
 }
 
-// reportCount writes the number of cards into the node's status, if it is another one. It does so at the start only.
+// reportCount writes the number of GPUs into the node's status, if it is another one. It does so at the start only.
 func (o *original) reportCount() error {
 	path := "/api/v1/nodes/" + o.node
 	node, err := o.cluster.get(path)
-	if err != nil || node.capacity(count) == len(o.cards) {
+	if err != nil || node.capacity(count) == len(o.gpus) {
 		return err
 	}
-	number := map[string]string{count: strconv.Itoa(len(o.cards))}
+	number := map[string]string{count: strconv.Itoa(len(o.gpus))}
 	body := map[string]any{"status": map[string]any{"capacity": number, "allocatable": number}}
 	return o.cluster.do(http.MethodPatch, path+"/status", merge, body, nil)
 }
@@ -57,22 +57,22 @@ func (o *original) allocate(request *api.AllocateRequest) (*api.AllocateResponse
 	for _, container := range request.ContainerRequests {
 		asked += len(container.DevicesIDs)
 	}
-	visible, card := o.choose(asked)
+	visible, gpu := o.choose(asked)
 	response := &api.AllocateResponse{}
 	for _, container := range request.ContainerRequests {
 		envs := map[string]string{
 			"NVIDIA_VISIBLE_DEVICES":       visible,
-			index:                          card,
+			index:                          gpu,
 			podTotal:                       strconv.Itoa(asked),
 			"ALIYUN_COM_GPU_MEM_CONTAINER": strconv.Itoa(len(container.DevicesIDs)),
-			device:                         strconv.Itoa(o.cards[0].Units),
+			device:                         strconv.Itoa(o.gpus[0].Units),
 		}
 		response.ContainerResponses = append(response.ContainerResponses, &api.ContainerAllocateResponse{Envs: envs})
 	}
 	return response, nil
 }
 
-// choose returns what becomes NVIDIA_VISIBLE_DEVICES, and the card's index. An error is a text in that variable, as with the original.
+// choose returns what becomes NVIDIA_VISIBLE_DEVICES, and the GPU's index. An error is a text in that variable, as with the original.
 func (o *original) choose(asked int) (string, string) {
 	failure := fmt.Sprintf("no-gpu-has-%dGiB-to-run", asked)
 	pod, err := o.oldest(asked)
@@ -81,20 +81,20 @@ func (o *original) choose(asked int) (string, string) {
 		return failure, "-1"
 	}
 	if pod == nil {
-		if len(o.cards) == 1 {
-			return o.cards[0].UUID, strconv.Itoa(o.cards[0].Minor)
+		if len(o.gpus) == 1 {
+			return o.gpus[0].UUID, strconv.Itoa(o.gpus[0].Minor)
 		}
 		return failure, "-1"
 	}
-	card := pod.Metadata.Annotations[index]
-	if !o.has(card) {
+	gpu := pod.Metadata.Annotations[index]
+	if !o.has(gpu) {
 		return failure, "-1"
 	}
 	if err := o.cluster.annotate(pod, map[string]string{assigned: "true", assumeTime: strconv.FormatInt(time.Now().UnixNano(), 10)}); err != nil {
 		log.Print(err)
 		return failure, "-1"
 	}
-	return card, card
+	return gpu, gpu
 }
 
 func (o *original) oldest(asked int) (*Object, error) {
@@ -114,8 +114,8 @@ func (o *original) oldest(asked int) (*Object, error) {
 }
 
 func (o *original) has(minor string) bool {
-	for _, card := range o.cards {
-		if strconv.Itoa(card.Minor) == minor {
+	for _, gpu := range o.gpus {
+		if strconv.Itoa(gpu.Minor) == minor {
 			return true
 		}
 	}

@@ -63,7 +63,7 @@ def inventory_text(nodes: Sequence[Node], key: Path, known_hosts: Path) -> str:
     """The inventory as YAML: groups ``kube_control_plane`` and ``gpu_nodes``, reached as root over ssh."""
     groups = {
         "kube_control_plane": [node for node in nodes if node.is_control_plane],
-        "gpu_nodes": [node for node in nodes if node.has_cards],
+        "gpu_nodes": [node for node in nodes if node.has_gpus],
     }
     options = [
         f'UserKnownHostsFile="{known_hosts}"',

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from . import access, cluster, components, lifecycle, nodes, podman, runtimes, saved, simulated, state
 from .prepare import clean_cache, prepare
 from .process import LabError, end_at_signal, say, ticking
-from .spec import CONTROL_PLANES, DEFAULT_RUNTIME, ENDPOINT, check_control_planes, check_name, check_version, parse_cards
+from .spec import CONTROL_PLANES, DEFAULT_RUNTIME, ENDPOINT, check_control_planes, check_name, check_version, parse_gpus
 
 
 def parser() -> argparse.ArgumentParser:
     """The commands and their options."""
     root = argparse.ArgumentParser(
-        prog="lab", description="A real Kubernetes with simulated NVIDIA cards on this machine (root, Debian, podman)."
+        prog="lab", description="A real Kubernetes with simulated NVIDIA GPUs on this machine (root, Debian, podman)."
     )
     root.add_argument("--name", default="demo", help="the instance; several live side by side (default: %(default)s)")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument("--gpu-nodes", type=int, metavar="N", help="GPU nodes gpu1 … gpuN beside cp1 (default: 2)")
     planes = " or ".join(map(str, CONTROL_PLANES))
     up.add_argument("--control-planes", type=int, metavar="N", help=f"{planes} (default: 1); several are reached by one address")
-    up.add_argument("--cards", metavar="NODE=CARDS,…", help="in GiB: gpu1=2x16,gpu2=16+24 (the default); gpu1=none")
+    up.add_argument("--gpus", metavar="NODE=GPUS,…", help="in GiB: gpu1=2x16,gpu2=16+24 (the default); gpu1=none")
     for sub in (up, command("prepare", "make everything that the cache keeps; `up` does it too")):
         sub.add_argument("--kubernetes", metavar="VERSION", help=f"default: {components.KUBERNETES}")
     up.add_argument("--no-nvidia-runtime", action="store_true", help="leave the container runtime without the nvidia runtime")
@@ -54,9 +54,9 @@ def parser() -> argparse.ArgumentParser:
     command("inventory", "print the path of the Ansible inventory")
     command("kubeconfig", "print the path of the administrator's kubeconfig")
     command("cache-clean", "remove the cache and the node images")
-    gpu = command("gpu", "print a node's simulated cards as JSON, or replace them while it runs")
+    gpu = command("gpu", "print a node's simulated GPUs as JSON, or replace them while it runs")
     gpu.add_argument("node", metavar="NODE")
-    gpu.add_argument("--cards", metavar="CARDS", help="in GiB, such as 2x16, 16+24 or none")
+    gpu.add_argument("--gpus", metavar="GPUS", help="in GiB, such as 2x16, 16+24 or none")
     command("kubectl", "run kubectl on this machine against the instance: all that follows is kubectl's")
     execute = command("exec", "run the command that follows in a node; standard input and exit code are kept")
     execute.add_argument("node", metavar="NODE")
@@ -116,7 +116,7 @@ def _run(arguments: argparse.Namespace, passed_on: list[str]) -> None:
         case "kubeconfig":
             print(access.kubeconfig_file(state.existing(name)))
         case "gpu":
-            _gpu(name, arguments.node, arguments.cards)
+            _gpu(name, arguments.node, arguments.gpus)
         case "kubectl":
             instance = state.existing(name)
             saved.reject_half_restored(instance)
@@ -129,27 +129,27 @@ def _wishes(arguments: argparse.Namespace) -> lifecycle.Wishes:
     return lifecycle.Wishes(
         gpu_nodes=arguments.gpu_nodes,
         control_planes=None if arguments.control_planes is None else check_control_planes(arguments.control_planes),
-        cards=parse_cards(arguments.cards) if arguments.cards else None,
+        gpus=parse_gpus(arguments.gpus) if arguments.gpus else None,
         kubernetes=check_version(arguments.kubernetes) if arguments.kubernetes else None,
         no_nvidia_runtime=arguments.no_nvidia_runtime,
         runtimes=runtimes.parse_runtimes(arguments.runtime) if arguments.runtime else {},
     )
 
 
-def _gpu(name: str, node: str, cards: str | None) -> None:
-    if cards is None:
+def _gpu(name: str, node: str, gpus: str | None) -> None:
+    if gpus is None:
         instance = state.existing(name)
         _check_gpu_node(instance, node)
-        print(simulated.show_cards(instance, node), end="")
+        print(simulated.show_gpus(instance, node), end="")
         return
     with lifecycle.changing(name) as instance:
         _check_gpu_node(instance, node)
-        simulated.replace_cards(instance, node, cards)
+        simulated.replace_gpus(instance, node, gpus)
 
 
 def _check_gpu_node(instance: state.Instance, node: str) -> None:
-    if not instance.node(node).has_cards:
-        raise LabError(f"{node} is no GPU node; GPU nodes are {', '.join(instance.cards)}")
+    if not instance.node(node).has_gpus:
+        raise LabError(f"{node} is no GPU node; GPU nodes are {', '.join(instance.gpus)}")
 
 
 def _execute(instance: state.Instance, node: str, command: list[str]) -> None:
@@ -180,7 +180,7 @@ def _status(instance: state.Instance) -> None:
     for node in instance.nodes:
         container = present.get(node.name, {}).get("state", "missing")
         answer = {"True": "Ready", "": "unknown to the cluster"}.get(ready.get(node.name, ""), "NotReady")
-        print(f"  {node.name:6} {node.address:14} container {container:8} {answer:10} {node.runtime:14} cards {node.cards or '-'}")
+        print(f"  {node.name:6} {node.address:14} container {container:8} {answer:10} {node.runtime:14} GPUs {node.gpus or '-'}")
     for kept, described in saved.listed(instance).items():
         print(f"  saved state {kept}: of {described.made}, Kubernetes {described.kubernetes}, {', '.join(described.nodes)}")
     if left := saved.unfinished(instance):

@@ -73,7 +73,7 @@ def form(instance: Instance) -> set[str]:
         # One after another: each becomes a member of etcd, which takes in one at a time.
         for node in [node for node in joining if node.is_control_plane]:
             _join(instance, node.name, [*arguments, *_control_plane_arguments(instance, node)], cluster)
-        gpu_nodes = [node for node in joining if node.has_cards]
+        gpu_nodes = [node for node in joining if node.has_gpus]
         in_parallel(lambda node: _join(instance, node.name, [*arguments, "--cri-socket", socket_of(node.runtime)], cluster), gpu_nodes)
     _forget_strangers(instance)
     return new | {node.name for node in joining}

@@ -135,7 +135,7 @@ def nvidia_smi(cache: Cache) -> Path:
 
 
 def nvidia_mps(cache: Cache) -> Path:
-    """The MPS control daemon, from the same place. It runs without a card; its servers do not."""
+    """The MPS control daemon, from the same place. It runs without a GPU; its servers do not."""
     return _nvidia_program(cache, "nvidia-cuda-mps", "usr/bin/nvidia-cuda-mps-control")
 
 

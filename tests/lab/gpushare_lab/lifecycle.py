@@ -18,7 +18,7 @@ from .components import KUBERNETES
 from .places import cache_root, state_root
 from .prepare import prepare
 from .process import LabError, say
-from .spec import DEFAULT_RUNTIME, cards_of_nodes, choose_subnet
+from .spec import DEFAULT_RUNTIME, choose_subnet, gpus_of_nodes
 from .state import Instance
 
 # What the machine was like before the first instance, beside the instances' folders.
@@ -32,7 +32,7 @@ class Wishes:
 
     gpu_nodes: int | None = None
     control_planes: int | None = None
-    cards: Mapping[str, str] | None = None
+    gpus: Mapping[str, str] | None = None
     kubernetes: str | None = None
     no_nvidia_runtime: bool = False
     runtimes: Mapping[str, str] = field(default_factory=dict)
@@ -76,12 +76,12 @@ def up(name: str, wishes: Wishes) -> Instance:
             saved.settle(begun, finish_restore=True)
         before = state.load(name)
         version = wishes.kubernetes or (before.kubernetes if before else KUBERNETES)
-        cards = _cards(before, wishes)
-        states = {node: simulated.state_text(spec, node, name) for node, spec in cards.items()}
-        runtimes = _runtimes(before, wishes, cards)
+        gpus = _gpus(before, wishes)
+        states = {node: simulated.state_text(spec, node, name) for node, spec in gpus.items()}
+        runtimes = _runtimes(before, wishes, gpus)
         _reject_changes(before, version, wishes)
         prepared = prepare(version, runtimes.values())
-        instance = _write_down(name, before, version, cards, replace(wishes, runtimes=runtimes))
+        instance = _write_down(name, before, version, gpus, replace(wishes, runtimes=runtimes))
         with locked(_lock("host")):
             host_sysctls.prepare(state_root(os.environ) / _SYSCTLS)
             host_firewall.prepare(state_root(os.environ) / _FIREWALL)
@@ -93,7 +93,7 @@ def up(name: str, wishes: Wishes) -> Instance:
         endpoint.bring_up(instance, prepared.layers[DEFAULT_RUNTIME])
         started = nodes.boot(instance, prepared, states)
         if before:
-            _apply_cards(before, instance)
+            _apply_gpus(before, instance)
         new = cluster.form(instance)
         cluster.wait_ready(instance, dict.fromkeys(started - new, now))
         nodes.wait_ssh(instance)
@@ -114,12 +114,12 @@ def upgrade(name: str, version: str) -> None:
         say(f"lab {name}: upgraded from Kubernetes {instance.kubernetes} to {version}")
 
 
-def _cards(before: Instance | None, wishes: Wishes) -> dict[str, str]:
-    asked = dict(wishes.cards or {})
-    present = dict(before.cards) if before else {}
+def _gpus(before: Instance | None, wishes: Wishes) -> dict[str, str]:
+    asked = dict(wishes.gpus or {})
+    present = dict(before.gpus) if before else {}
     numbers = [int(node.removeprefix("gpu")) for node in asked]
     count = wishes.gpu_nodes or max([len(present) or 2, *numbers])
-    return cards_of_nodes(count, asked, present)
+    return gpus_of_nodes(count, asked, present)
 
 
 def _reject_changes(before: Instance | None, version: str, wishes: Wishes) -> None:
@@ -137,20 +137,20 @@ def _reject_changes(before: Instance | None, version: str, wishes: Wishes) -> No
         raise LabError(f"lab {before.name} exists and cannot be changed so: {'; '.join(reasons)}. Call `{command}` first")
 
 
-def _runtimes(before: Instance | None, wishes: Wishes, cards: Mapping[str, str]) -> dict[str, str]:
+def _runtimes(before: Instance | None, wishes: Wishes, gpus: Mapping[str, str]) -> dict[str, str]:
     """The container runtimes of the nodes that have not the usual one. A node keeps its own as long as it lives."""
-    if strangers := sorted(set(wishes.runtimes) - set(cards)):
-        raise LabError(f"runtimes for {', '.join(strangers)}, but the GPU nodes are {', '.join(cards)}: raise --gpu-nodes or drop them")
-    present = {name: before.runtimes.get(name, DEFAULT_RUNTIME) for name in before.cards} if before else {}
+    if strangers := sorted(set(wishes.runtimes) - set(gpus)):
+        raise LabError(f"runtimes for {', '.join(strangers)}, but the GPU nodes are {', '.join(gpus)}: raise --gpu-nodes or drop them")
+    present = {name: before.runtimes.get(name, DEFAULT_RUNTIME) for name in before.gpus} if before else {}
     changed = [f"{name} has {present[name]}, not {asked}" for name, asked in wishes.runtimes.items() if present.get(name, asked) != asked]
     if before and changed:
         command = shlex.join(["lab", "--name", before.name, "down"])
         raise LabError(f"lab {before.name} exists and cannot be changed so: {'; '.join(changed)}. Call `{command}` first")
     known = {**present, **wishes.runtimes}
-    return {name: known[name] for name in cards if known.get(name, DEFAULT_RUNTIME) != DEFAULT_RUNTIME}
+    return {name: known[name] for name in gpus if known.get(name, DEFAULT_RUNTIME) != DEFAULT_RUNTIME}
 
 
-def _write_down(name: str, before: Instance | None, version: str, cards: Mapping[str, str], wishes: Wishes) -> Instance:
+def _write_down(name: str, before: Instance | None, version: str, gpus: Mapping[str, str], wishes: Wishes) -> Instance:
     """Written before anything is made, so that whatever happens next, `down` and the next `up` know of it."""
     with locked(_lock("subnets")):
         subnet = before.subnet if before else None
@@ -160,18 +160,18 @@ def _write_down(name: str, before: Instance | None, version: str, cards: Mapping
             subnet = str(choose_subnet([*podman.subnets_in_use(), *state.subnets_in_use()]))
         runtime = before.nvidia_runtime if before else not wishes.no_nvidia_runtime
         planes = before.control_planes if before else wishes.control_planes or 1
-        # Cards are noted as they are until they have been changed.
-        kept = {node: before.cards[node] for node in cards if before and node in before.cards}
-        instance = Instance(name, subnet, version, runtime, {**cards, **kept}, planes, wishes.runtimes)
+        # GPUs are noted as they are until they have been changed.
+        kept = {node: before.gpus[node] for node in gpus if before and node in before.gpus}
+        instance = Instance(name, subnet, version, runtime, {**gpus, **kept}, planes, wishes.runtimes)
         state.save(instance)
-    return replace(instance, cards=cards)
+    return replace(instance, gpus=gpus)
 
 
-def _apply_cards(before: Instance, instance: Instance) -> None:
-    changed = [node for node in before.cards if instance.cards.get(node, before.cards[node]) != before.cards[node]]
+def _apply_gpus(before: Instance, instance: Instance) -> None:
+    changed = [node for node in before.gpus if instance.gpus.get(node, before.gpus[node]) != before.gpus[node]]
     for node in changed:
-        say(f"{node}: cards {instance.cards[node]} instead of {before.cards[node]}")
-        simulated.replace_cards(instance, node, instance.cards[node])
+        say(f"{node}: GPUs {instance.gpus[node]} instead of {before.gpus[node]}")
+        simulated.replace_gpus(instance, node, instance.gpus[node])
     state.save(instance)
 
 

@@ -32,7 +32,7 @@ class Record:
 
     container: str = ""
     cluster: str = ""
-    cards_payload: str = ""
+    gpus_payload: str = ""
     images: tuple[str, ...] = ()
 
 
@@ -54,7 +54,7 @@ def containerd_folder(instance: Instance, node: str) -> Path:
 def made_by() -> str:
     """The recipe of nodes: changes when a source of the lab does."""
     patterns = ("gpushare_lab/*.py", "node/**/*", "go/**/*", "images/**/*", "nvml/Makefile", "nvml/*.[ch]", "nvml/*.inc", "nvml/*.map")
-    return recipe_hash(sources_recipe(SOURCES, (*patterns, "nvml/cards.py")))
+    return recipe_hash(sources_recipe(SOURCES, (*patterns, "nvml/gpus.py")))
 
 
 def record_of(instance: Instance, node: str) -> Record:
@@ -122,35 +122,35 @@ def _is_complete(instance: Instance, node: str, present: dict[str, dict[str, str
 
 
 def boot(instance: Instance, prepared: Prepared, states: Mapping[str, str]) -> set[str]:
-    """Make missing nodes, start stopped ones, refresh changed files of cards; returns the nodes that (re)started.
+    """Make missing nodes, start stopped ones, refresh changed files of GPUs; returns the nodes that (re)started.
 
-    ``states`` has the text of the state file of each node that has cards.
+    ``states`` has the text of the state file of each node that has GPUs.
     """
     parts = instance.folder / "payload"
     parts.mkdir(exist_ok=True)
     present = podman.containers(instance.name)
     recipe = made_by()
-    cards = payload.cards(prepared.toolkit, prepared.libraries, prepared.nvidia_smi, prepared.nvidia_mps)
-    cards_digest = payload.digest(cards)
-    if any(node.has_cards and record_of(instance, node.name).cards_payload != cards_digest for node in instance.nodes):
-        write_layer(parts / "cards.tar", cards)
+    gpus = payload.gpus(prepared.toolkit, prepared.libraries, prepared.nvidia_smi, prepared.nvidia_mps)
+    gpus_digest = payload.digest(gpus)
+    if any(node.has_gpus and record_of(instance, node.name).gpus_payload != gpus_digest for node in instance.nodes):
+        write_layer(parts / "gpus.tar", gpus)
     started: set[str] = set()
 
     def bring_up(node: Node) -> None:
         entry = present.get(node.name)
         if entry is None:
-            _make(instance, node, prepared, states, parts, cards_digest, recipe)
+            _make(instance, node, prepared, states, parts, gpus_digest, recipe)
             started.add(node.name)
         elif entry["state"] != "running":
             say(f"{node.name}: starting it again")
             start(instance, node.name)
             started.add(node.name)
         wait_booted(instance, node)
-        if node.has_cards and record_of(instance, node.name).cards_payload != cards_digest:
+        if node.has_gpus and record_of(instance, node.name).gpus_payload != gpus_digest:
             say(f"{node.name}: new files of the simulated driver")
-            _unpack(instance, node.name, parts / "cards.tar")
+            _unpack(instance, node.name, parts / "gpus.tar")
             execute(instance, node.name, "/usr/local/sbin/gpushare-lab-gpu", "refresh")
-            note(instance, node.name, cards_payload=cards_digest)
+            note(instance, node.name, gpus_payload=gpus_digest)
         _write_routes(instance, node)
         _import_images(instance, node, prepared)
 
@@ -174,7 +174,7 @@ def replace_programs(instance: Instance, prepared: Prepared) -> None:
 
 
 def _make(
-    instance: Instance, node: Node, prepared: Prepared, states: Mapping[str, str], parts: Path, cards_digest: str, recipe: str
+    instance: Instance, node: Node, prepared: Prepared, states: Mapping[str, str], parts: Path, gpus_digest: str, recipe: str
 ) -> None:
     files = file_system(instance, node.name)
     files.describe(prepared.layers[node.runtime], recipe)
@@ -182,10 +182,10 @@ def _make(
     settings = parts / f"{node.name}.tar"
     write_layer(settings, payload.settings(instance, node, prepared.archives.pause, states.get(node.name)))
     podman.unpack_below(files.root, settings)
-    if node.has_cards:
-        podman.unpack_below(files.root, parts / "cards.tar")
+    if node.has_gpus:
+        podman.unpack_below(files.root, parts / "gpus.tar")
     identity = create(instance, node, prepared.pip_cache)
-    note(instance, node.name, container=identity, cards_payload=cards_digest if node.has_cards else "")
+    note(instance, node.name, container=identity, gpus_payload=gpus_digest if node.has_gpus else "")
     podman.start(identity)
     say(f"{node.name}: started, {node.address}")
 

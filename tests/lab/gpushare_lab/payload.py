@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The files that a node gets besides its Debian: Kubernetes' programs, its own settings, and what cards need."""
+"""The files that a node gets besides its Debian: Kubernetes' programs, its own settings, and what GPUs need."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def programs_layer(cache: Cache, version: str, kubernetes: Path) -> Path:
     return cache.entry("node-programs", version, recipe, build)
 
 
-def settings(instance: Instance, node: Node, pause: str, cards_state: str | None) -> dict[str, Member]:
+def settings(instance: Instance, node: Node, pause: str, gpus_state: str | None) -> dict[str, Member]:
     """A node's identity, who may log in, its services, and the configuration of containerd, CNI and pip."""
     identity = hashlib.md5(f"gpushare-lab/{instance.name}/{node.name}".encode(), usedforsecurity=False).hexdigest()
     key = host_key(instance, node.name)
-    nvidia = node.has_cards and instance.nvidia_runtime
+    nvidia = node.has_gpus and instance.nvidia_runtime
     wants = "etc/systemd/system/multi-user.target.wants"
     members: dict[str, Member] = {
         "etc/machine-id": Text(f"{identity}\n", 0o444),
@@ -70,8 +70,8 @@ def settings(instance: Instance, node: Node, pause: str, cards_state: str | None
     }
     if bundle := host_settings.ca_bundle(os.environ):
         members[host_settings.NODE_CA_BUNDLE.lstrip("/")] = File(bundle, 0o644)
-    if cards_state is not None:
-        members["var/lib/gpushare-lab/gpus.state"] = Text(cards_state)
+    if gpus_state is not None:
+        members["var/lib/gpushare-lab/gpus.state"] = Text(gpus_state)
     return members | _tree(_NODE_FILES / "base")
 
 
@@ -95,13 +95,13 @@ def _runtime_configuration(runtime: str, nvidia: bool, pause: str) -> dict[str, 
     return {"etc/containerd/config.toml": render(f"containerd{kind}.toml", sandbox_image=pause)}
 
 
-def cards(toolkit: Path, libraries: Path, nvidia_smi: Path, nvidia_mps: Path) -> dict[str, Member]:
+def gpus(toolkit: Path, libraries: Path, nvidia_smi: Path, nvidia_mps: Path) -> dict[str, Member]:
     """The simulated driver, nvidia-smi, nvidia-cuda-mps-control and NVIDIA's container toolkit."""
     members = _tree(_NODE_FILES / "gpu")
     members |= {f"usr/bin/{name}": File(toolkit / name) for name in NVIDIA_PROGRAMS}
     members["usr/bin/nvidia-smi"] = File(nvidia_smi)
     members["usr/bin/nvidia-cuda-mps-control"] = File(nvidia_mps)
-    members["usr/local/lib/gpushare-lab/cards.py"] = File(SOURCES / "nvml/cards.py", 0o755)
+    members["usr/local/lib/gpushare-lab/gpus.py"] = File(SOURCES / "nvml/gpus.py", 0o755)
     for name in ("libnvidia-ml.so", "libcuda.so"):
         members[f"{_LIBRARIES}/{name}.{NVIDIA_DRIVER}"] = File(libraries / f"{name}.{NVIDIA_DRIVER}", 0o644)
         members[f"{_LIBRARIES}/{name}.1"] = Link(f"{name}.{NVIDIA_DRIVER}")

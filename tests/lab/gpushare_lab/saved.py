@@ -248,8 +248,8 @@ def _wake(instance: Instance) -> None:
     """Start all containers and wait until the cluster knows about them what is so now."""
     since = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     # The others wait for the API server, and on a small machine it is up sooner without them beside it.
-    first = [member for member in _members(instance) if member not in instance.cards]
-    for group in (first, list(instance.cards)):
+    first = [member for member in _members(instance) if member not in instance.gpus]
+    for group in (first, list(instance.gpus)):
         in_parallel(lambda member: nodes.start(instance, member), group)
     endpoint.wait_listening(instance)
     cluster.wait_api(instance)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The simulated cards of a node: what a specification means, what is there, and changing it while all runs."""
+"""The simulated GPUs of a node: what a specification means, what is there, and changing it while all runs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _SCRIPT = "/usr/local/sbin/gpushare-lab-gpu"
 
 
 @cache
-def _cards() -> ModuleType:
-    """cards.py of the simulated NVML, which is also a program and so lies outside of this package."""
-    spec = util.spec_from_file_location("gpushare_lab_cards", SOURCES / "nvml/cards.py")
+def _gpus() -> ModuleType:
+    """gpus.py of the simulated NVML, which is also a program and so lies outside of this package."""
+    spec = util.spec_from_file_location("gpushare_lab_gpus", SOURCES / "nvml/gpus.py")
     assert spec
     assert spec.loader
     module = util.module_from_spec(spec)
@@ -29,22 +29,22 @@ def _cards() -> ModuleType:
     return module
 
 
-def state_text(cards: str, node: str, instance: str) -> str:
-    """The state file for these cards; UUIDs depend on instance, node and index only."""
-    module = _cards()
+def state_text(gpus: str, node: str, instance: str) -> str:
+    """The state file for these GPUs; UUIDs depend on instance, node and index only."""
+    module = _gpus()
     try:
-        return str(module.render(module.State(cards=tuple(module.cards_from_spec(cards, node, instance)))))
-    except module.CardsError as error:
+        return str(module.render(module.State(gpus=tuple(module.gpus_from_spec(gpus, node, instance)))))
+    except module.GpusError as error:
         raise LabError(f"{node}: {error}") from error
 
 
-def replace_cards(instance: Instance, node: str, cards: str) -> None:
-    """Replace a running node's cards: state file, device nodes, CDI spec; and remember them."""
-    state_text(cards, node, instance.name)
-    nodes.execute(instance, node, _SCRIPT, "set", "--cards", cards, "--node", node, "--seed", instance.name)
-    save(instance.with_cards(node, cards))
+def replace_gpus(instance: Instance, node: str, gpus: str) -> None:
+    """Replace a running node's GPUs: state file, device nodes, CDI spec; and remember them."""
+    state_text(gpus, node, instance.name)
+    nodes.execute(instance, node, _SCRIPT, "set", "--gpus", gpus, "--node", node, "--seed", instance.name)
+    save(instance.with_gpus(node, gpus))
 
 
-def show_cards(instance: Instance, node: str) -> str:
-    """A node's cards as JSON: index, uuid, minor, memory_mib, name, health."""
+def show_gpus(instance: Instance, node: str) -> str:
+    """A node's GPUs as JSON: index, uuid, minor, memory_mib, name, health."""
     return nodes.execute(instance, node, _SCRIPT, "show")

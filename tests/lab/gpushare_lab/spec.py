@@ -14,7 +14,7 @@ from .process import LabError
 CONTROL_PLANE = "cp1"
 #: Debian's; runtimes.py has the others.
 DEFAULT_RUNTIME = "containerd-1.6"
-DEFAULT_CARDS = {"gpu1": "2x16", "gpu2": "16+24"}
+DEFAULT_GPUS = {"gpu1": "2x16", "gpu2": "16+24"}
 MAX_GPU_NODES = 50
 #: How many control planes there can be: etcd wants an odd number, and a machine has room for so many.
 CONTROL_PLANES = (1, 3)
@@ -29,23 +29,23 @@ SUBNET_POOL = IPv4Network("10.231.0.0/16")
 
 @dataclass(frozen=True)
 class Node:
-    """One node: its name, its fixed address, its pods' range, its cards (None on a control plane) and its container runtime."""
+    """One node: its name, its fixed address, its pods' range, its GPUs (None on a control plane) and its container runtime."""
 
     name: str
     address: str
     pod_range: str
-    cards: str | None
+    gpus: str | None
     runtime: str = DEFAULT_RUNTIME
 
     @property
-    def has_cards(self) -> bool:
-        """Whether it is a GPU node, be it one without a card at the moment."""
-        return self.cards is not None
+    def has_gpus(self) -> bool:
+        """Whether it is a GPU node, be it one without a GPU at the moment."""
+        return self.gpus is not None
 
     @property
     def is_control_plane(self) -> bool:
         """Whether it has an API server, a scheduler and a member of etcd."""
-        return not self.has_cards
+        return not self.has_gpus
 
 
 def check_name(name: str) -> str:
@@ -62,28 +62,28 @@ def check_version(version: str) -> str:
     return version.removeprefix("v")
 
 
-def parse_cards(text: str) -> dict[str, str]:
-    """{"gpu1": "2x16", "gpu2": "16+24"} from "gpu1=2x16,gpu2=16+24"; what stands after = is for cards.py to judge."""
-    cards: dict[str, str] = {}
+def parse_gpus(text: str) -> dict[str, str]:
+    """{"gpu1": "2x16", "gpu2": "16+24"} from "gpu1=2x16,gpu2=16+24"; what stands after = is for gpus.py to judge."""
+    gpus: dict[str, str] = {}
     for part in text.split(","):
         found = re.fullmatch(r"\s*(gpu[1-9]\d*)=(\S.*?)\s*", part)
         if not found:
-            raise LabError(f'cards "{text}": found "{part}", expected NODE=CARDS such as gpu1=2x16 or gpu2=16+24')
-        if found[1] in cards:
-            raise LabError(f'cards "{text}": {found[1]} stands there twice; name each node once')
-        cards[found[1]] = found[2]
-    return cards
+            raise LabError(f'GPUs "{text}": found "{part}", expected NODE=GPUS such as gpu1=2x16 or gpu2=16+24')
+        if found[1] in gpus:
+            raise LabError(f'GPUs "{text}": {found[1]} stands there twice; name each node once')
+        gpus[found[1]] = found[2]
+    return gpus
 
 
-def cards_of_nodes(count: int, asked: Mapping[str, str], present: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The cards of gpu1 … gpuN: what is asked for, else what is there, else the default (gpu1's further on)."""
+def gpus_of_nodes(count: int, asked: Mapping[str, str], present: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The GPUs of gpu1 … gpuN: what is asked for, else what is there, else the default (gpu1's further on)."""
     if not 1 <= count <= MAX_GPU_NODES:
         raise LabError(f"{count} GPU nodes: expected 1 to {MAX_GPU_NODES}")
     names = [f"gpu{number}" for number in range(1, count + 1)]
     if strangers := sorted(set(asked) - set(names)):
-        raise LabError(f"cards for {', '.join(strangers)}, but the GPU nodes are {', '.join(names)}: raise --gpu-nodes or drop them")
-    known = {**DEFAULT_CARDS, **(present or {}), **asked}
-    return {name: known.get(name, DEFAULT_CARDS["gpu1"]) for name in names}
+        raise LabError(f"GPUs for {', '.join(strangers)}, but the GPU nodes are {', '.join(names)}: raise --gpu-nodes or drop them")
+    known = {**DEFAULT_GPUS, **(present or {}), **asked}
+    return {name: known.get(name, DEFAULT_GPUS["gpu1"]) for name in names}
 
 
 def check_control_planes(count: int) -> int:
@@ -94,12 +94,12 @@ def check_control_planes(count: int) -> int:
 
 
 def plan_nodes(
-    cards: Mapping[str, str], subnet: IPv4Network, control_planes: int = 1, runtimes: Mapping[str, str] | None = None
+    gpus: Mapping[str, str], subnet: IPv4Network, control_planes: int = 1, runtimes: Mapping[str, str] | None = None
 ) -> list[Node]:
     """The control planes and the GPU nodes; a node's address and pod range depend on its number only."""
     nodes = [Node(CONTROL_PLANE, str(subnet[10]), _pod_range(0), None)]
     nodes += [Node(f"cp{n}", str(subnet[100 + n]), _pod_range(100 + n), None) for n in range(2, control_planes + 1)]
-    for name, spec in cards.items():
+    for name, spec in gpus.items():
         number = int(name.removeprefix("gpu"))
         runtime = (runtimes or {}).get(name, DEFAULT_RUNTIME)
         nodes.append(Node(name, str(subnet[10 + number]), _pod_range(number), spec, runtime))

@@ -24,7 +24,7 @@ _RUNTIMES = "runtimes.json"
 
 @dataclass(frozen=True)
 class Instance:
-    """An instance as it is meant to be. ``cards`` maps each GPU node to its cards' specification.
+    """An instance as it is meant to be. ``gpus`` maps each GPU node to its GPUs' specification.
 
     ``runtimes`` maps the GPU nodes that have not the usual container runtime to theirs.
     """
@@ -33,7 +33,7 @@ class Instance:
     subnet: str
     kubernetes: str
     nvidia_runtime: bool
-    cards: Mapping[str, str]
+    gpus: Mapping[str, str]
     control_planes: int = 1
     runtimes: Mapping[str, str] = field(default_factory=dict)
 
@@ -45,7 +45,7 @@ class Instance:
     @property
     def nodes(self) -> list[Node]:
         """The control planes first, then the GPU nodes."""
-        return plan_nodes(self.cards, IPv4Network(self.subnet), self.control_planes, self.runtimes)
+        return plan_nodes(self.gpus, IPv4Network(self.subnet), self.control_planes, self.runtimes)
 
     @property
     def endpoint(self) -> str:
@@ -60,9 +60,9 @@ class Instance:
         names = ", ".join(node.name for node in self.nodes)
         raise LabError(f'lab {self.name} has no node "{name}"; it has {names}')
 
-    def with_cards(self, node: str, cards: str) -> Instance:
-        """The instance with other cards on a node."""
-        return replace(self, cards={**self.cards, node: cards})
+    def with_gpus(self, node: str, gpus: str) -> Instance:
+        """The instance with other GPUs on a node."""
+        return replace(self, gpus={**self.gpus, node: gpus})
 
 
 def folder_of(name: str) -> Path:

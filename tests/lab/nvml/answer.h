@@ -12,12 +12,12 @@
 
 #define MIB (1024ULL * 1024ULL)
 
-/* Declares `card`, the device's present state, or answers the call with what hinders it. */
-#define CARD_OR_RETURN(device)                              \
-    struct card card;                                       \
-    nvmlReturn_t card_answer = state_card((device), &card); \
-    if (card_answer != NVML_SUCCESS)                        \
-        return card_answer
+/* Declares `gpu`, the device's present state, or answers the call with what hinders it. */
+#define GPU_OR_RETURN(device)                              \
+    struct gpu gpu;                                       \
+    nvmlReturn_t gpu_answer = state_gpu((device), &gpu); \
+    if (gpu_answer != NVML_SUCCESS)                        \
+        return gpu_answer
 
 #define CHECK_ARGUMENT(condition)                 \
     do {                                          \
@@ -35,10 +35,10 @@ static inline nvmlReturn_t answer_text(const char *text, char *out, unsigned siz
     return NVML_SUCCESS;
 }
 
-/* A number that does not depend on the card's state, only on the card being there. */
+/* A number that does not depend on the GPU's state, only on the GPU being there. */
 static inline nvmlReturn_t answer_number(nvmlDevice_t device, unsigned *out, unsigned value)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(out != NULL);
     *out = value;
     return NVML_SUCCESS;

@@ -1,4 +1,4 @@
-/* libcuda.so.1 as far as the lab needs one: a file to mount. No card computes here, and it says so.
+/* libcuda.so.1 as far as the lab needs one: a file to mount. No GPU computes here, and it says so.
  * SPDX-License-Identifier: Apache-2.0
  * Copyright: gpushare.kubernetes contributors
  */

@@ -17,7 +17,7 @@ struct nvmlEventSet_st {
     struct nvmlEventSet_st *next;
     unsigned long long seen; /* sequence of the last event delivered */
     unsigned count;
-    nvmlDevice_t devices[MAX_CARDS];
+    nvmlDevice_t devices[MAX_GPUS];
 };
 
 /* Sets that are not freed, so that a wrong handle is an error and not a crash. */
@@ -68,7 +68,7 @@ API nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
 
 API nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsigned long long *types)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(types != NULL);
     *types = SUPPORTED_EVENTS;
     return NVML_SUCCESS;
@@ -76,7 +76,7 @@ API nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsigned 
 
 API nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types, nvmlEventSet_t set)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     if ((types & ~SUPPORTED_EVENTS) != 0)
         return NVML_ERROR_NOT_SUPPORTED;
     nvmlReturn_t answer = NVML_ERROR_INVALID_ARGUMENT;
@@ -86,7 +86,7 @@ API nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long lon
         bool present = (types & NVML_EVENT_XID_CRITICAL_ERROR) == 0; /* nothing else ever comes */
         for (unsigned i = 0; i < set->count; i++)
             present = present || set->devices[i] == device;
-        if (!present && set->count == MAX_CARDS)
+        if (!present && set->count == MAX_GPUS)
             answer = NVML_ERROR_INSUFFICIENT_RESOURCES;
         else if (!present)
             set->devices[set->count++] = device;

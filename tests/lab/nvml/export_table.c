@@ -32,17 +32,17 @@ static nvmlReturn_t handle_by_index(unsigned index, nvmlDevice_t *device, unsign
 
 static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, struct table_process *list)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(count != NULL);
     unsigned capacity = *count;
-    *count = card.process_count;
-    if (card.process_count > capacity)
+    *count = gpu.process_count;
+    if (gpu.process_count > capacity)
         return NVML_ERROR_INSUFFICIENT_SIZE;
-    CHECK_ARGUMENT(list != NULL || card.process_count == 0);
-    for (unsigned i = 0; i < card.process_count; i++) {
-        list[i] = (struct table_process){.pid = card.processes[i].pid, .memory_bytes = card.processes[i].memory_mib * MIB,
+    CHECK_ARGUMENT(list != NULL || gpu.process_count == 0);
+    for (unsigned i = 0; i < gpu.process_count; i++) {
+        list[i] = (struct table_process){.pid = gpu.processes[i].pid, .memory_bytes = gpu.processes[i].memory_mib * MIB,
                                          .gpu_instance = NO_INSTANCE, .compute_instance = NO_INSTANCE};
-        strcpy(list[i].name, card.processes[i].name);
+        strcpy(list[i].name, gpu.processes[i].name);
     }
     return NVML_SUCCESS;
 }
@@ -58,7 +58,7 @@ static nvmlReturn_t host_pcie_generation(nvmlDevice_t device, unsigned *generati
     return answer_number(device, generation, 3);
 }
 
-/* Any other entry: called with a card and then a place for its result, it writes 0 there. What is no card's handle and
+/* Any other entry: called with a GPU and then a place for its result, it writes 0 there. What is no GPU's handle and
  * lies above 4 GiB is such a place (they are on the stack); less is a number. */
 static nvmlReturn_t other(const void *first, unsigned *second)
 {

@@ -1,4 +1,4 @@
-/* Calls about a card's memory errors: none has happened, none is pending. Broken cards are shown by XID or as lost.
+/* Calls about a GPU's memory errors: none has happened, none is pending. Broken GPUs are shown by XID or as lost.
  * SPDX-License-Identifier: Apache-2.0
  * Copyright: gpushare.kubernetes contributors
  */
@@ -6,7 +6,7 @@
 
 API nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(current != NULL && pending != NULL);
     *current = *pending = 1;
     return NVML_SUCCESS;
@@ -17,7 +17,7 @@ API nvmlReturn_t nvmlDeviceGetDefaultEccMode(nvmlDevice_t device, unsigned *mode
 API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned error, unsigned counter, unsigned long long *count)
 {
     (void)error, (void)counter;
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(count != NULL);
     *count = 0;
     return NVML_SUCCESS;
@@ -34,7 +34,7 @@ API nvmlReturn_t nvmlDeviceGetDetailedEccErrors(nvmlDevice_t device, unsigned er
                                                 nvmlEccErrorCounts_t *counts)
 {
     (void)error, (void)counter;
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(counts != NULL);
     *counts = (nvmlEccErrorCounts_t){0};
     return NVML_SUCCESS;
@@ -44,9 +44,9 @@ API nvmlReturn_t nvmlDeviceGetDetailedEccErrors(nvmlDevice_t device, unsigned er
 API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *correctable, unsigned *uncorrectable,
                                            unsigned *pending, unsigned *failed)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(correctable != NULL && uncorrectable != NULL && pending != NULL && failed != NULL);
-    if (card.cc_major < 8)
+    if (gpu.cc_major < 8)
         return NVML_ERROR_NOT_SUPPORTED;
     *correctable = *uncorrectable = *pending = *failed = 0;
     return NVML_SUCCESS;
@@ -54,9 +54,9 @@ API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *correc
 
 API nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device, nvmlRowRemapperHistogramValues_t *values)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(values != NULL);
-    if (card.cc_major < 8)
+    if (gpu.cc_major < 8)
         return NVML_ERROR_NOT_SUPPORTED;
     *values = (nvmlRowRemapperHistogramValues_t){.max = 512};
     return NVML_SUCCESS;
@@ -65,9 +65,9 @@ API nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device, nvmlRowR
 API nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t device, unsigned cause, unsigned *count, unsigned long long *pages)
 {
     (void)cause, (void)pages;
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(count != NULL);
-    if (card.cc_major >= 8)
+    if (gpu.cc_major >= 8)
         return NVML_ERROR_NOT_SUPPORTED;
     *count = 0;
     return NVML_SUCCESS;
@@ -82,9 +82,9 @@ API nvmlReturn_t nvmlDeviceGetRetiredPages_v2(nvmlDevice_t device, unsigned caus
 
 API nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, unsigned *pending)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(pending != NULL);
-    if (card.cc_major >= 8)
+    if (gpu.cc_major >= 8)
         return NVML_ERROR_NOT_SUPPORTED;
     *pending = 0;
     return NVML_SUCCESS;

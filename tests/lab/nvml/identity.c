@@ -1,4 +1,4 @@
-/* Calls about what a card is: names, numbers, PCI address, modes.
+/* Calls about what a GPU is: names, numbers, PCI address, modes.
  * SPDX-License-Identifier: Apache-2.0
  * Copyright: gpushare.kubernetes contributors
  */
@@ -16,51 +16,51 @@ API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index) { retu
 
 API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned length)
 {
-    CARD_OR_RETURN(device);
-    return answer_text(card.name, name, length);
+    GPU_OR_RETURN(device);
+    return answer_text(gpu.name, name, length);
 }
 
 API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned length)
 {
-    CARD_OR_RETURN(device);
-    return answer_text(card.uuid, uuid, length);
+    GPU_OR_RETURN(device);
+    return answer_text(gpu.uuid, uuid, length);
 }
 
 API nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned length)
 {
-    CARD_OR_RETURN(device);
-    return card.serial[0] == '\0' ? NVML_ERROR_NOT_SUPPORTED : answer_text(card.serial, serial, length);
+    GPU_OR_RETURN(device);
+    return gpu.serial[0] == '\0' ? NVML_ERROR_NOT_SUPPORTED : answer_text(gpu.serial, serial, length);
 }
 
 API nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned *minor)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(minor != NULL);
-    *minor = card.minor;
+    *minor = gpu.minor;
     return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version, unsigned length)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     return answer_text("90.04.38.00.03", version, length);
 }
 
 API nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t device, unsigned *brand)
 {
     enum { TESLA = 2, NVIDIA = 14 };
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(brand != NULL);
-    *brand = strncmp(card.name, "Tesla", 5) == 0 ? TESLA : NVIDIA;
+    *brand = strncmp(gpu.name, "Tesla", 5) == 0 ? TESLA : NVIDIA;
     return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t device, unsigned *architecture)
 {
     enum { KEPLER = 2, MAXWELL, PASCAL, VOLTA, TURING, AMPERE, ADA, HOPPER, BLACKWELL };
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(architecture != NULL);
-    unsigned cc = card.cc_major * 10 + card.cc_minor;
+    unsigned cc = gpu.cc_major * 10 + gpu.cc_minor;
     *architecture = cc >= 100 ? BLACKWELL : cc >= 90 ? HOPPER : cc >= 89 ? ADA : cc >= 80 ? AMPERE : cc >= 75 ? TURING
                   : cc >= 70 ? VOLTA : cc >= 60 ? PASCAL : cc >= 50 ? MAXWELL : KEPLER;
     return NVML_SUCCESS;
@@ -68,22 +68,22 @@ API nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t device, unsigned *archit
 
 API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(major != NULL && minor != NULL);
-    *major = (int)card.cc_major;
-    *minor = (int)card.cc_minor;
+    *major = (int)gpu.cc_major;
+    *minor = (int)gpu.cc_minor;
     return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, unsigned *mode)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(mode != NULL);
-    *mode = card.persistence_mode;
+    *mode = gpu.persistence_mode;
     return NVML_SUCCESS;
 }
 
-/* Modes that somebody has set: the state file is the lab's, and read-only here. A line for each card; the last one counts. */
+/* Modes that somebody has set: the state file is the lab's, and read-only here. A line for each GPU; the last one counts. */
 static const char *modes_file(void)
 {
     const char *path = getenv("GPUSHARE_LAB_NVML_MODES");
@@ -92,16 +92,16 @@ static const char *modes_file(void)
 
 API nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, unsigned *mode)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(mode != NULL);
-    *mode = card.compute_mode;
+    *mode = gpu.compute_mode;
     FILE *file = fopen(modes_file(), "re");
     if (file == NULL)
         return NVML_SUCCESS;
     char uuid[96];
     unsigned found;
     while (fscanf(file, "%95s %u", uuid, &found) == 2)
-        if (strcmp(uuid, card.uuid) == 0)
+        if (strcmp(uuid, gpu.uuid) == 0)
             *mode = found;
     fclose(file);
     return NVML_SUCCESS;
@@ -109,7 +109,7 @@ API nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, unsigned *mode)
 
 API nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, unsigned mode)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     if (geteuid() != 0)
         return NVML_ERROR_NO_PERMISSION;
     if (mode > 3 || mode == 1)
@@ -117,18 +117,18 @@ API nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, unsigned mode)
     FILE *file = fopen(modes_file(), "ae");
     if (file == NULL)
         return NVML_ERROR_UNKNOWN;
-    int written = fprintf(file, "%s %u\n", card.uuid, mode);
+    int written = fprintf(file, "%s %u\n", gpu.uuid, mode);
     return fclose(file) == 0 && written > 0 ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
 }
 
-/* Cards before Ampere know no MIG at all. */
+/* GPUs before Ampere know no MIG at all. */
 API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(current != NULL && pending != NULL);
-    if (card.cc_major < 8)
+    if (gpu.cc_major < 8)
         return NVML_ERROR_NOT_SUPPORTED;
-    *current = *pending = card.mig_mode;
+    *current = *pending = gpu.mig_mode;
     return NVML_SUCCESS;
 }
 
@@ -149,9 +149,9 @@ API nvmlReturn_t nvmlDeviceGetMultiGpuBoard(nvmlDevice_t device, unsigned *multi
 
 API nvmlReturn_t nvmlDeviceGetBoardId(nvmlDevice_t device, unsigned *id)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(id != NULL);
-    *id = card.pci_bus << 8;
+    *id = gpu.pci_bus << 8;
     return NVML_SUCCESS;
 }
 
@@ -159,9 +159,9 @@ API nvmlReturn_t nvmlDeviceGetDisplayMode(nvmlDevice_t device, unsigned *mode) {
 API nvmlReturn_t nvmlDeviceGetDisplayActive(nvmlDevice_t device, unsigned *on) { return answer_number(device, on, 0); }
 API nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, unsigned *mode) { return answer_number(device, mode, 0); }
 
-static void pci_bus_id(const struct card *card, const char *format, char *out, size_t size)
+static void pci_bus_id(const struct gpu *gpu, const char *format, char *out, size_t size)
 {
-    snprintf(out, size, format, card->pci_domain, card->pci_bus, card->pci_device);
+    snprintf(out, size, format, gpu->pci_domain, gpu->pci_bus, gpu->pci_device);
 }
 
 #define SHORT_BUS_ID "%04X:%02X:%02X.0"
@@ -169,44 +169,44 @@ static void pci_bus_id(const struct card *card, const char *format, char *out, s
 
 API nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_v1_t *pci)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(pci != NULL);
-    *pci = (nvmlPciInfo_v1_t){.domain = card.pci_domain, .bus = card.pci_bus, .device = card.pci_device,
-                              .pciDeviceId = card.pci_device_id};
-    pci_bus_id(&card, SHORT_BUS_ID, pci->busId, sizeof pci->busId);
+    *pci = (nvmlPciInfo_v1_t){.domain = gpu.pci_domain, .bus = gpu.pci_bus, .device = gpu.pci_device,
+                              .pciDeviceId = gpu.pci_device_id};
+    pci_bus_id(&gpu, SHORT_BUS_ID, pci->busId, sizeof pci->busId);
     return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v2_t *pci)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(pci != NULL);
-    *pci = (nvmlPciInfo_v2_t){.domain = card.pci_domain, .bus = card.pci_bus, .device = card.pci_device,
-                              .pciDeviceId = card.pci_device_id, .pciSubSystemId = card.pci_subsystem_id};
-    pci_bus_id(&card, SHORT_BUS_ID, pci->busId, sizeof pci->busId);
+    *pci = (nvmlPciInfo_v2_t){.domain = gpu.pci_domain, .bus = gpu.pci_bus, .device = gpu.pci_device,
+                              .pciDeviceId = gpu.pci_device_id, .pciSubSystemId = gpu.pci_subsystem_id};
+    pci_bus_id(&gpu, SHORT_BUS_ID, pci->busId, sizeof pci->busId);
     return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(pci != NULL);
-    *pci = (nvmlPciInfo_t){.domain = card.pci_domain, .bus = card.pci_bus, .device = card.pci_device,
-                           .pciDeviceId = card.pci_device_id, .pciSubSystemId = card.pci_subsystem_id};
-    pci_bus_id(&card, SHORT_BUS_ID, pci->busIdLegacy, sizeof pci->busIdLegacy);
-    pci_bus_id(&card, LONG_BUS_ID, pci->busId, sizeof pci->busId);
+    *pci = (nvmlPciInfo_t){.domain = gpu.pci_domain, .bus = gpu.pci_bus, .device = gpu.pci_device,
+                           .pciDeviceId = gpu.pci_device_id, .pciSubSystemId = gpu.pci_subsystem_id};
+    pci_bus_id(&gpu, SHORT_BUS_ID, pci->busIdLegacy, sizeof pci->busIdLegacy);
+    pci_bus_id(&gpu, LONG_BUS_ID, pci->busId, sizeof pci->busId);
     return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_v1_t *pci)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(pci != NULL);
     if (pci->version != STRUCT_VERSION(nvmlPciInfoExt_v1_t, 1))
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    *pci = (nvmlPciInfoExt_v1_t){.version = pci->version, .domain = card.pci_domain, .bus = card.pci_bus,
-                                 .device = card.pci_device, .pciDeviceId = card.pci_device_id,
-                                 .pciSubSystemId = card.pci_subsystem_id, .baseClass = 3, .subClass = 2};
-    pci_bus_id(&card, LONG_BUS_ID, pci->busId, sizeof pci->busId);
+    *pci = (nvmlPciInfoExt_v1_t){.version = pci->version, .domain = gpu.pci_domain, .bus = gpu.pci_bus,
+                                 .device = gpu.pci_device, .pciDeviceId = gpu.pci_device_id,
+                                 .pciSubSystemId = gpu.pci_subsystem_id, .baseClass = 3, .subClass = 2};
+    pci_bus_id(&gpu, LONG_BUS_ID, pci->busId, sizeof pci->busId);
     return NVML_SUCCESS;
 }

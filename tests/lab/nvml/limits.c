@@ -1,4 +1,4 @@
-/* Limits of a card's memory for a control group, as drivers from 615 on have them. They are kept in a file that all processes of a
+/* Limits of a GPU's memory for a control group, as drivers from 615 on have them. They are kept in a file that all processes of a
  * machine share, and which a reboot empties, like the driver's own memory.
  * SPDX-License-Identifier: Apache-2.0
  * Copyright: gpushare.kubernetes contributors
@@ -65,17 +65,17 @@ static nvmlReturn_t group_of(const struct driver *driver, const char *path, char
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t admitted(nvmlDevice_t device, const char *path, struct driver *driver, struct card *card,
+static nvmlReturn_t admitted(nvmlDevice_t device, const char *path, struct driver *driver, struct gpu *gpu,
                              char *group, unsigned long long *inode)
 {
-    nvmlReturn_t answer = state_card(device, card);
+    nvmlReturn_t answer = state_gpu(device, gpu);
     if (answer == NVML_SUCCESS)
         answer = state_driver(driver);
     if (answer != NVML_SUCCESS)
         return answer;
     if (driver->limits == LIMITS_OFF)
         return NVML_ERROR_FUNCTION_NOT_FOUND;
-    if (card->mig_mode != 0)
+    if (gpu->mig_mode != 0)
         return NVML_ERROR_NOT_SUPPORTED;
     CHECK_ARGUMENT(path != NULL);
     return group_of(driver, path, group, inode);
@@ -118,9 +118,9 @@ API nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemory
 {
     CHECK_ARGUMENT(limits != NULL);
     struct driver driver;
-    struct card card;
+    struct gpu gpu;
     struct limit wanted = {.soft = limits->softLimit, .hard = limits->hardLimit};
-    nvmlReturn_t answer = admitted(device, limits->nameSpace, &driver, &card, wanted.group, &wanted.inode);
+    nvmlReturn_t answer = admitted(device, limits->nameSpace, &driver, &gpu, wanted.group, &wanted.inode);
     if (answer != NVML_SUCCESS)
         return answer;
     if (geteuid() != 0)
@@ -128,7 +128,7 @@ API nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemory
     if (driver.limits == LIMITS_DMEM && !has(wanted.group, "dmem.max"))
         return NVML_ERROR_NOT_FOUND;
     CHECK_ARGUMENT(wanted.soft <= wanted.hard && strchr(wanted.group, '\n') == NULL);
-    strcpy(wanted.uuid, card.uuid);
+    strcpy(wanted.uuid, gpu.uuid);
     FILE *file = limits_file(true);
     if (file == NULL)
         return NVML_ERROR_UNKNOWN;
@@ -153,8 +153,8 @@ API nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemory
     return answer;
 }
 
-/* What the card's processes of this group, and of those below it, use together. */
-static unsigned long long used_in(const char *group, const struct card *card)
+/* What the GPU's processes of this group, and of those below it, use together. */
+static unsigned long long used_in(const char *group, const struct gpu *gpu)
 {
     char name[PATH_MAX];
     unsigned long long used = 0;
@@ -163,9 +163,9 @@ static unsigned long long used_in(const char *group, const struct card *card)
         return 0;
     FILE *file = fopen(name, "re");
     while (file != NULL && fscanf(file, "%u", &pid) == 1)
-        for (unsigned i = 0; i < card->process_count; i++)
-            if (card->processes[i].pid == pid)
-                used += card->processes[i].memory_mib * MIB;
+        for (unsigned i = 0; i < gpu->process_count; i++)
+            if (gpu->processes[i].pid == pid)
+                used += gpu->processes[i].memory_mib * MIB;
     if (file != NULL)
         fclose(file);
     DIR *entries = opendir(group);
@@ -173,7 +173,7 @@ static unsigned long long used_in(const char *group, const struct card *card)
     while (entries != NULL && (entry = readdir(entries)) != NULL)
         if (entry->d_type == DT_DIR && entry->d_name[0] != '.'
             && snprintf(name, sizeof name, "%s/%s", group, entry->d_name) < (int)sizeof name)
-            used += used_in(name, card);
+            used += used_in(name, gpu);
     if (entries != NULL)
         closedir(entries);
     return used;
@@ -183,22 +183,22 @@ API nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetMemory
 {
     CHECK_ARGUMENT(limits != NULL);
     struct driver driver;
-    struct card card;
+    struct gpu gpu;
     char group[GROUP];
     unsigned long long inode;
-    nvmlReturn_t answer = admitted(device, limits->nameSpace, &driver, &card, group, &inode);
+    nvmlReturn_t answer = admitted(device, limits->nameSpace, &driver, &gpu, group, &inode);
     if (answer != NVML_SUCCESS)
         return answer;
     limits->softLimit = 0;
     limits->hardLimit = NVML_DEVICE_MEMORY_LIMIT_MAX;
-    limits->currentUsed = used_in(group, &card);
+    limits->currentUsed = used_in(group, &gpu);
     FILE *file = limits_file(false);
     struct limit *all = file == NULL ? NULL : calloc(MAX_LIMITS, sizeof *all);
     unsigned count = all == NULL ? 0 : read_limits(file, all);
     /* A group without a limit of its own has that of the nearest one above. */
     for (char *end = group + strlen(group); end != NULL && end != group; end = strrchr(group, '/')) {
         *end = '\0';
-        const struct limit *known = find(all, count, card.uuid, group);
+        const struct limit *known = find(all, count, gpu.uuid, group);
         if (known != NULL) {
             limits->softLimit = known->soft;
             limits->hardLimit = known->hard;

@@ -1,44 +1,44 @@
-/* Calls about a card's memory and the processes that hold it.
+/* Calls about a GPU's memory and the processes that hold it.
  * SPDX-License-Identifier: Apache-2.0
  * Copyright: gpushare.kubernetes contributors
  */
 #include "answer.h"
 
-static unsigned long long used_mib(const struct card *card)
+static unsigned long long used_mib(const struct gpu *gpu)
 {
-    unsigned long long used = card->used_mib;
-    for (unsigned i = 0; i < card->process_count; i++)
-        used += card->processes[i].memory_mib;
+    unsigned long long used = gpu->used_mib;
+    for (unsigned i = 0; i < gpu->process_count; i++)
+        used += gpu->processes[i].memory_mib;
     return used;
 }
 
 /* The first form counts what the driver reserves as used. */
 API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(memory != NULL);
-    memory->total = card.memory_mib * MIB;
-    memory->used = (used_mib(&card) + card.reserved_mib) * MIB;
+    memory->total = gpu.memory_mib * MIB;
+    memory->used = (used_mib(&gpu) + gpu.reserved_mib) * MIB;
     memory->free = memory->total - memory->used;
     return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(memory != NULL);
     if (memory->version != STRUCT_VERSION(nvmlMemory_v2_t, 2))
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    memory->total = card.memory_mib * MIB;
-    memory->reserved = card.reserved_mib * MIB;
-    memory->used = used_mib(&card) * MIB;
+    memory->total = gpu.memory_mib * MIB;
+    memory->reserved = gpu.reserved_mib * MIB;
+    memory->used = used_mib(&gpu) * MIB;
     memory->free = memory->total - memory->reserved - memory->used;
     return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memory)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(memory != NULL);
     memory->bar1Total = 256 * MIB;
     memory->bar1Used = 2 * MIB;
@@ -59,19 +59,19 @@ static nvmlReturn_t room_for(unsigned number, unsigned *count, const void *list)
 
 API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *list)
 {
-    CARD_OR_RETURN(device);
-    nvmlReturn_t answer = room_for(card.process_count, count, list);
-    for (unsigned i = 0; answer == NVML_SUCCESS && i < card.process_count; i++)
-        list[i] = (nvmlProcessInfo_v1_t){card.processes[i].pid, card.processes[i].memory_mib * MIB};
+    GPU_OR_RETURN(device);
+    nvmlReturn_t answer = room_for(gpu.process_count, count, list);
+    for (unsigned i = 0; answer == NVML_SUCCESS && i < gpu.process_count; i++)
+        list[i] = (nvmlProcessInfo_v1_t){gpu.processes[i].pid, gpu.processes[i].memory_mib * MIB};
     return answer;
 }
 
 API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *list)
 {
-    CARD_OR_RETURN(device);
-    nvmlReturn_t answer = room_for(card.process_count, count, list);
-    for (unsigned i = 0; answer == NVML_SUCCESS && i < card.process_count; i++)
-        list[i] = (nvmlProcessInfo_v2_t){card.processes[i].pid, card.processes[i].memory_mib * MIB,
+    GPU_OR_RETURN(device);
+    nvmlReturn_t answer = room_for(gpu.process_count, count, list);
+    for (unsigned i = 0; answer == NVML_SUCCESS && i < gpu.process_count; i++)
+        list[i] = (nvmlProcessInfo_v2_t){gpu.processes[i].pid, gpu.processes[i].memory_mib * MIB,
                                          NO_INSTANCE, NO_INSTANCE};
     return answer;
 }
@@ -84,14 +84,14 @@ API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, un
 API nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_v1_t *list)
 {
     enum { COMPUTE = 0 };
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(list != NULL);
     if (list->version != STRUCT_VERSION(nvmlProcessDetailList_v1_t, 1))
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    unsigned number = list->mode == COMPUTE ? card.process_count : 0;
+    unsigned number = list->mode == COMPUTE ? gpu.process_count : 0;
     nvmlReturn_t answer = room_for(number, &list->numProcArrayEntries, list->procArray);
     for (unsigned i = 0; answer == NVML_SUCCESS && i < number; i++)
-        list->procArray[i] = (nvmlProcessDetail_v1_t){card.processes[i].pid, card.processes[i].memory_mib * MIB,
+        list->procArray[i] = (nvmlProcessDetail_v1_t){gpu.processes[i].pid, gpu.processes[i].memory_mib * MIB,
                                                       NO_INSTANCE, NO_INSTANCE, NOT_AVAILABLE_64};
     return answer;
 }

@@ -43,31 +43,31 @@ static bool hexadecimal(const char *text, unsigned *out)
     return sscanf(text, "%x%n", out, &used) == 1 && text[used] == '\0';
 }
 
-static bool pci_address(const char *text, struct card *card)
+static bool pci_address(const char *text, struct gpu *gpu)
 {
     int used = 0;
-    return sscanf(text, "%x:%x:%x.0%n", &card->pci_domain, &card->pci_bus, &card->pci_device, &used) == 3
+    return sscanf(text, "%x:%x:%x.0%n", &gpu->pci_domain, &gpu->pci_bus, &gpu->pci_device, &used) == 3
         && used > 0 && text[used] == '\0';
 }
 
-static bool compute_capability(const char *text, struct card *card)
+static bool compute_capability(const char *text, struct gpu *gpu)
 {
     int used = 0;
-    return sscanf(text, "%u.%u%n", &card->cc_major, &card->cc_minor, &used) == 2 && text[used] == '\0';
+    return sscanf(text, "%u.%u%n", &gpu->cc_major, &gpu->cc_minor, &used) == 2 && text[used] == '\0';
 }
 
 /* `PID MIB NAME`, where the name is the rest of the line. */
-static bool add_process(const char *text, struct card *card)
+static bool add_process(const char *text, struct gpu *gpu)
 {
     int used = 0;
-    if (card->process_count == MAX_PROCESSES)
+    if (gpu->process_count == MAX_PROCESSES)
         return false;
-    struct process *process = &card->processes[card->process_count];
+    struct process *process = &gpu->processes[gpu->process_count];
     if (sscanf(text, "%u %llu %n", &process->pid, &process->memory_mib, &used) != 2 || used == 0)
         return false;
     if (!copy_text(text + used, process->name))
         return false;
-    card->process_count++;
+    gpu->process_count++;
     return true;
 }
 
@@ -84,39 +84,39 @@ static bool add_xid(const char *text, struct state *state)
     return true;
 }
 
-static bool set_health(const char *value, struct card *card)
+static bool set_health(const char *value, struct gpu *gpu)
 {
-    card->lost = strcmp(value, "lost") == 0;
-    return card->lost || strcmp(value, "ok") == 0;
+    gpu->lost = strcmp(value, "lost") == 0;
+    return gpu->lost || strcmp(value, "ok") == 0;
 }
 
-static bool set_numa_node(const char *value, struct card *card)
+static bool set_numa_node(const char *value, struct gpu *gpu)
 {
     unsigned node;
-    card->numa_node = -1;
+    gpu->numa_node = -1;
     if (strcmp(value, "-1") == 0)
         return true;
     if (!small_number(value, &node) || node > 1023)
         return false;
-    card->numa_node = (int)node;
+    gpu->numa_node = (int)node;
     return true;
 }
 
-static bool set_card(const char *key, const char *value, struct card *card)
+static bool set_gpu(const char *key, const char *value, struct gpu *gpu)
 {
     const struct { const char *key; unsigned *out; } numbers[] = {
-        {"minor", &card->minor},
-        {"persistence_mode", &card->persistence_mode},
-        {"compute_mode", &card->compute_mode},
-        {"mig_mode", &card->mig_mode},
+        {"minor", &gpu->minor},
+        {"persistence_mode", &gpu->persistence_mode},
+        {"compute_mode", &gpu->compute_mode},
+        {"mig_mode", &gpu->mig_mode},
     };
     const struct { const char *key; unsigned long long *out; } sizes[] = {
-        {"memory_mib", &card->memory_mib},
-        {"reserved_mib", &card->reserved_mib},
-        {"used_mib", &card->used_mib},
+        {"memory_mib", &gpu->memory_mib},
+        {"reserved_mib", &gpu->reserved_mib},
+        {"used_mib", &gpu->used_mib},
     };
     const struct { const char *key; char *out; } texts[] = {
-        {"uuid", card->uuid}, {"name", card->name}, {"serial", card->serial},
+        {"uuid", gpu->uuid}, {"name", gpu->name}, {"serial", gpu->serial},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (strcmp(key, numbers[i].key) == 0)
@@ -128,19 +128,19 @@ static bool set_card(const char *key, const char *value, struct card *card)
         if (strcmp(key, texts[i].key) == 0)
             return copy_text(value, texts[i].out);
     if (strcmp(key, "pci") == 0)
-        return pci_address(value, card);
+        return pci_address(value, gpu);
     if (strcmp(key, "pci_device_id") == 0)
-        return hexadecimal(value, &card->pci_device_id);
+        return hexadecimal(value, &gpu->pci_device_id);
     if (strcmp(key, "pci_subsystem_id") == 0)
-        return hexadecimal(value, &card->pci_subsystem_id);
+        return hexadecimal(value, &gpu->pci_subsystem_id);
     if (strcmp(key, "compute_capability") == 0)
-        return compute_capability(value, card);
+        return compute_capability(value, gpu);
     if (strcmp(key, "numa_node") == 0)
-        return set_numa_node(value, card);
+        return set_numa_node(value, gpu);
     if (strcmp(key, "health") == 0)
-        return set_health(value, card);
+        return set_health(value, gpu);
     if (strcmp(key, "process") == 0)
-        return add_process(value, card);
+        return add_process(value, gpu);
     return false;
 }
 
@@ -184,12 +184,12 @@ static bool set(const char *key, const char *value, struct state *state)
         return copy_text(value, state->driver.version);
     if (strcmp(key, "cuda_version") == 0)
         return small_number(value, &state->driver.cuda_version);
-    if (strcmp(key, "cards") == 0)
-        return small_number(value, &state->card_count) && state->card_count <= MAX_CARDS;
+    if (strcmp(key, "gpus") == 0)
+        return small_number(value, &state->gpu_count) && state->gpu_count <= MAX_GPUS;
     if (strcmp(key, "xid") == 0)
         return add_xid(value, state);
-    if (sscanf(key, "card.%u.%n", &index, &used) == 1 && used > 0 && index < state->card_count)
-        return set_card(key + used, value, &state->cards[index]);
+    if (sscanf(key, "gpu.%u.%n", &index, &used) == 1 && used > 0 && index < state->gpu_count)
+        return set_gpu(key + used, value, &state->gpus[index]);
     return false;
 }
 
@@ -199,17 +199,17 @@ static bool complete(const struct state *state, char *error, size_t error_size)
         snprintf(error, error_size, "found no driver_version");
         return false;
     }
-    for (unsigned i = 0; i < state->card_count; i++) {
-        const struct card *card = &state->cards[i];
-        unsigned long long used = card->reserved_mib + card->used_mib;
-        for (unsigned p = 0; p < card->process_count; p++)
-            used += card->processes[p].memory_mib;
-        if (card->uuid[0] == '\0' || card->name[0] == '\0' || card->memory_mib == 0) {
-            snprintf(error, error_size, "card %u has no uuid, name or memory_mib", i);
+    for (unsigned i = 0; i < state->gpu_count; i++) {
+        const struct gpu *gpu = &state->gpus[i];
+        unsigned long long used = gpu->reserved_mib + gpu->used_mib;
+        for (unsigned p = 0; p < gpu->process_count; p++)
+            used += gpu->processes[p].memory_mib;
+        if (gpu->uuid[0] == '\0' || gpu->name[0] == '\0' || gpu->memory_mib == 0) {
+            snprintf(error, error_size, "GPU %u has no uuid, name or memory_mib", i);
             return false;
         }
-        if (used > card->memory_mib) {
-            snprintf(error, error_size, "card %u has %llu MiB but %llu MiB in use", i, card->memory_mib, used);
+        if (used > gpu->memory_mib) {
+            snprintf(error, error_size, "GPU %u has %llu MiB but %llu MiB in use", i, gpu->memory_mib, used);
             return false;
         }
     }

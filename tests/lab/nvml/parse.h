@@ -11,8 +11,8 @@
 
 struct state {
     struct driver driver;
-    unsigned card_count;
-    struct card cards[MAX_CARDS];
+    unsigned gpu_count;
+    struct gpu gpus[MAX_GPUS];
     unsigned xid_count;
     struct xid xids[MAX_XIDS];
 };

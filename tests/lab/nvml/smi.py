@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Checks that NVIDIA's own nvidia-smi shows a set of simulated cards: on this machine, in a node or in a container."""
+"""Checks that NVIDIA's own nvidia-smi shows a set of simulated GPUs: on this machine, in a node or in a container."""
 
 from __future__ import annotations
 
@@ -8,62 +8,62 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Sequence
 
-from lab.nvml.cards import DRIVER_VERSION, Card
+from lab.nvml.gpus import DRIVER_VERSION, Gpu
 
 FIELDS = "index,uuid,name,memory.total,memory.used,memory.free,pci.bus_id,driver_version,compute_mode,mig.mode.current"
 
 
-def used_mib(card: Card) -> int:
+def used_mib(gpu: Gpu) -> int:
     """What nvidia-smi calls used: without what the driver reserves."""
-    return card.used_mib + sum(process.memory_mib for process in card.processes)
+    return gpu.used_mib + sum(process.memory_mib for process in gpu.processes)
 
 
-def check(run: Callable[..., str], cards: Sequence[Card]) -> None:
-    """Raises AssertionError unless nvidia-smi shows exactly `cards`, in their order.
+def check(run: Callable[..., str], gpus: Sequence[Gpu]) -> None:
+    """Raises AssertionError unless nvidia-smi shows exactly `gpus`, in their order.
 
     `run(*arguments)` runs nvidia-smi with these arguments and returns what it prints.
     """
-    if not cards:
+    if not gpus:
         assert run("-L").strip() == "No devices found."
         return
-    expected = [f"GPU {index}: {card.name} (UUID: {card.uuid})" for index, card in enumerate(cards)]
+    expected = [f"GPU {index}: {gpu.name} (UUID: {gpu.uuid})" for index, gpu in enumerate(gpus)]
     assert run("-L").splitlines() == expected
-    assert run(f"--query-gpu={FIELDS}", "--format=csv,noheader").splitlines() == [_row(index, card) for index, card in enumerate(cards)]
-    _check_xml(ElementTree.fromstring(run("-q", "-x")), cards)
-    _check_table(run(), cards)
+    assert run(f"--query-gpu={FIELDS}", "--format=csv,noheader").splitlines() == [_row(index, gpu) for index, gpu in enumerate(gpus)]
+    _check_xml(ElementTree.fromstring(run("-q", "-x")), gpus)
+    _check_table(run(), gpus)
 
 
-def _row(index: int, card: Card) -> str:
-    used = used_mib(card)
-    mode = {0: "Default", 2: "Prohibited", 3: "Exclusive_Process"}[card.compute_mode]
-    mig = "Disabled" if float(card.compute_capability) >= 8 else "[N/A]"
+def _row(index: int, gpu: Gpu) -> str:
+    used = used_mib(gpu)
+    mode = {0: "Default", 2: "Prohibited", 3: "Exclusive_Process"}[gpu.compute_mode]
+    mig = "Disabled" if float(gpu.compute_capability) >= 8 else "[N/A]"
     return (
-        f"{index}, {card.uuid}, {card.name}, {card.memory_mib} MiB, {used} MiB, "
-        f"{card.memory_mib - card.reserved_mib - used} MiB, {card.pci}, {DRIVER_VERSION}, {mode}, {mig}"
+        f"{index}, {gpu.uuid}, {gpu.name}, {gpu.memory_mib} MiB, {used} MiB, "
+        f"{gpu.memory_mib - gpu.reserved_mib - used} MiB, {gpu.pci}, {DRIVER_VERSION}, {mode}, {mig}"
     )
 
 
-def _check_xml(log: ElementTree.Element, cards: Sequence[Card]) -> None:
-    assert log.findtext("attached_gpus") == str(len(cards))
+def _check_xml(log: ElementTree.Element, gpus: Sequence[Gpu]) -> None:
+    assert log.findtext("attached_gpus") == str(len(gpus))
     found = log.findall("gpu")
-    assert [one.get("id") for one in found] == [card.pci for card in cards]
-    for one, card in zip(found, cards, strict=True):
-        assert one.findtext("uuid") == card.uuid
-        assert one.findtext("minor_number") == str(card.minor)
-        assert one.findtext("serial") == card.serial
-        assert one.findtext("fb_memory_usage/total") == f"{card.memory_mib} MiB"
-        assert one.findtext("fb_memory_usage/reserved") == f"{card.reserved_mib} MiB"
-        assert one.findtext("fb_memory_usage/used") == f"{used_mib(card)} MiB"
+    assert [one.get("id") for one in found] == [gpu.pci for gpu in gpus]
+    for one, gpu in zip(found, gpus, strict=True):
+        assert one.findtext("uuid") == gpu.uuid
+        assert one.findtext("minor_number") == str(gpu.minor)
+        assert one.findtext("serial") == gpu.serial
+        assert one.findtext("fb_memory_usage/total") == f"{gpu.memory_mib} MiB"
+        assert one.findtext("fb_memory_usage/reserved") == f"{gpu.reserved_mib} MiB"
+        assert one.findtext("fb_memory_usage/used") == f"{used_mib(gpu)} MiB"
         processes = [
             (info.findtext("pid"), info.findtext("used_memory"), info.findtext("process_name"))
             for info in one.iterfind("processes/process_info")
         ]
-        assert processes == [(str(p.pid), f"{p.memory_mib} MiB", p.name) for p in card.processes]
+        assert processes == [(str(p.pid), f"{p.memory_mib} MiB", p.name) for p in gpu.processes]
 
 
-def _check_table(table: str, cards: Sequence[Card]) -> None:
+def _check_table(table: str, gpus: Sequence[Gpu]) -> None:
     assert f"NVIDIA-SMI {DRIVER_VERSION}" in table
-    for card in cards:
-        assert card.pci in table
+    for gpu in gpus:
+        assert gpu.pci in table
         # Of a size with six digits the table shows five and an ellipsis.
-        assert re.search(rf"\b{used_mib(card)}MiB / +{str(card.memory_mib)[:5]}", table), table
+        assert re.search(rf"\b{used_mib(gpu)}MiB / +{str(gpu.memory_mib)[:5]}", table), table

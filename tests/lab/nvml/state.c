@@ -19,7 +19,7 @@
 #define DEFAULT_STATE_FILE "/var/lib/gpushare-lab/gpus.state"
 #define DEFAULT_DEVICE_DIRECTORY "/dev"
 
-/* A handle stays the same card for the life of the process, whatever happens to the list of cards. */
+/* A handle stays the same GPU for the life of the process, whatever happens to the list of GPUs. */
 struct nvmlDevice_st {
     char uuid[TEXT];
 };
@@ -51,7 +51,7 @@ static void complain(const char *path, const char *reason)
 {
     static char last[512];
     char message[512];
-    snprintf(message, sizeof message, "simulated NVML: %s: %s; write it with cards.py\n", path, reason);
+    snprintf(message, sizeof message, "simulated NVML: %s: %s; write it with gpus.py\n", path, reason);
     if (strcmp(message, last) != 0) {
         fputs(message, stderr);
         strcpy(last, message);
@@ -83,10 +83,10 @@ static bool refresh(void)
     return loaded;
 }
 
-static bool visible(const struct card *card)
+static bool visible(const struct gpu *gpu)
 {
     char node[512];
-    snprintf(node, sizeof node, "%s/nvidia%u", setting("GPUSHARE_LAB_NVML_DEV", DEFAULT_DEVICE_DIRECTORY), card->minor);
+    snprintf(node, sizeof node, "%s/nvidia%u", setting("GPUSHARE_LAB_NVML_DEV", DEFAULT_DEVICE_DIRECTORY), gpu->minor);
     return access(node, F_OK) == 0;
 }
 
@@ -100,16 +100,16 @@ static nvmlReturn_t ready(void)
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t handle_of(const struct card *card, nvmlDevice_t *out)
+static nvmlReturn_t handle_of(const struct gpu *gpu, nvmlDevice_t *out)
 {
     for (unsigned i = 0; i < handle_count; i++)
-        if (strcmp(handles[i].uuid, card->uuid) == 0) {
+        if (strcmp(handles[i].uuid, gpu->uuid) == 0) {
             *out = &handles[i];
             return NVML_SUCCESS;
         }
     if (handle_count == MAX_HANDLES)
         return NVML_ERROR_INSUFFICIENT_RESOURCES;
-    strcpy(handles[handle_count].uuid, card->uuid);
+    strcpy(handles[handle_count].uuid, gpu->uuid);
     *out = &handles[handle_count++];
     return NVML_SUCCESS;
 }
@@ -164,20 +164,20 @@ nvmlReturn_t state_count(unsigned *out)
     pthread_mutex_lock(&lock);
     nvmlReturn_t answer = ready();
     *out = 0;
-    for (unsigned i = 0; answer == NVML_SUCCESS && i < state.card_count; i++)
-        *out += visible(&state.cards[i]);
+    for (unsigned i = 0; answer == NVML_SUCCESS && i < state.gpu_count; i++)
+        *out += visible(&state.gpus[i]);
     pthread_mutex_unlock(&lock);
     return answer;
 }
 
-static bool same_pci(const struct card *card, const char *text)
+static bool same_pci(const struct gpu *gpu, const char *text)
 {
     unsigned domain, bus, device;
     int used = 0;
     if (sscanf(text, "%x:%x:%x%n", &domain, &bus, &device, &used) != 3
         || (text[used] != '\0' && strcmp(text + used, ".0") != 0))
         return false;
-    return domain == card->pci_domain && bus == card->pci_bus && device == card->pci_device;
+    return domain == gpu->pci_domain && bus == gpu->pci_bus && device == gpu->pci_device;
 }
 
 nvmlReturn_t state_find(enum find_by key, unsigned index, const char *text, nvmlDevice_t *out)
@@ -188,17 +188,17 @@ nvmlReturn_t state_find(enum find_by key, unsigned index, const char *text, nvml
     nvmlReturn_t answer = ready();
     if (answer == NVML_SUCCESS) {
         answer = key == BY_INDEX ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_FOUND;
-        for (unsigned i = 0, position = 0; i < state.card_count; i++) {
-            const struct card *card = &state.cards[i];
-            if (!visible(card))
+        for (unsigned i = 0, position = 0; i < state.gpu_count; i++) {
+            const struct gpu *gpu = &state.gpus[i];
+            if (!visible(gpu))
                 continue;
             bool found = key == BY_INDEX  ? position == index
-                       : key == BY_UUID   ? strcasecmp(card->uuid, text) == 0
-                       : key == BY_SERIAL ? strcmp(card->serial, text) == 0
-                                          : same_pci(card, text);
+                       : key == BY_UUID   ? strcasecmp(gpu->uuid, text) == 0
+                       : key == BY_SERIAL ? strcmp(gpu->serial, text) == 0
+                                          : same_pci(gpu, text);
             position++;
             if (found) {
-                answer = card->lost ? NVML_ERROR_GPU_IS_LOST : handle_of(card, out);
+                answer = gpu->lost ? NVML_ERROR_GPU_IS_LOST : handle_of(gpu, out);
                 break;
             }
         }
@@ -207,8 +207,8 @@ nvmlReturn_t state_find(enum find_by key, unsigned index, const char *text, nvml
     return answer;
 }
 
-/* Under the lock: the card of a handle and its place among those visible. */
-static nvmlReturn_t lookup(nvmlDevice_t device, const struct card **card, unsigned *index)
+/* Under the lock: the GPU of a handle and its place among those visible. */
+static nvmlReturn_t lookup(nvmlDevice_t device, const struct gpu **gpu, unsigned *index)
 {
     nvmlReturn_t answer = ready();
     if (answer != NVML_SUCCESS)
@@ -216,36 +216,36 @@ static nvmlReturn_t lookup(nvmlDevice_t device, const struct card **card, unsign
     if (device < handles || device >= handles + handle_count)
         return NVML_ERROR_INVALID_ARGUMENT;
     *index = 0;
-    for (unsigned i = 0; i < state.card_count; i++) {
-        *card = &state.cards[i];
-        if (!visible(*card))
+    for (unsigned i = 0; i < state.gpu_count; i++) {
+        *gpu = &state.gpus[i];
+        if (!visible(*gpu))
             continue;
-        if (strcmp((*card)->uuid, device->uuid) == 0)
-            return (*card)->lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+        if (strcmp((*gpu)->uuid, device->uuid) == 0)
+            return (*gpu)->lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
         ++*index;
     }
     return NVML_ERROR_GPU_IS_LOST;
 }
 
-nvmlReturn_t state_card(nvmlDevice_t device, struct card *out)
+nvmlReturn_t state_gpu(nvmlDevice_t device, struct gpu *out)
 {
-    const struct card *card;
+    const struct gpu *gpu;
     unsigned index;
     pthread_mutex_lock(&lock);
-    nvmlReturn_t answer = lookup(device, &card, &index);
+    nvmlReturn_t answer = lookup(device, &gpu, &index);
     if (answer == NVML_SUCCESS)
-        *out = *card;
+        *out = *gpu;
     pthread_mutex_unlock(&lock);
     return answer;
 }
 
 nvmlReturn_t state_index(nvmlDevice_t device, unsigned *out)
 {
-    const struct card *card;
+    const struct gpu *gpu;
     if (out == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
     pthread_mutex_lock(&lock);
-    nvmlReturn_t answer = lookup(device, &card, out);
+    nvmlReturn_t answer = lookup(device, &gpu, out);
     pthread_mutex_unlock(&lock);
     return answer;
 }
@@ -280,10 +280,10 @@ nvmlReturn_t state_next_xid(unsigned long long sequence, const nvmlDevice_t *dev
                     *device = devices[d];
                 }
         }
-        const struct card *card;
+        const struct gpu *gpu;
         unsigned index;
         for (unsigned d = 0; next == NULL && d < count; d++)
-            if (lookup(devices[d], &card, &index) == NVML_ERROR_GPU_IS_LOST)
+            if (lookup(devices[d], &gpu, &index) == NVML_ERROR_GPU_IS_LOST)
                 answer = NVML_ERROR_GPU_IS_LOST;
         if (next != NULL) {
             *out = *next;

@@ -1,4 +1,4 @@
-/* The state of the simulated cards, as the state file says it now.
+/* The state of the simulated GPUs, as the state file says it now.
  * SPDX-License-Identifier: Apache-2.0
  * Copyright: gpushare.kubernetes contributors
  *
@@ -12,7 +12,7 @@
 
 #include "nvml_api.h"
 
-enum { MAX_CARDS = 32, MAX_PROCESSES = 64, MAX_XIDS = 64, TEXT = 96 };
+enum { MAX_GPUS = 32, MAX_PROCESSES = 64, MAX_XIDS = 64, TEXT = 96 };
 
 struct process {
     unsigned pid;
@@ -20,7 +20,7 @@ struct process {
     char name[TEXT];
 };
 
-struct card {
+struct gpu {
     char uuid[TEXT], name[TEXT], serial[TEXT];
     unsigned minor;
     unsigned pci_domain, pci_bus, pci_device, pci_device_id, pci_subsystem_id;
@@ -56,7 +56,7 @@ nvmlReturn_t state_shutdown(void);
 nvmlReturn_t state_driver(struct driver *out);
 nvmlReturn_t state_count(unsigned *out);
 nvmlReturn_t state_find(enum find_by key, unsigned index, const char *text, nvmlDevice_t *out);
-nvmlReturn_t state_card(nvmlDevice_t device, struct card *out);   /* GPU_IS_LOST for a lost or removed card */
+nvmlReturn_t state_gpu(nvmlDevice_t device, struct gpu *out);   /* GPU_IS_LOST for a lost or removed GPU */
 nvmlReturn_t state_index(nvmlDevice_t device, unsigned *out);
 bool state_is_device(const void *pointer);
 

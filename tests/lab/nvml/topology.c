@@ -1,4 +1,4 @@
-/* Calls about where a card sits: NUMA node, processors near it, the way to other cards (PCIe only, no NVLink).
+/* Calls about where a GPU sits: NUMA node, processors near it, the way to other GPUs (PCIe only, no NVLink).
  * SPDX-License-Identifier: Apache-2.0
  * Copyright: gpushare.kubernetes contributors
  */
@@ -19,19 +19,19 @@ static void set_bit(unsigned bit, unsigned size, unsigned long *set)
 API nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned size, unsigned long *nodes, unsigned scope)
 {
     (void)scope;
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(size > 0 && nodes != NULL);
-    if (card.numa_node < 0)
+    if (gpu.numa_node < 0)
         return NVML_ERROR_NOT_SUPPORTED;
     memset(nodes, 0, size * sizeof *nodes);
-    set_bit((unsigned)card.numa_node, size, nodes);
+    set_bit((unsigned)gpu.numa_node, size, nodes);
     return NVML_SUCCESS;
 }
 
 /* All processors: the lab's machines have one socket. */
 API nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned size, unsigned long *processors)
 {
-    CARD_OR_RETURN(device);
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(size > 0 && processors != NULL);
     memset(processors, 0, size * sizeof *processors);
     long online = sysconf(_SC_NPROCESSORS_ONLN);
@@ -49,25 +49,25 @@ API nvmlReturn_t nvmlDeviceGetCpuAffinityWithinScope(nvmlDevice_t device, unsign
 
 API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t first, nvmlDevice_t second, unsigned *level)
 {
-    struct card other;
-    CARD_OR_RETURN(first);
+    struct gpu other;
+    GPU_OR_RETURN(first);
     CHECK_ARGUMENT(level != NULL);
-    nvmlReturn_t answer = state_card(second, &other);
+    nvmlReturn_t answer = state_gpu(second, &other);
     if (answer == NVML_SUCCESS)
-        *level = strcmp(card.uuid, other.uuid) == 0 ? NVML_TOPOLOGY_INTERNAL
-               : card.numa_node == other.numa_node  ? NVML_TOPOLOGY_NODE
+        *level = strcmp(gpu.uuid, other.uuid) == 0 ? NVML_TOPOLOGY_INTERNAL
+               : gpu.numa_node == other.numa_node  ? NVML_TOPOLOGY_NODE
                                                     : NVML_TOPOLOGY_SYSTEM;
     return answer;
 }
 
-/* Cards at exactly this level from the device; the count comes in as capacity. */
+/* GPUs at exactly this level from the device; the count comes in as capacity. */
 API nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, unsigned level, unsigned *count, nvmlDevice_t *list)
 {
-    unsigned cards, found = 0;
-    CARD_OR_RETURN(device);
+    unsigned gpus, found = 0;
+    GPU_OR_RETURN(device);
     CHECK_ARGUMENT(count != NULL && (list != NULL || *count == 0));
-    nvmlReturn_t answer = state_count(&cards);
-    for (unsigned i = 0; answer == NVML_SUCCESS && i < cards; i++) {
+    nvmlReturn_t answer = state_count(&gpus);
+    for (unsigned i = 0; answer == NVML_SUCCESS && i < gpus; i++) {
         nvmlDevice_t other;
         unsigned other_level;
         if (state_find(BY_INDEX, i, NULL, &other) != NVML_SUCCESS || other == device

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The benchmark of isolation, without a card: its judgements, and its course with stand-ins for CUDA, NVML and the MPS control daemon."""
+"""The benchmark of isolation, without a GPU: its judgements, and its course with stand-ins for CUDA, NVML and the MPS control daemon."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from bench import isolation
-from bench.isolation import BROKEN, NOT_STOPPED, STOPPED, Card, Clients, Report, judged, rates, without_driver_limits
-from gpushare_runtime.mps.card import CardForMps
+from bench.isolation import BROKEN, NOT_STOPPED, STOPPED, Clients, Gpu, Report, judged, rates, without_driver_limits
 from gpushare_runtime.mps.control import ControlError
+from gpushare_runtime.mps.gpu import GpuForMps
 
-CARD = Card("GPU-8f6f2c31-0000-0000-0000-000000000000", "Tesla T4", "535.261.03", 16384)
+GPU = Gpu("GPU-8f6f2c31-0000-0000-0000-000000000000", "Tesla T4", "535.261.03", 16384)
 STAND_IN = Path(__file__).parents[1] / "runtime/mps/mps_control.py"
 OOM = isolation.OUT_OF_MEMORY
 # It has the memory that its environment and its group leave, and computes as fast as it is alone.
@@ -108,14 +108,14 @@ def test_where_the_driver_cannot_limit(tmp_path: Path, driver: str, groups: bool
     assert bool(found) == bool(said)
 
 
-class Cards:
+class Gpus:
     exclusive = 3
 
     def __init__(self) -> None:
         self.mode = 0
 
-    def read(self, uuid: str) -> CardForMps:
-        return CardForMps((7, 0), False, (), self.mode, CARD.mib)
+    def read(self, uuid: str) -> GpuForMps:
+        return GpuForMps((7, 0), False, (), self.mode, GPU.mib)
 
     def set_mode(self, uuid: str, mode: int) -> None:
         self.mode = mode
@@ -123,30 +123,30 @@ class Cards:
 
 def test_without_isolation_nothing_stops_a_process(clients: Clients) -> None:
     report = Report()
-    isolation.without_isolation(report, CARD, clients, 4096)
+    isolation.without_isolation(report, GPU, clients, 4096)
     assert [(one.allocated_mib, one.outcome) for one in report.attempts] == [(5120, NOT_STOPPED)]
     assert [(one.clients, one.of_one) for one in report.throughput] == [(1, 1.0), (2, 2.0), (4, 4.0)]
     assert report.status == 0
 
 
-def test_with_mps_the_limits_stop_it_and_the_card_is_left_as_it_was(clients: Clients, folder: Path) -> None:
-    report, cards = Report(), Cards()
-    asyncio.run(isolation.with_mps(report, CARD, clients, 4096, folder, str(STAND_IN), cards))
+def test_with_mps_the_limits_stop_it_and_the_gpu_is_left_as_it_was(clients: Clients, folder: Path) -> None:
+    report, gpus = Report(), Gpus()
+    asyncio.run(isolation.with_mps(report, GPU, clients, 4096, folder, str(STAND_IN), gpus))
     assert [(one.how.split()[0], one.allocated_mib, one.outcome) for one in report.attempts] == [
         ("allocates", 4096, STOPPED),
         ("unsets", 4096, STOPPED),
         ("leaves", 0, STOPPED),
     ]
     assert [one.clients for one in report.throughput] == [1, 2, 4]
-    assert cards.mode == 0
+    assert gpus.mode == 0
 
 
-def test_a_daemon_that_forgets_its_limit_is_an_error_and_the_card_is_left_as_it_was(clients: Clients, folder: Path) -> None:
+def test_a_daemon_that_forgets_its_limit_is_an_error_and_the_gpu_is_left_as_it_was(clients: Clients, folder: Path) -> None:
     (folder / "fault").write_text("forgets")
-    report, cards = Report(), Cards()
+    report, gpus = Report(), Gpus()
     with pytest.raises(ControlError, match="memory limit is '0G'"):
-        asyncio.run(isolation.with_mps(report, CARD, clients, 4096, folder, str(STAND_IN), cards))
-    assert (report.attempts, cards.mode) == ([], 0)
+        asyncio.run(isolation.with_mps(report, GPU, clients, 4096, folder, str(STAND_IN), gpus))
+    assert (report.attempts, gpus.mode) == ([], 0)
 
 
 def test_the_driver_limits_a_group_and_the_limit_goes(clients: Clients, tmp_path: Path) -> None:
@@ -156,10 +156,10 @@ def test_the_driver_limits_a_group_and_the_limit_goes(clients: Clients, tmp_path
     groups.mkdir()
 
     def limit(uuid: str, group: str, most: int | None) -> None:
-        assert (uuid, Path(group).parent) == (CARD.uuid, groups)
+        assert (uuid, Path(group).parent) == (GPU.uuid, groups)
         calls.append((Path(group).name, most))
 
-    isolation.with_driver(report, CARD, clients, 4096, limit, groups)
+    isolation.with_driver(report, GPU, clients, 4096, limit, groups)
     name = "gpushare-bench-isolation"
     assert calls == [(name, 4096 * 1024 * 1024), (name, None)]
     assert "gpushare-bench-isolation" in str(next(groups.iterdir()))
@@ -175,11 +175,11 @@ def test_a_client_that_dies_is_broken(tmp_path: Path) -> None:
         rates("none", {2: dying.work(2, {})})
 
 
-def test_a_machine_without_a_card_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(_nvml: object) -> Card:
+def test_a_machine_without_a_gpu_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(_nvml: object) -> Gpu:
         raise isolation.NvmlError("libnvidia-ml.so.1 was not found")
 
-    monkeypatch.setattr(isolation, "first_card", none)
+    monkeypatch.setattr(isolation, "first_gpu", none)
     (tmp_path / "out.json").write_text("of another machine")
     assert isolation.main(["--json", str(tmp_path / "out.json")]) == 2
     assert capsys.readouterr().out == "all: not run: libnvidia-ml.so.1 was not found\n"

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from e2e.churn_judge import counts, in_pairs, never_seen, not_reached, over_booked, peaks, rejection_runs, survivors, wrong_cards
+from e2e.churn_judge import counts, in_pairs, never_seen, not_reached, over_booked, peaks, rejection_runs, survivors, wrong_gpus
 from e2e.churn_log import ALLOCATION, REJECTED, Log, Plan, Pod
 from unit.churn.logs import Story
 
 
 def all_problems(story: Story) -> list[str]:
-    return wrong_cards(story.log) + over_booked(story.log) + never_seen(story.log)
+    return wrong_gpus(story.log) + over_booked(story.log) + never_seen(story.log)
 
 
 def test_a_right_log() -> None:
@@ -31,11 +31,11 @@ def test_another_device_than_annotated() -> None:
     story.pod(Plan("one", (8,)), {0: 8})
     container = story.log.containers["uid-0-0"]
     container.devices = ("nvidia5",)
-    devices, ids = wrong_cards(story.log)
-    assert "has ['nvidia5'] in /dev, its annotated cards [0] are ['nvidia0']" in devices
+    devices, ids = wrong_gpus(story.log)
+    assert "has ['nvidia5'] in /dev, its annotated GPUs [0] are ['nvidia0']" in devices
     assert "kubelet's record gives it {'GPU-a': 8}, it has the devices of ['GPU-b']" in ids
     container.devices = ("nvidia0", "nvidia5")
-    assert len(wrong_cards(story.log)) == 2
+    assert len(wrong_gpus(story.log)) == 2
 
 
 @pytest.mark.parametrize("name", ["IDX", "DEV", "POD", "CONTAINER"])
@@ -44,7 +44,7 @@ def test_another_variable_than_annotated(name: str) -> None:
     story.pod(Plan("one", (8,)), {0: 8})
     environment = dict(story.log.containers["uid-0-0"].environment)
     story.log.containers["uid-0-0"].environment = {**environment, f"ALIYUN_COM_GPU_MEM_{name}": "7"}
-    (problem,) = wrong_cards(story.log)
+    (problem,) = wrong_gpus(story.log)
     assert f"PID 1 has ALIYUN_COM_GPU_MEM_{name}=7, expected" in problem
 
 
@@ -52,9 +52,9 @@ def test_another_variable_than_annotated(name: str) -> None:
     ("change", "words"),
     [
         ({ALLOCATION: '{"0":{"0":7}}'}, "container 0 asks for 8 and is annotated with {0: 7}"),
-        ({ALLOCATION: '{"0":{"0":4,"1":4}}'}, "it asks for (8,) on 1 card(s)"),
-        ({ALLOCATION: '{"0":{"0":8},"1":{"0":8}}'}, "it asks for (8,) on 1 card(s)"),
-        ({ALLOCATION: "{}"}, "it asks for (8,) on 1 card(s)"),
+        ({ALLOCATION: '{"0":{"0":4,"1":4}}'}, "it asks for (8,) on 1 gpu(s)"),
+        ({ALLOCATION: '{"0":{"0":8},"1":{"0":8}}'}, "it asks for (8,) on 1 gpu(s)"),
+        ({ALLOCATION: "{}"}, "it asks for (8,) on 1 gpu(s)"),
         ({"ALIYUN_COM_GPU_MEM_IDX": "1"}, "annotation ALIYUN_COM_GPU_MEM_IDX is '1', by the allocation it is 0"),
         ({"ALIYUN_COM_GPU_MEM_DEV": "24"}, "annotation ALIYUN_COM_GPU_MEM_DEV is '24', by the allocation it is 16"),
         ({"ALIYUN_COM_GPU_MEM_POD": "9"}, "annotation ALIYUN_COM_GPU_MEM_POD is '9', by the allocation it is 8"),
@@ -66,16 +66,16 @@ def test_annotations_that_are_wrong(change: dict[str, str], words: str) -> None:
     story = Story()
     pod = story.pod(Plan("one", (8,)), {0: 8})
     pod.annotations = {**pod.annotations, **change}
-    assert any(words in problem for problem in wrong_cards(story.log))
+    assert any(words in problem for problem in wrong_gpus(story.log))
 
 
 def test_a_container_without_ids_or_without_a_pod() -> None:
     story = Story()
     story.pod(Plan("one", (8,)), {0: 8})
     story.log.given.clear()
-    assert "kubelet's record never had ids for it" in wrong_cards(story.log)[0]
+    assert "kubelet's record never had ids for it" in wrong_gpus(story.log)[0]
     story.log.pods.clear()
-    assert wrong_cards(story.log) == ["container c0 on gpu2 has a card and is of no pod of the churn"]
+    assert wrong_gpus(story.log) == ["container c0 on gpu2 has a GPU and is of no pod of the churn"]
 
 
 def test_a_start_that_the_node_did_not_log() -> None:
@@ -100,7 +100,7 @@ def test_a_container_that_may_have_ended_between_two_looks_is_not_missed() -> No
     assert len(container({"terminated": {"startedAt": started, "finishedAt": third}})) == 1
 
 
-def test_more_units_than_the_card_for_a_moment() -> None:
+def test_more_units_than_the_gpu_for_a_moment() -> None:
     story = Story()
     story.pod(Plan("one", (10,)), {0: 10}, at=0, end=5.0)
     story.pod(Plan("two", (10,)), {0: 10}, at=4.9, end=9.0)
@@ -135,13 +135,13 @@ def test_rejections_in_a_row_of_one_name() -> None:
     assert (counts(story.log).rejected, counts(story.log).rejected_in_a_row) == (4, 2)
 
 
-def test_pairs_are_of_one_group_one_size_and_different_cards() -> None:
+def test_pairs_are_of_one_group_one_size_and_different_gpus() -> None:
     story = Story()
     story.pod(Plan("a", (4,), group=1), {0: 4})
     story.pod(Plan("b", (4,), group=1), {1: 4})
     story.pod(Plan("c", (4,), group=1), {1: 4})
-    story.pod(Plan("same-card", (4,), group=2), {1: 4})
-    story.pod(Plan("same-card-too", (4,), group=2), {1: 4})
+    story.pod(Plan("same-gpu", (4,), group=2), {1: 4})
+    story.pod(Plan("same-gpu-too", (4,), group=2), {1: 4})
     story.pod(Plan("other-size", (3,), group=1), {0: 3})
     assert [pod.plan.name for pod in in_pairs(story.log)] == ["a", "b", "c"]
 

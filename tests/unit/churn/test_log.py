@@ -8,7 +8,7 @@ from typing import Any
 
 from e2e.churn_log import REJECTED, Given, Log, Plan
 from e2e.churn_original import original_errors
-from unit.churn.logs import CARDS, Story, annotations
+from unit.churn.logs import GPUS, Story, annotations
 
 
 def seen(phase: str, *, node: str = "", started: str = "", **status: Any) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def seen(phase: str, *, node: str = "", started: str = "", **status: Any) -> dic
 
 
 def test_a_pods_life() -> None:
-    log = Log(CARDS)
+    log = Log(GPUS)
     # The watch may be faster than the answer to the request.
     log.api_says("ADDED", seen("Pending"), 1.2)
     pod = log.made(Plan("n", (4,)), {"metadata": {"uid": "u"}}, 1.0)
@@ -36,7 +36,7 @@ def test_a_pods_life() -> None:
 
 
 def test_a_pod_that_a_list_lacked_is_there_when_the_watch_shows_it() -> None:
-    log = Log(CARDS)
+    log = Log(GPUS)
     pod = log.made(Plan("n", (4,)), {"metadata": {"uid": "u"}}, 1.0)
     pod.gone = 2.0
     log.api_says("MODIFIED", seen("Pending", node="gpu2"), 3.0)
@@ -44,14 +44,14 @@ def test_a_pod_that_a_list_lacked_is_there_when_the_watch_shows_it() -> None:
 
 
 def test_a_rejected_pod() -> None:
-    log = Log(CARDS)
+    log = Log(GPUS)
     log.made(Plan("n", (4,)), {"metadata": {"uid": "u"}}, 1.0)
     pod = log.api_says("MODIFIED", seen("Failed", node="gpu2", reason=REJECTED, message="why"), 3.0)
     assert (pod.rejected, pod.reached, pod.failed, pod.message) == (True, False, 3.0, "why")
 
 
 def test_what_a_node_says() -> None:
-    log = Log(CARDS)
+    log = Log(GPUS)
     log.node_says("gpu2", {"event": "given", "t": 1.0, "uid": "u", "container": "c0", "ids": ["GPU-a-_-0"]})
     start = {"uid": "u", "id": "abc", "container": "c0", "devices": ["nvidia0"], "environment": {"X": "1"}}
     log.node_says("gpu2", {"event": "start", "t": 2.0, **start})
@@ -86,7 +86,7 @@ def test_two_of_a_size_admitted_the_other_way_round_are_swapped() -> None:
 
 def test_minors_are_what_the_original_calls_an_index() -> None:
     story = Story()
-    # Card 1 has minor 5, which the annotation does not say: there is no device 1.
+    # GPU 1 has minor 5, which the annotation does not say: there is no device 1.
     story.pod(Plan("a", (4,)), {1: 4})
     assert original_errors(story.log).none == 1
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What the churn plans fits, on whichever cards it is put, and is the same for the same seed."""
+"""What the churn plans fits, on whichever GPUs it is put, and is the same for the same seed."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ def running(count: int) -> list[Pod]:
 
 @st.composite
 def views(draw: st.DrawFn) -> View:
-    free = {node: {card: draw(st.integers(0, size)) for card, size in cards.items()} for node, cards in UNITS.items()}
+    free = {node: {gpu: draw(st.integers(0, size)) for gpu, size in gpus.items()} for node, gpus in UNITS.items()}
     if draw(st.booleans()):
         free.pop(draw(st.sampled_from(sorted(free))))
     return View(free, running(draw(st.integers(0, 5))), NAMES[: draw(st.integers(0, len(NAMES)))])
 
 
 def fits_anyhow(plans: tuple[Plan, ...], free: dict[int, int]) -> bool:
-    """Whether each pod has room whatever cards the ones before it were put on."""
+    """Whether each pod has room whatever GPUs the ones before it were put on."""
     if not plans:
         return True
     first, *rest = plans
     if first.spread > 1:
         return all(units >= first.total // 2 for units in free.values())
-    choices = [card for card, units in free.items() if units >= first.total]
-    return bool(choices) and all(fits_anyhow(tuple(rest), {**free, card: free[card] - first.total}) for card in choices)
+    choices = [gpu for gpu, units in free.items() if units >= first.total]
+    return bool(choices) and all(fits_anyhow(tuple(rest), {**free, gpu: free[gpu] - first.total}) for gpu in choices)
 
 
 @given(views(), st.integers(0, 2**32), st.integers(1, 20))
@@ -55,17 +55,17 @@ def test_pods_that_are_made_have_room(view: View, seed: int, left: int) -> None:
                 assert step.uid in {pod.uid for pod in view.running}
 
 
-def test_twins_go_to_different_cards() -> None:
+def test_twins_go_to_different_gpus() -> None:
     planner = Planner(random.Random(1))
     view = View(UNITS, [], NAMES)
     groups = [step.plans for _ in range(300) for step in planner.next(view, 100) if isinstance(step, Make)]
     twins = [plans for plans in groups if len(plans) > 1 and len({plan.units for plan in plans}) == 1]
     assert len(twins) > 100
-    shapes = Counter("cards" if p.spread > 1 else "containers" if len(p.units) > 1 else "one" for plans in groups for p in plans)
-    assert min(shapes["cards"], shapes["containers"]) > 5
+    shapes = Counter("gpus" if p.spread > 1 else "containers" if len(p.units) > 1 else "one" for plans in groups for p in plans)
+    assert min(shapes["gpus"], shapes["containers"]) > 5
 
 
-def test_no_one_card_can_take_all_twins() -> None:
+def test_no_one_gpu_can_take_all_twins() -> None:
     planner = Planner(random.Random(1))
     for free in product(range(1, 17), range(1, 25)):
         sizes = planner._twins(free)
@@ -75,7 +75,7 @@ def test_no_one_card_can_take_all_twins() -> None:
 
 def test_who_ignores_sigterm_is_deleted_by_force_and_made_again() -> None:
     planner = Planner(random.Random(1))
-    full = View({node: dict.fromkeys(cards, 0) for node, cards in UNITS.items()}, running(6), NAMES)
+    full = View({node: dict.fromkeys(gpus, 0) for node, gpus in UNITS.items()}, running(6), NAMES)
     steps = [step for _ in range(100) for step in planner.next(full, 1000)]
     deletions = [step for step in steps if isinstance(step, Delete)]
     assert len(deletions) == len(steps)

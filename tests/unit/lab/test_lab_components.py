@@ -155,7 +155,7 @@ def test_what_follows_kubectl_or_a_node_is_passed_on_untouched() -> None:
     assert split_passed_on([]) == ([], [])
 
 
-def test_cards_have_uuids_that_depend_on_instance_node_and_index_only() -> None:
+def test_gpus_have_uuids_that_depend_on_instance_node_and_index_only() -> None:
     def uuids(text: str) -> list[str]:
         return [line.partition("=")[2] for line in text.splitlines() if ".uuid=" in line]
 
@@ -164,6 +164,6 @@ def test_cards_have_uuids_that_depend_on_instance_node_and_index_only() -> None:
     assert len({*first, *uuids(state_text("2x16", "gpu2", "demo")), *uuids(state_text("2x16", "gpu1", "other"))}) == 6
 
 
-def test_cards_that_make_no_sense_are_rejected_with_the_nodes_name() -> None:
-    with pytest.raises(LabError, match="gpu1: cards"):
+def test_gpus_that_make_no_sense_are_rejected_with_the_nodes_name() -> None:
+    with pytest.raises(LabError, match="gpu1: GPUs"):
         state_text("sixteen", "gpu1", "demo")

@@ -32,10 +32,10 @@ def test_each_node_is_named_once_with_a_runtime_that_there_is() -> None:
 
 
 def test_a_node_keeps_its_runtime_and_a_new_one_may_have_any() -> None:
-    cards = {"gpu1": "16", "gpu2": "16", "gpu3": "16"}
+    gpus = {"gpu1": "16", "gpu2": "16", "gpu3": "16"}
 
     def asked(**runtimes: str) -> dict[str, str]:
-        return lifecycle._runtimes(ONE, lifecycle.Wishes(runtimes=runtimes), cards)
+        return lifecycle._runtimes(ONE, lifecycle.Wishes(runtimes=runtimes), gpus)
 
     assert asked() == {"gpu2": "docker"}
     assert asked(gpu2="docker", gpu3="containerd-2.1") == {"gpu2": "docker", "gpu3": "containerd-2.1"}
@@ -46,7 +46,7 @@ def test_a_node_keeps_its_runtime_and_a_new_one_may_have_any() -> None:
     with pytest.raises(LabError, match="runtimes for gpu4, but the GPU nodes are"):
         asked(gpu4="docker")
     assert lifecycle._runtimes(ONE, lifecycle.Wishes(), {"gpu1": "16"}) == {}
-    assert lifecycle._runtimes(None, lifecycle.Wishes(runtimes={"gpu1": "docker"}), cards) == {"gpu1": "docker"}
+    assert lifecycle._runtimes(None, lifecycle.Wishes(runtimes={"gpu1": "docker"}), gpus) == {"gpu1": "docker"}
 
 
 def test_an_instance_remembers_its_runtimes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,56 +13,56 @@ from hypothesis import strategies as st
 from gpushare_lab.process import LabError
 from gpushare_lab.spec import (
     SUBNET_POOL,
-    cards_of_nodes,
     check_control_planes,
     check_name,
     check_version,
     choose_subnet,
     endpoint,
+    gpus_of_nodes,
     no_longer_wanted,
-    parse_cards,
+    parse_gpus,
     plan_nodes,
     pod_routes,
 )
 
 
-def test_the_default_lab_has_two_nodes_with_different_cards() -> None:
-    assert cards_of_nodes(2, {}) == {"gpu1": "2x16", "gpu2": "16+24"}
+def test_the_default_lab_has_two_nodes_with_different_gpus() -> None:
+    assert gpus_of_nodes(2, {}) == {"gpu1": "2x16", "gpu2": "16+24"}
 
 
 def test_nodes_further_on_are_like_gpu1() -> None:
-    assert cards_of_nodes(4, {})["gpu4"] == "2x16"
+    assert gpus_of_nodes(4, {})["gpu4"] == "2x16"
 
 
 def test_what_is_asked_for_wins_over_what_is_there_and_that_over_the_default() -> None:
-    cards = cards_of_nodes(3, {"gpu1": "8"}, {"gpu1": "80", "gpu2": "48"})
-    assert cards == {"gpu1": "8", "gpu2": "48", "gpu3": "2x16"}
+    gpus = gpus_of_nodes(3, {"gpu1": "8"}, {"gpu1": "80", "gpu2": "48"})
+    assert gpus == {"gpu1": "8", "gpu2": "48", "gpu3": "2x16"}
 
 
-def test_cards_for_a_node_that_will_not_be_are_rejected() -> None:
-    with pytest.raises(LabError, match="cards for gpu3, but the GPU nodes are gpu1, gpu2"):
-        cards_of_nodes(2, {"gpu3": "16"})
+def test_gpus_for_a_node_that_will_not_be_are_rejected() -> None:
+    with pytest.raises(LabError, match="GPUs for gpu3, but the GPU nodes are gpu1, gpu2"):
+        gpus_of_nodes(2, {"gpu3": "16"})
 
 
 @pytest.mark.parametrize("count", [0, 51])
 def test_a_number_of_nodes_out_of_range_is_rejected(count: int) -> None:
     with pytest.raises(LabError, match=f"{count} GPU nodes: expected 1 to 50"):
-        cards_of_nodes(count, {})
+        gpus_of_nodes(count, {})
 
 
-def test_cards_are_named_by_node() -> None:
-    assert parse_cards("gpu1=2x16, gpu2=16+24:NVIDIA A10") == {"gpu1": "2x16", "gpu2": "16+24:NVIDIA A10"}
+def test_gpus_are_named_by_node() -> None:
+    assert parse_gpus("gpu1=2x16, gpu2=16+24:NVIDIA A10") == {"gpu1": "2x16", "gpu2": "16+24:NVIDIA A10"}
 
 
 @pytest.mark.parametrize("text", ["2x16", "gpu0=16", "cp1=16", "gpu1=", "gpu1=16,,gpu2=16", ""])
-def test_cards_without_a_gpu_node_before_them_are_rejected(text: str) -> None:
-    with pytest.raises(LabError, match="expected NODE=CARDS"):
-        parse_cards(text)
+def test_gpus_without_a_gpu_node_before_them_are_rejected(text: str) -> None:
+    with pytest.raises(LabError, match="expected NODE=GPUS"):
+        parse_gpus(text)
 
 
 def test_a_node_named_twice_is_rejected() -> None:
     with pytest.raises(LabError, match="gpu1 stands there twice"):
-        parse_cards("gpu1=16,gpu1=24")
+        parse_gpus("gpu1=16,gpu1=24")
 
 
 @pytest.mark.parametrize("name", ["", "Demo", "1st", "a-", "-a", "a b", "a/b", "a" * 21])
@@ -82,30 +82,30 @@ def test_a_version_is_three_numbers(version: str) -> None:
 
 
 def test_each_node_has_its_own_address_and_pod_range() -> None:
-    nodes = plan_nodes(cards_of_nodes(3, {}), IPv4Network("10.231.7.0/24"))
+    nodes = plan_nodes(gpus_of_nodes(3, {}), IPv4Network("10.231.7.0/24"))
     assert [(node.name, node.address, node.pod_range) for node in nodes] == [
         ("cp1", "10.231.7.10", "10.244.0.0/24"),
         ("gpu1", "10.231.7.11", "10.244.1.0/24"),
         ("gpu2", "10.231.7.12", "10.244.2.0/24"),
         ("gpu3", "10.231.7.13", "10.244.3.0/24"),
     ]
-    assert [node.name for node in nodes if node.has_cards] == ["gpu1", "gpu2", "gpu3"]
+    assert [node.name for node in nodes if node.has_gpus] == ["gpu1", "gpu2", "gpu3"]
 
 
-def test_a_node_without_a_card_is_a_gpu_node_all_the_same() -> None:
+def test_a_node_without_a_gpu_is_a_gpu_node_all_the_same() -> None:
     (_, node) = plan_nodes({"gpu1": "none"}, IPv4Network("10.231.7.0/24"))
-    assert node.has_cards
+    assert node.has_gpus
 
 
 def test_a_node_keeps_its_address_when_others_come() -> None:
     subnet = IPv4Network("10.231.0.0/24")
-    few, many = (plan_nodes(cards_of_nodes(count, {}), subnet) for count in (2, 50))
+    few, many = (plan_nodes(gpus_of_nodes(count, {}), subnet) for count in (2, 50))
     assert many[: len(few)] == few
 
 
 def test_several_control_planes_stand_before_the_gpu_nodes_and_move_none_of_them() -> None:
     subnet = IPv4Network("10.231.7.0/24")
-    one, three = (plan_nodes(cards_of_nodes(2, {}), subnet, planes) for planes in (1, 3))
+    one, three = (plan_nodes(gpus_of_nodes(2, {}), subnet, planes) for planes in (1, 3))
     assert [(node.name, node.address) for node in three if node.is_control_plane] == [
         ("cp1", "10.231.7.10"),
         ("cp2", "10.231.7.102"),
@@ -117,7 +117,7 @@ def test_several_control_planes_stand_before_the_gpu_nodes_and_move_none_of_them
 
 def test_no_address_and_no_pod_range_is_given_twice_in_the_largest_lab() -> None:
     subnet = IPv4Network("10.231.7.0/24")
-    nodes = plan_nodes(cards_of_nodes(50, {}), subnet, 3)
+    nodes = plan_nodes(gpus_of_nodes(50, {}), subnet, 3)
     addresses = [endpoint(subnet, 3), *(node.address for node in nodes)]
     assert len(set(addresses)) == len(addresses)
     assert len({node.pod_range for node in nodes}) == len(nodes)
@@ -134,12 +134,12 @@ def test_a_number_of_control_planes_that_etcd_does_not_like_is_rejected(count: i
 
 
 def test_nodes_that_a_test_has_made_are_not_the_labs_to_remove() -> None:
-    nodes = plan_nodes(cards_of_nodes(2, {}), IPv4Network("10.231.0.0/24"))
+    nodes = plan_nodes(gpus_of_nodes(2, {}), IPv4Network("10.231.0.0/24"))
     assert no_longer_wanted(["cp1", "gpu1", "gpu2", "gpu3", "kwok-1", "made-00"], nodes) == ["gpu3"]
 
 
 def test_routes_lead_to_the_other_nodes() -> None:
-    nodes = plan_nodes(cards_of_nodes(2, {}), IPv4Network("10.231.0.0/24"))
+    nodes = plan_nodes(gpus_of_nodes(2, {}), IPv4Network("10.231.0.0/24"))
     assert pod_routes(nodes, nodes[1]) == "10.244.0.0/24 10.231.0.10\n10.244.2.0/24 10.231.0.12\n"
 
 

@@ -30,7 +30,7 @@ def test_an_instance_is_read_as_it_was_written(instance: Instance) -> None:
 
 def test_a_checkout_that_knows_one_control_plane_only_reads_instances_that_have_one() -> None:
     state.save(ONE)
-    assert set(json.loads((ONE.folder / "lab.json").read_text())) == {"version", "name", "subnet", "kubernetes", "nvidia_runtime", "cards"}
+    assert set(json.loads((ONE.folder / "lab.json").read_text())) == {"version", "name", "subnet", "kubernetes", "nvidia_runtime", "gpus"}
 
 
 def test_the_address_before_three_control_planes_is_none_of_theirs() -> None:

@@ -8,7 +8,7 @@ import os
 import socket
 from pathlib import Path
 
-NVIDIA_SMI = Path(__file__).parent / "fixtures/nvidia_smi_535_two_cards.xml"
+NVIDIA_SMI = Path(__file__).parent / "fixtures/nvidia_smi_535_two_gpus.xml"
 
 
 class FakeRoot:
@@ -70,7 +70,7 @@ class FakeRoot:
             self.link(f"{folder}/driver", f"../../../../bus/pci/drivers/{driver}")
 
 
-#: nvidia's runtime takes cards from mounts only.
+#: nvidia's runtime takes GPUs from mounts only.
 TOOLKIT = """\
 accept-nvidia-visible-devices-as-volume-mounts = true
 accept-nvidia-visible-devices-envvar-when-unprivileged = false
@@ -105,7 +105,7 @@ def kubelet(root: FakeRoot, *arguments: str, version: str = "v1.36.3") -> FakeRo
 
 
 def gpu(root: FakeRoot, version: str = "535.261.03") -> FakeRoot:
-    """Two cards and a driver of one version in all its parts."""
+    """Two GPUs and a driver of one version in all its parts."""
     root.pci("0000:04:00.0")
     root.pci("0000:0b:00.0")
     root.file(

@@ -57,7 +57,7 @@ SCALARS = (
     | st.sampled_from(["", "a" * 300, "\n", "../x", "-1", "1e999", "0000-00-00", "{{ x }}", "535", "GPU-1", "{", "[]", "true", "node-1"])
 )
 WORDS = st.sampled_from(
-    ["v", "cards", "node_name", "problem", "failed", "results", "ansible_stats", "add_host", "spec", "containers", "metadata", "name"]
+    ["v", "gpus", "node_name", "problem", "failed", "results", "ansible_stats", "add_host", "spec", "containers", "metadata", "name"]
 )
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS | st.text(max_size=3), inner, max_size=3), max_leaves=8

@@ -74,7 +74,7 @@ CONTRACTS = {
     ),
     "plugin_utils._verdict": (
         *(f"module_utils.{name}" for name in ("_facts.device_strategy", "_facts.nvidia_smi", "_cluster", "_scheduler")),
-        "plugin_utils._preflight.cards",
+        "plugin_utils._preflight.gpus",
         "plugin_utils._preflight.reasons",
         "plugin_utils._yaml",
     ),

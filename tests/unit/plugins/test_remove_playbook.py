@@ -31,7 +31,7 @@ AWAY = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port"
 
 
 def node(name: str, ready: str) -> dict[str, Any]:
-    metadata = {"name": name, "annotations": {"gpushare/cards": "{}"}, "managedFields": []}
+    metadata = {"name": name, "annotations": {"gpushare/gpus": "{}"}, "managedFields": []}
     return {"metadata": metadata, "status": {"conditions": [{"type": "Ready", "status": ready}], "capacity": {}}}
 
 
@@ -93,8 +93,8 @@ def test_of_a_dead_node_only_its_own_parts_go_also_of_one_that_nobody_knows_any_
     done = run(tmp_path, "remove_dead_node", "gpu2,gone")
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
-    assert writes(tmp_path) == ["delete --ignore-not-found -f -", "annotate node gpu2 gpushare/cards-"], said
+    assert writes(tmp_path) == ["delete --ignore-not-found -f -", "annotate node gpu2 gpushare/gpus-"], said
     for output in (checked.stdout, said):
-        for part in ("gpushare-device-plugin-gpu2", "gpushare-device-plugin-gone", "annotation gpushare/cards of node gpu2"):
+        for part in ("gpushare-device-plugin-gpu2", "gpushare-device-plugin-gone", "annotation gpushare/gpus of node gpu2"):
             assert part in output, output
         assert "ServiceAccount kube-system/gpushare-device-plugin-gpu1" not in output

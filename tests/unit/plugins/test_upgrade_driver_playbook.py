@@ -193,4 +193,4 @@ def test_a_host_on_which_processes_began_after_the_plan_is_not_rebooted(tmp_path
         (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "vars": facts, "tasks": [check]}]))
         done = play(tmp_path, tmp_path / "play.yml", {"gpu_nodes": {"gpu1": {}}})
         assert done.returncode == code, done.stdout + done.stderr
-    assert "the host was not rebooted: 1 processes use the cards now: 77 (python3 train.py) of pod team-a/train-0" in done.stdout
+    assert "the host was not rebooted: 1 processes use the GPUs now: 77 (python3 train.py) of pod team-a/train-0" in done.stdout

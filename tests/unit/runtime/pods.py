@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Pods, cards and inventories for the tests, written as users and the device plugin write them."""
+"""Pods, GPUs and inventories for the tests, written as users and the device plugin write them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from gpushare_runtime.core.inventory import Card, Inventory
+from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import Request
@@ -26,8 +26,8 @@ def pod(*containers: dict[str, Any], init: list[dict[str, Any]] | None = None, *
     return {"metadata": {"name": "p", "namespace": "default", **metadata}, "spec": spec}
 
 
-def card(index: int, units: int, **changes: Any) -> Card:
-    """A healthy card of `units` GiB."""
+def gpu(index: int, units: int, **changes: Any) -> Gpu:
+    """A healthy GPU of `units` GiB."""
     fields: dict[str, Any] = {
         "index": index,
         "uuid": f"GPU-{index:08d}",
@@ -37,12 +37,12 @@ def card(index: int, units: int, **changes: Any) -> Card:
         "mib": units * 1024,
         "units": units,
     }
-    return Card(**(fields | changes))
+    return Gpu(**(fields | changes))
 
 
 def inventory(*units: int) -> Inventory:
-    """Healthy cards 0, 1, … of these sizes in GiB."""
-    return Inventory(GIB, tuple(card(i, u) for i, u in enumerate(units)))
+    """Healthy GPUs 0, 1, … of these sizes in GiB."""
+    return Inventory(GIB, tuple(gpu(i, u) for i, u in enumerate(units)))
 
 
 def pending(request: Request, namespace: str = "default", labels: tuple[tuple[str, str], ...] = (), uid: str = "new") -> PendingPod:

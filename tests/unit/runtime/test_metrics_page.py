@@ -47,7 +47,7 @@ def check(text: str, *headings: str) -> None:
 def test_the_extender(tmp_path: Path) -> None:
     async def scraped() -> str:
         async with serving(FakeApi()) as api, aiohttp.ClientSession() as session:
-            await api.put("/api/v1/nodes/n", {"metadata": {"name": "n", "annotations": {"gpushare/cards": inventory(16).to_json()}}})
+            await api.put("/api/v1/nodes/n", {"metadata": {"name": "n", "annotations": {"gpushare/gpus": inventory(16).to_json()}}})
             port = free_port()
             process = await start(tmp_path, api, free_port(), ["--preempt", "--metrics-listen", f"127.0.0.1:{port}"])
             try:
@@ -74,9 +74,9 @@ def test_the_device_plugin() -> None:
             await it.registered()
             await until(lambda: it.plugin.node.devices.inventory is not None)
             # What labels these have shows only once they have happened.
-            it.plugin.counters.xids[it.inventory.cards[0].uuid, 79] += 1
+            it.plugin.counters.xids[it.inventory.gpus[0].uuid, 79] += 1
             it.plugin.counters.observe("Allocate", 0.001)
-            uid, uuid = await admitted(it, memory(it.inventory, 0, 4)), it.inventory.cards[0].uuid
+            uid, uuid = await admitted(it, memory(it.inventory, 0, 4)), it.inventory.gpus[0].uuid
             await until(lambda: it.plugin.node.usage.units_by_pod(it.inventory) == {(uid, uuid): 4})
             it.plugin._limits.use = {(uid, uuid): MemoryLimit(1, 1)}
             it.plugin._memory.use = MemoryUse({}, {uuid: 1})

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What pods ask for, what cards there are, who has which, and which card is next. Standard library only: no I/O, clock or log."""
+"""What pods ask for, what GPUs there are, who has which, and which GPU is next. Standard library only: no I/O, clock or log."""

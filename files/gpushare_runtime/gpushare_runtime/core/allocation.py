@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Which container has how many units of which card, and its only codec to and from pod annotations."""
+"""Which container has how many units of which GPU, and its only codec to and from pod annotations."""
 
 from __future__ import annotations
 
@@ -22,53 +22,53 @@ class AllocationError(ValueError):
 
 @dataclass(frozen=True)
 class Allocation:
-    """Container → NVML card index → units, ascending; app containers first.
+    """Container → NVML GPU index → units, ascending; app containers first.
 
-    A container is numbered as in `ContainerRequest.key`. One that has whole cards has all units of each. An ordinary init
+    A container is numbered as in `ContainerRequest.key`. One that has whole GPUs has all units of each. An ordinary init
     container is here only with what no later container of the pod has and kubelet keeps all the same; all of that stands
-    under the first of them that asks. So the sums are what the pod takes from its cards.
+    under the first of them that asks. So the sums are what the pod takes from its GPUs.
     """
 
     containers: tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
 
     @classmethod
     def of(cls, containers: Mapping[int, Mapping[int, int]] | Iterable[tuple[int, Mapping[int, int]]]) -> Allocation:
-        """From {container: {card: units}}; units must be positive."""
+        """From {container: {gpu: units}}; units must be positive."""
         items = dict(containers)
         return cls(tuple((c, tuple(sorted(items[c].items()))) for c in sorted(items, key=lambda key: (key < 0, abs(key)))))
 
     @cached_property
-    def by_card(self) -> Mapping[int, int]:
-        """Units per card index, of all containers together."""
+    def by_gpu(self) -> Mapping[int, int]:
+        """Units per GPU index, of all containers together."""
         total: dict[int, int] = {}
-        for _, cards in self.containers:
-            for card, units in cards:
-                total[card] = total.get(card, 0) + units
+        for _, gpus in self.containers:
+            for gpu, units in gpus:
+                total[gpu] = total.get(gpu, 0) + units
         return total
 
     @property
-    def first_card(self) -> int:
-        """What the five old annotations name: the first card of the first container."""
+    def first_gpu(self) -> int:
+        """What the five old annotations name: the first GPU of the first container."""
         return self.containers[0][1][0][0]
 
     @property
     def units(self) -> int:
-        return sum(self.by_card.values())
+        return sum(self.by_gpu.values())
 
     def container(self, index: int) -> Mapping[int, int]:
-        """{card: units} of one container; empty if it has none."""
+        """{gpu: units} of one container; empty if it has none."""
         return dict(dict(self.containers).get(index, ()))
 
     def to_annotations(self, inventory: Inventory, assume_time_ns: int, *, assigned: bool = False) -> dict[str, str]:
         """All six annotations, together, as the Binding carries them. assume_time_ns: Unix time in nanoseconds."""
         return {
-            protocol.ANNOTATION_INDEX: str(self.first_card),
-            protocol.ANNOTATION_CARD_UNITS: str(inventory.by_index[self.first_card].units),
+            protocol.ANNOTATION_INDEX: str(self.first_gpu),
+            protocol.ANNOTATION_GPU_UNITS: str(inventory.by_index[self.first_gpu].units),
             protocol.ANNOTATION_POD_UNITS: str(self.units),
             protocol.ANNOTATION_ASSIGNED: "true" if assigned else "false",
             protocol.ANNOTATION_ASSUME_TIME: str(assume_time_ns),
             protocol.ANNOTATION_ALLOCATION: json.dumps(
-                {str(c): {str(card): units for card, units in cards} for c, cards in self.containers},
+                {str(c): {str(gpu): units for gpu, units in gpus} for c, gpus in self.containers},
                 separators=(",", ":"),
             ),
         }
@@ -77,25 +77,25 @@ class Allocation:
 def allocation_of(request: Request, own: Mapping[int, Mapping[int, int]], extra: Mapping[int, int]) -> Allocation | None:
     """From what the pod's containers have, None if that is nothing.
 
-    own: {container: {card: units}} of app containers and sidecars; extra: {card: units} that only ordinary init containers had.
+    own: {container: {gpu: units}} of app containers and sidecars; extra: {gpu: units} that only ordinary init containers had.
     """
-    containers = {key: dict(cards) for key, cards in own.items() if cards}
+    containers = {key: dict(gpus) for key, gpus in own.items() if gpus}
     if extra:
         containers[next(c.key for c in request.containers if c.kind is Kind.INIT)] = dict(extra)
     return Allocation.of(containers) if containers else None
 
 
-def allocate(request: Request, cards: Sequence[tuple[int, int]]) -> Allocation:
-    """The pod on exactly these cards: (index, units of the card), as many as `cards_per_pod`, or as it needs whole."""
-    if not request.whole_cards:
-        return _spread(request, [index for index, _ in cards])
-    units = dict(cards)
-    fresh = [index for index, _ in cards]
+def allocate(request: Request, gpus: Sequence[tuple[int, int]]) -> Allocation:
+    """The pod on exactly these GPUs: (index, units of the GPU), as many as `gpus_per_pod`, or as it needs whole."""
+    if not request.whole_gpus:
+        return _spread(request, [index for index, _ in gpus])
+    units = dict(gpus)
+    fresh = [index for index, _ in gpus]
     pool: list[int] = []
     own: dict[int, list[int]] = {}
     for container in request.containers:
-        taken = pool[: container.whole_cards]
-        new, fresh = fresh[: container.whole_cards - len(taken)], fresh[container.whole_cards - len(taken) :]
+        taken = pool[: container.whole_gpus]
+        new, fresh = fresh[: container.whole_gpus - len(taken)], fresh[container.whole_gpus - len(taken) :]
         if container.keeps:
             own[container.key] = [*taken, *new]
             pool = pool[len(taken) :]
@@ -106,11 +106,11 @@ def allocate(request: Request, cards: Sequence[tuple[int, int]]) -> Allocation:
     return made
 
 
-def _spread(request: Request, cards: Sequence[int]) -> Allocation:
-    """Memory, evenly on these cards."""
+def _spread(request: Request, gpus: Sequence[int]) -> Allocation:
+    """Memory, evenly on these GPUs."""
 
     def evenly(units: int) -> dict[int, int]:
-        return dict.fromkeys(cards, units // len(cards)) if units else {}
+        return dict.fromkeys(gpus, units // len(gpus)) if units else {}
 
     own = {c.key: evenly(c.units) for c in request.containers if c.keeps}
     made = allocation_of(request, own, evenly(request.units - sum(c.units for c in request.containers if c.keeps)))
@@ -119,28 +119,28 @@ def _spread(request: Request, cards: Sequence[int]) -> Allocation:
 
 
 def wanted(request: Request, allocation: Allocation, container: ContainerRequest) -> Mapping[int, int]:
-    """{card: units} that this container, of any kind, should be given; {} if that cannot be said."""
+    """{gpu: units} that this container, of any kind, should be given; {} if that cannot be said."""
     if container.keeps:
         return allocation.container(container.key)
-    cards = allocation.by_card
+    gpus = allocation.by_gpu
     if container.units:
-        if container.units % len(cards):
+        if container.units % len(gpus):
             return {}
-        return dict.fromkeys(sorted(cards), container.units // len(cards))
-    # Sidecars that were started before keep theirs; the others' cards pass through this one's hands first.
+        return dict.fromkeys(sorted(gpus), container.units // len(gpus))
+    # Sidecars that were started before keep theirs; the others' GPUs pass through this one's hands first.
     before = request.containers[: request.containers.index(container)]
-    taken = {card for c in before if c.keeps for card in allocation.container(c.key)}
-    left = [card for card in sorted(cards) if card not in taken]
-    return {card: cards[card] for card in left[: container.whole_cards]} if len(left) >= container.whole_cards else {}
+    taken = {gpu for c in before if c.keeps for gpu in allocation.container(c.key)}
+    left = [gpu for gpu in sorted(gpus) if gpu not in taken]
+    return {gpu: gpus[gpu] for gpu in left[: container.whole_gpus]} if len(left) >= container.whole_gpus else {}
 
 
 def read_allocation(annotations: Mapping[str, str], request: Request) -> Allocation | None:
-    """The allocation that a pod's annotations state, None if they do not say on which cards it is.
+    """The allocation that a pod's annotations state, None if they do not say on which GPUs it is.
 
-    The JSON form wins; a pod that carries only the original's five has all its containers on card IDX.
+    The JSON form wins; a pod that carries only the original's five has all its containers on GPU IDX.
     AllocationError if an annotation is there and cannot be read, or is not what such a pod can have.
     """
-    if bool(request.units) == bool(request.whole_cards):
+    if bool(request.units) == bool(request.whole_gpus):
         # Both, or compute alone: it was put on its node past every check; no form of the annotations is made for it.
         return None
     text = annotations.get(protocol.ANNOTATION_ALLOCATION)
@@ -150,13 +150,13 @@ def read_allocation(annotations: Mapping[str, str], request: Request) -> Allocat
     index = annotations.get(protocol.ANNOTATION_INDEX)
     if index is None or index == "-1":
         return None
-    card = _number(protocol.ANNOTATION_INDEX, index)
-    if request.whole_cards == 0:
+    gpu = _number(protocol.ANNOTATION_INDEX, index)
+    if request.whole_gpus == 0:
         _check_total(annotations, request)
-        return _spread(request, [card])
-    if request.whole_cards == 1 and protocol.ANNOTATION_CARD_UNITS in annotations:
-        units = _number(protocol.ANNOTATION_CARD_UNITS, annotations[protocol.ANNOTATION_CARD_UNITS])
-        return allocate(request, [(card, units)])
+        return _spread(request, [gpu])
+    if request.whole_gpus == 1 and protocol.ANNOTATION_GPU_UNITS in annotations:
+        units = _number(protocol.ANNOTATION_GPU_UNITS, annotations[protocol.ANNOTATION_GPU_UNITS])
+        return allocate(request, [(gpu, units)])
     return None
 
 
@@ -172,25 +172,25 @@ def _checked(stated: dict[int, dict[int, int]], request: Request, text: str) -> 
     """What is stated, if a pod that asks like this can have it, with what older and other writers leave out."""
     asking = {c.key: c for c in request.containers}
     where = protocol.ANNOTATION_ALLOCATION
-    for key, cards in stated.items():
+    for key, gpus in stated.items():
         container = asking.get(key)
         if container is None:
-            raise AllocationError(f"{where} gives cards to container {key}, which asks for none: {quote(text)}")
-        if container.keeps and (len(cards) if container.whole_cards else sum(cards.values())) != (container.whole_cards or container.units):
-            asked = f"{container.whole_cards} whole cards" if container.whole_cards else f"{container.units} units"
+            raise AllocationError(f"{where} gives GPUs to container {key}, which asks for none: {quote(text)}")
+        if container.keeps and (len(gpus) if container.whole_gpus else sum(gpus.values())) != (container.whole_gpus or container.units):
+            asked = f"{container.whole_gpus} whole GPUs" if container.whole_gpus else f"{container.units} units"
             raise AllocationError(f"{where} does not give container {container.name!r} the {asked} that it asks for: {quote(text)}")
-    own = {key: cards for key, cards in stated.items() if asking[key].keeps}
+    own = {key: gpus for key, gpus in stated.items() if asking[key].keeps}
     missing = [c for c in request.containers if c.keeps and c.key not in own]
     if any(c.kind is Kind.APP for c in missing):
         raise AllocationError(f"{where} leaves out container {missing[0].name!r}, which asks for some: {quote(text)}")
-    extra = {card: units for key, cards in stated.items() if not asking[key].keeps for card, units in cards.items()}
-    cards_of_pod = {card for of in stated.values() for card in of}
-    if not request.whole_cards and len(cards_of_pod) == request.cards_per_pod:
+    extra = {gpu: units for key, gpus in stated.items() if not asking[key].keeps for gpu, units in gpus.items()}
+    gpus_of_pod = {gpu for of in stated.values() for gpu in of}
+    if not request.whole_gpus and len(gpus_of_pod) == request.gpus_per_pod:
         for container in missing:
-            own[container.key] = dict.fromkeys(cards_of_pod, container.units // len(cards_of_pod))
+            own[container.key] = dict.fromkeys(gpus_of_pod, container.units // len(gpus_of_pod))
         missing = []
         left = request.units - sum(c.units for c in request.containers if c.keeps)
-        extra = extra or (dict.fromkeys(cards_of_pod, left // len(cards_of_pod)) if left else {})
+        extra = extra or (dict.fromkeys(gpus_of_pod, left // len(gpus_of_pod)) if left else {})
     if missing:
         return None
     return _complete(request, own, extra, text)
@@ -201,13 +201,13 @@ def _complete(request: Request, own: Mapping[int, Mapping[int, int]], extra: Map
 
     They may have more than the request says: after kubelet has lost its record each gets its own anew.
     """
-    if request.whole_cards:
-        given = [card for cards in (*own.values(), extra) for card in cards]
-        short, doubled = request.whole_cards - len(given), len(given) - len(set(given))
+    if request.whole_gpus:
+        given = [gpu for gpus in (*own.values(), extra) for gpu in gpus]
+        short, doubled = request.whole_gpus - len(given), len(given) - len(set(given))
     else:
-        short, doubled = request.units - sum(sum(cards.values()) for cards in (*own.values(), extra)), 0
-    before = sum(c.whole_cards or c.units for c in request.containers if not c.keeps)
-    more = (len(extra) if request.whole_cards else sum(extra.values())) > before
+        short, doubled = request.units - sum(sum(gpus.values()) for gpus in (*own.values(), extra)), 0
+    before = sum(c.whole_gpus or c.units for c in request.containers if not c.keeps)
+    more = (len(extra) if request.whole_gpus else sum(extra.values())) > before
     if doubled or (short > 0 and extra) or (short < 0 and more):
         raise AllocationError(f"{protocol.ANNOTATION_ALLOCATION} is not what such a pod can have: {quote(text)}")
     return allocation_of(request, own, extra) if short <= 0 else None
@@ -221,15 +221,15 @@ def _from_json(text: str) -> dict[int, dict[int, int]]:
         data: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise AllocationError(f"{where} is not JSON ({error}): {quote(text)}") from None
-    if not isinstance(data, dict) or not all(isinstance(cards, dict) for cards in data.values()):
-        raise AllocationError(f"{where} must be {{container: {{card: units}}}}, found {quote(text)}")
+    if not isinstance(data, dict) or not all(isinstance(gpus, dict) for gpus in data.values()):
+        raise AllocationError(f"{where} must be {{container: {{gpu: units}}}}, found {quote(text)}")
     containers: dict[int, dict[int, int]] = {}
-    for name, cards in data.items():
+    for name, gpus in data.items():
         container = -_number(where, name[1:]) if name.startswith("-") else _number(where, name)
-        for card, units in cards.items():
+        for gpu, units in gpus.items():
             if isinstance(units, bool) or not isinstance(units, int) or not 0 < units <= MOST_UNITS:
-                raise AllocationError(f"{where} must give a positive number of units per card, found {quote(text)}")
-            containers.setdefault(container, {})[_number(where, card)] = units
+                raise AllocationError(f"{where} must give a positive number of units per GPU, found {quote(text)}")
+            containers.setdefault(container, {})[_number(where, gpu)] = units
     return containers
 
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 QUOTED: Final = 80
 """Characters of what was found, in a message."""
 MOST_UNITS: Final = 2**31 - 1
-"""Of one card, and of one container of a pod that is bound; also MiB."""
-MOST_CARDS: Final = 64
+"""Of one GPU, and of one container of a pod that is bound; also MiB."""
+MOST_GPUS: Final = 64
 """Of one node; the largest machines have 16."""
 MOST_CONTAINERS: Final = 64
 """Of one pod, that ask for something of ours."""
@@ -25,17 +25,17 @@ MOST_ASKED: Final = 64
 MOST_ASKED_BYTES: Final = 4096
 """Characters of one `gpushare.request/` annotation."""
 MOST_ALLOCATION_BYTES: Final = 64 * 1024
-"""Characters of an allocation; one of so many containers on so many cards is shorter."""
+"""Characters of an allocation; one of so many containers on so many GPUs is shorter."""
 MOST_HELD: Final = 1024
 """Entries of `gpushare/held`, and rejections in it."""
-MOST_CARDS_BYTES: Final = 32 * 1024
-"""Characters of `gpushare/cards`; 16 cards are 4 KiB."""
+MOST_GPUS_BYTES: Final = 32 * 1024
+"""Characters of `gpushare/gpus`; 16 GPUs are 4 KiB."""
 MOST_REPORT_BYTES: Final = 64 * 1024
 """Characters of anything else that a node says at once, such as `gpushare/held`; a pod there has about 150."""
 MOST_EVICTIONS: Final = 64
 """Pods in `gpushare/evictions`; if more exceed their units, they follow when these are gone."""
 MOST_TEXT: Final = 512
-"""Characters of one text of a node, such as a card's health."""
+"""Characters of one text of a node, such as a GPU's health."""
 
 _ITEMS: Final = 8
 _DEPTH: Final = 3

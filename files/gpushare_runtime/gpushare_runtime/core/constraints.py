@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Which cards a pod accepts, by model, UUID and neighbours: the annotations gpushare.request/* that users write on pods."""
+"""Which GPUs a pod accepts, by model, UUID and neighbours: the annotations gpushare.request/* that users write on pods."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ PLACEMENTS: Final = ("binpack", "spread", "fgd")
 
 @dataclass(frozen=True)
 class Rules:
-    """models, models_refused: names of card models; card_uuids, cards_refused: UUIDs; the two selectors: labels of pods in the
+    """models, models_refused: names of GPU models; gpu_uuids, gpus_refused: UUIDs; the two selectors: labels of pods in the
     same namespace; placement: a policy's name; isolation: what must keep the pod to its units. Empty means no such rule."""
 
     models: tuple[str, ...] = ()
     models_refused: tuple[str, ...] = ()
-    card_uuids: tuple[str, ...] = ()
-    cards_refused: tuple[str, ...] = ()
-    same_card_as: Labels = ()
+    gpu_uuids: tuple[str, ...] = ()
+    gpus_refused: tuple[str, ...] = ()
+    same_gpu_as: Labels = ()
     not_with: Labels = ()
     placement: str = ""
     isolation: str = ""
 
     @cached_property
-    def about_cards(self) -> bool:
-        """Whether a card's own model or UUID matters."""
-        return bool(self.models or self.models_refused or self.card_uuids or self.cards_refused)
+    def about_gpus(self) -> bool:
+        """Whether a GPU's own model or UUID matters."""
+        return bool(self.models or self.models_refused or self.gpu_uuids or self.gpus_refused)
 
     @cached_property
     def about_pods(self) -> bool:
-        """Whether it matters who else is on the card."""
-        return bool(self.same_card_as or self.not_with)
+        """Whether it matters who else is on the GPU."""
+        return bool(self.same_gpu_as or self.not_with)
 
     def accept(self, uuid: str, models: Iterable[str]) -> bool:
-        """Whether a card with this UUID will do. models: every name that it goes by."""
-        if (self.card_uuids and uuid not in self.card_uuids) or uuid in self.cards_refused:
+        """Whether a GPU with this UUID will do. models: every name that it goes by."""
+        if (self.gpu_uuids and uuid not in self.gpu_uuids) or uuid in self.gpus_refused:
             return False
         return not (self.models or self.models_refused) or self._accept_model(tuple(models))
 
     def _accept_model(self, models: tuple[str, ...]) -> bool:
-        """Asked for every card of every node at an attempt, and most are of a few models."""
+        """Asked for every GPU of every node at an attempt, and most are of a few models."""
         accepted = self._models_seen.get(models)
         if accepted is None:
             if len(self._models_seen) >= _MODELS_SEEN:
@@ -75,7 +75,7 @@ class Context:
     """The requesting pod as other pods' rules see it.
 
     labels: those that any other pod's rules select.
-    starts_group: no pod that matches its `same_card_as` has cards yet, and it matches itself, so it may start the group.
+    starts_group: no pod that matches its `same_gpu_as` has GPUs yet, and it matches itself, so it may start the group.
     """
 
     namespace: str
@@ -103,9 +103,9 @@ def parse_rules(annotations: Mapping[str, str]) -> Rules:
     return Rules(
         models=_list(annotations, protocol.ASK_MODELS),
         models_refused=_list(annotations, protocol.ASK_MODELS_REFUSED),
-        card_uuids=_list(annotations, protocol.ASK_CARDS),
-        cards_refused=_list(annotations, protocol.ASK_CARDS_REFUSED),
-        same_card_as=_selector(annotations, protocol.ASK_SAME_CARD_AS),
+        gpu_uuids=_list(annotations, protocol.ASK_GPUS),
+        gpus_refused=_list(annotations, protocol.ASK_GPUS_REFUSED),
+        same_gpu_as=_selector(annotations, protocol.ASK_SAME_GPU_AS),
         not_with=_selector(annotations, protocol.ASK_NOT_WITH),
         placement=placement,
         isolation=isolation,
@@ -167,8 +167,8 @@ def _name(key: str) -> str:
 _SAMPLES: Final = {
     protocol.ASK_MODELS: "A100,Tesla-V100",
     protocol.ASK_MODELS_REFUSED: "T4,P4",
-    protocol.ASK_CARDS: "GPU-8f6f2c31-…",
-    protocol.ASK_CARDS_REFUSED: "GPU-8f6f2c31-…",
+    protocol.ASK_GPUS: "GPU-8f6f2c31-…",
+    protocol.ASK_GPUS_REFUSED: "GPU-8f6f2c31-…",
 }
 
 

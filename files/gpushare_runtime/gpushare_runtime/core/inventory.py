@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The cards of a node, as the device plugin publishes them in the node annotation `gpushare/cards`."""
+"""The GPUs of a node, as the device plugin publishes them in the node annotation `gpushare/gpus`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from operator import itemgetter
 from typing import Final
 
-from gpushare_runtime.core.bounds import MOST_CARDS, MOST_CARDS_BYTES, MOST_UNITS, as_text, is_text, natural, quote, read_versioned, typed
+from gpushare_runtime.core.bounds import MOST_GPUS, MOST_GPUS_BYTES, MOST_UNITS, as_text, is_text, natural, quote, read_versioned, typed
 from gpushare_runtime.core.quantity import Unit, parse_unit
 
 VERSION: Final = 1
@@ -20,11 +20,11 @@ HEALTHY: Final = "ok"
 
 
 class InventoryError(ValueError):
-    """A `gpushare/cards` annotation that cannot be used; the message says what was found and expected."""
+    """A `gpushare/gpus` annotation that cannot be used; the message says what was found and expected."""
 
 
 @dataclass(frozen=True)
-class Card:
+class Gpu:
     """One physical GPU.
 
     index: NVML's; minor: of /dev/nvidia<minor>; pci: domain:bus:device.function; mib: memory in MiB;
@@ -50,44 +50,44 @@ class Card:
 
 @dataclass(frozen=True)
 class Inventory:
-    """All cards of one node, by NVML index ascending, and the unit that they are counted in.
+    """All GPUs of one node, by NVML index ascending, and the unit that they are counted in.
 
-    core: per cent of each card's compute that is shared out; 0 where the node's isolation has no such shares.
-    clients: containers that may use one card at a time, by MPS; 0 for no limit.
-    strategy: how containers get their cards (protocol.STRATEGIES); "" if the device plugin is of a release that does not publish it.
+    core: per cent of each GPU's compute that is shared out; 0 where the node's isolation has no such shares.
+    clients: containers that may use one GPU at a time, by MPS; 0 for no limit.
+    strategy: how containers get their GPUs (protocol.STRATEGIES); "" if the device plugin is of a release that does not publish it.
     isolation: what keeps a pod to its units (protocol.ISOLATION_…); "" if the device plugin is of a release that does not publish it.
     """
 
     unit: Unit
-    cards: tuple[Card, ...]
+    gpus: tuple[Gpu, ...]
     core: int = 0
     strategy: str = ""
     isolation: str = ""
     clients: int = 0
 
     def __post_init__(self) -> None:
-        indexes = [card.index for card in self.cards]
+        indexes = [gpu.index for gpu in self.gpus]
         if indexes != sorted(set(indexes)):
-            raise InventoryError(f"cards must be listed by ascending index, each once; found {quote(indexes)}")
-        if len({card.uuid for card in self.cards}) != len(self.cards):
-            raise InventoryError(f"every card needs its own UUID; found {quote([card.uuid for card in self.cards])}")
+            raise InventoryError(f"GPUs must be listed by ascending index, each once; found {quote(indexes)}")
+        if len({gpu.uuid for gpu in self.gpus}) != len(self.gpus):
+            raise InventoryError(f"every GPU needs its own UUID; found {quote([gpu.uuid for gpu in self.gpus])}")
 
     @cached_property
-    def by_index(self) -> Mapping[int, Card]:
-        return {card.index: card for card in self.cards}
+    def by_index(self) -> Mapping[int, Gpu]:
+        return {gpu.index: gpu for gpu in self.gpus}
 
     @cached_property
-    def by_uuid(self) -> Mapping[str, Card]:
-        return {card.uuid: card for card in self.cards}
+    def by_uuid(self) -> Mapping[str, Gpu]:
+        return {gpu.uuid: gpu for gpu in self.gpus}
 
     @cached_property
     def units(self) -> int:
-        """Units of all cards together, whatever their health."""
-        return sum(card.units for card in self.cards)
+        """Units of all GPUs together, whatever their health."""
+        return sum(gpu.units for gpu in self.gpus)
 
     def to_json(self) -> str:
         """The annotation's value: compact, keys in the protocol's order."""
-        cards = [
+        gpus = [
             {
                 "index": c.index,
                 "uuid": c.uuid,
@@ -100,27 +100,27 @@ class Inventory:
                 "health": as_text(c.health),
                 "cordoned": c.cordoned,
             }
-            for c in self.cards
+            for c in self.gpus
         ]
         core = {name: value for name, value in (("core", self.core), ("clients", self.clients)) if value}
         ways = {name: value for name, value in (("strategy", self.strategy), ("isolation", self.isolation)) if value}
-        return json.dumps({"v": VERSION, "unit": self.unit.name, **core, **ways, "cards": cards}, separators=(",", ":"))
+        return json.dumps({"v": VERSION, "unit": self.unit.name, **core, **ways, "gpus": gpus}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Inventory:
         """Parse the annotation; InventoryError says which field is wrong. Unknown fields are ignored."""
-        data = read_versioned(text, VERSION, InventoryError, MOST_CARDS_BYTES)
+        data = read_versioned(text, VERSION, InventoryError, MOST_GPUS_BYTES)
         try:
             unit = parse_unit(_typed(data, "unit", str))
         except ValueError as error:
             raise InventoryError(str(error)) from None
-        cards = _typed(data, "cards", list)
-        if len(cards) > MOST_CARDS:
-            raise InventoryError(f"{len(cards)} cards are more than a node has; expected at most {MOST_CARDS}")
+        gpus = _typed(data, "gpus", list)
+        if len(gpus) > MOST_GPUS:
+            raise InventoryError(f"{len(gpus)} GPUs are more than a node has; expected at most {MOST_GPUS}")
         core = _natural(data, "core", "", 100) if "core" in data else 0
         clients = _natural(data, "clients", "") if "clients" in data else 0
         strategy, isolation = (_typed(data, name, str) if name in data else "" for name in ("strategy", "isolation"))
-        return cls(unit, tuple(_card(entry, place) for place, entry in enumerate(cards)), core, strategy, isolation, clients)
+        return cls(unit, tuple(_gpu(entry, place) for place, entry in enumerate(gpus)), core, strategy, isolation, clients)
 
 
 _typed = partial(typed, error=InventoryError)
@@ -131,8 +131,8 @@ _FIELDS: Final = itemgetter("index", "uuid", "minor", "pci", "model", "mib", "un
 _TYPES: Final = tuple((int, str, int, str, str, int, int, numa, str, bool) for numa in (int, type(None)))
 
 
-def _card(entry: object, place: int) -> Card:
-    where = f"cards[{place}]"
+def _gpu(entry: object, place: int) -> Gpu:
+    where = f"gpus[{place}]"
     if not isinstance(entry, dict):
         raise InventoryError(f"{where} must be an object, found {type(entry).__name__}")
     try:
@@ -140,7 +140,7 @@ def _card(entry: object, place: int) -> Card:
     except KeyError:
         pass
     else:
-        # A large cluster has tens of thousands of cards, and nearly all entries are right: what is not goes the long way below.
+        # A large cluster has tens of thousands of GPUs, and nearly all entries are right: what is not goes the long way below.
         index, uuid, minor, pci, model, mib, units, numa, health, _ = values
         texts = f"{uuid}{pci}{model}{health}"
         if (
@@ -150,8 +150,8 @@ def _card(entry: object, place: int) -> Card:
             and max(minor, mib, units, numa or 0) <= MOST_UNITS
             and is_text(texts)
         ):
-            return Card(*values)
-    return Card(
+            return Gpu(*values)
+    return Gpu(
         index=_natural(entry, "index", where, _MOST_INDEX),
         uuid=_typed(entry, "uuid", str, where),
         minor=_natural(entry, "minor", where),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Which pod has what of which card. Built from pods and inventories; pure: no I/O, no clock."""
+"""Which pod has what of which GPU. Built from pods and inventories; pure: no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Final, Protocol, TypeVar, cast
 
 from gpushare_runtime.core.constraints import Context, Labels, selects
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.core.node_ledger import CardState, NodeLedger, NodeRecord
+from gpushare_runtime.core.node_ledger import GpuState, NodeLedger, NodeRecord
 from gpushare_runtime.core.node_report import Rejection
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.request import Request
 
-__all__ = ["AllocatedPod", "CardState", "Ledger", "NodeLedger", "NodeRecord", "PendingPod"]
+__all__ = ["AllocatedPod", "GpuState", "Ledger", "NodeLedger", "NodeRecord", "PendingPod"]
 
 
 _DERIVED: Final = 32
 """Kinds of answers that are kept of all nodes: 5000 nodes are half a MiB of each."""
 REJECTED_SECONDS: Final = 60.0
-"""A card is held back for so long after its node's rejection, from when it is first seen here: the node's clock need not be right."""
+"""A GPU is held back for so long after its node's rejection, from when it is first seen here: the node's clock need not be right."""
 UNKNOWN_SECONDS: Final = 15.0
-"""As long a pod of which nobody knows the card counts against every card of its node. By then kubelet has admitted it, and the
+"""As long a pod of which nobody knows the GPU counts against every GPU of its node. By then kubelet has admitted it, and the
 device plugin has corrected its annotations or says in gpushare/held what it has; what has nothing by then is in nobody's way."""
 
 
@@ -101,7 +101,7 @@ class Ledger:
         self._drop_if_idle(record.name)
 
     def reject(self, uid: str) -> None:
-        """This pod failed on its node, because its cards do not have what it should get: they are held back until the node reports."""
+        """This pod failed on its node, because its GPUs do not have what it should get: they are held back until the node reports."""
         node = self._nodes.get(self._node_of.get(uid, ""))
         if node is not None:
             node.reject(node.pod(uid))
@@ -109,13 +109,13 @@ class Ledger:
             self._rejections[node.name] = {rejection: seen.get(rejection) for rejection in node.rejections}
 
     def set_inventory(self, name: str, inventory: Inventory | None, error: str = "") -> None:
-        """Replace a node's cards; None: it has none that can be used, for the reason `error`. Its pods stay."""
+        """Replace a node's GPUs; None: it has none that can be used, for the reason `error`. Its pods stay."""
         node = self._nodes.get(name)
         before = node.record if node is not None else NodeRecord(name, None)
         self.set_node(replace(before, inventory=inventory, error=error))
 
     def expire(self, clock: float) -> bool:
-        """Forget what is over: nodes' rejections, reservations, and pods of which nobody knows the card; whether there was any.
+        """Forget what is over: nodes' rejections, reservations, and pods of which nobody knows the GPU; whether there was any.
 
         clock: as in `reserve`.
         """
@@ -142,7 +142,7 @@ class Ledger:
         return bool(ended)
 
     def _expire_unknown(self, clock: float) -> bool:
-        """Whether some pods of unknown card count by their nodes' word from now on."""
+        """Whether some pods of unknown GPU count by their nodes' word from now on."""
         for name in self._touched & self._nodes.keys():
             for uid in self._nodes[name].unknown:
                 self._unknown.setdefault(uid, clock + UNKNOWN_SECONDS)
@@ -159,14 +159,14 @@ class Ledger:
         return bool(still)
 
     def apply(self, pod: AllocatedPod) -> None:
-        """A pod was seen bound: it has these cards, whatever was assumed or known of it before."""
+        """A pod was seen bound: it has these GPUs, whatever was assumed or known of it before."""
         self._put(self._readable(pod))
         self._assumed.discard(pod.uid)
         self._reserved.pop(pod.uid, None)
         self._held_until.pop(pod.uid, None)
 
     def _readable(self, pod: AllocatedPod) -> AllocatedPod:
-        """With the cards that it was bound with, where its annotations were broken since: that gives nothing away and blocks nothing."""
+        """With the GPUs that it was bound with, where its annotations were broken since: that gives nothing away and blocks nothing."""
         before = self.pod(pod.uid) if pod.uid not in self._reserved else None
         if before is None or before.node != pod.node or before.allocation is None or pod.mirror:
             return pod
@@ -184,7 +184,7 @@ class Ledger:
     def reserve(self, pod: AllocatedPod, until: float) -> None:
         """This pod will probably be bound there, before `until` (seconds of any clock).
 
-        Without effect when it has cards for good or is being bound.
+        Without effect when it has GPUs for good or is being bound.
         """
         if pod.uid not in self._node_of or pod.uid in self._reserved:
             self._put(pod)
@@ -192,7 +192,7 @@ class Ledger:
             self._reserved[pod.uid] = until
 
     def hold_until(self, uid: str, until: float) -> None:
-        """Nobody can say any more whether the pod has its cards: it does until then, or until its node or its watch has spoken.
+        """Nobody can say any more whether the pod has its GPUs: it does until then, or until its node or its watch has spoken.
 
         until: seconds of the same clock as in `reserve`.
         """
@@ -206,7 +206,7 @@ class Ledger:
 
     @property
     def held_until(self) -> Set[str]:
-        """UIDs of the pods of which nobody can say whether they have their cards."""
+        """UIDs of the pods of which nobody can say whether they have their GPUs."""
         return self._held_until.keys()
 
     def is_held_until(self, uid: str) -> bool:
@@ -259,7 +259,7 @@ class Ledger:
     def replace(
         self, bound: Iterable[AllocatedPod], existing: Collection[str], finished: Collection[str] = (), until: float | None = None
     ) -> None:
-        """A fresh list of all pods: `bound` have cards, `existing` are the UIDs of every unfinished pod, bound or not.
+        """A fresh list of all pods: `bound` have GPUs, `existing` are the UIDs of every unfinished pod, bound or not.
 
         What is assumed or reserved stays while its pod exists: the list may be older than the Binding. finished: UIDs of pods that
         have ended; one that is neither and had not ended was deleted by force: it is held until then, None: it is gone at once.
@@ -288,9 +288,9 @@ class Ledger:
         if not rules.about_pods and not selectors:
             return pod.request.in_context(None)
         starts_group = False
-        if selects(rules.same_card_as, pod.labels):
+        if selects(rules.same_gpu_as, pod.labels):
             here = self._by_namespace.get(pod.namespace, {}).values()
-            starts_group = not any(selects(rules.same_card_as, other.labels) for other in here)
+            starts_group = not any(selects(rules.same_gpu_as, other.labels) for other in here)
         # No more of its labels than others' rules select: pods that differ in the rest have equal requests.
         labels = tuple(sorted({pair for selector in selectors for pair in selector}))
         return pod.request.in_context(Context(pod.namespace, labels, starts_group))
@@ -303,7 +303,7 @@ class Ledger:
         elif before is not None:
             self.remove(pod.uid)
         if self._ensure(pod.node).put(pod) and known:
-            # It may have other cards now.
+            # It may have other GPUs now.
             self._on_capacity_freed()
         self._node_of[pod.uid] = pod.node
         self._by_namespace.setdefault(pod.namespace, {})[pod.uid] = pod

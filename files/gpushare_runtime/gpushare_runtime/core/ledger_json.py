@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from gpushare_runtime.core.bounds import as_text
-from gpushare_runtime.core.ledger import CardState, Ledger, NodeLedger
+from gpushare_runtime.core.ledger import GpuState, Ledger, NodeLedger
 from gpushare_runtime.core.placement.explain import FAULT
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 
@@ -49,7 +49,7 @@ def node_json(ledger: Ledger, node: NodeLedger, complete: bool = True) -> dict[s
 
 
 def _node(ledger: Ledger, node: NodeLedger, complete: bool) -> dict[str, Any]:
-    inventory, states = node.inventory, node.card_states
+    inventory, states = node.inventory, node.gpu_states
     return {
         "name": node.name,
         "unit": inventory.unit.name if inventory else None,
@@ -60,41 +60,41 @@ def _node(ledger: Ledger, node: NodeLedger, complete: bool) -> dict[str, Any]:
         "error": node.inventory_error,
         "placement": node.record.placement,
         "model": node.record.model,
-        "cards": [_card(state, complete) for state in states],
+        "gpus": [_gpu(state, complete) for state in states],
         "pods": [_pod(ledger, node, pod) for pod in sorted(node.pods, key=lambda h: (h.namespace, h.name, h.uid))],
         "held": [
-            {"card": e.card, "uid": e.uid, "pod": e.pod, "units": e.units, "why": e.why, "whole": e.whole} for e in node.record.held.entries
+            {"gpu": e.gpu, "uid": e.uid, "pod": e.pod, "units": e.units, "why": e.why, "whole": e.whole} for e in node.record.held.entries
         ],
-        "rejected": [{"card": r.card, "uid": r.uid, "units": r.units, "until": r.until, "whole": r.whole} for r in node.rejections],
+        "rejected": [{"gpu": r.gpu, "uid": r.uid, "units": r.units, "until": r.until, "whole": r.whole} for r in node.rejections],
         "nominated": [_nominee(nominee) for nominee in ledger.nominees.get(node.name, {}).values()],
         "problems": node.problems() if complete else [],
     }
 
 
-def _card(state: CardState, complete: bool) -> dict[str, Any]:
-    card = state.card
+def _gpu(state: GpuState, complete: bool) -> dict[str, Any]:
+    gpu = state.gpu
     return {
-        "index": card.index,
-        "uuid": card.uuid,
-        "minor": card.minor,
-        "pci": card.pci,
-        "model": card.model,
-        "mib": card.mib,
-        "numa": card.numa,
-        "units": card.units,
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "minor": gpu.minor,
+        "pci": gpu.pci,
+        "model": gpu.model,
+        "mib": gpu.mib,
+        "numa": gpu.numa,
+        "units": gpu.units,
         "free": state.free if complete else None,
         "core_free": state.core if complete else None,
         "empty": state.empty if complete else None,
-        "usable": card.usable,
-        "health": card.health,
-        "cordoned": card.cordoned,
+        "usable": gpu.usable,
+        "health": gpu.health,
+        "cordoned": gpu.cordoned,
         "used_mib": None,
     }
 
 
 def _pod(ledger: Ledger, node: NodeLedger, pod: AllocatedPod) -> dict[str, Any]:
     # Without an inventory its own annotations are all that is known.
-    known = node.cards_of(pod) if node.inventory or pod.allocation is None else pod.allocation.by_card
+    known = node.gpus_of(pod) if node.inventory or pod.allocation is None else pod.allocation.by_gpu
     states = (
         (ledger.is_held_until(pod.uid), "deleted"),
         (ledger.is_reserved(pod.uid), "reserved"),
@@ -106,25 +106,25 @@ def _pod(ledger: Ledger, node: NodeLedger, pod: AllocatedPod) -> dict[str, Any]:
         "name": pod.name,
         "uid": pod.uid,
         "units": pod.request.units,
-        "cards": pod.request.whole_cards,
+        "gpus": pod.request.whole_gpus,
         "core": pod.request.core,
         "whole": pod.whole,
         "priority": pod.priority,
         "state": next((state for is_so, state in states if is_so), "bound"),
-        "by_card": None if known is None else {str(index): units for index, units in sorted(known.items())},
+        "by_gpu": None if known is None else {str(index): units for index, units in sorted(known.items())},
         "used_mib": None,
     }
 
 
 def _pending(pod: PendingPod | InvalidPod, reason: str) -> dict[str, Any]:
-    asked: dict[str, Any] = {"units": None, "cards": None, "core": None, "cards_per_pod": None, "priority": None, "nominated": ""}
+    asked: dict[str, Any] = {"units": None, "gpus": None, "core": None, "gpus_per_pod": None, "priority": None, "nominated": ""}
     if isinstance(pod, PendingPod):
         request = pod.request
         asked = {
             "units": request.units,
-            "cards": request.whole_cards,
+            "gpus": request.whole_gpus,
             "core": request.core,
-            "cards_per_pod": request.cards_per_pod,
+            "gpus_per_pod": request.gpus_per_pod,
             "priority": pod.priority,
             "nominated": pod.nominated,
         }
@@ -132,7 +132,7 @@ def _pending(pod: PendingPod | InvalidPod, reason: str) -> dict[str, Any]:
 
 
 def why_pending(pod: PendingPod | InvalidPod, reported: str = "") -> str:
-    """What keeps a pod from every card: what is wrong with it, or else what kube-scheduler reported; "" where nothing is known."""
+    """What keeps a pod from every GPU: what is wrong with it, or else what kube-scheduler reported; "" where nothing is known."""
     if isinstance(pod, InvalidPod):
         return pod.error
     return pod.request.unsupported or reported

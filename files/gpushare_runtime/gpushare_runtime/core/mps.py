@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""CUDA MPS on a node: one control daemon per card. Its folders, what a container gets of them, and its state as a file. Pure.
+"""CUDA MPS on a node: one control daemon per GPU. Its folders, what a container gets of them, and its state as a file. Pure.
 
-gpushare-mps runs the daemon of a card and writes the state; the device plugin reads it, and hands the card out only while it is fresh.
+gpushare-mps runs the daemon of a GPU and writes the state; the device plugin reads it, and hands the GPU out only while it is fresh.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ENV_MEMORY: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 ENV_THREADS: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 MOST_CLIENTS: Final = 48
-"""Client contexts of one card, on Volta and later."""
+"""Client contexts of one GPU, on Volta and later."""
 LOWEST_CAPABILITY: Final = (7, 0)
 """Compute capability of Volta. Before it clients share one address space, and have no limits."""
 FRESH_SECONDS: Final = 20.0
@@ -55,7 +55,7 @@ class MpsStateError(ValueError):
 class MpsState:
     """at: seconds on the host's monotonic clock; problem: why the daemon does not answer, "" if it does; servers: of how many users.
 
-    limit: MiB that a client gets at most, whatever its environment says. 0: not known, as of the release before; no less than the card.
+    limit: MiB that a client gets at most, whatever its environment says. 0: not known, as of the release before; no less than the GPU.
     """
 
     at: int
@@ -76,7 +76,7 @@ class MpsState:
         return cls(number("at", most=_LATEST), typed(data, "problem", str, error=MpsStateError), number("servers"), limit)
 
     def unusable(self, now: float) -> str:
-        """Why no container may start on this card at this time of the same clock; "" if one may."""
+        """Why no container may start on this GPU at this time of the same clock; "" if one may."""
         if self.problem:
             return f"its MPS control daemon is not usable: {self.problem}"[:MOST_TEXT]
         # A clock that went back was another boot's.
@@ -85,8 +85,8 @@ class MpsState:
         return ""
 
 
-def largest_share(usage: bytes, boot: str, uuid: str, card_mib: int) -> int:
-    """MiB of the container with the most memory of this card, by the device plugin's record; 0 if none has any. All of a whole card.
+def largest_share(usage: bytes, boot: str, uuid: str, gpu_mib: int) -> int:
+    """MiB of the container with the most memory of this GPU, by the device plugin's record; 0 if none has any. All of a whole GPU.
 
     boot: ID of this boot, because no container survives one. MpsStateError for a record of another form.
     """
@@ -99,15 +99,15 @@ def largest_share(usage: bytes, boot: str, uuid: str, card_mib: int) -> int:
         unit, most = parse_unit(data["unit"]).mib, 0
         for pod in data["pods"].values():
             for resources in pod["containers"].values():
-                if uuid in resources.get(protocol.RESOURCE_CARDS, ()):
-                    return card_mib
+                if uuid in resources.get(protocol.RESOURCE_GPUS, ()):
+                    return gpu_mib
                 units = Counter(parse_unit_id(one)[0] for one in resources.get(protocol.RESOURCE_MEMORY, ()))
                 most = max(most, units[uuid] * unit)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise MpsStateError(
             f"found no record of the device plugin ({as_text(repr(error), 80)}); expected its version {_USAGE_VERSION}"
         ) from None
-    return min(most, card_mib, MOST_UNITS)
+    return min(most, gpu_mib, MOST_UNITS)
 
 
 @dataclass(frozen=True)
@@ -121,21 +121,21 @@ class Mount:
 
 @dataclass(frozen=True)
 class ClientAccess:
-    """What a container gets beside its card."""
+    """What a container gets beside its GPU."""
 
     environment: tuple[tuple[str, str], ...]
     mounts: tuple[Mount, ...]
 
 
 def client_access(uuid: str, mib: int | None, core: int, folder: str = RUN_FOLDER) -> ClientAccess:
-    """Of a container with this much memory (None: all of it) and per cent of the compute (0: all of it) of one card.
+    """Of a container with this much memory (None: all of it) and per cent of the compute (0: all of it) of one GPU.
 
-    The limit names the card by its index, because releases of the driver ignore UUIDs there. The index is 0: the control daemon has only
-    this card, and renumbers it.
+    The limit names the GPU by its index, because releases of the driver ignore UUIDs there. The index is 0: the control daemon has only
+    this GPU, and renumbers it.
 
     The control daemon is root on the host, and opens its own files beside the pipes by their names. So no container makes a file there: to
     connect, and to write into a pipe, is no change of a read-only folder. A process cannot remove what is a mount point to it, so none
-    can name a library to the servers and to the other containers of the card.
+    can name a library to the servers and to the other containers of the GPU.
     """
     environment = [(ENV_PIPES, CONTAINER_PIPES)]
     if mib is not None:

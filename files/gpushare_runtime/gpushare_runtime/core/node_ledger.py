@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""One node's cards, who has what of them, and the sums. Pure: no I/O, no clock."""
+"""One node's GPUs, who has what of them, and the sums. Pure: no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.bounds import MOST_HELD, quote
 from gpushare_runtime.core.constraints import NO_CONTEXT, selects
-from gpushare_runtime.core.inventory import Card, Inventory
+from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.node_report import NOTHING_HELD, Held, Rejection, Share
 from gpushare_runtime.core.overuse import NO_EVICTIONS, Evictions
 from gpushare_runtime.core.pods import AllocatedPod
@@ -20,29 +20,29 @@ from gpushare_runtime.core.request import Request
 
 
 @dataclass(frozen=True, slots=True)
-class CardState:
-    """One card and what is left of it. free: units, never negative; empty: no pod has any of it; core: per cent free.
+class GpuState:
+    """One GPU and what is left of it. free: units, never negative; empty: no pod has any of it; core: per cent free.
 
     clients: containers that it still takes; None for no limit.
     """
 
-    card: Card
+    gpu: Gpu
     free: int
     empty: bool
     core: int = 0
     clients: int | None = None
 
-    def after(self, units: int, core: int, whole: bool, clients: int = 1) -> CardState:
+    def after(self, units: int, core: int, whole: bool, clients: int = 1) -> GpuState:
         """What is left after one pod more."""
         left = None if self.clients is None else max(0, self.clients - clients)
-        return CardState(self.card, 0 if whole else max(0, self.free - units), False, 0 if whole else max(0, self.core - core), left)
+        return GpuState(self.gpu, 0 if whole else max(0, self.free - units), False, 0 if whole else max(0, self.core - core), left)
 
 
 @dataclass(frozen=True)
 class NodeRecord:
     """What a node reports of itself, in its metadata.
 
-    inventory: None with error "" when no device plugin has published any cards; model, placement: its labels, "" without.
+    inventory: None with error "" when no device plugin has published any GPUs; model, placement: its labels, "" without.
     evictions: makes no difference to the ledger.
     """
 
@@ -56,8 +56,8 @@ class NodeRecord:
 
 
 @dataclass
-class CardUsage:
-    """What is allocated, by card index. whole: how many pods have it whole; unknown: pods of which nobody knows the card.
+class GpuUsage:
+    """What is allocated, by GPU index. whole: how many pods have it whole; unknown: pods of which nobody knows the GPU.
 
     clients: containers that use it. as_stated: every pod has what its annotations state, and the node reports nothing besides.
     """
@@ -69,8 +69,8 @@ class CardUsage:
     unknown: list[AllocatedPod] = field(default_factory=list)
     as_stated: bool = False
 
-    def add(self, cards: Mapping[int, int], core: int, whole: bool, clients: int = 1) -> None:
-        for index, units in cards.items():
+    def add(self, gpus: Mapping[int, int], core: int, whole: bool, clients: int = 1) -> None:
+        for index, units in gpus.items():
             self.used[index] = self.used.get(index, 0) + units
             self.clients[index] = self.clients.get(index, 0) + clients
             if core:
@@ -97,10 +97,10 @@ class NodeLedger:
         self._on_change = on_change
         self.record = NodeRecord(name, None)
         self._pods: dict[str, AllocatedPod] = {}
-        self._cards: tuple[CardState, ...] | None = None
+        self._gpus: tuple[GpuState, ...] | None = None
         self._totals: tuple[int, int, int] | None = None
         self._frees: tuple[int, ...] | None = None
-        self._usage: CardUsage | None = None
+        self._usage: GpuUsage | None = None
         self._over: frozenset[int] = frozenset()
         self._unknown: tuple[str, ...] = ()
         self._rejected: dict[str, list[Rejection]] | None = None
@@ -130,30 +130,30 @@ class NodeLedger:
         return self._pods[uid]
 
     @property
-    def card_states(self) -> tuple[CardState, ...]:
-        """Every card of the inventory by index, with what is left of it; () without an inventory."""
-        if self._cards is None:
-            nothing: tuple[CardState, ...] = ()
-            self._cards = self.guarded(self._compute, nothing)
-        return self._cards
+    def gpu_states(self) -> tuple[GpuState, ...]:
+        """Every GPU of the inventory by index, with what is left of it; () without an inventory."""
+        if self._gpus is None:
+            nothing: tuple[GpuState, ...] = ()
+            self._gpus = self.guarded(self._compute, nothing)
+        return self._gpus
 
     @property
     def unknown(self) -> Collection[str]:
-        """UIDs of the pods that count against every card, since nobody knows theirs."""
-        return self._unknown if self.card_states else ()
+        """UIDs of the pods that count against every GPU, since nobody knows theirs."""
+        return self._unknown if self.gpu_states else ()
 
     @property
     def rejections(self) -> tuple[Rejection, ...]:
-        """The admissions that the node rejected a moment ago, for which its cards are held back."""
+        """The admissions that the node rejected a moment ago, for which its GPUs are held back."""
         return tuple(r for r in (*self.record.held.rejected, *self._unreported) if r not in self._ended)
 
     def reject(self, pod: AllocatedPod) -> None:
-        """The pod failed there, because one of its cards does not have what it should get. The node's own report is better."""
+        """The pod failed there, because one of its GPUs does not have what it should get. The node's own report is better."""
         by_index = self.inventory.by_index if self.inventory else {}
         if pod.allocation is None or any(rejection.uid == pod.uid for rejection in self.rejections):
             return
-        cards = [by_index[index].uuid for index in pod.allocation.by_card if index in by_index]
-        self._unreported += tuple(Rejection(pod.uid, card, pod.request.per_card, 0.0, pod.whole) for card in cards)
+        gpus = [by_index[index].uuid for index in pod.allocation.by_gpu if index in by_index]
+        self._unreported += tuple(Rejection(pod.uid, gpu, pod.request.per_gpu, 0.0, pod.whole) for gpu in gpus)
         self._unreported = self._unreported[-MOST_HELD:]
         self._changed()
 
@@ -170,21 +170,21 @@ class NodeLedger:
             return otherwise
 
     @property
-    def usable(self) -> Iterator[CardState]:
-        """The cards that may take new pods."""
-        return (state for state in self.card_states if state.card.usable)
+    def usable(self) -> Iterator[GpuState]:
+        """The GPUs that may take new pods."""
+        return (state for state in self.gpu_states if state.gpu.usable)
 
     @property
     def free(self) -> int:
-        """Units free on all usable cards together."""
+        """Units free on all usable GPUs together."""
         return self._summary[0]
 
     def largest_free(self) -> int:
-        """Units free on the usable card that has most free."""
+        """Units free on the usable GPU that has most free."""
         return self._summary[1]
 
-    def empty_cards(self) -> int:
-        """Usable cards of which no pod has any."""
+    def empty_gpus(self) -> int:
+        """Usable GPUs of which no pod has any."""
         return self._summary[2]
 
     @property
@@ -211,7 +211,7 @@ class NodeLedger:
         self.memo[key] = value
 
     def remaining_after(self, request: Request) -> int | None:
-        """What stays free on the fullest cards that take the request: units, or empty cards. None if it does not fit."""
+        """What stays free on the fullest GPUs that take the request: units, or empty GPUs. None if it does not fit."""
         # Asked for every node at every attempt: no call more than needed.
         try:
             return self.memo[request.key]  # type: ignore[return-value]
@@ -223,30 +223,30 @@ class NodeLedger:
     def _remaining_after(self, request: Request) -> int | None:
         if request.is_plain and not self._rejected_on and not (self.inventory and self.inventory.clients):
             # Nearly all requests: only free units decide. Where others' rules matter the request has a context, see `Ledger.for_pod`.
-            least = min((free for free in self.free_units if free >= request.per_card), default=None)
-            return None if least is None else least - request.per_card
+            least = min((free for free in self.free_units if free >= request.per_gpu), default=None)
+            return None if least is None else least - request.per_gpu
         found = self.candidates(request)
         if not found:
             return None
-        if request.whole_cards:
-            return len(found) - request.whole_cards
-        frees = sorted(state.free for state in found)[: request.cards_per_pod]
-        return sum(frees) - request.per_card * request.cards_per_pod
+        if request.whole_gpus:
+            return len(found) - request.whole_gpus
+        frees = sorted(state.free for state in found)[: request.gpus_per_pod]
+        return sum(frees) - request.per_gpu * request.gpus_per_pod
 
     @property
     def free_units(self) -> tuple[int, ...]:
-        """Units free on each usable card."""
+        """Units free on each usable GPU."""
         if self._frees is None:
             self._frees = tuple(state.free for state in self.usable)
         return self._frees
 
-    def candidates(self, request: Request) -> tuple[CardState, ...]:
-        """The cards of which any `cards_per_pod` (or any `cards`, whole) will do; () if they are too few."""
-        return self.remembered(("cards", request.key), lambda: self._candidates(request))
+    def candidates(self, request: Request) -> tuple[GpuState, ...]:
+        """The GPUs of which any `gpus_per_pod` (or any `gpus`, whole) will do; () if they are too few."""
+        return self.remembered(("gpus", request.key), lambda: self._candidates(request))
 
-    def _candidates(self, request: Request) -> tuple[CardState, ...]:
-        found = tuple(state for state in self.card_states if not self.exclusion(request, state))
-        return found if len(found) >= (request.whole_cards or request.cards_per_pod) else ()
+    def _candidates(self, request: Request) -> tuple[GpuState, ...]:
+        found = tuple(state for state in self.gpu_states if not self.exclusion(request, state))
+        return found if len(found) >= (request.whole_gpus or request.gpus_per_pod) else ()
 
     def fits_when_empty(self, request: Request) -> bool:
         """Whether it would fit on the empty node."""
@@ -259,66 +259,66 @@ class NodeLedger:
             return False
         if not self._isolates(request):
             return False
-        cards = [state.card for state in self.usable if state.card.units >= request.per_card]
-        suitable = sum(request.rules.accept(card.uuid, self._models(card)) for card in cards)
-        return suitable >= (request.whole_cards or request.cards_per_pod)
+        gpus = [state.gpu for state in self.usable if state.gpu.units >= request.per_gpu]
+        suitable = sum(request.rules.accept(gpu.uuid, self._models(gpu)) for gpu in gpus)
+        return suitable >= (request.whole_gpus or request.gpus_per_pod)
 
-    def exclusion(self, request: Request, state: CardState) -> str:
-        """Why a card of this node does not take (its part of) a request, in a word; "" if it does."""
-        if not state.card.usable:
+    def exclusion(self, request: Request, state: GpuState) -> str:
+        """Why a GPU of this node does not take (its part of) a request, in a word; "" if it does."""
+        if not state.gpu.usable:
             return "unusable"
         if not self._isolates(request):
             return "isolation"
-        if request.rules.about_cards and not request.rules.accept(state.card.uuid, self._models(state.card)):
+        if request.rules.about_gpus and not request.rules.accept(state.gpu.uuid, self._models(state.gpu)):
             return "incompatible"
-        if not state.empty if request.whole_cards else state.free < request.per_card or state.core < request.core:
+        if not state.empty if request.whole_gpus else state.free < request.per_gpu or state.core < request.core:
             return "room"
         if state.clients is not None and state.clients < request.clients:
             return "clients"
-        if self._held_back(request, state.card):
+        if self._held_back(request, state.gpu):
             return "held back"
-        if (self._with_rules or request.rules.about_pods) and not self._affinity_allows(request, state.card):
+        if (self._with_rules or request.rules.about_pods) and not self._affinity_allows(request, state.gpu):
             return "affinity"
         return ""
 
     def _isolates(self, request: Request) -> bool:
-        """Whether what keeps the pod to its units is what it requires, and can. Nobody else is on whole cards."""
+        """Whether what keeps the pod to its units is what it requires, and can. Nobody else is on whole GPUs."""
         wanted, has = request.rules.isolation, self.inventory.isolation if self.inventory is not None else ""
-        if has == protocol.ISOLATION_MPS and request.cards_per_pod > 1:
-            # A process speaks to one control daemon, and each card has its own.
+        if has == protocol.ISOLATION_MPS and request.gpus_per_pod > 1:
+            # A process speaks to one control daemon, and each GPU has its own.
             return False
-        return not wanted or bool(request.whole_cards) or has == wanted
+        return not wanted or bool(request.whole_gpus) or has == wanted
 
-    def _models(self, card: Card) -> list[str]:
-        """The node's label speaks for its cards only where they are all alike."""
-        alike = self.record.model and self.inventory and len({c.model for c in self.inventory.cards}) == 1
-        return [card.model, self.record.model] if alike else [card.model]
+    def _models(self, gpu: Gpu) -> list[str]:
+        """The node's label speaks for its GPUs only where they are all alike."""
+        alike = self.record.model and self.inventory and len({c.model for c in self.inventory.gpus}) == 1
+        return [gpu.model, self.record.model] if alike else [gpu.model]
 
-    def _held_back(self, request: Request, card: Card) -> bool:
-        """The node rejected a pod of this size on this card a moment ago: the same again would be a loop."""
+    def _held_back(self, request: Request, gpu: Gpu) -> bool:
+        """The node rejected a pod of this size on this GPU a moment ago: the same again would be a loop."""
         return any(
-            rejection.whole if request.whole_cards else not rejection.whole and request.per_card >= rejection.units
-            for rejection in self._rejected_on.get(card.uuid, ())
+            rejection.whole if request.whole_gpus else not rejection.whole and request.per_gpu >= rejection.units
+            for rejection in self._rejected_on.get(gpu.uuid, ())
         )
 
     @property
     def _rejected_on(self) -> Mapping[str, Collection[Rejection]]:
-        """By card."""
+        """By GPU."""
         if self._rejected is None:
             self._rejected = {}
             for rejection in self.rejections:
-                self._rejected.setdefault(rejection.card, []).append(rejection)
+                self._rejected.setdefault(rejection.gpu, []).append(rejection)
         return self._rejected
 
-    def _affinity_allows(self, request: Request, card: Card) -> bool:
-        """Whether the rules of this pod and of those that are (or may be) on the card let them be together."""
+    def _affinity_allows(self, request: Request, gpu: Gpu) -> bool:
+        """Whether the rules of this pod and of those that are (or may be) on the GPU let them be together."""
         excluded, shared = self.remembered(("affinity", request.key), lambda: self._affinity(request))
-        if card.index in excluded:
+        if gpu.index in excluded:
             return False
-        return not request.rules.same_card_as or card.index in shared or (request.context or NO_CONTEXT).starts_group
+        return not request.rules.same_gpu_as or gpu.index in shared or (request.context or NO_CONTEXT).starts_group
 
     def _affinity(self, request: Request) -> tuple[Collection[int], Collection[int]]:
-        """(cards with a pod that it may not be with, cards with one that it wants to be with), of those of its namespace."""
+        """(GPUs with a pod that it may not be with, GPUs with one that it wants to be with), of those of its namespace."""
         context, rules = request.context or NO_CONTEXT, request.rules
         excluded: set[int] = set()
         shared: set[int] = set()
@@ -326,19 +326,19 @@ class NodeLedger:
             if pod.namespace != context.namespace:
                 continue
             if selects(rules.not_with, pod.labels) or selects(pod.request.rules.not_with, context.labels):
-                known = self.cards_of(pod)
-                excluded.update((state.card.index for state in self.card_states) if known is None else known)
-            elif selects(rules.same_card_as, pod.labels):
-                shared.update(self.cards_of(pod) or ())
+                known = self.gpus_of(pod)
+                excluded.update((state.gpu.index for state in self.gpu_states) if known is None else known)
+            elif selects(rules.same_gpu_as, pod.labels):
+                shared.update(self.gpus_of(pod) or ())
         return excluded, shared
 
     def still_valid(self, pod: AllocatedPod) -> bool:
-        """Whether a pod that is here already can still be admitted to the cards that it was given."""
+        """Whether a pod that is here already can still be admitted to the GPUs that it was given."""
         inventory, allocation = self.inventory, pod.allocation
-        if inventory is None or allocation is None or self.cards_of(pod) is not allocation.by_card:
+        if inventory is None or allocation is None or self.gpus_of(pod) is not allocation.by_gpu:
             return False
-        mine = [state.card for state in self.card_states if state.card.index in allocation.by_card]
-        return all(card.usable and card.index not in self._over and not self._held_back(pod.request, card) for card in mine)
+        mine = [state.gpu for state in self.gpu_states if state.gpu.index in allocation.by_gpu]
+        return all(gpu.usable and gpu.index not in self._over and not self._held_back(pod.request, gpu) for gpu in mine)
 
     def simulate(self, add: Iterable[AllocatedPod] = (), without: Collection[str] = ()) -> NodeLedger:
         """A copy with these pods more, and without those UIDs; this one stays as it is."""
@@ -353,27 +353,27 @@ class NodeLedger:
         return other
 
     def overbooked(self) -> dict[int, int]:
-        """Card index → units allocated beyond what it has, or to others beside a pod with the whole card. {} when the ledger is sound."""
+        """GPU index → units allocated beyond what it has, or to others beside a pod with the whole GPU. {} when the ledger is sound."""
         return self._overbooked(self._stated()) if self.inventory else {}
 
-    def _overbooked(self, sums: CardUsage) -> dict[int, int]:
+    def _overbooked(self, sums: GpuUsage) -> dict[int, int]:
         excess: dict[int, int] = {}
         by_index = self.inventory.by_index if self.inventory else {}
         for index, units in sums.used.items():
-            card = by_index.get(index)
-            over = units - (card.units if card else 0)
+            gpu = by_index.get(index)
+            over = units - (gpu.units if gpu else 0)
             if sums.whole.get(index, 0) > 1:
                 over = max(over, 1)
             if over > 0:
                 excess[index] = over
         return excess
 
-    def _stated(self) -> CardUsage:
+    def _stated(self) -> GpuUsage:
         """What the pods' annotations state, possible or not."""
-        sums = CardUsage()
+        sums = GpuUsage()
         for pod in self._pods.values():
             if pod.allocation is not None:
-                sums.add(pod.allocation.by_card, pod.request.core, pod.whole)
+                sums.add(pod.allocation.by_gpu, pod.request.core, pod.whole)
         return sums
 
     def problems(self) -> list[str]:
@@ -387,50 +387,50 @@ class NodeLedger:
             return []
         usage = self.usage()
         stated = usage if usage.as_stated else self._stated()
-        found = [f"card {index}: {units} units are held beyond what it has" for index, units in sorted(self._overbooked(stated).items())]
+        found = [f"GPU {index}: {units} units are held beyond what it has" for index, units in sorted(self._overbooked(stated).items())]
         for index, core in sorted(stated.core.items()):
             if core > self.inventory.core:
-                found.append(f"card {index}: {core} % of its compute are held, it shares out {self.inventory.core} %")
+                found.append(f"GPU {index}: {core} % of its compute are held, it shares out {self.inventory.core} %")
         for pod in self._pods.values() if not usage.as_stated else ():
-            known = self.cards_of(pod)
+            known = self.gpus_of(pod)
             if known is None or (pod.uid in self._by_word and not known):
-                counts = "it counts against every card that could hold it" if known is None else _BY_WORD
+                counts = "it counts against every GPU that could hold it" if known is None else _BY_WORD
                 found.append(f"pod {pod.namespace}/{pod.name}: {_unknown(pod)}; {counts}")
-        unknown = sorted({entry.card for entry in self.record.held.entries} - set(self.inventory.by_uuid))
-        return found + [f"the node says that pods hold card {uuid}, which is not among its cards" for uuid in unknown]
+        unknown = sorted({entry.gpu for entry in self.record.held.entries} - set(self.inventory.by_uuid))
+        return found + [f"the node says that pods hold GPU {uuid}, which is not among its GPUs" for uuid in unknown]
 
-    def cards_of(self, pod: AllocatedPod) -> Mapping[int, int] | None:
-        """{card: units} that this pod has; None if that is not known, or cannot be."""
+    def gpus_of(self, pod: AllocatedPod) -> Mapping[int, int] | None:
+        """{gpu: units} that this pod has; None if that is not known, or cannot be."""
         if self.inventory is None:
             return None
         if pod.allocation is not None and not pod.mirror and self.possible(pod.allocation):
-            return pod.allocation.by_card
+            return pod.allocation.by_gpu
         reported = {index: units for index, (units, _) in self._reported(pod.uid).items()}
         if pod.mirror or pod.uid in self._by_word:
             return reported
-        enough = len(reported) >= pod.request.whole_cards if pod.whole else sum(reported.values()) >= pod.request.units
+        enough = len(reported) >= pod.request.whole_gpus if pod.whole else sum(reported.values()) >= pod.request.units
         return reported if reported and enough else None
 
     def possible(self, allocation: Allocation) -> bool:
-        """Whether the node has such cards."""
+        """Whether the node has such GPUs."""
         by_index = self.inventory.by_index if self.inventory else {}
         # Asked for every pod of a node that has changed: no generator.
-        for index, units in allocation.by_card.items():
-            card = by_index.get(index)
-            if card is None or units > card.units:
+        for index, units in allocation.by_gpu.items():
+            gpu = by_index.get(index)
+            if gpu is None or units > gpu.units:
                 return False
         return True
 
     def _reported(self, uid: str) -> dict[int, Share]:
-        """What the node itself reports that a pod has, by card index."""
+        """What the node itself reports that a pod has, by GPU index."""
         by_uuid = self.inventory.by_uuid if self.inventory else {}
         reported = self.record.held.by_uid.get(uid, {})
         return {by_uuid[uuid].index: share for uuid, share in reported.items() if uuid in by_uuid}
 
     def units_of(self, uid: str) -> Mapping[int, int] | None:
-        """{card: units} that a pod has by its annotations and by its node's report; None if that is not known.
+        """{gpu: units} that a pod has by its annotations and by its node's report; None if that is not known.
 
-        The node may report a pod that is gone, or one on another card than its annotations name: both cards are taken then.
+        The node may report a pod that is gone, or one on another GPU than its annotations name: both GPUs are taken then.
         """
         known = self._known(uid)
         if known is None or uid not in self.record.held.by_uid:
@@ -439,33 +439,33 @@ class NodeLedger:
         return {**known, **{index: units for index, units, _ in self._more_than(known, uid)}}
 
     def _known(self, uid: str) -> Mapping[int, int] | None:
-        """`cards_of` the pod; nothing where only the node has heard of it."""
+        """`gpus_of` the pod; nothing where only the node has heard of it."""
         pod = self._pods.get(uid)
         if pod is None:
             return {}
         if self._usage is not None and self._usage.as_stated and pod.allocation is not None:
-            return pod.allocation.by_card
-        return self.cards_of(pod)
+            return pod.allocation.by_gpu
+        return self.gpus_of(pod)
 
     def _more_than(self, known: Mapping[int, int], uid: str) -> Iterator[tuple[int, int, bool]]:
-        """(card, units, whether as the whole card) of the cards of which the node reports more than these units for a pod."""
+        """(GPU, units, whether as the whole GPU) of the GPUs of which the node reports more than these units for a pod."""
         return ((index, units, whole) for index, (units, whole) in self._reported(uid).items() if units > known.get(index, 0))
 
-    def usage(self) -> CardUsage:
-        """The sums of `units_of` over all pods, and the pods of which nobody knows the cards. Not to be changed."""
+    def usage(self) -> GpuUsage:
+        """The sums of `units_of` over all pods, and the pods of which nobody knows the GPUs. Not to be changed."""
         if self._usage is None:
             self._usage = self._sum_up()
         return self._usage
 
-    def _sum_up(self) -> CardUsage:
-        sums, as_stated = CardUsage(), not self.record.held.entries
+    def _sum_up(self) -> GpuUsage:
+        sums, as_stated = GpuUsage(), not self.record.held.entries
         for pod in self._pods.values():
-            known = self.cards_of(pod)
+            known = self.gpus_of(pod)
             if known is None:
                 sums.unknown.append(pod)
             else:
                 sums.add(known, pod.request.core, pod.whole, pod.request.clients)
-            as_stated = as_stated and pod.allocation is not None and known is pod.allocation.by_card
+            as_stated = as_stated and pod.allocation is not None and known is pod.allocation.by_gpu
         sums.as_stated = as_stated
         for uid in self.record.held.by_uid:
             known = self._known(uid)
@@ -474,38 +474,38 @@ class NodeLedger:
                     sums.add({index: units - known.get(index, 0)}, 0, whole)
         return sums
 
-    def _compute(self) -> tuple[CardState, ...]:
+    def _compute(self) -> tuple[GpuState, ...]:
         if self.inventory is None:
             return ()
         sums, offered = self.usage(), self.inventory.core
         self._unknown = tuple(pod.uid for pod in sums.unknown)
         over, states = set(), []
-        for card in self.inventory.cards:
-            units, core = sums.used.get(card.index, 0), sums.core.get(card.index, 0)
-            whole, clients = sums.whole.get(card.index, 0), sums.clients.get(card.index, 0)
-            # A pod whose card is not known counts against every card.
+        for gpu in self.inventory.gpus:
+            units, core = sums.used.get(gpu.index, 0), sums.core.get(gpu.index, 0)
+            whole, clients = sums.whole.get(gpu.index, 0), sums.clients.get(gpu.index, 0)
+            # A pod whose GPU is not known counts against every GPU.
             for pod in sums.unknown:
                 if pod.whole:
-                    whole, units = whole + 1, units + card.units
+                    whole, units = whole + 1, units + gpu.units
                 else:
-                    units, core = units + min(pod.request.per_card, card.units), core + pod.request.core
+                    units, core = units + min(pod.request.per_gpu, gpu.units), core + pod.request.core
                 clients += pod.request.clients
-            if units > card.units or core > offered or whole > 1:
-                over.add(card.index)
-            free, core = (0, 0) if whole else (max(0, card.units - units), max(0, offered - core))
+            if units > gpu.units or core > offered or whole > 1:
+                over.add(gpu.index)
+            free, core = (0, 0) if whole else (max(0, gpu.units - units), max(0, offered - core))
             left = max(0, self.inventory.clients - clients) if self.inventory.clients else None
-            states.append(CardState(card, free, card.index not in sums.used and not sums.unknown, core, left))
+            states.append(GpuState(gpu, free, gpu.index not in sums.used and not sums.unknown, core, left))
         self._over = frozenset(over)
         return tuple(states)
 
     def count_by_word(self, uid: str) -> None:
-        """This pod's card is not known for long enough: from now on it counts with what the node reports that it has."""
+        """This pod's GPU is not known for long enough: from now on it counts with what the node reports that it has."""
         if uid in self._pods:
             self._by_word.add(uid)
             self._changed()
 
     def end_rejections(self, ended: Collection[Rejection]) -> None:
-        """No card is held back for these any more."""
+        """No GPU is held back for these any more."""
         self._ended |= set(ended).intersection(self.record.held.rejected)
         self._unreported = tuple(rejection for rejection in self._unreported if rejection not in ended)
         self._changed()
@@ -533,7 +533,7 @@ class NodeLedger:
         self._changed()
 
     def _changed(self) -> None:
-        self._cards = self._totals = self._frees = self._rejected = self._usage = None
+        self._gpus = self._totals = self._frees = self._rejected = self._usage = None
         self.fault = ""
         self.memo.clear()
         self._on_change(self.name)
@@ -544,6 +544,6 @@ _BY_WORD: Final = "its node does not say that it holds any, so it does not count
 
 def _unknown(pod: AllocatedPod) -> str:
     if pod.allocation is None:
-        return "its card is not known"
-    named = ", ".join(map(str, sorted(pod.allocation.by_card)))
-    return f"no pod can have what its annotations say of card {named}"
+        return "its GPU is not known"
+    named = ", ".join(map(str, sorted(pod.allocation.by_gpu)))
+    return f"no pod can have what its annotations say of GPU {named}"

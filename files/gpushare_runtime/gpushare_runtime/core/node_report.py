@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What only the node knows about its cards: the node annotation `gpushare/held`, written by the device plugin."""
+"""What only the node knows about its GPUs: the node annotation `gpushare/held`, written by the device plugin."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class HeldError(ValueError):
 
 @dataclass(frozen=True)
 class HeldEntry:
-    """Units of one card that a pod has although the pods in the API do not show them.
+    """Units of one GPU that a pod has although the pods in the API do not show them.
 
-    card: UUID; pod: namespace/name; why: "orphaned" (the pod object is gone, its processes are not) or "unmanaged" (it has ids
+    gpu: UUID; pod: namespace/name; why: "orphaned" (the pod object is gone, its processes are not) or "unmanaged" (it has ids
     that no scheduler gave it).
     """
 
-    card: str
+    gpu: str
     uid: str
     pod: str
     units: int
@@ -37,17 +37,17 @@ class HeldEntry:
 
 
 Share = tuple[int, bool]
-"""(units, whether some of them as the whole card)."""
+"""(units, whether some of them as the whole GPU)."""
 _NOTHING: Final[Share] = (0, False)
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """An admission that the node rejected: the card is to take no pod of that size for a while. until: Unix time in seconds, by the
+    """An admission that the node rejected: the GPU is to take no pod of that size for a while. until: Unix time in seconds, by the
     node's clock, which need not be right."""
 
     uid: str
-    card: str
+    gpu: str
     units: int
     until: float
     whole: bool = False
@@ -62,42 +62,42 @@ class Held:
 
     @cached_property
     def by_uid(self) -> Mapping[str, Mapping[str, Share]]:
-        """Pod UID → card UUID → what it has of it."""
+        """Pod UID → GPU UUID → what it has of it."""
         found: dict[str, dict[str, Share]] = {}
         for entry in self.entries:
-            cards = found.setdefault(entry.uid, {})
-            units, whole = cards.get(entry.card, _NOTHING)
-            cards[entry.card] = units + entry.units, whole or entry.whole
+            gpus = found.setdefault(entry.uid, {})
+            units, whole = gpus.get(entry.gpu, _NOTHING)
+            gpus[entry.gpu] = units + entry.units, whole or entry.whole
         return found
 
     def to_json(self) -> str:
         """The annotation's value."""
-        cards: dict[str, list[dict[str, object]]] = {}
+        gpus: dict[str, list[dict[str, object]]] = {}
         for e in self.entries:
             whole = {"whole": True} if e.whole else {}
-            cards.setdefault(e.card, []).append({"pod": e.pod, "uid": e.uid, "units": e.units, "why": e.why, **whole})
+            gpus.setdefault(e.gpu, []).append({"pod": e.pod, "uid": e.uid, "units": e.units, "why": e.why, **whole})
         rejected = [
-            {"uid": r.uid, "card": r.card, "units": r.units, "until": _written(r.until), **({"whole": True} if r.whole else {})}
+            {"uid": r.uid, "gpu": r.gpu, "units": r.units, "until": _written(r.until), **({"whole": True} if r.whole else {})}
             for r in self.rejected
         ]
-        return json.dumps({"v": VERSION, "cards": cards, "rejected": rejected}, separators=(",", ":"))
+        return json.dumps({"v": VERSION, "gpus": gpus, "rejected": rejected}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Held:
         """Parse the annotation; HeldError says what is wrong. Unknown fields are ignored."""
         data = read_versioned(text, VERSION, HeldError)
-        cards, rejected = data.get("cards") or {}, data.get("rejected") or []
-        if not isinstance(cards, dict) or not isinstance(rejected, list):
-            raise HeldError("cards must be an object and rejected a list")
-        by_card = {uuid: held if isinstance(held, list) else [held] for uuid, held in cards.items()}
-        if max(len(by_card), sum(map(len, by_card.values())), len(rejected)) > MOST_HELD:
+        gpus, rejected = data.get("gpus") or {}, data.get("rejected") or []
+        if not isinstance(gpus, dict) or not isinstance(rejected, list):
+            raise HeldError("GPUs must be an object and rejected a list")
+        by_gpu = {uuid: held if isinstance(held, list) else [held] for uuid, held in gpus.items()}
+        if max(len(by_gpu), sum(map(len, by_gpu.values())), len(rejected)) > MOST_HELD:
             raise HeldError(f"more than {MOST_HELD} entries, or rejections: no node has so many")
         entries = []
-        for uuid, held in by_card.items():
+        for uuid, held in by_gpu.items():
             if not is_text(uuid):
-                raise HeldError(f"cards must be named by their UUIDs, found {quote(uuid)}")
+                raise HeldError(f"GPUs must be named by their UUIDs, found {quote(uuid)}")
             for place, entry in enumerate(held):
-                where = f"cards[{quote(uuid)}][{place}]"
+                where = f"gpus[{quote(uuid)}][{place}]"
                 text_of = {key: _typed(entry, key, str, where) for key in ("uid", "pod", "why")}
                 entries.append(
                     HeldEntry(uuid, text_of["uid"], text_of["pod"], _natural(entry, "units", where), text_of["why"], _whole(entry))
@@ -105,8 +105,8 @@ class Held:
         rejections = []
         for place, entry in enumerate(rejected):
             where = f"rejected[{place}]"
-            uid, card, until = (_typed(entry, key, str, where) for key in ("uid", "card", "until"))
-            rejections.append(Rejection(uid, card, _natural(entry, "units", where), _read_time(until, where), _whole(entry)))
+            uid, gpu, until = (_typed(entry, key, str, where) for key in ("uid", "gpu", "until"))
+            rejections.append(Rejection(uid, gpu, _natural(entry, "units", where), _read_time(until, where), _whole(entry)))
         return cls(tuple(entries), tuple(rejections))
 
 

@@ -30,10 +30,10 @@ _GROUP_LABELS: Final = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.s
 _ALLOCATED: Final = (
     protocol.ANNOTATION_ALLOCATION,
     protocol.ANNOTATION_INDEX,
-    protocol.ANNOTATION_CARD_UNITS,
+    protocol.ANNOTATION_GPU_UNITS,
     protocol.ANNOTATION_POD_UNITS,
 )
-"""The annotations that say which cards a pod has."""
+"""The annotations that say which GPUs a pod has."""
 _REMEMBERED: Final = 10_000
 _SHARED_TEXT: Final = 4096
 """Characters of what is kept once for many pods; what is longer is one pod's own."""
@@ -41,7 +41,7 @@ _ALL_SHARED_TEXT: Final = 16 * 1024 * 1024
 
 
 def read_pending(pod: Mapping[str, Any]) -> PendingPod | InvalidPod | None:
-    """A v1.Pod as JSON that is on no node; None if it requests no cards."""
+    """A v1.Pod as JSON that is on no node; None if it requests no GPUs."""
     metadata, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
     uid, namespace, name = metadata.get("uid", ""), metadata.get("namespace", ""), metadata.get("name", "")
     try:
@@ -166,7 +166,7 @@ def _asked(spec: Mapping[str, Any], metadata: Mapping[str, Any], annotations: Ma
         text += repr([(one.get("name"), one.get("resources"), one.get("restartPolicy")) for one in before])
     if _RESOURCES not in text:
         return None
-    label = (metadata.get("labels") or {}).get(protocol.LABEL_CARDS_PER_POD)
+    label = (metadata.get("labels") or {}).get(protocol.LABEL_GPUS_PER_POD)
     rules = {name: annotations[name] for name in annotations if name.startswith(RULES_PREFIX)}
     return f"{text} {label!r} {rules!r}" if rules or label is not None else text
 
@@ -248,11 +248,11 @@ def _priority_of(spec: Mapping[str, Any]) -> int:
 class NodeTexts:
     """What is of ours in a node's metadata, before it is read: that takes longer than all else that is done for an event.
 
-    cards, held, evictions: the annotations, None without; error: why it cannot be read, "" if it may be.
+    GPUs, held, evictions: the annotations, None without; error: why it cannot be read, "" if it may be.
     """
 
     name: str
-    cards: str | None = None
+    gpus: str | None = None
     held: str | None = None
     model: str = ""
     placement: str = ""
@@ -263,13 +263,13 @@ class NodeTexts:
         """What the node reports; of annotations that cannot be used the reason."""
         inventory, held, error = None, NOTHING_HELD, self.error
         try:
-            if self.cards is not None:
-                inventory = Inventory.from_json(self.cards)
+            if self.gpus is not None:
+                inventory = Inventory.from_json(self.gpus)
                 held = Held.from_json(self.held) if self.held else NOTHING_HELD
         except InventoryError as found:
-            error = f"annotation {protocol.ANNOTATION_CARDS} cannot be used: {found}"
+            error = f"annotation {protocol.ANNOTATION_GPUS} cannot be used: {found}"
         except HeldError as found:
-            # Some of its cards are in use, and nobody knows how much.
+            # Some of its GPUs are in use, and nobody knows how much.
             inventory, error = None, f"annotation {protocol.ANNOTATION_HELD} cannot be used: {found}"
         return NodeRecord(self.name, inventory, error, held, self.model, self.placement, _evictions(self.evictions))
 
@@ -280,7 +280,7 @@ def node_texts(node: Mapping[str, Any]) -> NodeTexts:
     annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
     return NodeTexts(
         metadata["name"],
-        annotations.get(protocol.ANNOTATION_CARDS),
+        annotations.get(protocol.ANNOTATION_GPUS),
         annotations.get(protocol.ANNOTATION_HELD),
         labels.get(protocol.LABEL_MODEL, ""),
         labels.get(protocol.LABEL_PLACEMENT, ""),

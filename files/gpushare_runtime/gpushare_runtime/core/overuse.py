@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Which pods use more of a card than their units and for how long, and the requests for the eviction of such pods. Pure.
+"""Which pods use more of a GPU than their units and for how long, and the requests for the eviction of such pods. Pure.
 
 A node cannot be trusted with the right to evict pods: RBAC knows no nodes, and an Eviction does not carry its pod's node. So the device
 plugin writes its requests into an annotation of its node, which a policy allows to nobody else, and the extender evicts pods of that node
@@ -31,7 +31,7 @@ _CLOCKS_DIFFER: Final = 30.0
 _LATEST: Final = 2**40
 
 Key = tuple[str, str]
-"""Pod UID, card UUID."""
+"""Pod UID, GPU UUID."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Overuse:
     def observe(self, due: Mapping[Key, int], used: Mapping[Key, int], answered: Container[str], now: float) -> tuple[list[Key], list[Key]]:
         """Take a reading: who is to be reported from now on, and who no longer.
 
-        due, used: bytes; answered: UUIDs of the cards that were read. What is unknown neither ends a report nor counts towards a time.
+        due, used: bytes; answered: UUIDs of the GPUs that were read. What is unknown neither ends a report nor counts towards a time.
         """
         found: dict[Key, Excess] = {}
         for key, most in due.items():
@@ -85,18 +85,18 @@ class EvictionsError(ValueError):
     """A `gpushare/evictions` annotation that cannot be used; the message says what was found and expected."""
 
 
-_NUMBERS: Final = ("card", "used", "requested", "seconds")
+_NUMBERS: Final = ("gpu", "used", "requested", "seconds")
 
 
 @dataclass(frozen=True)
 class EvictionRequest:
-    """uid: the pod's; card: NVML's index; used, requested: MiB there; seconds: for how long.
+    """uid: the pod's; GPU: NVML's index; used, requested: MiB there; seconds: for how long.
 
     reason: "" for memory above its units, or STARTS_NEVER.
     """
 
     uid: str
-    card: int
+    gpu: int
     used: int
     requested: int
     seconds: int
@@ -106,8 +106,8 @@ class EvictionRequest:
     def cause(self) -> str:
         """The same words as long as the request is renewed."""
         if self.reason == STARTS_NEVER:
-            return f"it can never start with what it has of card {self.card}"
-        return f"it uses more than the {self.requested} MiB of card {self.card} that it requested"
+            return f"it can never start with what it has of GPU {self.gpu}"
+        return f"it uses more than the {self.requested} MiB of GPU {self.gpu} that it requested"
 
     @property
     def advice(self) -> str:
@@ -128,11 +128,11 @@ class EvictionRequest:
     def read(cls, entry: object, where: str) -> EvictionRequest:
         """From such an entry. EvictionsError."""
         uid: str = typed(entry, "uid", str, where, error=EvictionsError)
-        card, used, requested, seconds = (natural(entry, name, where, error=EvictionsError) for name in _NUMBERS)
+        gpu, used, requested, seconds = (natural(entry, name, where, error=EvictionsError) for name in _NUMBERS)
         reason = entry.get("reason", "") if isinstance(entry, dict) else ""
         if reason not in ("", STARTS_NEVER):
             raise EvictionsError(f"{where}.reason must be {STARTS_NEVER} or missing, found {quote(reason)}")
-        return cls(uid, card, used, requested, seconds, reason)
+        return cls(uid, gpu, used, requested, seconds, reason)
 
 
 @dataclass(frozen=True)

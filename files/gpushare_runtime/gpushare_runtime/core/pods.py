@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What is kept of a pod that requests cards: pending, invalid, with allocated cards, or finished. Pure."""
+"""What is kept of a pod that requests GPUs: pending, invalid, with allocated GPUs, or finished. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESERVED_SECONDS: Final = 10.0
 
 @dataclass(frozen=True)
 class PendingPod:
-    """A pod on no node that requests cards.
+    """A pod on no node that requests GPUs.
 
     nominated: the node on which kube-scheduler has made room for it, "" for none.
     failure: a number for the message of its last failed attempt, 0 for none.
@@ -35,7 +35,7 @@ class PendingPod:
     seconds_to_bind: float = RESERVED_SECONDS
 
     def allocated(self, node: str, allocation: Allocation | None) -> AllocatedPod:
-        """The same pod with these cards of a node; None: with cards that nobody knows."""
+        """The same pod with these GPUs of a node; None: with GPUs that nobody knows."""
         request = self.request.in_context(None)
         return AllocatedPod(self.uid, self.namespace, self.name, node, request, allocation, self.labels, self.priority)
 
@@ -67,7 +67,7 @@ class InvalidPod:
 class AllocatedPod:
     """A pod that is bound to a node and not finished, or about to be bound.
 
-    allocation: None where its cards are not known.
+    allocation: None where its GPUs are not known.
     labels: for other pods' rules.
     terminating: it has a deletionTimestamp.
     alive: by its last state it may have processes: it is not ended by kubelet, or not all its containers have ended.
@@ -88,8 +88,8 @@ class AllocatedPod:
 
     @property
     def whole(self) -> bool:
-        """Whether it has whole cards, with no memory left for others."""
-        return self.request.whole_cards > 0
+        """Whether it has whole GPUs, with no memory left for others."""
+        return self.request.whole_gpus > 0
 
     def counts_as(self, other: AllocatedPod) -> bool:
         """Whether it makes no difference to any sum or rule which of the two is in the ledger."""
@@ -104,10 +104,10 @@ class AllocatedPod:
 
 @dataclass(frozen=True)
 class FinishedPod:
-    """A pod that has ended and has no cards any more, or of which only its node can report what it has.
+    """A pod that has ended and has no GPUs any more, or of which only its node can report what it has.
 
     alive: containers may run all the same: by its status, since kubelet before 1.22 fails a pod first and ends them then, or because
-    the pod cannot be read. It keeps its cards for the moment that its node takes to report them.
+    the pod cannot be read. It keeps its GPUs for the moment that its node takes to report them.
     rejected: its node's device plugin rejected what it should have got.
     """
 
@@ -117,4 +117,4 @@ class FinishedPod:
 
 
 PodRecord = AllocatedPod | PendingPod | InvalidPod | FinishedPod
-"""What is kept of a pod that requests cards."""
+"""What is kept of a pod that requests GPUs."""

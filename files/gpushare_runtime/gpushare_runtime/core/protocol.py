@@ -8,16 +8,16 @@ from typing import Final
 
 # Extended resources.
 RESOURCE_MEMORY: Final = "aliyun.com/gpu-mem"
-RESOURCE_CARDS: Final = "aliyun.com/gpu-count"
+RESOURCE_GPUS: Final = "aliyun.com/gpu-count"
 RESOURCE_CORE: Final = "aliyun.com/gpu-core.percentage"
-RESOURCES: Final = (RESOURCE_MEMORY, RESOURCE_CARDS, RESOURCE_CORE)
+RESOURCES: Final = (RESOURCE_MEMORY, RESOURCE_GPUS, RESOURCE_CORE)
 
-# Pod label of ACK: gpu-mem N as N/M on each of M cards of one node. Same text as RESOURCE_CARDS, another place.
-LABEL_CARDS_PER_POD: Final = "aliyun.com/gpu-count"
+# Pod label of ACK: gpu-mem N as N/M on each of M GPUs of one node. Same text as RESOURCE_GPUS, another place.
+LABEL_GPUS_PER_POD: Final = "aliyun.com/gpu-count"
 
 # Pod annotations: the original's five, and ACK's allocation JSON.
 ANNOTATION_INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"
-ANNOTATION_CARD_UNITS: Final = "ALIYUN_COM_GPU_MEM_DEV"
+ANNOTATION_GPU_UNITS: Final = "ALIYUN_COM_GPU_MEM_DEV"
 ANNOTATION_POD_UNITS: Final = "ALIYUN_COM_GPU_MEM_POD"
 ANNOTATION_ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 ANNOTATION_ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
@@ -29,25 +29,25 @@ ANNOTATION_REQUEUED: Final = "gpushare/requeued"
 # Pod annotation of the API's copy of a static pod: by it kubelet knows the pod. Anybody may write it who may set spec.nodeName.
 ANNOTATION_MIRROR: Final = "kubernetes.io/config.mirror"
 
-# Pod annotations, written by users: which cards are meant, with whom, and how they are chosen. See constraints.py.
+# Pod annotations, written by users: which GPUs are meant, with whom, and how they are chosen. See constraints.py.
 ASK_MODELS: Final = "gpushare.request/models"
 ASK_MODELS_REFUSED: Final = "gpushare.request/models-refused"
-ASK_CARDS: Final = "gpushare.request/cards"
-ASK_CARDS_REFUSED: Final = "gpushare.request/cards-refused"
-ASK_SAME_CARD_AS: Final = "gpushare.request/same-card-as"
+ASK_GPUS: Final = "gpushare.request/gpus"
+ASK_GPUS_REFUSED: Final = "gpushare.request/gpus-refused"
+ASK_SAME_GPU_AS: Final = "gpushare.request/same-gpu-as"
 ASK_NOT_WITH: Final = "gpushare.request/not-with"
 ASK_PLACEMENT: Final = "gpushare.request/placement"
 ASK_ISOLATION: Final = "gpushare.request/isolation"
 ASKS: Final = frozenset(
-    (ASK_MODELS, ASK_MODELS_REFUSED, ASK_CARDS, ASK_CARDS_REFUSED, ASK_SAME_CARD_AS, ASK_NOT_WITH, ASK_PLACEMENT, ASK_ISOLATION)
+    (ASK_MODELS, ASK_MODELS_REFUSED, ASK_GPUS, ASK_GPUS_REFUSED, ASK_SAME_GPU_AS, ASK_NOT_WITH, ASK_PLACEMENT, ASK_ISOLATION)
 )
 
-# What keeps a pod to its units, strictest first. The node annotation `gpushare/cards` publishes it; see docs/operate/isolation.md.
+# What keeps a pod to its units, strictest first. The node annotation `gpushare/gpus` publishes it; see docs/operate/isolation.md.
 ISOLATION_DRIVER: Final = "driver"
 ISOLATION_MPS: Final = "mps"
 ISOLATION_WATCH: Final = "watch"
 ISOLATION_NONE: Final = "none"
-# Those that a pod may require, and those that share out a card's compute.
+# Those that a pod may require, and those that share out a GPU's compute.
 ISOLATIONS_REQUIRED: Final = (ISOLATION_DRIVER, ISOLATION_MPS)
 ISOLATIONS_WITH_COMPUTE: Final = (ISOLATION_DRIVER, ISOLATION_MPS)
 
@@ -56,25 +56,25 @@ LABEL_PLACEMENT: Final = "ack.node.gpu.placement"
 LABEL_MODEL: Final = "aliyun.accelerator/nvidia_name"
 
 # Node annotations, written by the device plugin.
-ANNOTATION_CARDS: Final = "gpushare/cards"
+ANNOTATION_GPUS: Final = "gpushare/gpus"
 ANNOTATION_HELD: Final = "gpushare/held"
 # The pods of this node that the extender should evict. See overuse.py.
 ANNOTATION_EVICTIONS: Final = "gpushare/evictions"
-# Node annotation, written by an administrator: cards (NVML index or UUID, with commas; "all") that take no new pods.
+# Node annotation, written by an administrator: GPUs (NVML index or UUID, with commas; "all") that take no new pods.
 ASK_CORDON: Final = "gpushare/cordon"
 
-# ConfigMap of the original, with key "gpus": indexes of the cards of a node that are not to be used.
+# ConfigMap of the original, with key "gpus": indexes of the GPUs of a node that are not to be used.
 UNHEALTHY_NAMESPACE: Final = "kube-system"
 UNHEALTHY_PREFIX: Final = "unhealthy-gpu-"
 UNHEALTHY_KEY: Final = "gpus"
 
-# How a container gets its cards from the device plugin, strictest first. The node annotation `gpushare/cards` publishes it.
+# How a container gets its GPUs from the device plugin, strictest first. The node annotation `gpushare/gpus` publishes it.
 STRATEGY_CDI: Final = "cdi"
 STRATEGY_MOUNTS: Final = "volume-mounts"
 STRATEGY_ENVIRONMENT: Final = "envvar"
 STRATEGIES: Final = (STRATEGY_CDI, STRATEGY_MOUNTS, STRATEGY_ENVIRONMENT)
 
-# NVIDIA's names for cards in CDI, and the folder whose mounts its runtime reads.
+# NVIDIA's names for GPUs in CDI, and the folder whose mounts its runtime reads.
 CDI_KIND: Final = "nvidia.com/gpu"
 CDI_FOLDERS: Final = ("/etc/cdi", "/var/run/cdi")
 MOUNTED_DEVICES: Final = "/var/run/nvidia-container-devices"
@@ -84,7 +84,7 @@ ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 ENV_INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"
 ENV_POD_UNITS: Final = "ALIYUN_COM_GPU_MEM_POD"
 ENV_CONTAINER_UNITS: Final = "ALIYUN_COM_GPU_MEM_CONTAINER"
-ENV_CARD_UNITS: Final = "ALIYUN_COM_GPU_MEM_DEV"
+ENV_GPU_UNITS: Final = "ALIYUN_COM_GPU_MEM_DEV"
 
 # kubelet, relative to its root directory (/var/lib/kubelet).
 KUBELET_ROOT: Final = "/var/lib/kubelet"
@@ -94,7 +94,7 @@ KUBELET_CHECKPOINT: Final = "kubelet_internal_checkpoint"
 KUBELET_POD_RESOURCES: Final = "pod-resources/kubelet.sock"
 # The first is the original's name, so that a replacement in place takes over its registration.
 SOCKET_MEMORY: Final = "aliyungpushare.sock"
-SOCKET_CARDS: Final = "aliyungpushare-cards.sock"
+SOCKET_GPUS: Final = "aliyungpushare-gpus.sock"
 
 # Reasons of Events, all of them warnings: on pods, the last one on the node.
 EVENT_TOO_LARGE: Final = "GPUShareRequestTooLarge"
@@ -108,7 +108,7 @@ EVENT_NOT_EVICTED: Final = "GPUShareNotEvicted"
 EVENT_EVICTED: Final = "GPUShareEvicted"
 EVENT_CDI: Final = "GPUShareCDISpecUnusable"
 
-# Phases of a pod that has ended and has no cards any more.
+# Phases of a pod that has ended and has no GPUs any more.
 FINISHED_PHASES: Final = ("Succeeded", "Failed")
 # The field selector for the others.
 UNFINISHED: Final = ",".join(f"status.phase!={phase}" for phase in FINISHED_PHASES)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Units of card memory, unit ids as kubelet sees them, and Kubernetes quantities as whole numbers."""
+"""Units of GPU memory, unit ids as kubelet sees them, and Kubernetes quantities as whole numbers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _ID_SEPARATOR: Final = "-_-"
 class Unit:
     """The size that one id of `aliyun.com/gpu-mem` stands for.
 
-    name: as written in flags, `gpushare/cards` and messages ("GiB", "64MiB"); mib: its size in MiB.
+    name: as written in flags, `gpushare/gpus` and messages ("GiB", "64MiB"); mib: its size in MiB.
     """
 
     name: str
     mib: int
 
     def count(self, mib: int) -> int:
-        """Whole units in `mib` MiB of one card; what does not fill a unit is not offered."""
+        """Whole units in `mib` MiB of one GPU; what does not fill a unit is not offered."""
         return mib // self.mib
 
     def __str__(self) -> str:
@@ -45,15 +45,15 @@ def parse_unit(name: str) -> Unit:
 
 
 def unit_id(uuid: str, slot: int) -> str:
-    """The device id of one unit: card UUID and slot (0 … units-1), in the original's form."""
+    """The device id of one unit: GPU UUID and slot (0 … units-1), in the original's form."""
     return f"{uuid}{_ID_SEPARATOR}{slot}"
 
 
 def parse_unit_id(device_id: str) -> tuple[str, int]:
-    """(card UUID, slot) of a unit id; ValueError quotes what was found."""
+    """(GPU UUID, slot) of a unit id; ValueError quotes what was found."""
     uuid, _, slot = device_id.rpartition(_ID_SEPARATOR)
     if not uuid or not (slot.isascii() and slot.isdigit()):
-        raise ValueError(f"device id {quote(device_id)} is not of the form <card UUID>{_ID_SEPARATOR}<number>")
+        raise ValueError(f"device id {quote(device_id)} is not of the form <gpu UUID>{_ID_SEPARATOR}<number>")
     return uuid, int(slot)
 
 

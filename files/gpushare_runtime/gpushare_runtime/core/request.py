@@ -40,15 +40,15 @@ class ContainerRequest:
     """One container that asks for something of ours.
 
     index: its place in spec.containers (or spec.initContainers for INIT and SIDECAR);
-    units: of `aliyun.com/gpu-mem`; whole_cards: of `aliyun.com/gpu-count`;
-    core: per cent of a card's compute; written: the memory quantity as the user wrote it.
+    units: of `aliyun.com/gpu-mem`; whole_gpus: of `aliyun.com/gpu-count`;
+    core: per cent of a GPU's compute; written: the memory quantity as the user wrote it.
     """
 
     kind: Kind
     index: int
     name: str
     units: int = 0
-    whole_cards: int = 0
+    whole_gpus: int = 0
     core: int = 0
     written: str = ""
 
@@ -67,70 +67,70 @@ class ContainerRequest:
 class Request:
     """What one pod asks for; never empty.
 
-    containers: in the order in which kubelet admits them, init containers first; cards_per_pod: ACK's label, on how many
-    cards of one node the memory is, in equal parts; context: of its pod, set only where rules about other pods matter.
+    containers: in the order in which kubelet admits them, init containers first; gpus_per_pod: ACK's label, on how many
+    GPUs of one node the memory is, in equal parts; context: of its pod, set only where rules about other pods matter.
     """
 
     containers: tuple[ContainerRequest, ...]
-    cards_per_pod: int = 1
+    gpus_per_pod: int = 1
     rules: Rules = NO_RULES
     context: Context | None = None
 
     @cached_property
     def units(self) -> int:
-        """Units of card memory that kubelet keeps for the running pod, init containers' included."""
+        """Units of GPU memory that kubelet keeps for the running pod, init containers' included."""
         return held((c.keeps, c.units) for c in self.containers)
 
     @cached_property
-    def whole_cards(self) -> int:
-        """Whole cards that kubelet keeps for the running pod."""
-        return held((c.keeps, c.whole_cards) for c in self.containers)
+    def whole_gpus(self) -> int:
+        """Whole GPUs that kubelet keeps for the running pod."""
+        return held((c.keeps, c.whole_gpus) for c in self.containers)
 
     @cached_property
     def core(self) -> int:
-        """Per cent of a card's compute that kubelet keeps for the running pod."""
+        """Per cent of a GPU's compute that kubelet keeps for the running pod."""
         return held((c.keeps, c.core) for c in self.containers)
 
     @cached_property
     def clients(self) -> int:
-        """Containers that use a card together: of those that run before others, one at a time."""
-        lasting = sum(bool(c.units or c.whole_cards) for c in self.containers if c.keeps)
+        """Containers that use a GPU together: of those that run before others, one at a time."""
+        lasting = sum(bool(c.units or c.whole_gpus) for c in self.containers if c.keeps)
         return max(1, lasting)
 
     @cached_property
-    def per_card(self) -> int:
-        """Units of each of the cards that its memory is on."""
-        return -(-self.units // self.cards_per_pod)
+    def per_gpu(self) -> int:
+        """Units of each of the GPUs that its memory is on."""
+        return -(-self.units // self.gpus_per_pod)
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether it is memory of one card, whichever and beside whomever."""
-        return not self.whole_cards and not self.core and self.cards_per_pod == 1 and self.rules == NO_RULES and self.context is None
+        """Whether it is memory of one GPU, whichever and beside whomever."""
+        return not self.whole_gpus and not self.core and self.gpus_per_pod == 1 and self.rules == NO_RULES and self.context is None
 
     @cached_property
     def key(self) -> tuple[int, int, int, int, int, str]:
-        """Equal for requests that fit on the same cards; small, and cheap to hash."""
+        """Equal for requests that fit on the same GPUs; small, and cheap to hash."""
         plain = self.rules == NO_RULES and self.context is None
         rules = "" if plain else blake2b(repr((self.rules, self.context)).encode(errors="replace"), digest_size=16).hexdigest()
-        return self.units, self.whole_cards, self.core, self.cards_per_pod, self.clients, rules
+        return self.units, self.whole_gpus, self.core, self.gpus_per_pod, self.clients, rules
 
     @cached_property
     def shape(self) -> tuple[object, ...]:
-        """Equal for pods that may have each other's cards: nothing of names, and nothing of what users wrote to say the same."""
-        sizes = tuple((c.kind, c.index, c.units, c.whole_cards, c.core) for c in self.containers)
-        return sizes, self.cards_per_pod, self.rules
+        """Equal for pods that may have each other's GPUs: nothing of names, and nothing of what users wrote to say the same."""
+        sizes = tuple((c.kind, c.index, c.units, c.whole_gpus, c.core) for c in self.containers)
+        return sizes, self.gpus_per_pod, self.rules
 
     @cached_property
     def unsupported(self) -> str | None:
-        """Why such a pod cannot be kept on the right cards, or None. Rejected by filter, never half placed."""
-        if self.cards_per_pod == 1:
+        """Why such a pod cannot be kept on the right GPUs, or None. Rejected by filter, never half placed."""
+        if self.gpus_per_pod == 1:
             return None
         pools = steps((c.keeps, c.units) for c in self.containers)
         for container, step in zip(self.containers, pools, strict=True):
             if step.at_random:
                 return (
                     f"container {container.name!r} takes {container.units} of the {step.pool} units that an init container leaves, "
-                    f"and kubelet picks them at random over the pod's {self.cards_per_pod} cards; let it ask for {step.pool} or more, "
+                    f"and kubelet picks them at random over the pod's {self.gpus_per_pod} GPUs; let it ask for {step.pool} or more, "
                     f"or the init container for at most {container.units}"
                 )
         return None
@@ -149,33 +149,33 @@ def parse_request(pod: Mapping[str, Any], *, bound: bool = False) -> Request | N
     if not containers:
         return None
     if len(containers) > MOST_CONTAINERS:
-        raise RequestError(f"more than {MOST_CONTAINERS} containers of the pod ask for a part of a card; write at most so many")
+        raise RequestError(f"more than {MOST_CONTAINERS} containers of the pod ask for a part of a GPU; write at most so many")
     metadata = pod.get("metadata") or {}
-    label = (metadata.get("labels") or {}).get(protocol.LABEL_CARDS_PER_POD)
+    label = (metadata.get("labels") or {}).get(protocol.LABEL_GPUS_PER_POD)
     annotations = metadata.get("annotations") or {}
     if bound:
         return Request(containers, *_as_far_as_readable(containers, label, annotations))
-    if any(c.units or c.core for c in containers) and any(c.whole_cards for c in containers):
+    if any(c.units or c.core for c in containers) and any(c.whole_gpus for c in containers):
         raise RequestError(
-            f"the pod asks for {protocol.RESOURCE_MEMORY} and {protocol.RESOURCE_CARDS} at once: "
-            f"memory of a shared card, or whole cards, but not both; remove one of them"
+            f"the pod asks for {protocol.RESOURCE_MEMORY} and {protocol.RESOURCE_GPUS} at once: "
+            f"memory of a shared GPU, or whole GPUs, but not both; remove one of them"
         )
-    request = Request(containers, _cards_per_pod(label, containers), _rules(annotations))
+    request = Request(containers, _gpus_per_pod(label, containers), _rules(annotations))
     _check_core(request)
-    if request.whole_cards and request.rules.same_card_as:
-        raise RequestError(f"annotation {protocol.ASK_SAME_CARD_AS} with {protocol.RESOURCE_CARDS}: a whole card is shared with nobody")
+    if request.whole_gpus and request.rules.same_gpu_as:
+        raise RequestError(f"annotation {protocol.ASK_SAME_GPU_AS} with {protocol.RESOURCE_GPUS}: a whole GPU is shared with nobody")
     return request
 
 
 def _as_far_as_readable(containers: tuple[ContainerRequest, ...], label: object, annotations: Mapping[str, str]) -> tuple[int, Rules]:
     try:
-        cards = _cards_per_pod(label, containers)
+        gpus = _gpus_per_pod(label, containers)
     except RequestError:
-        cards = 1
+        gpus = 1
     try:
-        return cards, _rules(annotations)
+        return gpus, _rules(annotations)
     except RequestError:
-        return cards, NO_RULES
+        return gpus, NO_RULES
 
 
 def _rules(annotations: Mapping[str, str]) -> Rules:
@@ -192,7 +192,7 @@ def _check_core(request: Request) -> None:
         if not container.units:
             raise RequestError(
                 f"container {container.name!r} asks for {protocol.RESOURCE_CORE} without {protocol.RESOURCE_MEMORY}; "
-                "a share of a card's compute goes with a share of its memory: ask for both"
+                "a share of a GPU's compute goes with a share of its memory: ask for both"
             )
         if container.core % _CORE_STEP:
             raise RequestError(
@@ -200,28 +200,28 @@ def _check_core(request: Request) -> None:
                 f"write such as {max(_CORE_STEP, container.core // _CORE_STEP * _CORE_STEP)}"
             )
     if request.core > 100:
-        raise RequestError(f"{protocol.RESOURCE_CORE}: the pod asks for {request.core} per cent of one card; write at most 100 in total")
-    if request.cards_per_pod > 1:
+        raise RequestError(f"{protocol.RESOURCE_CORE}: the pod asks for {request.core} per cent of one GPU; write at most 100 in total")
+    if request.gpus_per_pod > 1:
         raise RequestError(
-            f"{protocol.RESOURCE_CORE} with the pod label {protocol.LABEL_CARDS_PER_POD}: a share of compute is given on one card only; "
+            f"{protocol.RESOURCE_CORE} with the pod label {protocol.LABEL_GPUS_PER_POD}: a share of compute is given on one GPU only; "
             "remove one of them"
         )
 
 
-def _cards_per_pod(label: object, containers: tuple[ContainerRequest, ...]) -> int:
+def _gpus_per_pod(label: object, containers: tuple[ContainerRequest, ...]) -> int:
     if label is None or not any(c.units for c in containers):
         return 1
-    # No machine has a million cards.
+    # No machine has a million GPUs.
     if not (isinstance(label, str) and label.isascii() and label.isdigit() and len(label) < 7 and int(label) >= 1):
-        raise RequestError(f'the pod label {protocol.LABEL_CARDS_PER_POD} must be the number of cards, such as "2"; found {quote(label)}')
-    cards = int(label)
+        raise RequestError(f'the pod label {protocol.LABEL_GPUS_PER_POD} must be the number of GPUs, such as "2"; found {quote(label)}')
+    gpus = int(label)
     for container in containers:
-        if container.units % cards:
+        if container.units % gpus:
             raise RequestError(
-                f"container {container.name!r}, {protocol.RESOURCE_MEMORY}: {container.written} cannot be spread evenly over {cards} cards "
-                f"(pod label {protocol.LABEL_CARDS_PER_POD}); write a multiple of {cards}, such as {-(-container.units // cards) * cards}"
+                f"container {container.name!r}, {protocol.RESOURCE_MEMORY}: {container.written} cannot be spread evenly over {gpus} GPUs "
+                f"(pod label {protocol.LABEL_GPUS_PER_POD}); write a multiple of {gpus}, such as {-(-container.units // gpus) * gpus}"
             )
-    return cards
+    return gpus
 
 
 def _containers(spec: Mapping[str, Any], bound: bool) -> Iterator[ContainerRequest]:
@@ -250,7 +250,7 @@ def _container(kind: Kind, index: int, container: Mapping[str, Any], bound: bool
             index,
             name,
             units=amounts.get(protocol.RESOURCE_MEMORY, 0),
-            whole_cards=amounts.get(protocol.RESOURCE_CARDS, 0),
+            whole_gpus=amounts.get(protocol.RESOURCE_GPUS, 0),
             core=amounts.get(protocol.RESOURCE_CORE, 0),
             written=str(asked.get(protocol.RESOURCE_MEMORY, "")),
         )
@@ -268,7 +268,7 @@ def _amount(container: str, resource: str, value: object) -> int:
     return amount
 
 
-# Of a card's compute, as ACK shares it out.
+# Of a GPU's compute, as ACK shares it out.
 _CORE_STEP: Final = 5
 # 2**63-1 is the largest value that the API server keeps exactly.
 _LARGEST: Final = 2**63 - 1

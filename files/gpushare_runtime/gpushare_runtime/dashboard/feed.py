@@ -94,10 +94,10 @@ class Feed:
 
     def set_used(self, used: Used) -> None:
         """This is in use now."""
-        before, self.cluster.used = self.cluster.used.by_card, used
+        before, self.cluster.used = self.cluster.used.by_gpu, used
         for node in self.cluster.ledger.nodes.values():
-            cards = node.inventory.cards if node.inventory else ()
-            if any(_coarse(before.get(card.uuid)) != _coarse(used.by_card.get(card.uuid)) for card in cards):
+            gpus = node.inventory.gpus if node.inventory else ()
+            if any(_coarse(before.get(gpu.uuid)) != _coarse(used.by_gpu.get(gpu.uuid)) for gpu in gpus):
                 self.cluster.changed.nodes.add(node.name)
 
     async def refresh(self) -> None:

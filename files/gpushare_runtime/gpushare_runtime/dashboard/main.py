@@ -98,7 +98,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=NAME, description="Web page that shows who has how much of which card.")
+    parser = argparse.ArgumentParser(prog=NAME, description="Web page that shows who has how much of which GPU.")
     parser.add_argument(
         "--kubeconfig", default=os.environ.get("KUBECONFIG", ""), help="without it the pod's service account is used (env KUBECONFIG)"
     )

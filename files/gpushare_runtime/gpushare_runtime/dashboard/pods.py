@@ -23,7 +23,7 @@ _STEP_SECONDS: Final = 0.02
 
 
 async def pod_page(cluster: Cluster, namespace: str, name: str, lock: asyncio.Lock) -> list[dict[str, Any]]:
-    """Of each pod of that name: usually one. [] if none requests cards or has some. lock: one explanation at a time."""
+    """Of each pod of that name: usually one. [] if none requests GPUs or has some. lock: one explanation at a time."""
     found = [_bound(cluster, node, share) for node, share in _shares(cluster, namespace, name)]
     for one in list(cluster.waiting.values()):
         if (one.pod.namespace, one.pod.name) == (namespace, name):
@@ -45,7 +45,7 @@ def _shares(cluster: Cluster, namespace: str, name: str) -> list[tuple[NodeLedge
 
 def _bound(cluster: Cluster, node: NodeLedger, share: Share) -> dict[str, Any]:
     by_index = node.inventory.by_index if node.inventory else {}
-    cards = [
+    gpus = [
         {
             "index": index,
             "units": units,
@@ -53,7 +53,7 @@ def _bound(cluster: Cluster, node: NodeLedger, share: Share) -> dict[str, Any]:
             "model": as_text(by_index[index].model) if index in by_index else "",
             "uuid": as_text(by_index[index].uuid) if index in by_index else "",
         }
-        for index, units in sorted((share.by_card or {}).items())
+        for index, units in sorted((share.by_gpu or {}).items())
     ]
     return {
         "kind": "bound",
@@ -63,7 +63,7 @@ def _bound(cluster: Cluster, node: NodeLedger, share: Share) -> dict[str, Any]:
         "state": share_state(share)[0],
         "node": as_text(node.name, MOST_NAME),
         "unit": node.inventory.unit.name if node.inventory else None,
-        "cards": None if share.by_card is None else cards,
+        "gpus": None if share.by_gpu is None else gpus,
         "request": as_text(amount(share.pod.request)) if share.pod else "",
         "priority": share.pod.priority if share.pod else None,
     }

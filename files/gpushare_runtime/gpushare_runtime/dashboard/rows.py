@@ -2,8 +2,8 @@
 # Copyright: gpushare.kubernetes contributors
 """A node, a waiting pod and the sums as the page gets them: compact JSON, of which 5000 nodes are 5 MB. Pure.
 
-A node is an object: `cards` has [index, model, units, allocated, free or null, used MiB or null, marks, state] of each card, and `pods`
-has [namespace, name, state, {card: units} or null] of each pod. Marks are those of `views.LEGEND`. All texts are printable and bounded.
+A node is an object: `gpus` has [index, model, units, allocated, free or null, used MiB or null, marks, state] of each GPU, and `pods`
+has [namespace, name, state, {gpu: units} or null] of each pod. Marks are those of `views.LEGEND`. All texts are printable and bounded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpushare_runtime.core.ledger_json import node_json
 from gpushare_runtime.core.placement.explain import FAULT, Largest, amount
 from gpushare_runtime.core.pods import InvalidPod
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, Waiting, reason_of
-from gpushare_runtime.kubectl_gpushare.views import cards_of, share_state, shares
+from gpushare_runtime.kubectl_gpushare.views import gpus_of, share_state, shares
 
 MOST_NAME: Final = 253
 MOST_PROBLEMS: Final = 20
@@ -31,10 +31,10 @@ MOST_REASON: Final = 1024
 
 @dataclass(frozen=True)
 class Sums:
-    """Memory in MiB and counts. free: on usable cards; pods: with something of a card."""
+    """Memory in MiB and counts. free: on usable GPUs; pods: with something of a GPU."""
 
     nodes: int = 0
-    cards: int = 0
+    gpus: int = 0
     usable: int = 0
     total: int = 0
     allocated: int = 0
@@ -47,7 +47,7 @@ class Sums:
         return Sums(*(mine + sign * its for mine, its in zip(self.values(), other.values(), strict=True)))
 
     def values(self) -> tuple[int, ...]:
-        return self.nodes, self.cards, self.usable, self.total, self.allocated, self.free, self.pods, self.problems
+        return self.nodes, self.gpus, self.usable, self.total, self.allocated, self.free, self.pods, self.problems
 
     def to_json(self) -> dict[str, int]:
         """By name."""
@@ -72,15 +72,15 @@ def node_row(cluster: Cluster, name: str) -> Row | None:
 
 
 def _node_row(cluster: Cluster, node: NodeLedger) -> Row:
-    views, mib = cards_of(node), node.inventory.unit.mib if node.inventory else 0
-    cards = [
+    views, mib = gpus_of(node), node.inventory.unit.mib if node.inventory else 0
+    gpus = [
         [
-            view.card.index,
-            as_text(view.card.model),
-            view.card.units,
+            view.gpu.index,
+            as_text(view.gpu.model),
+            view.gpu.units,
             view.allocated,
             view.free if cluster.complete else None,
-            cluster.used.by_card.get(view.card.uuid),
+            cluster.used.by_gpu.get(view.gpu.uuid),
             view.marks,
             as_text(view.states()),
         ]
@@ -91,7 +91,7 @@ def _node_row(cluster: Cluster, node: NodeLedger) -> Row:
             as_text(share.namespace, MOST_NAME),
             as_text(share.name, MOST_NAME),
             share_state(share)[0],
-            None if share.by_card is None else {str(card): units for card, units in share.by_card.items()},
+            None if share.by_gpu is None else {str(gpu): units for gpu, units in share.by_gpu.items()},
         ]
         for share in shares(node)
     ]
@@ -99,25 +99,25 @@ def _node_row(cluster: Cluster, node: NodeLedger) -> Row:
     problems = [as_text(problem) for problem in (node.problems() if cluster.complete else [])[:MOST_PROBLEMS]]
     sums = Sums(
         nodes=1,
-        cards=len(views),
-        usable=sum(view.card.usable for view in views),
-        total=sum(view.card.units for view in views) * mib,
+        gpus=len(views),
+        usable=sum(view.gpu.usable for view in views),
+        total=sum(view.gpu.units for view in views) * mib,
         allocated=sum(view.allocated for view in views) * mib,
         free=sum(view.free or 0 for view in views) * mib,
         pods=len(pods),
         problems=len(problems) + bool(node.inventory_error),
     )
-    return Row(orjson.dumps(_node(cluster, node, cards, pods, problems)), sums)
+    return Row(orjson.dumps(_node(cluster, node, gpus, pods, problems)), sums)
 
 
-def _node(cluster: Cluster, node: NodeLedger, cards: list[Any], pods: list[Any], problems: list[str]) -> dict[str, Any]:
+def _node(cluster: Cluster, node: NodeLedger, gpus: list[Any], pods: list[Any], problems: list[str]) -> dict[str, Any]:
     return {
         "name": as_text(node.name, MOST_NAME),
         "unit": node.inventory.unit.name if node.inventory else None,
         "mib": node.inventory.unit.mib if node.inventory else 0,
         "error": as_text(node.inventory_error),
         "cordoned": cluster.infos.get(node.name, UNKNOWN_NODE).cordoned,
-        "cards": cards,
+        "gpus": gpus,
         "pods": pods,
         "problems": problems,
     }

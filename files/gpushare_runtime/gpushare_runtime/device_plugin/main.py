@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""gpushare-device-plugin: the cards of this node for kubelet, by memory and whole. Wiring only."""
+"""gpushare-device-plugin: the GPUs of this node for kubelet, by memory and whole. Wiring only."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from gpushare_runtime.daemon import metrics, metrics_server
 from gpushare_runtime.daemon.inotify import DirectoryWatch
 from gpushare_runtime.daemon.runner import Signals, Status, keep_alive, run, run_all
 from gpushare_runtime.device_plugin.gpu import pod_limits
-from gpushare_runtime.device_plugin.gpu.discovery import INTERVAL_SECONDS, CardPoller, CardReader, Nvml
-from gpushare_runtime.device_plugin.gpu.health import CardHealth
+from gpushare_runtime.device_plugin.gpu.discovery import INTERVAL_SECONDS, GpuPoller, GpuReader, Nvml
+from gpushare_runtime.device_plugin.gpu.health import GpuHealth
 from gpushare_runtime.device_plugin.gpu.pod_limits import Groups, PodLimits
 from gpushare_runtime.device_plugin.gpu.pod_memory import Identities, MemoryWatch
 from gpushare_runtime.device_plugin.gpu.xid_events import XidListener
@@ -69,7 +69,7 @@ class DevicePlugin:
         client: KubeClient,
         renewer: TokenRenewer | None = None,  # None if the client's credentials need none
         *,
-        card_interval: float = INTERVAL_SECONDS,  # between two readings of the cards
+        gpu_interval: float = INTERVAL_SECONDS,  # between two readings of the GPUs
         check_scale: float = 1.0,  # factor of the pauses between two comparisons with podresources
         processes: Processes | None = None,  # None for those of this host
         host: Host | None = None,  # its control groups and processes; None for those of this host
@@ -97,24 +97,24 @@ class DevicePlugin:
         self._reader = CheckpointReader(self._checkpoint, self.node, self._processes)
         self._state = StateFile(settings.state / usage_file.NAME, self.node)
         self._state.load()
-        health = CardHealth()
-        self._cards = CardPoller(
-            CardReader(nvml, settings.unit, health, self._state.cards),
+        health = GpuHealth()
+        self._gpus = GpuPoller(
+            GpuReader(nvml, settings.unit, health, self._state.gpus),
             self.node,
             self.status,
-            card_interval,
+            gpu_interval,
             self._unusable_settings,
         )
         host = host or HostProcesses()
         if settings.isolation == pod_limits.MPS:
-            # From the first reading of the cards on: no id is healthy before its control daemon answers.
+            # From the first reading of the GPUs on: no id is healthy before its control daemon answers.
             self.node.devices.set_isolation(protocol.ISOLATION_MPS)
         self._limits = PodLimits(self.node, nvml, host, self.status, settings.isolation, running=settings.limit_running_pods)
         self._mps = MpsStates(self.node, self.status, settings.mps_folder) if settings.isolation == pod_limits.MPS else None
         self._events = EventRecorder(client, NAME, settings.node)
         watched = settings.isolation != pod_limits.NONE
         self._memory = MemoryWatch(self.node, nvml, host, self._report_exceeded if watched else None)
-        self._xids = XidListener(nvml, health, self.counters.xids, self._cards.read_now)
+        self._xids = XidListener(nvml, health, self.counters.xids, self._gpus.read_now)
 
     def _unusable_settings(self) -> str | None:
         """Why pods exclude the unit, the strategy or the isolation; "" if they do not, None if only the API server can tell."""
@@ -156,7 +156,7 @@ class DevicePlugin:
                 stop,
                 # The responses to kubelet's last requests need these.
                 base=[
-                    self._cards.run(),
+                    self._gpus.run(),
                     self._xids.run(),
                     self._limits.run(),
                     self._memory.run(),
@@ -212,9 +212,9 @@ class DevicePlugin:
         while True:
             contact = self._pods.last_contact
             if not self.node.pods.synced:
-                self.status.degraded("API server", "not reached yet; until then containers get a card without the scheduler's plan")
+                self.status.degraded("API server", "not reached yet; until then containers get a GPU without the scheduler's plan")
             elif contact is None or time.monotonic() - contact > _API_SILENCE_SECONDS:
-                self.status.degraded("API server", "silent for minutes; until it answers, new pods may get another card than planned")
+                self.status.degraded("API server", "silent for minutes; until it answers, new pods may get another GPU than planned")
             else:
                 self.status.ok("API server", "watching the pods of this node")
             await asyncio.sleep(1.0)

@@ -20,7 +20,7 @@ from gpushare_runtime.device_plugin.node.state import NodeState
 
 
 class Limit(Protocol):
-    """A pod's limit on one card and its use, in bytes. most: None without a limit."""
+    """A pod's limit on one GPU and its use, in bytes. most: None without a limit."""
 
     @property
     def most(self) -> int | None: ...
@@ -52,11 +52,11 @@ class MemoryUse(Protocol):
     def by_pod(self) -> Mapping[tuple[str, str], int]: ...
 
     @property
-    def by_card(self) -> Mapping[str, int]: ...
+    def by_gpu(self) -> Mapping[str, int]: ...
 
 
 class Memory(Protocol):
-    """The use of the cards' memory, see gpu/pod_memory.py."""
+    """The use of the GPUs' memory, see gpu/pod_memory.py."""
 
     @property
     def use(self) -> MemoryUse: ...
@@ -76,7 +76,7 @@ class Counters:
     start_rejections: int = 0
     unrecorded_starts: int = 0
     checkpoint_mismatches: int = 0
-    xids: Counter[tuple[str, int]] = field(default_factory=Counter)  # by (card UUID, XID)
+    xids: Counter[tuple[str, int]] = field(default_factory=Counter)  # by (GPU UUID, XID)
     seconds: Histogram = field(
         default_factory=lambda: latencies("gpushare_device_plugin_rpc_duration_seconds", "Duration of kubelet's requests.", "method")
     )
@@ -93,25 +93,25 @@ def families(
     yield single("gpushare_device_plugin_healthy", "gauge", "1 if the plugin is ready and no part of it is degraded, else 0.", healthy)
     text = "When the token for the API server expires, if the plugin renews one."
     yield maybe("gpushare_device_plugin_token_expiry_timestamp_seconds", text, token_expires)
-    yield from _cards(node)
+    yield from _gpus(node)
     yield from _pods(node)
     yield from _memory(node, limits, memory)
     yield from _events(counters)
     yield from metrics.of_process("gpushare_device_plugin")
 
 
-def _cards(node: NodeState) -> Iterator[Metric]:
-    cards, inventory = node.devices.cards, node.devices.inventory
-    labels = {card.uuid: {"card": str(card.index), "uuid": card.uuid} for card in cards}
+def _gpus(node: NodeState) -> Iterator[Metric]:
+    gpus, inventory = node.devices.gpus, node.devices.inventory
+    labels = {gpu.uuid: {"gpu": str(gpu.index), "uuid": gpu.uuid} for gpu in gpus}
     unit = inventory.unit.mib * 1024 * 1024 if inventory else 0
 
     def gauge(name: str, text: str, values: Mapping[str, float]) -> Metric:
-        return family(f"gpushare_device_plugin_card_{name}", "gauge", text, [(value, labels[uuid]) for uuid, value in values.items()])
+        return family(f"gpushare_device_plugin_gpu_{name}", "gauge", text, [(value, labels[uuid]) for uuid, value in values.items()])
 
     yield family(
         "gpushare_device_plugin_strategy_info",
         "gauge",
-        "How containers get their cards; the value is 1.",
+        "How containers get their GPUs; the value is 1.",
         [(1, {"strategy": node.devices.strategy})],
     )
     yield family(
@@ -122,23 +122,23 @@ def _cards(node: NodeState) -> Iterator[Metric]:
     )
     yield single("gpushare_device_plugin_unit_bytes", "gauge", f"Size of one unit of {protocol.RESOURCE_MEMORY}.", unit)
     yield family(
-        "gpushare_device_plugin_card_info",
+        "gpushare_device_plugin_gpu_info",
         "gauge",
-        "Properties of each card; the value is 1.",
-        [(1, {**labels[c.uuid], "minor": str(c.minor), "pci": c.pci, "model": c.model, "numa": str(c.numa)}) for c in cards],
+        "Properties of each GPU; the value is 1.",
+        [(1, {**labels[c.uuid], "minor": str(c.minor), "pci": c.pci, "model": c.model, "numa": str(c.numa)}) for c in gpus],
     )
-    yield gauge("units", "Units of each card.", {c.uuid: c.units for c in cards})
-    yield gauge("units_allocated", "Units allocated to pods, including orphaned pods.", node.usage.units_by_card(inventory))
-    orphaned = node.usage.units_by_card(inventory, orphaned=True)
+    yield gauge("units", "Units of each GPU.", {c.uuid: c.units for c in gpus})
+    yield gauge("units_allocated", "Units allocated to pods, including orphaned pods.", node.usage.units_by_gpu(inventory))
+    orphaned = node.usage.units_by_gpu(inventory, orphaned=True)
     yield gauge("units_orphaned", "Units used by processes of pods that no longer exist.", orphaned)
-    remainder = {c.uuid: c.mib * 1024 * 1024 - c.units * unit for c in cards}
+    remainder = {c.uuid: c.mib * 1024 * 1024 - c.units * unit for c in gpus}
     yield gauge("remainder_bytes", "Memory that does not fill a unit and is not allocatable.", remainder)
-    text = "0 if the card does not answer, fails a check, or lacks its CDI spec or its MPS control daemon, else 1."
-    yield gauge("healthy", text, {c.uuid: c.health == HEALTHY for c in cards})
+    text = "0 if the GPU does not answer, fails a check, or lacks its CDI spec or its MPS control daemon, else 1."
+    yield gauge("healthy", text, {c.uuid: c.health == HEALTHY for c in gpus})
     without_spec = node.devices.unusable_specs()
-    text = "0 if the strategy is cdi and no CDI spec fits the card, else 1."
-    yield gauge("cdi_usable", text, {c.uuid: c.uuid not in without_spec for c in cards})
-    yield gauge("cordoned", "1 if an administrator cordoned the card, else 0.", {c.uuid: c.cordoned for c in cards})
+    text = "0 if the strategy is cdi and no CDI spec fits the GPU, else 1."
+    yield gauge("cdi_usable", text, {c.uuid: c.uuid not in without_spec for c in gpus})
+    yield gauge("cordoned", "1 if an administrator cordoned the GPU, else 0.", {c.uuid: c.cordoned for c in gpus})
 
 
 def _labels_of(node: NodeState, uid: str) -> dict[str, str]:
@@ -151,25 +151,25 @@ def _pods(node: NodeState) -> Iterator[Metric]:
     orphaned = {uid for uid, _ in node.usage.orphaned()}
     states = {uid: "orphaned" if uid in orphaned else "allocated" for (uid, _), _ in units}
     infos = [(1, {**_labels_of(node, uid), "state": state}) for uid, state in states.items()]
-    yield family("gpushare_device_plugin_pod_info", "gauge", "Pods that have units of this node's cards; the value is 1.", infos)
-    values = [(amount, {**_labels_of(node, uid), "uuid": card}) for (uid, card), amount in units]
-    yield family("gpushare_device_plugin_pod_units", "gauge", "Units of the card that the pod has.", values)
+    yield family("gpushare_device_plugin_pod_info", "gauge", "Pods that have units of this node's GPUs; the value is 1.", infos)
+    values = [(amount, {**_labels_of(node, uid), "uuid": gpu}) for (uid, gpu), amount in units]
+    yield family("gpushare_device_plugin_pod_units", "gauge", "Units of the GPU that the pod has.", values)
 
 
 def _memory(node: NodeState, limits: Limits, memory: Memory) -> Iterator[Metric]:
     def gauge(name: str, text: str, values: Iterable[tuple[float, tuple[str, str]]]) -> Metric:
-        samples = [(value, {**_labels_of(node, uid), "uuid": card}) for value, (uid, card) in values]
+        samples = [(value, {**_labels_of(node, uid), "uuid": gpu}) for value, (uid, gpu) in values]
         return family(f"gpushare_device_plugin_pod_{name}", "gauge", text, samples)
 
     yield single("gpushare_device_plugin_memory_limits", "gauge", "1 if the driver limits each pod to its units, else 0.", limits.active)
     known = sorted(limits.use.items())
     # The driver's own figure where it has one: NVML's list leaves out processes that are in doubt.
     used = {**{key: size for key, size in memory.use.by_pod.items() if node.usage.name(key[0])}, **{key: use.used for key, use in known}}
-    yield gauge("memory_limit_bytes", "Limit of the pod on the card.", ((use.most, key) for key, use in known if use.most is not None))
-    yield gauge("memory_used_bytes", "Memory of the card that the pod uses.", ((size, key) for key, size in sorted(used.items())))
-    labels = {card.uuid: {"card": str(card.index), "uuid": card.uuid} for card in node.devices.cards}
-    of_cards = [(size, labels[uuid]) for uuid, size in memory.use.by_card.items() if uuid in labels]
-    yield family("gpushare_device_plugin_card_memory_used_bytes", "gauge", "Memory of the card that is in use.", of_cards)
+    yield gauge("memory_limit_bytes", "Limit of the pod on the GPU.", ((use.most, key) for key, use in known if use.most is not None))
+    yield gauge("memory_used_bytes", "Memory of the GPU that the pod uses.", ((size, key) for key, size in sorted(used.items())))
+    labels = {gpu.uuid: {"gpu": str(gpu.index), "uuid": gpu.uuid} for gpu in node.devices.gpus}
+    of_gpus = [(size, labels[uuid]) for uuid, size in memory.use.by_gpu.items() if uuid in labels]
+    yield family("gpushare_device_plugin_gpu_memory_used_bytes", "gauge", "Memory of the GPU that is in use.", of_gpus)
     yield single("gpushare_device_plugin_pods_exceeding", "gauge", "Pods that use more memory than their units.", memory.over)
     text = "Pods without a limit, because they started before there was one."
     yield single("gpushare_device_plugin_pods_unlimited", "gauge", text, limits.unlimited)
@@ -181,11 +181,11 @@ def _events(counters: Counters) -> Iterator[Metric]:
     def counter(name: str, text: str, value: int) -> Metric:
         return single(f"gpushare_device_plugin_{name}_total", "counter", text, value)
 
-    yield counter("allocations", "Containers that got cards.", counters.allocations)
+    yield counter("allocations", "Containers that got GPUs.", counters.allocations)
     yield counter("rejections", "Allocations that the plugin rejected.", counters.rejections)
-    text = "Containers that got other cards than the scheduler planned, or that it did not place."
+    text = "Containers that got other GPUs than the scheduler planned, or that it did not place."
     yield counter("unplanned_allocations", text, counters.unplanned)
-    yield counter("annotation_corrections", "Pods whose annotations the plugin corrected to their actual cards.", counters.corrections)
+    yield counter("annotation_corrections", "Pods whose annotations the plugin corrected to their actual GPUs.", counters.corrections)
     yield counter("start_rejections", "Starts of containers that the plugin rejected.", counters.start_rejections)
     yield counter("unrecorded_starts", "Starts of containers whose ids kubelet's checkpoint did not list.", counters.unrecorded_starts)
     text = "Containers for which kubelet's checkpoint and its podresources API list different ids, and pairs of pods with the same id."

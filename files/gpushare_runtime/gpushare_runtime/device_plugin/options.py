@@ -54,7 +54,7 @@ class Settings:
     limit_running_pods: bool = False  # also those that started before limits were possible
     overuse: str = eviction_requests.REPORT  # of eviction_requests.MODES
     overuse_grace: int = 60  # seconds above its units until a pod's eviction is requested
-    strategy: str = protocol.STRATEGY_ENVIRONMENT  # how containers get their cards, of protocol.STRATEGIES
+    strategy: str = protocol.STRATEGY_ENVIRONMENT  # how containers get their GPUs, of protocol.STRATEGIES
     cdi_folders: tuple[str, ...] = protocol.CDI_FOLDERS  # lowest priority first
 
 
@@ -69,7 +69,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
         "--device-strategy",
         choices=(AUTO, *protocol.STRATEGIES),
         default=protocol.STRATEGY_ENVIRONMENT,
-        help=f"how containers get their cards (default %(default)s, as the original); {AUTO}: {protocol.STRATEGY_MOUNTS}",
+        help=f"how containers get their GPUs (default %(default)s, as the original); {AUTO}: {protocol.STRATEGY_MOUNTS}",
     )
     parser.add_argument(
         "--cdi-spec-dir",
@@ -151,9 +151,9 @@ def _add_options_of_the_original(parser: argparse.ArgumentParser) -> None:
 def _notes(given: argparse.Namespace) -> Iterator[str]:
     if given.device_strategy == AUTO:
         # Only the installer knows what this kubelet and the running container runtime do. A guess of CDI would leave containers without
-        # a card.
+        # a GPU.
         yield f"--device-strategy {AUTO}: using {protocol.STRATEGY_MOUNTS}, which needs no CDI in kubelet and in the container runtime"
-    # --health-check needs no note: the plugin always checks the cards.
+    # --health-check needs no note: the plugin always checks the GPUs.
     if given.mps:
         yield f"--mps: as --isolation {pod_limits.MPS}; the control daemons are those of gpushare-mps"
     of_kubelet = [f"--{name}" for name in _OF_KUBELET if getattr(given, name.replace("-", "_")) is not None]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Whether containers can get every card of this host through CDI, where the device plugin uses it."""
+"""Whether containers can get every GPU of this host through CDI, where the device plugin uses it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Final
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.inventory import Card, Inventory, InventoryError
+from gpushare_runtime.core.inventory import Gpu, Inventory, InventoryError
 from gpushare_runtime.device_plugin.host.cdi_specs import SpecFolders
 from gpushare_runtime.device_plugin.node.cdi import REFRESH
 from gpushare_runtime.doctor.findings import Findings
@@ -20,22 +20,22 @@ _CDI: Final = "--cdi-spec-dir"
 
 
 def judge_cdi(found: Findings, host: Host, unit: Unit) -> None:
-    """Whether a spec names every card that the plugin last had."""
+    """Whether a spec names every GPU that the plugin last had."""
     if unit.option("device-strategy") != protocol.STRATEGY_CDI:
         return
     folders = [value for word, value in pairwise(unit.arguments) if word == _CDI] or protocol.CDI_FOLDERS
     specs = SpecFolders(str(host.at(folder)) for folder in folders).read()
-    wrong = {why for card in _cards(host, unit) if (why := specs.problem(card))}
+    wrong = {why for gpu in _gpus(host, unit) if (why := specs.problem(gpu))}
     if wrong:
-        expected = f"a CDI spec that names every card as {protocol.CDI_KIND}=<UUID>, with files that the host has"
+        expected = f"a CDI spec that names every GPU as {protocol.CDI_KIND}=<UUID>, with files that the host has"
         found.error("cdi_stale", shown("; ".join(sorted(wrong))), expected, REFRESH)
 
 
-def _cards(host: Host, unit: Unit) -> tuple[Card, ...]:
-    """The cards that the plugin has recorded; none before it has read them for the first time."""
+def _gpus(host: Host, unit: Unit) -> tuple[Gpu, ...]:
+    """The GPUs that the plugin has recorded; none before it has read them for the first time."""
     data = host.read(f"{unit.option('state-dir') or _STATE}/held.json")
     try:
-        cards = json.loads(data or b"{}").get("cards")
-        return Inventory.from_json(json.dumps(cards)).cards if cards is not None else ()
+        gpus = json.loads(data or b"{}").get("gpus")
+        return Inventory.from_json(json.dumps(gpus)).gpus if gpus is not None else ()
     except (ValueError, AttributeError, RecursionError, InventoryError):
         return ()

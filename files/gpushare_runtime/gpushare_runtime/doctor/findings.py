@@ -32,10 +32,10 @@ class Finding:
 
 @dataclass
 class Findings:
-    """The findings, in the order in which they were made. The rest is for verify, which knows the inventory, the cards and other hosts.
+    """The findings, in the order in which they were made. The rest is for verify, which knows the inventory, the GPUs and other hosts.
 
     daemons: those with a unit; health: the extender's counters; strangers: who listens on sockets of other device plugins;
-    registered: resource to the cards that kubelet has recorded.
+    registered: resource to the GPUs that kubelet has recorded.
     """
 
     findings: list[Finding] = field(default_factory=list)

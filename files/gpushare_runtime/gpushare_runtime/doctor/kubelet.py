@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Final
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.device_plugin.kubelet.checkpoint import CheckpointError, registered_cards
+from gpushare_runtime.device_plugin.kubelet.checkpoint import CheckpointError, registered_gpus
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import Host, Unit
 
-SOCKETS: Final = {protocol.RESOURCE_MEMORY: protocol.SOCKET_MEMORY, protocol.RESOURCE_CARDS: protocol.SOCKET_CARDS}
+SOCKETS: Final = {protocol.RESOURCE_MEMORY: protocol.SOCKET_MEMORY, protocol.RESOURCE_GPUS: protocol.SOCKET_GPUS}
 _CONNECT_SECONDS: Final = 2.0
 # As many ids as kubelet takes, each written twice (registered, and given to a container).
 _CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
@@ -70,16 +70,16 @@ def registered_soon(host: Host, unit: Unit, listening: list[Listener]) -> dict[s
 
 
 def registered(host: Host, unit: Unit) -> dict[str, list[str]]:
-    """Resource of ours to the cards of its ids, as kubelet has recorded them."""
+    """Resource of ours to the GPUs of its ids, as kubelet has recorded them."""
     data = host.read(f"{_folder(unit)}/{protocol.KUBELET_CHECKPOINT}", _CHECKPOINT_BYTES)
     try:
-        return registered_cards(data or b"{}", SOCKETS)
+        return registered_gpus(data or b"{}", SOCKETS)
     except CheckpointError:
         return {}
 
 
 def judge_second_plugin(found: Findings, unit: Unit, listening: list[Listener]) -> bool:
-    """Whether another device plugin gives away the cards."""
+    """Whether another device plugin gives away the GPUs."""
     evidence = [
         f"{one} listening on the device plugin's own socket {one.name}"
         for one in listening
@@ -93,7 +93,7 @@ def judge_second_plugin(found: Findings, unit: Unit, listening: list[Listener]) 
             "stop the other one and keep it off this node (its DaemonSet, unit, or the label that selects the node), "
             "then: systemctl restart gpushare-device-plugin"
         )
-        found.error("second_plugin", ", ".join(evidence), "one device plugin for the cards, ours", cure)
+        found.error("second_plugin", ", ".join(evidence), "one device plugin for the GPUs, ours", cure)
     return bool(evidence)
 
 

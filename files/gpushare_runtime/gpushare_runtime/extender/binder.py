@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""bind: choose the card, assume it in the ledger, and send one Binding with both node and card."""
+"""bind: choose the GPU, assume it in the ledger, and send one Binding with both node and GPU."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _InFlight:
 
 
 class Binder:
-    """Binds pods, any number at once. The ledger assumes the card from the moment it is chosen.
+    """Binds pods, any number at once. The ledger assumes the GPU from the moment it is chosen.
 
     now_ns: Unix time in nanoseconds, for the annotation; server_seconds: the API server's timeout for a Binding;
     send_window: seconds that remain to send a Binding, see leadership.py.
@@ -122,7 +122,7 @@ class Binder:
                 raise _elsewhere(args, node)
         elif pod is None:
             await self._send(args, {})
-            log.info("bind %s to node %s: it requests no card", args, args.node)
+            log.info("bind %s to node %s: it requests no GPU", args, args.node)
         else:
             await self._place(args, pod)
 
@@ -133,7 +133,7 @@ class Binder:
         if allocation is None:
             self._ledger.release(args.uid)
             allocation = self._choose(args, pod, node)
-        assert node.inventory is not None, "nothing is placed where there are no cards"
+        assert node.inventory is not None, "nothing is placed where there are no GPUs"
         self._cluster.assume(pod.allocated(args.node, allocation))
         try:
             await self._send(args, allocation.to_annotations(node.inventory, self._now_ns()))
@@ -145,10 +145,10 @@ class Binder:
             raise
         if log.isEnabledFor(logging.DEBUG):
             # The pod's annotations and kube-scheduler's event have the same; a line for each pod would cost more than its answer.
-            log.debug("bind %s to node %s: %s, %s", args, args.node, amount(pod.request), _cards(allocation))
+            log.debug("bind %s to node %s: %s, %s", args, args.node, amount(pod.request), _gpus(allocation))
 
     def _reserved(self, args: BindArguments, node: NodeLedger) -> Allocation | None:
-        """The cards that prioritize has reserved there, if they are still good."""
+        """The GPUs that prioritize has reserved there, if they are still good."""
         pod = self._ledger.pod(args.uid)
         if pod is None or pod.node != args.node or pod.allocation is None or not self._ledger.is_reserved(args.uid):
             return None
@@ -167,7 +167,7 @@ class Binder:
         return pod.node if pod is not None and not self._ledger.is_reserved(uid) else ""
 
     async def _find(self, args: BindArguments) -> tuple[PendingPod | None, str]:
-        """(the pod, None if it requests no cards; the node that it is bound to already, or "")."""
+        """(the pod, None if it requests no GPUs; the node that it is bound to already, or "")."""
         if node := self._bound_to(args.uid):
             return None, node
         pod: PendingPod | InvalidPod | None = self._cluster.pending.get(args.uid)
@@ -187,7 +187,7 @@ class Binder:
     async def _send(self, args: BindArguments, annotations: Mapping[str, str]) -> None:
         """One Binding, sent again only because that cannot bind twice. On BindError the ledger is as before.
 
-        If the Binding may still happen, the card stays assumed and `_settle` reads the result later. If it may have happened to a pod
+        If the Binding may still happen, the GPU stays assumed and `_settle` reads the result later. If it may have happened to a pod
         that is gone, the watch shows the result.
         """
         doubt = False
@@ -258,7 +258,7 @@ class Binder:
         return pod if (pod.get("metadata") or {}).get("uid") == args.uid else None
 
     async def _settle(self, args: BindArguments) -> None:
-        """Keep the card assumed until the Binding cannot happen any more, then read whether it did. It may have been sent until now."""
+        """Keep the GPU assumed until the Binding cannot happen any more, then read whether it did. It may have been sent until now."""
         try:
             await asyncio.sleep(drained_after(self._server_seconds))
             node = await self._node_at_last(args)
@@ -305,6 +305,6 @@ def _node_of(pod: Mapping[str, Any]) -> str:
     return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
-def _cards(allocation: Allocation) -> str:
-    indexes = sorted(allocation.by_card)
-    return f"{'card' if len(indexes) == 1 else 'cards'} {', '.join(map(str, indexes))}"
+def _gpus(allocation: Allocation) -> str:
+    indexes = sorted(allocation.by_gpu)
+    return f"{'GPU' if len(indexes) == 1 else 'GPUs'} {', '.join(map(str, indexes))}"

@@ -62,8 +62,8 @@ def incomplete(watches: Mapping[str, Reflector[Any]]) -> str:
 class Cluster:
     """The extender's cache.
 
-    changed: set when a pod is new or the cards of a node changed; on_capacity_freed: called when a card may have more free
-    units; on_foreign_binding: called with a pod that the watch shows with cards that this process did not give it;
+    changed: set when a pod is new or the GPUs of a node changed; on_capacity_freed: called when a GPU may have more free
+    units; on_foreign_binding: called with a pod that the watch shows with GPUs that this process did not give it;
     clock: monotonic seconds, for reservations.
     """
 
@@ -95,7 +95,7 @@ class Cluster:
         return self._evictions
 
     def bound(self, uid: str) -> AllocatedPod | None:
-        """The pod that the watch has shown on a node with cards, and not its end."""
+        """The pod that the watch has shown on a node with GPUs, and not its end."""
         unseen = uid in self.ledger.in_flight or self.ledger.is_held_until(uid)
         return None if unseen else self.ledger.pod(uid)
 
@@ -125,7 +125,7 @@ class Cluster:
                 self.ledger.nominate(pod.uid, pod.nominee)
         self.changed.set()
         self.on_capacity_freed()
-        log.info("listed the pods: %d have cards, %d are pending", len(allocated), len(self._pending))
+        log.info("listed the pods: %d have GPUs, %d are pending", len(allocated), len(self._pending))
 
     def pod_event(self, kind: str, record: PodRecord) -> None:
         """One pod was "ADDED", "MODIFIED" or "DELETED"."""
@@ -152,14 +152,14 @@ class Cluster:
             self.changed.set()
 
     def _is_foreign_binding(self, record: AllocatedPod) -> bool:
-        """Whether another scheduler allocated its cards, even if the same ones are reserved or others assumed for it here."""
+        """Whether another scheduler allocated its GPUs, even if the same ones are reserved or others assumed for it here."""
         sent, _ = self._sent.pop(record.uid, (None, 0.0))
         seen = self.ledger.pod(record.uid) and not (self.ledger.is_reserved(record.uid) or self.ledger.is_assumed(record.uid))
         if seen or record.allocation is None:
             return False
         if sent is None or sent.allocation is None:
             return True
-        return (sent.node, sent.allocation.by_card) != (record.node, record.allocation.by_card)
+        return (sent.node, sent.allocation.by_gpu) != (record.node, record.allocation.by_gpu)
 
     def assume(self, pod: AllocatedPod) -> None:
         """A Binding of this pod is about to be sent."""
@@ -204,7 +204,7 @@ class Cluster:
             self.ledger.set_node(NodeRecord(name, None))
         for record in records:
             self._set(record)
-        log.info("listed the nodes: %d of %d have cards", sum(1 for r in records if r.inventory), len(records))
+        log.info("listed the nodes: %d of %d have GPUs", sum(1 for r in records if r.inventory), len(records))
 
     def node_event(self, kind: str, record: NodeRecord) -> None:
         """One node was "ADDED", "MODIFIED" or "DELETED"."""
@@ -220,7 +220,7 @@ class Cluster:
             self.expire()
 
     def expire(self) -> None:
-        """Remove what has expired: rejections, reservations, pods of unknown card."""
+        """Remove what has expired: rejections, reservations, pods of unknown GPU."""
         for uid in list(self.ledger.held_until):
             # Such a pod waits for its node's word, which may have come.
             pod = self.ledger.pod(uid)
@@ -245,14 +245,14 @@ class Cluster:
         self.on_capacity_freed()
         if record.held.rejected != before.held.rejected:
             for rejection in islice((r for r in record.held.rejected if r not in before.held.rejected), _MOST_LINES):
-                log.warning("node %s rejected pod UID %s: %d units of card %s", record.name, rejection.uid, rejection.units, rejection.card)
+                log.warning("node %s rejected pod UID %s: %d units of GPU %s", record.name, rejection.uid, rejection.units, rejection.gpu)
         if (before.inventory, before.error) == (record.inventory, record.error):
             return
         if record.inventory:
-            usable = sum(card.usable for card in record.inventory.cards)
-            log.info("node %s: %d cards of %d units, %d usable", record.name, len(record.inventory.cards), record.inventory.units, usable)
+            usable = sum(gpu.usable for gpu in record.inventory.gpus)
+            log.info("node %s: %d GPUs of %d units, %d usable", record.name, len(record.inventory.gpus), record.inventory.units, usable)
         else:
-            log.warning("node %s: its cards are not known: %s", record.name, record.error or "the annotation is gone")
+            log.warning("node %s: its GPUs are not known: %s", record.name, record.error or "the annotation is gone")
 
     def watches(self, client: KubeClient) -> tuple[Reflector[NodeTexts], Reflector[PodRecord]]:
         """The watches that keep this up to date; run them."""

@@ -20,7 +20,7 @@ _SETTLE_SECONDS: Final = 1.0
 
 
 def advise(pod: PendingPod | InvalidPod, largest: Largest | None) -> tuple[str, str] | None:
-    """(reason, message) of the Event; None if the pod could run on an empty cluster, or if no cards are known yet."""
+    """(reason, message) of the Event; None if the pod could run on an empty cluster, or if no GPUs are known yet."""
     if isinstance(pod, InvalidPod):
         return protocol.EVENT_INVALID, pod.error
     if pod.request.unsupported is not None:

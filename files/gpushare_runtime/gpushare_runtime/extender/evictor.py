@@ -66,9 +66,9 @@ def rejected(pod: AllocatedPod, node: str, request: EvictionRequest) -> str:
     if pod.mirror:
         return "it is a static pod, which kubelet would start again"
     if pod.whole and request.reason == "":
-        return "it has whole cards, which it shares with nobody"
-    if pod.allocation is not None and request.card not in pod.allocation.by_card:
-        return f"it has nothing of card {request.card}"
+        return "it has whole GPUs, which it shares with nobody"
+    if pod.allocation is not None and request.gpu not in pod.allocation.by_gpu:
+        return f"it has nothing of GPU {request.gpu}"
     return ""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from gpushare_runtime.core.ledger import CardState, Ledger, NodeLedger
+from gpushare_runtime.core.ledger import GpuState, Ledger, NodeLedger
 
 
 def inspect(ledger: Ledger, name: str | None = None) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def inspect(ledger: Ledger, name: str | None = None) -> dict[str, Any]:
     if node is None or node.inventory is None:
         why = f": {node.inventory_error}" if node is not None and node.inventory_error else ""
         known = ", ".join(sorted(n.name for n in ledger.nodes.values() if n.inventory)) or "none"
-        return {"nodes": [], "error": f"node {name} has no cards that are known{why}; nodes with cards: {known}"}
+        return {"nodes": [], "error": f"node {name} has no GPUs that are known{why}; nodes with GPUs: {known}"}
     return {"nodes": [_inspect(node)]}
 
 
@@ -29,20 +29,20 @@ def _inspect(node: NodeLedger) -> dict[str, Any]:
 
 
 def _inspected(node: NodeLedger) -> dict[str, Any]:
-    cards = [
-        {"id": state.card.index, "totalGPU": state.card.units, "usedGPU": state.card.units - state.free, "pods": list(_pods(node, state))}
-        for state in node.card_states
+    gpus = [
+        {"id": state.gpu.index, "totalGPU": state.gpu.units, "usedGPU": state.gpu.units - state.free, "pods": list(_pods(node, state))}
+        for state in node.gpu_states
     ]
     return {
         "name": node.name,
-        "totalGPU": sum(card["totalGPU"] for card in cards),
-        "usedGPU": sum(card["usedGPU"] for card in cards),
-        "devs": cards,
+        "totalGPU": sum(gpu["totalGPU"] for gpu in gpus),
+        "usedGPU": sum(gpu["usedGPU"] for gpu in gpus),
+        "devs": gpus,
     }
 
 
-def _pods(node: NodeLedger, state: CardState) -> Iterable[dict[str, Any]]:
+def _pods(node: NodeLedger, state: GpuState) -> Iterable[dict[str, Any]]:
     for pod in node.pods:
-        units = (node.cards_of(pod) or {}).get(state.card.index)
+        units = (node.gpus_of(pod) or {}).get(state.gpu.index)
         if units is not None:
             yield {"name": pod.name, "namespace": pod.namespace, "usedGPU": units}

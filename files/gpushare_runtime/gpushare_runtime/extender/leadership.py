@@ -199,13 +199,13 @@ class Leadership:
         )
 
     def foreign_binding(self, pod: AllocatedPod) -> None:
-        """The watch shows a pod with cards that this process did not bind. A problem only while this is the active extender."""
+        """The watch shows a pod with GPUs that this process did not bind. A problem only while this is the active extender."""
         if self.problem():
             return
         self.foreign_bindings += 1
         words = (
-            f"pod {pod.namespace}/{pod.name} was bound to node {pod.node} with cards by somebody else, while the scheduler of "
-            f"host {self.host} is the active one: a second scheduler allocates the same cards, or a Binding came later than its bound. "
+            f"pod {pod.namespace}/{pod.name} was bound to node {pod.node} with GPUs by somebody else, while the scheduler of "
+            f"host {self.host} is the active one: a second scheduler allocates the same GPUs, or a Binding came later than its bound. "
             f"Expected one active scheduler: the same lease ({self.lease or 'leader election is off'}) on all control planes"
         )
         self._problems.append(words)

@@ -27,7 +27,7 @@ RESULTS: Final = (OK, UNSCHEDULABLE, ERROR)
 answered: it is no such question, the caches are not complete, or a fault of ours."""
 
 CAUSES: Final = ("no-room", "elsewhere", "gone", "invalid", "not-ready", "api-rejected", "api-unreachable", "api-unknown")
-"""Why a pod was not bound. no-room: the node's cards were given to others after filter; elsewhere: it is on another node, or on
+"""Why a pod was not bound. no-room: the node's GPUs were given to others after filter; elsewhere: it is on another node, or on
 its way there; api-unreachable: no Binding was sent; api-unknown: the API server has not said whether the Binding happened."""
 
 
@@ -73,26 +73,26 @@ def families(cluster: Cluster) -> Iterator[Metric]:
     """Units are those of each node. Samples are made as they are read: between two of them the ledger may have changed."""
     ledger = cluster.ledger
     nodes = [ledger.nodes[name] for name in sorted(ledger.nodes)]
-    yield _gauge("nodes", "Nodes that publish cards or have pods with allocated cards.", _counted("cards", _known(nodes), _KNOWN))
-    yield _per_node("cards", "Cards of the node.", nodes, lambda node: len(node.card_states))
+    yield _gauge("nodes", "Nodes that publish GPUs or have pods with allocated GPUs.", _counted("gpus", _known(nodes), _KNOWN))
+    yield _per_node("gpus", "GPUs of the node.", nodes, lambda node: len(node.gpu_states))
     yield _per_node(
-        "cards_allocated", "Cards of the node with at least one allocation.", nodes, lambda node: sum(not c.empty for c in node.card_states)
+        "gpus_allocated", "GPUs of the node with at least one allocation.", nodes, lambda node: sum(not c.empty for c in node.gpu_states)
     )
     yield _per_node(
-        "cards_unusable", "Cards of the node that accept no new pods.", nodes, lambda node: sum(not c.card.usable for c in node.card_states)
+        "gpus_unusable", "GPUs of the node that accept no new pods.", nodes, lambda node: sum(not c.gpu.usable for c in node.gpu_states)
     )
-    yield _per_node("units", "Units of all cards of the node.", nodes, lambda node: node.inventory.units if node.inventory else 0)
-    yield _per_node("units_free", "Unallocated units on the cards of the node that accept new pods.", nodes, lambda node: node.free)
+    yield _per_node("units", "Units of all GPUs of the node.", nodes, lambda node: node.inventory.units if node.inventory else 0)
+    yield _per_node("units_free", "Unallocated units on the GPUs of the node that accept new pods.", nodes, lambda node: node.free)
     text = "Units of the node that pods have, that are reserved for pods, or that orphaned pods use."
-    yield _per_node("units_allocated", text, nodes, lambda node: sum(one.card.units - one.free for one in node.card_states))
-    text = "Cards of the node with more allocated units than they have."
-    yield _per_node("cards_overbooked", text, nodes, lambda node: len(node.overbooked()))
+    yield _per_node("units_allocated", text, nodes, lambda node: sum(one.gpu.units - one.free for one in node.gpu_states))
+    text = "GPUs of the node with more allocated units than they have."
+    yield _per_node("gpus_overbooked", text, nodes, lambda node: len(node.overbooked()))
     yield _per_node(
-        "units_free_largest", "Unallocated units on the card of the node that has most of them.", nodes, lambda node: node.largest_free()
+        "units_free_largest", "Unallocated units on the GPU of the node that has most of them.", nodes, lambda node: node.largest_free()
     )
-    yield _gauge("pods", "Pods with allocated cards, by state of the allocation.", _counted("state", _states(ledger), _STATES))
+    yield _gauge("pods", "Pods with allocated GPUs, by state of the allocation.", _counted("state", _states(ledger), _STATES))
     waiting = Counter(map(_why, cluster.pending.values()))
-    yield _gauge("pods_waiting", "Pods that request cards and are on no node, by reason.", _counted("reason", waiting, _REASONS))
+    yield _gauge("pods_waiting", "Pods that request GPUs and are on no node, by reason.", _counted("reason", waiting, _REASONS))
     text = "Pods that wait for room, by what is free in the cluster."
     yield _gauge("pods_waiting_room", text, _counted("room", _rooms(cluster.pending.values(), nodes), _ROOMS))
     yield single("gpushare_extender_reservations_expired_total", "counter", "Reservations that no bind followed in time.", ledger.expired)
@@ -101,7 +101,7 @@ def families(cluster: Cluster) -> Iterator[Metric]:
         "drift_units", "Units that nodes report as in use and no pod's annotations have, by reason.", _counted("reason", drift, _DRIFTS)
     )
     rejected = sum(len(node.rejections) for node in nodes)
-    yield _gauge("admission_rejections", "Rejections by kubelets for which cards are reserved now.", [(rejected, {})])
+    yield _gauge("admission_rejections", "Rejections by kubelets for which GPUs are reserved now.", [(rejected, {})])
     skipped = [(cluster.node_states.skipped[node.name], {"node": node.name}) for node in nodes]
     text = "States of the node that were not read, because a newer one came within the same second."
     yield family("gpushare_extender_node_states_skipped_total", "counter", text, skipped)
@@ -145,7 +145,7 @@ def _gauge(name: str, text: str, values: Iterable[Value]) -> Metric:
 
 
 def _per_node(name: str, text: str, nodes: Sequence[NodeLedger], value: Callable[[NodeLedger], int]) -> Metric:
-    """By card there would be too many in a large cluster: those are the device plugins' to tell."""
+    """By GPU there would be too many in a large cluster: those are the device plugins' to tell."""
     return _gauge(f"node_{name}", text, ((node.guarded(partial(value, node), 0), {"node": node.name}) for node in nodes))
 
 
@@ -179,28 +179,28 @@ def _rooms(pods: Iterable[PendingPod | InvalidPod], nodes: Sequence[NodeLedger])
         return Counter()
     nothing: tuple[int, ...] = ()
     units = empty = most_empty = 0
-    largest: list[int] = []  # [m]: units free on each of m + 1 cards of one node, at most
+    largest: list[int] = []  # [m]: units free on each of m + 1 GPUs of one node, at most
     for node in nodes:
         frees = sorted(node.guarded(lambda of=node: of.free_units, nothing), reverse=True)  # type: ignore[misc]
         largest += [0] * (len(frees) - len(largest))
         for at, free in enumerate(frees):
             largest[at] = max(largest[at], free)
-        node_empty = node.empty_cards()
+        node_empty = node.empty_gpus()
         units, empty, most_empty = units + sum(frees), empty + node_empty, max(most_empty, node_empty)
     found: Counter[str] = Counter()
     for request in wanted:
-        if request.whole_cards:
-            fits, enough = request.whole_cards <= most_empty, request.whole_cards <= empty
+        if request.whole_gpus:
+            fits, enough = request.whole_gpus <= most_empty, request.whole_gpus <= empty
         else:
-            cards = request.cards_per_pod
-            fits = cards <= len(largest) and request.per_card <= largest[cards - 1]
-            enough = request.per_card * cards <= units
+            gpus = request.gpus_per_pod
+            fits = gpus <= len(largest) and request.per_gpu <= largest[gpus - 1]
+            enough = request.per_gpu * gpus <= units
         found["enough" if fits else "fragmented" if enough else "too-little"] += 1
     return found
 
 
 def _drift(nodes: Sequence[NodeLedger]) -> Counter[str]:
-    """By why the node says so; of a pod on a card, what is beyond the units that its annotations have there."""
+    """By why the node says so; of a pod on a GPU, what is beyond the units that its annotations have there."""
     found: Counter[str] = Counter()
     for node in nodes:
         if node.record.held.entries:
@@ -209,13 +209,13 @@ def _drift(nodes: Sequence[NodeLedger]) -> Counter[str]:
 
 
 def _drift_of(node: NodeLedger) -> Counter[str]:
-    index_of = {card.uuid: card.index for card in node.inventory.cards} if node.inventory else {}
-    allocations = {pod.uid: pod.allocation.by_card for pod in node.pods if pod.allocation is not None}
+    index_of = {gpu.uuid: gpu.index for gpu in node.inventory.gpus} if node.inventory else {}
+    allocations = {pod.uid: pod.allocation.by_gpu for pod in node.pods if pod.allocation is not None}
     said: Counter[tuple[str, str, str]] = Counter()
     for entry in node.record.held.entries:
-        said[entry.uid, entry.card, entry.why if entry.why in _DRIFTS else "other"] += entry.units
+        said[entry.uid, entry.gpu, entry.why if entry.why in _DRIFTS else "other"] += entry.units
     found: Counter[str] = Counter()
-    for (uid, card, why), units in said.items():
-        annotated = allocations.get(uid, {}).get(index_of.get(card, -1), 0)
+    for (uid, gpu, why), units in said.items():
+        annotated = allocations.get(uid, {}).get(index_of.get(gpu, -1), 0)
         found[why] += max(0, units - annotated)
     return found

@@ -48,7 +48,7 @@ class Settings:
 
     listen: Address
     placement: str = "binpack"  # policy between nodes
-    card_placement: str = ""  # policy between the cards of a node, "" for the same
+    gpu_placement: str = ""  # policy between the GPUs of a node, "" for the same
     evict: bool = False  # whether to evict pods at the request of their nodes
     preempt: bool = False  # whether kube-scheduler calls that verb, so that disruption budgets matter
     lease: str = ""  # leader-election Lease as "namespace/name", "" without leader election
@@ -68,7 +68,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
     return Settings(
         listen=given.listen,
         placement=given.placement,
-        card_placement=given.card_placement,
+        gpu_placement=given.gpu_placement,
         evict=given.evict,
         preempt=given.preempt,
         lease=given.lease,
@@ -84,14 +84,14 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=NAME, description="Scheduler extender of gpushare: chooses the card of each pod, and binds the pod."
+        prog=NAME, description="Scheduler extender of gpushare: chooses the GPU of each pod, and binds the pod."
     )
     parser.add_argument(
         "--kubeconfig", default=os.environ.get("KUBECONFIG", ""), help="without it the pod's service account is used (env KUBECONFIG)"
     )
     parser.add_argument("--listen", type=_address, default=f"127.0.0.1:{EXTENDER_PORT}", help="address and port (default: %(default)s)")
     parser.add_argument("--placement", choices=PLACEMENTS, default="binpack", help="policy between nodes (default %(default)s)")
-    parser.add_argument("--card-placement", choices=PLACEMENTS, default="", help="policy between the cards of a node (default: the same)")
+    parser.add_argument("--gpu-placement", choices=PLACEMENTS, default="", help="policy between the GPUs of a node (default: the same)")
     parser.add_argument("--preempt", action="store_true", help="kube-scheduler calls preempt here: watch disruption budgets for it")
     parser.add_argument("--evict", action="store_true", help="evict pods that use more than their units at the request of their nodes")
     parser.add_argument(

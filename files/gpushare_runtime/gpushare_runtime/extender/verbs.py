@@ -35,7 +35,7 @@ _REMEMBERED_LABELS: Final = 64
 class Service:
     """The verbs that bind nothing.
 
-    The ledger reserves the card that the scheduler will most probably take, because the scheduler binds only after it has filtered
+    The ledger reserves the GPU that the scheduler will most probably take, because the scheduler binds only after it has filtered
     other pods. on_filter: called with the pod's UID and all nodes of the call if it fits on none of them, else no nodes; budgets:
     the cluster's disruption budgets; most: maximum number of nodes that filter returns, the best first, 0 for no limit;
     clock: monotonic seconds.
@@ -62,7 +62,7 @@ class Service:
         self._uncounted: Set[str] = frozenset()
 
     def filter(self, args: Arguments) -> Filtered:
-        """The nodes that have a card (or empty cards) for the pod; the others with a reason."""
+        """The nodes that have a GPU (or empty GPUs) for the pod; the others with a reason."""
         pod = self._pending(args.pod)
         if pod is None:
             return Filtered(args.names)
@@ -169,7 +169,7 @@ class Service:
         return weights
 
     def _node(self, name: str, pod: PendingPod) -> NodeLedger:
-        """The node as this pod may use it; one without cards where nothing is known of it."""
+        """The node as this pod may use it; one without GPUs where nothing is known of it."""
         node = self._ledger.node(name)
         return self._seen(node, pod) if node is not None else NodeLedger(name)
 
@@ -190,7 +190,7 @@ class Service:
             self._ledger.reserve(pod.allocated(name, allocation), self._clock() + pod.seconds_to_bind)
 
     def _already_bound(self, known: AllocatedPod) -> str:
-        """Why filter has no result for a pod that has cards: they would count against it, and make it unschedulable."""
+        """Why filter has no result for a pod that has GPUs: they would count against it, and make it unschedulable."""
         which = f"pod {known.namespace}/{known.name}"
         if self._ledger.is_assumed(known.uid):
             unknown = "and it is not known yet whether that happened; kube-scheduler tries again by itself"

@@ -106,7 +106,7 @@ async def find_scope(client: KubeClient, cluster: Cluster, own: str) -> str:
 
 def _without_nodes(cluster: Cluster) -> None:
     cluster.knows_nodes = cluster.complete = False
-    cluster.warnings.append("you may not list nodes, so their cards are not known")
+    cluster.warnings.append("you may not list nodes, so their GPUs are not known")
 
 
 def _without_others_pods(cluster: Cluster, own: str) -> None:

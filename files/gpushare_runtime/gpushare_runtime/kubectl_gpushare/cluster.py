@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.bounds import MOST_CARDS, MOST_UNITS, as_text
+from gpushare_runtime.core.bounds import MOST_GPUS, MOST_UNITS, as_text
 from gpushare_runtime.core.constraints import Labels, labels_of
-from gpushare_runtime.core.inventory import Card, Inventory
+from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.ledger import UNKNOWN_SECONDS, Ledger, NodeLedger, NodeRecord
 from gpushare_runtime.core.ledger_json import MOST_REASON, why_pending
 from gpushare_runtime.core.objects import PodReader, read_node
@@ -21,13 +21,13 @@ from gpushare_runtime.core.quantity import UNITS, parse_quantity
 
 _MOST_ADDRESS: Final = 64
 _MOST_WARNINGS: Final = 1000
-# The original's guess: no card of its time had more GiB than this, and none fewer MiB.
+# The original's guess: no GPU of its time had more GiB than this, and none fewer MiB.
 _MOST_GIB: Final = 100
 
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """What is shown of a node beside its cards. cordoned: `kubectl cordon`, which concerns the node, not a card."""
+    """What is shown of a node beside its GPUs. cordoned: `kubectl cordon`, which concerns the node, not a GPU."""
 
     address: str
     labels: Labels = ()
@@ -62,10 +62,10 @@ class Changed:
 
 @dataclass(frozen=True)
 class Used:
-    """MiB, rounded up. by_pod: pod UID → on all of its cards; by_card: card UUID → by whatever process."""
+    """MiB, rounded up. by_pod: pod UID → on all of its GPUs; by_gpu: GPU UUID → by whatever process."""
 
     by_pod: Mapping[str, int] = field(default_factory=dict)
-    by_card: Mapping[str, int] = field(default_factory=dict)
+    by_gpu: Mapping[str, int] = field(default_factory=dict)
 
 
 NOTHING_KNOWN: Final = Used()
@@ -94,8 +94,8 @@ class Cluster:
             self.warnings.append(text)
 
     def set_node(self, raw: Mapping[str, Any]) -> str:
-        """A v1.Node as it is now; its name. A node without cards is kept only where pods have some there."""
-        record, _ = read_cards(raw, self._warn)
+        """A v1.Node as it is now; its name. A node without GPUs is kept only where pods have some there."""
+        record, _ = read_gpus(raw, self._warn)
         self.ledger.set_node(record)
         self.changed.nodes.add(record.name)
         spec = raw.get("spec") or {}
@@ -109,7 +109,7 @@ class Cluster:
         self.ledger.set_node(NodeRecord(name, None))
 
     def set_pod(self, raw: Mapping[str, Any]) -> str:
-        """A v1.Pod as it is now; its UID. A pod that requests no cards, and one that has ended, is not kept."""
+        """A v1.Pod as it is now; its UID. A pod that requests no GPUs, and one that has ended, is not kept."""
         record, uid = self._read_pod(raw), str(raw["metadata"]["uid"])
         self._touch(uid)
         self.waiting.pop(uid, None)
@@ -141,7 +141,7 @@ class Cluster:
         self.ledger.remove(uid)
 
     def settle(self) -> None:
-        """Count pods of unknown cards as the extender does when it has known of them for a while: by their nodes' word."""
+        """Count pods of unknown GPUs as the extender does when it has known of them for a while: by their nodes' word."""
         self.ledger.expire(0.0)
         self.ledger.expire(UNKNOWN_SECONDS)
 
@@ -158,17 +158,17 @@ class Cluster:
         return found
 
     def reasons(self) -> dict[str, str]:
-        """By UID of each waiting pod, what keeps it from a card: its own fault, or no card is large enough, or kube-scheduler's words."""
+        """By UID of each waiting pod, what keeps it from a GPU: its own fault, or no GPU is large enough, or kube-scheduler's words."""
         largest = self.largest()
         return {uid: reason_of(one, largest) for uid, one in self.waiting.items()}
 
     def largest(self) -> Largest | None:
-        """The largest card, and the most cards of a node; None where nobody knows."""
+        """The largest GPU, and the most GPUs of a node; None where nobody knows."""
         return largest_of(node.inventory for node in self.ledger.nodes.values() if node.inventory) if self.knows_nodes else None
 
 
 def reason_of(one: Waiting, largest: Largest | None) -> str:
-    """What keeps a pod from a card: its own fault, or no card is as large, or kube-scheduler's words."""
+    """What keeps a pod from a GPU: its own fault, or no GPU is as large, or kube-scheduler's words."""
     reason = why_pending(one.pod)
     if not reason and largest and isinstance(one.pod, PendingPod):
         reason = too_large(one.pod.request, largest) or ""
@@ -190,24 +190,24 @@ def address_of(raw: Mapping[str, Any]) -> str:
     return as_text(next(addresses, "unknown"), _MOST_ADDRESS)
 
 
-def read_cards(raw: Mapping[str, Any], warn: Callable[[str], None]) -> tuple[NodeRecord, int]:
-    """The node, and the units of all its cards. A node of the original plugin publishes totals only: its cards are of equal size."""
+def read_gpus(raw: Mapping[str, Any], warn: Callable[[str], None]) -> tuple[NodeRecord, int]:
+    """The node, and the units of all its GPUs. A node of the original plugin publishes totals only: its GPUs are of equal size."""
     record = read_node(raw)
     if record.inventory is not None:
         return record, record.inventory.units
     status = raw.get("status") or {}
     total = count = 0
     try:
-        total, count = _allocatable(status, protocol.RESOURCE_MEMORY, MOST_UNITS), _allocatable(status, protocol.RESOURCE_CARDS, MOST_CARDS)
+        total, count = _allocatable(status, protocol.RESOURCE_MEMORY, MOST_UNITS), _allocatable(status, protocol.RESOURCE_GPUS, MOST_GPUS)
     except ValueError as error:
         warn(f"node {record.name}: {error}; it is left out")
     if record.error:
-        warn(f"node {record.name}: {record.error}{'; its cards are taken to be of equal size' if total else ''}")
+        warn(f"node {record.name}: {record.error}{'; its GPUs are taken to be of equal size' if total else ''}")
     if not total:
         return record, 0
     size = total // count if count else 0
-    cards = tuple(Card(index, str(index), index, "", "", 0, size) for index in range(count))
-    return replace(record, inventory=Inventory(UNITS["MiB" if size > _MOST_GIB else "GiB"], cards), error=""), total
+    gpus = tuple(Gpu(index, str(index), index, "", "", 0, size) for index in range(count))
+    return replace(record, inventory=Inventory(UNITS["MiB" if size > _MOST_GIB else "GiB"], gpus), error=""), total
 
 
 def _allocatable(status: Mapping[str, Any], resource: str, most: int) -> int:

@@ -96,7 +96,7 @@ def _pending(raw: dict[str, object], file: str) -> PendingPod | InvalidPod:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{file}: found a pod that cannot be read ({quote(repr(error))}); expected it as Kubernetes takes it") from None
     if pod is None:
-        raise InputError(f"{file}: found a pod that requests no cards; expected aliyun.com/gpu-mem or aliyun.com/gpu-count in its limits")
+        raise InputError(f"{file}: found a pod that requests no GPUs; expected aliyun.com/gpu-mem or aliyun.com/gpu-count in its limits")
     return pod
 
 
@@ -104,13 +104,13 @@ def _on_a_node(cluster: Cluster, namespace: str, name: str) -> int:
     for node in cluster.nodes:
         for pod in node.pods:
             if (pod.namespace, pod.name) == (namespace, name):
-                cards = ", ".join(f"{units} units of GPU {index}" for index, units in sorted((node.units_of(pod.uid) or {}).items()))
-                print(as_text(f"pod {pod.namespace}/{pod.name} is on node {node.name} and has {cards or 'cards that are not known'}", 4096))
+                gpus = ", ".join(f"{units} units of GPU {index}" for index, units in sorted((node.units_of(pod.uid) or {}).items()))
+                print(as_text(f"pod {pod.namespace}/{pod.name} is on node {node.name} and has {gpus or 'GPUs that are not known'}", 4096))
                 return 0
     waiting = sorted(one.pod.name for one in cluster.waiting.values() if one.pod.namespace == namespace)
     there = ", ".join(waiting[:20]) or "none"
     raise InputError(
-        f"found no pod {quote(name)} that requests cards in namespace {quote(namespace)}; pending there: {as_text(there, 1000)}"
+        f"found no pod {quote(name)} that requests GPUs in namespace {quote(namespace)}; pending there: {as_text(there, 1000)}"
     )
 
 
@@ -152,18 +152,18 @@ def _simulate_pods(arguments: argparse.Namespace) -> dict[str, list[simulate.Out
 def _simulate_trace(arguments: argparse.Namespace, form: Format) -> tuple[dict[str, list[simulate.Outcome]], Table]:
     if not arguments.trace_nodes:
         raise InputError("found --trace without --trace-nodes; expected the trace's nodes too, such as openb_node_list_gpu_node.csv")
-    outcomes, cards = {}, 0
+    outcomes, gpus = {}, 0
     try:
         pods = sorted(read_pods(Path(arguments.trace)), key=lambda pod: pod.created)
         for policy in arguments.policies:
             hosts, ledger = read_hosts(Path(arguments.trace_nodes))
-            cards = sum(len(node.card_states) for node in ledger.nodes.values())
+            gpus = sum(len(node.gpu_states) for node in ledger.nodes.values())
             outcomes[policy] = simulate.run_trace(policy, hosts, ledger, pods)
     except OSError as error:
         raise InputError(f"cannot read {error.filename}: {error.strerror}") from None
     except TraceError as error:
         raise InputError(f"{error}") from None
-    table = simulate.table_of(outcomes) if form.name == "wide" else simulate.summary_of(outcomes, pods, cards)
+    table = simulate.table_of(outcomes) if form.name == "wide" else simulate.summary_of(outcomes, pods, gpus)
     return outcomes, table
 
 
@@ -175,7 +175,7 @@ def run_cordon(arguments: argparse.Namespace) -> int:
 
     async def go() -> tuple[bool, bool]:
         async with KubeClient(credentials, user_agent="kubectl-gpushare", timeout=TIMEOUT_SECONDS) as client:
-            return await set_cordon(client, arguments.node, arguments.cards, cordon)
+            return await set_cordon(client, arguments.node, arguments.gpus, cordon)
 
     try:
         changed, followed = asyncio.run(go())
@@ -186,7 +186,7 @@ def run_cordon(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         raise InputError(f"{error}") from None
     what = f"{arguments.command}ed" if changed else f"already {arguments.command}ed"
-    print(as_text(f"node/{arguments.node} GPU {','.join(arguments.cards)} {what}", 1000))
+    print(as_text(f"node/{arguments.node} GPU {','.join(arguments.gpus)} {what}", 1000))
     if not followed:
-        print("kubectl gpushare: gpushare/cards does not show it yet; is gpushare-device-plugin running on that node?", file=sys.stderr)
+        print("kubectl gpushare: gpushare/gpus does not show it yet; is gpushare-device-plugin running on that node?", file=sys.stderr)
     return 0 if followed else 1

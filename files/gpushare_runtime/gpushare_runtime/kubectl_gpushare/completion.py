@@ -67,7 +67,7 @@ def _command(before: Sequence[str]) -> str:
 
 def _arguments(command: str, before: Sequence[str], names: Names) -> Iterable[str]:
     namespace = next((value for option, value in pairwise(before) if option in ("-n", "--namespace")), "")
-    kind = {"cards": "nodes", "cordon": "nodes", "uncordon": "nodes", "explain": "pods"}.get(command, command)
+    kind = {"gpus": "nodes", "cordon": "nodes", "uncordon": "nodes", "explain": "pods"}.get(command, command)
     return [name for name in names(kind, namespace) if name not in before] if kind in ("nodes", "pods", "namespaces") else ()
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""`kubectl gpushare cordon` and `uncordon`: single cards, by the node annotation gpushare/cordon, which the device plugin follows."""
+"""`kubectl gpushare cordon` and `uncordon`: single GPUs, by the node annotation gpushare/cordon, which the device plugin follows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import quote
-from gpushare_runtime.core.inventory import Card, Inventory, InventoryError
+from gpushare_runtime.core.inventory import Gpu, Inventory, InventoryError
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kubectl_gpushare.api import InputError
 
@@ -23,30 +23,30 @@ _ATTEMPTS: Final = 5
 _CONFLICT: Final = 409
 
 
-def chosen_cards(inventory: Inventory, node: str, names: Sequence[str]) -> list[Card]:
-    """The cards with these NVML indexes or UUIDs, "all" for every one. InputError lists those that there are."""
+def chosen_gpus(inventory: Inventory, node: str, names: Sequence[str]) -> list[Gpu]:
+    """The GPUs with these NVML indexes or UUIDs, "all" for every one. InputError lists those that there are."""
     if ALL in names:
-        return list(inventory.cards)
-    by_name = {**{str(card.index): card for card in inventory.cards}, **inventory.by_uuid}
+        return list(inventory.gpus)
+    by_name = {**{str(gpu.index): gpu for gpu in inventory.gpus}, **inventory.by_uuid}
     for name in names:
         if name not in by_name:
-            there = ", ".join(f"{card.index} ({card.uuid})" for card in inventory.cards)
-            raise InputError(f"found no card {quote(name)} on node {quote(node)}; expected an index or UUID of {there[:2000]}, or all")
+            there = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in inventory.gpus)
+            raise InputError(f"found no GPU {quote(name)} on node {quote(node)}; expected an index or UUID of {there[:2000]}, or all")
     return list({by_name[name].index: by_name[name] for name in names}.values())
 
 
-def annotation(current: str, inventory: Inventory, cards: Collection[Card], cordon: bool) -> str:
-    """The new value of gpushare/cordon, "" for none. What it has of cards that the node does not know now stays."""
+def annotation(current: str, inventory: Inventory, gpus: Collection[Gpu], cordon: bool) -> str:
+    """The new value of gpushare/cordon, "" for none. What it has of GPUs that the node does not know now stays."""
     entries = [entry.strip() for entry in current.split(",") if entry.strip()]
     if ALL in entries:
-        # "all" also stands for cards to come; one that is taken out leaves the others by name.
+        # "all" also stands for GPUs to come; one that is taken out leaves the others by name.
         if cordon:
             return current
-        entries = [card.uuid for card in inventory.cards] + [entry for entry in entries if entry != ALL]
-    names = {name for card in cards for name in (card.uuid, str(card.index))}
-    known = {name for card in cards for name in (card.uuid, str(card.index)) if name in entries}
+        entries = [gpu.uuid for gpu in inventory.gpus] + [entry for entry in entries if entry != ALL]
+    names = {name for gpu in gpus for name in (gpu.uuid, str(gpu.index))}
+    known = {name for gpu in gpus for name in (gpu.uuid, str(gpu.index)) if name in entries}
     if cordon:
-        return ",".join([*entries, *(card.uuid for card in cards if not {card.uuid, str(card.index)} & known)])
+        return ",".join([*entries, *(gpu.uuid for gpu in gpus if not {gpu.uuid, str(gpu.index)} & known)])
     return ",".join(entry for entry in dict.fromkeys(entries) if entry not in names)
 
 
@@ -56,9 +56,9 @@ async def set_cordon(client: KubeClient, node: str, names: Sequence[str], cordon
     for attempt in range(_ATTEMPTS):
         raw = await client.get(where)
         inventory = _inventory(raw, node)
-        cards = chosen_cards(inventory, node, names)
+        gpus = chosen_gpus(inventory, node, names)
         before = str((raw["metadata"].get("annotations") or {}).get(protocol.ASK_CORDON) or "")
-        after = annotation(before, inventory, cards, cordon)
+        after = annotation(before, inventory, gpus, cordon)
         if after == before:
             break
         # With the version that was read: another administrator's cordon is not undone.
@@ -70,9 +70,9 @@ async def set_cordon(client: KubeClient, node: str, names: Sequence[str], cordon
             if error.status != _CONFLICT or attempt == _ATTEMPTS - 1:
                 raise
     deadline = time.monotonic() + wait
-    uuids = {card.uuid for card in cards}
+    uuids = {gpu.uuid for gpu in gpus}
     while True:
-        states = {card.uuid: card.cordoned for card in _inventory(await client.get(where), node).cards}
+        states = {gpu.uuid: gpu.cordoned for gpu in _inventory(await client.get(where), node).gpus}
         if all(states.get(uuid, cordon) is cordon for uuid in uuids):
             return after != before, True
         if time.monotonic() >= deadline:
@@ -81,10 +81,10 @@ async def set_cordon(client: KubeClient, node: str, names: Sequence[str], cordon
 
 
 def _inventory(raw: dict[str, Any], node: str) -> Inventory:
-    text = (raw["metadata"].get("annotations") or {}).get(protocol.ANNOTATION_CARDS)
+    text = (raw["metadata"].get("annotations") or {}).get(protocol.ANNOTATION_GPUS)
     if text is None:
-        raise InputError(f"node {quote(node)} has no annotation {protocol.ANNOTATION_CARDS}; gpushare-device-plugin has not run there")
+        raise InputError(f"node {quote(node)} has no annotation {protocol.ANNOTATION_GPUS}; gpushare-device-plugin has not run there")
     try:
         return Inventory.from_json(text)
     except InventoryError as error:
-        raise InputError(f"node {quote(node)}: annotation {protocol.ANNOTATION_CARDS} cannot be used: {error}") from None
+        raise InputError(f"node {quote(node)}: annotation {protocol.ANNOTATION_GPUS} cannot be used: {error}") from None

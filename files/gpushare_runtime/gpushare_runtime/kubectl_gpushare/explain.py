@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""`kubectl gpushare explain`: on which nodes the cards have room for a pod, why not on the others, and what would change that. Pure.
+"""`kubectl gpushare explain`: on which nodes the GPUs have room for a pod, why not on the others, and what would change that. Pure.
 
 Every cure that is named was tried on a copy of the node's ledger.
 """
@@ -21,26 +21,26 @@ from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster
 from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, Cell, Column, Row, Table
 
 VERSION: Final = 1
-NOT_JUDGED: Final = "Only cards are judged: not CPU, main memory, taints, selectors or volumes."
+NOT_JUDGED: Final = "Only GPUs are judged: not CPU, main memory, taints, selectors or volumes."
 _NAMED: Final = 3
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One node. cards: those that the pod would get, () where it does not fit; reason: why not; cures: each alone makes it fit."""
+    """One node. GPUs: those that the pod would get, () where it does not fit; reason: why not; cures: each alone makes it fit."""
 
     node: str
-    cards: Sequence[int]
+    gpus: Sequence[int]
     reason: str = ""
     cures: Sequence[str] = ()
 
     @property
     def fits(self) -> bool:
-        return bool(self.cards)
+        return bool(self.gpus)
 
 
 def explain(cluster: Cluster, pod: PendingPod, placement: Placement | None = None) -> list[Verdict]:
-    """Of every node with cards: those where it fits first, best first as the policy ranks them."""
+    """Of every node with GPUs: those where it fits first, best first as the policy ranks them."""
     placement = placement or Placement()
     return ranked(cluster, pod, list(verdicts(cluster, pod, placement)), placement)
 
@@ -69,7 +69,7 @@ def _verdict(cluster: Cluster, node: NodeLedger, request: Request, placement: Pl
             node.name, (), "the node takes no new pods (kubectl cordon)", (f"kubectl uncordon {node.name}",) if allocation else ()
         )
     if allocation is not None:
-        return Verdict(node.name, sorted(allocation.by_card))
+        return Verdict(node.name, sorted(allocation.by_gpu))
     return Verdict(node.name, (), exact(request, node), tuple(_cures(node, request)))
 
 
@@ -78,42 +78,42 @@ def _cures(node: NodeLedger, request: Request) -> Iterator[str]:
         return
     smaller = _largest(node, request)
     if smaller:
-        each = f" on each of {request.cards_per_pod} cards" if request.cards_per_pod > 1 else ""
-        what = f"{smaller} whole {'card' if smaller == 1 else 'cards'}" if request.whole_cards else f"{smaller} units{each}"
+        each = f" on each of {request.gpus_per_pod} GPUs" if request.gpus_per_pod > 1 else ""
+        what = f"{smaller} whole {'GPU' if smaller == 1 else 'GPUs'}" if request.whole_gpus else f"{smaller} units{each}"
         yield f"ask for at most {what}"
     in_the_way = _in_the_way(node, request)
     if in_the_way:
         more = f" and {len(in_the_way) - _NAMED} more" if len(in_the_way) > _NAMED else ""
         yield f"end {', '.join(in_the_way[:_NAMED])}{more}"
     for what, change in (("uncordon", {"cordoned": False}), ("repair", {"health": "ok"})):
-        cards = [card.index for card in node.inventory.cards if any(getattr(card, name) != value for name, value in change.items())]
-        for index in cards:
-            changed = tuple(replace(card, **change) if card.index == index else card for card in node.inventory.cards)
+        gpus = [gpu.index for gpu in node.inventory.gpus if any(getattr(gpu, name) != value for name, value in change.items())]
+        for index in gpus:
+            changed = tuple(replace(gpu, **change) if gpu.index == index else gpu for gpu in node.inventory.gpus)
             other = node.simulate()
-            other.set_record(replace(node.record, inventory=replace(node.inventory, cards=changed)))
+            other.set_record(replace(node.record, inventory=replace(node.inventory, gpus=changed)))
             if other.candidates(request):
                 yield f"{what} GPU {index}"
                 break
 
 
 def _largest(node: NodeLedger, request: Request) -> int:
-    """The largest request of this shape that fits: units per card, or whole cards; 0 if only the size is not the reason."""
-    possible = [state for state in node.card_states if node.exclusion(request, state) in ("", "room")]
-    if request.whole_cards:
+    """The largest request of this shape that fits: units per GPU, or whole GPUs; 0 if only the size is not the reason."""
+    possible = [state for state in node.gpu_states if node.exclusion(request, state) in ("", "room")]
+    if request.whole_gpus:
         return sum(state.empty for state in possible)
     frees = sorted((state.free for state in possible if state.core >= request.core), reverse=True)
-    return frees[request.cards_per_pod - 1] if len(frees) >= request.cards_per_pod else 0
+    return frees[request.gpus_per_pod - 1] if len(frees) >= request.gpus_per_pod else 0
 
 
 def _in_the_way(node: NodeLedger, request: Request) -> list[str]:
     """The fewest pods found without which it fits, as namespace/name; [] if that would not help."""
-    wanted = request.whole_cards or request.cards_per_pod
+    wanted = request.whole_gpus or request.gpus_per_pod
     options: list[tuple[int, int, list[str]]] = []
-    for state in node.card_states:
+    for state in node.gpu_states:
         if not node.exclusion(request, state):
             options.append((0, 0, []))
-        elif node.exclusion(request, state) == "room" and state.card.units >= request.per_card:
-            uids, freed = _fewest(node, state.card.index, request.per_card - state.free, bool(request.whole_cards))
+        elif node.exclusion(request, state) == "room" and state.gpu.units >= request.per_gpu:
+            uids, freed = _fewest(node, state.gpu.index, request.per_gpu - state.free, bool(request.whole_gpus))
             if uids:
                 options.append((len(uids), freed, uids))
     chosen = sorted(options)[:wanted]
@@ -124,15 +124,15 @@ def _in_the_way(node: NodeLedger, request: Request) -> list[str]:
 
 
 def _fewest(node: NodeLedger, index: int, missing: int, everything: bool) -> tuple[list[str], int]:
-    """(UIDs of pods of a card, largest first, that free what is missing; the units that they free)."""
-    on_card = []
+    """(UIDs of pods of a GPU, largest first, that free what is missing; the units that they free)."""
+    on_gpu = []
     for pod in node.pods:
-        units = (node.cards_of(pod) or {}).get(index, 0)
+        units = (node.gpus_of(pod) or {}).get(index, 0)
         if units:
-            on_card.append((units, pod.uid))
+            on_gpu.append((units, pod.uid))
     uids: list[str] = []
     freed = 0
-    for units, uid in sorted(on_card, reverse=True):
+    for units, uid in sorted(on_gpu, reverse=True):
         if freed >= missing and not everything:
             break
         uids.append(uid)
@@ -149,7 +149,7 @@ def table_of(verdicts: Iterable[Verdict]) -> Table:
         cells = [
             Cell(as_text(one.node, 253)),
             Cell("yes", GOOD) if one.fits else Cell("no", BAD),
-            Cell(",".join(map(str, one.cards)) or ABSENT),
+            Cell(",".join(map(str, one.gpus)) or ABSENT),
             Cell(as_text(f"{one.reason}{cures}", 4096)),
         ]
         table.rows.append(Row(f"node/{as_text(one.node, 253)}", cells))
@@ -159,7 +159,7 @@ def table_of(verdicts: Iterable[Verdict]) -> Table:
 def document(pod: PendingPod, reason: str, verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """As JSON. reason: what kube-scheduler reported, or what is wrong with the pod."""
     nodes = [
-        {"name": one.node, "fits": one.fits, "cards": list(one.cards), "reason": one.reason, "cures": list(one.cures)} for one in verdicts
+        {"name": one.node, "fits": one.fits, "gpus": list(one.gpus), "reason": one.reason, "cures": list(one.cures)} for one in verdicts
     ]
     return {
         "v": VERSION,

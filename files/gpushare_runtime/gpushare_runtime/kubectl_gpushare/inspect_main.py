@@ -41,11 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="kubectl inspect gpushare", description="Show how much of which card is allocated, on every node or on those named."
+        prog="kubectl inspect gpushare", description="Show how much of which GPU is allocated, on every node or on those named."
     )
-    parser.add_argument("nodes", nargs="*", metavar="NODE", help="only this node; default: all nodes that have shared cards")
-    parser.add_argument("-d", dest="details", action="store_true", help="details: the pods on every card")
-    parser.add_argument("-o", dest="output", choices=["wide"], help="wide: one column more, how containers get the node's cards")
+    parser.add_argument("nodes", nargs="*", metavar="NODE", help="only this node; default: all nodes that have shared GPUs")
+    parser.add_argument("-d", dest="details", action="store_true", help="details: the pods on every GPU")
+    parser.add_argument("-o", dest="output", choices=["wide"], help="wide: one column more, how containers get the node's GPUs")
     parser.add_argument("--kubeconfig", metavar="FILE", help=KUBECONFIG_HELP)
     parser.add_argument("--context", metavar="NAME", help="default: the kubeconfig's current-context")
     parser.add_argument("--version", action="version", version=f"kubectl-inspect-gpushare {__version__}")
@@ -76,8 +76,8 @@ def _select(nodes: Objects, pods: Objects, names: Sequence[str]) -> tuple[Sequen
 def _known(nodes: Objects) -> str:
     known: Usage = read_usage(nodes, [])
     if not known.nodes:
-        return "no node has shared cards"
-    return f"nodes with shared cards: {', '.join(node.name for node in known.nodes)}"
+        return "no node has shared GPUs"
+    return f"nodes with shared GPUs: {', '.join(node.name for node in known.nodes)}"
 
 
 if __name__ == "__main__":

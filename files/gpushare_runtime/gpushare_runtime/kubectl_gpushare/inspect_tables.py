@@ -48,7 +48,7 @@ def _line(cells: Sequence[str], widths: tuple[int, ...]) -> str:
 
 
 def summary(nodes: Sequence[NodeUsage], *, wide: bool = False) -> str:
-    """One line per node, with what is allocated on each card. wide: also what the original does not print."""
+    """One line per node, with what is allocated on each GPU. wide: also what the original does not print."""
     columns = max((node.columns for node in nodes), default=0)
     pending = any(node.pending for node in nodes)
     rows = [_summary_row(node, columns, pending, wide) for node in nodes]
@@ -75,7 +75,7 @@ def details(nodes: Sequence[NodeUsage]) -> str:
 
 def _summary_row(node: NodeUsage, columns: int, pending: bool, wide: bool) -> str:
     cells = [node.name, node.address]
-    cells += [f"{node.by_card.get(i, 0)}/{node.cards.get(i, 0)}" for i in range(columns)]
+    cells += [f"{node.by_gpu.get(i, 0)}/{node.gpus.get(i, 0)}" for i in range(columns)]
     if pending:
         cells.append(str(node.pending) if node.pending else "")
     if wide:
@@ -98,14 +98,14 @@ def _details_of(node: NodeUsage, rows: str, rule: str) -> str:
 
 
 def _pod_rows(node: NodeUsage) -> str:
-    """By the first card that a pod has, those without a known card last; otherwise in the API's order."""
-    pods = sorted(node.pods, key=lambda pod: min(pod.by_card, default=node.columns))
+    """By the first GPU that a pod has, those without a known GPU last; otherwise in the API's order."""
+    pods = sorted(node.pods, key=lambda pod: min(pod.by_gpu, default=node.columns))
     return "".join(_row(_pod_cells(pod, node)) for pod in pods)
 
 
 def _pod_cells(pod: PodUsage, node: NodeUsage) -> Iterator[str]:
     yield from (pod.name, pod.namespace)
-    yield from (str(pod.by_card.get(i, 0)) for i in range(node.columns))
+    yield from (str(pod.by_gpu.get(i, 0)) for i in range(node.columns))
     if node.pending:
         yield str(pod.pending)
 

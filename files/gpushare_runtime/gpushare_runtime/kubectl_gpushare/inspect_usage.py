@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Who has what of which card, for the tables: the extender's ledger, made once from a cluster's nodes and pods. Pure: JSON in."""
+"""Who has what of which GPU, for the tables: the extender's ledger, made once from a cluster's nodes and pods. Pure: JSON in."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ from gpushare_runtime.core.ledger import Ledger, NodeLedger
 from gpushare_runtime.core.objects import PodReader
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.quantity import GIB
-from gpushare_runtime.kubectl_gpushare.cluster import address_of, read_cards
+from gpushare_runtime.kubectl_gpushare.cluster import address_of, read_gpus
 
 
 @dataclass(frozen=True)
 class PodUsage:
-    """What one bound pod has: units per card index, and units whose card is not known.
+    """What one bound pod has: units per GPU index, and units whose GPU is not known.
 
     name: with " (orphaned)" behind it when the pod was deleted and its processes have not ended.
     """
 
     namespace: str
     name: str
-    by_card: Mapping[int, int]
+    by_gpu: Mapping[int, int]
     pending: int = 0
 
 
 @dataclass(frozen=True)
 class NodeUsage:
-    """One node. unit: the name of what is counted ("GiB"); total: units of all cards; cards: units by index;
-    by_card: units allocated by index; pending: units allocated on cards that are not known; strategy: how containers get cards, ""
+    """One node. unit: the name of what is counted ("GiB"); total: units of all GPUs; GPUs: units by index;
+    by_gpu: units allocated by index; pending: units allocated on GPUs that are not known; strategy: how containers get GPUs, ""
     if the node does not publish it."""
 
     name: str
     address: str
     unit: str
     total: int
-    cards: Mapping[int, int]
-    by_card: Mapping[int, int]
+    gpus: Mapping[int, int]
+    by_gpu: Mapping[int, int]
     pods: Sequence[PodUsage]
     pending: int
     strategy: str = ""
 
     @property
     def columns(self) -> int:
-        """How many columns GPU0 … its cards need."""
-        return max(self.cards, default=-1) + 1
+        """How many columns GPU0 … its GPUs need."""
+        return max(self.gpus, default=-1) + 1
 
     @property
     def allocated(self) -> int:
-        return sum(self.by_card.values()) + self.pending
+        return sum(self.by_gpu.values()) + self.pending
 
 
 @dataclass(frozen=True)
 class Usage:
-    """All nodes that have shared cards, by name, and what is wrong, in words."""
+    """All nodes that have shared GPUs, by name, and what is wrong, in words."""
 
     nodes: Sequence[NodeUsage]
     warnings: Sequence[str]
@@ -69,7 +69,7 @@ def read_usage(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, A
     ledger, read_pod = Ledger(), PodReader(warnings.append)
     found: dict[str, tuple[str, int]] = {}
     for raw in nodes:
-        record, total = read_cards(raw, warnings.append)
+        record, total = read_gpus(raw, warnings.append)
         if total > 0:
             ledger.set_node(record)
             found[record.name] = address_of(raw), total
@@ -88,23 +88,23 @@ def read_usage(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, A
 
 def _usage(node: NodeLedger, address: str, total: int) -> NodeUsage:
     inventory = node.inventory or Inventory(GIB, ())
-    cards = {card.index: card.units for card in inventory.cards}
-    pods = [_pod(node, pod, max(cards.values(), default=0)) for pod in node.pods]
+    gpus = {gpu.index: gpu.units for gpu in inventory.gpus}
+    pods = [_pod(node, pod, max(gpus.values(), default=0)) for pod in node.pods]
     bound = {pod.uid for pod in node.pods}
     orphans = {entry.uid: entry.pod for entry in node.record.held.entries if entry.uid not in bound}
     for uid, pod in orphans.items():
         namespace, _, name = pod.partition("/")
         pods.append(PodUsage(namespace, f"{name} (orphaned)", node.units_of(uid) or {}))
-    shown = tuple(pod for pod in pods if pod.by_card or pod.pending)
+    shown = tuple(pod for pod in pods if pod.by_gpu or pod.pending)
     used = node.usage().used
-    by_card = {index: used.get(index, 0) for index in cards}
+    by_gpu = {index: used.get(index, 0) for index in gpus}
     pending = sum(pod.pending for pod in pods)
-    return NodeUsage(node.name, address, inventory.unit.name, total, cards, by_card, shown, pending, inventory.strategy)
+    return NodeUsage(node.name, address, inventory.unit.name, total, gpus, by_gpu, shown, pending, inventory.strategy)
 
 
 def _pod(node: NodeLedger, pod: AllocatedPod, largest: int) -> PodUsage:
-    """largest: units of the node's largest card, as which whole cards count that are not known."""
+    """largest: units of the node's largest GPU, as which whole GPUs count that are not known."""
     units = node.units_of(pod.uid)
     if units is None:
-        return PodUsage(pod.namespace, pod.name, {}, pod.request.units + pod.request.whole_cards * largest)
+        return PodUsage(pod.namespace, pod.name, {}, pod.request.units + pod.request.whole_gpus * largest)
     return PodUsage(pod.namespace, pod.name, units)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Rows → lines of text: aligned columns, cards folded to the width of the terminal, colours. `rich` measures and colours only: its own
+"""Rows → lines of text: aligned columns, GPUs folded to the width of the terminal, colours. `rich` measures and colours only: its own
 tables take half a minute for 5000 rows. It is imported where it is used: the dashboard needs the rows, and no terminal."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Column:
 
 @dataclass
 class Row:
-    """name: for -o name; cells: one per column; grid: cells that are folded behind the columns, one per card."""
+    """name: for -o name; cells: one per column; grid: cells that are folded behind the columns, one per GPU."""
 
     name: str
     cells: Sequence[Cell]
@@ -110,7 +110,7 @@ def lines_of(table: Table, *, wide: bool = False, width: int | None = None, head
 
 
 class _Grid:
-    """How many of the cards' cells fit beside the columns, and how wide each is."""
+    """How many of the GPUs' cells fit beside the columns, and how wide each is."""
 
     def __init__(self, table: Table, used: int, width: int | None, headers: bool) -> None:
         titles = [Cell(title) for title in table.grid] if headers else []
@@ -120,11 +120,11 @@ class _Grid:
         if width and self.size:
             fitting = max(1, (width - used + len(GAP)) // (self.size + len(GAP)))
             if fitting < self.per_line:
-                # Cards come in twos, fours and eights.
+                # GPUs come in twos, fours and eights.
                 self.per_line = 1 << (fitting.bit_length() - 1)
 
     def folded(self, cells: Sequence[Cell]) -> list[Sequence[Cell]]:
-        """In lines; those at the end on which every card is absent are left out, where there are several."""
+        """In lines; those at the end on which every GPU is absent are left out, where there are several."""
         if not self.per_line:
             return []
         if self.per_line < len(cells):
@@ -148,7 +148,7 @@ def _length(text: str) -> int:
 
 
 def _joined(parts: Sequence[str], grid: list[Sequence[Cell]], of: _Grid, colours: bool) -> list[str]:
-    """One row, and the lines that its cards need besides. parts: of the columns, aligned."""
+    """One row, and the lines that its GPUs need besides. parts: of the columns, aligned."""
     if not grid:
         return [GAP.join(parts).rstrip()]
     first, *others = (GAP.join(_sized(cell, of.size, False, colours) for cell in cells) for cells in grid)

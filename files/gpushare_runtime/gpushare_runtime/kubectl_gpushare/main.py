@@ -34,16 +34,16 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 _LISTED: Final = 20
 VIEWS: Final = {
     "nodes": "how much of which node is allocated, one line a node",
-    "cards": "the same, one line a card",
-    "pods": "which pod has how much of which card, and why the others wait",
+    "gpus": "the same, one line a GPU",
+    "pods": "which pod has how much of which GPU, and why the others wait",
     "namespaces": "sums by namespace",
-    "models": "sums by model of card",
+    "models": "sums by model of GPU",
 }
 OTHERS: Final = {
     "explain": "on which nodes a pod fits, why not on the others, and what would change that",
     "simulate": "where each of some pods would go under each policy, and why not elsewhere",
-    "cordon": "let cards of a node take no new pods",
-    "uncordon": "let cards of a node take new pods again",
+    "cordon": "let GPUs of a node take no new pods",
+    "uncordon": "let GPUs of a node take new pods again",
     "dashboard": "serve a web page that follows the cluster, for yourself alone",
 }
 COMMANDS: Final = (*VIEWS, *OTHERS)
@@ -51,7 +51,7 @@ _POLICIES: Final = ("binpack", "spread", "fgd")
 ALIASES: Final = {
     "node": "nodes",
     "no": "nodes",
-    "card": "cards",
+    "gpu": "gpus",
     "pod": "pods",
     "po": "pods",
     "namespace": "namespaces",
@@ -145,7 +145,7 @@ def options_of(command: str) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
-        description="Show who has how much of which card. Without a command: nodes.",
+        description="Show who has how much of which GPU. Without a command: nodes.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -199,7 +199,7 @@ def _add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         parser.add_argument("-n", "--namespace", metavar="NAMESPACE", help="whose pods, if you may not list all; default: the context's")
     else:
         parser.add_argument("node", metavar="NODE", help="name of the node")
-        parser.add_argument("cards", nargs="+", metavar="CARD", help="index or UUID of a card, or all")
+        parser.add_argument("gpus", nargs="+", metavar="GPU", help="index or UUID of a GPU, or all")
         _add_cluster_options(parser)
 
 
@@ -328,11 +328,11 @@ def _print(cluster: Cluster, view: str, select: Selection, form: Format) -> None
     missing = sorted(set(select.names) - known)
     if missing:
         there = ", ".join(sorted(known)[:_LISTED]) or "none"
-        raise InputError(f"found no {view[:-1]} {missing[0][:80]!r} with shared cards{_within(select)}; there are: {there[:400]}")
+        raise InputError(f"found no {view[:-1]} {missing[0][:80]!r} with shared GPUs{_within(select)}; there are: {there[:400]}")
     _warn(cluster)
     text = render(cluster, view, select, form)
     if form.name not in ("json", "yaml") and not shows_any(cluster, view, select):
-        print(f"no {view} with shared cards found{_within(select)}", file=sys.stderr)
+        print(f"no {view} with shared GPUs found{_within(select)}", file=sys.stderr)
     sys.stdout.write(text)
     sys.stdout.flush()
 

@@ -31,7 +31,7 @@ class Outcome:
 
     pod: str
     node: str
-    cards: Sequence[int]
+    gpus: Sequence[int]
     fitting: int
     elsewhere: str
 
@@ -55,7 +55,7 @@ def run(
     taken: Callable[[PendingPod, str], None] = lambda pod, node: None,
     reasons: bool = True,
 ) -> list[Outcome]:
-    """Place the pods on the ledger, which changes. has_room: whether a node may take a pod, cards aside; taken: told of each that was
+    """Place the pods on the ledger, which changes. has_room: whether a node may take a pod, GPUs aside; taken: told of each that was
     placed; reasons: also for pods that were placed, why not elsewhere."""
     workload = Workload()
     workload.observe(pod.request for node in ledger.nodes.values() for pod in node.pods)
@@ -67,13 +67,13 @@ def run(
         nodes = [node for node in ledger.nodes.values() if has_room(pod, node.name)]
         fitting = [node for node in nodes if request.unsupported is None and node.remaining_after(request) is not None]
         name = ""
-        cards: tuple[int, ...] = ()
+        gpus: tuple[int, ...] = ()
         if fitting:
             scores = placement.rank(request, fitting)
             name = next(name for name, score in scores.items() if score == BEST_SCORE)
             allocation = placement.choose(request, ledger.nodes[name])
             assert allocation is not None
-            cards = tuple(sorted(allocation.by_card))
+            gpus = tuple(sorted(allocation.by_gpu))
         elsewhere = request.unsupported or ""
         if not elsewhere and (reasons or not name):
             fits = {node.name for node in fitting}
@@ -81,7 +81,7 @@ def run(
         if name:
             ledger.apply(pod.allocated(name, allocation))
             taken(pod, name)
-        found.append(Outcome(str(pod), name, cards, len(fitting), elsewhere))
+        found.append(Outcome(str(pod), name, gpus, len(fitting), elsewhere))
     return found
 
 
@@ -120,14 +120,14 @@ def table_of(outcomes: dict[str, list[Outcome]]) -> Table:
     for row in zip(*outcomes.values(), strict=True):
         # The first policy's; of one that places the pod nowhere, its own.
         told = next((one for one in row if not one.node), row[0])
-        places = [Cell(f"{one.node}/{','.join(map(str, one.cards))}") if one.node else Cell(ABSENT, BAD) for one in row]
+        places = [Cell(f"{one.node}/{','.join(map(str, one.gpus))}") if one.node else Cell(ABSENT, BAD) for one in row]
         cells = [Cell(as_text(row[0].pod, 512)), *places, Cell(str(told.fitting), "", told.fitting), Cell(told.elsewhere)]
         table.rows.append(Row(f"pod/{as_text(row[0].pod, 512)}", cells))
     return table
 
 
-def summary_of(outcomes: dict[str, list[Outcome]], pods: Sequence[TracePod], cards: int) -> Table:
-    """One row per policy. cards: of all nodes."""
+def summary_of(outcomes: dict[str, list[Outcome]], pods: Sequence[TracePod], gpus: int) -> Table:
+    """One row per policy. GPUs: of all nodes."""
     table = Table(
         (
             Column("POLICY"),
@@ -140,10 +140,10 @@ def summary_of(outcomes: dict[str, list[Outcome]], pods: Sequence[TracePod], car
     for policy, found in outcomes.items():
         placed = sum(pod.asked for one, pod in zip(found, pods, strict=True) if one.node)
         count = sum(bool(one.node) for one in found)
-        share = f"{100 * placed / (cards * UNITS):.1f}%" if cards else ABSENT
+        share = f"{100 * placed / (gpus * UNITS):.1f}%" if gpus else ABSENT
         row = [Cell(policy), *(Cell(str(n), "", n) for n in (len(found), count, len(found) - count)), Cell(share, "", placed)]
         table.rows.append(Row(f"policy/{policy}", row))
-    table.legend = ["MEMORY is the part of all cards' memory that is placed. Nothing ends, and nothing is preempted."]
+    table.legend = ["MEMORY is the part of all GPUs' memory that is placed. Nothing ends, and nothing is preempted."]
     return table
 
 
@@ -153,7 +153,7 @@ def document(outcomes: dict[str, list[Outcome]]) -> dict[str, Any]:
         "v": VERSION,
         "policies": {
             policy: [
-                {"pod": one.pod, "node": one.node, "cards": list(one.cards), "fitting": one.fitting, "elsewhere": one.elsewhere}
+                {"pod": one.pod, "node": one.node, "gpus": list(one.gpus), "fitting": one.fitting, "elsewhere": one.elsewhere}
                 for one in found
             ]
             for policy, found in outcomes.items()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Traces of GPU clusters in the form of Alibaba's openb (cluster-trace-gpu-v2023): nodes and pods as CSV. A card counts 1000 units, as
-the trace writes shares; a pod of a whole card or of several asks for whole cards."""
+"""Traces of GPU clusters in the form of Alibaba's openb (cluster-trace-gpu-v2023): nodes and pods as CSV. A GPU counts 1000 units, as
+the trace writes shares; a pod of a whole GPU or of several asks for whole GPUs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpushare_runtime.core.bounds import MOST_CARDS, MOST_UNITS, is_text, quote
+from gpushare_runtime.core.bounds import MOST_GPUS, MOST_UNITS, is_text, quote
 from gpushare_runtime.core.constraints import Rules
-from gpushare_runtime.core.inventory import Card, Inventory
+from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.quantity import UNITS as UNIT_SIZES
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 
 UNITS: Final = 1000
-"""Of one card."""
+"""Of one GPU."""
 MOST_ROWS: Final = 1_000_000
 MOST_BYTES: Final = 512 * 1024**2
 _MOST_NAME: Final = 253
@@ -41,7 +41,7 @@ class Host:
 
 @dataclass(frozen=True)
 class TracePod:
-    """One line of the trace. asked: units of cards; created: seconds."""
+    """One line of the trace. asked: units of GPUs; created: seconds."""
 
     name: str
     cpu: int
@@ -52,31 +52,31 @@ class TracePod:
 
 
 def read_hosts(file: Path) -> tuple[list[Host], Ledger]:
-    """The nodes, and a ledger of their cards. TraceError, OSError."""
+    """The nodes, and a ledger of their GPUs. TraceError, OSError."""
     hosts, ledger = [], Ledger()
     for where, row in _rows(file):
         name, model = _text(row, "sn", where), _text(row, "model", where)
-        count = _number(row, "gpu", where, MOST_CARDS)
-        cards = tuple(Card(i, f"GPU-{name}-{i}", i, f"0000:{i:02x}:00.0", model, UNITS, UNITS) for i in range(count))
-        ledger.set_inventory(name, Inventory(UNIT_SIZES["MiB"], cards))
+        count = _number(row, "gpu", where, MOST_GPUS)
+        gpus = tuple(Gpu(i, f"GPU-{name}-{i}", i, f"0000:{i:02x}:00.0", model, UNITS, UNITS) for i in range(count))
+        ledger.set_inventory(name, Inventory(UNIT_SIZES["MiB"], gpus))
         hosts.append(Host(name, _number(row, "cpu_milli", where), _number(row, "memory_mib", where)))
     return hosts, ledger
 
 
 def read_pods(file: Path) -> list[TracePod]:
-    """The pods that ask for cards, in the file's order. TraceError, OSError."""
-    return [_pod(row, where) for where, row in _rows(file) if _number(row, "num_gpu", where, MOST_CARDS)]
+    """The pods that ask for GPUs, in the file's order. TraceError, OSError."""
+    return [_pod(row, where) for where, row in _rows(file) if _number(row, "num_gpu", where, MOST_GPUS)]
 
 
 def _pod(row: Mapping[str, str], where: str) -> TracePod:
-    cards, milli = _number(row, "num_gpu", where, MOST_CARDS), _number(row, "gpu_milli", where, UNITS)
-    whole = cards if milli >= UNITS or cards > 1 else 0
+    gpus, milli = _number(row, "num_gpu", where, MOST_GPUS), _number(row, "gpu_milli", where, UNITS)
+    whole = gpus if milli >= UNITS or gpus > 1 else 0
     spec = _text(row, "gpu_spec", where)
     models = tuple(spec.split("|")[:_MOST_MODELS]) if spec else ()
-    container = ContainerRequest(Kind.APP, 0, "main", units=0 if whole else milli, whole_cards=whole)
+    container = ContainerRequest(Kind.APP, 0, "main", units=0 if whole else milli, whole_gpus=whole)
     request = Request((container,), rules=Rules(models=models))
     cpu, memory = _number(row, "cpu_milli", where), _number(row, "memory_mib", where)
-    return TracePod(_text(row, "name", where), cpu, memory, request, cards * milli, _number(row, "creation_time", where))
+    return TracePod(_text(row, "name", where), cpu, memory, request, gpus * milli, _number(row, "creation_time", where))
 
 
 def _rows(file: Path) -> Iterator[tuple[str, Mapping[str, str]]]:

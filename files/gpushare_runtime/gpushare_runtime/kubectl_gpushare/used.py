@@ -28,7 +28,7 @@ _MOST_BYTES: Final = 256 * 1024**2
 _MOST_SIZE: Final = 2**63
 _MIB: Final = 1024 * 1024
 _POD: Final = "gpushare_device_plugin_pod_memory_used_bytes"
-_CARD: Final = "gpushare_device_plugin_card_memory_used_bytes"
+_GPU: Final = "gpushare_device_plugin_gpu_memory_used_bytes"
 _EXPECTED: Final = "expected the URL of Prometheus itself, such as http://prometheus.monitoring:9090"
 
 
@@ -48,12 +48,12 @@ async def read_used(url: str, token_file: str = "") -> Used:
     headers = {"Authorization": f"Bearer {_token(token_file)}"} if token_file else {}
     where = check_url(url)
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_SECONDS), headers=headers, trust_env=True) as session:
-        pods, cards = await asyncio.gather(_query(session, where, _POD), _query(session, where, _CARD))
+        pods, gpus = await asyncio.gather(_query(session, where, _POD), _query(session, where, _GPU))
     by_pod: Counter[str] = Counter()
     for labels, size in pods:
         by_pod[str(labels.get("uid", ""))] += size
-    by_card = {str(labels.get("uuid", "")): size for labels, size in cards}
-    return Used(*({key: -(-size // _MIB) for key, size in sizes.items() if key} for sizes in (by_pod, by_card)))
+    by_gpu = {str(labels.get("uuid", "")): size for labels, size in gpus}
+    return Used(*({key: -(-size // _MIB) for key, size in sizes.items() if key} for sizes in (by_pod, by_gpu)))
 
 
 def _token(file: str) -> str:
@@ -67,7 +67,7 @@ def _token(file: str) -> str:
 
 
 async def _query(session: aiohttp.ClientSession, url: str, metric: str) -> list[tuple[Mapping[str, Any], int]]:
-    # A pod and card that two jobs scrape is counted once.
+    # A pod and GPU that two jobs scrape is counted once.
     labels = "uid, uuid" if metric == _POD else "uuid"
     try:
         async with session.get(f"{url}/api/v1/query", params={"query": f"max by ({labels}) ({metric})"}, allow_redirects=False) as response:

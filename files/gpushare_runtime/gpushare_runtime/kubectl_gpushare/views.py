@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The views of `kubectl gpushare`: nodes, cards, pods, namespaces, models. A cluster and a selection → rows. Pure."""
+"""The views of `kubectl gpushare`: nodes, GPUs, pods, namespaces, models. A cluster and a selection → rows. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.constraints import Labels
-from gpushare_runtime.core.inventory import HEALTHY, Card
-from gpushare_runtime.core.ledger import CardState, NodeLedger
+from gpushare_runtime.core.inventory import HEALTHY, Gpu
+from gpushare_runtime.core.ledger import GpuState, NodeLedger
 from gpushare_runtime.core.ledger_json import ledger_json
 from gpushare_runtime.core.placement.explain import amount
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod
@@ -19,7 +19,7 @@ from gpushare_runtime.kubectl_gpushare.cluster import NOTHING_KNOWN, UNKNOWN_NOD
 from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, ODD, WARN, Cell, Column, Row, Table
 
 _MOST_NAME: Final = 253
-LEGEND: Final = {"B": "bad", "C": "cordoned", "O": "orphaned units", "W": "whole card"}
+LEGEND: Final = {"B": "bad", "C": "cordoned", "O": "orphaned units", "W": "whole GPU"}
 NOT_TRIED: Final = "kube-scheduler has reported nothing yet"
 
 
@@ -33,13 +33,13 @@ class Selection:
 
 
 class Share(NamedTuple):
-    """What one pod has of one node, as far as it is known. by_card: None if nobody knows; why: "" where the API shows the pod."""
+    """What one pod has of one node, as far as it is known. by_gpu: None if nobody knows; why: "" where the API shows the pod."""
 
     namespace: str
     name: str
     uid: str
     node: str
-    by_card: Mapping[int, int] | None
+    by_gpu: Mapping[int, int] | None
     whole: bool
     why: str
     pod: AllocatedPod | None
@@ -70,9 +70,9 @@ def shares(node: NodeLedger) -> Iterator[Share]:
         bound.add(pod.uid)
         units = node.units_of(pod.uid)
         if units is None and node.inventory is None and pod.allocation is not None:
-            units = pod.allocation.by_card
+            units = pod.allocation.by_gpu
         if not units and not pod.mirror:
-            # Its card is not known, and its node reports none.
+            # Its GPU is not known, and its node reports none.
             units = None
         if units or units is None:
             yield Share(pod.namespace, pod.name, pod.uid, node.name, units, pod.whole, whys.get(pod.uid, ""), pod)
@@ -82,11 +82,11 @@ def shares(node: NodeLedger) -> Iterator[Share]:
         yield Share(namespace, name, uid, node.name, node.units_of(uid) or {}, whole, whys[uid], None)
 
 
-class CardView(NamedTuple):
-    """One card, and what may be said of it. allocated: units that pods are known to have; marks: as in LEGEND."""
+class GpuView(NamedTuple):
+    """One GPU, and what may be said of it. allocated: units that pods are known to have; marks: as in LEGEND."""
 
-    state: CardState
-    card: Card
+    state: GpuState
+    gpu: Gpu
     marks: str
     allocated: int
     pods: int
@@ -97,45 +97,45 @@ class CardView(NamedTuple):
     @property
     def free(self) -> int | None:
         """Units for new pods; None where no new pod may be placed."""
-        return self.state.free if self.card.usable else None
+        return self.state.free if self.gpu.usable else None
 
     @property
     def style(self) -> str:
-        if self.card.health != HEALTHY:
+        if self.gpu.health != HEALTHY:
             return BAD
-        if self.card.cordoned:
+        if self.gpu.cordoned:
             return WARN
         return ODD if self.orphaned else "" if self.allocated else GOOD
 
     def states(self) -> str:
         """All that is to be said, "ok" if nothing."""
-        found = [f"bad: {self.card.health}"] if self.card.health != HEALTHY else []
-        found += ["cordoned"] if self.card.cordoned else []
+        found = [f"bad: {self.gpu.health}"] if self.gpu.health != HEALTHY else []
+        found += ["cordoned"] if self.gpu.cordoned else []
         found += [f"{self.orphaned} orphaned"] if self.orphaned else []
         found += ["whole"] if self.whole else []
         found += ["held back after a rejection"] if self.held_back else []
         return ", ".join(found) or "ok"
 
 
-def cards_of(node: NodeLedger, *, with_pods: bool = True) -> list[CardView]:
+def gpus_of(node: NodeLedger, *, with_pods: bool = True) -> list[GpuView]:
     """By index. with_pods: whether pods are counted, which takes longer than all the rest."""
     sums = node.usage()
     orphaned: dict[str, int] = {}
     for entry in node.record.held.entries:
         if entry.why == "orphaned":
-            orphaned[entry.card] = orphaned.get(entry.card, 0) + entry.units
-    rejected = {rejection.card for rejection in node.rejections}
+            orphaned[entry.gpu] = orphaned.get(entry.gpu, 0) + entry.units
+    rejected = {rejection.gpu for rejection in node.rejections}
     counts: dict[int, int] = {}
     for share in shares(node) if with_pods else ():
-        for index in share.by_card or ():
+        for index in share.by_gpu or ():
             counts[index] = counts.get(index, 0) + 1
     views = []
-    for state in node.card_states:
-        card = state.card
-        index, uuid = card.index, card.uuid
+    for state in node.gpu_states:
+        gpu = state.gpu
+        index, uuid = gpu.index, gpu.uuid
         of_gone, whole = orphaned.get(uuid, 0), bool(sums.whole.get(index))
-        marks = "B" * (card.health != HEALTHY) + "C" * card.cordoned + "O" * bool(of_gone) + "W" * whole
-        views.append(CardView(state, card, marks, sums.used.get(index, 0), counts.get(index, 0), whole, of_gone, uuid in rejected))
+        marks = "B" * (gpu.health != HEALTHY) + "C" * gpu.cordoned + "O" * bool(of_gone) + "W" * whole
+        views.append(GpuView(state, gpu, marks, sums.used.get(index, 0), counts.get(index, 0), whole, of_gone, uuid in rejected))
     return views
 
 
@@ -157,10 +157,10 @@ def _used(mib: int | None, node: NodeLedger | None = None) -> Cell:
 
 
 def nodes_view(cluster: Cluster, select: Selection) -> Table:
-    """One row per node, with one cell per card."""
+    """One row per node, with one cell per GPU."""
     columns = (
         Column("NAME"),
-        Column("CARDS", right=True),
+        Column("GPUS", right=True),
         Column("ALLOCATED", right=True),
         Column("FREE", right=True),
         Column("UNIT"),
@@ -174,19 +174,19 @@ def nodes_view(cluster: Cluster, select: Selection) -> Table:
         Column("STATE", wide=True),
     )
     nodes = selected_nodes(cluster, select)
-    views = {node.name: cards_of(node, with_pods=False) for node in nodes}
-    most = max((view[-1].card.index + 1 for view in views.values() if view), default=0)
+    views = {node.name: gpus_of(node, with_pods=False) for node in nodes}
+    most = max((view[-1].gpu.index + 1 for view in views.values() if view), default=0)
     table = Table(columns, grid=[f"GPU{index}" for index in range(most)])
     seen: set[str] = set()
     for node in nodes:
         view = views[node.name]
         info = cluster.infos.get(node.name, UNKNOWN_NODE)
-        seen.update("".join([card.marks for card in view]))
-        by_index = {card.card.index: card for card in view}
-        allocated, total = sum(card.allocated for card in view), sum(card.card.units for card in view)
-        usable = sum(card.card.usable for card in view)
-        models = ",".join(sorted({card.card.model for card in view})) or ABSENT
-        used = [cluster.used.by_card[card.card.uuid] for card in view if card.card.uuid in cluster.used.by_card]
+        seen.update("".join([gpu.marks for gpu in view]))
+        by_index = {gpu.gpu.index: gpu for gpu in view}
+        allocated, total = sum(gpu.allocated for gpu in view), sum(gpu.gpu.units for gpu in view)
+        usable = sum(gpu.gpu.usable for gpu in view)
+        models = ",".join(sorted({gpu.gpu.model for gpu in view})) or ABSENT
+        used = [cluster.used.by_gpu[gpu.gpu.uuid] for gpu in view if gpu.gpu.uuid in cluster.used.by_gpu]
         cells = [
             Cell(_text(node.name), BAD if node.inventory is None else ""),
             Cell(f"{usable}/{len(view)}", WARN if usable < len(view) else "", usable),
@@ -194,7 +194,7 @@ def nodes_view(cluster: Cluster, select: Selection) -> Table:
             _count(node.free),
             Cell(_unit(node)),
             _count(node.largest_free()),
-            _count(node.empty_cards()),
+            _count(node.empty_gpus()),
             _used(sum(used) if used else None, node),
             Cell(info.address),
             Cell(_text(models)),
@@ -209,17 +209,17 @@ def nodes_view(cluster: Cluster, select: Selection) -> Table:
     return table
 
 
-def _grid_cell(card: CardView | None) -> Cell:
-    if card is None:
+def _grid_cell(gpu: GpuView | None) -> Cell:
+    if gpu is None:
         return Cell(ABSENT)
-    return Cell(f"{card.allocated}/{card.card.units}{' ' if card.marks else ''}{card.marks}", card.style)
+    return Cell(f"{gpu.allocated}/{gpu.gpu.units}{' ' if gpu.marks else ''}{gpu.marks}", gpu.style)
 
 
-def _node_state(node: NodeLedger, info: NodeInfo, cards: list[CardView]) -> str:
+def _node_state(node: NodeLedger, info: NodeInfo, gpus: list[GpuView]) -> str:
     if node.inventory is None:
-        return as_text(node.inventory_error) or "no cards are known"
-    bad, cordoned = sum(card.card.health != HEALTHY for card in cards), sum(card.card.cordoned for card in cards)
-    orphaned = sum(card.orphaned for card in cards)
+        return as_text(node.inventory_error) or "no GPUs are known"
+    bad, cordoned = sum(gpu.gpu.health != HEALTHY for gpu in gpus), sum(gpu.gpu.cordoned for gpu in gpus)
+    orphaned = sum(gpu.orphaned for gpu in gpus)
     found = ["node cordoned"] if info.cordoned else []
     found += [f"{bad} bad"] if bad else []
     found += [f"{cordoned} cordoned"] if cordoned else []
@@ -227,21 +227,21 @@ def _node_state(node: NodeLedger, info: NodeInfo, cards: list[CardView]) -> str:
     return ", ".join(found) or "ok"
 
 
-def _total(cluster: Cluster, nodes: list[NodeLedger], views: Mapping[str, list[CardView]]) -> str:
+def _total(cluster: Cluster, nodes: list[NodeLedger], views: Mapping[str, list[GpuView]]) -> str:
     mib = {node.name: node.inventory.unit.mib for node in nodes if node.inventory}
     total = sum(node.inventory.units * mib[node.name] for node in nodes if node.inventory)
-    allocated = sum(card.allocated * mib[name] for name, view in views.items() for card in view)
+    allocated = sum(gpu.allocated * mib[name] for name, view in views.items() for gpu in view)
     free = sum(node.free * mib.get(node.name, 0) for node in nodes)
     share = f" ({100 * allocated // total} %)" if total else ""
     pending = len(cluster.waiting)
     return (
-        f"{_gib(allocated).text} of {_gib(total).text} GiB allocated{share}, {_gib(free).text} GiB free on usable cards, "
+        f"{_gib(allocated).text} of {_gib(total).text} GiB allocated{share}, {_gib(free).text} GiB free on usable GPUs, "
         f"{pending} {'pod' if pending == 1 else 'pods'} pending"
     )
 
 
-def cards_view(cluster: Cluster, select: Selection) -> Table:
-    """One row per card."""
+def gpus_view(cluster: Cluster, select: Selection) -> Table:
+    """One row per GPU."""
     columns = (
         Column("NODE"),
         Column("GPU", right=True),
@@ -261,26 +261,26 @@ def cards_view(cluster: Cluster, select: Selection) -> Table:
     )
     table = Table(columns)
     for node in selected_nodes(cluster, select):
-        for view in cards_of(node):
-            card = view.card
+        for view in gpus_of(node):
+            gpu = view.gpu
             cells = [
                 Cell(_text(node.name)),
-                _count(card.index),
-                Cell(_text(card.model) or ABSENT),
+                _count(gpu.index),
+                Cell(_text(gpu.model) or ABSENT),
                 _count(view.allocated),
-                _count(card.units),
+                _count(gpu.units),
                 _NOTHING if view.free is None else _count(view.free),
                 Cell(_unit(node)),
                 _count(view.pods),
-                _used(cluster.used.by_card.get(card.uuid), node),
-                _count(card.mib),
-                _NOTHING if card.numa is None else _count(card.numa),
-                _count(card.minor),
-                Cell(_text(card.pci) or ABSENT),
-                Cell(_text(card.uuid)),
+                _used(cluster.used.by_gpu.get(gpu.uuid), node),
+                _count(gpu.mib),
+                _NOTHING if gpu.numa is None else _count(gpu.numa),
+                _count(gpu.minor),
+                Cell(_text(gpu.pci) or ABSENT),
+                Cell(_text(gpu.uuid)),
                 Cell(as_text(view.states()), view.style),
             ]
-            table.rows.append(Row(f"card/{_text(node.name)}/{card.index}", cells))
+            table.rows.append(Row(f"gpu/{_text(node.name)}/{gpu.index}", cells))
     return table
 
 
@@ -312,7 +312,7 @@ def selected_waiting(cluster: Cluster, select: Selection) -> list[Waiting]:
 
 
 def pods_view(cluster: Cluster, select: Selection) -> Table:
-    """One row per pod that has something of a card or waits for it; the waiting ones last."""
+    """One row per pod that has something of a GPU or waits for it; the waiting ones last."""
     columns: tuple[Column, ...] = (
         Column("NAMESPACE"),
         Column("NAME"),
@@ -360,22 +360,22 @@ def _pod_name(namespace: str, name: str, select: Selection) -> str:
 
 def _share_cells(cluster: Cluster, share: Share, name: Cell, unit: Cell, node: NodeLedger) -> list[Cell]:
     """name, unit: of the node."""
-    cards = sorted(share.by_card or ())
-    units = sum((share.by_card or {}).values())
+    gpus = sorted(share.by_gpu or ())
+    units = sum((share.by_gpu or {}).values())
     state, style = share_state(share)
     reason = ""
-    if share.by_card is None:
-        reason = "its card is not known"
+    if share.by_gpu is None:
+        reason = "its GPU is not known"
     elif share.pod is None:
         reason = "the pod object is gone, its processes are not"
     elif share.why == "unmanaged":
-        reason = "no scheduler gave it this card"
+        reason = "no scheduler gave it this GPU"
     return [
         Cell(_text(share.namespace)),
         Cell(_text(share.name)),
         name,
-        Cell(",".join(map(str, cards)) if share.by_card is not None else "?", "" if share.by_card is not None else ODD),
-        _NOTHING if share.by_card is None else Cell(str(units), "", units),
+        Cell(",".join(map(str, gpus)) if share.by_gpu is not None else "?", "" if share.by_gpu is not None else ODD),
+        _NOTHING if share.by_gpu is None else Cell(str(units), "", units),
         unit,
         _used(cluster.used.by_pod.get(share.uid), node),
         _count(share.pod.priority) if share.pod else _NOTHING,
@@ -421,8 +421,8 @@ def namespaces_view(cluster: Cluster, select: Selection) -> Table:
     for share in selected_shares(cluster, every):
         one = found.setdefault(share.namespace, _Sums())
         one.pods += 1
-        one.mib += sum((share.by_card or {}).values()) * mib_of.get(share.node, 0)
-        one.wholes += len(share.by_card or ()) if share.whole else 0
+        one.mib += sum((share.by_gpu or {}).values()) * mib_of.get(share.node, 0)
+        one.wholes += len(share.by_gpu or ()) if share.whole else 0
         if share.uid in cluster.used.by_pod:
             one.used = (one.used or 0) + cluster.used.by_pod[share.uid]
     for waiting in selected_waiting(cluster, every):
@@ -446,11 +446,11 @@ def namespaces_view(cluster: Cluster, select: Selection) -> Table:
 
 
 def models_view(cluster: Cluster, select: Selection) -> Table:
-    """One row per model of card and unit. names: of models."""
+    """One row per model of GPU and unit. names: of models."""
     columns = (
         Column("MODEL"),
         Column("NODES", right=True),
-        Column("CARDS", right=True),
+        Column("GPUS", right=True),
         Column("USABLE", right=True),
         Column("EMPTY", right=True),
         Column("ALLOCATED", right=True),
@@ -459,25 +459,25 @@ def models_view(cluster: Cluster, select: Selection) -> Table:
         Column("LARGEST", right=True),
         Column("UNIT"),
     )
-    groups: dict[tuple[str, str], list[tuple[str, CardView]]] = {}
+    groups: dict[tuple[str, str], list[tuple[str, GpuView]]] = {}
     for node in selected_nodes(cluster, Selection((), "", select.labels)):
-        for card in cards_of(node):
-            if not select.names or card.card.model in select.names:
-                groups.setdefault((card.card.model, _unit(node)), []).append((node.name, card))
+        for gpu in gpus_of(node):
+            if not select.names or gpu.gpu.model in select.names:
+                groups.setdefault((gpu.gpu.model, _unit(node)), []).append((node.name, gpu))
     table = Table(columns)
-    for (model, unit), cards in sorted(groups.items()):
-        views = [card for _, card in cards]
-        usable = [card for card in views if card.card.usable]
+    for (model, unit), gpus in sorted(groups.items()):
+        views = [gpu for _, gpu in gpus]
+        usable = [gpu for gpu in views if gpu.gpu.usable]
         cells = [
             Cell(_text(model) or ABSENT),
-            _count(len({name for name, _ in cards})),
+            _count(len({name for name, _ in gpus})),
             _count(len(views)),
             _count(len(usable), WARN if len(usable) < len(views) else ""),
-            _count(sum(card.state.empty for card in usable)),
-            _count(sum(card.allocated for card in views)),
-            _count(sum(card.card.units for card in views)),
-            _count(sum(card.state.free for card in usable)),
-            _count(max((card.state.free for card in usable), default=0)),
+            _count(sum(gpu.state.empty for gpu in usable)),
+            _count(sum(gpu.allocated for gpu in views)),
+            _count(sum(gpu.gpu.units for gpu in views)),
+            _count(sum(gpu.state.free for gpu in usable)),
+            _count(max((gpu.state.free for gpu in usable), default=0)),
             Cell(unit),
         ]
         table.rows.append(Row(f"model/{_text(model) or ABSENT}", cells))
@@ -486,7 +486,7 @@ def models_view(cluster: Cluster, select: Selection) -> Table:
 
 VIEWS: Final[Mapping[str, Callable[[Cluster, Selection], Table]]] = {
     "nodes": nodes_view,
-    "cards": cards_view,
+    "gpus": gpus_view,
     "pods": pods_view,
     "namespaces": namespaces_view,
     "models": models_view,
@@ -504,7 +504,7 @@ def names_of(cluster: Cluster, view: str, select: Selection) -> set[str]:
         return {name if view == "pods" else namespace for namespace, name in found}
     nodes = selected_nodes(cluster, every)
     if view == "models":
-        return {state.card.model for node in nodes for state in node.card_states}
+        return {state.gpu.model for node in nodes for state in node.gpu_states}
     return {node.name for node in nodes}
 
 
@@ -532,8 +532,8 @@ def document(cluster: Cluster, view: str, select: Selection) -> dict[str, Any]:
     made["nodes"] = [node for node in made["nodes"] if node["name"] in names]
     if cluster.used is not NOTHING_KNOWN:
         for node in made["nodes"]:
-            for card in node["cards"]:
-                card["used_mib"] = cluster.used.by_card.get(card["uuid"])
+            for gpu in node["gpus"]:
+                gpu["used_mib"] = cluster.used.by_gpu.get(gpu["uuid"])
             for pod in node["pods"]:
                 pod["used_mib"] = cluster.used.by_pod.get(pod["uid"])
     if view in OF_PODS:
@@ -541,9 +541,9 @@ def document(cluster: Cluster, view: str, select: Selection) -> dict[str, Any]:
             node["pods"] = [pod for pod in node["pods"] if pod["uid"] in uids]
             node["held"] = [entry for entry in node["held"] if entry["uid"] in uids]
     if view == "models" and select.names:
-        made["nodes"] = [node for node in made["nodes"] if _has_model(node["cards"], select.names)]
+        made["nodes"] = [node for node in made["nodes"] if _has_model(node["gpus"], select.names)]
     return made
 
 
-def _has_model(cards: Iterable[Mapping[str, Any]], names: Collection[str]) -> bool:
-    return any(card["model"] in names for card in cards)
+def _has_model(gpus: Iterable[Mapping[str, Any]], names: Collection[str]) -> bool:
+    return any(gpu["model"] in names for gpu in gpus)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""nvidia-cuda-mps-control: the daemon of one card as a child process, and the dialogue with it.
+"""nvidia-cuda-mps-control: the daemon of one GPU as a child process, and the dialogue with it.
 
 The program is both: with -f it is the daemon, without it sends what stands on its standard input to the daemon of the pipe directory.
 It exits with 0 after an unknown command, and prints what is wrong.
@@ -43,7 +43,7 @@ def _mib(answer: str) -> int | None:
 
 
 class ControlDaemon:
-    """The daemon of one card. program: its path; uuid: of the card; folder, logs: of this card's files."""
+    """The daemon of one GPU. program: its path; uuid: of the GPU; folder, logs: of this GPU's files."""
 
     def __init__(self, program: str, uuid: str, folder: Path, logs: Path) -> None:
         self._program = program
@@ -54,7 +54,7 @@ class ControlDaemon:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The daemon sees this card alone: its clients know it as device 0."""
+        """The daemon sees this GPU alone: its clients know it as device 0."""
         own = {mps.ENV_PIPES: str(self._folder / mps.PIPES), mps.ENV_LOGS: str(self._logs), "CUDA_VISIBLE_DEVICES": self._uuid}
         return {"PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), **own}
 
@@ -136,7 +136,7 @@ class ControlDaemon:
         return not servers
 
     async def bound_clients(self, mib: int) -> None:
-        """No client that starts from now on gets more than this of the card, whatever its own environment says. Read back. ControlError.
+        """No client that starts from now on gets more than this of the GPU, whatever its own environment says. Read back. ControlError.
 
         The daemon's default is that of servers to come. One that runs has its own, for its clients to come.
         """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""gpushare-mps CARD: the compute mode of a card, its MPS control daemon, and its state for the device plugin.
+"""gpushare-mps GPU: the compute mode of a GPU, its MPS control daemon, and its state for the device plugin.
 
 The daemon's end is this process's end: systemd starts both again. Clients of a daemon that ended are lost, and kubelet starts
 their containers again.
@@ -26,9 +26,9 @@ from gpushare_runtime.core.mps import MpsState
 from gpushare_runtime.daemon import runner
 from gpushare_runtime.daemon.runner import FatalError, Signals, Status, keep_alive, run, run_all
 from gpushare_runtime.daemon.sync import in_thread
-from gpushare_runtime.mps.card import CardError, ExclusiveMode, Nvml, withheld
 from gpushare_runtime.mps.control import PROGRAM, ControlDaemon, ControlError
 from gpushare_runtime.mps.folders import empty
+from gpushare_runtime.mps.gpu import ExclusiveMode, GpuError, Nvml, withheld
 from gpushare_runtime.mps.shares import Shares
 
 log = logging.getLogger(__name__)
@@ -41,12 +41,12 @@ _COARSE_SECONDS: Final = 1.0
 """Times of files lag behind the clock by less."""
 _PART: Final = "control daemon"
 _LIMIT: Final = "memory limit"
-_CARD: Final = re.compile(r"GPU-[0-9A-Za-z-]{8,60}")
+_GPU: Final = re.compile(r"GPU-[0-9A-Za-z-]{8,60}")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """uuid: of the card; run, logs: folders for those of all cards; state: a folder that a reboot keeps; program: path or name.
+    """uuid: of the GPU; run, logs: folders for those of all GPUs; state: a folder that a reboot keeps; program: path or name.
 
     usage: the record of the device plugin.
     """
@@ -62,8 +62,8 @@ class Settings:
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
     """The settings by arguments; None: this process's. Ends the process with a message if they are invalid."""
-    parser = argparse.ArgumentParser(prog=NAME, description="Run the MPS control daemon of one card.")
-    parser.add_argument("card", type=_card, help="UUID of the card, as `nvidia-smi -L` prints it")
+    parser = argparse.ArgumentParser(prog=NAME, description="Run the MPS control daemon of one GPU.")
+    parser.add_argument("gpu", type=_gpu, help="UUID of the GPU, as `nvidia-smi -L` prints it")
     parser.add_argument("--run-dir", type=Path, default=Path(mps.RUN_FOLDER), help="default %(default)s")
     parser.add_argument("--log-dir", type=Path, default=Path(mps.LOG_FOLDER), help="default %(default)s")
     state = Path(os.environ.get("STATE_DIRECTORY", "/var/lib/gpushare-mps").split(":")[0])
@@ -78,17 +78,17 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
     )
     runner.add_options(parser)
     given = parser.parse_args(arguments)
-    return Settings(given.card, given.run_dir, given.log_dir, given.state_dir, given.control, given.usage_file, given.log_level)
+    return Settings(given.gpu, given.run_dir, given.log_dir, given.state_dir, given.control, given.usage_file, given.log_level)
 
 
-def _card(text: str) -> str:
-    if _CARD.fullmatch(text):
+def _gpu(text: str) -> str:
+    if _GPU.fullmatch(text):
         return text
-    raise argparse.ArgumentTypeError(f"{text[:80]!r} is not the UUID of a card; write for example GPU-8f6f2c31-…, see `nvidia-smi -L`")
+    raise argparse.ArgumentTypeError(f"{text[:80]!r} is not the UUID of a GPU; write for example GPU-8f6f2c31-…, see `nvidia-smi -L`")
 
 
-class MpsOfCard:
-    """The daemon of one card, from its compute mode to its end."""
+class MpsOfGpu:
+    """The daemon of one GPU, from its compute mode to its end."""
 
     def __init__(self, settings: Settings, nvml: Nvml, interval: float = INTERVAL_SECONDS) -> None:
         self.status = Status(required=[_PART])
@@ -106,24 +106,24 @@ class MpsOfCard:
         self._writing = asyncio.Lock()
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
-        """Run until `stop` is set. FatalError if the card cannot have MPS, or the daemon ends."""
+        """Run until `stop` is set. FatalError if the GPU cannot have MPS, or the daemon ends."""
         try:
-            card = await in_thread(self._mode.enter)
-        except CardError as error:
+            gpu = await in_thread(self._mode.enter)
+        except GpuError as error:
             await self._write(str(error))
             raise FatalError(str(error), restart=True) from None
         except OSError as error:
             raise FatalError(f"the compute mode of before cannot be stored: {error}", restart=True) from None
         try:
-            await self._start(card.mib)
-            shares = await in_thread(partial(Shares, self._usage, self._uuid, card.mib))
+            await self._start(gpu.mib)
+            shares = await in_thread(partial(Shares, self._usage, self._uuid, gpu.mib))
             await run_all([self._watch(), self._answer(), self._follow(shares), keep_alive(lambda: self.status.ready)], stop)
         finally:
             await self._daemon.stop()
             await self._write("it was stopped")
             try:
                 await in_thread(self._mode.leave)
-            except CardError as error:
+            except GpuError as error:
                 log.error("the compute mode of before could not be set again: %s", error)
 
     async def _start(self, mib: int) -> None:
@@ -134,11 +134,11 @@ class MpsOfCard:
             await self._write(str(error))
             raise FatalError(str(error), restart=True) from None
         self._limit = mib
-        log.info("card %s: the MPS control daemon answers; no client gets more than %d MiB", self._uuid, mib)
+        log.info("GPU %s: the MPS control daemon answers; no client gets more than %d MiB", self._uuid, mib)
 
     async def _watch(self) -> NoReturn:
         status = await self._daemon.ended()
-        raise FatalError(f"the MPS control daemon of card {self._uuid} ended with status {status}: its clients are lost", restart=True)
+        raise FatalError(f"the MPS control daemon of GPU {self._uuid} ended with status {status}: its clients are lost", restart=True)
 
     async def _answer(self) -> NoReturn:
         while True:
@@ -159,7 +159,7 @@ class MpsOfCard:
             await asyncio.sleep(self._interval)
 
     async def _follow(self, shares: Shares) -> NoReturn:
-        """Keep the limit of clients that unset their own at the largest share that a container of this card has.
+        """Keep the limit of clients that unset their own at the largest share that a container of this GPU has.
 
         Nothing that containers leave in shared memory outlasts the last of them.
         """
@@ -174,7 +174,7 @@ class MpsOfCard:
                     problem = str(error)
                 else:
                     self._limit = wanted
-                    log.info("card %s: no new client gets more than %d MiB, the largest share of a container", self._uuid, wanted)
+                    log.info("GPU %s: no new client gets more than %d MiB, the largest share of a container", self._uuid, wanted)
                     await self._write("", self._servers)
             if problem:
                 self.status.degraded(_LIMIT, problem)
@@ -186,7 +186,7 @@ class MpsOfCard:
             await asyncio.sleep(SHARES_SECONDS)
 
     async def _tidy(self, before: float) -> None:
-        """Once no container has any of the card: end the servers, and remove what was in shared memory before this time.
+        """Once no container has any of the GPU: end the servers, and remove what was in shared memory before this time.
 
         A container that starts now makes its files later.
         """
@@ -215,16 +215,16 @@ def _replace(path: Path, text: str) -> None:
 
 async def serve(settings: Settings, nvml: Nvml, signals: Signals) -> None:
     """Run until SIGTERM or SIGINT. FatalError."""
-    await MpsOfCard(settings, nvml).run(signals.stop)
+    await MpsOfGpu(settings, nvml).run(signals.stop)
 
 
 def main(argv: Sequence[str] | None = None, nvml: Nvml | None = None) -> int:
     """The console command. Returns the exit status. nvml: None for the installed one."""
     settings = parse_arguments(argv)
     if nvml is None:
-        from gpushare_runtime.mps.card import PynvmlCards
+        from gpushare_runtime.mps.gpu import PynvmlGpus
 
-        nvml = PynvmlCards()
+        nvml = PynvmlGpus()
     return run(partial(serve, settings, nvml), settings.log_level)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What containers have of a card now, by the record that the device plugin keeps before it lets them start."""
+"""What containers have of a GPU now, by the record that the device plugin keeps before it lets them start."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Shares:
-    """Of one card. file: the record; mib: the card's memory, which bounds where the record is not known. Its methods block."""
+    """Of one GPU. file: the record; mib: the GPU's memory, which bounds where the record is not known. Its methods block."""
 
     def __init__(self, file: Path, uuid: str, mib: int, boot: Callable[[], str] = lambda: _BOOT_ID.read_text().strip()) -> None:
         self.problem = ""
         """Why the record cannot be used; "" if it can, or there is none."""
         self.used = True
-        """Whether a container may have some of the card."""
+        """Whether a container may have some of the GPU."""
         self._file = file
         self._uuid = uuid
         self._mib = mib
@@ -30,7 +30,7 @@ class Shares:
         self._largest = mib
 
     def largest(self) -> int:
-        """MiB; as before while no container has any of the card."""
+        """MiB; as before while no container has any of the GPU."""
         try:
             found = os.stat(self._file)
             state = (found.st_mtime_ns, found.st_ino, found.st_size)

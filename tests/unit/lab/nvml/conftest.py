@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The simulated library, built once, and machines with cards that processes see through it."""
+"""The simulated library, built once, and machines with GPUs that processes see through it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from lab.nvml import cards
+from lab.nvml import gpus
 
 HERE = Path(__file__).parent
-SOURCES = Path(cards.__file__).parent
+SOURCES = Path(gpus.__file__).parent
 
 
 class NvmlCode(Exception):
@@ -91,16 +91,16 @@ class Machine:
             "GPUSHARE_LAB_NVML_MODES": str(self.root / "modes"),
         }
 
-    def write(self, *present: cards.Card) -> None:
-        """Puts these cards into the machine, with their device nodes."""
-        cards.write_state(self.state_file, cards.State(cards=present))
+    def write(self, *present: gpus.Gpu) -> None:
+        """Puts these GPUs into the machine, with their device nodes."""
+        gpus.write_state(self.state_file, gpus.State(gpus=present))
         self.devices.mkdir(exist_ok=True)
-        for card in present:
-            (self.devices / f"nvidia{card.minor}").touch()
+        for gpu in present:
+            (self.devices / f"nvidia{gpu.minor}").touch()
 
     def command(self, *arguments: object) -> None:
-        """Runs cards.py as a user would."""
-        command = [sys.executable, str(SOURCES / "cards.py"), *map(str, arguments), str(self.state_file)]
+        """Runs gpus.py as a user would."""
+        command = [sys.executable, str(SOURCES / "gpus.py"), *map(str, arguments), str(self.state_file)]
         subprocess.run(command, check=True, timeout=30)
 
     def nvml(self, initialize: bool = True) -> Nvml:
@@ -138,7 +138,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def machine(tmp_path: Path, libraries: Path) -> Iterator[Machine]:
-    """A machine without cards."""
+    """A machine without GPUs."""
     machine = Machine(tmp_path, libraries)
     yield machine
     for process in machine.processes:
@@ -147,10 +147,10 @@ def machine(tmp_path: Path, libraries: Path) -> Iterator[Machine]:
 
 
 @pytest.fixture
-def card() -> Callable[..., cards.Card]:
-    """Makes card `number` of an imagined machine: its UUID, serial and PCI bus say which it is."""
+def gpu() -> Callable[..., gpus.Gpu]:
+    """Makes GPU `number` of an imagined machine: its UUID, serial and PCI bus say which it is."""
 
-    def make(number: int, **changes: Any) -> cards.Card:
+    def make(number: int, **changes: Any) -> gpus.Gpu:
         values: dict[str, Any] = {
             "uuid": f"GPU-{number:08x}-0000-4000-8000-000000000000",
             "minor": number,
@@ -162,6 +162,6 @@ def card() -> Callable[..., cards.Card]:
             "compute_capability": "8.6",
             "serial": f"132000000{number:04d}",
         }
-        return cards.Card(**(values | changes))
+        return gpus.Gpu(**(values | changes))
 
     return make

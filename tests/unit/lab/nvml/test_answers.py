@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What a process sees of the cards through pynvml."""
+"""What a process sees of the GPUs through pynvml."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from lab.nvml import cards
+from lab.nvml import gpus
 
 MIB = 1024 * 1024
 NONE = 0xFFFFFFFF
@@ -27,8 +27,8 @@ def test_files_are_named_as_the_driver_names_them(libraries: Path) -> None:
         assert f"soname: [{library}.so.1]" in dynamic
 
 
-def test_every_name_of_pynvml_is_there(machine, card) -> None:
-    machine.write(card(0))
+def test_every_name_of_pynvml_is_there(machine, gpu) -> None:
+    machine.write(gpu(0))
     names = set(re.findall(r'_nvmlGetFunctionPointer\("(\w+)"\)', Path(pynvml.__file__).read_text()))
     assert len(names) > 300
     script = "import ctypes, sys; l = ctypes.CDLL('libnvidia-ml.so.1'); print([n for n in sys.argv[1:] if not hasattr(l, n)])"
@@ -36,8 +36,8 @@ def test_every_name_of_pynvml_is_there(machine, card) -> None:
     assert machine.run(sys.executable, "-c", script, *names, *unsuffixed).stdout == "[]\n"
 
 
-def test_versions(machine, card) -> None:
-    machine.write(card(0))
+def test_versions(machine, gpu) -> None:
+    machine.write(gpu(0))
     nvml = machine.nvml()
     assert nvml("SystemGetDriverVersion") == "535.261.03"
     assert nvml("SystemGetNVMLVersion") == "12.535.261.03"
@@ -45,8 +45,8 @@ def test_versions(machine, card) -> None:
     assert nvml("ErrorString", 18) == "Driver/library version mismatch"
 
 
-def test_a_card_is_found_by_index_uuid_serial_and_pci_address(machine, card) -> None:
-    machine.write(card(3), card(1))
+def test_a_gpu_is_found_by_index_uuid_serial_and_pci_address(machine, gpu) -> None:
+    machine.write(gpu(3), gpu(1))
     nvml = machine.nvml()
     assert nvml("DeviceGetCount") == 2
     handle = nvml("DeviceGetHandleByIndex", 1)
@@ -60,8 +60,8 @@ def test_a_card_is_found_by_index_uuid_serial_and_pci_address(machine, card) -> 
     assert nvml.code("DeviceGetHandleByPciBusId", "0000:12:00.0") == pynvml.NVML_ERROR_NOT_FOUND
 
 
-def test_what_a_card_is(machine, card) -> None:
-    machine.write(card(0), card(5, name="Tesla T4", compute_capability="7.5", compute_mode=3, memory_mib=16384))
+def test_what_a_gpu_is(machine, gpu) -> None:
+    machine.write(gpu(0), gpu(5, name="Tesla T4", compute_capability="7.5", compute_mode=3, memory_mib=16384))
     nvml = machine.nvml()
     handle = nvml("DeviceGetHandleByIndex", 1)
     assert nvml("DeviceGetIndex", handle) == 1
@@ -78,8 +78,8 @@ def test_what_a_card_is(machine, card) -> None:
     assert nvml("DeviceGetMigMode", nvml("DeviceGetHandleByIndex", 0)) == [0, 0]
 
 
-def test_pci_address_in_all_forms(machine, card) -> None:
-    machine.write(card(0, pci="00000001:A1:02.0"))
+def test_pci_address_in_all_forms(machine, gpu) -> None:
+    machine.write(gpu(0, pci="00000001:A1:02.0"))
     nvml = machine.nvml()
     assert nvml("DeviceGetPciInfo_v3", nvml("DeviceGetHandleByIndex", 0)) == {
         "busIdLegacy": "0001:A1:02.0",
@@ -106,9 +106,9 @@ for name, size in (("nvmlDeviceGetPciInfo", 32), ("nvmlDeviceGetPciInfo_v2", 52)
     assert answered.stdout.splitlines() == [f"0001:A1:02.0 {fields} True False"] * 2, answered.stderr
 
 
-def test_memory(machine, card) -> None:
-    processes = (cards.Process(7, 1000, "train"), cards.Process(8, 24, "serve"))
-    machine.write(card(0, reserved_mib=384, used_mib=100, processes=processes))
+def test_memory(machine, gpu) -> None:
+    processes = (gpus.Process(7, 1000, "train"), gpus.Process(8, 24, "serve"))
+    machine.write(gpu(0, reserved_mib=384, used_mib=100, processes=processes))
     nvml = machine.nvml()
     handle = nvml("DeviceGetHandleByIndex", 0)
     total, reserved, used = 24576 * MIB, 384 * MIB, 1124 * MIB
@@ -123,14 +123,14 @@ def test_memory(machine, card) -> None:
 
 
 def test_sixteen_gib_are_exactly_that(machine) -> None:
-    machine.write(*cards.cards_from_spec("16", "gpu1", "seed"))
+    machine.write(*gpus.gpus_from_spec("16", "gpu1", "seed"))
     nvml = machine.nvml()
     assert nvml("DeviceGetMemoryInfo", nvml("DeviceGetHandleByIndex", 0))["total"] == 16 * 1024**3
 
 
 @pytest.mark.parametrize("version", ["_v2", "_v3", ""])
-def test_processes(machine, card, version: str) -> None:
-    machine.write(card(0, processes=(cards.Process(4242, 512, "python train.py"),)), card(1))
+def test_processes(machine, gpu, version: str) -> None:
+    machine.write(gpu(0, processes=(gpus.Process(4242, 512, "python train.py"),)), gpu(1))
     nvml = machine.nvml()
     busy, idle = nvml("DeviceGetHandleByIndex", 0), nvml("DeviceGetHandleByIndex", 1)
     assert nvml(f"DeviceGetComputeRunningProcesses{version}", busy) == [
@@ -141,8 +141,8 @@ def test_processes(machine, card, version: str) -> None:
     assert nvml(f"DeviceGetMPSComputeRunningProcesses{version}", busy) == []
 
 
-def test_processes_in_the_first_form(machine, card) -> None:
-    machine.write(card(0, processes=(cards.Process(1, 3, "a"), cards.Process(2, 5, "b"))))
+def test_processes_in_the_first_form(machine, gpu) -> None:
+    machine.write(gpu(0, processes=(gpus.Process(1, 3, "a"), gpus.Process(2, 5, "b"))))
     script = """
 import ctypes
 import pynvml as n
@@ -158,8 +158,8 @@ print(call(handle, ctypes.byref(count), room), count.value, list(room))
     ]
 
 
-def test_topology(machine, card) -> None:
-    machine.write(card(0, numa_node=0), card(1, numa_node=1), card(2, numa_node=1))
+def test_topology(machine, gpu) -> None:
+    machine.write(gpu(0, numa_node=0), gpu(1, numa_node=1), gpu(2, numa_node=1))
     nvml = machine.nvml()
     first, second, third = (nvml("DeviceGetHandleByIndex", index) for index in range(3))
     assert nvml("DeviceGetMemoryAffinity", first, 2, pynvml.NVML_AFFINITY_SCOPE_NODE) == [1, 0]
@@ -168,12 +168,12 @@ def test_topology(machine, card) -> None:
     assert nvml("DeviceGetTopologyCommonAncestor", second, third) == pynvml.NVML_TOPOLOGY_NODE
     assert nvml("DeviceGetTopologyNearestGpus", second, pynvml.NVML_TOPOLOGY_NODE) == [third]
     assert nvml("DeviceGetTopologyNearestGpus", first, pynvml.NVML_TOPOLOGY_SYSTEM) == [second, third]
-    # As on any machine whose cards' memory is not a NUMA node of its own.
+    # As on any machine whose GPUs' memory is not a NUMA node of its own.
     assert nvml.code("DeviceGetNumaNodeId", first) == pynvml.NVML_ERROR_NOT_SUPPORTED
 
 
-def test_nothing_is_wrong_with_the_memory(machine, card) -> None:
-    machine.write(card(0), card(1, name="Tesla T4", compute_capability="7.5"))
+def test_nothing_is_wrong_with_the_memory(machine, gpu) -> None:
+    machine.write(gpu(0), gpu(1, name="Tesla T4", compute_capability="7.5"))
     nvml = machine.nvml()
     ampere, turing = nvml("DeviceGetHandleByIndex", 0), nvml("DeviceGetHandleByIndex", 1)
     assert nvml("DeviceGetRemappedRows", ampere) == [0, 0, 0, 0]
@@ -184,8 +184,8 @@ def test_nothing_is_wrong_with_the_memory(machine, card) -> None:
     assert nvml("DeviceGetTotalEccErrors", ampere, 1, 0) == 0
 
 
-def test_sensors_of_an_idle_and_a_busy_card(machine, card) -> None:
-    machine.write(card(0), card(1, processes=(cards.Process(1, 100, "train"),)))
+def test_sensors_of_an_idle_and_a_busy_gpu(machine, gpu) -> None:
+    machine.write(gpu(0), gpu(1, processes=(gpus.Process(1, 100, "train"),)))
     nvml = machine.nvml()
     idle, busy = nvml("DeviceGetHandleByIndex", 0), nvml("DeviceGetHandleByIndex", 1)
     for call in (("DeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU), ("DeviceGetPowerUsage",), ("DeviceGetClockInfo", 0)):
@@ -195,8 +195,8 @@ def test_sensors_of_an_idle_and_a_busy_card(machine, card) -> None:
     assert nvml("DeviceGetUtilizationRates", busy)["gpu"] > 0
 
 
-def test_what_is_not_simulated_says_so(machine, card) -> None:
-    machine.write(card(0))
+def test_what_is_not_simulated_says_so(machine, gpu) -> None:
+    machine.write(gpu(0))
     nvml = machine.nvml()
     handle = nvml("DeviceGetHandleByIndex", 0)
     for call in (("DeviceGetNvLinkState", 0), ("DeviceGetFanSpeed",), ("DeviceSetPersistenceMode", 0), ("DeviceGetAttributes_v2",)):
@@ -206,8 +206,8 @@ def test_what_is_not_simulated_says_so(machine, card) -> None:
     assert field["fieldId"] == pynvml.NVML_FI_DEV_MEMORY_TEMP
 
 
-def test_the_table_that_nvidia_smi_asks_for(machine, card) -> None:
-    machine.write(card(0), card(1, processes=(cards.Process(4242, 512, "python train.py"),)))
+def test_the_table_that_nvidia_smi_asks_for(machine, gpu) -> None:
+    machine.write(gpu(0), gpu(1, processes=(gpus.Process(4242, 512, "python train.py"),)))
     script = """
 import ctypes as c
 import uuid
@@ -247,8 +247,8 @@ print(all(entry(each, device, 1, c.addressof(number)) == 0 for each in range(1, 
     ], ran.stderr
 
 
-def test_calls_before_init_and_after_shutdown(machine, card) -> None:
-    machine.write(card(0))
+def test_calls_before_init_and_after_shutdown(machine, gpu) -> None:
+    machine.write(gpu(0))
     nvml = machine.nvml()
     nvml("Init")
     nvml("Shutdown")
@@ -258,20 +258,20 @@ def test_calls_before_init_and_after_shutdown(machine, card) -> None:
     assert nvml.code("Shutdown") == pynvml.NVML_ERROR_UNINITIALIZED
 
 
-def test_the_largest_state_fits(machine, card) -> None:
-    processes = tuple(cards.Process(pid, 1, "x" * 95) for pid in range(1, cards.MAX_PROCESSES + 1))
-    machine.write(*(card(number, processes=processes, name="y" * 95) for number in range(cards.MAX_CARDS)))
-    for number in range(cards.MAX_XIDS + 3):
-        cards.write_state(machine.state_file, cards.with_xid(cards.read_state(machine.state_file), 31, number))
+def test_the_largest_state_fits(machine, gpu) -> None:
+    processes = tuple(gpus.Process(pid, 1, "x" * 95) for pid in range(1, gpus.MAX_PROCESSES + 1))
+    machine.write(*(gpu(number, processes=processes, name="y" * 95) for number in range(gpus.MAX_GPUS)))
+    for number in range(gpus.MAX_XIDS + 3):
+        gpus.write_state(machine.state_file, gpus.with_xid(gpus.read_state(machine.state_file), 31, number))
     nvml = machine.nvml()
-    assert nvml("DeviceGetCount") == cards.MAX_CARDS
-    last = nvml("DeviceGetHandleByIndex", cards.MAX_CARDS - 1)
+    assert nvml("DeviceGetCount") == gpus.MAX_GPUS
+    last = nvml("DeviceGetHandleByIndex", gpus.MAX_GPUS - 1)
     assert nvml("DeviceGetName", last) == "y" * 95
-    assert len(nvml("DeviceGetComputeRunningProcesses", last)) == cards.MAX_PROCESSES
+    assert len(nvml("DeviceGetComputeRunningProcesses", last)) == gpus.MAX_PROCESSES
 
 
-def test_a_compute_mode_that_was_set_is_the_cards_own_for_everybody(machine, card) -> None:
-    machine.write(card(0), card(1))
+def test_a_compute_mode_that_was_set_is_the_gpus_own_for_everybody(machine, gpu) -> None:
+    machine.write(gpu(0), gpu(1))
     nvml = machine.nvml()
     first, second = (nvml("DeviceGetHandleByIndex", index) for index in (0, 1))
     assert nvml("DeviceGetComputeMode", first) == pynvml.NVML_COMPUTEMODE_DEFAULT

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What a running process sees when the cards change under it."""
+"""What a running process sees when the GPUs change under it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pynvml
 
-from lab.nvml import cards
+from lab.nvml import gpus
 
 MIB = 1024 * 1024
 HERE = Path(__file__).parent
-SOURCES = Path(cards.__file__).parent
+SOURCES = Path(gpus.__file__).parent
 
 
-def test_memory_in_use_changes(machine, card) -> None:
-    machine.write(card(0), card(1))
+def test_memory_in_use_changes(machine, gpu) -> None:
+    machine.write(gpu(0), gpu(1))
     nvml = machine.nvml()
     handle = nvml("DeviceGetHandleByIndex", 1)
     machine.command("used", 1, 3000)
@@ -30,22 +30,22 @@ def test_memory_in_use_changes(machine, card) -> None:
     assert nvml("DeviceGetComputeRunningProcesses", handle) == []
 
 
-def test_a_lost_card_and_its_return(machine, card) -> None:
-    machine.write(card(0), card(1))
+def test_a_lost_gpu_and_its_return(machine, gpu) -> None:
+    machine.write(gpu(0), gpu(1))
     nvml = machine.nvml()
     lost, other = nvml("DeviceGetHandleByIndex", 0), nvml("DeviceGetHandleByIndex", 1)
     machine.command("lost", 0)
     for call in (("DeviceGetMemoryInfo",), ("DeviceGetUUID",), ("DeviceGetName",), ("DeviceGetTemperature", 0)):
         assert nvml.code(call[0], lost, *call[1:]) == pynvml.NVML_ERROR_GPU_IS_LOST
     assert nvml.code("DeviceGetHandleByIndex", 0) == pynvml.NVML_ERROR_GPU_IS_LOST
-    assert nvml("DeviceGetCount") == 2, "a lost card keeps its place"
+    assert nvml("DeviceGetCount") == 2, "a lost GPU keeps its place"
     assert nvml("DeviceGetIndex", other) == 1
     machine.command("back", 0)
     assert nvml("DeviceGetUUID", lost) == "GPU-00000000-0000-4000-8000-000000000000"
 
 
-def test_the_driver_goes_and_comes_back(machine, card) -> None:
-    machine.write(card(0))
+def test_the_driver_goes_and_comes_back(machine, gpu) -> None:
+    machine.write(gpu(0))
     running = machine.nvml()
     machine.command("driver", "gone")
     assert running.code("DeviceGetCount") == pynvml.NVML_ERROR_DRIVER_NOT_LOADED
@@ -54,8 +54,8 @@ def test_the_driver_goes_and_comes_back(machine, card) -> None:
     assert running("DeviceGetCount") == 1
 
 
-def test_a_library_that_does_not_match_the_driver(machine, card) -> None:
-    machine.write(card(0))
+def test_a_library_that_does_not_match_the_driver(machine, gpu) -> None:
+    machine.write(gpu(0))
     running = machine.nvml()
     machine.command("driver", "mismatch")
     assert machine.nvml(initialize=False).code("Init") == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
@@ -64,8 +64,8 @@ def test_a_library_that_does_not_match_the_driver(machine, card) -> None:
     assert machine.nvml()("DeviceGetCount") == 1
 
 
-def test_only_cards_with_a_device_node_are_seen(machine, card) -> None:
-    machine.write(card(0), card(1), card(2))
+def test_only_gpus_with_a_device_node_are_seen(machine, gpu) -> None:
+    machine.write(gpu(0), gpu(1), gpu(2))
     (machine.devices / "nvidia0").unlink()
     (machine.devices / "nvidia2").unlink()
     nvml = machine.nvml()
@@ -79,33 +79,33 @@ def test_only_cards_with_a_device_node_are_seen(machine, card) -> None:
     assert nvml("DeviceGetIndex", nvml("DeviceGetHandleByUUID", hidden)) == 1
 
 
-def test_another_set_of_cards(machine, card) -> None:
-    machine.write(card(0), card(1))
+def test_another_set_of_gpus(machine, gpu) -> None:
+    machine.write(gpu(0), gpu(1))
     nvml = machine.nvml()
     gone, stays = nvml("DeviceGetHandleByIndex", 0), nvml("DeviceGetHandleByIndex", 1)
-    machine.write(card(1), card(2), card(3))
+    machine.write(gpu(1), gpu(2), gpu(3))
     assert nvml("DeviceGetCount") == 3
     assert nvml.code("DeviceGetUUID", gone) == pynvml.NVML_ERROR_GPU_IS_LOST
     assert nvml("DeviceGetUUID", stays) == "GPU-00000001-0000-4000-8000-000000000000"
     assert nvml("DeviceGetIndex", stays) == 0
 
 
-def test_a_broken_state_file_leaves_the_last_good_one_in_force(machine, card) -> None:
-    machine.write(card(0))
+def test_a_broken_state_file_leaves_the_last_good_one_in_force(machine, gpu) -> None:
+    machine.write(gpu(0))
     nvml = machine.nvml()
-    machine.state_file.write_text("driver=ok\ndriver_version=535.261.03\ncards=1\ncard.0.uuid=GPU-1\ncard.0.colour=red\n")
+    machine.state_file.write_text("driver=ok\ndriver_version=535.261.03\ngpus=1\ngpu.0.uuid=GPU-1\ngpu.0.colour=red\n")
     assert nvml("DeviceGetCount") == 1
     assert nvml("DeviceGetCount") == 1
     nvml.process.kill()
     said = nvml.process.communicate()[1]
     assert said.count("simulated NVML") == 1
-    assert 'line 5: found "card.0.colour=red", expected a known key=value' in said
+    assert 'line 5: found "GPU.0.colour=red", expected a known key=value' in said
     started = machine.nvml(initialize=False)
     assert started.code("Init") == pynvml.NVML_ERROR_DRIVER_NOT_LOADED
 
 
-def test_xid_events_reach_those_who_registered_before(machine, card) -> None:
-    machine.write(card(0), card(1), card(2))
+def test_xid_events_reach_those_who_registered_before(machine, gpu) -> None:
+    machine.write(gpu(0), gpu(1), gpu(2))
     machine.command("xid", 0, 13)
     nvml = machine.nvml()
     first, second = nvml("DeviceGetHandleByIndex", 0), nvml("DeviceGetHandleByIndex", 1)
@@ -124,13 +124,13 @@ def test_xid_events_reach_those_who_registered_before(machine, card) -> None:
         event = nvml("EventSetWait", events, 1000)
         assert (event["device"], event["eventData"]) == (handle, number)
         assert event["eventType"] == pynvml.nvmlEventTypeXidCriticalError
-    assert nvml.code("EventSetWait", events, 0) == pynvml.NVML_ERROR_TIMEOUT, "card 2 is registered for other events only"
+    assert nvml.code("EventSetWait", events, 0) == pynvml.NVML_ERROR_TIMEOUT, "GPU 2 is registered for other events only"
     nvml("EventSetFree", events)
     assert nvml.code("EventSetWait", events, 0) == pynvml.NVML_ERROR_INVALID_ARGUMENT
 
 
-def test_waiting_for_an_event_ends_when_it_comes_or_time_is_up(machine, card) -> None:
-    machine.write(card(0))
+def test_waiting_for_an_event_ends_when_it_comes_or_time_is_up(machine, gpu) -> None:
+    machine.write(gpu(0))
     nvml = machine.nvml()
     events = nvml("EventSetCreate")
     nvml("DeviceRegisterEvents", nvml("DeviceGetHandleByIndex", 0), pynvml.nvmlEventTypeXidCriticalError, events)
@@ -145,8 +145,8 @@ def test_waiting_for_an_event_ends_when_it_comes_or_time_is_up(machine, card) ->
     timer.join()
 
 
-def test_waiting_says_when_a_registered_card_is_lost(machine, card) -> None:
-    machine.write(card(0), card(1))
+def test_waiting_says_when_a_registered_gpu_is_lost(machine, gpu) -> None:
+    machine.write(gpu(0), gpu(1))
     nvml = machine.nvml()
     events = nvml("EventSetCreate")
     nvml("DeviceRegisterEvents", nvml("DeviceGetHandleByIndex", 0), pynvml.nvmlEventTypeXidCriticalError, events)
@@ -158,11 +158,11 @@ def test_waiting_says_when_a_registered_card_is_lost(machine, card) -> None:
     assert nvml.code("EventSetWait", events, 1000) == pynvml.NVML_ERROR_GPU_IS_LOST
 
 
-def test_threads_see_whole_states_only(machine, card) -> None:
-    machine.write(card(0, name="one", memory_mib=1000, used_mib=10))
+def test_threads_see_whole_states_only(machine, gpu) -> None:
+    machine.write(gpu(0, name="one", memory_mib=1000, used_mib=10))
     for name, memory_mib, used_mib in (("one", 1000, 10), ("two", 2000, 20)):
-        state = cards.State(cards=(card(0, name=name, memory_mib=memory_mib, used_mib=used_mib),))
-        cards.write_state(machine.state_file.with_name(name), state)
+        state = gpus.State(gpus=(gpu(0, name=name, memory_mib=memory_mib, used_mib=used_mib),))
+        gpus.write_state(machine.state_file.with_name(name), state)
     program = machine.root / "threads"
     built = machine.run(
         *("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-I", str(SOURCES), "-o", str(program)),

@@ -23,15 +23,15 @@ from gpushare_runtime.device_plugin.gpu.discovery import MemoryLimit, Nvml, Nvml
 from gpushare_runtime.device_plugin.gpu.pod_limits import PodLimits
 from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses
 from gpushare_runtime.device_plugin.node.allocator import AllocationRejected
-from gpushare_runtime.device_plugin.node.ids import card_of_unit
+from gpushare_runtime.device_plugin.node.ids import gpu_of_unit
 from unit.lab.nvml.test_device_plugin import Child
 from unit.runtime.device_plugin.churn import Churn, Pod
 from unit.runtime.device_plugin.device_manager import StartError
 from unit.runtime.device_plugin.matching import Ours
-from unit.runtime.pods import card as inventory_card
+from unit.runtime.pods import gpu as inventory_gpu
 
 SIZES = (16, 16, 24, 8, 16, 16)
-# In 401 a card is taken from an init container, in 425 a pod gets more units of a card, in 438 a plugin starts without the API server;
+# In 401 a GPU is taken from an init container, in 425 a pod gets more units of a GPU, in 438 a plugin starts without the API server;
 # each time kubelet does not ask.
 SEEDS, STEPS = (*range(8), 401, 425, 438), 400
 # Virtual seconds between two comparisons of the plugin; on a node it is a minute, longer than most pods live here.
@@ -73,7 +73,7 @@ class Limiting(Ours):
     @property
     def known(self) -> tuple[set[Any], ...]:
         """What the plugin stores about limits."""
-        return self.node.limited, self.node.limited_cards, self.node.exempt
+        return self.node.limited, self.node.limited_gpus, self.node.exempt
 
     def start(self, resource: str, ids: list[str]) -> None:
         self.world.maybe_kill()
@@ -102,12 +102,12 @@ class LimitedChurn(Churn):
     """kubelet makes a pod's control group before it asks for a start, and removes it after the pod's last process.
 
     groups: the folder above all; driver, host: what each plugin is given; kills: of the plugin while kubelet waits for its answer;
-    limited: pods whose containers ran with the limit of their units; wrong: what a container ran with instead; given: the cards that
+    limited: pods whose containers ran with the limit of their units; wrong: what a container ran with instead; given: the GPUs that
     kubelet ever gave to each pod. Of one that it took away with a lost record the limit stays, and no container has its device.
     unrecorded: pods of which kubelet has lost its record.
     """
 
-    def __init__(self, cards: Inventory, make: Callable[[Any, Any], Any], seed: int, machine: Any, driver: Nvml) -> None:
+    def __init__(self, gpus: Inventory, make: Callable[[Any, Any], Any], seed: int, machine: Any, driver: Nvml) -> None:
         self.machine = machine
         self.driver = driver
         self.host = HostProcesses(machine.root / "proc", lambda folder: 0)
@@ -119,7 +119,7 @@ class LimitedChurn(Churn):
         self.wrong: list[str] = []
         self.given: dict[str, set[int]] = {}
         self.unrecorded: set[str] = set()
-        super().__init__(cards, make, seed)
+        super().__init__(gpus, make, seed)
 
     @property
     def asks(self) -> bool:
@@ -153,22 +153,22 @@ class LimitedChurn(Churn):
                 shutil.rmtree(group)
 
     def in_force(self) -> dict[str, Counter[int]]:
-        """Name of each group that exists and has a limit → card → units, by the driver's own record."""
-        index = {card.uuid: card.index for card in self.cards.cards}
+        """Name of each group that exists and has a limit → GPU → units, by the driver's own record."""
+        index = {gpu.uuid: gpu.index for gpu in self.gpus.gpus}
         found: dict[str, Counter[int]] = {}
         for line in (self.machine.root / "limits").read_text().splitlines():
-            card, inode, soft, hard, group = line.split(" ", 4)
+            gpu, inode, soft, hard, group = line.split(" ", 4)
             if Path(group).exists() and Path(group).stat().st_ino == int(inode):
                 assert (int(soft), int(hard) % UNIT_BYTES) == (0, 0), line
-                found.setdefault(Path(group).name, Counter())[index[card]] = int(hard) // UNIT_BYTES
+                found.setdefault(Path(group).name, Counter())[index[gpu]] = int(hard) // UNIT_BYTES
         return found
 
-    def _check_cards(self) -> None:
-        super()._check_cards()
+    def _check_gpus(self) -> None:
+        super()._check_gpus()
         known = self.in_force()
         for uid, containers in self.manager.given.items():
             ids = {i for of in containers.values() for i in of.get(MEMORY, ())}
-            self.given.setdefault(uid, set()).update(self.cards.by_uuid[card_of_unit(i)].index for i in ids)
+            self.given.setdefault(uid, set()).update(self.gpus.by_uuid[gpu_of_unit(i)].index for i in ids)
         strangers = known.keys() - {f"pod{uid}" for uid in self.processes}
         self.wrong += [f"a limit of {name}" for name in strangers]
         for pod in self.processes.values():
@@ -188,14 +188,14 @@ class LimitedChurn(Churn):
 
     def _moved(self, pod: Pod) -> bool:
         """kubelet has lost its record, and asks anew for what an init container had. It keeps these ids beside those of the others,
-        also on another card, and what the init container had before is free for other pods."""
+        also on another GPU, and what the init container had before is free for other pods."""
         return pod.uid in self.unrecorded and any(not of.keeps for of in pod.request.containers)
 
     def _due(self, pod: Pod) -> tuple[Counter[int], bool]:
-        """Card → units of the containers that run; whether these are all: one that starts again may get another card. kubelet keeps
+        """GPU → units of the containers that run; whether these are all: one that starts again may get another GPU. kubelet keeps
         an init container's units as well."""
         due: Counter[int] = Counter()
-        if pod.request.whole_cards:
+        if pod.request.whole_gpus:
             return due, True
         for name in pod.up:
             due.update(pod.devices[name])
@@ -217,11 +217,11 @@ class LimitedChurn(Churn):
 
 
 @pytest.fixture
-def ready(machine: Any, card: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., LimitedChurn]:
+def ready(machine: Any, gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., LimitedChurn]:
     """Makes a world on the machine, whose driver limits."""
     # All but the library's answers is in virtual time: a busy machine must not make a start fail.
     monkeypatch.setattr(pod_limits, "_START_SECONDS", 600.0)
-    present = [card(index, memory_mib=size * 1024) for index, size in enumerate(SIZES)]
+    present = [gpu(index, memory_mib=size * 1024) for index, size in enumerate(SIZES)]
     machine.write(*present)
     machine.command("limits", "misc")
     (machine.root / "proc/self").mkdir(parents=True)
@@ -229,11 +229,11 @@ def ready(machine: Any, card: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[
     (machine.root / "proc/self/mountinfo").write_text(mounted)
     (machine.groups / "kubepods").mkdir(parents=True)
     (machine.groups / "kubepods/cgroup.controllers").write_text("cpu memory\n")
-    cards = Inventory(GIB, tuple(inventory_card(index, size, uuid=present[index].uuid) for index, size in enumerate(SIZES)))
+    gpus = Inventory(GIB, tuple(inventory_gpu(index, size, uuid=present[index].uuid) for index, size in enumerate(SIZES)))
     driver: Any = Driver(machine)
 
     def made(make: Callable[[Any, Any], Any], seed: int) -> LimitedChurn:
-        return LimitedChurn(cards, make, seed, machine, driver)
+        return LimitedChurn(gpus, make, seed, machine, driver)
 
     return made
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The device plugin's own NVML code on the simulated library: facts, lost cards, XID errors as they come."""
+"""The device plugin's own NVML code on the simulated library: facts, lost GPUs, XID errors as they come."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class Child:
         return json.loads(line)
 
 
-def test_facts_are_those_of_the_card(machine, card) -> None:
-    machine.write(card(0), card(1, minor=7))
+def test_facts_are_those_of_the_gpu(machine, gpu) -> None:
+    machine.write(gpu(0), gpu(1, minor=7))
     ask = Child(machine)
     assert ask("count") == 2
     assert ask("facts 1") == {
@@ -98,8 +98,8 @@ def test_facts_are_those_of_the_card(machine, card) -> None:
     }
 
 
-def test_xid_errors_come_with_the_cards_uuid(machine, card) -> None:
-    machine.write(card(0), card(1))
+def test_xid_errors_come_with_the_gpus_uuid(machine, gpu) -> None:
+    machine.write(gpu(0), gpu(1))
     ask = Child(machine)
     assert ask("events") is False
     assert ask("wait 0") is None
@@ -110,8 +110,8 @@ def test_xid_errors_come_with_the_cards_uuid(machine, card) -> None:
     assert ask("wait 0") is None
 
 
-def test_a_lost_card_is_said_after_its_last_error_and_the_others_are_heard_anew(machine, card) -> None:
-    machine.write(card(0), card(1))
+def test_a_lost_gpu_is_said_after_its_last_error_and_the_others_are_heard_anew(machine, gpu) -> None:
+    machine.write(gpu(0), gpu(1))
     ask = Child(machine)
     ask("events")
     machine.command("xid", 0, 79)
@@ -128,8 +128,8 @@ def test_a_lost_card_is_said_after_its_last_error_and_the_others_are_heard_anew(
     assert ask("facts 0")["uuid"] == "GPU-00000000-0000-4000-8000-000000000000"
 
 
-def test_without_a_driver_there_is_nothing_to_listen_to(machine, card) -> None:
-    machine.write(card(0))
+def test_without_a_driver_there_is_nothing_to_listen_to(machine, gpu) -> None:
+    machine.write(gpu(0))
     ask = Child(machine)
     assert ask("count") == 1
     machine.command("driver", "gone")
@@ -138,10 +138,10 @@ def test_without_a_driver_there_is_nothing_to_listen_to(machine, card) -> None:
     assert ask("events") is False
 
 
-def test_a_library_that_was_replaced_wants_a_new_process(machine, card, tmp_path: Path) -> None:
+def test_a_library_that_was_replaced_wants_a_new_process(machine, gpu, tmp_path: Path) -> None:
     libraries = tmp_path / "libraries"
     shutil.copytree(machine.libraries, libraries, symlinks=True)
-    machine.write(card(0))
+    machine.write(gpu(0))
     ask = Child(replace(machine, libraries=libraries))
     assert ask("count") == 1
     new = libraries / "new"
@@ -154,9 +154,9 @@ def test_a_library_that_was_replaced_wants_a_new_process(machine, card, tmp_path
     assert "as by a driver upgrade" in answer["error"]
 
 
-def test_a_driver_that_is_loaded_later_wants_a_new_process_if_this_one_is_kept_from_its_devices(machine, card, tmp_path: Path) -> None:
+def test_a_driver_that_is_loaded_later_wants_a_new_process_if_this_one_is_kept_from_its_devices(machine, gpu, tmp_path: Path) -> None:
     """systemd's DeviceAllow= goes by the numbers in /proc/devices when the process is started."""
-    machine.write(card(0))
+    machine.write(gpu(0))
     machine.command("driver", "gone")
     ask = Child(machine, "not started")
     answer = ask("start")
@@ -172,8 +172,8 @@ def test_a_driver_that_is_loaded_later_wants_a_new_process_if_this_one_is_kept_f
 
 
 @pytest.mark.parametrize("capability", ["7.5", "8.6"])
-def test_cards_of_every_age_pass_their_checks(machine, card, capability: str) -> None:
-    machine.write(card(0, compute_capability=capability))
+def test_gpus_of_every_age_pass_their_checks(machine, gpu, capability: str) -> None:
+    machine.write(gpu(0, compute_capability=capability))
     facts = Child(machine)("facts 0")
     assert (facts["failed"], facts["unfit"]) == ("", "")
 
@@ -190,21 +190,21 @@ def group_at(machine: Any, name: str, *pids: int, **files: str) -> str:
 GIB = 1024**3
 
 
-def test_a_group_is_limited_and_a_process_of_it_gets_no_more(machine: Any, card: Any) -> None:
-    machine.write(card(0), card(1))
+def test_a_group_is_limited_and_a_process_of_it_gets_no_more(machine: Any, gpu: Any) -> None:
+    machine.write(gpu(0), gpu(1))
     machine.command("limits", "misc")
     pod, beside = group_at(machine, "kubepods/pod1"), group_at(machine, "kubepods/pod2", 20)
     group_at(machine, "kubepods/pod1/main", 10)
     group_at(machine, "kubepods/pod1/second", 11)
-    first, second = card(0).uuid, card(1).uuid
+    first, second = gpu(0).uuid, gpu(1).uuid
     it = Child(machine)
     assert it(f"limited {first} {pod}") == [None, 0]
     assert it(f"limit {first} {pod} {6 * GIB}") is None
     assert it(f"limit {first} {beside} {2 * GIB}") is None
     assert it(f"limited {first} {pod}/main") == [6 * GIB, 0], "that of the nearest group above"
-    assert it(f"limited {second} {pod}") == [None, 0], "each card has its own"
+    assert it(f"limited {second} {pod}") == [None, 0], "each GPU has its own"
 
-    script = str(SOURCES / "cards.py")
+    script = str(SOURCES / "gpus.py")
 
     def allocates(pid: int, mib: int) -> str:
         return str(machine.run(sys.executable, script, "allocate", "0", str(pid), str(mib), str(machine.state_file)).stderr)
@@ -223,26 +223,26 @@ def test_a_group_is_limited_and_a_process_of_it_gets_no_more(machine: Any, card:
     assert allocates(11, 1) == ""
 
 
-def test_a_limit_ends_with_its_group(machine: Any, card: Any) -> None:
-    machine.write(card(0))
+def test_a_limit_ends_with_its_group(machine: Any, gpu: Any) -> None:
+    machine.write(gpu(0))
     machine.command("limits", "misc")
     pod, it = group_at(machine, "kubepods/pod1"), Child(machine)
-    assert it(f"limit {card(0).uuid} {pod} {GIB}") is None
+    assert it(f"limit {gpu(0).uuid} {pod} {GIB}") is None
     # Moved and not removed: a folder's number may be given again at once by the file system of the tests, not by that of groups.
     Path(pod).rename(machine.groups / "kubepods/ended")
-    assert "Not Found" in it(f"limited {card(0).uuid} {pod}")["error"]
+    assert "Not Found" in it(f"limited {gpu(0).uuid} {pod}")["error"]
     group_at(machine, "kubepods/pod1")
-    assert it(f"limited {card(0).uuid} {pod}") == [None, 0]
+    assert it(f"limited {gpu(0).uuid} {pod}") == [None, 0]
 
 
-def test_what_a_driver_does_not_limit(machine: Any, card: Any) -> None:
-    machine.write(card(0, mig_mode=1), card(1))
+def test_what_a_driver_does_not_limit(machine: Any, gpu: Any) -> None:
+    machine.write(gpu(0, mig_mode=1), gpu(1))
     pod, it = group_at(machine, "kubepods/pod1"), Child(machine)
     older = group_at(machine, "memory/kubepods/pod1")
     (Path(older) / "cgroup.controllers").unlink()
 
     def answer(number: int, group: str) -> str:
-        found = it(f"limit {card(number).uuid} {group} {GIB}")
+        found = it(f"limit {gpu(number).uuid} {group} {GIB}")
         return found["error"] if found else ""
 
     assert "Function Not Found" in answer(1, pod), "an older driver"
@@ -259,26 +259,26 @@ def test_what_a_driver_does_not_limit(machine: Any, card: Any) -> None:
     assert answer(1, older) == ""
 
 
-def test_only_root_may_limit(machine: Any, card: Any) -> None:
+def test_only_root_may_limit(machine: Any, gpu: Any) -> None:
     # pytest's own folders are closed to others.
     with tempfile.TemporaryDirectory() as name:
         open_to_all = replace(machine, root=Path(name))
         open_to_all.root.chmod(0o755)
-        open_to_all.write(card(0))
+        open_to_all.write(gpu(0))
         open_to_all.command("limits", "misc")
         pod, it = group_at(open_to_all, "kubepods/pod1"), Child(open_to_all)
-        assert it(f"limit {card(0).uuid} {pod} {GIB}") is None
+        assert it(f"limit {gpu(0).uuid} {pod} {GIB}") is None
         it("nobody")
-        assert it(f"limited {card(0).uuid} {pod}") == [GIB, 0]
-        assert "run as root" in it(f"limit {card(0).uuid} {pod} {2 * GIB}")["error"]
-        assert it(f"limited {card(0).uuid} {pod}") == [GIB, 0]
+        assert it(f"limited {gpu(0).uuid} {pod}") == [GIB, 0]
+        assert "run as root" in it(f"limit {gpu(0).uuid} {pod} {2 * GIB}")["error"]
+        assert it(f"limited {gpu(0).uuid} {pod}") == [GIB, 0]
 
 
-def test_processes_are_listed_with_their_memory(machine: Any, card: Any) -> None:
-    machine.write(card(0))
+def test_processes_are_listed_with_their_memory(machine: Any, gpu: Any) -> None:
+    machine.write(gpu(0))
     machine.command("process", 0, 4242, 512, "python")
     machine.command("process", 0, 4243, 256, "python")
     machine.command("used", 0, 100)
     mib = 1024 * 1024
-    reserved = card(0).reserved_mib
-    assert Child(machine)(f"processes {card(0).uuid}") == [[[4242, 512 * mib], [4243, 256 * mib]], (868 + reserved) * mib]
+    reserved = gpu(0).reserved_mib
+    assert Child(machine)(f"processes {gpu(0).uuid}") == [[[4242, 512 * mib], [4243, 256 * mib]], (868 + reserved) * mib]

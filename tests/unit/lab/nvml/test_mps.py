@@ -41,9 +41,9 @@ def problem(folder: Path, uuid: str) -> str | None:
     return found
 
 
-def test_the_card_is_exclusive_while_the_daemon_runs(machine, card, folder) -> None:
-    mine = card(0)
-    machine.write(mine, card(1))
+def test_the_gpu_is_exclusive_while_the_daemon_runs(machine, gpu, folder) -> None:
+    mine = gpu(0)
+    machine.write(mine, gpu(1))
     process = started(machine, folder, mine.uuid)
     try:
         deadline = time.monotonic() + 60
@@ -63,8 +63,8 @@ def test_the_card_is_exclusive_while_the_daemon_runs(machine, card, folder) -> N
     assert problem(folder, mine.uuid) == "it was stopped"
 
 
-def test_a_card_before_volta_is_rejected_with_the_reason(machine, card, folder) -> None:
-    old = card(0, compute_capability="6.1")
+def test_a_gpu_before_volta_is_rejected_with_the_reason(machine, gpu, folder) -> None:
+    old = gpu(0, compute_capability="6.1")
     machine.write(old)
     process = started(machine, folder, old.uuid)
     _, said = process.communicate(timeout=60)

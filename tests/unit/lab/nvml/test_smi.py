@@ -8,29 +8,29 @@ import os
 
 import pytest
 
-from lab.nvml import cards, smi
+from lab.nvml import gpus, smi
 
 NVIDIA_SMI = os.environ.get("GPUSHARE_LAB_NVIDIA_SMI", "")
 pytestmark = pytest.mark.skipif(not NVIDIA_SMI, reason="GPUSHARE_LAB_NVIDIA_SMI does not name an nvidia-smi")
 
 
 @pytest.mark.parametrize("spec", ["2x16", "8+16+24+192", "16x40", "none"])
-def test_nvidia_smi_shows_the_cards(machine, spec: str) -> None:
-    machine.write(*cards.cards_from_spec(spec, "gpu1", "s"))
-    smi.check(lambda *arguments: machine.run(NVIDIA_SMI, *arguments).stdout, cards.read_state(machine.state_file).cards)
+def test_nvidia_smi_shows_the_gpus(machine, spec: str) -> None:
+    machine.write(*gpus.gpus_from_spec(spec, "gpu1", "s"))
+    smi.check(lambda *arguments: machine.run(NVIDIA_SMI, *arguments).stdout, gpus.read_state(machine.state_file).gpus)
 
 
 def test_nvidia_smi_shows_processes_and_used_memory(machine) -> None:
-    machine.write(*cards.cards_from_spec("16+24", "gpu1", "s"))
+    machine.write(*gpus.gpus_from_spec("16+24", "gpu1", "s"))
     machine.command("used", 0, 100)
     machine.command("process", 0, 4242, 512, "python train.py")
-    state = cards.read_state(machine.state_file)
-    assert smi.used_mib(state.cards[0]) == 612
-    smi.check(lambda *arguments: machine.run(NVIDIA_SMI, *arguments).stdout, state.cards)
+    state = gpus.read_state(machine.state_file)
+    assert smi.used_mib(state.gpus[0]) == 612
+    smi.check(lambda *arguments: machine.run(NVIDIA_SMI, *arguments).stdout, state.gpus)
 
 
 def test_nvidia_smi_says_what_is_wrong(machine) -> None:
-    machine.write(*cards.cards_from_spec("2x16", "gpu1", "s"))
+    machine.write(*gpus.gpus_from_spec("2x16", "gpu1", "s"))
     machine.command("lost", 1)
     assert "GPU is lost" in machine.run(NVIDIA_SMI).stdout
     machine.command("driver", "mismatch")

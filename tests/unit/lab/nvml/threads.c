@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0
  * Copyright: gpushare.kubernetes contributors
  *
- * usage: threads MILLISECONDS STATEFILE ONE OTHER: STATEFILE is replaced by ONE and OTHER in turn. Both have one card:
+ * usage: threads MILLISECONDS STATEFILE ONE OTHER: STATEFILE is replaced by ONE and OTHER in turn. Both have one GPU:
  * ONE of 1000 MiB with 10 in use and the name "one", OTHER of 2000 MiB with 20 in use and the name "two".
  */
 #define _POSIX_C_SOURCE 200809L

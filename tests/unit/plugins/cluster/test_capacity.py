@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The memory of cards, counted in four places: equal, or exactly the place that differs is named."""
+"""The memory of GPUs, counted in four places: equal, or exactly the place that differs is named."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import AnnotationError, compare, published
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import Problem
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiCard, SmiReport
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiGpu, SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import quantity, unit_mib
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,30 +20,30 @@ from hypothesis import strategies as st
 from gpushare_runtime.core import inventory
 from gpushare_runtime.core.quantity import UNITS, parse_quantity
 
-MEMORY, CARDS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 
 
-def smi_card(index: int, mib: int | None) -> SmiCard:
-    return SmiCard(index, f"GPU-{index}", index, f"0000:0{index}:00.0", "Tesla T4", mib, "Default", None, (), ())
+def smi_gpu(index: int, mib: int | None) -> SmiGpu:
+    return SmiGpu(index, f"GPU-{index}", index, f"0000:0{index}:00.0", "Tesla T4", mib, "Default", None, (), ())
 
 
 def report(*mib: int | None) -> SmiReport:
-    return SmiReport(tuple(smi_card(index, size) for index, size in enumerate(mib)), "535.261.03", "12.2", None)
+    return SmiReport(tuple(smi_gpu(index, size) for index, size in enumerate(mib)), "535.261.03", "12.2", None)
 
 
 def annotation(*mib: int, unit: str = "GiB", **changes: Any) -> str:
-    """As the device plugin itself writes it; `changes` are those of card 0."""
-    cards = [
-        inventory.Card(index, f"GPU-{index}", index, f"0000:0{index}:00.0", "Tesla T4", size, UNITS[unit].count(size))
+    """As the device plugin itself writes it; `changes` are those of GPU 0."""
+    gpus = [
+        inventory.Gpu(index, f"GPU-{index}", index, f"0000:0{index}:00.0", "Tesla T4", size, UNITS[unit].count(size))
         for index, size in enumerate(mib)
     ]
-    cards[0] = replace(cards[0], **changes)
-    return inventory.Inventory(UNITS[unit], tuple(cards)).to_json()
+    gpus[0] = replace(gpus[0], **changes)
+    return inventory.Inventory(UNITS[unit], tuple(gpus)).to_json()
 
 
 def node(text: str | None, capacity: dict[str, Any], allocatable: dict[str, Any] | None = None, ready: bool = True) -> dict[str, Any]:
     return {
-        "metadata": {"name": "gpu1", "annotations": {"other": "x"} if text is None else {"gpushare/cards": text}},
+        "metadata": {"name": "gpu1", "annotations": {"other": "x"} if text is None else {"gpushare/gpus": text}},
         "status": {
             "capacity": {"cpu": "8", "memory": "16Gi", **capacity},
             "allocatable": {"cpu": "8", **(capacity if allocatable is None else allocatable)},
@@ -52,8 +52,8 @@ def node(text: str | None, capacity: dict[str, Any], allocatable: dict[str, Any]
     }
 
 
-FULL = {MEMORY: "40", CARDS: "2"}
-CARDS_OF_GPU1 = (16384, 24576)
+FULL = {MEMORY: "40", GPUS: "2"}
+GPUS_OF_GPU1 = (16384, 24576)
 
 
 def differences(of: SmiReport, api: dict[str, Any], unit: str = "") -> list[tuple[str, str, str]]:
@@ -65,26 +65,26 @@ def differences(of: SmiReport, api: dict[str, Any], unit: str = "") -> list[tupl
 
 
 def test_all_is_equal() -> None:
-    compared = compare({"gpu1": report(*CARDS_OF_GPU1)}, [node(annotation(*CARDS_OF_GPU1), FULL)])
+    compared = compare({"gpu1": report(*GPUS_OF_GPU1)}, [node(annotation(*GPUS_OF_GPU1), FULL)])
     assert compared.ok
     assert compared.differences == ()
     (sums,) = compared.as_dict()["nodes"]
     assert (sums["unit"], sums["nvml"], sums["published"], sums["capacity"], sums["allocatable"]) == ("GiB", 40, 40, 40, 40)
-    assert (sums["cards_nvml"], sums["cards_published"], sums["cards_capacity"], sums["cards_allocatable"]) == (2, 2, 2, 2)
+    assert (sums["gpus_nvml"], sums["gpus_published"], sums["gpus_capacity"], sums["gpus_allocatable"]) == (2, 2, 2, 2)
 
 
 def test_units_of_a_mib_come_as_quantities_with_suffixes() -> None:
     text = annotation(16000, 16384, unit="MiB")
-    assert differences(report(16000, 16384), node(text, {MEMORY: "32384", CARDS: "2"})) == []
-    assert differences(report(16000), node(annotation(16000, unit="MiB"), {MEMORY: "16k", CARDS: 1})) == []
+    assert differences(report(16000, 16384), node(text, {MEMORY: "32384", GPUS: "2"})) == []
+    assert differences(report(16000), node(annotation(16000, unit="MiB"), {MEMORY: "16k", GPUS: 1})) == []
 
 
 def test_a_rounding_of_nvidia_smi_is_no_difference() -> None:
-    assert differences(report(15360, 24575), node(annotation(15359, 24576), {MEMORY: "38", CARDS: "2"})) == []
+    assert differences(report(15360, 24575), node(annotation(15359, 24576), {MEMORY: "38", GPUS: "2"})) == []
 
 
 def test_a_node_that_the_api_does_not_know() -> None:
-    other = node(annotation(16384), {MEMORY: "16", CARDS: "1"})
+    other = node(annotation(16384), {MEMORY: "16", GPUS: "1"})
     other["metadata"]["name"] = "gpu10"
     (difference,) = compare({"gpu1": report(16384)}, [other]).differences
     assert (difference.what, difference.found) == ("node", "no node of this name in the API; gpu10 is one")
@@ -93,62 +93,62 @@ def test_a_node_that_the_api_does_not_know() -> None:
 @pytest.mark.parametrize(
     ("of", "api", "expected"),
     [
-        (report(16384), node(None, {}), [("annotation", "no annotation gpushare/cards", "error")]),
+        (report(16384), node(None, {}), [("annotation", "no annotation gpushare/gpus", "error")]),
         (report(16384), node('{"v":2}', {}), [("annotation", "version 2 (this release reads 1)", "error")]),
         (
-            report(*CARDS_OF_GPU1),
-            node(annotation(*CARDS_OF_GPU1), {}),
-            [(f"capacity {MEMORY}", "none", "error"), (f"capacity {CARDS}", "none", "error")],
+            report(*GPUS_OF_GPU1),
+            node(annotation(*GPUS_OF_GPU1), {}),
+            [(f"capacity {MEMORY}", "none", "error"), (f"capacity {GPUS}", "none", "error")],
         ),
         (
-            report(*CARDS_OF_GPU1),
-            node(annotation(*CARDS_OF_GPU1), {MEMORY: "0", CARDS: "0"}),
-            [(f"capacity {MEMORY}", "0", "error"), (f"capacity {CARDS}", "0", "error")],
+            report(*GPUS_OF_GPU1),
+            node(annotation(*GPUS_OF_GPU1), {MEMORY: "0", GPUS: "0"}),
+            [(f"capacity {MEMORY}", "0", "error"), (f"capacity {GPUS}", "0", "error")],
         ),
         (
-            report(*CARDS_OF_GPU1),
-            node(annotation(*CARDS_OF_GPU1), {MEMORY: "32", CARDS: "2"}, FULL),
+            report(*GPUS_OF_GPU1),
+            node(annotation(*GPUS_OF_GPU1), {MEMORY: "32", GPUS: "2"}, FULL),
             [(f"capacity {MEMORY}", "32", "error")],
         ),
         (
-            report(*CARDS_OF_GPU1),
-            node(annotation(*CARDS_OF_GPU1), FULL, {MEMORY: "0", CARDS: "0"}),
-            [(f"allocatable {MEMORY}", "0", "error"), (f"allocatable {CARDS}", "0", "error")],
+            report(*GPUS_OF_GPU1),
+            node(annotation(*GPUS_OF_GPU1), FULL, {MEMORY: "0", GPUS: "0"}),
+            [(f"allocatable {MEMORY}", "0", "error"), (f"allocatable {GPUS}", "0", "error")],
         ),
         (
             report(16384),
-            node(annotation(*CARDS_OF_GPU1), FULL),
-            [("annotation", "card 1 (GPU-1), which nvidia-smi does not list", "error")],
+            node(annotation(*GPUS_OF_GPU1), FULL),
+            [("annotation", "GPU 1 (GPU-1), which nvidia-smi does not list", "error")],
         ),
-        (report(*CARDS_OF_GPU1), node(annotation(16384), {MEMORY: "16", CARDS: "1"}), [("annotation", "no card GPU-1", "error")]),
+        (report(*GPUS_OF_GPU1), node(annotation(16384), {MEMORY: "16", GPUS: "1"}), [("annotation", "no GPU GPU-1", "error")]),
         (
-            report(*CARDS_OF_GPU1),
-            node(annotation(*CARDS_OF_GPU1, units=15), {MEMORY: "39", CARDS: "2"}),
-            [("annotation", "15 units of GiB (16384 MiB) for card 0", "error")],
+            report(*GPUS_OF_GPU1),
+            node(annotation(*GPUS_OF_GPU1, units=15), {MEMORY: "39", GPUS: "2"}),
+            [("annotation", "15 units of GiB (16384 MiB) for GPU 0", "error")],
         ),
         (
             report(8192, 24576),
-            node(annotation(*CARDS_OF_GPU1), FULL),
-            [("annotation", "16 units of GiB (16384 MiB) for card 0", "error")],
+            node(annotation(*GPUS_OF_GPU1), FULL),
+            [("annotation", "16 units of GiB (16384 MiB) for GPU 0", "error")],
         ),
         (
-            report(*CARDS_OF_GPU1),
-            node(annotation(*CARDS_OF_GPU1, health="lost"), FULL, {MEMORY: "24", CARDS: "1"}),
+            report(*GPUS_OF_GPU1),
+            node(annotation(*GPUS_OF_GPU1, health="lost"), FULL, {MEMORY: "24", GPUS: "1"}),
             [
-                (f"allocatable {MEMORY}", "24 of 40 (card 0: lost)", "warning"),
-                (f"allocatable {CARDS}", "1 of 2 (card 0: lost)", "warning"),
+                (f"allocatable {MEMORY}", "24 of 40 (GPU 0: lost)", "warning"),
+                (f"allocatable {GPUS}", "1 of 2 (GPU 0: lost)", "warning"),
             ],
         ),
         (
-            report(*CARDS_OF_GPU1),
-            node(annotation(*CARDS_OF_GPU1, cordoned=True), FULL, FULL),
-            [(f"allocatable {MEMORY}", "40", "error"), (f"allocatable {CARDS}", "2", "error")],
+            report(*GPUS_OF_GPU1),
+            node(annotation(*GPUS_OF_GPU1, cordoned=True), FULL, FULL),
+            [(f"allocatable {MEMORY}", "40", "error"), (f"allocatable {GPUS}", "2", "error")],
         ),
-        (report(*CARDS_OF_GPU1), node(annotation(*CARDS_OF_GPU1), FULL, ready=False), [("node", "a node that is not Ready", "error")]),
+        (report(*GPUS_OF_GPU1), node(annotation(*GPUS_OF_GPU1), FULL, ready=False), [("node", "a node that is not Ready", "error")]),
         (
             report(None),
-            node(annotation(16384), {MEMORY: "16", CARDS: "1"}),
-            [("cards", "card 0 (Tesla T4) that reports no memory", "error")],
+            node(annotation(16384), {MEMORY: "16", GPUS: "1"}),
+            [("gpus", "GPU 0 (Tesla T4) that reports no memory", "error")],
         ),
     ],
 )
@@ -158,26 +158,26 @@ def test_exactly_what_differs_is_named(of: SmiReport, api: dict[str, Any], expec
 
 def test_what_is_wrong_with_the_driver_comes_with_its_cure() -> None:
     broken = SmiReport((), None, None, Problem("timeout", "no answer", "an answer", "reboot"))
-    (only,) = compare({"gpu1": broken}, [node(annotation(16384), {MEMORY: "16", CARDS: "1"})]).differences
-    assert str(only) == "gpu1: cards: found no answer; expected an answer; reboot"
+    (only,) = compare({"gpu1": broken}, [node(annotation(16384), {MEMORY: "16", GPUS: "1"})]).differences
+    assert str(only) == "gpu1: GPUs: found no answer; expected an answer; reboot"
 
 
 def test_another_unit_than_the_wanted_one() -> None:
-    api = node(annotation(16384, unit="MiB"), {MEMORY: "16384", CARDS: "1"})
+    api = node(annotation(16384, unit="MiB"), {MEMORY: "16384", GPUS: "1"})
     assert differences(report(16384), api, "GiB") == [("annotation", "units of MiB", "error")]
     assert differences(report(16384), api, "MiB") == []
 
 
 def test_the_wanted_unit_counts_where_nothing_is_published() -> None:
-    (sums,) = compare({"gpu1": report(*CARDS_OF_GPU1)}, [node(None, {})], "GiB").sums
+    (sums,) = compare({"gpu1": report(*GPUS_OF_GPU1)}, [node(None, {})], "GiB").sums
     assert (sums.unit, sums.nvml, sums.published) == (None, 40, None)
 
 
 def test_index_that_changed() -> None:
     swapped = report(16384, 24576)
-    cards = (replace(swapped.cards[1], index=0), replace(swapped.cards[0], index=1))
-    found = differences(replace(swapped, cards=cards), node(annotation(*CARDS_OF_GPU1), FULL))
-    assert found == [("annotation", "index 0 for card GPU-0", "error"), ("annotation", "index 1 for card GPU-1", "error")]
+    gpus = (replace(swapped.gpus[1], index=0), replace(swapped.gpus[0], index=1))
+    found = differences(replace(swapped, gpus=gpus), node(annotation(*GPUS_OF_GPU1), FULL))
+    assert found == [("annotation", "index 0 for GPU GPU-0", "error"), ("annotation", "index 1 for GPU GPU-1", "error")]
 
 
 @pytest.mark.parametrize(
@@ -186,11 +186,11 @@ def test_index_that_changed() -> None:
         "",
         "[]",
         "null",
-        '{"v":1,"unit":"0MiB","cards":[]}',
+        '{"v":1,"unit":"0MiB","gpus":[]}',
         "{}",
         '{"v":1}',
-        '{"v":1,"unit":"GB","cards":[]}',
-        '{"v":1,"unit":"GiB","cards":[{}]}',
+        '{"v":1,"unit":"GB","gpus":[]}',
+        '{"v":1,"unit":"GiB","gpus":[{}]}',
         "5",
     ],
 )
@@ -218,7 +218,7 @@ def test_the_same_quantities_as_the_runtimes(number: int, suffix: str) -> None:
 
 
 @given(st.lists(st.integers(1024, 196608), min_size=1, max_size=16), st.sampled_from(sorted(UNITS)))
-def test_what_the_runtime_publishes_is_equal_to_its_own_cards(sizes: list[int], unit: str) -> None:
+def test_what_the_runtime_publishes_is_equal_to_its_own_gpus(sizes: list[int], unit: str) -> None:
     total = str(sum(UNITS[unit].count(size) for size in sizes))
-    api = node(annotation(*sizes, unit=unit), {MEMORY: total, CARDS: str(len(sizes))})
+    api = node(annotation(*sizes, unit=unit), {MEMORY: total, GPUS: str(len(sizes))})
     assert differences(report(*sizes), api, unit) == []

@@ -11,7 +11,7 @@ from gpushare_runtime.core import protocol
 
 SHARED = {
     "MEMORY": "RESOURCE_MEMORY",
-    "CARDS": "RESOURCE_CARDS",
+    "GPUS": "RESOURCE_GPUS",
     "COMPUTE": "RESOURCE_CORE",
     "NAMESPACE": "UNHEALTHY_NAMESPACE",
     **{name: name for name in vars(names) if name.isupper() and name in vars(protocol)},
@@ -24,6 +24,6 @@ def test_a_name_is_that_of_the_daemons(name: str) -> None:
 
 
 def test_most_are_compared() -> None:
-    known = {"ANNOTATION_CARDS", "ANNOTATION_HELD", "ANNOTATION_ALLOCATION", "ANNOTATION_INDEX", "LABEL_PLACEMENT", "UNHEALTHY_PREFIX"}
+    known = {"ANNOTATION_GPUS", "ANNOTATION_HELD", "ANNOTATION_ALLOCATION", "ANNOTATION_INDEX", "LABEL_PLACEMENT", "UNHEALTHY_PREFIX"}
     assert known <= set(SHARED)
-    assert names.SOCKETS == {names.MEMORY: protocol.SOCKET_MEMORY, names.CARDS: protocol.SOCKET_CARDS}
+    assert names.SOCKETS == {names.MEMORY: protocol.SOCKET_MEMORY, names.GPUS: protocol.SOCKET_GPUS}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Containers that would lose their cards at a daemon-reload, in a folder that stands for a host."""
+"""Containers that would lose their GPUs at a daemon-reload, in a folder that stands for a host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KNOWN = STRICT + "DeviceAllow=/dev/char/195:0 rw\n"
 
 
 class Root:
-    """A host: process 1, and others with a namespace, a cgroup and cards of their own."""
+    """A host: process 1, and others with a namespace, a cgroup and GPUs of their own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -26,13 +26,13 @@ class Root:
         self.asked: list[str] = []
         self.process(1, "host", "0::/init.scope\n", ["nvidia0"])
 
-    def process(self, pid: int, namespace: str, cgroup: str, cards: list[str]) -> None:
+    def process(self, pid: int, namespace: str, cgroup: str, gpus: list[str]) -> None:
         place = self.folder / f"proc/{pid}"
         (place / "ns").mkdir(parents=True)
         (place / "ns/mnt").symlink_to(f"mnt:[{namespace}]")
         (place / "cgroup").write_text(cgroup)
         (place / "root/dev").mkdir(parents=True)
-        for number, name in enumerate(cards):
+        for number, name in enumerate(gpus):
             os.mknod(place / "root/dev" / name, stat.S_IFCHR | 0o600, os.makedev(195, number))
 
     def link(self, minor: int = 0) -> None:
@@ -55,25 +55,25 @@ def root(tmp_path: Path) -> Root:
     return Root(tmp_path)
 
 
-def test_a_card_that_systemd_does_not_know_is_named_with_its_container(root: Root) -> None:
+def test_a_gpu_that_systemd_does_not_know_is_named_with_its_container(root: Root) -> None:
     root.process(7, "a", SYSTEMD, ["nvidia0", "nvidiactl"])
-    assert root.exposed() == f"That would take the cards from running containers: {SCOPE} (nvidia0)"
+    assert root.exposed() == f"That would take the GPUs from running containers: {SCOPE} (nvidia0)"
 
 
 @pytest.mark.parametrize(
-    ("cgroup", "cards", "answer", "linked"),
+    ("cgroup", "gpus", "answer", "linked"),
     [
         pytest.param("0::/kubepods/pod1/0123\n", ["nvidia0"], STRICT, False, id="cgroupfs: systemd does not manage it"),
         pytest.param("5:devices:/kubepods/pod1/0123\n0::/x.scope\n", ["nvidia0"], STRICT, False, id="version 1 decides on devices"),
-        pytest.param(SYSTEMD, [], STRICT, False, id="no card"),
+        pytest.param(SYSTEMD, [], STRICT, False, id="no GPU"),
         pytest.param(SYSTEMD, ["nvidia0"], "DevicePolicy=auto\nDeviceAllow=\n", False, id="systemd restricts nothing"),
         pytest.param(SYSTEMD, ["nvidia0"], KNOWN, True, id="systemd knows it by its link"),
         pytest.param(SYSTEMD, ["nvidia0"], STRICT + "DeviceAllow=char-nvidia rw\n", False, id="systemd knows all of the driver's"),
         pytest.param("0::/system.slice/gpushare-device-plugin.service\n", ["nvidia0"], STRICT, False, id="a service has its own rules"),
     ],
 )
-def test_who_is_not_exposed(root: Root, cgroup: str, cards: list[str], answer: str, linked: bool) -> None:
-    root.process(7, "a", cgroup, cards)
+def test_who_is_not_exposed(root: Root, cgroup: str, gpus: list[str], answer: str, linked: bool) -> None:
+    root.process(7, "a", cgroup, gpus)
     root.answers[SCOPE] = (0, answer)
     if linked:
         root.link()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""A control daemon for each card, one for none that is gone, and nothing changes under pods."""
+"""A control daemon for each GPU, one for none that is gone, and nothing changes under pods."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from unit.plugins.daemon.test_service import Systemd
 
 A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
 MOST_EXPOSURE = 2.3
-UNIT = "[Unit]\nDescription=@card@\n\n[Service]\nExecStart=/opt/gpushare/{}/bin/gpushare-mps @card@\n"
+UNIT = "[Unit]\nDescription=@gpu@\n\n[Service]\nExecStart=/opt/gpushare/{}/bin/gpushare-mps @gpu@\n"
 
 
 class Host:
@@ -58,11 +58,11 @@ class Host:
     def environ(self, pid: str) -> bytes:
         return list(self.services.values())[int(pid) - 1].environ("42") if pid != "0" else b""
 
-    def plan(self, *cards: str, release: str = "1") -> Plan:
-        return plan(cards, UNIT.format(release), self.holders, self, self.environ, 0, self.place)
+    def plan(self, *gpus: str, release: str = "1") -> Plan:
+        return plan(gpus, UNIT.format(release), self.holders, self, self.environ, 0, self.place)
 
-    def converge(self, *cards: str, release: str = "1") -> tuple[bool, Sequence[str]]:
-        made = self.plan(*cards, release=release)
+    def converge(self, *gpus: str, release: str = "1") -> tuple[bool, Sequence[str]]:
+        made = self.plan(*gpus, release=release)
         due = bool(made.transaction.changes) or made.service.is_due()
         if due:
             made.transaction.apply(made.service)
@@ -70,7 +70,7 @@ class Host:
 
     @property
     def running(self) -> dict[str, str]:
-        """Card to the release that its service runs."""
+        """GPU to the release that its service runs."""
         found = {}
         for name, service in self.services.items():
             if service.running is not None:
@@ -88,7 +88,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     return Host(tmp_path / "units")
 
 
-def test_each_card_gets_a_daemon_and_the_next_run_changes_nothing(host: Host) -> None:
+def test_each_gpu_gets_a_daemon_and_the_next_run_changes_nothing(host: Host) -> None:
     assert host.converge(A, B) == (True, ())
     assert host.running == {A: "1", B: "1"}
     assert present(host.place) == [A, B]
@@ -97,7 +97,7 @@ def test_each_card_gets_a_daemon_and_the_next_run_changes_nothing(host: Host) ->
     assert len(host.calls()) == calls
 
 
-def test_a_card_that_is_gone_loses_its_daemon_and_none_is_left_at_last(host: Host) -> None:
+def test_a_gpu_that_is_gone_loses_its_daemon_and_none_is_left_at_last(host: Host) -> None:
     host.converge(A, B)
     assert host.converge(A) == (True, ())
     assert host.running == {A: "1"}
@@ -109,13 +109,13 @@ def test_a_card_that_is_gone_loses_its_daemon_and_none_is_left_at_last(host: Hos
 
 @pytest.mark.parametrize(
     ("before", "after", "found"),
-    [((), (A,), "1 cards without MPS"), ((A,), (), "1 cards with MPS"), ((A,), (B,), "1 cards without MPS and 1 cards with MPS")],
+    [((), (A,), "1 GPUs without MPS"), ((A,), (), "1 GPUs with MPS"), ((A,), (B,), "1 GPUs without MPS and 1 GPUs with MPS")],
 )
-def test_under_pods_no_card_gets_or_loses_mps(host: Host, before: Sequence[str], after: Sequence[str], found: str) -> None:
+def test_under_pods_no_gpu_gets_or_loses_mps(host: Host, before: Sequence[str], after: Sequence[str], found: str) -> None:
     host.converge(*before)
     host.holders = ["u1", "u2", "u3", "u4"]
     with pytest.raises(
-        MpsError, match=rf"found {found} that gpushare_isolation changes, and 4 pods with cards \(UID u1, u2, u3 and 1 more\)"
+        MpsError, match=rf"found {found} that gpushare_isolation changes, and 4 pods with GPUs \(UID u1, u2, u3 and 1 more\)"
     ):
         host.plan(*after)
     assert sorted(host.running) == sorted(before)
@@ -147,20 +147,20 @@ def test_where_one_does_not_start_everything_is_as_before(host: Host) -> None:
     assert present(host.place) == []
 
 
-@pytest.mark.parametrize("card", ["0", "GPU-../../../etc/x", "GPU-aaaa\nExecStart=/bin/sh", ""])
-def test_only_a_uuid_becomes_the_name_of_a_file(host: Host, card: str) -> None:
+@pytest.mark.parametrize("gpu", ["0", "GPU-../../../etc/x", "GPU-aaaa\nExecStart=/bin/sh", ""])
+def test_only_a_uuid_becomes_the_name_of_a_file(host: Host, gpu: str) -> None:
     with pytest.raises(MpsError, match="expected a UUID"):
-        host.plan(card)
+        host.plan(gpu)
 
 
 @pytest.mark.parametrize("after", [(A,), ()])
-def test_the_folder_of_a_card_without_daemon_goes_with_its_mount(host: Host, after: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_of_a_gpu_without_daemon_goes_with_its_mount(host: Host, after: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
     folders, mounted = Path(host.place.folder), set()
     monkeypatch.setattr(mps.os.path, "ismount", lambda path: path in mounted)
     host.converge(A, B)
-    for card in (A, B):
-        (folders / card / "shm").mkdir(parents=True)
-        mounted.add(f"{folders}/{card}/shm")
+    for gpu in (A, B):
+        (folders / gpu / "shm").mkdir(parents=True)
+        mounted.add(f"{folders}/{gpu}/shm")
 
     def umount(argv: list[str]) -> tuple[int, str, str]:
         assert host.running.keys() == set(after), "it is still used"
@@ -170,7 +170,7 @@ def test_the_folder_of_a_card_without_daemon_goes_with_its_mount(host: Host, aft
     host.umount = umount
     assert host.converge(*after) == (True, ())
     assert sorted(path.name for path in folders.iterdir()) == sorted(after)
-    assert mounted == {f"{folders}/{card}/shm" for card in after}
+    assert mounted == {f"{folders}/{gpu}/shm" for gpu in after}
     assert host.converge(*after) == (False, ())
 
 
@@ -199,7 +199,7 @@ def rendered() -> str:
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
 def test_the_units_sandbox_gets_no_weaker(tmp_path: Path) -> None:
     unit = tmp_path / "gpushare-mps-x.service"
-    unit.write_text(rendered().replace("/e/bin/gpushare-mps", "/bin/true").replace("@card@", A))
+    unit.write_text(rendered().replace("/e/bin/gpushare-mps", "/bin/true").replace("@gpu@", A))
     analyze = ["systemd-analyze", "security", "--offline=true", "--no-pager", f"--threshold={MOST_EXPOSURE * 10:.0f}", str(unit)]
     done = subprocess.run(analyze, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -209,11 +209,11 @@ def test_the_roles_unit_is_one_and_its_command_is_understood() -> None:
     unit = rendered()
     command = re.search(r"^ExecStart=((?:.*\\\n)*.*)$", unit, re.MULTILINE)
     assert command
-    words = command[1].replace("\\\n", " ").replace("@card@", A).split()
+    words = command[1].replace("\\\n", " ").replace("@gpu@", A).split()
     settings = parse_arguments(words[1:])
     assert (words[0], settings.uuid, settings.program) == ("/e/bin/gpushare-mps", A, "/x/mps")
     assert (str(settings.run), str(settings.logs)) == ("/run/gpushare-mps", "/var/lib/gpushare-mps/log")
     assert "size=2048m,nr_inodes=16384 " in unit
     # systemd makes the folder before the mounts of any command of the unit, also of one with "+".
-    assert "RuntimeDirectory=gpushare-mps/@card@/shm\n" in unit
-    assert "BindPaths=/run/gpushare-mps /run/gpushare-mps/@card@/shm:/dev/shm\n" in unit
+    assert "RuntimeDirectory=gpushare-mps/@gpu@/shm\n" in unit
+    assert "BindPaths=/run/gpushare-mps /run/gpushare-mps/@gpu@/shm:/dev/shm\n" in unit

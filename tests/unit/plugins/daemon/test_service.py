@@ -200,7 +200,7 @@ def test_a_new_release_is_started_without_a_daemon_reload(tmp_path: Path) -> Non
     systemd = Systemd(tmp_path)
     systemd.write(UNIT, "g1")
     systemd.daemon().restart_now()
-    before, systemd.hurts = systemd.path.read_text(), "gpu pods would lose their cards"
+    before, systemd.hurts = systemd.path.read_text(), "gpu pods would lose their GPUs"
     systemd.calls.clear()
     systemd.write(UNIT.replace("ExecStart=/x", "ExecStart=/opt/2/x --option y"), "g2")
     assert systemd.path.read_text() == before
@@ -221,8 +221,8 @@ def test_a_changed_unit_is_not_read_where_that_would_hurt(tmp_path: Path) -> Non
     systemd.calls.clear()
     systemd.write(UNIT + "Nice=1\n", "g2")
     assert systemd.daemon().needs_reload([])
-    systemd.hurts = "That would take the cards from running containers: x.scope (nvidia0)"
-    with pytest.raises(SystemdError, match=r"gpushare-x\.service has changed.*take the cards.*x\.scope \(nvidia0\)\. Drain this node"):
+    systemd.hurts = "That would take the GPUs from running containers: x.scope (nvidia0)"
+    with pytest.raises(SystemdError, match=r"gpushare-x\.service has changed.*take the GPUs.*x\.scope \(nvidia0\)\. Drain this node"):
         systemd.daemon().restart_now()
     assert systemd.calls == []
     systemd.hurts = None
@@ -256,7 +256,7 @@ def test_health_is_the_key_being_true() -> None:
 
 
 def test_a_converged_node_is_only_asked(tmp_path: Path) -> None:
-    # A daemon-reload can take the cards from containers that run: systemd closes the devices that it does not know of.
+    # A daemon-reload can take the GPUs from containers that run: systemd closes the devices that it does not know of.
     systemd = Systemd(tmp_path)
     systemd.write(UNIT, "g1")
     systemd.daemon().restart_now()

@@ -42,7 +42,7 @@ HOSTS: dict[str, dict[str, Any]] = {
         "gpushare_overuse": "evict",
         "gpushare_overuse_grace": 300,
         "gpushare_placement": "spread",
-        "gpushare_card_placement": "fgd",
+        "gpushare_gpu_placement": "fgd",
         "gpushare_most_nodes": "100",
         "gpushare_preemption": "no",
         "gpushare_scheduler_lease": "infra/mine",
@@ -78,7 +78,7 @@ PLAY = """
     __gpushare_runtime_installed: {{environment: /opt/gpushare/0.1.0-aaaaaaaaaaaa}}
     __gpushare_node: {{node_name: gpu1, kubelet_root: /var/lib/kubelet}}
     __gpushare_strategy: {{strategy: envvar, obstacles: []}}
-    __device_plugin_cards: {{driver: {{loaded: "{{{{ driver | default('614.99') }}}}"}}}}
+    __device_plugin_gpus: {{driver: {{loaded: "{{{{ driver | default('614.99') }}}}"}}}}
   tasks:
     - ansible.builtin.copy:
         content: "{{{{ lookup('ansible.builtin.template', '{roles}/' ~ item ~ '.service.j2') }}}}"
@@ -183,7 +183,7 @@ def test_only_a_plugin_that_limits_pods_has_the_power_to(units: Path, host: str,
 
 
 @pytest.mark.parametrize(
-    ("host", "placement", "cards", "preempt", "lease", "metrics", "token"),
+    ("host", "placement", "gpus", "preempt", "lease", "metrics", "token"),
     [
         ("plain", "binpack", "", True, "kube-system/kube-scheduler", None, False),
         ("open", "spread", "fgd", False, "infra/mine", "10.0.0.5:9441", True),
@@ -192,11 +192,11 @@ def test_only_a_plugin_that_limits_pods_has_the_power_to(units: Path, host: str,
     ],
 )
 def test_the_extender_reads_its_options(
-    units: Path, host: str, placement: str, cards: str, preempt: bool, lease: str, metrics: str | None, token: bool
+    units: Path, host: str, placement: str, gpus: str, preempt: bool, lease: str, metrics: str | None, token: bool
 ) -> None:
     given = arguments(units, host, "extender")
     settings = extender.parse_arguments(given)
-    assert (settings.placement, settings.card_placement, settings.preempt) == (placement, cards, preempt)
+    assert (settings.placement, settings.gpu_placement, settings.preempt) == (placement, gpus, preempt)
     assert settings.most_nodes == (100 if host == "open" else 0)
     assert given[given.index("--lease") + 1] == lease
     assert (given[given.index("--metrics-listen") + 1] if "--metrics-listen" in given else None) == metrics

@@ -394,7 +394,7 @@ def test_a_driver_of_a_run_file_that_computes_keeps_all_that_it_needs(installer:
     installer.answers["sh"] = installs(installer)
     present(Wanted("550.163.01", "", True, INITRAMFS, (RUN_FILE,)), installer.run, False, str(installer.root))
     installer.root.link("/proc/77/fd/5", "/dev/nvidia-uvm")
-    with pytest.raises(DriverError, match="processes use the cards"):
+    with pytest.raises(DriverError, match="processes use the GPUs"):
         absent(installer.run, False, str(installer.root))
     assert installer.root.at(BLACKLIST_FILE).exists()
 
@@ -418,7 +418,7 @@ def test_the_driver_of_a_run_file_is_not_uninstalled_while_a_process_computes(in
     installer.root.program("/usr/bin/nvidia-uninstall")
     installer.root.link("/proc/77/fd/5", "/dev/nvidia-uvm")
     installer.calls.clear()
-    with pytest.raises(DriverError, match=r"processes use the cards \(77\); nothing was changed"):
+    with pytest.raises(DriverError, match=r"processes use the GPUs \(77\); nothing was changed"):
         absent(installer.run, False, str(installer.root))
     assert installer.calls == []
     installer.root.at("/proc/77/fd/5").unlink()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts, gather, newer, processes_on
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cards import cards
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.gpus import gpus
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import parse
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._driver.data import data_of
@@ -79,7 +79,7 @@ def test_without_a_module_on_disk_the_loaded_driver_counts_and_then_the_library(
     assert facts(root).version == "535.261.03"
 
 
-def test_cards_and_switches(root: FakeRoot) -> None:
+def test_gpus_and_switches(root: FakeRoot) -> None:
     gpu(root)
     root.pci("0000:bf:00.0", kind="0x068000", vendor="0x8086")
     root.file("/sys/bus/pci/devices/0000:c2:00.0/vendor", "0x10de\n")
@@ -176,7 +176,7 @@ def test_the_pod_of_a_process_that_nvidia_smi_lists_is_named(root: FakeRoot) -> 
     gpu(root)
     root.file("/proc/4242/cgroup", f"0::/kubepods/pod{UID}/x\n")
     host = Host(str(root))
-    assert processes_on(cards(host), host) == [f"4242 (python train.py) of pod {UID}"]
+    assert processes_on(gpus(host), host) == [f"4242 (python train.py) of pod {UID}"]
 
 
 def test_a_process_without_arguments_goes_by_its_name(root: FakeRoot) -> None:
@@ -192,14 +192,14 @@ def test_a_process_without_arguments_goes_by_its_name(root: FakeRoot) -> None:
         root.file(f"/proc/{pid}/comm", "kworker\n")
     root.file("/proc/80/cmdline", b"x" * 61)
     host = Host(str(root))
-    assert processes_on(cards(host), host) == ["77 (?)", "78 (kworker)", "79 (kworker)", f"80 ({'x' * 60})"]
+    assert processes_on(gpus(host), host) == ["77 (?)", "78 (kworker)", "79 (kworker)", f"80 ({'x' * 60})"]
 
 
 def test_of_very_many_processes_the_first_200_are_listed(root: FakeRoot) -> None:
     for pid in range(1, 206):
         root.link(f"/proc/{pid}/fd/3", "/dev/nvidia-uvm")
     host = Host(str(root))
-    assert processes_on(cards(host), host) == [f"{pid} (?)" for pid in range(1, 201)]
+    assert processes_on(gpus(host), host) == [f"{pid} (?)" for pid in range(1, 201)]
 
 
 MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.163\n"
@@ -221,30 +221,30 @@ def test_processes_of_a_host_whose_nvidia_smi_answers_no_more(root: FakeRoot) ->
     # The file is another one after an upgrade of nvidia-modprobe.
     root.process(78, "/usr/bin/nvidia-cuda-mps-server")
     opened(root, 78, "/dev/nvidia-uvm (deleted)")
-    # Those that only ask about cards: the device plugin, the persistence daemon.
+    # Those that only ask about GPUs: the device plugin, the persistence daemon.
     root.process(79, "/usr/bin/nvidia-persistenced")
     opened(root, 79, "/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-uvm-tools", "socket:[4711]")
     host = Host(str(root))
-    assert processes_on(cards(host), host) == ["4242 (python train.py)"]
+    assert processes_on(gpus(host), host) == ["4242 (python train.py)"]
     root.program("/usr/bin/nvidia-smi", MISMATCH, 18)
     host = Host(str(root))
-    assert processes_on(cards(host), host) == [
+    assert processes_on(gpus(host), host) == [
         "77 (python3 train.py --epochs=9?[31m) of pod team-a/train-0",
         "78 (/usr/bin/nvidia-cuda-mps-server)",
     ]
     root.at("/usr/bin/nvidia-smi").unlink()
-    assert len(processes_on(cards(Host(str(root))), host)) == 2
+    assert len(processes_on(gpus(Host(str(root))), host)) == 2
 
 
-def test_processes_of_a_host_with_a_card_that_is_lost(root: FakeRoot) -> None:
-    """nvidia-smi lists those of the other card only."""
+def test_processes_of_a_host_with_a_gpu_that_is_lost(root: FakeRoot) -> None:
+    """nvidia-smi lists those of the other GPU only."""
     gpu(root)
     root.program("/usr/bin/nvidia-smi", NVIDIA_SMI.read_text().replace("<attached_gpus>2<", "<attached_gpus>3<"))
     for pid in (77, 4242):
         root.process(pid, "python3", "other.py")
         opened(root, pid, "/dev/nvidia-uvm")
     host = Host(str(root))
-    assert processes_on(cards(host), host) == ["77 (python3 other.py)", "4242 (python train.py)"]
+    assert processes_on(gpus(host), host) == ["77 (python3 other.py)", "4242 (python train.py)"]
 
 
 NEWER = [

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Which packages a host gets for its driver, by its distribution, cards and firmware; and which hosts are left alone, and why.
+"""Which packages a host gets for its driver, by its distribution, GPUs and firmware; and which hosts are left alone, and why.
 
 The names of packages stand here as the distributions and NVIDIA's installation guide have them, not as the data files do.
 """
@@ -149,7 +149,7 @@ def test_two_kernels_whose_headers_are_one_package_are_rejected() -> None:
         ((T4,), "620.10.01", "proprietary", "open", ["module"]),
         ((V100,), "580.126.20", "auto", "proprietary", []),
         ((V100,), "580.126.20", "open", "proprietary", ["module"]),
-        ((V100,), "590.44.01", "auto", "proprietary", ["card"]),
+        ((V100,), "590.44.01", "auto", "proprietary", ["gpu"]),
         ((P100, T4), "580.126.20", "auto", "proprietary", []),
         ((B200,), "580.126.20", "auto", "open", []),
         ((B200,), "580.126.20", "proprietary", "open", ["module"]),
@@ -161,16 +161,16 @@ def test_two_kernels_whose_headers_are_one_package_are_rejected() -> None:
         ((T4,), "559.10.01", "auto", "proprietary", []),
         ((T4,), "560.28.03", "auto", "open", []),
         ((T4,), "619.10.01", "proprietary", "proprietary", []),
-        ((B200,), "565.57.01", "auto", "open", ["card"]),
-        ((B200, V100), "580.126.20", "auto", "proprietary", ["cards"]),
+        ((B200,), "565.57.01", "auto", "open", ["gpu"]),
+        ((B200, V100), "580.126.20", "auto", "proprietary", ["gpus"]),
         ((GH200,), "550.163.01", "auto", "open", []),
-        ((H100, A100), "515.105.01", "auto", "proprietary", ["card"]),
+        ((H100, A100), "515.105.01", "auto", "proprietary", ["gpu"]),
         ((), "580.126.20", "auto", "open", []),
         (("0x3fff",), "580.126.20", "auto", "open", []),
         (("garbage",), "550.163.01", "auto", "proprietary", []),
     ],
 )
-def test_the_kernel_module_by_the_generation_of_the_cards(
+def test_the_kernel_module_by_the_generation_of_the_gpus(
     devices: tuple[str, ...], version: str, wanted: str, module: str, rejected: list[str]
 ) -> None:
     found = plan(wish=Wish(version, module=wanted), devices=devices)
@@ -180,7 +180,7 @@ def test_the_kernel_module_by_the_generation_of_the_cards(
 @pytest.mark.parametrize(
     ("devices", "version", "module", "found", "expected"),
     [
-        # Two cards of one generation are one reason.
+        # Two GPUs of one generation are one reason.
         ((V100, "0x1db1"), "590.44.01", "auto", "Volta", "from 384 to 580"),
         ((B200,), "565.57.01", "auto", "Blackwell", "from 570 on"),
         ((B200,), "580.126.20", "proprietary", "Blackwell", "open"),
@@ -188,7 +188,7 @@ def test_the_kernel_module_by_the_generation_of_the_cards(
         ((T4,), "620.10.01", "proprietary", "620.10.01", "open"),
     ],
 )
-def test_a_rejection_names_the_card_and_what_serves_it(
+def test_a_rejection_names_the_gpu_and_what_serves_it(
     devices: tuple[str, ...], version: str, module: str, found: str, expected: str
 ) -> None:
     (one,) = plan(wish=Wish(version, module=module), devices=devices).rejected
@@ -196,9 +196,9 @@ def test_a_rejection_names_the_card_and_what_serves_it(
     assert expected in one.expected
 
 
-def test_a_card_that_is_not_known_is_said() -> None:
+def test_a_gpu_that_is_not_known_is_said() -> None:
     assert "0x3fff" in plan(devices=("0x3fff", T4)).notes[0]
-    assert "no NVIDIA card" in plan(devices=()).notes[0]
+    assert "no NVIDIA GPU" in plan(devices=()).notes[0]
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_a_card_that_is_not_known_is_said() -> None:
         ("0x3182", "Blackwell"),
     ],
 )
-def test_generations_of_cards_that_are_sold(device: str, name: str) -> None:
+def test_generations_of_gpus_that_are_sold(device: str, name: str) -> None:
     found = generation(device)
     assert found is not None
     assert found.name == name
@@ -234,7 +234,7 @@ def test_generations_of_cards_that_are_sold(device: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "devices"),
     [
-        # The first and the last card of each block of ids, by their chips in the public PCI id database.
+        # The first and the last GPU of each block of ids, by their chips in the public PCI id database.
         ("Kepler", ("0x0fc0", "0x103a", "0x103f", "0x1180", "0x11ff", "0x1280", "0x12ba")),
         ("Maxwell", ("0x1340", "0x1436", "0x1613", "0x1676", "0x174d", "0x17fd")),
         ("Pascal", ("0x15c2", "0x15ff", "0x1725", "0x172f", "0x1b00", "0x1d56")),
@@ -275,9 +275,9 @@ def test_a_generation_begins_and_ends_with_a_block_of_64_ids() -> None:
         (B200, 570, None),
     ],
 )
-def test_the_branches_of_drivers_that_serve_a_card(device: str, first: int, last: int | None) -> None:
+def test_the_branches_of_drivers_that_serve_a_gpu(device: str, first: int, last: int | None) -> None:
     def served(branch: int) -> bool:
-        return "card" not in checks(plan(wish=Wish(f"{branch}.10.01"), devices=(device,)))
+        return "gpu" not in checks(plan(wish=Wish(f"{branch}.10.01"), devices=(device,)))
 
     newest = 999 if last is None else last
     assert [served(branch) for branch in (first - 1, first, newest, newest + 1)] == [False, True, True, last is None]
@@ -541,7 +541,7 @@ WORDS = st.sampled_from(["auto", "open", "proprietary"])
     st.sampled_from(["nvidia", "distribution", "run_file"]),
     st.booleans(),
 )
-def test_a_plan_that_is_not_rejected_suits_every_card(
+def test_a_plan_that_is_not_rejected_suits_every_gpu(
     name: str, devices: list[str], version: tuple[int, int], module: str, source: str, strict: bool
 ) -> None:
     wish = Wish(
@@ -552,10 +552,10 @@ def test_a_plan_that_is_not_rejected_suits_every_card(
         assert all((one.found, one.expected, one.cure))
     if found.rejected:
         return
-    for card in filter(None, map(generation, devices)):
-        assert card.first <= version[0] <= (card.last or 9999)
-        assert found.module == "open" or card.open_module != "only"
-        assert found.module == "proprietary" or card.open_module != "no"
+    for gpu in filter(None, map(generation, devices)):
+        assert gpu.first <= version[0] <= (gpu.last or 9999)
+        assert found.module == "open" or gpu.open_module != "only"
+        assert found.module == "proprietary" or gpu.open_module != "no"
     assert module in ("auto", found.module)
     assert bool(found.packages) != bool(found.run_file)
     for name_, _version in (*found.packages, *found.headers):

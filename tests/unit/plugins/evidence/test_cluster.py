@@ -75,7 +75,7 @@ def test_pods_come_in_pages_and_only_those_that_concern_us() -> None:
     found = cluster.pods(kubectl(api))
     assert [one["name"] for one in found] == ["a", "d"]
     assert len(api.asked) == 3
-    assert found[0]["containers"] == [{"index": 0, "name": "main", "units": 2, "cards": 0, "privileged": False}]
+    assert found[0]["containers"] == [{"index": 0, "name": "main", "units": 2, "gpus": 0, "privileged": False}]
     assert found[0]["running"] == [{"name": "main", "id": "abc", "started": 1767225600.0}]
     assert found[0]["annotations"] == {"gpushare/requeued": "x"}
 
@@ -94,21 +94,21 @@ def asking(name: str, **parts: Any) -> Json:
     return {"metadata": {"name": name, "annotations": parts.pop("annotations", None)}, "spec": parts, "status": None}
 
 
-CARD = {"name": "c", "resources": {"limits": {"aliyun.com/gpu-count": "1"}}}
-NO_CARD = {"name": "n", "resources": {"limits": {"cpu": "500m", "aliyun.com/gpu-count": "0"}}}
+GPU = {"name": "c", "resources": {"limits": {"aliyun.com/gpu-count": "1"}}}
+NO_GPU = {"name": "n", "resources": {"limits": {"cpu": "500m", "aliyun.com/gpu-count": "0"}}}
 
 
 def test_a_pod_is_ours_by_any_of_its_containers_resources_or_annotations() -> None:
     ours = [
-        asking("cards", containers=[NO_CARD, CARD]),
-        asking("first", containers=[NO_CARD], initContainers=[{**CARD, "name": "init"}]),
-        asking("only init", containers=None, initContainers=[CARD]),
-        asking("requeued", containers=[NO_CARD], annotations={"note": "y", "gpushare/requeued": "x"}),
+        asking("gpus", containers=[NO_GPU, GPU]),
+        asking("first", containers=[NO_GPU], initContainers=[{**GPU, "name": "init"}]),
+        asking("only init", containers=None, initContainers=[GPU]),
+        asking("requeued", containers=[NO_GPU], annotations={"note": "y", "gpushare/requeued": "x"}),
         asking("original", containers=[{"name": "n"}], annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"}),
-        asking("shared", containers=[NO_CARD], annotations={"scheduler.framework.gpushare.allocation": "{}"}),
+        asking("shared", containers=[NO_GPU], annotations={"scheduler.framework.gpushare.allocation": "{}"}),
     ]
     others = [
-        asking("others", containers=[NO_CARD], annotations={"note": "y"}),
+        asking("others", containers=[NO_GPU], annotations={"note": "y"}),
         asking("bare", containers=[{"name": "n", "resources": None}]),
         asking("odd", containers=[{"name": "n", "resources": {"limits": {MEMORY: "1Gi"}}}, {"name": "m", "resources": {"limits": None}}]),
     ]
@@ -161,8 +161,8 @@ def test_a_pod_with_everything_and_one_with_nothing_cut_down() -> None:
         "probe": True,
         "annotations": {"gpushare/requeued": "x", "ALIYUN_COM_GPU_MEM_IDX": "1", "scheduler.framework.gpushare.allocation": "{}"},
         "containers": [
-            {"index": 0, "name": "main", "units": 3, "cards": 2, "privileged": False},
-            {"index": -1, "name": "first", "units": 0, "cards": 0, "privileged": True},
+            {"index": 0, "name": "main", "units": 3, "gpus": 2, "privileged": False},
+            {"index": -1, "name": "first", "units": 0, "gpus": 0, "privileged": True},
         ],
         "running": [{"name": "first", "id": "def", "started": 100.0}, {"name": "odd", "id": "", "started": 100.5}],
         "waiting": ["ImagePullBackOff no such image", "Creating"],
@@ -199,7 +199,7 @@ def test_init_containers_count_down_from_minus_one() -> None:
 
 def test_nodes_of_these_names_cut_down() -> None:
     item = {
-        "metadata": {"name": "gpu1", "labels": {"gpushare.kubernetes/node": "true"}, "annotations": {"gpushare/cards": "{}", "other": "x"}},
+        "metadata": {"name": "gpu1", "labels": {"gpushare.kubernetes/node": "true"}, "annotations": {"gpushare/gpus": "{}", "other": "x"}},
         "status": {
             "capacity": {"cpu": "4", MEMORY: "32"},
             "allocatable": {"cpu": "4", MEMORY: "31", "aliyun.com/gpu-count": "2"},
@@ -209,7 +209,7 @@ def test_nodes_of_these_names_cut_down() -> None:
     found = cluster.nodes(kubectl(Api([item, {"metadata": {"name": "other"}}, {"metadata": {"name": "gpu2"}}])), ["gpu1", "gpu2"])
     assert found == [
         {
-            "metadata": {"name": "gpu1", "labels": {"gpushare.kubernetes/node": "true"}, "annotations": {"gpushare/cards": "{}"}},
+            "metadata": {"name": "gpu1", "labels": {"gpushare.kubernetes/node": "true"}, "annotations": {"gpushare/gpus": "{}"}},
             "status": {
                 "capacity": {MEMORY: "32"},
                 "allocatable": {MEMORY: "31", "aliyun.com/gpu-count": "2"},
@@ -228,15 +228,15 @@ def test_no_name_asks_for_no_node_few_for_each_and_many_for_all() -> None:
         assert api.asked == ([] if named is None else [command])
 
 
-NO_CARDS = {"aliyun.com/gpu-mem": "0", "aliyun.com/gpu-count": "0"}
+NO_GPUS = {"aliyun.com/gpu-mem": "0", "aliyun.com/gpu-count": "0"}
 
 
-def cards_of(settling: Json, *healths: str) -> None:
-    """Give the node's cards these healths."""
-    content = json.loads(settling["metadata"]["annotations"]["gpushare/cards"])
-    for card, health in zip(content["cards"], healths, strict=True):
-        card["health"] = health
-    settling["metadata"]["annotations"]["gpushare/cards"] = json.dumps(content)
+def gpus_of(settling: Json, *healths: str) -> None:
+    """Give the node's GPUs these healths."""
+    content = json.loads(settling["metadata"]["annotations"]["gpushare/gpus"])
+    for gpu, health in zip(content["gpus"], healths, strict=True):
+        gpu["health"] = health
+    settling["metadata"]["annotations"]["gpushare/gpus"] = json.dumps(content)
 
 
 def test_a_node_has_settled_once_kubelet_offers_what_is_published() -> None:
@@ -245,20 +245,20 @@ def test_a_node_has_settled_once_kubelet_offers_what_is_published() -> None:
     ready, not_ready = {"type": "Ready", "status": "True"}, {"type": "Ready", "status": "Unknown"}
     settling["status"]["conditions"] = [not_ready, ready]
     assert cluster.settled(settling) is True
-    changes: list[Json] = [{"allocatable": {MEMORY: "32"}}, {"allocatable": {**NO_CARDS, MEMORY: "32"}}, {"conditions": [not_ready]}]
-    changes += [{"allocatable": {}}, {"allocatable": NO_CARDS}, {"conditions": []}]
+    changes: list[Json] = [{"allocatable": {MEMORY: "32"}}, {"allocatable": {**NO_GPUS, MEMORY: "32"}}, {"conditions": [not_ready]}]
+    changes += [{"allocatable": {}}, {"allocatable": NO_GPUS}, {"conditions": []}]
     for change in changes:
         unsettled = node()
         unsettled["status"].update(change)
         assert cluster.settled(unsettled) is False
-    cards_of(settling, "ok", "Xid 79")
+    gpus_of(settling, "ok", "Xid 79")
     assert cluster.settled(settling) is False
     settling["status"]["allocatable"] = {MEMORY: "16", "aliyun.com/gpu-count": "1"}
     assert cluster.settled(settling) is True
-    cards_of(settling, "Xid 79", "Xid 79")
+    gpus_of(settling, "Xid 79", "Xid 79")
     settling["status"]["allocatable"] = {}
     assert cluster.settled(settling) is True, "what kubelet does not know yet it does not offer"
-    for unreadable in ({}, {"gpushare/cards": "no JSON"}):
+    for unreadable in ({}, {"gpushare/gpus": "no JSON"}):
         bare = node()
         bare["metadata"]["annotations"] = unreadable
         assert cluster.settled(bare) is False

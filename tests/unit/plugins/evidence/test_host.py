@@ -129,7 +129,7 @@ PLACES: dict[str, Any] = {
     "memory_unit": "MiB",
     "device_strategy": "cdi",
     "minimum_driver": "550.54",
-    "expect_cards": 8,
+    "expect_gpus": 8,
     "expect_memory_mib": 81000,
     "metrics_plugin": "a:1",
     "metrics_extender": "b:2",
@@ -159,7 +159,7 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
         "doctor": ("doctor", "/i", [PLUGIN, EXTENDER, "gpushare-dashboard"]),
         "now": 5.0,
     }
-    assert (len(smi["cards"]), driver["loaded"], driver["library"]) == (2, "535.261.03", "535.261.03")
+    assert (len(smi["gpus"]), driver["loaded"], driver["library"]) == (2, "535.261.03", "535.261.03")
     assert gpu_ == {
         "managers": [],
         "container_runtime": gpu_["container_runtime"],
@@ -170,7 +170,7 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
             "cdi": {
                 "kubelet": "",
                 "runtime": "containerd 1.6.20~ds1 does not take CDI devices from kubelet, releases from 1.7.2 on do",
-                "spec": "no CDI spec in /etc/cdi or /var/run/cdi names cards as nvidia.com/gpu by their UUID",
+                "spec": "no CDI spec in /etc/cdi or /var/run/cdi names GPUs as nvidia.com/gpu by their UUID",
                 "off": False,
             },
             "toolkit": {"environment": False, "mounts": True, "problem": ""},
@@ -265,8 +265,8 @@ def test_a_cdi_spec_in_yaml_and_in_json(root: FakeRoot, name: str, text: str) ->
     assert found["mode"] == "cdi"
     (spec,) = found["specs"]
     assert (spec["path"], spec["versions"]) == (f"/etc/cdi/{name}", ["535.1.2"])
-    assert spec["cards"] == (["GPU-00000000-0000-4000-8000-000000000001"] if "GPU-" in text else [])
-    assert set(spec) == {"path", "cards", "versions", "missing"}
+    assert spec["gpus"] == (["GPU-00000000-0000-4000-8000-000000000001"] if "GPU-" in text else [])
+    assert set(spec) == {"path", "gpus", "versions", "missing"}
     assert "/usr/lib/libcuda.so.535.1.2" in spec["missing"]
     assert not {"/dev/nvidia0", "/in/the/container"} & set(spec["missing"])
     root.file("/usr/lib/libcuda.so.535.1.2")
@@ -458,7 +458,7 @@ def test_everything_in_one_go_is_json_and_writes_nothing(root: FakeRoot, tmp_pat
     assert {str(path): path.lstat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     assert json.loads(json.dumps(found))["places"]["extender_port"] == 1
     assert found["node_name"] == "node-7"
-    assert len(found["gpu"]["nvidia_smi"]["cards"]) == 2
+    assert len(found["gpu"]["nvidia_smi"]["gpus"]) == 2
     assert "there is no" in found["doctor"]["problem"]
     again = see(Host(str(root)), Places(gpu_node=True, control_plane=True, extender_port=1), ["containers", "extender"])
     assert set(again["gpu"]) == {"containers"}

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cards import cards
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import Problem
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.gpus import gpus
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import Process
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
@@ -39,7 +39,7 @@ LEGACY = "[  4.0] NVRM: installed in this system is supported through the NVIDIA
 
 @pytest.fixture
 def root(tmp_path: Path) -> FakeRoot:
-    """A host with one card and an nvidia-smi that finds no driver."""
+    """A host with one GPU and an nvidia-smi that finds no driver."""
     made = debian(FakeRoot(tmp_path))
     made.pci("0000:04:00.0", driver="")
     made.program("/usr/bin/nvidia-smi", NO_DRIVER, 9)
@@ -58,7 +58,7 @@ def secure_boot(root: FakeRoot) -> None:
 
 
 def problem(root: FakeRoot) -> Problem:
-    found = cards(Host(str(root))).problem
+    found = gpus(Host(str(root))).problem
     assert found is not None
     return found
 
@@ -120,7 +120,7 @@ HOSTS: list[tuple[str, list[Change], str, str, str]] = [
         "the open kernel module",
         "proprietary",
     ),
-    ("Kepler", [module, lambda r: r.program("/usr/bin/dmesg", LEGACY)], "unsupported_card", "no longer supports", "branch 470.xx"),
+    ("Kepler", [module, lambda r: r.program("/usr/bin/dmesg", LEGACY)], "unsupported_gpu", "no longer supports", "branch 470.xx"),
 ]
 
 
@@ -141,10 +141,10 @@ def test_no_devices_by_what_the_bus_shows(root: FakeRoot) -> None:
     assert problem(root).kind == "wrong_module"
     root.at("/usr/bin/dmesg").unlink()
     root.link("/sys/bus/pci/devices/0000:04:00.0/driver", "../../../../bus/pci/drivers/vfio-pci")
-    assert "all cards (0000:04:00.0) given to virtual machines" in problem(root).found
+    assert "all GPUs (0000:04:00.0) given to virtual machines" in problem(root).found
     for name in ("vendor", "class", "device", "numa_node", "driver"):
         root.at(f"/sys/bus/pci/devices/0000:04:00.0/{name}").unlink()
-    assert "no NVIDIA card on the PCI bus" in problem(root).found
+    assert "no NVIDIA GPU on the PCI bus" in problem(root).found
 
 
 def test_a_host_without_nvidia_smi(root: FakeRoot) -> None:
@@ -186,11 +186,11 @@ def test_a_process_has_its_pod(root: FakeRoot, group: str, uid: str | None) -> N
     root.file(f"/var/log/pods/team-a_train-0_{UID}/x/0.log")
     root.file("/var/log/pods/not a pod/x")
     named = ("team-a", "train-0") if uid else (None, None)
-    assert cards(Host(str(root))).cards[0].processes == (Process(4242, "C", "python train.py", 512, uid, *named),)
+    assert gpus(Host(str(root))).gpus[0].processes == (Process(4242, "C", "python train.py", 512, uid, *named),)
 
 
 def test_a_pod_without_logs_has_its_uid(root: FakeRoot) -> None:
     root.program("/usr/bin/nvidia-smi", NVIDIA_SMI.read_text())
     root.file("/proc/4242/cgroup", f"0::/kubepods/pod{UID}/x\n")
-    (process,) = cards(Host(str(root))).cards[0].processes
+    (process,) = gpus(Host(str(root))).gpus[0].processes
     assert (process.pod_uid, process.pod_namespace, process.pod_name) == (UID, None, None)

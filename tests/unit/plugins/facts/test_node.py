@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import Manager
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import PciCard
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import PciGpu
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubernetes import runtime_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import SUBSETS, NodeFacts, gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Python
@@ -83,11 +83,11 @@ def test_a_prepared_gpu_node(root: FakeRoot) -> None:
     assert (containerd.name, containerd.version, containerd.running) == ("containerd", "1.6.20~ds1", True)
     assert containerd.socket == "/run/containerd/containerd.sock"
     assert found.pci is not None
-    assert found.pci.cards[0] == PciCard("0000:04:00.0", "0x1eb8", "nvidia", None)
+    assert found.pci.gpus[0] == PciGpu("0000:04:00.0", "0x1eb8", "nvidia", None)
     assert found.driver is not None
     assert (found.driver.loaded, found.driver.library) == ("535.261.03", "535.261.03")
     assert found.nvidia_smi is not None
-    assert [card.model for card in found.nvidia_smi.cards] == ["Tesla T4", "NVIDIA A30"]
+    assert [gpu.model for gpu in found.nvidia_smi.gpus] == ["Tesla T4", "NVIDIA A30"]
     assert not found.control_plane.present
 
 
@@ -102,7 +102,7 @@ def test_gathering_less_runs_no_program_but_kubelet(root: FakeRoot) -> None:
     assert set(found.as_dict()) == {"distribution", "kubelet", "control_plane"}
 
 
-@pytest.mark.parametrize("subsets", [SUBSETS, (), ("system",), ("cards",), ("runtimes", "managers")])
+@pytest.mark.parametrize("subsets", [SUBSETS, (), ("system",), ("gpus",), ("runtimes", "managers")])
 def test_facts_survive_the_way_through_json(root: FakeRoot, subsets: tuple[str, ...]) -> None:
     found = gather(Host(str(control_plane(gpu(kubelet(debian(root)))))), subsets)
     assert NodeFacts.from_dict(json.loads(json.dumps(found.as_dict()))) == found
@@ -366,7 +366,7 @@ def test_a_compressed_module_is_known_by_dkms_or_modinfo(root: FakeRoot) -> None
     assert driver.installed == "535.261.03"
 
 
-def test_pci_devices_of_others_and_switches_are_no_cards(root: FakeRoot) -> None:
+def test_pci_devices_of_others_and_switches_are_no_gpus(root: FakeRoot) -> None:
     root.pci("0000:01:00.0", vendor="0x1002")
     root.pci("0000:02:00.0", kind="0x040300")
     root.pci("0000:03:00.0", driver="vfio-pci")
@@ -374,7 +374,7 @@ def test_pci_devices_of_others_and_switches_are_no_cards(root: FakeRoot) -> None
     root.pci("0000:06:00.0", kind="0x068000", driver="")
     pci = facts(root).pci
     assert pci is not None
-    assert [(card.address, card.driver) for card in pci.cards] == [("0000:03:00.0", "vfio-pci"), ("0000:05:00.0", None)]
+    assert [(gpu.address, gpu.driver) for gpu in pci.gpus] == [("0000:03:00.0", "vfio-pci"), ("0000:05:00.0", None)]
 
 
 def test_nvidias_device_plugin_by_its_process_and_its_devices(root: FakeRoot) -> None:
@@ -401,9 +401,9 @@ def test_our_own_device_plugin_is_no_stranger_and_the_original_is(root: FakeRoot
     plugins = "/var/lib/kubelet/device-plugins"
     root.process(70, "/opt/gpushare/0.1.0-abc/bin/python", "/opt/gpushare/current/bin/gpushare-device-plugin")
     root.socket(f"{plugins}/aliyungpushare.sock")
-    root.socket(f"{plugins}/aliyungpushare-cards.sock")
+    root.socket(f"{plugins}/aliyungpushare-gpus.sock")
     assert facts(root).managers == ()
-    root.at(f"{plugins}/aliyungpushare-cards.sock").unlink()
+    root.at(f"{plugins}/aliyungpushare-gpus.sock").unlink()
     root.process(71, "/usr/bin/gpushare-device-plugin-v2", "-logtostderr", namespace="pid:[9]")
     found = facts(root).managers
     assert found == (

@@ -2,9 +2,9 @@
 # Copyright: gpushare.kubernetes contributors
 """What nvidia-smi prints, of several generations of drivers, healthy and not; and that no output makes the parser fail.
 
-The 535 outputs are recordings of the real nvidia-smi 535.261.03 on the lab's simulated cards. Those of other generations are written
-by hand with the tags of their document types: 384 (v8), 470 (v11), 550 (v12), 580 and 610 (v13). The card that is lost has the words of the
-recordings in NVIDIA/k8s-test-infra, tests/e2e/go/assertions/nvidiasmi/testdata. The parser was also run on the recordings of real cards
+The 535 outputs are recordings of the real nvidia-smi 535.261.03 on the lab's simulated GPUs. Those of other generations are written
+by hand with the tags of their document types: 384 (v8), 470 (v11), 550 (v12), 580 and 610 (v13). The GPU that is lost has the words of the
+recordings in NVIDIA/k8s-test-infra, tests/e2e/go/assertions/nvidiasmi/testdata. The parser was also run on the recordings of real GPUs
 there (drivers 570, 580, 595) and in influxdata/telegraf, plugins/inputs/nvidia_smi/testdata (418 to 595): it reads each of them.
 """
 
@@ -38,9 +38,9 @@ def read(name: str) -> str:
 
 
 def test_535_as_recorded() -> None:
-    found = report(Outcome(ARGV, 0, read("535_two_cards")))
+    found = report(Outcome(ARGV, 0, read("535_two_gpus")))
     assert (found.driver_version, found.cuda_version, found.problem) == ("535.261.03", "12.2", None)
-    first, second = found.cards
+    first, second = found.gpus
     assert (first.index, first.uuid, first.minor) == (0, "GPU-e9361bd4-fd7c-e351-66ae-c0cb0152d66a", 0)
     assert (first.pci, first.model, first.memory_mib) == ("0000:04:00.0", "Tesla T4", 16384)
     assert (first.compute_mode, first.mig_mode, first.mig_devices) == ("Default", None, ())
@@ -49,36 +49,36 @@ def test_535_as_recorded() -> None:
 
 
 def test_384_has_no_cuda_version_and_prints_process_names_as_they_are() -> None:
-    found = report(Outcome(ARGV, 0, read("384_two_cards")))
+    found = report(Outcome(ARGV, 0, read("384_two_gpus")))
     assert (found.driver_version, found.cuda_version, found.problem) == ("384.111", None, None)
-    assert [card.pci for card in found.cards] == ["0000:3b:00.0", "0000:d8:00.0"]
-    assert [card.memory_mib for card in found.cards] == [16276, 8114]
-    assert found.cards[1].compute_mode == "Exclusive_Process"
-    assert found.cards[1].processes == (Process(4711, "C", 'sh -c "a < b && c"', None),)
+    assert [gpu.pci for gpu in found.gpus] == ["0000:3b:00.0", "0000:d8:00.0"]
+    assert [gpu.memory_mib for gpu in found.gpus] == [16276, 8114]
+    assert found.gpus[1].compute_mode == "Exclusive_Process"
+    assert found.gpus[1].processes == (Process(4711, "C", 'sh -c "a < b && c"', None),)
 
 
 def test_470_with_mig() -> None:
-    (card,) = parse(read("470_mig")).cards
-    assert (card.minor, card.mig_mode, card.memory_mib) == (3, "enabled", 40536)
-    assert card.mig_devices == (MigDevice(0, 1, 0, 20096), MigDevice(1, 5, 0, None))
+    (gpu,) = parse(read("470_mig")).gpus
+    assert (gpu.minor, gpu.mig_mode, gpu.memory_mib) == (3, "enabled", 40536)
+    assert gpu.mig_devices == (MigDevice(0, 1, 0, 20096), MigDevice(1, 5, 0, None))
 
 
-def test_580_of_a_card_that_shares_the_hosts_memory() -> None:
+def test_580_of_a_gpu_that_shares_the_hosts_memory() -> None:
     found = parse(read("580_no_memory"))
     assert (found.driver_version, found.cuda_version) == ("580.95.05", "13.0")
-    (card,) = found.cards
-    assert (card.memory_mib, card.pci, card.mig_mode) == (None, "000f:01:00.0", None)
+    (gpu,) = found.gpus
+    assert (gpu.memory_mib, gpu.pci, gpu.mig_mode) == (None, "000f:01:00.0", None)
 
 
 def test_ecc_and_retired_pages_of_a_driver_that_counts_bits() -> None:
-    first, second = parse(read("384_two_cards")).cards
+    first, second = parse(read("384_two_gpus")).gpus
     assert first.ecc == Ecc("enabled", "disabled", 4, 0, 41, 1)
     assert first.repair == Repair(retired_pages=3, pending=True)
     assert (second.ecc, second.repair) == (Ecc(), Repair())
 
 
 def test_ecc_and_retired_pages_as_recorded_from_535() -> None:
-    first, second = parse(read("535_two_cards")).cards
+    first, second = parse(read("535_two_gpus")).gpus
     assert first.ecc == Ecc("enabled", "enabled", 0, 0, 0, 0)
     assert first.repair == Repair(retired_pages=0, pending=False)
     assert (first.architecture, second.architecture) == ("Turing", "Ampere")
@@ -87,55 +87,55 @@ def test_ecc_and_retired_pages_as_recorded_from_535() -> None:
 
 
 def test_remapped_rows_and_two_kinds_of_uncorrected_errors_since_545() -> None:
-    (card,) = parse(read("550_remapped")).cards
-    assert card.ecc == Ecc("enabled", "enabled", 6, 3, 71, 7)
-    assert card.repair == Repair(remapped_rows=5, pending=True, failed=False, action="Drain and Reset")
-    assert (card.mig_mode, card.pending_mig_mode, card.mig_devices) == ("disabled", "enabled", ())
+    (gpu,) = parse(read("550_remapped")).gpus
+    assert gpu.ecc == Ecc("enabled", "enabled", 6, 3, 71, 7)
+    assert gpu.repair == Repair(remapped_rows=5, pending=True, failed=False, action="Drain and Reset")
+    assert (gpu.mig_mode, gpu.pending_mig_mode, gpu.mig_devices) == ("disabled", "enabled", ())
 
 
 def test_610_names_its_versions_otherwise_and_requests_a_recovery() -> None:
     found = report(Outcome(ARGV, 0, read("610_recovery")))
     assert (found.driver_version, found.cuda_version, found.problem) == ("610.57.04", "13.3", None)
-    (card,) = found.cards
-    assert card.repair == Repair(remapped_rows=8, pending=True, failed=True, action="Reset")
-    assert card.architecture == "Blackwell"
+    (gpu,) = found.gpus
+    assert gpu.repair == Repair(remapped_rows=8, pending=True, failed=True, action="Reset")
+    assert gpu.architecture == "Blackwell"
 
 
 def test_a_reset_that_535_requires_has_the_name_of_later_drivers() -> None:
     text = read("550_remapped").replace("<reset_required>No", "<reset_required>Yes")
-    assert parse(text).cards[0].repair.action == "Reset"
+    assert parse(text).gpus[0].repair.action == "Reset"
 
 
-def test_580_lists_a_card_that_is_lost_with_its_error_in_place_of_its_memory() -> None:
+def test_580_lists_a_gpu_that_is_lost_with_its_error_in_place_of_its_memory() -> None:
     found = report(Outcome(ARGV, 0, read("580_lost")))
-    assert [card.memory_mib for card in found.cards] == [189471, None]
+    assert [gpu.memory_mib for gpu in found.gpus] == [189471, None]
     assert found.problem is not None
-    assert found.problem.kind == "card_lost"
-    assert found.problem.found == "card 1 (0000:0b:00.0), of which nvidia-smi reports 'GPU is lost'"
+    assert found.problem.kind == "gpu_lost"
+    assert found.problem.found == "GPU 1 (0000:0b:00.0), of which nvidia-smi reports 'GPU is lost'"
     assert "Xid" in found.problem.cure
 
 
-def test_a_card_that_requires_a_reset_is_listed_with_that() -> None:
+def test_a_gpu_that_requires_a_reset_is_listed_with_that() -> None:
     problem = parse(read("580_lost").replace("GPU is lost", "[GPU requires reset]")).problem
     assert problem is not None
     assert problem.kind == "reset_required"
     assert "nvidia-smi --gpu-reset" in problem.cure
 
 
-def test_only_the_fields_of_the_driver_say_that_a_card_is_lost() -> None:
-    text = read("535_two_cards").replace("<process_name>python train.py<", "<process_name>GPU is lost<")
+def test_only_the_fields_of_the_driver_say_that_a_gpu_is_lost() -> None:
+    text = read("535_two_gpus").replace("<process_name>python train.py<", "<process_name>GPU is lost<")
     found = parse(text)
-    assert (found.problem, found.cards[0].processes[0].pid) == (None, 4242)
+    assert (found.problem, found.gpus[0].processes[0].pid) == (None, 4242)
 
 
-def test_memory_that_the_card_cannot_repair_since_580() -> None:
-    first, second = parse(read("580_lost")).cards
+def test_memory_that_the_gpu_cannot_repair_since_580() -> None:
+    first, second = parse(read("580_lost")).gpus
     assert first.repair == Repair(remapped_rows=0, pending=False, failed=True)
     assert second.repair == Repair()
 
 
 def test_an_output_without_end_is_not_read() -> None:
-    text = read("535_two_cards").replace("Tesla T4", "T" * (64 * 1024 * 1024))
+    text = read("535_two_gpus").replace("Tesla T4", "T" * (64 * 1024 * 1024))
     with pytest.raises(SmiOutputError, match="more than 67108864"):
         parse(text)
 
@@ -162,21 +162,21 @@ RECORDED = [
         12,
         "library_missing",
     ),
-    ("Unable to determine the device handle for GPU1: GPU is lost.  Reboot the system to recover this GPU\n\n\n", 15, "card_lost"),
+    ("Unable to determine the device handle for GPU1: GPU is lost.  Reboot the system to recover this GPU\n\n\n", 15, "gpu_lost"),
 ]
 # Of other versions, as their users quote them.
 QUOTED = [
     ("Failed to initialize NVML: Insufficient Permissions\n", 4, "no_permission"),
     ("Failed to initialize NVML: GPU access blocked by the operating system\n", 17, "no_permission"),
-    ("Unable to determine the device handle for GPU 0000:0A:00.0: Unknown Error\n", 255, "card_lost"),
-    ("Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error\nNo devices were found\n", 6, "card_lost"),
+    ("Unable to determine the device handle for GPU 0000:0A:00.0: Unknown Error\n", 255, "gpu_lost"),
+    ("Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown Error\nNo devices were found\n", 6, "gpu_lost"),
     ("Unable to determine the device handle for GPU0000:05:00.0: GPU requires reset\n", 255, "reset_required"),
     ("Failed to initialize NVML: Driver Not Loaded\n", 9, "driver_not_loaded"),
     ("Failed to initialize NVML: NVML Shared Library Not Found\n", 12, "library_missing"),
-    ("Unable to determine the device handle for GPU 0000:0B:00.0: GPU has fallen off the bus\n", 15, "card_lost"),
+    ("Unable to determine the device handle for GPU 0000:0B:00.0: GPU has fallen off the bus\n", 15, "gpu_lost"),
     ("", 4, "no_permission"),
     ("", 6, "no_devices"),
-    ("", 15, "card_lost"),
+    ("", 15, "gpu_lost"),
     ("Failed to initialize NVML: Unknown Error\n", 255, "failed"),
     ("", 9, "driver_not_loaded"),
     ("hello\n", 0, "unreadable"),
@@ -186,7 +186,7 @@ QUOTED = [
 @pytest.mark.parametrize(("out", "status", "kind"), RECORDED + QUOTED)
 def test_each_failure_has_its_kind_and_its_cure(out: str, status: int, kind: str) -> None:
     found = report(Outcome(ARGV, status, out))
-    assert found.cards == ()
+    assert found.gpus == ()
     assert found.problem is not None
     assert found.problem.kind == kind
     assert found.problem.cure
@@ -213,28 +213,28 @@ def test_a_program_that_cannot_be_run() -> None:
     assert "Exec format error" in problem.found
 
 
-def test_a_card_that_is_attached_and_does_not_answer() -> None:
-    text = read("535_two_cards").replace("<attached_gpus>2<", "<attached_gpus>3<")
+def test_a_gpu_that_is_attached_and_does_not_answer() -> None:
+    text = read("535_two_gpus").replace("<attached_gpus>2<", "<attached_gpus>3<")
     found = report(Outcome(ARGV, 0, "Unable to determine the device handle for GPU2\n" + text))
-    assert len(found.cards) == 2
+    assert len(found.gpus) == 2
     assert found.problem is not None
-    assert (found.problem.kind, found.problem.found) == ("card_lost", "3 cards attached, of which 2 answer")
+    assert (found.problem.kind, found.problem.found) == ("gpu_lost", "3 GPUs attached, of which 2 answer")
 
 
-@pytest.mark.parametrize("name", ["384_two_cards", "470_mig", "535_two_cards", "550_remapped", "580_lost", "580_no_memory", "610_recovery"])
+@pytest.mark.parametrize("name", ["384_two_gpus", "470_mig", "535_two_gpus", "550_remapped", "580_lost", "580_no_memory", "610_recovery"])
 def test_a_report_survives_the_way_through_json(name: str) -> None:
     for found in (report(Outcome(ARGV, 0, read(name))), report(Outcome(ARGV, 6, "No devices were found"))):
         assert SmiReport.from_dict(json.loads(json.dumps(found.as_dict()))) == found
 
 
-def test_more_cards_processes_or_letters_than_a_host_can_have_are_cut() -> None:
+def test_more_gpus_processes_or_letters_than_a_host_can_have_are_cut() -> None:
     head, _, rest = read("610_recovery").partition("\t<gpu id")
     gpu = "\t<gpu id" + rest.partition("</nvidia_smi_log>")[0]
     info = gpu[gpu.index("<process_info>") : gpu.index("</process_info>")] + "</process_info>"
     many = gpu.replace(info, info.replace(">python<", f">{'x' * 9000}<") * 5000)
-    (card,) = parse(head + many + "</nvidia_smi_log>").cards
-    assert (len(card.processes), len(card.processes[0].name)) == (4096, 200)
-    assert len(parse(head + gpu * 300 + "</nvidia_smi_log>").cards) == 128
+    (gpu,) = parse(head + many + "</nvidia_smi_log>").gpus
+    assert (len(gpu.processes), len(gpu.processes[0].name)) == (4096, 200)
+    assert len(parse(head + gpu * 300 + "</nvidia_smi_log>").gpus) == 128
 
 
 @given(st.text())
@@ -259,7 +259,7 @@ TAGS = [
 TAGS += ["uuid", "minor_number", "total", "current_mig", "pid", "used_memory", "attached_gpus", "driver_version", "product_name", "index"]
 
 
-@given(st.sampled_from(["535_two_cards", "384_two_cards", "470_mig"]), st.sampled_from(TAGS), WORDS | st.text(max_size=20))
+@given(st.sampled_from(["535_two_gpus", "384_two_gpus", "470_mig"]), st.sampled_from(TAGS), WORDS | st.text(max_size=20))
 def test_any_value_of_any_field_leaves_the_other_fields(name: str, tag: str, value: str) -> None:
     before, _, rest = read(name).partition(f"<{tag}>")
     text = before + f"<{tag}>" + value + f"</{tag}>" + rest.partition(f"</{tag}>")[2] if rest else before
@@ -267,15 +267,15 @@ def test_any_value_of_any_field_leaves_the_other_fields(name: str, tag: str, val
         found = parse(text)
     except SmiOutputError:
         return  # no longer XML
-    for card in found.cards:
-        assert isinstance(card.uuid, str)
-        assert card.memory_mib is None or card.memory_mib >= 0
-        assert card.minor is None or card.minor >= 0
+    for gpu in found.gpus:
+        assert isinstance(gpu.uuid, str)
+        assert gpu.memory_mib is None or gpu.memory_mib >= 0
+        assert gpu.minor is None or gpu.minor >= 0
 
 
 @given(st.integers(0, 40000), st.integers(0, 400))
 def test_a_cut_or_damaged_output_never_fails(start: int, length: int) -> None:
-    text = read("535_two_cards")
+    text = read("535_two_gpus")
     report(Outcome(ARGV, 0, text[:start] + text[start + length :]))
 
 

@@ -158,12 +158,12 @@ def test_a_gate_that_this_kubelet_does_not_list_is_rejected(
     assert tree(host) == before
 
 
-def test_no_daemon_reload_while_a_container_uses_a_card(made: list[FakeKubelet], tmp_path: Path) -> None:
+def test_no_daemon_reload_while_a_container_uses_a_gpu(made: list[FakeKubelet], tmp_path: Path) -> None:
     host = host_of(made, tmp_path, "kubeadm 1.9")
     host.root.process(4711, "train.py", namespace="pid:[7]")
     host.root.link("/proc/4711/fd/9", "/dev/nvidia0")
     before = tree(host)
-    with pytest.raises(Rejected, match="1 processes in containers use a card now"):
+    with pytest.raises(Rejected, match="1 processes in containers use a GPU now"):
         run(host)
     assert (tree(host), host.reloads) == (before, 0)
     allowed = Wanted("present", ("DevicePlugins",), "kubelet.service", 1.0, True)
@@ -171,7 +171,7 @@ def test_no_daemon_reload_while_a_container_uses_a_card(made: list[FakeKubelet],
     assert host.gates == {"DevicePlugins": True}
 
 
-def test_an_environment_file_needs_no_reload_and_asks_nobody_for_cards(made: list[FakeKubelet], tmp_path: Path) -> None:
+def test_an_environment_file_needs_no_reload_and_asks_nobody_for_gpus(made: list[FakeKubelet], tmp_path: Path) -> None:
     host = host_of(made, tmp_path, "rpm 1.9 with sysconfig")
     host.root.process(4711, "train.py", namespace="pid:[7]")
     host.root.link("/proc/4711/fd/9", "/dev/nvidia0")

@@ -213,7 +213,7 @@ def test_packages_stay_where_they_are_to(root: str) -> None:
     assert [one["what"] for one in found.left] == ["package tk-base 1.17.8-1"]
 
 
-EXPOSED = "That would take the cards from running containers: cri-containerd-1.scope (nvidia0)"
+EXPOSED = "That would take the GPUs from running containers: cri-containerd-1.scope (nvidia0)"
 
 
 @pytest.mark.parametrize("dry", [True, False])

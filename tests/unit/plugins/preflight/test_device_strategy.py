@@ -108,20 +108,20 @@ def test_a_containerd_that_does_not_answer(host: Host, monkeypatch: pytest.Monke
         assert ("does not report whether CDI is on (no answer)" in found.runtime, found.off) == (True, False)
 
 
-CARD = "GPU-0123abcd-0000-0000-0000-000000000000"
+GPU = "GPU-0123abcd-0000-0000-0000-000000000000"
 
 
 @pytest.mark.parametrize(
     ("path", "text", "named"),
     [
-        ("/etc/cdi/other.yaml", f"kind: vendor.com/nic\ndevices: [{{name: {CARD}}}]", False),
+        ("/etc/cdi/other.yaml", f"kind: vendor.com/nic\ndevices: [{{name: {GPU}}}]", False),
         ("/etc/cdi/nvidia.yaml", 'kind: nvidia.com/gpu\ndevices: [{name: "0"}, {name: all}]', False),
-        ("/etc/cdi/nvidia.yaml", f"kind: nvidia.com/gpu\ndevices: [{{name: {CARD}}}]", True),
-        ("/var/run/cdi/nvidia.json", f'{{"kind": "nvidia.com/gpu", "devices": [{{"name": "{CARD}"}}]}}', True),
-        ("/etc/cdi/nvidia.yaml.bak", f"kind: nvidia.com/gpu\ndevices: [{{name: {CARD}}}]", False),
+        ("/etc/cdi/nvidia.yaml", f"kind: nvidia.com/gpu\ndevices: [{{name: {GPU}}}]", True),
+        ("/var/run/cdi/nvidia.json", f'{{"kind": "nvidia.com/gpu", "devices": [{{"name": "{GPU}"}}]}}', True),
+        ("/etc/cdi/nvidia.yaml.bak", f"kind: nvidia.com/gpu\ndevices: [{{name: {GPU}}}]", False),
     ],
 )
-def test_a_spec_has_to_name_cards_by_their_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, text: str, named: bool) -> None:
+def test_a_spec_has_to_name_gpus_by_their_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, text: str, named: bool) -> None:
     configured(monkeypatch, {})
     root = FakeRoot(tmp_path)
     root.file(path, text)
@@ -149,7 +149,7 @@ def test_what_this_run_brings_counts(found: CdiFacts, now: str, brings: Brings, 
 
 def test_a_spec_that_nobody_writes_is_an_obstacle_where_cdi_is_asked_for() -> None:
     ((seen, expected, cure),) = obstacles("cdi", NO_SPEC, STRICT, "", ())
-    assert (seen, expected) == ("gpushare_device_strategy cdi, and no CDI spec", "a CDI spec that names every card")
+    assert (seen, expected) == ("gpushare_device_strategy cdi, and no CDI spec", "a CDI spec that names every GPU")
     assert "gpushare_toolkit_state: managed" in cure
     assert obstacles("cdi", NO_SPEC, STRICT, "", (), SPEC) == []
     assert obstacles("cdi", OFF, STRICT, "", (), RUNTIME) == []
@@ -193,7 +193,7 @@ def test_auto_is_never_the_environment_by_itself(by_kubelet: bool, by_runtime: b
         ("cdi", CdiFacts("a", "b"), DEFAULT, "", (), ["cdi, and a", "cdi, and b"]),
         ("envvar", CAPABLE, DEFAULT, "", (), []),
         ("envvar", CAPABLE, STRICT, "", (), ["when-unprivileged = false"]),
-        ("envvar", CAPABLE, DEFAULT, "cdi", tuple("dcba"), ["while 4 pods have cards by cdi (UID a, b, c and 1 more)"]),
+        ("envvar", CAPABLE, DEFAULT, "cdi", tuple("dcba"), ["while 4 pods have GPUs by cdi (UID a, b, c and 1 more)"]),
         ("envvar", CAPABLE, DEFAULT, "cdi", (), []),
         ("auto", CAPABLE, DEFAULT, "envvar", ("a",), []),
         ("volume-mounts", CAPABLE, ToolkitFacts(True, False, "config.toml is not TOML"), "", (), ["config.toml is not TOML"]),

@@ -38,9 +38,9 @@ def of(number: int, gib: int) -> list[tuple[str, int]]:
     return [(UUID.format(index), gib * 1024) for index in range(number)]
 
 
-def judged(unit: str, cards: list[tuple[str, int]], now: str = "", pods: tuple[str, ...] = ()) -> list[Reason]:
+def judged(unit: str, gpus: list[tuple[str, int]], now: str = "", pods: tuple[str, ...] = ()) -> list[Reason]:
     found = Reasons("gpu1")
-    judge_unit(found, unit, cards, now, pods)
+    judge_unit(found, unit, gpus, now, pods)
     return found.list
 
 
@@ -51,36 +51,36 @@ def test_units_are_those_of_the_runtime() -> None:
 
 
 @given(st.lists(st.tuples(st.text("GPU-0a", min_size=1, max_size=40), st.integers(0, 200_000)), max_size=9), st.sampled_from(list(UNITS)))
-def test_the_list_is_as_long_as_the_runtime_counts_it(cards: list[tuple[str, int]], unit: str) -> None:
+def test_the_list_is_as_long_as_the_runtime_counts_it(gpus: list[tuple[str, int]], unit: str) -> None:
     size = quantity.UNITS[unit]
-    assert list_bytes(cards, unit) == runtime.list_bytes([(uuid, size.count(mib)) for uuid, mib in cards])
+    assert list_bytes(gpus, unit) == runtime.list_bytes([(uuid, size.count(mib)) for uuid, mib in gpus])
 
 
 def test_the_list_is_as_long_as_it_really_is() -> None:
-    cards = of(2, 1)
-    ids = [quantity.unit_id(uuid, slot) for uuid, mib in cards for slot in range(mib)]
+    gpus = of(2, 1)
+    ids = [quantity.unit_id(uuid, slot) for uuid, mib in gpus for slot in range(mib)]
     message = pb.ListAndWatchResponse(devices=[pb.Device(ID=one, health="Unhealthy") for one in ids])
-    assert list_bytes(cards, "MiB") == message.ByteSize()
-    assert count(cards, "MiB") == len(ids)
+    assert list_bytes(gpus, "MiB") == message.ByteSize()
+    assert count(gpus, "MiB") == len(ids)
 
 
 @pytest.mark.parametrize(
-    ("cards", "rejected", "fits"),
+    ("gpus", "rejected", "fits"),
     [(of(8, 80), ["MiB"], "64MiB"), (of(4, 16), [], "MiB"), (of(16, 192), ["MiB"], "64MiB"), (of(40, 192), ["MiB", "64MiB"], "128MiB")],
 )
-def test_a_unit_with_too_many_ids_is_rejected_with_the_one_that_fits(cards: list[tuple[str, int]], rejected: list[str], fits: str) -> None:
-    assert smallest_fitting(cards) == fits
-    assert [unit for unit in reversed(UNITS) if judged(unit, cards)] == rejected
+def test_a_unit_with_too_many_ids_is_rejected_with_the_one_that_fits(gpus: list[tuple[str, int]], rejected: list[str], fits: str) -> None:
+    assert smallest_fitting(gpus) == fits
+    assert [unit for unit in reversed(UNITS) if judged(unit, gpus)] == rejected
     for unit in rejected:
-        (reason,) = judged(unit, cards)
+        (reason,) = judged(unit, gpus)
         assert (reason.check, reason.severity) == ("memory_unit", "error")
-        assert f"{count(cards, unit)} ids" in reason.found
+        assert f"{count(gpus, unit)} ids" in reason.found
         assert f"gpushare_memory_unit: {fits}" in reason.cure
 
 
 def test_another_unit_while_pods_have_memory_is_rejected_with_both_cures() -> None:
     (reason,) = judged("256MiB", of(2, 16), "GiB", PODS[:1])
-    assert "1 pod that has memory of the cards in units of GiB" in reason.found
+    assert "1 pod that has memory of the GPUs in units of GiB" in reason.found
     assert PODS[0] in reason.found
     assert "keep gpushare_memory_unit: GiB" in reason.cure
     assert judged("256MiB", of(2, 16), "GiB", ()) == []
@@ -137,13 +137,13 @@ OF_THE_ORIGINAL = pb.ContainerAllocateResponse(envs={VISIBLE: "1", "ALIYUN_COM_G
         ([OF_THE_ORIGINAL], "envvar"),
         ([MOUNTED], "volume-mounts"),
         ([BY_CDI], "cdi"),
-        # Where pods have their cards in several ways, all of them must get them again.
+        # Where pods have their GPUs in several ways, all of them must get them again.
         ([BY_CDI, MOUNTED, OF_THE_ORIGINAL], "envvar"),
         ([BY_CDI, MOUNTED], "volume-mounts"),
         (["!", None, 7, "ü", ""], ""),
     ],
 )
-def test_without_our_device_plugin_it_is_what_pods_have_their_cards_by(tmp_path: Path, answers: list[Any], expected: str) -> None:
+def test_without_our_device_plugin_it_is_what_pods_have_their_gpus_by(tmp_path: Path, answers: list[Any], expected: str) -> None:
     root = kubelet(FakeRoot(tmp_path))
     texts = [base64.b64encode(one.SerializeToString()).decode() if hasattr(one, "SerializeToString") else one for one in answers]
     entries = [{"PodUID": PODS[0], "ResourceName": "aliyun.com/gpu-mem", "AllocResp": text} for text in texts]

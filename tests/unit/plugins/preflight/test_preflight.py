@@ -77,7 +77,7 @@ def overwrite(root: FakeRoot, path: str, content: str) -> None:
 
 
 def smi(root: FakeRoot, old: str, new: str) -> None:
-    """The same cards, with something replaced in what nvidia-smi says."""
+    """The same GPUs, with something replaced in what nvidia-smi says."""
     assert old in NVIDIA_SMI.read_text()
     root.program("/usr/bin/nvidia-smi", NVIDIA_SMI.read_text().replace(old, new, 1))
 
@@ -94,7 +94,7 @@ def test_a_host_may_be_both(node: FakeRoot) -> None:
     assert reasons(control_plane(node), Wanted(gpu_node=True, control_plane=True)) == ()
 
 
-def test_a_control_plane_needs_no_cards_and_a_gpu_node_no_api_server(node: FakeRoot) -> None:
+def test_a_control_plane_needs_no_gpus_and_a_gpu_node_no_api_server(node: FakeRoot) -> None:
     assert {check for check, _ in found(node, CONTROL_PLANE)} == {"control_plane"}
 
 
@@ -119,13 +119,13 @@ FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
     ("no systemd", lambda r: r.at("/run/systemd/system").rmdir(), [("os", "error")]),
     ("old Python", lambda r: [r.at("/usr/bin/python3").unlink(), r.at("/usr/bin/python3.11").unlink()], [("python", "error")]),
     ("no ensurepip", lambda r: r.at("/usr/lib/python3.11/ensurepip/__init__.py").unlink(), [("python", "error")]),
-    ("no nvidia-smi", lambda r: r.at("/usr/bin/nvidia-smi").unlink(), [("cards", "error")]),
-    ("no cards", lambda r: r.program("/usr/bin/nvidia-smi", "No devices were found", 6), [("cards", "error")]),
-    ("MIG", lambda r: smi(r, "<current_mig>N/A", "<current_mig>Enabled"), [("cards", "error")]),
-    ("prohibited", lambda r: smi(r, "<compute_mode>Default", "<compute_mode>Prohibited"), [("cards", "error")]),
-    ("exclusive", lambda r: smi(r, "<compute_mode>Default", "<compute_mode>Exclusive_Process"), [("cards", "warning")]),
-    ("no memory", lambda r: smi(r, "<total>16384 MiB", "<total>N/A"), [("cards", "warning")]),
-    ("old driver", lambda r: smi(r, "535.261.03", "384.59"), [("cards", "error")]),
+    ("no nvidia-smi", lambda r: r.at("/usr/bin/nvidia-smi").unlink(), [("gpus", "error")]),
+    ("no GPUs", lambda r: r.program("/usr/bin/nvidia-smi", "No devices were found", 6), [("gpus", "error")]),
+    ("MIG", lambda r: smi(r, "<current_mig>N/A", "<current_mig>Enabled"), [("gpus", "error")]),
+    ("prohibited", lambda r: smi(r, "<compute_mode>Default", "<compute_mode>Prohibited"), [("gpus", "error")]),
+    ("exclusive", lambda r: smi(r, "<compute_mode>Default", "<compute_mode>Exclusive_Process"), [("gpus", "warning")]),
+    ("no memory", lambda r: smi(r, "<total>16384 MiB", "<total>N/A"), [("gpus", "warning")]),
+    ("old driver", lambda r: smi(r, "535.261.03", "384.59"), [("gpus", "error")]),
     (
         "other library",
         lambda r: overwrite(r, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  x\n"),
@@ -246,9 +246,7 @@ def test_limits_of_the_driver_are_left_without_pods_only(node: FakeRoot, isolati
     ("isolation", "each", "memory", "rejected"),
     [("mps", 1024, 4096, False), ("mps", 1025, 4096, True), ("mps", 1025, None, False), ("auto", 1025, 4096, False)],
 )
-def test_the_shared_memory_of_all_cards_fits_the_host(
-    node: FakeRoot, isolation: str, each: int, memory: int | None, rejected: bool
-) -> None:
+def test_the_shared_memory_of_all_gpus_fits_the_host(node: FakeRoot, isolation: str, each: int, memory: int | None, rejected: bool) -> None:
     if memory is not None:
         node.file("/proc/meminfo", f"MemTotal:       {memory * 1024} kB\nMemFree:  1 kB\n")
     assert reasons(node, replace(GPU_NODE, isolation=isolation, mps_shared_memory_mib=each)) == rejected * (
@@ -256,8 +254,8 @@ def test_the_shared_memory_of_all_cards_fits_the_host(
             "h",
             "isolation",
             "error",
-            "gpushare_mps_shared_memory_mib: 1025 for each of 2 cards, on a host with 4096 MiB",
-            "at most half of the memory for all cards together",
+            "gpushare_mps_shared_memory_mib: 1025 for each of 2 GPUs, on a host with 4096 MiB",
+            "at most half of the memory for all GPUs together",
             "lower gpushare_mps_shared_memory_mib",
         ),
     )
@@ -267,21 +265,21 @@ def test_a_driver_that_would_have_to_be_built_under_secure_boot(node: FakeRoot) 
     for path in ("/proc/driver/nvidia/version", "/etc/ld.so.cache", "/usr/bin/nvidia-smi"):
         node.at(path).unlink()
     node.file("/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", b"\6\0\0\0\1")
-    assert found(node) == [("cards", "error"), ("secure_boot", "warning"), ("kernel_headers", "warning")]
-    assert "(2 NVIDIA cards on the PCI bus)" in reasons(node)[0].found
+    assert found(node) == [("gpus", "error"), ("secure_boot", "warning"), ("kernel_headers", "warning")]
+    assert "(2 NVIDIA GPUs on the PCI bus)" in reasons(node)[0].found
 
 
 def test_a_version_mismatch_is_said_once(node: FakeRoot) -> None:
     node.program("/usr/bin/nvidia-smi", "Failed to initialize NVML: Driver/library version mismatch", 18)
     overwrite(node, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  x\n")
-    assert found(node) == [("cards", "error")]
+    assert found(node) == [("gpus", "error")]
 
 
 def test_an_empty_host_has_every_reason_at_once(tmp_path: Path) -> None:
     assert {check for check, severity in found(FakeRoot(tmp_path), Wanted(True, True)) if severity == "error"} == {
         "os",
         "python",
-        "cards",
+        "gpus",
         "kubelet",
         "control_plane",
     }
@@ -307,15 +305,15 @@ def test_accepted_checks_become_warnings_and_errors_come_first() -> None:
     given_reasons = [
         Reason("b", "os", "error", "f", "e", "c"),
         Reason("a", "disk", "warning", "f", "e", "c"),
-        Reason("c", "cards", "error", "f", "e", "c"),
+        Reason("c", "gpus", "error", "f", "e", "c"),
     ]
     after = accept(given_reasons, ["os"])
     assert [(reason.host, reason.check, reason.severity) for reason in after] == [
-        ("c", "cards", "error"),
+        ("c", "gpus", "error"),
         ("a", "disk", "warning"),
         ("b", "os", "warning"),
     ]
-    assert summary(after) == "nothing was changed, for 1 reason:\nc: cards: found f; expected e; c"
+    assert summary(after) == "nothing was changed, for 1 reason:\nc: GPUs: found f; expected e; c"
     assert summary(accept(given_reasons, [])).count("\n") == 2
 
 
@@ -658,7 +656,7 @@ def test_a_driver_in_the_operators_container_is_not_to_be_installed_over(tmp_pat
     root = gpu(kubelet(debian(FakeRoot(tmp_path))))
     root.at("/usr/bin/nvidia-smi").unlink()
     root.file("/run/nvidia/driver/usr/bin/nvidia-smi", "")
-    (one,) = (reason for reason in reasons(root) if reason.check == "cards")
+    (one,) = (reason for reason in reasons(root) if reason.check == "gpus")
     assert "GPU Operator" in one.found
     assert one.cure.startswith("this release needs the driver on the host. Do not install one beside")
 

@@ -67,7 +67,7 @@ def test_accounts_of_nodes_that_are_gone() -> None:
     }
 
 
-def test_a_map_of_unhealthy_cards_is_ours_where_only_our_plugin_has_written_it() -> None:
+def test_a_map_of_unhealthy_gpus_is_ours_where_only_our_plugin_has_written_it() -> None:
     ours_too = item("unhealthy-gpu-a", "gpushare-device-plugin", "Update")
     both = item("unhealthy-gpu-b", "gpushare-device-plugin", "Update")
     both["metadata"]["managedFields"].append({"manager": "kubectl", "operation": "Update"})
@@ -108,7 +108,7 @@ def test_a_reference_is_enough_to_delete() -> None:
 def test_the_traces_of_a_node() -> None:
     found = traces(
         node(
-            {"gpushare/cards": "{}", "gpushare/cordon": "0", "x": "y"},
+            {"gpushare/gpus": "{}", "gpushare/cordon": "0", "x": "y"},
             {"aliyun.com/gpu-mem": "32", "aliyun.com/other": "1"},
             {"aliyun.com/gpu-mem": "0"},
             labels={"gpushare.kubernetes/node": "true"},
@@ -116,15 +116,15 @@ def test_the_traces_of_a_node() -> None:
         )
     )
     assert (found.claimed, found.labelled_by_others) == (("gpushare.kubernetes/node",), False)
-    assert (found.annotations, found.others) == (("gpushare/cards",), ("gpushare/cordon",))
+    assert (found.annotations, found.others) == (("gpushare/gpus",), ("gpushare/cordon",))
     assert found.capacity == {"aliyun.com/gpu-mem": "32"}
     assert traces(node(labels={"gpushare.kubernetes/node": "true"})).labelled_by_others
 
 
 def test_a_node_is_in_use_while_kubelet_offers_what_the_plugin_serves() -> None:
-    cards = {"gpushare/cards": "{}"}
-    assert traces(node(cards, allocatable={"aliyun.com/gpu-mem": "32"})).in_use
-    assert not traces(node(cards, allocatable={"aliyun.com/gpu-mem": "0"})).in_use
+    gpus = {"gpushare/gpus": "{}"}
+    assert traces(node(gpus, allocatable={"aliyun.com/gpu-mem": "32"})).in_use
+    assert not traces(node(gpus, allocatable={"aliyun.com/gpu-mem": "0"})).in_use
     assert not traces(node(allocatable={"aliyun.com/gpu-mem": "32"})).in_use
 
 
@@ -206,14 +206,14 @@ def test_a_node_with_several_claims_and_one_with_nothing() -> None:
         {"manager": "kubectl", "operation": "Apply", "fieldsV1": {"f:metadata": {"f:labels": {"f:c": {}}}}},
         {"manager": "gpushare.kubernetes", "operation": "Update", "fieldsV1": {"f:metadata": {"f:labels": {"f:d": {}}}}},
     ]
-    notes = {"gpushare/held": "{}", "gpushare/z": "1", "gpushare/cards": "{}", "gpushare/a": "1", "notgpushare/x": "1"}
+    notes = {"gpushare/held": "{}", "gpushare/z": "1", "gpushare/gpus": "{}", "gpushare/a": "1", "notgpushare/x": "1"}
     capacity = {"aliyun.com/gpu-mem": 32, "aliyun.com/gpu-core.percentage": "200", "aliyun.com/gpu-count": "2"}
     labels = {"gpushare.kubernetes/node": "true"}
     assert traces(node(notes, capacity, {"aliyun.com/gpu-mem": "0"}, labels=labels, managedFields=claims)) == (
         "gpu1",
         ("a", "b", "gpushare.kubernetes/node"),
         False,
-        ("gpushare/cards", "gpushare/held"),
+        ("gpushare/gpus", "gpushare/held"),
         {"aliyun.com/gpu-mem": "32", "aliyun.com/gpu-core.percentage": "200", "aliyun.com/gpu-count": "2"},
         {"aliyun.com/gpu-mem": "0"},
         ("gpushare/a", "gpushare/z"),
@@ -226,9 +226,9 @@ def test_a_node_with_several_claims_and_one_with_nothing() -> None:
 
 
 def test_a_node_of_which_one_resource_is_offered_is_in_use() -> None:
-    found = traces(node({"gpushare/cards": "{}"}, allocatable={"aliyun.com/gpu-mem": "0", "aliyun.com/gpu-count": "2"}))
+    found = traces(node({"gpushare/gpus": "{}"}, allocatable={"aliyun.com/gpu-mem": "0", "aliyun.com/gpu-count": "2"}))
     assert found.in_use
-    assert not traces(node({"gpushare/cards": "{}"})).in_use
+    assert not traces(node({"gpushare/gpus": "{}"})).in_use
     assert forgotten(traces(node()))
 
 
@@ -317,7 +317,7 @@ def removal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Removal]:
 
 
 def served(name: str, capacity: str = "32") -> Json:
-    found = node({"gpushare/cards": "{}"}, {"aliyun.com/gpu-mem": capacity}, {"aliyun.com/gpu-mem": capacity}, managedFields=APPLIED)
+    found = node({"gpushare/gpus": "{}"}, {"aliyun.com/gpu-mem": capacity}, {"aliyun.com/gpu-mem": capacity}, managedFields=APPLIED)
     found["metadata"].update(name=name, labels={"gpushare.kubernetes/node": "true"})
     return found
 
@@ -335,7 +335,7 @@ def test_everything_goes_and_kubelet_is_waited_for(removal: Callable[..., Remova
     assert found.removed == predicted
     assert predicted[-3:] == [
         "label gpushare.kubernetes/node of node gpu1",
-        "annotation gpushare/cards of node gpu1",
+        "annotation gpushare/gpus of node gpu1",
         "resource aliyun.com/gpu-mem of node gpu1",
     ]
     assert (api.accounts, found.left) == ([], [])
@@ -403,7 +403,7 @@ def test_each_call_of_kubectl_and_none_that_is_not_needed(removal: Callable[...,
     assert [call[:-1] if call[0] == "patch" else call for call in api.calls] == [
         ["delete", "--ignore-not-found", "-f", "-"],
         ["apply", "--server-side", "--field-manager=gpushare.kubernetes", "-f", "-"],
-        ["annotate", "node", "gpu1", "gpushare/cards-"],
+        ["annotate", "node", "gpu1", "gpushare/gpus-"],
         ["patch", "node", "gpu1", "--subresource=status", "--type=json", "-p"],
     ]
     account = {"name": "gpushare-device-plugin-gpu1", "namespace": "kube-system"}
@@ -421,7 +421,7 @@ def test_why_something_stays_is_said(removal: Callable[..., Removal]) -> None:
     labelled.update(managedFields=[], annotations={"gpushare/cordon": "0", "x": "y"})
     found = removal(api, ["gpu1"])
     assert found.removed == ["ServiceAccount kube-system/gpushare-device-plugin-gpu1", "resource aliyun.com/gpu-mem of node gpu1"]
-    # gpu3 offers cards as well, but has no account of ours any more.
+    # gpu3 offers GPUs as well, but has no account of ours any more.
     assert found.left == [
         {"what": "ServiceAccount kube-system/gpushare-extender", "why": "other hosts still use it: gpu2"},
         {"what": "ServiceAccount kube-system/gpushare-device-plugin-gpu2", "why": "other hosts still use it: gpu2"},
@@ -522,11 +522,11 @@ def test_an_api_group_that_must_be_there_is_missed() -> None:
 
 # The original's device plugin, which serves the memory under the same name.
 
-MEMORY, CARDS, CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage"
+MEMORY, GPUS, CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage"
 
 
 def given_back(capacity: Json, allocatable: Json) -> Json:
-    found = node({"gpushare/cards": "{}"}, capacity, allocatable, managedFields=APPLIED)
+    found = node({"gpushare/gpus": "{}"}, capacity, allocatable, managedFields=APPLIED)
     found["metadata"]["labels"] = {"gpushare.kubernetes/node": "true", "gpushare": "true"}
     return found
 
@@ -538,37 +538,37 @@ def numbers(api: Api) -> tuple[Json, Json]:
 
 def test_where_the_original_serves_again_only_what_kubelet_has_let_go_of_ours_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "POLL_SECONDS", 0.0)
-    api = Api([given_back({MEMORY: "32", CARDS: "2", CORE: "200"}, {MEMORY: "32", CARDS: "2", CORE: "200"})], ACCOUNTS, zero_after=10**9)
+    api = Api([given_back({MEMORY: "32", GPUS: "2", CORE: "200"}, {MEMORY: "32", GPUS: "2", CORE: "200"})], ACCOUNTS, zero_after=10**9)
 
     def run(wait: float) -> Removal:
         return Removal(api, ["gpu1"], True, wait, others=["gpu1"])  # type: ignore[arg-type]
 
-    ours_of = [f"resource {resource} of node gpu1" for resource in (CORE, CARDS)]
+    ours_of = [f"resource {resource} of node gpu1" for resource in (CORE, GPUS)]
     found = run(0.01)
     assert found.removed[-2:] == ours_of
     # kubelet has not yet told the API server that our device plugin has ended.
     found.apply()
     assert [one["what"] for one in found.left] == ours_of
-    api.nodes["gpu1"]["status"]["allocatable"].update({CARDS: "0", CORE: "0"})
+    api.nodes["gpu1"]["status"]["allocatable"].update({GPUS: "0", CORE: "0"})
     again = run(0.01)
     assert again.removed == ours_of
     again.apply()
     assert [one["what"] for one in again.left] == ours_of
 
-    # Minutes later: what the original does not know goes, and the number of cards is its own to write.
-    api.nodes["gpu1"]["status"]["capacity"].update({CARDS: "0", CORE: "0"})
+    # Minutes later: what the original does not know goes, and the number of GPUs is its own to write.
+    api.nodes["gpu1"]["status"]["capacity"].update({GPUS: "0", CORE: "0"})
     third = run(5.0)
     assert (third.removed, third.left) == (ours_of[:1], [])
     third.apply()
     assert third.left == []
-    assert tuple(numbers(api)) == ({MEMORY: "32", CARDS: "0"}, {MEMORY: "32", CARDS: "0"})
+    assert tuple(numbers(api)) == ({MEMORY: "32", GPUS: "0"}, {MEMORY: "32", GPUS: "0"})
     for part in ("capacity", "allocatable"):
-        api.nodes["gpu1"]["status"][part][CARDS] = "2"
+        api.nodes["gpu1"]["status"][part][GPUS] = "2"
     for wait in (0.0, 5.0):
         assert (run(wait).removed, run(wait).left) == ([], [])
 
 
 def test_where_the_original_does_not_serve_nothing_of_it_is_spared(removal: Callable[..., Removal]) -> None:
-    api = Api([given_back({MEMORY: "0", CARDS: "0"}, {MEMORY: "0", CARDS: "0"})], ACCOUNTS)
+    api = Api([given_back({MEMORY: "0", GPUS: "0"}, {MEMORY: "0", GPUS: "0"})], ACCOUNTS)
     removal(api, ["gpu1"]).apply()
     assert tuple(numbers(api)) == ({}, {})

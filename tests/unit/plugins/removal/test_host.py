@@ -772,11 +772,11 @@ def test_only_the_stop_of_the_device_plugin_takes_its_socket(host: Host) -> None
             break
 
 
-def test_the_shared_memory_of_a_card_is_unmounted_before_its_folder_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root, card = FakeRoot(tmp_path), "/run/gpushare-mps/GPU-a"
-    root.file(f"{card}/shm/x", "")
+def test_the_shared_memory_of_a_gpu_is_unmounted_before_its_folder_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, gpu = FakeRoot(tmp_path), "/run/gpushare-mps/GPU-a"
+    root.file(f"{gpu}/shm/x", "")
     root.file("/run/gpushare-mps/GPU-b/state.json", "")
-    mounted, systemd = {str(root.at(f"{card}/shm"))}, Systemd(root)
+    mounted, systemd = {str(root.at(f"{gpu}/shm"))}, Systemd(root)
     monkeypatch.setattr(mps.os.path, "ismount", lambda path: path in mounted)
 
     def run(argv: list[str]) -> tuple[int, str, str]:
@@ -786,13 +786,13 @@ def test_the_shared_memory_of_a_card_is_unmounted_before_its_folder_goes(tmp_pat
         return 0, "", ""
 
     plan = plan_services(Layout(root=str(root)), run)
-    assert what(plan, "removed") == [f"the mount of {card}/shm", "/run/gpushare-mps"]
+    assert what(plan, "removed") == [f"the mount of {gpu}/shm", "/run/gpushare-mps"]
     plan.apply()
     assert (mounted, root.at("/run/gpushare-mps").exists()) == (set(), False)
     assert plan_services(Layout(root=str(root)), run).steps == []
 
-    root.file(f"{card}/shm/x", "")
-    mounted.add(str(root.at(f"{card}/shm")))
+    root.file(f"{gpu}/shm/x", "")
+    mounted.add(str(root.at(f"{gpu}/shm")))
     with pytest.raises(RemoveError, match="failed with exit status 32: target is busy; unmount it, and run again"):
         plan_services(Layout(root=str(root)), lambda argv: (32, "", "target is busy") if argv[0] == "umount" else systemd(argv)).apply()
 

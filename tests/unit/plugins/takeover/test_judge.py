@@ -45,11 +45,11 @@ def test_a_host_that_nobody_serves_is_not_moved() -> None:
     assert (verdict.rejections, verdict.moves) == ((), {})
 
 
-def test_pods_that_have_its_cards_are_named_also_those_that_have_no_process_yet() -> None:
+def test_pods_that_have_its_gpus_are_named_also_those_that_have_no_process_yet() -> None:
     manager = {**RUNS, "pods": ["default/train-0"], "holders": ["u1", "u2", "ended"]}
     (why,) = rejections(host(manager), cluster(nvidia(), pods={"u1": "default/train-0", "u2": "default/pulls-its-image"}))
     assert (
-        "pods have cards of DaemonSet kube-system/nvidia-device-plugin-daemonset: default/pulls-its-image, default/train-0; expected none"
+        "pods have GPUs of DaemonSet kube-system/nvidia-device-plugin-daemonset: default/pulls-its-image, default/train-0; expected none"
         in why
     )
     assert rejections(host(manager), cluster(nvidia()), drain=True) == []
@@ -58,7 +58,7 @@ def test_pods_that_have_its_cards_are_named_also_those_that_have_no_process_yet(
     assert "another device plugin: default/train-0" in rejections(host(left), cluster())[0]
 
 
-def test_pods_of_the_original_keep_their_cards() -> None:
+def test_pods_of_the_original_keep_their_gpus() -> None:
     manager = {**THEIRS, "pods": ["default/train-0"], "holders": ["u1"]}
     assert rejections(host(manager, registered=32), cluster(original(), pods={"u1": "default/train-0"})) == []
 

@@ -101,7 +101,7 @@ def test_it_stays_while_it_serves_a_node() -> None:
 
 def test_it_stays_where_nothing_took_its_place() -> None:
     theirs, cluster = found(api())
-    with pytest.raises(TakeOverError, match="no node has the annotation gpushare/cards"):
+    with pytest.raises(TakeOverError, match="no node has the annotation gpushare/gpus"):
         check_unused(theirs, cluster, [])
     check_unused(theirs, cluster, ["gpu1"])
 

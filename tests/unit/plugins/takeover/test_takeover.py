@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import CARDS
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import GPUS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import (
     TakeOverError,
@@ -299,13 +299,13 @@ def test_the_original_leaves_by_its_label_and_no_daemon_set_is_touched() -> None
     assert json.loads(api.nodes["gpu1"]["metadata"]["annotations"][TAKEN]) == {"v": 1, "labels": {"gpushare": ["true", None]}}
 
 
-def test_a_node_is_given_back_to_the_original_which_writes_its_number_of_cards_when_it_starts_again() -> None:
+def test_a_node_is_given_back_to_the_original_which_writes_its_number_of_gpus_when_it_starts_again() -> None:
     api = Api([original(), nvidia()], [node("gpu1", {"gpushare": "true"}), node("gpu2", {"gpushare": "true"}), node("gpu3")])
     api.daemon_sets.pop(("kube-system", "nvidia-device-plugin-daemonset"))
     names = ["gpu1", "gpu2", "gpu3", "gone"]
     Cluster(api.kubectl).move_aside(["gpu1", "gpu2"], False)
     for name, number in (("gpu1", "2"), ("gpu2", "0"), ("gpu3", "0")):
-        api.nodes[name]["status"] = {"capacity": {CARDS: number}}
+        api.nodes[name]["status"] = {"capacity": {GPUS: number}}
     api.calls.clear()
     assert Cluster(api.kubectl).give_back(names, True).served == ("gpu1", "gpu2")
     assert api.calls == []
@@ -323,7 +323,7 @@ def test_a_node_is_given_back_to_the_original_which_writes_its_number_of_cards_w
     assert [pod.name for pod in found.restarted] == ["kube-system/gpushare-device-plugin-ds-gpu2"]
     assert found == predicted
     assert api.calls == [["delete", "pod", "gpushare-device-plugin-ds-gpu2", "--ignore-not-found", "--wait=false"]]
-    api.nodes["gpu2"]["status"]["capacity"][CARDS] = "2"
+    api.nodes["gpu2"]["status"]["capacity"][GPUS] = "2"
     assert Cluster(api.kubectl).give_back(names, False).restarted == ()
 
 

@@ -42,7 +42,7 @@ log-level = "info"
 mode = "auto"
 runtimes = ["runc", "crun"]
 """
-CARD = "GPU-01234567-89ab-cdef-0123-456789abcdef"
+GPU = "GPU-01234567-89ab-cdef-0123-456789abcdef"
 STRICTLY = Wanted(strict=True)
 LOOSELY = Wanted(strict=False)
 
@@ -77,7 +77,7 @@ class Commands:
         if program == "journalctl":
             return Outcome(argv, 0, f"log of {words[1]}")
         if program == "nvidia-smi":
-            return Outcome(argv, 0, f"GPU 0: NVIDIA H100 (UUID: {CARD})\n")
+            return Outcome(argv, 0, f"GPU 0: NVIDIA H100 (UUID: {GPU})\n")
         if program == "systemctl" and words[0] == "show":
             unit = words[1]
             state = {"UnitFileState": "enabled" if unit in self.enabled else "disabled"}
@@ -88,16 +88,16 @@ class Commands:
         elif program == "systemctl":
             self.active.add(words[-1])
             if words[-1].endswith(".service") and self.generates:
-                self.spec(CARD)
+                self.spec(GPU)
         return Outcome(argv, 0)
 
-    def spec(self, *cards: str) -> None:
-        """A spec of these cards, with the library of the driver that is there."""
+    def spec(self, *gpus: str) -> None:
+        """A spec of these GPUs, with the library of the driver that is there."""
         path, library = self.root / SPEC[1:], self.root / LIBRARY[1:]
         for one in (path, library):
             one.parent.mkdir(parents=True, exist_ok=True)
         library.touch()
-        devices = "".join(f"- name: {card}\n" for card in cards)
+        devices = "".join(f"- name: {gpu}\n" for gpu in gpus)
         path.write_text(f"kind: nvidia.com/gpu\ndevices:\n{devices}containerEdits:\n  mounts:\n  - hostPath: {LIBRARY}\n")
 
 
@@ -327,7 +327,7 @@ def test_the_spec_is_written_now_and_by_units_without_daemon_reload(commands: Co
     commands.spec("GPU-ffffffff-89ab-cdef-0123-456789abcdef")
     assert converge(wanted, host(commands), commands, True).changed
     assert converge(wanted, host(commands), commands, False).changed
-    assert CARD in (commands.root / SPEC[1:]).read_text()
+    assert GPU in (commands.root / SPEC[1:]).read_text()
 
 
 def test_a_spec_of_the_former_driver_is_written_anew(commands: Commands) -> None:
@@ -372,9 +372,9 @@ def test_a_spec_of_somebody_else_does_not_count(commands: Commands) -> None:
     assert converge(Wanted(False, cdi=True), host(commands), commands, True).changed
 
 
-def test_a_spec_that_lacks_a_card_puts_the_units_back(commands: Commands) -> None:
+def test_a_spec_that_lacks_a_gpu_puts_the_units_back(commands: Commands) -> None:
     commands.generates = False
-    with pytest.raises(TransactionError, match=f"does not name {CARD}"):
+    with pytest.raises(TransactionError, match=f"does not name {GPU}"):
         converge(Wanted(False, cdi=True), host(commands), commands, False)
     assert not list((commands.root / "etc/systemd").rglob("*.path"))
     assert Journal(str(commands.root)).entries() == []
@@ -390,7 +390,7 @@ def test_units_that_systemd_does_not_start_are_put_back_and_their_log_is_shown(c
 
 @pytest.mark.parametrize("there", [True, False])
 def test_without_a_driver_that_answers_a_spec_may_name_nothing(commands: Commands, there: bool) -> None:
-    commands.failures["nvidia-smi"] = f"GPU 0: NVIDIA H100 (UUID: {CARD})\nUnable to determine the device handle for gpu 0000:0B:00.0"
+    commands.failures["nvidia-smi"] = f"GPU 0: NVIDIA H100 (UUID: {GPU})\nUnable to determine the device handle for gpu 0000:0B:00.0"
     if not there:
         (commands.root / "usr/bin/nvidia-smi").unlink()
     commands.generates = False

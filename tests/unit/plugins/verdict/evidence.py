@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What verify sees of a cluster without a fault: one control plane, one GPU node with two cards, one pod on the first of them."""
+"""What verify sees of a cluster without a fault: one control plane, one GPU node with two GPUs, one pod on the first of them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def runtime() -> Json:
     }
 
 
-def card(index: int, mib: int = 16384) -> Json:
+def gpu(index: int, mib: int = 16384) -> Json:
     return {
         "index": index,
         "uuid": UUIDS[index],
@@ -108,7 +108,7 @@ def card(index: int, mib: int = 16384) -> Json:
 def gpu_host() -> Json:
     """Of gpu1, whose node is node-1."""
     seen = {
-        "nvidia_smi": {"cards": [card(0), card(1)], "driver_version": "535.261.03", "cuda_version": "12.2", "problem": None},
+        "nvidia_smi": {"gpus": [gpu(0), gpu(1)], "driver_version": "535.261.03", "cuda_version": "12.2", "problem": None},
         "driver": {"loaded": "535.261.03", "library": "535.261.03"},
         "managers": [],
         "container_runtime": {
@@ -122,7 +122,7 @@ def gpu_host() -> Json:
         "images": ["registry.k8s.io/pause:3.10"],
         "cdi": {
             "mode": "cdi",
-            "specs": [{"path": "/var/run/cdi/nvidia.yaml", "cards": list(UUIDS), "versions": ["535.261.03"], "missing": []}],
+            "specs": [{"path": "/var/run/cdi/nvidia.yaml", "gpus": list(UUIDS), "versions": ["535.261.03"], "missing": []}],
         },
         "containers": {CONTAINER: ["nvidia0"], "d" * 64: []},
         "strategy": {
@@ -135,7 +135,7 @@ def gpu_host() -> Json:
     places = {
         "memory_unit": "GiB",
         "minimum_driver": "384.81",
-        "expect_cards": 0,
+        "expect_gpus": 0,
         "expect_memory_mib": 0,
         "pki_dir": "",
         "extender_port": 32766,
@@ -191,7 +191,7 @@ def plane_host() -> Json:
 
 
 def node() -> Json:
-    cards = [
+    gpus = [
         {"index": i, "uuid": uuid, "minor": i, "pci": "", "model": "T4", "mib": 16384, "units": 16, "health": "ok", "cordoned": False}
         for i, uuid in enumerate(UUIDS)
     ]
@@ -200,13 +200,13 @@ def node() -> Json:
         "metadata": {
             "name": "node-1",
             "labels": {"gpushare.kubernetes/node": "true"},
-            "annotations": {"gpushare/cards": json.dumps({"v": 1, "unit": "GiB", "strategy": "volume-mounts", "cards": cards})},
+            "annotations": {"gpushare/gpus": json.dumps({"v": 1, "unit": "GiB", "strategy": "volume-mounts", "gpus": gpus})},
         },
         "status": {"capacity": amounts, "allocatable": dict(amounts), "conditions": [{"type": "Ready", "status": "True"}]},
     }
 
 
-def pod(name: str = "sharing", container: str = CONTAINER, card: int = 0, units: int = 6) -> Json:
+def pod(name: str = "sharing", container: str = CONTAINER, gpu: int = 0, units: int = 6) -> Json:
     return {
         "namespace": "default",
         "name": name,
@@ -216,10 +216,10 @@ def pod(name: str = "sharing", container: str = CONTAINER, card: int = 0, units:
         "deleted": False,
         "probe": False,
         "annotations": {
-            "scheduler.framework.gpushare.allocation": json.dumps({"0": {str(card): units}}),
-            "ALIYUN_COM_GPU_MEM_IDX": str(card),
+            "scheduler.framework.gpushare.allocation": json.dumps({"0": {str(gpu): units}}),
+            "ALIYUN_COM_GPU_MEM_IDX": str(gpu),
         },
-        "containers": [{"index": 0, "name": "main", "units": units, "cards": 0, "privileged": False}],
+        "containers": [{"index": 0, "name": "main", "units": units, "gpus": 0, "privileged": False}],
         "running": [{"name": "main", "id": container, "started": NOW - 600}],
         "waiting": [],
         "scheduling": "the scheduler has not looked at it",

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.containers import cards_of, free_units, judge_containers
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.containers import free_units, gpus_of, judge_containers
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.control_plane import judge_plane
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import judge_runtime
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Doctor, read
@@ -20,7 +20,7 @@ from unit.plugins.verdict import evidence as seen
 from unit.plugins.verdict.evidence import ARTIFACT, CONFIG, CONFIG_PATH, CONTAINER, MANIFEST_PATH, NOW, UUIDS
 
 Json = dict[str, Any]
-MEMORY, CARDS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 SITE = "run site.yml again"
 
 
@@ -74,7 +74,7 @@ def answered(host: Json) -> Doctor:
 
 
 def of_node(node: Mapping[str, Any] | None = None, **changes: Any) -> list[tuple[str, str]]:
-    """changes: of what was seen of the cards; `kubelet` and `doctor` of their places."""
+    """changes: of what was seen of the GPUs; `kubelet` and `doctor` of their places."""
     host = seen.gpu_host()
     for place in ("kubelet", "doctor", "places"):
         host[place].update(changes.pop(place, {}))
@@ -92,7 +92,7 @@ def stranger(name: str, pid: int, process: str = "other") -> Json:
     return {"name": name, "pid": pid, "process": process}
 
 
-FOREIGN = {MEMORY: [UUIDS[0], "b", "z"], CARDS: list(UUIDS)}
+FOREIGN = {MEMORY: [UUIDS[0], "b", "z"], GPUS: list(UUIDS)}
 
 
 @pytest.mark.parametrize(
@@ -120,9 +120,9 @@ FOREIGN = {MEMORY: [UUIDS[0], "b", "z"], CARDS: list(UUIDS)}
         ({"doctor": {"registered": FOREIGN}}, []),
         (
             {"doctor": {"strangers": [stranger("a.sock", 300, "x"), stranger("b.sock", 301, "")], "registered": FOREIGN}},
-            [("second_plugin", f"ids such as b registered for {MEMORY}, which are no card's, by process 300 (x) or process 301 (unnamed)")],
+            [("second_plugin", f"ids such as b registered for {MEMORY}, which are no GPU's, by process 300 (x) or process 301 (unnamed)")],
         ),
-        ({"doctor": {"registered": {CARDS: [], MEMORY: []}}}, []),
+        ({"doctor": {"registered": {GPUS: [], MEMORY: []}}}, []),
         # The container runtime
         ({"container_runtime": None}, []),
         ({"container_runtime": {"problem": "dead", "lacks": "y"}}, [("runtime_silent", "dead")]),
@@ -166,10 +166,10 @@ SPEC = "/var/run/cdi/nvidia.yaml"
         ("cdi", None, ("cdi_missing", "no CDI spec of nvidia.com/gpu, though nvidia-container-runtime is in mode cdi")),
         ("legacy", None, None),
         ("", {}, None),
-        ("cdi", {"cards": []}, None),
-        ("cdi", {"cards": [*UUIDS, "GPU-a"]}, "card GPU-a, which is not there"),
-        ("legacy", {"cards": [UUIDS[1]]}, f"no card {UUIDS[0]}"),
-        ("cdi", {"cards": ["GPU-a"]}, f"card GPU-a, which is not there; no card {UUIDS[0]}; no card {UUIDS[1]}"),
+        ("cdi", {"gpus": []}, None),
+        ("cdi", {"gpus": [*UUIDS, "GPU-a"]}, "GPU GPU-a, which is not there"),
+        ("legacy", {"gpus": [UUIDS[1]]}, f"no GPU {UUIDS[0]}"),
+        ("cdi", {"gpus": ["GPU-a"]}, f"GPU GPU-a, which is not there; no GPU {UUIDS[0]}; no GPU {UUIDS[1]}"),
         ("cdi", {"versions": ["535.261.03", "1.2", "1.3"]}, "libraries of driver 1.2, 1.3"),
         ("cdi", {"versions": []}, None),
         ("cdi", {"missing": ["a", "b", "c"]}, "a, b, c, which the host does not have"),
@@ -177,7 +177,7 @@ SPEC = "/var/run/cdi/nvidia.yaml"
         ("cdi", {"versions": ["1.2"], "missing": ["a"]}, "libraries of driver 1.2; a, which the host does not have"),
     ],
 )
-def test_a_cdi_spec_names_the_cards_and_the_files_that_are_there(mode: str, spec: Json | None, expected: object) -> None:
+def test_a_cdi_spec_names_the_gpus_and_the_files_that_are_there(mode: str, spec: Json | None, expected: object) -> None:
     (good,) = seen.gpu_host()["gpu"]["cdi"]["specs"]
     found = of_node(cdi={"mode": mode, "specs": [] if spec is None else [good, {**good, **spec}]})
     assert found == ([] if expected is None else [expected if isinstance(expected, tuple) else ("cdi_stale", f"in {SPEC} {expected}")])
@@ -185,14 +185,14 @@ def test_a_cdi_spec_names_the_cards_and_the_files_that_are_there(mode: str, spec
 
 def test_a_driver_of_unknown_version_makes_no_library_stale() -> None:
     smi = {"driver_version": None}
-    assert of_node(nvidia_smi=smi, cdi={"specs": [{"path": SPEC, "cards": [], "versions": ["1.2"], "missing": []}]}) == []
+    assert of_node(nvidia_smi=smi, cdi={"specs": [{"path": SPEC, "gpus": [], "versions": ["1.2"], "missing": []}]}) == []
 
 
-PROBLEM = {"kind": "version_mismatch", "found": "words", "expected": "cards", "cure": "reboot"}
+PROBLEM = {"kind": "version_mismatch", "found": "words", "expected": "gpus", "cure": "reboot"}
 
 
-def test_a_driver_that_does_not_answer_is_said_once_and_no_card_is_missed() -> None:
-    smi = {"cards": [], "driver_version": None, "problem": PROBLEM}
+def test_a_driver_that_does_not_answer_is_said_once_and_no_gpu_is_missed() -> None:
+    smi = {"gpus": [], "driver_version": None, "problem": PROBLEM}
     changes: Json = {
         "nvidia_smi": smi,
         "driver": {"loaded": "1"},
@@ -224,18 +224,16 @@ def test_differences_from_the_api_keep_how_bad_they_are() -> None:
     judge_node(found_, host, answered(host), {})
     assert said(found_) == [("node_missing", "node: no node of this name in the API")], "nothing is like this name"
     node = seen.node()
-    content = json.loads(node["metadata"]["annotations"]["gpushare/cards"])
-    content["cards"][1]["cordoned"] = True
-    node["metadata"]["annotations"]["gpushare/cards"] = json.dumps(content)
-    node["status"]["allocatable"] = {MEMORY: "16", CARDS: "1"}
-    assert [one[0] for one in of_node(node)] == ["warning card_cordoned", "warning card_cordoned"]
-    content["cards"][0]["health"] = "Xid 79"
-    node["metadata"]["annotations"]["gpushare/cards"] = json.dumps(content)
-    node["status"]["allocatable"] = {MEMORY: "0", CARDS: "0"}
+    content = json.loads(node["metadata"]["annotations"]["gpushare/gpus"])
+    content["gpus"][1]["cordoned"] = True
+    node["metadata"]["annotations"]["gpushare/gpus"] = json.dumps(content)
+    node["status"]["allocatable"] = {MEMORY: "16", GPUS: "1"}
+    assert [one[0] for one in of_node(node)] == ["warning gpu_cordoned", "warning gpu_cordoned"]
+    content["gpus"][0]["health"] = "Xid 79"
+    node["metadata"]["annotations"]["gpushare/gpus"] = json.dumps(content)
+    node["status"]["allocatable"] = {MEMORY: "0", GPUS: "0"}
     found = of_node(node)
-    assert [(code, words.partition(":")[0]) for code, words in found] == [
-        ("card_unusable", f"allocatable {one}") for one in (MEMORY, CARDS)
-    ]
+    assert [(code, words.partition(":")[0]) for code, words in found] == [("gpu_unusable", f"allocatable {one}") for one in (MEMORY, GPUS)]
     assert all("Xid 79" in words for _code, words in found)
 
 
@@ -294,7 +292,7 @@ def of_config(text: str, **changes: Any) -> list[tuple[str, str]]:
     [
         ("", "", []),
         ("gpu-count", "gpu", [("extender_not_called", f"managedResources ['{MEMORY}', 'aliyun.com/gpu'] in {CONFIG_PATH}")]),
-        ("gpu-mem", "gpu", [("extender_not_called", f"managedResources ['aliyun.com/gpu', '{CARDS}'] in {CONFIG_PATH}")]),
+        ("gpu-mem", "gpu", [("extender_not_called", f"managedResources ['aliyun.com/gpu', '{GPUS}'] in {CONFIG_PATH}")]),
         ("  filterVerb: filter\n", "", [("extender_not_called", f"no filterVerb in {CONFIG_PATH}")]),
         ("bindVerb: bind", 'bindVerb: ""', [("extender_not_called", f"no bindVerb in {CONFIG_PATH}")]),
         ("  filterVerb: filter\n  bindVerb: bind\n", "", [("extender_not_called", f"no filterVerb and bindVerb in {CONFIG_PATH}")]),
@@ -424,7 +422,7 @@ def of_container(
     *, has: Mapping[str, list[str]] | None = None, annotations: Json | None = None, running: Json | None = None, **changes: Any
 ) -> tuple[int, list[tuple[str, str]]]:
     pod = seen.pod()
-    pod["containers"][0].update({key: changes.pop(key) for key in ("units", "cards", "privileged", "index") if key in changes})
+    pod["containers"][0].update({key: changes.pop(key) for key in ("units", "gpus", "privileged", "index") if key in changes})
     pod["running"][0].update(running or {})
     if annotations is not None:
         pod["annotations"] = annotations
@@ -438,7 +436,7 @@ def allocation(**containers: Json) -> Json:
     return {"scheduler.framework.gpushare.allocation": json.dumps({key.strip("_"): value for key, value in containers.items()})}
 
 
-UNNAMED = ("not_annotated", f"{WHO} without an annotation that names its card")
+UNNAMED = ("not_annotated", f"{WHO} without an annotation that names its GPU")
 
 
 @pytest.mark.parametrize(
@@ -448,7 +446,7 @@ UNNAMED = ("not_annotated", f"{WHO} without an annotation that names its card")
         ({"deleted": True, "has": {}}, 0, []),
         ({"privileged": True, "has": {}}, 0, []),
         ({"units": 0, "has": {}}, 0, []),
-        ({"units": 0, "cards": 1}, 1, []),
+        ({"units": 0, "gpus": 1}, 1, []),
         ({"running": {"name": "sidecar"}, "has": {}}, 0, []),
         ({"running": {"started": NOW - 1}}, 1, []),
         ({"running": {"started": NOW - 0.9}, "has": {}}, 0, []),
@@ -456,31 +454,29 @@ UNNAMED = ("not_annotated", f"{WHO} without an annotation that names its card")
         ({"annotations": {}}, 1, [UNNAMED]),
         ({"annotations": {}, "running": {"started": NOW - 30.1}}, 1, [UNNAMED]),
         ({"annotations": {}, "running": {"started": NOW - 30}}, 1, []),
-        ({"annotations": allocation(_0={"1": 6})}, 1, [("wrong_card", f"{WHO} with nvidia0 in its /dev")]),
-        ({"annotations": allocation(_0={"3": 6})}, 1, [("wrong_card", f"{WHO} with nvidia0 in its /dev")]),
+        ({"annotations": allocation(_0={"1": 6})}, 1, [("wrong_gpu", f"{WHO} with nvidia0 in its /dev")]),
+        ({"annotations": allocation(_0={"3": 6})}, 1, [("wrong_gpu", f"{WHO} with nvidia0 in its /dev")]),
         ({"annotations": allocation(_0={"3": 6}), "has": {CONTAINER: ["nvidia7"]}}, 1, []),
         ({"annotations": allocation(_0={"3": 3, "0": 3}), "has": {CONTAINER: ["nvidia0", "nvidia7"]}}, 1, []),
-        ({"annotations": allocation(_0={"0": 3, "2": 3})}, 1, [("wrong_card", f"{WHO} with nvidia0 in its /dev")]),
-        ({"annotations": allocation(_0={"0": 3, "9": 3})}, 1, [("wrong_card", f"{WHO} with nvidia0 in its /dev")]),
-        ({"has": {CONTAINER: []}}, 1, [("wrong_card", f"{WHO} with no card in its /dev")]),
-        ({"has": {CONTAINER: ["nvidia0", "nvidia1"]}}, 1, [("wrong_card", f"{WHO} with nvidia0, nvidia1 in its /dev")]),
+        ({"annotations": allocation(_0={"0": 3, "2": 3})}, 1, [("wrong_gpu", f"{WHO} with nvidia0 in its /dev")]),
+        ({"annotations": allocation(_0={"0": 3, "9": 3})}, 1, [("wrong_gpu", f"{WHO} with nvidia0 in its /dev")]),
+        ({"has": {CONTAINER: []}}, 1, [("wrong_gpu", f"{WHO} with no GPU in its /dev")]),
+        ({"has": {CONTAINER: ["nvidia0", "nvidia1"]}}, 1, [("wrong_gpu", f"{WHO} with nvidia0, nvidia1 in its /dev")]),
     ],
 )
-def test_a_container_has_the_card_of_its_annotation_and_no_other(changes: Json, count: int, expected: list[tuple[str, str]]) -> None:
+def test_a_container_has_the_gpu_of_its_annotation_and_no_other(changes: Json, count: int, expected: list[tuple[str, str]]) -> None:
     assert of_container(**changes) == (count, expected)
 
 
-def test_what_a_wrong_card_should_have_been_is_named() -> None:
+def test_what_a_wrong_gpu_should_have_been_is_named() -> None:
     found = Findings("h")
-    pods = [seen.pod("a", card=3), {**seen.pod("b"), "deleted": True}, {**seen.pod("c"), "running": []}, seen.pod("d", card=1)]
+    pods = [seen.pod("a", gpu=3), {**seen.pod("b"), "deleted": True}, {**seen.pod("c"), "running": []}, seen.pod("d", gpu=1)]
     assert judge_containers(found, pods, {CONTAINER: ["nvidia0"]}, INDEXES, NOW) == 2
-    assert [one.expected for one in found.list] == [
-        f"nvidia{minor}: its annotation names card {index}" for index, minor in ((3, 7), (1, 1))
-    ]
+    assert [one.expected for one in found.list] == [f"nvidia{minor}: its annotation names GPU {index}" for index, minor in ((3, 7), (1, 1))]
 
 
 @pytest.mark.parametrize(
-    ("annotations", "index", "cards"),
+    ("annotations", "index", "gpus"),
     [
         ({}, 0, set()),
         (allocation(_0={"1": 2, "3": 4}, _1={"2": 1}), 0, {1, 3}),
@@ -501,15 +497,15 @@ def test_what_a_wrong_card_should_have_been_is_named() -> None:
         ({"scheduler.framework.gpushare.allocation": "[1]"}, -1, set()),
     ],
 )
-def test_the_cards_that_annotations_name_for_a_container(annotations: dict[str, str], index: int, cards: set[int]) -> None:
-    assert cards_of(annotations, index) == cards
+def test_the_gpus_that_annotations_name_for_a_container(annotations: dict[str, str], index: int, gpus: set[int]) -> None:
+    assert gpus_of(annotations, index) == gpus
 
 
 # Room for a probe pod
 
 
 def with_annotations(pod: Json, annotations: Json, *containers: tuple[int, int]) -> Json:
-    listed = [{"index": index, "name": f"c{index}", "units": units, "cards": 0, "privileged": False} for index, units in containers]
+    listed = [{"index": index, "name": f"c{index}", "units": units, "gpus": 0, "privileged": False} for index, units in containers]
     return {**pod, "annotations": annotations, "containers": listed or pod["containers"]}
 
 
@@ -538,13 +534,13 @@ def test_what_a_pod_holds_by_its_annotations_is_not_free(pod: Json, free: int) -
 @pytest.mark.parametrize(
     ("held", "free"),
     [
-        ({"cards": {UUIDS[0]: [{"units": 3}, {"units": "4"}], UUIDS[1]: [{"units": 5}]}}, 20),
-        ({"cards": {UUIDS[0]: [{"units": 30}]}}, 16),
-        ({"cards": {"GPU-of-another": [{"units": 30}]}}, 32),
-        ({"cards": None}, 32),
+        ({"gpus": {UUIDS[0]: [{"units": 3}, {"units": "4"}], UUIDS[1]: [{"units": 5}]}}, 20),
+        ({"gpus": {UUIDS[0]: [{"units": 30}]}}, 16),
+        ({"gpus": {"GPU-of-another": [{"units": 30}]}}, 32),
+        ({"gpus": None}, 32),
         ({}, 32),
         ([], 32),
-        ({"cards": {UUIDS[0]: [{}]}}, 32),
+        ({"gpus": {UUIDS[0]: [{}]}}, 32),
     ],
 )
 def test_what_the_node_keeps_back_is_not_free(held: object, free: int) -> None:
@@ -553,13 +549,13 @@ def test_what_the_node_keeps_back_is_not_free(held: object, free: int) -> None:
     assert free_units(node, []) == free
 
 
-def test_a_card_that_cannot_be_used_has_no_room() -> None:
+def test_a_gpu_that_cannot_be_used_has_no_room() -> None:
     node = seen.node()
-    content = json.loads(node["metadata"]["annotations"]["gpushare/cards"])
-    content["cards"][1]["cordoned"] = True
-    node["metadata"]["annotations"]["gpushare/cards"] = json.dumps(content)
+    content = json.loads(node["metadata"]["annotations"]["gpushare/gpus"])
+    content["gpus"][1]["cordoned"] = True
+    node["metadata"]["annotations"]["gpushare/gpus"] = json.dumps(content)
     assert free_units(node, []) == 16
-    node["metadata"]["annotations"]["gpushare/held"] = json.dumps({"cards": {UUIDS[1]: [{"units": 5}]}})
-    assert free_units(node, [seen.pod(card=1), seen.pod(card=0, units=1)]) == 15
-    node["metadata"]["annotations"]["gpushare/cards"] = "{"
+    node["metadata"]["annotations"]["gpushare/held"] = json.dumps({"gpus": {UUIDS[1]: [{"units": 5}]}})
+    assert free_units(node, [seen.pod(gpu=1), seen.pod(gpu=0, units=1)]) == 15
+    node["metadata"]["annotations"]["gpushare/gpus"] = "{"
     assert free_units(node, []) is None

@@ -54,10 +54,10 @@ def configured(world: World, text: str) -> None:
 
 
 def smi_problem(world: World) -> None:
-    """Driver and library differ: nvidia-smi lists nothing, the plugin has marked every card and registers none as healthy."""
+    """Driver and library differ: nvidia-smi lists nothing, the plugin has marked every GPU and registers none as healthy."""
     smi = world.gpu["gpu"]["nvidia_smi"]
-    smi.update(cards=[], driver_version=None)
-    smi["problem"] = {"kind": "version_mismatch", "found": "words", "expected": "cards", "cure": "reboot"}
+    smi.update(gpus=[], driver_version=None)
+    smi["problem"] = {"kind": "version_mismatch", "found": "words", "expected": "gpus", "cure": "reboot"}
     world.cluster["nodes"][0]["status"]["allocatable"] = {"aliyun.com/gpu-mem": "0", "aliyun.com/gpu-count": "0"}
 
 
@@ -74,11 +74,11 @@ def reported(host: dict[str, Any], code: str, severity: str = "error", found: st
 
 
 def annotated(world: World, change: Callable[[list[dict[str, Any]]], Any]) -> None:
-    """Other cards in the node's annotation."""
+    """Other GPUs in the node's annotation."""
     annotations = world.cluster["nodes"][0]["metadata"]["annotations"]
-    content = json.loads(annotations["gpushare/cards"])
-    change(content["cards"])
-    annotations["gpushare/cards"] = json.dumps(content)
+    content = json.loads(annotations["gpushare/gpus"])
+    change(content["gpus"])
+    annotations["gpushare/gpus"] = json.dumps(content)
 
 
 def another_socket(world: World) -> None:
@@ -86,11 +86,11 @@ def another_socket(world: World) -> None:
     world.gpu["doctor"]["registered"]["aliyun.com/gpu-mem"] = ["other-1"]
 
 
-def third_card(world: World) -> None:
+def third_gpu(world: World) -> None:
     """The driver has one more than the plugin, which hangs, has published."""
-    more = {**seen.card(1), "index": 2, "minor": 2, "uuid": UUIDS[0][:-1] + "9"}
-    world.gpu["gpu"]["nvidia_smi"]["cards"].append(more)
-    world.gpu["gpu"]["cdi"]["specs"][0]["cards"].append(more["uuid"])
+    more = {**seen.gpu(1), "index": 2, "minor": 2, "uuid": UUIDS[0][:-1] + "9"}
+    world.gpu["gpu"]["nvidia_smi"]["gpus"].append(more)
+    world.gpu["gpu"]["cdi"]["specs"][0]["gpus"].append(more["uuid"])
 
 
 def capacity(world: World, units: int) -> None:
@@ -121,8 +121,8 @@ FAULTS: list[tuple[Change, str, str]] = [
     (lambda w: add_manifest(w, seen.manifest().replace("name: kube-scheduler", "name: x", 1).replace("--config", OWN_LEASE)), "cp1", ""),
     (lambda w: w.gpu["gpu"]["managers"].append({"name": "HAMi", "active": True, "evidence": ["process 7"]}), "gpu1", "second_plugin"),
     (another_socket, "gpu1", "second_plugin"),
-    (third_card, "gpu1", "wrong_card_count"),
-    (lambda w: annotated(w, lambda cards: cards[1].update(index=5)), "gpu1", "annotation_wrong"),
+    (third_gpu, "gpu1", "wrong_gpu_count"),
+    (lambda w: annotated(w, lambda gpus: gpus[1].update(index=5)), "gpu1", "annotation_wrong"),
     (lambda w: w.cluster["nodes"][0]["metadata"]["annotations"].clear(), "gpu1", "annotation_wrong"),
     (lambda w: capacity(w, 24), "gpu1", "capacity_short"),
     (lambda w: capacity(w, 48), "gpu1", "capacity_over"),
@@ -148,7 +148,7 @@ FAULTS: list[tuple[Change, str, str]] = [
     (lambda w: runtime_of(w, file_default="runc"), "gpu1", "default_runtime_missing"),
     (lambda w: runtime_of(w, problem="containerd is dead"), "gpu1", "runtime_silent"),
     (lambda w: cdi(w, versions=["535.216.01"]), "gpu1", "cdi_stale"),
-    (lambda w: cdi(w, cards=[UUIDS[0]]), "gpu1", "cdi_stale"),
+    (lambda w: cdi(w, gpus=[UUIDS[0]]), "gpu1", "cdi_stale"),
     (lambda w: cdi(w, missing=["/usr/lib/libcuda.so.1"]), "gpu1", "cdi_stale"),
     (lambda w: w.gpu["gpu"]["cdi"]["specs"].clear(), "gpu1", "cdi_missing"),
     (lambda w: w.cluster["objects"]["missing"].append("ClusterRoleBinding gpushare-extender"), "", "rbac_differs"),
@@ -156,21 +156,21 @@ FAULTS: list[tuple[Change, str, str]] = [
     (lambda w: w.cluster["nodes"][0]["metadata"]["labels"].clear(), "gpu1", "label_missing"),
     (lambda w: w.gpu["runtime"].update(wheel_sha256="c" * 64), "gpu1", "runtime_differs"),
     (lambda w: w.gpu["runtime"].update(environment=""), "gpu1", "runtime_missing"),
-    (lambda w: w.gpu["gpu"]["containers"].update({CONTAINER: ["nvidia1"]}), "gpu1", "wrong_card"),
-    (lambda w: w.gpu["gpu"]["containers"].update({CONTAINER: ["nvidia0", "nvidia1"]}), "gpu1", "wrong_card"),
-    (lambda w: w.gpu["gpu"]["containers"].update({CONTAINER: []}), "gpu1", "wrong_card"),
+    (lambda w: w.gpu["gpu"]["containers"].update({CONTAINER: ["nvidia1"]}), "gpu1", "wrong_gpu"),
+    (lambda w: w.gpu["gpu"]["containers"].update({CONTAINER: ["nvidia0", "nvidia1"]}), "gpu1", "wrong_gpu"),
+    (lambda w: w.gpu["gpu"]["containers"].update({CONTAINER: []}), "gpu1", "wrong_gpu"),
     (lambda w: w.gpu["gpu"]["containers"].pop(CONTAINER), "gpu1", "container_not_seen"),
     (lambda w: w.cluster["pods"][0]["annotations"].clear(), "gpu1", "not_annotated"),
-    (lambda w: annotated(w, lambda cards: cards[1].update(health="Xid 79")), "gpu1", "capacity_short"),
+    (lambda w: annotated(w, lambda gpus: gpus[1].update(health="Xid 79")), "gpu1", "capacity_short"),
 ]
 
 
 @pytest.mark.parametrize(("change", "host", "code"), FAULTS, ids=[f"{number}-{code}" for number, (_c, _h, code) in enumerate(FAULTS)])
 def test_each_fault_is_the_only_cause(world: World, change: Change, host: str, code: str) -> None:
     change(world)
-    if code == "capacity_short" and "Xid" in world.cluster["nodes"][0]["metadata"]["annotations"]["gpushare/cards"]:
+    if code == "capacity_short" and "Xid" in world.cluster["nodes"][0]["metadata"]["annotations"]["gpushare/gpus"]:
         world.cluster["nodes"][0]["status"]["allocatable"] = {"aliyun.com/gpu-mem": "16", "aliyun.com/gpu-count": "1"}
-        code = "card_unusable"
+        code = "gpu_unusable"
     assert causes(world) == ({(host, code)} if code else set())
 
 
@@ -223,7 +223,7 @@ def test_objects_that_are_gone_or_changed_are_told_apart(world: World) -> None:
 
 def test_containers_of_other_nodes_and_probe_pods_are_not_this_nodes(world: World) -> None:
     other, probe = seen.pod("elsewhere", "f" * 64), seen.pod("gpushare-verify-node-1", "f" * 64)
-    world.cluster["pods"] += [{**other, "node": "node-2"}, {**probe, "probe": True}, seen.pod("second", card=0)]
+    world.cluster["pods"] += [{**other, "node": "node-2"}, {**probe, "probe": True}, seen.pod("second", gpu=0)]
     found = judge(world.evidence())
     assert (found.findings, found.looked_at["containers"]) == ((), 2)
 
@@ -249,7 +249,7 @@ def test_two_gpu_nodes_are_both_judged_and_counted(world: World) -> None:
 
 
 def test_what_may_be_wanted_is_no_error(world: World) -> None:
-    annotated(world, lambda cards: cards[1].update(cordoned=True))
+    annotated(world, lambda gpus: gpus[1].update(cordoned=True))
     world.cluster["nodes"][0]["status"]["allocatable"] = {"aliyun.com/gpu-mem": "16", "aliyun.com/gpu-count": "1"}
     reported(world.gpu, "plugin_not_at_boot", "warning")
     world.cluster["objects"]["unserved"].append("ValidatingAdmissionPolicy gpushare-annotations")
@@ -259,7 +259,7 @@ def test_what_may_be_wanted_is_no_error(world: World) -> None:
     assert causes(world) == set()
     assert softer(world) == [
         ("cp1", "extender_called_for_all", "warning"),
-        ("gpu1", "card_cordoned", "warning"),
+        ("gpu1", "gpu_cordoned", "warning"),
         ("gpu1", "plugin_not_at_boot", "warning"),
         ("gpu1", "runtime_older_than_file", "warning"),
         ("gpu1", "token_not_renewed", "warning"),
@@ -302,7 +302,7 @@ def again(calls: int, rejected: int = 0, why: str = "") -> dict[str, Any]:
 
 
 def test_a_probe_pod_proves_its_node(world: World) -> None:
-    probe = seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1)
+    probe = seen.pod("gpushare-verify-node-1", "e" * 64, gpu=1, units=1)
     probed(world, probe)
     found = judge(world.evidence())
     assert found.findings == ()
@@ -315,14 +315,14 @@ def test_a_probe_pod_proves_its_node(world: World) -> None:
         (lambda p: p.update(node="", running=[], scheduling="0/2 nodes"), 4, None, {("gpu1", "probe_not_scheduled")}),
         (lambda p: p.update(running=[], waiting=["CreateContainerError: no"]), 4, None, {("gpu1", "probe_not_running")}),
         (lambda p: p["annotations"].clear(), 4, None, {("gpu1", "not_annotated")}),
-        (lambda p: None, 4, ["nvidia0"], {("gpu1", "wrong_card")}),
+        (lambda p: None, 4, ["nvidia0"], {("gpu1", "wrong_gpu")}),
         (lambda p: None, 3, None, {("", "probe_not_called")}),
     ],
 )
 def test_a_probe_pod_that_proves_the_opposite(
     world: World, change: Callable[[Any], Any], calls: int, nodes: list[str] | None, expected: set[tuple[str, str]]
 ) -> None:
-    probe = seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1)
+    probe = seen.pod("gpushare-verify-node-1", "e" * 64, gpu=1, units=1)
     change(probe)
     probed(world, probe, calls, nodes)
     assert causes(world) == expected
@@ -344,7 +344,7 @@ PROBE = "probe pod default/gpushare-verify-node-1"
     ],
 )
 def test_why_a_probe_pod_does_not_run_is_said(world: World, change: Callable[[Any], Any], words: str) -> None:
-    probe = seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1)
+    probe = seen.pod("gpushare-verify-node-1", "e" * 64, gpu=1, units=1)
     change(probe)
     probed(world, probe)
     found = judge(world.evidence())
@@ -354,7 +354,7 @@ def test_why_a_probe_pod_does_not_run_is_said(world: World, change: Callable[[An
 
 @pytest.mark.parametrize("second", [None, {}, {"gpu": None, "plane": None}])
 def test_a_probe_pod_whose_node_was_not_seen_again_proves_nothing(world: World, second: dict[str, Any] | None) -> None:
-    probed(world, seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1))
+    probed(world, seen.pod("gpushare-verify-node-1", "e" * 64, gpu=1, units=1))
     world.more["probed"].pop("gpu1")
     if second is not None:
         world.more["probed"]["gpu1"] = second
@@ -365,23 +365,23 @@ def test_a_probe_pod_whose_node_was_not_seen_again_proves_nothing(world: World, 
 
 @pytest.mark.parametrize("change", [{"deleted": True}, {"containers": []}])
 def test_a_probe_pod_that_could_not_be_looked_into_proves_nothing(world: World, change: dict[str, Any]) -> None:
-    probed(world, {**seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1), **change})
+    probed(world, {**seen.pod("gpushare-verify-node-1", "e" * 64, gpu=1, units=1), **change})
     found = judge(world.evidence())
     assert (found.findings, found.looked_at["probe pods"]) == ((), 0)
 
 
 def test_a_probe_pod_that_is_as_young_as_can_be_is_looked_at(world: World) -> None:
-    probe = seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1)
+    probe = seen.pod("gpushare-verify-node-1", "e" * 64, gpu=1, units=1)
     probe["running"][0]["started"] = NOW + 100
     probed(world, probe)
     assert judge(world.evidence()).looked_at["probe pods"] == 1
     probed(world, probe, nodes=["nvidia0"])
     found = judge(world.evidence())
-    assert ([one.check for one in found.causes], found.looked_at["probe pods"]) == (["wrong_card"], 0)
+    assert ([one.check for one in found.causes], found.looked_at["probe pods"]) == (["wrong_gpu"], 0)
 
 
 def test_every_probe_pod_is_judged_and_those_of_unknown_nodes_are_the_clusters(world: World) -> None:
-    good = seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1)
+    good = seen.pod("gpushare-verify-node-1", "e" * 64, gpu=1, units=1)
     probed(world, good)
     world.more["probes"] = {"node-9": None, "node-1": good, "node-8": None}
     world.more["unproven"] = {"node-7": "no free unit"}
@@ -399,7 +399,7 @@ Counted = tuple[int, int] | str
 def said_of_calls(world: World, *reports: tuple[Counted, Counted]) -> list[str]:
     """What is said of the calls, when each control plane's extender had counted this (before, after) the probe: (calls, rejected
     ones), or why that is not known."""
-    probed(world, seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1))
+    probed(world, seen.pod("gpushare-verify-node-1", "e" * 64, gpu=1, units=1))
     world.more["hosts"], world.more["probed"] = {"gpu1": world.gpu}, {"gpu1": world.more["probed"]["gpu1"]}
     for number, counts in enumerate(reports):
         before, after = (again(0, why=one) if isinstance(one, str) else again(*one) for one in counts)
@@ -443,7 +443,7 @@ def test_an_extender_that_nothing_is_known_of_was_not_called(world: World) -> No
 
 
 def test_calls_without_the_client_certificate_are_named(world: World) -> None:
-    probed(world, seen.pod("gpushare-verify-node-1", "e" * 64, card=1, units=1))
+    probed(world, seen.pod("gpushare-verify-node-1", "e" * 64, gpu=1, units=1))
     world.more["probed"]["cp1"] = again(3, rejected=2)
     (cause,) = judge(world.evidence()).causes
     assert "has rejected 2 calls that came without the scheduler's client certificate" in cause.found
@@ -463,7 +463,7 @@ def test_where_a_probe_pod_has_room(world: World) -> None:
     assert list(placeable(world.evidence(), "")[1].values()) == [
         "no image on node-1 that needs no command; name one in gpushare_verify_image"
     ]
-    world.cluster["pods"] = [seen.pod(card=0, units=16), {**seen.pod(card=1, units=16), "running": []}]
+    world.cluster["pods"] = [seen.pod(gpu=0, units=16), {**seen.pod(gpu=1, units=16), "running": []}]
     assert placeable(world.evidence(), "own:1") == ({}, {"node-1": "no free unit on node-1"})
     world.more = {"unproven": {"node-1": "no free unit on node-1"}}
     (note,) = judge(world.evidence()).findings
@@ -472,14 +472,14 @@ def test_where_a_probe_pod_has_room(world: World) -> None:
 
 def test_a_probe_pod_has_room_where_a_single_unit_is_free(world: World) -> None:
     world.gpu["gpu"]["images"] = ["first", "second"]
-    world.cluster["pods"] = [seen.pod(card=0, units=16), seen.pod(card=1, units=15)]
+    world.cluster["pods"] = [seen.pod(gpu=0, units=16), seen.pod(gpu=1, units=15)]
     assert placeable(world.evidence(), "") == ({"node-1": "first"}, {})
-    world.cluster["pods"][1] = seen.pod(card=1, units=16)
+    world.cluster["pods"][1] = seen.pod(gpu=1, units=16)
     assert placeable(world.evidence(), "") == ({}, {"node-1": "no free unit on node-1"})
     world.cluster["nodes"][0]["metadata"]["annotations"].clear()
-    assert placeable(world.evidence(), "") == ({}, {"node-1": "the cards of node-1 are not known"})
+    assert placeable(world.evidence(), "") == ({}, {"node-1": "the GPUs of node-1 are not known"})
     world.cluster["nodes"].clear()
-    assert placeable(world.evidence(), "") == ({}, {"node-1": "the cards of node-1 are not known"})
+    assert placeable(world.evidence(), "") == ({}, {"node-1": "the GPUs of node-1 are not known"})
     world.more = {"cluster": "kubectl failed"}
     assert placeable(world.evidence(), "") == ({}, {})
 
@@ -490,8 +490,8 @@ def test_free_units_without_what_others_hold() -> None:
     assert free_units(node, [seen.pod(units=6), {**seen.pod(units=16), "node": "another"}]) == 26
     old = {**seen.pod(units=5), "annotations": {"ALIYUN_COM_GPU_MEM_IDX": "1"}}
     assert free_units(node, [old]) == 27
-    node["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "cards": {UUIDS[1]: [{"units": 8}]}})
-    assert free_units(node, [seen.pod(card=1, units=16)]) == 16
+    node["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "gpus": {UUIDS[1]: [{"units": 8}]}})
+    assert free_units(node, [seen.pod(gpu=1, units=16)]) == 16
     node["metadata"]["annotations"].clear()
     assert free_units(node, []) is None
 

@@ -25,9 +25,9 @@ def judged(published: str | None = "volume-mounts", asked: str = "auto", *, defa
     seen["gpu"]["strategy"].update({"now": published or "", **facts})
     in_api = node()
     annotations = in_api["metadata"]["annotations"]
-    cards = json.loads(annotations["gpushare/cards"])
-    cards.pop("strategy", None)
-    annotations["gpushare/cards"] = json.dumps(cards | ({"strategy": published} if published is not None else {}))
+    gpus = json.loads(annotations["gpushare/gpus"])
+    gpus.pop("strategy", None)
+    annotations["gpushare/gpus"] = json.dumps(gpus | ({"strategy": published} if published is not None else {}))
     found = Findings("gpu1")
     judge_visibility(found, seen, in_api)
     return [f"{one.severity} {one.check}: {one.found}; {one.expected}" for one in found.list]
@@ -55,7 +55,7 @@ def test_a_node_that_is_as_asked() -> None:
             "volume-mounts",
             "auto",
             {"cdi": CAPABLE, "holders": ["a", "b"]},
-            "note strategy_kept: device strategy volume-mounts, which the node keeps while 2 pods have cards by it; cdi",
+            "note strategy_kept: device strategy volume-mounts, which the node keeps while 2 pods have GPUs by it; cdi",
         ),
     ],
 )
@@ -66,11 +66,11 @@ def test_the_published_strategy(published: str | None, asked: str, facts: Json, 
 @pytest.mark.parametrize(
     ("strategy", "default", "toolkit", "codes"),
     [
-        ("envvar", "nvidia", ASKED_BY_ENVIRONMENT, ["note cards_visible"]),
+        ("envvar", "nvidia", ASKED_BY_ENVIRONMENT, ["note gpus_visible"]),
         ("envvar", "nvidia", {"environment": False, "mounts": True, "problem": ""}, ["error environment_ignored"]),
-        ("volume-mounts", "nvidia", ASKED_BY_ENVIRONMENT, ["error cards_visible"]),
+        ("volume-mounts", "nvidia", ASKED_BY_ENVIRONMENT, ["error gpus_visible"]),
         ("volume-mounts", "nvidia", {"environment": False, "mounts": False, "problem": ""}, ["error mounts_ignored"]),
-        ("cdi", "nvidia", ASKED_BY_ENVIRONMENT, ["error cards_visible"]),
+        ("cdi", "nvidia", ASKED_BY_ENVIRONMENT, ["error gpus_visible"]),
         ("cdi", "nvidia", {"environment": False, "mounts": False, "problem": ""}, []),
         ("cdi", "runc", ASKED_BY_ENVIRONMENT, []),
     ],
@@ -86,7 +86,7 @@ def test_a_host_without_a_device_plugin_or_a_node_is_judged_elsewhere() -> None:
     found = Findings("gpu1")
     judge_visibility(found, seen, None)
     judge_visibility(found, seen, {"metadata": {"annotations": {}}})
-    judge_visibility(found, seen, {"metadata": {"annotations": {"gpushare/cards": "{"}}})
+    judge_visibility(found, seen, {"metadata": {"annotations": {"gpushare/gpus": "{"}}})
     assert found.list == []
 
 

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """A cluster counted the slow and plain way, from pods as users write them: what the ledger and placement are held against.
 
-Shares no code with them: it reads raw pods, counts effective requests as Kubernetes documents them, and adds up every card anew
+Shares no code with them: it reads raw pods, counts effective requests as Kubernetes documents them, and adds up every GPU anew
 at every question.
 """
 
@@ -56,18 +56,18 @@ def pairs(text: str) -> list[tuple[str, str]]:
 
 @dataclass
 class NaivePod:
-    """cards: index → units, None when nobody knows."""
+    """gpus: index → units, None when nobody knows."""
 
     raw: dict[str, Any]
     node: str
-    cards: dict[int, int] | None
+    gpus: dict[int, int] | None
 
     @cached_property
     def several(self) -> int:
         return int(self.raw["metadata"]["labels"].get(WHOLE, 1))
 
     @cached_property
-    def per_card(self) -> int:
+    def per_gpu(self) -> int:
         return effective(self.raw, MEMORY) // self.several
 
     @cached_property
@@ -86,7 +86,7 @@ class NaivePod:
 
 
 @dataclass
-class NaiveCard:
+class NaiveGpu:
     units: int
     model: str
     usable: bool = True
@@ -94,18 +94,18 @@ class NaiveCard:
 
 @dataclass
 class Ghost:
-    """Units of a card that are still held by a pod that the API has forgotten."""
+    """Units of a GPU that are still held by a pod that the API has forgotten."""
 
     uid: str
     node: str
-    card: int
+    gpu: int
     units: int
     whole: bool
 
 
 @dataclass
 class Naive:
-    nodes: dict[str, list[NaiveCard]]
+    nodes: dict[str, list[NaiveGpu]]
     pods: dict[str, NaivePod] = field(default_factory=dict)
     ghosts: list[Ghost] = field(default_factory=list)
     core: int = 100
@@ -113,50 +113,50 @@ class Naive:
     def on(self, node: str) -> list[NaivePod]:
         return [pod for pod in self.pods.values() if pod.node == node]
 
-    def cards_of(self, pod: NaivePod) -> dict[int, int] | None:
-        """None also where no such pod can be on the cards that it names."""
-        cards = self.nodes[pod.node]
-        if pod.cards is None or any(index >= len(cards) or units > cards[index].units for index, units in pod.cards.items()):
+    def gpus_of(self, pod: NaivePod) -> dict[int, int] | None:
+        """None also where no such pod can be on the GPUs that it names."""
+        gpus = self.nodes[pod.node]
+        if pod.gpus is None or any(index >= len(gpus) or units > gpus[index].units for index, units in pod.gpus.items()):
             return None
-        return pod.cards
+        return pod.gpus
 
     def free(self, node: str, index: int) -> tuple[int, int, bool]:
         """(units, per cent of compute, whether nobody has any of it)."""
-        card = self.nodes[node][index]
-        units, core, empty = card.units, self.core, True
+        gpu = self.nodes[node][index]
+        units, core, empty = gpu.units, self.core, True
         for pod in self.on(node):
-            cards = self.cards_of(pod)
-            if cards is not None and index not in cards:
+            gpus = self.gpus_of(pod)
+            if gpus is not None and index not in gpus:
                 continue
             empty = False
-            units -= card.units if pod.whole else pod.per_card
+            units -= gpu.units if pod.whole else pod.per_gpu
             core -= self.core if pod.whole else pod.core
         for ghost in self.ghosts:
-            if (ghost.node, ghost.card) == (node, index) and ghost.uid not in self.pods:
+            if (ghost.node, ghost.gpu) == (node, index) and ghost.uid not in self.pods:
                 empty = False
-                units -= card.units if ghost.whole else ghost.units
+                units -= gpu.units if ghost.whole else ghost.units
                 core -= self.core if ghost.whole else 0
         return max(0, units), max(0, core), empty
 
     def takes(self, pod: NaivePod, node: str, index: int) -> bool:
-        """Whether this card can have its part of the pod."""
-        card = self.nodes[node][index]
+        """Whether this GPU can have its part of the pod."""
+        gpu = self.nodes[node][index]
         units, core, empty = self.free(node, index)
-        if not card.usable or (pod.whole and not empty) or (not pod.whole and (units < pod.per_card or core < pod.core)):
+        if not gpu.usable or (pod.whole and not empty) or (not pod.whole and (units < pod.per_gpu or core < pod.core)):
             return False
         annotations = pod.raw["metadata"]["annotations"]
-        if card.model not in annotations.get("gpushare.request/models", card.model):
+        if gpu.model not in annotations.get("gpushare.request/models", gpu.model):
             return False
-        if card.model in annotations.get("gpushare.request/models-refused", "").split(","):
+        if gpu.model in annotations.get("gpushare.request/models-refused", "").split(","):
             return False
         return self.good_company(pod, node, index)
 
     def good_company(self, pod: NaivePod, node: str, index: int) -> bool:
-        maybe = [p for p in self.on(node) if self.cards_of(p) is None or index in (self.cards_of(p) or {})]
+        maybe = [p for p in self.on(node) if self.gpus_of(p) is None or index in (self.gpus_of(p) or {})]
         if any(p.matches(pod.selector("not-with")) or pod.matches(p.selector("not-with")) for p in maybe):
             return False
-        wanted = pod.selector("same-card-as")
-        if not wanted or any(p.matches(wanted) for p in maybe if self.cards_of(p) is not None):
+        wanted = pod.selector("same-gpu-as")
+        if not wanted or any(p.matches(wanted) for p in maybe if self.gpus_of(p) is not None):
             return True
         return pod.matches(wanted) and not any(p.matches(wanted) for p in self.pods.values())
 
@@ -164,18 +164,18 @@ class Naive:
         return sum(self.takes(pod, node, index) for index in range(len(self.nodes[node]))) >= (pod.whole or pod.several)
 
     def left(self, pod: NaivePod, node: str) -> int | None:
-        """What stays free on the fullest cards that take it, or how many cards stay empty; None if it does not fit."""
+        """What stays free on the fullest GPUs that take it, or how many GPUs stay empty; None if it does not fit."""
         if not self.fits(pod, node):
             return None
         frees = sorted(self.free(node, index)[0] for index in range(len(self.nodes[node])) if self.takes(pod, node, index))
-        return len(frees) - pod.whole if pod.whole else sum(frees[: pod.several]) - pod.per_card * pod.several
+        return len(frees) - pod.whole if pod.whole else sum(frees[: pod.several]) - pod.per_gpu * pod.several
 
     def still_valid(self) -> bool:
-        """Whether no card is given twice: of what is known and held."""
-        for name, cards in self.nodes.items():
-            for index, card in enumerate(cards):
-                here = [pod for pod in self.on(name) if index in (self.cards_of(pod) or {})]
-                if sum(card.units if pod.whole else pod.per_card for pod in here) > card.units or sum(pod.core for pod in here) > self.core:
+        """Whether no GPU is given twice: of what is known and held."""
+        for name, gpus in self.nodes.items():
+            for index, gpu in enumerate(gpus):
+                here = [pod for pod in self.on(name) if index in (self.gpus_of(pod) or {})]
+                if sum(gpu.units if pod.whole else pod.per_gpu for pod in here) > gpu.units or sum(pod.core for pod in here) > self.core:
                     return False
         return True
 

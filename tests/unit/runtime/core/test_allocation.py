@@ -37,12 +37,12 @@ def test_the_binding_carries_all_six_as_documented() -> None:
     }
 
 
-def test_the_device_plugin_says_that_the_containers_have_their_card() -> None:
+def test_the_device_plugin_says_that_the_containers_have_their_gpu() -> None:
     written = Allocation.of({0: {1: 8}}).to_annotations(inventory(16, 24), 1, assigned=True)
     assert written["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
 
 
-def test_app_containers_stand_before_init_containers_and_the_first_ones_card_is_named() -> None:
+def test_app_containers_stand_before_init_containers_and_the_first_ones_gpu_is_named() -> None:
     allocation = Allocation.of({-2: {0: 1}, -1: {3: 4, 1: 2}, 1: {5: 1}, 0: {2: 7, 4: 7}})
     assert [key for key, _ in allocation.containers] == [0, 1, -1, -2]
     written = allocation.to_annotations(inventory(*[16] * 6), 1)
@@ -58,10 +58,10 @@ def test_every_small_pod_is_placed_and_read_back_as_kubernetes_counts_it() -> No
             assert request is not None
             if request.unsupported is not None:
                 continue
-            cards = [5, 3, 8, 1, 0, 2, 9, 4, 7][: request.whole_cards or several]
-            allocation = allocate(request, [(card, 10 + card) for card in cards])
-            each = {card: 10 + card if resource == WHOLE else effective(raw, resource) // several for card in cards}
-            assert allocation.by_card == each
+            gpus = [5, 3, 8, 1, 0, 2, 9, 4, 7][: request.whole_gpus or several]
+            allocation = allocate(request, [(gpu, 10 + gpu) for gpu in gpus])
+            each = {gpu: 10 + gpu if resource == WHOLE else effective(raw, resource) // several for gpu in gpus}
+            assert allocation.by_gpu == each
             written = allocation.to_annotations(inventory(*range(10, 20)), 1)
             assert read_allocation(written, request) == allocation
             stated = json.loads(written["scheduler.framework.gpushare.allocation"])
@@ -71,13 +71,13 @@ def test_every_small_pod_is_placed_and_read_back_as_kubernetes_counts_it() -> No
                 if container_.kind is not Kind.INIT:
                     assert (len(own) if resource == WHOLE else sum(own.values())) == amount
                 given_ = wanted(request, allocation, container_)
-                assert given_.items() <= each.items() if resource == WHOLE else given_ == dict.fromkeys(cards, amount // several)
+                assert given_.items() <= each.items() if resource == WHOLE else given_ == dict.fromkeys(gpus, amount // several)
                 assert resource != WHOLE or len(given_) == amount
 
 
 @st.composite
 def placed(draw: st.DrawFn) -> tuple[Request, Allocation]:
-    """Any request that is placed, on any cards."""
+    """Any request that is placed, on any GPUs."""
     kinds = st.tuples(st.sampled_from(list(Kind)), st.integers(1, 9))
     order = [Kind.INIT, Kind.SIDECAR, Kind.APP]
     asks = sorted(draw(st.lists(kinds, min_size=1, max_size=5)), key=lambda ask: ask[0] is Kind.APP)
@@ -87,13 +87,13 @@ def placed(draw: st.DrawFn) -> tuple[Request, Allocation]:
     for kind, amount in asks:
         # Init containers and sidecars share one list in the spec.
         place = Kind.INIT if kind is Kind.SIDECAR else kind
-        sizes = {"whole_cards": amount % 3 + 1} if whole else {"units": amount * several}
+        sizes = {"whole_gpus": amount % 3 + 1} if whole else {"units": amount * several}
         containers.append(ContainerRequest(kind, count[place], f"{kind.name}-{count[place]}", **sizes))
         count[place] += 1
     request = Request(tuple(containers), 1 if whole else several)
     assume(request.unsupported is None)
-    cards = draw(st.permutations(range(16)))[: request.whole_cards or several]
-    return request, allocate(request, [(index, 300) for index in cards])
+    gpus = draw(st.permutations(range(16)))[: request.whole_gpus or several]
+    return request, allocate(request, [(index, 300) for index in gpus])
 
 
 @given(placed())
@@ -107,32 +107,32 @@ def test_what_is_written_is_read_back(case: tuple[Request, Allocation]) -> None:
 @given(placed())
 def test_the_sums_are_what_kubelet_keeps(case: tuple[Request, Allocation]) -> None:
     request, allocation = case
-    if request.whole_cards:
-        assert allocation.by_card == dict.fromkeys(allocation.by_card, 300)
-        assert len(allocation.by_card) == request.whole_cards
+    if request.whole_gpus:
+        assert allocation.by_gpu == dict.fromkeys(allocation.by_gpu, 300)
+        assert len(allocation.by_gpu) == request.whole_gpus
     else:
-        assert set(allocation.by_card.values()) == {request.per_card}
-        assert len(allocation.by_card) == request.cards_per_pod
+        assert set(allocation.by_gpu.values()) == {request.per_gpu}
+        assert len(allocation.by_gpu) == request.gpus_per_pod
 
 
 @given(placed())
-def test_every_container_is_given_what_it_asks_for_on_the_pods_cards(case: tuple[Request, Allocation]) -> None:
+def test_every_container_is_given_what_it_asks_for_on_the_pods_gpus(case: tuple[Request, Allocation]) -> None:
     request, allocation = case
     for container_ in request.containers:
         given_ = wanted(request, allocation, container_)
-        assert set(given_) <= set(allocation.by_card)
-        assert (len(given_) if container_.whole_cards else sum(given_.values())) == (container_.whole_cards or container_.units)
+        assert set(given_) <= set(allocation.by_gpu)
+        assert (len(given_) if container_.whole_gpus else sum(given_.values())) == (container_.whole_gpus or container_.units)
 
 
 @given(placed())
-def test_the_cards_of_app_containers_and_sidecars_alone_are_completed_where_that_is_certain(case: tuple[Request, Allocation]) -> None:
+def test_the_gpus_of_app_containers_and_sidecars_alone_are_completed_where_that_is_certain(case: tuple[Request, Allocation]) -> None:
     """As ACK writes them, and as this project's first release did."""
     request, allocation = case
-    own = {key: cards for key, cards in allocation.containers if key >= 0 or any(c.key == key and c.keeps for c in request.containers)}
+    own = {key: gpus for key, gpus in allocation.containers if key >= 0 or any(c.key == key and c.keeps for c in request.containers)}
     assume(own)
-    text = json.dumps({str(key): {str(card): units for card, units in cards} for key, cards in own.items()})
+    text = json.dumps({str(key): {str(gpu): units for gpu, units in gpus} for key, gpus in own.items()})
     found = read_allocation({"scheduler.framework.gpushare.allocation": text}, request)
-    certain = not request.whole_cards or len(own) == len(allocation.containers)
+    certain = not request.whole_gpus or len(own) == len(allocation.containers)
     assert found == (allocation if certain else None)
 
 
@@ -164,7 +164,7 @@ def test_what_no_such_pod_can_have_is_an_error(asking: dict[str, object], stated
 def test_what_a_container_was_to_have_is_told() -> None:
     with pytest.raises(AllocationError, match=r"does not give container 'main' the 8 units that it asks for: '\{"):
         read(pod(container(mem=8)), {"0": {"1": 1}})
-    with pytest.raises(AllocationError, match="does not give container 'main' the 2 whole cards that it asks for"):
+    with pytest.raises(AllocationError, match="does not give container 'main' the 2 whole GPUs that it asks for"):
         read(pod(container(count=2)), {"0": {"1": 2}})
     with pytest.raises(AllocationError, match="leaves out container 'b', which asks for some"):
         read(pod(container("a", mem=8), container("b", mem=2)), {"0": {"1": 8}})
@@ -184,7 +184,7 @@ def sidecar(name: str, **limits: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("asking", "stated", "found"),
     [
-        # Memory on one card, or on as many as the pod wants: the rest is certain.
+        # Memory on one GPU, or on as many as the pod wants: the rest is certain.
         (pod(container(mem=2), init=[container("i", mem=8)]), {"0": {"1": 2}}, {0: {1: 2}, -1: {1: 6}}),
         (pod(container(mem=2), init=[container("i", mem=2)]), {"0": {"1": 2}}, {0: {1: 2}}),
         (pod(container(mem=2), init=[sidecar("s", mem=3)]), {"0": {"1": 2}}, {0: {1: 2}, -1: {1: 3}}),
@@ -201,7 +201,7 @@ def sidecar(name: str, **limits: object) -> dict[str, object]:
         # What is stated is believed, also where it is spread in another way.
         (pod(container(mem=4), init=[container("i", mem=6)]), {"0": {"1": 2, "5": 2}, "-1": {"5": 2}}, {0: {1: 2, 5: 2}, -1: {5: 2}}),
         (pod(container(count=2)), {"0": {"1": 16, "2": 24}}, {0: {1: 16, 2: 24}}),
-        # On which card the rest is, nobody says.
+        # On which GPU the rest is, nobody says.
         (pod(container(mem=4), init=[container("i", mem=6)]), {"0": {"1": 2, "5": 2}}, None),
         (pod(container(count=1), init=[container("i", count=2)]), {"0": {"1": 16}}, None),
         (pod(container(count=1), init=[sidecar("s", count=1)]), {"0": {"1": 16}}, None),
@@ -216,7 +216,7 @@ def test_what_is_left_out_is_completed_where_that_is_certain(
     assert read(asking, stated) == (None if found is None else Allocation.of(found))
 
 
-def test_a_pod_that_has_memory_and_whole_cards_was_placed_by_nobody() -> None:
+def test_a_pod_that_has_memory_and_whole_gpus_was_placed_by_nobody() -> None:
     assert read(pod(container(mem=2, count=1)), {"0": {"1": 16}}, bound=True) is None
 
 
@@ -236,25 +236,25 @@ def test_the_originals_total_must_be_that_of_the_pod_or_of_its_app_containers() 
 def test_acks_form_is_read() -> None:
     found = read_allocation({"scheduler.framework.gpushare.allocation": '{"0":{"1":4,"2":4}}'}, asking(mem=8))
     assert found is not None
-    assert (found.by_card, found.units, found.first_card) == ({1: 4, 2: 4}, 8, 1)
+    assert (found.by_gpu, found.units, found.first_gpu) == ({1: 4, 2: 4}, 8, 1)
 
 
-def test_a_pod_of_the_original_has_all_its_containers_on_one_card() -> None:
+def test_a_pod_of_the_original_has_all_its_containers_on_one_gpu() -> None:
     request = parse_request(pod(container("a", mem=2), {"name": "b"}, container("c", mem=3)))
     assert request is not None
     found = read_allocation({"ALIYUN_COM_GPU_MEM_IDX": "3", "ALIYUN_COM_GPU_MEM_POD": "5"}, request)
     assert found == Allocation.of({0: {3: 2}, 2: {3: 3}})
 
 
-def test_one_whole_card_is_read_from_the_five() -> None:
+def test_one_whole_gpu_is_read_from_the_five() -> None:
     found = read_allocation({"ALIYUN_COM_GPU_MEM_IDX": "2", "ALIYUN_COM_GPU_MEM_DEV": "16"}, asking(count=1))
     assert found == Allocation.of({0: {2: 16}})
-    assert read_allocation({"ALIYUN_COM_GPU_MEM_IDX": "2"}, asking(count=1)) is None, "how large the card is, nobody says"
+    assert read_allocation({"ALIYUN_COM_GPU_MEM_IDX": "2"}, asking(count=1)) is None, "how large the GPU is, nobody says"
     assert read_allocation({"ALIYUN_COM_GPU_MEM_IDX": "2", "ALIYUN_COM_GPU_MEM_DEV": "16"}, asking(count=2)) is None
 
 
 @pytest.mark.parametrize("annotations", [{}, {"ALIYUN_COM_GPU_MEM_IDX": "-1"}, {"scheduler.framework.gpushare.allocation": "{}"}])
-def test_no_card_named_means_none_known(annotations: dict[str, str]) -> None:
+def test_no_gpu_named_means_none_known(annotations: dict[str, str]) -> None:
     assert read_allocation(annotations, asking(mem=8)) is None
 
 
@@ -290,7 +290,7 @@ def test_what_cannot_be_read_is_an_error_that_names_the_annotation(annotations: 
         read_allocation(annotations, asking(mem=1))
 
 
-def test_numbers_are_read_as_far_as_cards_and_units_go() -> None:
+def test_numbers_are_read_as_far_as_gpus_and_units_go() -> None:
     assert read_allocation({"ALIYUN_COM_GPU_MEM_IDX": "2147483647"}, asking(mem=1)) == Allocation.of({0: {2147483647: 1}})
     assert read_allocation({"ALIYUN_COM_GPU_MEM_IDX": "000000000000000001"}, asking(mem=1)) == Allocation.of({0: {1: 1}})
 
@@ -303,8 +303,8 @@ def test_what_cannot_be_read_is_quoted_in_few_words() -> None:
         assert str(error.value).isprintable()
 
 
-def test_the_largest_pod_on_the_most_cards_is_written_and_read_back() -> None:
-    """Of all containers that may ask, spread over all cards that a node may have."""
+def test_the_largest_pod_on_the_most_gpus_is_written_and_read_back() -> None:
+    """Of all containers that may ask, spread over all GPUs that a node may have."""
     request = parse_request(pod(*(container(f"c{n}", mem=64 * 100_000) for n in range(64)), labels={"aliyun.com/gpu-count": "64"}))
     assert request is not None
     allocation = allocate(request, [(index, 2**31 - 1) for index in range(192, 256)])
@@ -313,7 +313,7 @@ def test_the_largest_pod_on_the_most_cards_is_written_and_read_back() -> None:
 
 
 @pytest.mark.parametrize("annotations", [{"ALIYUN_COM_GPU_MEM_IDX": "0"}, {"scheduler.framework.gpushare.allocation": '{"0":{"0":1}}'}])
-def test_compute_alone_is_on_no_card(annotations: dict[str, str]) -> None:
+def test_compute_alone_is_on_no_gpu(annotations: dict[str, str]) -> None:
     request = parse_request(pod(container(core=20)), bound=True)
     assert request is not None
     assert read_allocation(annotations, request) is None
@@ -322,13 +322,13 @@ def test_compute_alone_is_on_no_card(annotations: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("asking", "allocation", "init"),
     [
-        # 4 + 3 + 1 as another writer may spread it: 6 are as much on each of three cards, 2 are not.
+        # 4 + 3 + 1 as another writer may spread it: 6 are as much on each of three GPUs, 2 are not.
         (pod(container(mem=8), init=[container("i", mem=6)]), {0: {1: 4, 2: 3, 5: 1}}, {1: 2, 2: 2, 5: 2}),
         (pod(container(mem=8), init=[container("i", mem=2)]), {0: {1: 4, 2: 3, 5: 1}}, {}),
-        # The sidecar before it keeps its card; one after it takes over.
+        # The sidecar before it keeps its GPU; one after it takes over.
         (pod(container(count=2), init=[sidecar("s", count=1), container("i", count=2)]), {0: {1: 16, 2: 16}, -1: {3: 16}}, {1: 16, 2: 16}),
         (pod(container(count=2), init=[container("i", count=2), sidecar("s", count=1)]), {0: {1: 16, 2: 16}, -2: {0: 16}}, {0: 16, 1: 16}),
-        # Fewer cards than it asks for: nothing can be said.
+        # Fewer GPUs than it asks for: nothing can be said.
         (pod(container(count=2), init=[sidecar("s", count=1), container("i", count=3)]), {0: {1: 16, 2: 16}, -1: {3: 16}}, {}),
         (pod(container(count=3), init=[container("i", count=3)]), {0: {4: 16, 2: 16, 3: 16}}, {2: 16, 3: 16, 4: 16}),
     ],
@@ -351,7 +351,7 @@ def test_what_one_container_has() -> None:
     allocation = Allocation.of({0: {1: 4}, 2: {1: 3, 0: 1}})
     assert allocation.container(2) == {0: 1, 1: 3}
     assert allocation.container(1) == {}
-    assert allocation.by_card == {0: 1, 1: 7}
+    assert allocation.by_gpu == {0: 1, 1: 7}
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_a_text_is_as_long_as_it_may_be() -> None:
         ("use/requests", "{MOST_CONTAINERS} containers of a pod can request"),
         ("reference/permissions", "annotation | {MOST_ASKED} entries, {MOST_ASKED_BYTES} characters"),
         ("reference/permissions", "request GPU resources | {MOST_CONTAINERS} |"),
-        ("reference/permissions", "cards of a node | {MOST_CARDS} |"),
+        ("reference/permissions", "GPUs of a node | {MOST_GPUS} |"),
         ("reference/permissions", "| `gpushare/held` | {MOST_HELD} entries and {MOST_HELD} rejections"),
         ("reference/permissions", "| `gpushare/evictions` | {MOST_EVICTIONS} pods"),
         ("reference/permissions", "texts of a node | {MOST_TEXT} printable characters"),
@@ -148,14 +148,14 @@ def test_what_is_no_object_of_this_version_is_the_readers_error(text: str, found
         ({}, list, False),
     ],
 )
-@pytest.mark.parametrize("where", ["", "cards[0]"])
+@pytest.mark.parametrize("where", ["", "gpus[0]"])
 def test_a_member_has_its_type_and_a_text_can_be_shown(value: object, kind: type, fine: bool, where: str) -> None:
     entry = {"key": value}
     if fine:
         assert typed(entry, "key", kind, where, error=WireError) == value
     else:
         # The message begins with which member of what it is.
-        with pytest.raises(WireError, match=f"^{re.escape('cards[0].key' if where else 'key')} must be"):
+        with pytest.raises(WireError, match=f"^{re.escape('gpus[0].key' if where else 'key')} must be"):
             typed(entry, "key", kind, where, error=WireError)
     for missing in ({}, *([[], None, "key"] if where else [])):
         with pytest.raises(WireError, match=re.escape(where) or "key"):

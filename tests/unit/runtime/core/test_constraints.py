@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Which cards a pod accepts, and with whom it shares one."""
+"""Which GPUs a pod accepts, and with whom it shares one."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def test_all_of_them() -> None:
         {
             "gpushare.request/models": "A100, Tesla-V100",
             "gpushare.request/models-refused": "T4",
-            "gpushare.request/cards": "GPU-1",
-            "gpushare.request/cards-refused": "GPU-2,GPU-3",
-            "gpushare.request/same-card-as": "app=encoder, tier = web",
+            "gpushare.request/gpus": "GPU-1",
+            "gpushare.request/gpus-refused": "GPU-2,GPU-3",
+            "gpushare.request/same-gpu-as": "app=encoder, tier = web",
             "gpushare.request/not-with": "example.com/noisy==true",
             "gpushare.request/placement": "spread",
             "gpushare.request/isolation": "driver",
@@ -46,9 +46,9 @@ def test_all_of_them() -> None:
     assert rules == Rules(
         models=("A100", "Tesla-V100"),
         models_refused=("T4",),
-        card_uuids=("GPU-1",),
-        cards_refused=("GPU-2", "GPU-3"),
-        same_card_as=(("app", "encoder"), ("tier", "web")),
+        gpu_uuids=("GPU-1",),
+        gpus_refused=("GPU-2", "GPU-3"),
+        same_gpu_as=(("app", "encoder"), ("tier", "web")),
         not_with=(("example.com/noisy", "true"),),
         placement="spread",
         isolation="driver",
@@ -77,35 +77,35 @@ def test_the_words_must_follow_each_other_and_be_whole(model: str) -> None:
     assert Rules(models=("a 100",)).accept("GPU-1", [model]) is (model == "A 100")
 
 
-def test_every_rule_about_a_card_must_hold() -> None:
+def test_every_rule_about_a_gpu_must_hold() -> None:
     def accepts(**rules: tuple[str, ...]) -> bool:
         return Rules(**rules).accept("GPU-1", ["Tesla T4", "other name"])  # type: ignore[arg-type]
 
     assert accepts()
-    assert accepts(models=("A100", "T4"), models_refused=("A100",), card_uuids=("GPU-2", "GPU-1"), cards_refused=("GPU-2",))
+    assert accepts(models=("A100", "T4"), models_refused=("A100",), gpu_uuids=("GPU-2", "GPU-1"), gpus_refused=("GPU-2",))
     assert accepts(models=("other",))
     assert accepts(models=("A100",)) is False
     assert accepts(models_refused=("A100", "T4")) is False
     assert accepts(models=("T4",), models_refused=("other name",)) is False
-    assert accepts(card_uuids=("GPU-2",), models=("T4",)) is False
-    assert accepts(card_uuids=("GPU-1",), cards_refused=("GPU-1",)) is False
+    assert accepts(gpu_uuids=("GPU-2",), models=("T4",)) is False
+    assert accepts(gpu_uuids=("GPU-1",), gpus_refused=("GPU-1",)) is False
 
 
 @pytest.mark.parametrize(
-    ("rules", "cards", "pods"),
+    ("rules", "gpus", "pods"),
     [
         ({}, False, False),
         ({"placement": "fgd"}, False, False),
         ({"models": ("T4",)}, True, False),
         ({"models_refused": ("T4",)}, True, False),
-        ({"card_uuids": ("GPU-1",)}, True, False),
-        ({"cards_refused": ("GPU-1",)}, True, False),
-        ({"same_card_as": (("a", "b"),)}, False, True),
+        ({"gpu_uuids": ("GPU-1",)}, True, False),
+        ({"gpus_refused": ("GPU-1",)}, True, False),
+        ({"same_gpu_as": (("a", "b"),)}, False, True),
         ({"not_with": (("a", "b"),)}, False, True),
     ],
 )
-def test_what_rules_are_about(rules: dict[str, Any], cards: bool, pods: bool) -> None:
-    assert (Rules(**rules).about_cards, Rules(**rules).about_pods) == (cards, pods)
+def test_what_rules_are_about(rules: dict[str, Any], gpus: bool, pods: bool) -> None:
+    assert (Rules(**rules).about_gpus, Rules(**rules).about_pods) == (gpus, pods)
 
 
 def test_a_selector_wants_all_its_pairs_and_an_empty_one_nothing() -> None:
@@ -129,9 +129,9 @@ def test_labels_are_sorted_and_may_be_missing() -> None:
         ("models", "T4,--", "gpushare.request/models must be a list"),
         ("models", "T4,,A100", "gpushare.request/models must be a list"),
         ("models-refused", "--", "gpushare.request/models-refused must be a list such as 'T4,P4', found '--'"),
-        ("cards", ",", "gpushare.request/cards must be a list such as 'GPU-"),
-        ("cards-refused", " ", "gpushare.request/cards-refused must be a list such as 'GPU-"),
-        ("same-card-as", "", "gpushare.request/same-card-as must be pod labels"),
+        ("gpus", ",", "gpushare.request/gpus must be a list such as 'GPU-"),
+        ("gpus-refused", " ", "gpushare.request/gpus-refused must be a list such as 'GPU-"),
+        ("same-gpu-as", "", "gpushare.request/same-gpu-as must be pod labels"),
         ("not-with", "app=a,", "gpushare.request/not-with must be pod labels"),
         ("not-with", "app!=a", "gpushare.request/not-with must be pod labels"),
         ("not-with", "=a", "gpushare.request/not-with must be pod labels"),
@@ -144,7 +144,7 @@ def test_labels_are_sorted_and_may_be_missing() -> None:
 )
 def test_what_cannot_be_meant_names_the_annotation(key: str, value: str, says: str) -> None:
     with pytest.raises(ValueError, match=f"^annotation {re.escape(says)}"):
-        parse_rules({f"gpushare.request/{key}": value, "gpushare.request/cards": "GPU-1"} | {f"gpushare.request/{key}": value})
+        parse_rules({f"gpushare.request/{key}": value, "gpushare.request/gpus": "GPU-1"} | {f"gpushare.request/{key}": value})
 
 
 def test_a_label_may_have_an_empty_value() -> None:
@@ -152,15 +152,15 @@ def test_a_label_may_have_an_empty_value() -> None:
 
 
 def test_a_name_that_is_not_known_is_answered_with_those_that_are() -> None:
-    names = ["cards", "cards-refused", "isolation", "models", "models-refused", "not-with", "placement", "same-card-as"]
+    names = ["gpus", "gpus-refused", "isolation", "models", "models-refused", "not-with", "placement", "same-gpu-as"]
     with pytest.raises(ValueError, match=r"^annotation") as error:
         parse_rules({"gpushare.request/b": "", "gpushare.request/a": "", "gpushare/cordon": "0"})
     known = ", ".join(f"gpushare.request/{name}" for name in names)
     assert str(error.value) == f"annotation gpushare.request/a is not known; those that are: {known}"
 
 
-class Cards:
-    """One node of three cards, and pods on it by label app."""
+class Gpus:
+    """One node of three GPUs, and pods on it by label app."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
@@ -173,97 +173,97 @@ class Cards:
         assert request is not None
         return self.ledger.for_pod(pending(request, "default", (("app", app),)))
 
-    def cards(self, app: str, **annotations: str) -> list[int]:
+    def gpus(self, app: str, **annotations: str) -> list[int]:
         node = self.ledger.node("n")
         assert node is not None
-        return [state.card.index for state in node.candidates(self.ask(app, **annotations))]
+        return [state.gpu.index for state in node.candidates(self.ask(app, **annotations))]
 
-    def put(self, app: str, card: int, namespace: str = "default", **annotations: str) -> None:
+    def put(self, app: str, gpu: int, namespace: str = "default", **annotations: str) -> None:
         request = self.ask(app, **annotations).in_context(None)
-        uid = f"{app}-{card}"
-        self.ledger.apply(AllocatedPod(uid, namespace, uid, "n", request, allocate(request, [(card, 16)]), (("app", app),)))
+        uid = f"{app}-{gpu}"
+        self.ledger.apply(AllocatedPod(uid, namespace, uid, "n", request, allocate(request, [(gpu, 16)]), (("app", app),)))
 
 
-def test_the_same_card_as_others() -> None:
-    world = Cards()
-    assert world.cards("client", same_card_as="app=server") == [], "there is none yet"
+def test_the_same_gpu_as_others() -> None:
+    world = Gpus()
+    assert world.gpus("client", same_gpu_as="app=server") == [], "there is none yet"
     world.put("server", 1)
     world.put("server", 2, namespace="elsewhere")
-    assert world.cards("client", same_card_as="app=server") == [1]
+    assert world.gpus("client", same_gpu_as="app=server") == [1]
 
 
 def test_the_first_of_a_group_may_go_anywhere() -> None:
-    world = Cards()
-    assert world.cards("server", same_card_as="app=server") == [0, 1, 2]
+    world = Gpus()
+    assert world.gpus("server", same_gpu_as="app=server") == [0, 1, 2]
     world.put("server", 2)
-    assert world.cards("server", same_card_as="app=server") == [2]
+    assert world.gpus("server", same_gpu_as="app=server") == [2]
 
 
 def test_not_with_others_whoever_comes_first() -> None:
-    world = Cards()
+    world = Gpus()
     world.put("noisy", 0)
-    assert world.cards("quiet", not_with="app=noisy") == [1, 2]
+    assert world.gpus("quiet", not_with="app=noisy") == [1, 2]
     world.put("quiet", 1, not_with="app=noisy")
-    assert world.cards("noisy") == [0, 2]
-    assert world.cards("other") == [0, 1, 2]
+    assert world.gpus("noisy") == [0, 2]
+    assert world.gpus("other") == [0, 1, 2]
     world.ledger.remove("quiet-1")
-    assert world.cards("noisy") == [0, 1, 2]
+    assert world.gpus("noisy") == [0, 1, 2]
 
 
-def test_a_pod_whose_card_nobody_knows_may_be_on_any() -> None:
-    world = Cards()
+def test_a_pod_whose_gpu_nobody_knows_may_be_on_any() -> None:
+    world = Gpus()
     request = world.ask("noisy").in_context(None)
     world.ledger.apply(AllocatedPod("u", "default", "u", "n", request, None, (("app", "noisy"),)))
-    assert world.cards("quiet", not_with="app=noisy") == []
-    assert world.cards("quiet", same_card_as="app=noisy") == []
+    assert world.gpus("quiet", not_with="app=noisy") == []
+    assert world.gpus("quiet", same_gpu_as="app=noisy") == []
 
 
 def test_the_first_of_a_group_is_so_in_its_own_namespace_and_with_its_own_labels() -> None:
-    world = Cards()
+    world = Gpus()
     world.put("server", 2, namespace="elsewhere")
-    assert world.cards("server", same_card_as="app=server") == [0, 1, 2]
-    assert world.cards("client", same_card_as="app=server") == []
+    assert world.gpus("server", same_gpu_as="app=server") == [0, 1, 2]
+    assert world.gpus("client", same_gpu_as="app=server") == []
     world.put("other", 1)
-    assert world.cards("server", same_card_as="app=server") == [0, 1, 2]
+    assert world.gpus("server", same_gpu_as="app=server") == [0, 1, 2]
 
 
 def test_another_nodes_pod_is_the_first_too() -> None:
-    world = Cards()
+    world = Gpus()
     world.ledger.set_inventory("m", inventory(16))
     request = world.ask("server").in_context(None)
     world.ledger.apply(AllocatedPod("u", "default", "u", "m", request, allocate(request, [(0, 16)]), (("app", "server"),)))
-    assert world.cards("server", same_card_as="app=server") == []
+    assert world.gpus("server", same_gpu_as="app=server") == []
     world.ledger.apply(AllocatedPod("u", "default", "u", "m", request, None, (("app", "client"),)))
-    assert world.cards("server", same_card_as="app=server") == [0, 1, 2], "its labels have changed"
+    assert world.gpus("server", same_gpu_as="app=server") == [0, 1, 2], "its labels have changed"
 
 
 def test_both_rules_of_a_pod_must_hold() -> None:
-    world = Cards()
+    world = Gpus()
     world.put("server", 0)
     world.put("server", 1)
     world.put("noisy", 1)
     world.put("noisy", 2)
-    assert world.cards("client", same_card_as="app=server", not_with="app=noisy") == [0]
+    assert world.gpus("client", same_gpu_as="app=server", not_with="app=noisy") == [0]
 
 
 def test_a_namespaces_rules_are_its_own() -> None:
-    world = Cards()
+    world = Gpus()
     world.put("noisy", 0, namespace="elsewhere")
     world.put("quiet", 1, namespace="elsewhere", not_with="app=noisy")
-    assert world.cards("quiet", not_with="app=noisy") == [0, 1, 2]
-    assert world.cards("noisy") == [0, 1, 2]
+    assert world.gpus("quiet", not_with="app=noisy") == [0, 1, 2]
+    assert world.gpus("noisy") == [0, 1, 2]
 
 
 def test_the_pod_is_named_only_where_rules_about_neighbours_matter() -> None:
-    world = Cards()
+    world = Gpus()
     plain, fussy = world.ask("a"), world.ask("a", not_with="app=b")
     assert plain.context is None
     assert world.ask("a", models="T4").context is None
     world.put("plain", 1, models="T4")
     assert world.ask("a").context is None
     assert fussy.context == Context("default", ())
-    assert world.ask("a", same_card_as="app=a").context == Context("default", (), starts_group=True)
-    assert world.ask("a", same_card_as="app=b").context == Context("default", (), starts_group=False)
+    assert world.ask("a", same_gpu_as="app=a").context == Context("default", (), starts_group=True)
+    assert world.ask("a", same_gpu_as="app=b").context == Context("default", (), starts_group=False)
     world.put("fussy", 0, not_with="app=a")
     assert world.ask("a").context == Context("default", (("app", "a"),))
     assert world.ledger.for_pod(pending(world.ask("a"), "default", (("app", "a"),))) == world.ask("a")
@@ -276,7 +276,7 @@ def test_the_pod_is_named_only_where_rules_about_neighbours_matter() -> None:
 
 def test_pods_that_differ_in_what_no_rule_looks_at_ask_the_same() -> None:
     """As those of Jobs and StatefulSets do: what is remembered of one is good for the others."""
-    world = Cards()
+    world = Gpus()
     world.put("fussy", 0, not_with="app=a")
     asked = world.ask("a")
     jobs = {world.ledger.for_pod(pending(asked, "default", (("app", "a"), ("job-name", str(number))))).key for number in range(9)}
@@ -288,7 +288,7 @@ def test_pods_that_differ_in_what_no_rule_looks_at_ask_the_same() -> None:
 
 def test_the_key_of_a_request_is_small_and_differs_with_its_rules() -> None:
     asked = [
-        parse_request(pod(container(mem=1), annotations={"gpushare.request/cards": ",".join(f"GPU-{number}-{n}" for n in range(60))}))
+        parse_request(pod(container(mem=1), annotations={"gpushare.request/gpus": ",".join(f"GPU-{number}-{n}" for n in range(60))}))
         for number in (1, 1, 2)
     ]
     first, same, other = (request.key for request in asked if request)
@@ -296,10 +296,10 @@ def test_the_key_of_a_request_is_small_and_differs_with_its_rules() -> None:
     assert len(repr(first)) < 100
 
 
-@pytest.mark.parametrize("name", ["models", "models-refused", "cards", "cards-refused", "same-card-as", "not-with"])
+@pytest.mark.parametrize("name", ["models", "models-refused", "gpus", "gpus-refused", "same-gpu-as", "not-with"])
 def test_a_list_has_so_many_entries_and_characters(name: str) -> None:
     key = f"gpushare.request/{name}"
-    entry = "a=b" if name in ("same-card-as", "not-with") else "T4"
+    entry = "a=b" if name in ("same-gpu-as", "not-with") else "T4"
     assert parse_rules({key: ",".join([entry] * 64)}) != NO_RULES
     assert parse_rules({key: entry + "4" * (4096 - len(entry))}) != NO_RULES
     with pytest.raises(ValueError, match=rf"^annotation {key} has 65 entries and \d+ characters; write at most 64 entries and 4096"):
@@ -308,7 +308,7 @@ def test_a_list_has_so_many_entries_and_characters(name: str) -> None:
         parse_rules({key: entry + "4" * (4097 - len(entry))})
 
 
-@pytest.mark.parametrize("name", ["models", "cards", "same-card-as", "placement", "x" * 60])
+@pytest.mark.parametrize("name", ["models", "gpus", "same-gpu-as", "placement", "x" * 60])
 def test_what_was_found_is_quoted_in_few_words(name: str) -> None:
     with pytest.raises(ValueError, match=r"^annotation gpushare\.request/") as error:
         parse_rules({f"gpushare.request/{name}": "-\n" * 2000})
@@ -316,34 +316,34 @@ def test_what_was_found_is_quoted_in_few_words(name: str) -> None:
     assert str(error.value).isprintable()
 
 
-def test_the_nodes_label_names_its_cards_where_they_are_alike() -> None:
-    world = Cards()
+def test_the_nodes_label_names_its_gpus_where_they_are_alike() -> None:
+    world = Gpus()
     node = world.ledger.nodes["n"]
-    cards = node.inventory.cards if node.inventory else ()
+    gpus = node.inventory.gpus if node.inventory else ()
     world.ledger.set_node(replace(node.record, model="Tesla-V100"))
-    assert world.cards("a", models="V100") == [0, 1, 2]
-    assert world.cards("a", models="T4") == [0, 1, 2], "the cards' own name is still theirs"
-    world.ledger.set_node(replace(node.record, inventory=Inventory(GIB, (cards[0], replace(cards[1], model="A100")))))
-    assert world.cards("a", models="V100") == []
-    assert world.cards("a", models="A100") == [1]
+    assert world.gpus("a", models="V100") == [0, 1, 2]
+    assert world.gpus("a", models="T4") == [0, 1, 2], "the GPUs' own name is still theirs"
+    world.ledger.set_node(replace(node.record, inventory=Inventory(GIB, (gpus[0], replace(gpus[1], model="A100")))))
+    assert world.gpus("a", models="V100") == []
+    assert world.gpus("a", models="A100") == [1]
 
 
 def test_labels_that_a_pod_loses_bind_nobody_any_more() -> None:
-    world = Cards()
+    world = Gpus()
     world.put("noisy", 0)
-    assert world.cards("quiet", not_with="app=noisy") == [1, 2]
+    assert world.gpus("quiet", not_with="app=noisy") == [1, 2]
     (pod,) = world.ledger.nodes["n"].pods
     world.ledger.apply(replace(pod, labels=()))
-    assert world.cards("quiet", not_with="app=noisy") == [0, 1, 2]
+    assert world.gpus("quiet", not_with="app=noisy") == [0, 1, 2]
 
 
 def test_rules_that_a_pod_loses_bind_nobody_any_more() -> None:
-    world = Cards()
+    world = Gpus()
     world.put("quiet", 0, not_with="app=noisy")
-    assert world.cards("noisy") == [1, 2]
+    assert world.gpus("noisy") == [1, 2]
     world.put("quiet", 0)
-    assert world.cards("noisy") == [0, 1, 2]
+    assert world.gpus("noisy") == [0, 1, 2]
     world.put("quiet", 0, not_with="app=other")
     world.put("quiet", 1, not_with="app=noisy")
     world.ledger.remove("quiet-0")
-    assert world.cards("noisy") == [0, 2]
+    assert world.gpus("noisy") == [0, 2]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The annotation `gpushare/cards`."""
+"""The annotation `gpushare/gpus`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_runtime.core.inventory import Card, Inventory, InventoryError
+from gpushare_runtime.core.inventory import Gpu, Inventory, InventoryError
 from gpushare_runtime.core.quantity import UNITS
-from unit.runtime.pods import card, inventory
+from unit.runtime.pods import gpu, inventory
 
 # Written out from the protocol, not produced by the code.
 DOCUMENTED = (
-    '{"v":1,"unit":"GiB","cards":[{"index":0,"uuid":"GPU-8f6","minor":0,"pci":"0000:3b:00.0","model":"Tesla T4",'
+    '{"v":1,"unit":"GiB","gpus":[{"index":0,"uuid":"GPU-8f6","minor":0,"pci":"0000:3b:00.0","model":"Tesla T4",'
     '"mib":15360,"units":15,"numa":0,"health":"ok","cordoned":false}]}'
 )
 TEXT = st.sampled_from(["", "Tesla T4", "0000:3b:00.0", "ok", "lost", 'ü "'])
@@ -29,13 +29,11 @@ NATURAL = st.integers(min_value=0, max_value=10**6)
 def inventories(draw: st.DrawFn) -> Inventory:
     indexes = sorted(draw(st.sets(st.integers(min_value=0, max_value=64), max_size=3)))
     numa = st.none() | NATURAL
-    cards = tuple(
-        Card(
-            i, f"GPU-{i}", draw(NATURAL), draw(TEXT), draw(TEXT), draw(NATURAL), draw(NATURAL), draw(numa), draw(TEXT), draw(st.booleans())
-        )
+    gpus = tuple(
+        Gpu(i, f"GPU-{i}", draw(NATURAL), draw(TEXT), draw(TEXT), draw(NATURAL), draw(NATURAL), draw(numa), draw(TEXT), draw(st.booleans()))
         for i in indexes
     )
-    return Inventory(draw(st.sampled_from(list(UNITS.values()))), cards, draw(st.integers(0, 100)))
+    return Inventory(draw(st.sampled_from(list(UNITS.values()))), gpus, draw(st.integers(0, 100)))
 
 
 def test_the_documented_form_is_read_and_written() -> None:
@@ -45,28 +43,28 @@ def test_the_documented_form_is_read_and_written() -> None:
 
 
 def test_compute_is_mentioned_where_it_is_shared_out() -> None:
-    text = '{"v":1,"unit":"64MiB","core":100,"cards":[]}'
+    text = '{"v":1,"unit":"64MiB","core":100,"gpus":[]}'
     found = Inventory.from_json(text)
-    assert (found.core, found.unit, found.cards) == (100, UNITS["64MiB"], ())
+    assert (found.core, found.unit, found.gpus) == (100, UNITS["64MiB"], ())
     assert found.to_json() == text
     assert Inventory.from_json(DOCUMENTED).core == 0
 
 
 def test_the_numa_node_may_be_unknown() -> None:
     data = json.loads(DOCUMENTED)
-    for unknown in (data["cards"][0] | {"numa": None}, {k: v for k, v in data["cards"][0].items() if k != "numa"}):
-        assert Inventory.from_json(json.dumps(data | {"cards": [unknown]})).cards[0].numa is None
+    for unknown in (data["gpus"][0] | {"numa": None}, {k: v for k, v in data["gpus"][0].items() if k != "numa"}):
+        assert Inventory.from_json(json.dumps(data | {"gpus": [unknown]})).gpus[0].numa is None
 
 
 @given(inventories())
-def test_what_is_written_is_read_back(cards: Inventory) -> None:
-    assert Inventory.from_json(cards.to_json()) == cards
+def test_what_is_written_is_read_back(gpus: Inventory) -> None:
+    assert Inventory.from_json(gpus.to_json()) == gpus
 
 
-def test_what_a_library_says_of_a_card_is_written_so_that_it_can_be_read() -> None:
+def test_what_a_library_says_of_a_gpu_is_written_so_that_it_can_be_read() -> None:
     """Whatever characters are in it, and however much it is."""
-    written = Inventory(UNITS["GiB"], (card(0, 16, model="A\x1b[31m100", health="lost:\nsee\tthe log " + "x" * 9999),)).to_json()
-    (read,) = Inventory.from_json(written).cards
+    written = Inventory(UNITS["GiB"], (gpu(0, 16, model="A\x1b[31m100", health="lost:\nsee\tthe log " + "x" * 9999),)).to_json()
+    (read,) = Inventory.from_json(written).gpus
     assert (read.model, read.health[:18], read.usable) == ("A [31m100", "lost: see the log ", False)
     assert len(read.health) == 512
 
@@ -75,13 +73,13 @@ def test_what_a_library_says_of_a_card_is_written_so_that_it_can_be_read() -> No
 @pytest.mark.parametrize("text", ["a\nb", "\x1b[2J", "\ud800", "\u202egnp", "x" * 513])
 def test_texts_are_short_and_obeyed_by_no_terminal(key: str, text: str) -> None:
     data = json.loads(DOCUMENTED)
-    data["cards"][0][key] = text
-    with pytest.raises(InventoryError, match=rf"^cards\[0\]\.{key} must be a short text without control characters, found '") as error:
+    data["gpus"][0][key] = text
+    with pytest.raises(InventoryError, match=rf"^GPUs\[0\]\.{key} must be a short text without control characters, found '") as error:
         Inventory.from_json(json.dumps(data))
     assert str(error.value).isprintable()
     assert len(str(error.value)) < 200
-    data["cards"][0][key] = "x" * 512
-    assert getattr(Inventory.from_json(json.dumps(data)).cards[0], key) == "x" * 512
+    data["gpus"][0][key] = "x" * 512
+    assert getattr(Inventory.from_json(json.dumps(data)).gpus[0], key) == "x" * 512
 
 
 @pytest.mark.parametrize(
@@ -89,30 +87,30 @@ def test_texts_are_short_and_obeyed_by_no_terminal(key: str, text: str) -> None:
 )
 def test_numbers_end_where_no_machine_is(key: str, most: int) -> None:
     data = json.loads(DOCUMENTED)
-    data["cards"][0][key] = most
-    assert getattr(Inventory.from_json(json.dumps(data)).cards[0], key) == most
+    data["gpus"][0][key] = most
+    assert getattr(Inventory.from_json(json.dumps(data)).gpus[0], key) == most
     for more in (most + 1, 10**4000):
-        data["cards"][0][key] = more
-        with pytest.raises(InventoryError, match=rf"^cards\[0\]\.{key} must be at most {most}, found 1?[0-9]+") as error:
+        data["gpus"][0][key] = more
+        with pytest.raises(InventoryError, match=rf"^GPUs\[0\]\.{key} must be at most {most}, found 1?[0-9]+") as error:
             Inventory.from_json(json.dumps(data))
         assert len(str(error.value)) < 200
 
 
-def test_a_node_has_at_most_so_many_cards() -> None:
+def test_a_node_has_at_most_so_many_gpus() -> None:
     data = json.loads(DOCUMENTED)
-    entry = data["cards"][0]
-    data["cards"] = [{**entry, "index": n, "uuid": f"GPU-{n}"} for n in range(64)]
-    assert len(Inventory.from_json(json.dumps(data)).cards) == 64
-    data["cards"].append({**entry, "index": 64, "uuid": "GPU-64"})
-    with pytest.raises(InventoryError, match=r"^65 cards are more than a node has; expected at most 64"):
+    entry = data["gpus"][0]
+    data["gpus"] = [{**entry, "index": n, "uuid": f"GPU-{n}"} for n in range(64)]
+    assert len(Inventory.from_json(json.dumps(data)).gpus) == 64
+    data["gpus"].append({**entry, "index": 64, "uuid": "GPU-64"})
+    with pytest.raises(InventoryError, match=r"^65 GPUs are more than a node has; expected at most 64"):
         Inventory.from_json(json.dumps(data))
 
 
 def test_what_is_said_of_the_largest_node_fits_and_no_more_is_parsed() -> None:
-    entry = card(0, 80, model="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", health="XID 79: " + "x" * 150)
+    entry = gpu(0, 80, model="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", health="XID 79: " + "x" * 150)
     largest = Inventory(UNITS["GiB"], tuple(replace(entry, index=n, uuid=f"{entry.uuid}-{n}") for n in range(64))).to_json()
     padded = largest + " " * (32 * 1024 - len(largest))
-    assert len(Inventory.from_json(padded).cards) == 64
+    assert len(Inventory.from_json(padded).gpus) == 64
     with pytest.raises(InventoryError, match=r"^32769 characters are more than a node has to say; expected at most 32768$"):
         Inventory.from_json(f"{padded} ")
 
@@ -127,8 +125,8 @@ def test_what_is_too_deep_too_long_or_too_large_is_said_in_few_words(text: str) 
     assert str(error.value).isprintable()
 
 
-def test_sixteen_cards_stay_far_below_what_a_nodes_annotations_may_hold() -> None:
-    many = Inventory(UNITS["MiB"], tuple(card(i, 288, uuid=f"GPU-8f6d4b2a-0c1e-4d3f-9a8b-7c6d5e4f3a{i:02d}") for i in range(16)))
+def test_sixteen_gpus_stay_far_below_what_a_nodes_annotations_may_hold() -> None:
+    many = Inventory(UNITS["MiB"], tuple(gpu(i, 288, uuid=f"GPU-8f6d4b2a-0c1e-4d3f-9a8b-7c6d5e4f3a{i:02d}") for i in range(16)))
     assert len(many.to_json()) < 256 * 1024 / 32
 
 
@@ -138,16 +136,16 @@ def test_sixteen_cards_stay_far_below_what_a_nodes_annotations_may_hold() -> Non
         ({"v": 2}, "version 2"),
         ({"v": None}, "version None"),
         ({"unit": "GB"}, "'GB'"),
-        ({"cards": {}}, "cards must be list"),
-        ({"cards": [1]}, r"^cards\[0\] must be an object, found int"),
+        ({"gpus": {}}, "GPUs must be list"),
+        ({"gpus": [1]}, r"^GPUs\[0\] must be an object, found int"),
         ({"unit": None}, "^unit must be str, found None"),
         ({"core": 101}, "^core must be at most 100, found 101"),
         ({"core": -1}, "^core must not be negative"),
         ({"core": "20"}, "^core must be int, found '20'"),
         ({"core": None}, "^core must be int, found None"),
-        ({"cards": [{"index": "0"}]}, r"cards\[0\].index"),
-        ({"cards": [{"index": -1}]}, "negative"),
-        ({"cards": [{"index": True}]}, r"cards\[0\].index"),
+        ({"gpus": [{"index": "0"}]}, r"gpus\[0\].index"),
+        ({"gpus": [{"index": -1}]}, "negative"),
+        ({"gpus": [{"index": True}]}, r"gpus\[0\].index"),
     ],
 )
 def test_what_cannot_be_used_is_rejected_with_its_place(change: dict[str, object], says: str) -> None:
@@ -157,27 +155,27 @@ def test_what_cannot_be_used_is_rejected_with_its_place(change: dict[str, object
 
 @pytest.mark.parametrize("wrong", ["", 0, 1, -1, None, True])
 @pytest.mark.parametrize("key", ["index", "uuid", "minor", "pci", "model", "mib", "units", "numa", "health", "cordoned"])
-def test_each_field_of_a_card_has_its_kind(key: str, wrong: object) -> None:
+def test_each_field_of_a_gpu_has_its_kind(key: str, wrong: object) -> None:
     kind = {**dict.fromkeys(("uuid", "pci", "model", "health"), str), "cordoned": bool}.get(key, int)
     data = json.loads(DOCUMENTED)
-    data["cards"].append(data["cards"][0] | {"index": 5, "uuid": "GPU-2", key: wrong})
+    data["gpus"].append(data["gpus"][0] | {"index": 5, "uuid": "GPU-2", key: wrong})
     text = json.dumps(data)
     # JSON's true is no number; a NUMA node may be unknown.
     if (type(wrong) is kind and wrong != -1) or (key == "numa" and wrong is None):
         if (key, wrong) == ("index", 0):
             return
-        assert getattr(Inventory.from_json(text).cards[1], key) == wrong
+        assert getattr(Inventory.from_json(text).gpus[1], key) == wrong
     else:
         says = f"must not be negative, found {wrong}" if kind is type(wrong) else f"must be {kind.__name__}, found {wrong!r}"
-        with pytest.raises(InventoryError, match=f"^{re.escape(f'cards[1].{key} {says}')}"):
+        with pytest.raises(InventoryError, match=f"^{re.escape(f'gpus[1].{key} {says}')}"):
             Inventory.from_json(text)
 
 
 def test_every_field_must_be_there() -> None:
-    for key in json.loads(DOCUMENTED)["cards"][0].keys() - {"numa"}:
+    for key in json.loads(DOCUMENTED)["gpus"][0].keys() - {"numa"}:
         data = json.loads(DOCUMENTED)
-        del data["cards"][0][key]
-        with pytest.raises(InventoryError, match=rf"^cards\[0\]\.{key} must be \w+, found None"):
+        del data["gpus"][0][key]
+        with pytest.raises(InventoryError, match=rf"^GPUs\[0\]\.{key} must be \w+, found None"):
             Inventory.from_json(json.dumps(data))
 
 
@@ -187,28 +185,28 @@ def test_text_that_is_no_annotation_is_rejected(text: str) -> None:
         Inventory.from_json(text)
 
 
-def test_a_card_is_listed_once() -> None:
+def test_a_gpu_is_listed_once() -> None:
     with pytest.raises(InventoryError, match="ascending"):
-        Inventory(UNITS["GiB"], (card(1, 16), card(0, 16)))
+        Inventory(UNITS["GiB"], (gpu(1, 16), gpu(0, 16)))
     with pytest.raises(InventoryError, match="ascending"):
-        Inventory(UNITS["GiB"], (card(0, 16), card(0, 16, uuid="GPU-x")))
+        Inventory(UNITS["GiB"], (gpu(0, 16), gpu(0, 16, uuid="GPU-x")))
     with pytest.raises(InventoryError, match="UUID"):
-        Inventory(UNITS["GiB"], (card(0, 16, uuid="GPU-x"), card(1, 16, uuid="GPU-x")))
+        Inventory(UNITS["GiB"], (gpu(0, 16, uuid="GPU-x"), gpu(1, 16, uuid="GPU-x")))
 
 
-def test_cards_of_different_size_are_counted_each() -> None:
+def test_gpus_of_different_size_are_counted_each() -> None:
     assert inventory(16, 24).units == 40
     assert (inventory().units, inventory().core) == (0, 0)
 
 
-def test_cards_are_found_by_index_and_by_uuid() -> None:
-    cards = (card(1, 16), card(4, 24))
-    found = Inventory(UNITS["GiB"], cards)
-    assert found.by_index == dict(zip((1, 4), cards, strict=True))
-    assert found.by_uuid == {one.uuid: one for one in cards}
+def test_gpus_are_found_by_index_and_by_uuid() -> None:
+    gpus = (gpu(1, 16), gpu(4, 24))
+    found = Inventory(UNITS["GiB"], gpus)
+    assert found.by_index == dict(zip((1, 4), gpus, strict=True))
+    assert found.by_uuid == {one.uuid: one for one in gpus}
 
 
-def test_a_bad_or_cordoned_card_takes_no_pods() -> None:
-    assert card(0, 16).usable
-    assert not card(0, 16, health="xid 79").usable
-    assert not card(0, 16, cordoned=True).usable
+def test_a_bad_or_cordoned_gpu_takes_no_pods() -> None:
+    assert gpu(0, 16).usable
+    assert not gpu(0, 16, health="xid 79").usable
+    assert not gpu(0, 16, cordoned=True).usable

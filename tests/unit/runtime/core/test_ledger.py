@@ -15,7 +15,7 @@ import pytest
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.core.ledger import CardState, Ledger, NodeLedger
+from gpushare_runtime.core.ledger import GpuState, Ledger, NodeLedger
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
 from gpushare_runtime.core.placement.policies import Binpack, Placement
@@ -23,15 +23,15 @@ from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from unit.runtime.core.naive import NaiveLife
-from unit.runtime.pods import card, inventory
+from unit.runtime.pods import gpu, inventory
 
 
 def memory(units: int) -> Request:
     return Request((ContainerRequest(Kind.APP, 0, "main", units=units),))
 
 
-def whole(cards: int) -> Request:
-    return Request((ContainerRequest(Kind.APP, 0, "main", whole_cards=cards),))
+def whole(gpus: int) -> Request:
+    return Request((ContainerRequest(Kind.APP, 0, "main", whole_gpus=gpus),))
 
 
 def allocated_pod(uid: str, request: Request, allocation: Allocation | None, node: str = "n") -> AllocatedPod:
@@ -45,10 +45,10 @@ def on(index: int, units: int) -> Allocation:
 def frees(ledger: Ledger, node: str = "n") -> list[int]:
     found = ledger.node(node)
     assert found is not None
-    return [state.free for state in found.card_states]
+    return [state.free for state in found.gpu_states]
 
 
-def test_units_are_taken_from_their_card_and_given_back() -> None:
+def test_units_are_taken_from_their_gpu_and_given_back() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16, 24))
     ledger.apply(allocated_pod("a", memory(6), on(1, 6)))
@@ -65,7 +65,7 @@ def test_units_are_taken_from_their_card_and_given_back() -> None:
 def test_of_a_pod_nothing_is_supposed_that_was_not_said() -> None:
     pod = allocated_pod("a", memory(6), None)
     assert (pod.labels, pod.priority, pod.terminating, pod.alive) == ((), 0, False, False)
-    assert CardState(card(0, 16), 16, True).core == 0
+    assert GpuState(gpu(0, 16), 16, True).core == 0
 
 
 def test_what_makes_a_difference_to_what_is_held() -> None:
@@ -88,48 +88,48 @@ def test_the_same_name_again_is_another_pod() -> None:
     assert frees(ledger) == [10]
 
 
-def test_a_card_held_whole_has_no_memory_left_and_one_in_use_is_not_empty() -> None:
+def test_a_gpu_held_whole_has_no_memory_left_and_one_in_use_is_not_empty() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16, 16))
     ledger.apply(allocated_pod("a", whole(1), on(0, 16)))
     ledger.apply(allocated_pod("b", memory(1), on(1, 1)))
     node = ledger.node("n")
     assert node is not None
-    assert [(s.free, s.empty) for s in node.card_states] == [(0, False), (15, False)]
+    assert [(s.free, s.empty) for s in node.gpu_states] == [(0, False), (15, False)]
     assert node.remaining_after(whole(1)) is None
     assert node.remaining_after(memory(16)) is None
 
 
-def test_a_card_held_whole_has_nothing_left_whatever_the_annotation_says_it_had() -> None:
+def test_a_gpu_held_whole_has_nothing_left_whatever_the_annotation_says_it_had() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16))
     ledger.apply(allocated_pod("a", whole(1), on(0, 10)))
     assert frees(ledger) == [0]
 
 
-def test_more_compute_than_a_card_shares_out_is_reported() -> None:
+def test_more_compute_than_a_gpu_shares_out_is_reported() -> None:
     ledger = Ledger()
-    ledger.set_inventory("n", Inventory(GIB, (card(0, 16),), core=100))
+    ledger.set_inventory("n", Inventory(GIB, (gpu(0, 16),), core=100))
     for uid in ("a", "b"):
         request = Request((ContainerRequest(Kind.APP, 0, "main", units=1, core=60),))
         ledger.apply(allocated_pod(uid, request, on(0, 1)))
     node = ledger.node("n")
     assert node is not None
-    assert node.problems() == ["card 0: 120 % of its compute are held, it shares out 100 %"]
-    assert node.card_states[0].core == 0
+    assert node.problems() == ["GPU 0: 120 % of its compute are held, it shares out 100 %"]
+    assert node.gpu_states[0].core == 0
 
 
-def test_a_pod_without_a_known_card_counts_against_every_card() -> None:
+def test_a_pod_without_a_known_gpu_counts_against_every_gpu() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(5, 6, 24))
     ledger.apply(allocated_pod("a", memory(6), None))
-    assert frees(ledger) == [0, 0, 18], "also where no card is as large: it is from days when it needed to be on none alone"
+    assert frees(ledger) == [0, 0, 18], "also where no GPU is as large: it is from days when it needed to be on none alone"
     ledger.apply(allocated_pod("b", whole(1), None))
     assert frees(ledger) == [0, 0, 0]
 
 
-def test_a_pod_without_a_known_card_counts_with_what_its_node_says_after_some_seconds() -> None:
-    """Who may set spec.nodeName and a finalizer could block all cards of a node with it for ever."""
+def test_a_pod_without_a_known_gpu_counts_with_what_its_node_says_after_some_seconds() -> None:
+    """Who may set spec.nodeName and a finalizer could block all GPUs of a node with it for ever."""
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16, 16))
     assert not ledger.expire(100.0)
@@ -140,12 +140,12 @@ def test_a_pod_without_a_known_card_counts_with_what_its_node_says_after_some_se
         assert (ledger.expire(clock), frees(ledger)) == (done, free), clock
     assert not ledger.expire(200.0)
     assert ledger.nodes["n"].problems() == [
-        "card 7: 40 units are held beyond what it has",
-        "pod default/whole: its card is not known; its node does not say that it holds any, so it does not count",
-        "pod default/giant: no pod can have what its annotations say of card 7; "
+        "GPU 7: 40 units are held beyond what it has",
+        "pod default/whole: its GPU is not known; its node does not say that it holds any, so it does not count",
+        "pod default/giant: no pod can have what its annotations say of GPU 7; "
         "its node does not say that it holds any, so it does not count",
     ]
-    said = HeldEntry(inventory(16, 16).cards[1].uuid, "giant", "default/giant", 5, "unmanaged")
+    said = HeldEntry(inventory(16, 16).gpus[1].uuid, "giant", "default/giant", 5, "unmanaged")
     ledger.set_node(NodeRecord("n", inventory(16, 16), "", Held((said,))))
     assert frees(ledger) == [16, 11], "what the node says counts, also where it is only a part"
     ledger.apply(allocated_pod("giant", memory(40), on(7, 40)))
@@ -157,7 +157,7 @@ def test_a_pod_without_a_known_card_counts_with_what_its_node_says_after_some_se
     assert frees(ledger) == [0, 0], "another pod, and another time"
 
 
-def test_a_pod_whose_card_becomes_known_in_time_is_counted_by_it() -> None:
+def test_a_pod_whose_gpu_becomes_known_in_time_is_counted_by_it() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16, 16))
     ledger.apply(allocated_pod("a", memory(6), None))
@@ -175,14 +175,14 @@ def test_of_a_static_pods_copy_only_the_nodes_word_counts() -> None:
     for allocation in (None, on(0, 6)):
         ledger.apply(replace(allocated_pod("a", memory(6), allocation), mirror=True))
         assert (frees(ledger), ledger.nodes["n"].problems()) == ([16, 16], [])
-    said = HeldEntry(inventory(16, 16).cards[1].uuid, "a", "default/a", 6, "unmanaged")
+    said = HeldEntry(inventory(16, 16).gpus[1].uuid, "a", "default/a", 6, "unmanaged")
     ledger.set_node(NodeRecord("n", inventory(16, 16), "", Held((said,))))
     assert (frees(ledger), ledger.nodes["n"].overbooked()) == ([16, 10], {})
 
 
 @pytest.mark.parametrize("broken", [None, on(9, 6), on(0, 600)])
 def test_what_a_pod_was_bound_with_counts_while_its_annotations_are_broken(broken: Allocation | None) -> None:
-    """Before Kubernetes 1.30 a tenant may write on them what he likes: that neither blocks other cards nor gives his away."""
+    """Before Kubernetes 1.30 a tenant may write on them what he likes: that neither blocks other GPUs nor gives his away."""
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16, 16))
     for how in (ledger.assume, ledger.apply):
@@ -228,7 +228,7 @@ def test_a_fault_about_a_node_is_that_nodes_alone() -> None:
         ledger.set_inventory(name, inventory(16))
     odd = ledger.nodes["odd"]
     odd._pods = {"a": 1}  # type: ignore[dict-item]  # What nobody has thought of.
-    assert (odd.card_states, odd.remaining_after(memory(6)), odd.free) == ((), None, 0)
+    assert (odd.gpu_states, odd.remaining_after(memory(6)), odd.free) == ((), None, 0)
     assert odd.fault.startswith("AttributeError in ")
     ranking = Placement("binpack").ranking(memory(6), ledger)
     assert ranking.fitting(["n", "odd"]) == (["n"], {"odd"})
@@ -248,7 +248,7 @@ def test_a_fault_is_said_with_its_place_and_in_few_words() -> None:
     assert len(node.fault) < 150
 
 
-def test_pods_may_be_known_before_their_nodes_cards() -> None:
+def test_pods_may_be_known_before_their_nodes_gpus() -> None:
     ledger = Ledger()
     ledger.apply(allocated_pod("a", memory(6), on(0, 6)))
     assert frees(ledger) == []
@@ -286,20 +286,20 @@ def test_a_fresh_list_drops_what_is_gone_and_keeps_a_binding_that_it_may_not_hav
     assert frees(ledger) == [6]
 
 
-def test_bad_and_cordoned_cards_are_not_offered_but_still_counted() -> None:
+def test_bad_and_cordoned_gpus_are_not_offered_but_still_counted() -> None:
     ledger = Ledger()
-    ledger.set_inventory("n", Inventory(GIB, (card(0, 16, health="lost"), card(1, 24, cordoned=True), card(2, 8))))
+    ledger.set_inventory("n", Inventory(GIB, (gpu(0, 16, health="lost"), gpu(1, 24, cordoned=True), gpu(2, 8))))
     node = ledger.node("n")
     assert node is not None
-    assert (node.free, node.largest_free(), node.empty_cards()) == (8, 8, 1)
+    assert (node.free, node.largest_free(), node.empty_gpus()) == (8, 8, 1)
     assert node.remaining_after(memory(9)) is None
 
 
-def test_a_node_without_a_usable_card_has_nothing() -> None:
+def test_a_node_without_a_usable_gpu_has_nothing() -> None:
     ledger = Ledger()
-    ledger.set_inventory("n", Inventory(GIB, (card(0, 16, health="lost"),)))
+    ledger.set_inventory("n", Inventory(GIB, (gpu(0, 16, health="lost"),)))
     node = ledger.nodes["n"]
-    assert (node.free, node.largest_free(), node.empty_cards(), node.remaining_after(memory(1))) == (0, 0, 0, None)
+    assert (node.free, node.largest_free(), node.empty_gpus(), node.remaining_after(memory(1))) == (0, 0, 0, None)
 
 
 def test_an_impossible_state_is_reported() -> None:
@@ -313,17 +313,17 @@ def test_an_impossible_state_is_reported() -> None:
     node = ledger.node("n")
     assert node is not None
     assert node.overbooked() == {0: 4, 7: 2, 1: 1}
-    assert frees(ledger) == [0, 0, 14], "nobody has a card 7: that pod counts against every card"
-    assert [line.split(":")[0] for line in node.problems()] == ["card 0", "card 1", "card 7", "pod default/c"]
+    assert frees(ledger) == [0, 0, 14], "nobody has a GPU 7: that pod counts against every GPU"
+    assert [line.split(":")[0] for line in node.problems()] == ["GPU 0", "GPU 1", "GPU 7", "pod default/c"]
 
 
 def compute(core: int, units: int = 1) -> Request:
     return Request((ContainerRequest(Kind.APP, 0, "main", units=units, core=core),))
 
 
-def test_all_of_a_cards_compute_may_be_held() -> None:
+def test_all_of_a_gpus_compute_may_be_held() -> None:
     ledger = Ledger()
-    ledger.set_inventory("n", Inventory(GIB, (card(0, 16),), core=100))
+    ledger.set_inventory("n", Inventory(GIB, (gpu(0, 16),), core=100))
     ledger.apply(allocated_pod("a", compute(60), on(0, 1)))
     ledger.apply(allocated_pod("b", compute(40), on(0, 1)))
     node = ledger.nodes["n"]
@@ -333,7 +333,7 @@ def test_all_of_a_cards_compute_may_be_held() -> None:
     assert [node.remaining_after(request) for request in (compute(5), compute(10))] == [13, None]
 
 
-def test_two_that_hold_a_card_whole_are_one_too_many_however_few_units_they_name() -> None:
+def test_two_that_hold_a_gpu_whole_are_one_too_many_however_few_units_they_name() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16, 16))
     ledger.apply(allocated_pod("a", whole(1), on(0, 8)))
@@ -341,11 +341,11 @@ def test_two_that_hold_a_card_whole_are_one_too_many_however_few_units_they_name
     assert node.overbooked() == {}
     ledger.apply(allocated_pod("b", whole(1), on(0, 8)))
     assert node.overbooked() == {0: 1}
-    assert node.problems() == ["card 0: 1 units are held beyond what it has"]
+    assert node.problems() == ["GPU 0: 1 units are held beyond what it has"]
     ledger.apply(allocated_pod("c", whole(1), on(0, 8)))
     assert node.overbooked() == {0: 8}
     ledger.set_inventory("n", None, "broken")
-    assert (node.overbooked(), node.problems(), node.card_states) == ({}, [], ())
+    assert (node.overbooked(), node.problems(), node.gpu_states) == ({}, [], ())
 
 
 def test_the_words_for_what_cannot_be() -> None:
@@ -354,41 +354,41 @@ def test_the_words_for_what_cannot_be() -> None:
     ledger.apply(allocated_pod("a", memory(2), Allocation.of({0: {9: 1, 8: 1}})))
     ledger.apply(allocated_pod("b", memory(2), None))
     assert ledger.nodes["n"].problems() == [
-        "card 8: 1 units are held beyond what it has",
-        "card 9: 1 units are held beyond what it has",
-        "pod default/a: no pod can have what its annotations say of card 8, 9; it counts against every card that could hold it",
-        "pod default/b: its card is not known; it counts against every card that could hold it",
+        "GPU 8: 1 units are held beyond what it has",
+        "GPU 9: 1 units are held beyond what it has",
+        "pod default/a: no pod can have what its annotations say of GPU 8, 9; it counts against every GPU that could hold it",
+        "pod default/b: its GPU is not known; it counts against every GPU that could hold it",
     ]
 
 
-def test_what_stays_free_beside_a_pod_on_several_cards() -> None:
+def test_what_stays_free_beside_a_pod_on_several_gpus() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16, 7, 3, 5))
-    asking = [Request((ContainerRequest(Kind.APP, 0, "main", units=4 * cards),), cards) for cards in (1, 2, 3, 4)]
+    asking = [Request((ContainerRequest(Kind.APP, 0, "main", units=4 * gpus),), gpus) for gpus in (1, 2, 3, 4)]
     assert [ledger.nodes["n"].remaining_after(request) for request in asking] == [1, 4, 16, None]
 
 
-def test_a_pod_of_which_one_card_cannot_be_may_be_anywhere() -> None:
+def test_a_pod_of_which_one_gpu_cannot_be_may_be_anywhere() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16, 16))
     pod = allocated_pod("a", memory(2), Allocation.of({0: {0: 1, 9: 1}}))
     ledger.apply(pod)
-    assert (ledger.nodes["n"].cards_of(pod), frees(ledger)) == (None, [14, 14])
+    assert (ledger.nodes["n"].gpus_of(pod), frees(ledger)) == (None, [14, 14])
     pod = allocated_pod("a", memory(2), on(1, 2))
     ledger.apply(pod)
-    assert (ledger.nodes["n"].cards_of(pod), frees(ledger)) == ({1: 2}, [16, 14])
+    assert (ledger.nodes["n"].gpus_of(pod), frees(ledger)) == ({1: 2}, [16, 14])
     ledger.set_inventory("n", None, "broken")
-    assert ledger.nodes["n"].cards_of(pod) is None
+    assert ledger.nodes["n"].gpus_of(pod) is None
 
 
 def test_a_pod_with_compute_alone_that_is_there_all_the_same_may_be_anywhere() -> None:
     ledger = Ledger()
-    ledger.set_inventory("n", Inventory(GIB, (card(0, 16), card(1, 16)), core=100))
+    ledger.set_inventory("n", Inventory(GIB, (gpu(0, 16), gpu(1, 16)), core=100))
     ledger.apply(allocated_pod("a", compute(20, units=0), None))
-    assert [(state.free, state.core, state.empty) for state in ledger.nodes["n"].card_states] == [(16, 80, False)] * 2
+    assert [(state.free, state.core, state.empty) for state in ledger.nodes["n"].gpu_states] == [(16, 80, False)] * 2
 
 
-def test_a_pod_may_hold_all_units_of_its_card() -> None:
+def test_a_pod_may_hold_all_units_of_its_gpu() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", inventory(16, 16))
     ledger.apply(allocated_pod("a", memory(16), on(0, 16)))
@@ -397,8 +397,8 @@ def test_a_pod_may_hold_all_units_of_its_card() -> None:
 
 def test_what_a_node_could_hold_if_it_were_empty() -> None:
     ledger = Ledger()
-    cards = (card(0, 16), card(1, 24, model="A100"), card(2, 80, health="lost"))
-    ledger.set_inventory("n", Inventory(GIB, cards, core=50))
+    gpus = (gpu(0, 16), gpu(1, 24, model="A100"), gpu(2, 80, health="lost"))
+    ledger.set_inventory("n", Inventory(GIB, gpus, core=50))
     ledger.apply(allocated_pod("a", whole(2), Allocation.of({0: {0: 16, 1: 24}})))
     node = ledger.nodes["n"]
 
@@ -418,23 +418,23 @@ def test_what_a_node_could_hold_if_it_were_empty() -> None:
     ledger.set_inventory("n", None, "broken")
     assert [node.fits_when_empty(request) for request in could.values()] == [False] * len(could)
     ledger.set_inventory("n", inventory(80))
-    assert node.fits_when_empty(memory(25)), "asked anew when the cards are others"
+    assert node.fits_when_empty(memory(25)), "asked anew when the GPUs are others"
 
 
 def test_what_a_node_would_be_with_others_on_it() -> None:
     ledger = Ledger()
-    ledger.set_node(NodeRecord("n", inventory(16, 16), "", Held((), (Rejection("u", card(1, 16).uuid, 3, 1e9),)), "T4", "spread"))
+    ledger.set_node(NodeRecord("n", inventory(16, 16), "", Held((), (Rejection("u", gpu(1, 16).uuid, 3, 1e9),)), "T4", "spread"))
     ledger.apply(allocated_pod("a", memory(6), on(0, 6)))
     ledger.apply(allocated_pod("b", memory(5), on(1, 5)))
     node = ledger.nodes["n"]
     told = ledger.derived("key", Told)
     fussy = replace(memory(1), rules=Rules(not_with=(("app", "noisy"),)))
     other = node.simulate([allocated_pod("c", fussy, on(0, 1))], {"b", "x"})
-    assert ([state.free for state in other.card_states], frees(ledger)) == ([9, 16], [10, 11])
+    assert ([state.free for state in other.gpu_states], frees(ledger)) == ([9, 16], [10, 11])
     assert (other.name, other.record) == ("n", node.record)
-    assert [state.card.index for state in other.candidates(memory(3))] == [0]
+    assert [state.gpu.index for state in other.candidates(memory(3))] == [0]
     assert told.names == [], "it is a copy"
-    assert [state.free for state in node.simulate().card_states] == [10, 11]
+    assert [state.free for state in node.simulate().gpu_states] == [10, 11]
 
 
 def test_every_answer_is_given_anew_when_something_has_changed() -> None:
@@ -443,10 +443,10 @@ def test_every_answer_is_given_anew_when_something_has_changed() -> None:
     node = ledger.nodes["n"]
 
     def answers() -> tuple[object, ...]:
-        usable = [state.card.index for state in node.candidates(memory(20))]
-        return frees(ledger), node.free, node.largest_free(), node.empty_cards(), node.remaining_after(memory(20)), usable
+        usable = [state.gpu.index for state in node.candidates(memory(20))]
+        return frees(ledger), node.free, node.largest_free(), node.empty_gpus(), node.remaining_after(memory(20)), usable
 
-    assert node.card_states is node.card_states, "counted once"
+    assert node.gpu_states is node.gpu_states, "counted once"
     empty, taken = ([16, 24], 40, 24, 2, 4, [1]), ([16, 18], 34, 18, 1, None, [])
     assert answers() == empty
     ledger.apply(allocated_pod("a", memory(6), on(1, 6)))
@@ -471,8 +471,8 @@ class Told:
         self.names.append(name)
 
 
-CARD_OF_N: Final = card(0, 16)
-"""Node n has one card, m has none that is known."""
+GPU_OF_N: Final = gpu(0, 16)
+"""Node n has one GPU, m has none that is known."""
 EVENTS: Final[dict[str, tuple[Callable[[Ledger], object], Callable[[NaiveLife], object]]]] = {
     "reserve": (lambda ledger: ledger.reserve(POD, 5.0), lambda life: life.reserve("n", 5.0)),
     "reserve for longer": (lambda ledger: ledger.reserve(POD, 8.0), lambda life: life.reserve("n", 8.0)),
@@ -494,7 +494,7 @@ EVENTS: Final[dict[str, tuple[Callable[[Ledger], object], Callable[[NaiveLife], 
     "time": (lambda ledger: ledger.expire(5.0), lambda life: life.expire(5.0)),
 }
 POD, ELSEWHERE = allocated_pod("a", memory(6), on(0, 6), "n"), allocated_pod("a", memory(6), on(0, 6), "m")
-SAYS_A: Final = NodeRecord("n", inventory(16), "", Held((HeldEntry(CARD_OF_N.uuid, "a", "default/a", 6, "orphaned"),)))
+SAYS_A: Final = NodeRecord("n", inventory(16), "", Held((HeldEntry(GPU_OF_N.uuid, "a", "default/a", 6, "orphaned"),)))
 
 
 @pytest.mark.parametrize("first", EVENTS)
@@ -568,7 +568,7 @@ def test_only_the_node_that_says_so_ends_the_doubt_about_a_pod() -> None:
     assert {found.uid for found in ledger.nodes["n"].pods} == {"a", "b"}
 
 
-def test_cards_that_are_gone_or_unreadable_leave_what_else_the_node_says() -> None:
+def test_gpus_that_are_gone_or_unreadable_leave_what_else_the_node_says() -> None:
     ledger = Ledger()
     ledger.set_inventory("n", None)
     assert ledger.node("n") is None
@@ -586,7 +586,7 @@ def test_rejections_of_several_nodes_end_each_at_its_time() -> None:
     ledger = Ledger()
 
     def rejects(name: str, until: float) -> None:
-        ledger.set_node(NodeRecord(name, inventory(16), "", Held((), (Rejection("u", CARD_OF_N.uuid, 6, until),))))
+        ledger.set_node(NodeRecord(name, inventory(16), "", Held((), (Rejection("u", GPU_OF_N.uuid, 6, until),))))
 
     def fitting() -> set[str]:
         return {name for name, node in ledger.nodes.items() if node.remaining_after(memory(6)) is not None}

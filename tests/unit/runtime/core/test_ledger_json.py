@@ -20,7 +20,7 @@ from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from unit.runtime.core.test_ledger import memory, on, whole
-from unit.runtime.pods import card, inventory
+from unit.runtime.pods import gpu, inventory
 
 SCHEMA = json.loads((Path(__file__).parents[4] / "docs/reference/ledger-v1.schema.json").read_text())
 
@@ -42,9 +42,9 @@ def check(document: Any) -> None:
 
 def ledger() -> Ledger:
     made = Ledger()
-    cards = inventory(15, 15)
+    gpus = inventory(15, 15)
     held = Held((HeldEntry("GPU-00000001", "old", "x/old", 3, "orphaned"),), (Rejection("r", "GPU-00000001", 9, 1e9),))
-    made.set_node(NodeRecord("n1", cards, "", held, "Tesla-T4", "spread"))
+    made.set_node(NodeRecord("n1", gpus, "", held, "Tesla-T4", "spread"))
     made.set_node(NodeRecord("broken", None, "version 2 is not known"))
     made.apply(AllocatedPod("u", "default", "p", "n1", memory(2), on(0, 2), (), 7, True))
     made.assume(AllocatedPod("v", "default", "q", "n1", memory(7), on(0, 7)))
@@ -57,33 +57,33 @@ def test_all_that_is_known_of_a_node() -> None:
     assert json.loads(json.dumps(found)) == found
     assert found["v"] == 1
     broken, node = found["nodes"]
-    assert (broken["name"], broken["error"], broken["cards"]) == ("broken", "version 2 is not known", [])
+    assert (broken["name"], broken["error"], broken["gpus"]) == ("broken", "version 2 is not known", [])
     assert (node["unit"], node["placement"], node["model"]) == ("GiB", "spread", "Tesla-T4")
-    assert [(c["index"], c["units"], c["free"], c["empty"]) for c in node["cards"]] == [(0, 15, 6, False), (1, 15, 12, False)]
-    assert [(p["name"], p["state"], p["by_card"], p["priority"]) for p in node["pods"]] == [
+    assert [(c["index"], c["units"], c["free"], c["empty"]) for c in node["gpus"]] == [(0, 15, 6, False), (1, 15, 12, False)]
+    assert [(p["name"], p["state"], p["by_gpu"], p["priority"]) for p in node["pods"]] == [
         ("p", "terminating", {"0": 2}, 7),
         ("q", "assumed", {"0": 7}, 0),
     ]
-    assert node["held"] == [{"card": "GPU-00000001", "uid": "old", "pod": "x/old", "units": 3, "why": "orphaned", "whole": False}]
-    assert [(r["card"], r["units"], r["until"]) for r in node["rejected"]] == [("GPU-00000001", 9, 1e9)]
+    assert node["held"] == [{"gpu": "GPU-00000001", "uid": "old", "pod": "x/old", "units": 3, "why": "orphaned", "whole": False}]
+    assert [(r["gpu"], r["units"], r["until"]) for r in node["rejected"]] == [("GPU-00000001", 9, 1e9)]
     assert node["nominated"] == [{"namespace": "default", "name": "w", "uid": "w", "priority": 9}]
     assert node["problems"] == []
 
 
-def test_problems_and_pods_without_a_card_are_shown() -> None:
+def test_problems_and_pods_without_a_gpu_are_shown() -> None:
     made = ledger()
     made.apply(AllocatedPod("x", "default", "x", "n1", whole(1), None))
     made.reserve(AllocatedPod("y", "default", "y", "n1", memory(1), on(1, 1)), 1.0)
     node = ledger_json(made)["nodes"][1]
-    assert [(p["name"], p["state"], p["by_card"]) for p in node["pods"][2:]] == [("x", "bound", None), ("y", "reserved", {"1": 1})]
-    assert node["problems"] == ["pod default/x: its card is not known; it counts against every card that could hold it"]
+    assert [(p["name"], p["state"], p["by_gpu"]) for p in node["pods"][2:]] == [("x", "bound", None), ("y", "reserved", {"1": 1})]
+    assert node["problems"] == ["pod default/x: its GPU is not known; it counts against every GPU that could hold it"]
 
 
 def test_every_field_of_a_node() -> None:
     made = ledger()
-    cards = Inventory(GIB, (card(0, 15, health="XID 79"), card(1, 15, cordoned=True, numa=1)), core=100)
+    gpus = Inventory(GIB, (gpu(0, 15, health="XID 79"), gpu(1, 15, cordoned=True, numa=1)), core=100)
     held = Held((HeldEntry("GPU-00000001", "old", "x/old", 15, "unmanaged", whole=True),), (Rejection("r", "GPU-00000001", 15, 1e9, True),))
-    made.set_node(NodeRecord("n1", cards, "", held))
+    made.set_node(NodeRecord("n1", gpus, "", held))
     request = Request((ContainerRequest(Kind.APP, 0, "main", units=2, core=20),))
     made.apply(AllocatedPod("u", "default", "p", "n1", request, on(0, 2), (), 7))
     made.apply(AllocatedPod("w", "another", "z", "n1", whole(1), on(1, 15)))
@@ -101,7 +101,7 @@ def test_every_field_of_a_node() -> None:
         "error": "version 2 is not known",
         "placement": "",
         "model": "",
-        "cards": [],
+        "gpus": [],
         "pods": [],
         "held": [],
         "rejected": [],
@@ -109,7 +109,7 @@ def test_every_field_of_a_node() -> None:
         "problems": broken["problems"],
     }
     assert (node["core"], node["error"]) == (100, "")
-    assert node["cards"] == [
+    assert node["gpus"] == [
         {
             "index": 0,
             "uuid": "GPU-00000000",
@@ -137,7 +137,7 @@ def test_every_field_of_a_node() -> None:
             "numa": 1,
             "units": 15,
             "free": 0,
-            "core_free": node["cards"][1]["core_free"],
+            "core_free": node["gpus"][1]["core_free"],
             "empty": False,
             "usable": False,
             "health": "ok",
@@ -150,20 +150,20 @@ def test_every_field_of_a_node() -> None:
         "name": "z",
         "uid": "w",
         "units": 0,
-        "cards": 1,
+        "gpus": 1,
         "core": 0,
         "whole": True,
         "priority": 0,
         "state": "deleted",
-        "by_card": {"1": 15},
+        "by_gpu": {"1": 15},
         "used_mib": None,
     }
     assert [(p["name"], p["state"], p["units"], p["core"], p["whole"]) for p in node["pods"][1:]] == [
         ("p", "bound", 2, 20, False),
         ("q", "assumed", 7, 0, False),
     ]
-    assert node["held"] == [{"card": "GPU-00000001", "uid": "old", "pod": "x/old", "units": 15, "why": "unmanaged", "whole": True}]
-    assert node["rejected"] == [{"card": "GPU-00000001", "uid": "r", "units": 15, "until": 1e9, "whole": True}]
+    assert node["held"] == [{"gpu": "GPU-00000001", "uid": "old", "pod": "x/old", "units": 15, "why": "unmanaged", "whole": True}]
+    assert node["rejected"] == [{"gpu": "GPU-00000001", "uid": "r", "units": 15, "until": 1e9, "whole": True}]
 
 
 def test_the_schema_is_one_and_its_version_is_ours() -> None:
@@ -172,13 +172,13 @@ def test_the_schema_is_one_and_its_version_is_ours() -> None:
     with pytest.raises(jsonschema.ValidationError):
         check(ledger_json(Ledger()) | {"new": 1})
     without = ledger_json(ledger())
-    del without["nodes"][1]["cards"][0]["health"]
+    del without["nodes"][1]["gpus"][0]["health"]
     with pytest.raises(jsonschema.ValidationError):
         check(without)
 
 
 def waiting() -> list[PendingPod | InvalidPod]:
-    several = Request((ContainerRequest(Kind.INIT, 0, "i", units=8), ContainerRequest(Kind.APP, 0, "main", units=4)), cards_per_pod=2)
+    several = Request((ContainerRequest(Kind.INIT, 0, "i", units=8), ContainerRequest(Kind.APP, 0, "main", units=4)), gpus_per_pod=2)
     return [
         PendingPod("3", "b", "large", memory(40), (), -5, nominated="n1"),
         InvalidPod("1", "a", "odd", "container 'main': -1 is negative"),
@@ -193,7 +193,7 @@ def test_pending_pods_have_their_reason() -> None:
     odd, split, large = found["pending"]
     assert (odd["name"], odd["units"], odd["reason"]) == ("odd", None, "container 'main': -1 is negative")
     assert split["reason"].startswith("container 'main' takes 4 of the 8 units that an init container leaves")
-    assert (large["units"], large["cards"], large["cards_per_pod"], large["priority"]) == (40, 0, 1, -5)
+    assert (large["units"], large["gpus"], large["gpus_per_pod"], large["priority"]) == (40, 0, 1, -5)
     assert (large["nominated"], large["reason"]) == ("n1", "0/1 nodes are available:  [31mno room")
 
 
@@ -204,9 +204,9 @@ def test_what_nobody_knows_of_an_incomplete_ledger_is_null() -> None:
     check(found)
     assert found["complete"] is False
     node = next(node for node in found["nodes"] if node["name"] == "n1")
-    assert [(c["units"], c["free"], c["core_free"], c["empty"], c["usable"]) for c in node["cards"]] == [(15, None, None, None, True)] * 2
+    assert [(c["units"], c["free"], c["core_free"], c["empty"], c["usable"]) for c in node["gpus"]] == [(15, None, None, None, True)] * 2
     unknown = next(node for node in found["nodes"] if node["name"] == "elsewhere")
-    assert (unknown["unit"], unknown["cards"], unknown["pods"][0]["by_card"]) == (None, [], {"1": 3})
+    assert (unknown["unit"], unknown["gpus"], unknown["pods"][0]["by_gpu"]) == (None, [], {"1": 3})
 
 
 def test_every_ledger_here_is_of_the_published_form() -> None:

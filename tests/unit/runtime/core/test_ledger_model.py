@@ -27,8 +27,8 @@ from gpushare_runtime.core.placement.ranking import names_of, scores_of
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import Request, parse_request
-from unit.runtime.core.naive import CORE, MEMORY, WHOLE, Ghost, Naive, NaiveCard, NaivePod, effective
-from unit.runtime.pods import card, pending
+from unit.runtime.core.naive import CORE, MEMORY, WHOLE, Ghost, Naive, NaiveGpu, NaivePod, effective
+from unit.runtime.pods import gpu, pending
 
 SIZES = {"a": (16, 16), "b": (16, 24, 24), "c": (80,) * 4}
 MODELS = ("T4", "A10", "A100")
@@ -56,7 +56,7 @@ def pods(draw: st.DrawFn) -> dict[str, Any]:
         st.sampled_from(
             [{}] * 6
             + [{"models": "A100,A10"}, {"models-refused": "T4"}, {"not-with": "app=red"}, {"placement": "spread"}, {"placement": "fgd"}]
-            + ([] if whole else [{"same-card-as": "app=blue"}, {"same-card-as": "app=red"}])
+            + ([] if whole else [{"same-gpu-as": "app=blue"}, {"same-gpu-as": "app=red"}])
         )
     )
     annotations = {f"gpushare.request/{key}": value for key, value in rules.items()}
@@ -65,7 +65,7 @@ def pods(draw: st.DrawFn) -> dict[str, Any]:
 
 
 class Events(RuleBasedStateMachine):
-    """forging: whether there are pods that nobody placed, some with annotations that are not true. Once there was one, cards may
+    """forging: whether there are pods that nobody placed, some with annotations that are not true. Once there was one, GPUs may
     be given twice, and only reporting that is asked for."""
 
     forging = False
@@ -75,7 +75,7 @@ class Events(RuleBasedStateMachine):
         self.ledger, self.reader = Ledger(), PodReader()
         self.policy = Placement("binpack")
         self.rankings = [Placement(name) for name in PLACEMENTS]
-        self.naive = Naive({name: [NaiveCard(size, MODELS[i % 3]) for i, size in enumerate(sizes)] for name, sizes in SIZES.items()})
+        self.naive = Naive({name: [NaiveGpu(size, MODELS[i % 3]) for i, size in enumerate(sizes)] for name, sizes in SIZES.items()})
         self.tentative: dict[str, str] = {}
         self.count = 0
         self.asked: dict[object, Request] = {}
@@ -85,17 +85,17 @@ class Events(RuleBasedStateMachine):
         for name in SIZES:
             self.tell(name)
 
-    @initialize(cards=st.sampled_from(["binpack", "spread", "fgd"]))
-    def policies(self, cards: str) -> None:
-        self.policy = Placement("binpack", cards)
+    @initialize(gpus=st.sampled_from(["binpack", "spread", "fgd"]))
+    def policies(self, gpus: str) -> None:
+        self.policy = Placement("binpack", gpus)
 
     def tell(self, node: str) -> None:
         """What the node says of itself."""
         healthy = {True: "ok", False: "XID 79"}
-        cards = tuple(card(i, c.units, model=f"NVIDIA {c.model}-X", health=healthy[c.usable]) for i, c in enumerate(self.naive.nodes[node]))
+        gpus = tuple(gpu(i, c.units, model=f"NVIDIA {c.model}-X", health=healthy[c.usable]) for i, c in enumerate(self.naive.nodes[node]))
         ghosts = [ghost for ghost in self.naive.ghosts if ghost.node == node]
-        held = Held(tuple(HeldEntry(cards[g.card].uuid, g.uid, f"x/{g.uid}", g.units, "orphaned", g.whole) for g in ghosts))
-        self.ledger.set_node(NodeRecord(node, Inventory(GIB, cards, core=100), "", held))
+        held = Held(tuple(HeldEntry(gpus[g.gpu].uuid, g.uid, f"x/{g.uid}", g.units, "orphaned", g.whole) for g in ghosts))
+        self.ledger.set_node(NodeRecord(node, Inventory(GIB, gpus, core=100), "", held))
 
     def bound(self, raw: dict[str, Any], node: str, annotations: dict[str, str]) -> AllocatedPod:
         """As the watch shows it."""
@@ -136,10 +136,10 @@ class Events(RuleBasedStateMachine):
         assert (allocation is not None) == fits
         if allocation is None or found.inventory is None:
             return
-        assert all(self.naive.takes(pod, node, index) for index in allocation.by_card)
-        assert len(allocation.by_card) == (pod.whole or pod.several)
-        assert allocation.units == (sum(allocation.by_card.values()) if pod.whole else effective(raw, MEMORY))
-        pod.cards = dict(allocation.by_card)
+        assert all(self.naive.takes(pod, node, index) for index in allocation.by_gpu)
+        assert len(allocation.by_gpu) == (pod.whole or pod.several)
+        assert allocation.units == (sum(allocation.by_gpu.values()) if pod.whole else effective(raw, MEMORY))
+        pod.gpus = dict(allocation.by_gpu)
         self.naive.pods[uid] = pod
         seen = self.bound(raw, node, allocation.to_annotations(found.inventory, 1))
         assert seen.allocation == allocation
@@ -174,7 +174,7 @@ class Events(RuleBasedStateMachine):
         """By force: its processes may survive it, and then the node says so."""
         uid = data.draw(st.sampled_from(sorted(self.naive.pods)))
         pod = self.naive.pods.pop(uid)
-        known = self.naive.cards_of(pod)
+        known = self.naive.gpus_of(pod)
         if survives and known and uid not in self.tentative:
             self.naive.ghosts += [Ghost(uid, pod.node, index, units, pod.whole > 0) for index, units in known.items()]
             self.tell(pod.node)
@@ -189,7 +189,7 @@ class Events(RuleBasedStateMachine):
         self.tell(gone.node)
 
     @precondition(lambda self: self.forging)
-    @rule(raw=pods(), node=st.sampled_from(list(SIZES)), lie=st.sampled_from(["", "none", "card", "units"]), index=st.integers(0, 3))
+    @rule(raw=pods(), node=st.sampled_from(list(SIZES)), lie=st.sampled_from(["", "none", "gpu", "units"]), index=st.integers(0, 3))
     def appears(self, raw: dict[str, Any], node: str, lie: str, index: int) -> None:
         """A pod that the original has bound, or somebody past every scheduler."""
         self.count += 1
@@ -200,7 +200,7 @@ class Events(RuleBasedStateMachine):
         if request is None or effective(raw, WHOLE):
             return
         units = effective(raw, MEMORY)
-        annotations = {} if lie == "none" else {"ALIYUN_COM_GPU_MEM_IDX": str(index + (90 if lie == "card" else 0))}
+        annotations = {} if lie == "none" else {"ALIYUN_COM_GPU_MEM_IDX": str(index + (90 if lie == "gpu" else 0))}
         if lie == "units":
             annotations["scheduler.framework.gpushare.allocation"] = f'{{"0":{{"{index}":{units + 1}}}}}'
         self.ledger.apply(self.bound(raw, node, annotations))
@@ -216,14 +216,14 @@ class Events(RuleBasedStateMachine):
         seen = [h for uid in self.naive.pods if uid not in self.tentative and (h := self.ledger.pod(uid))]
         self.ledger.replace(seen, set(self.naive.pods))
 
-    @rule(what=st.sampled_from(["time", "long time", "card", "node"]), node=st.sampled_from(list(SIZES)), index=st.integers(0, 3))
+    @rule(what=st.sampled_from(["time", "long time", "gpu", "node"]), node=st.sampled_from(list(SIZES)), index=st.integers(0, 3))
     def changes(self, what: str, node: str, index: int) -> None:
         if "time" in what:
             self.time_passes(16 if what == "long time" else 2)
             return
-        cards = self.naive.nodes[node]
-        if what == "card":
-            cards[index % len(cards)].usable ^= True
+        gpus = self.naive.nodes[node]
+        if what == "gpu":
+            gpus[index % len(gpus)].usable ^= True
         else:
             self.ledger.set_node(NodeRecord(node, None))
         self.tell(node)
@@ -231,9 +231,9 @@ class Events(RuleBasedStateMachine):
     def time_passes(self, seconds: int) -> None:
         self.clock += seconds
         for uid, pod in self.naive.pods.items():
-            # It counts against every card for a quarter of a minute, and then with what its node says: here that is nothing.
-            if self.naive.cards_of(pod) is None and self.clock - self.unknown_since.setdefault(uid, self.clock) >= 15:
-                pod.cards = {}
+            # It counts against every GPU for a quarter of a minute, and then with what its node says: here that is nothing.
+            if self.naive.gpus_of(pod) is None and self.clock - self.unknown_since.setdefault(uid, self.clock) >= 15:
+                pod.gpus = {}
         before = {uid for uid, how in self.tentative.items() if how == "reserve"}
         self.ledger.expire(self.clock)
         for uid in before:
@@ -241,12 +241,12 @@ class Events(RuleBasedStateMachine):
                 del self.tentative[uid], self.naive.pods[uid]
 
     @invariant()
-    def every_card_is_counted_right_and_none_is_given_twice(self) -> None:
-        for name, cards in self.naive.nodes.items():
+    def every_gpu_is_counted_right_and_none_is_given_twice(self) -> None:
+        for name, gpus in self.naive.nodes.items():
             node = self.ledger.node(name)
             assert node is not None
-            counted = [(state.free, state.core, state.empty) for state in node.card_states]
-            assert counted == [self.naive.free(name, index) for index in range(len(cards))]
+            counted = [(state.free, state.core, state.empty) for state in node.gpu_states]
+            assert counted == [self.naive.free(name, index) for index in range(len(gpus))]
         if not self.forged:
             assert self.naive.still_valid()
             assert not any(node.overbooked() for node in self.ledger.nodes.values())
@@ -295,34 +295,34 @@ def raw(amount: int, core: int = 0, several: int = 1, whole: bool = False, app: 
     return {"metadata": metadata, "spec": {"containers": [container("c0", limits)]}}
 
 
-SMALL: Final = (NaiveCard(4, "T4"), NaiveCard(6, "A10"))
+SMALL: Final = (NaiveGpu(4, "T4"), NaiveGpu(6, "A10"))
 THERE: Final[tuple[tuple[dict[str, Any], dict[int, int] | None], ...]] = (
     (raw(2), {0: 2}), (raw(4), {0: 4}), (raw(3, core=60), {1: 3}), (raw(4, several=2), {0: 2, 1: 2}), (raw(1, whole=True), {0: 4}),
     (raw(1, whole=True), {1: 6}), (raw(2), None), (raw(5, core=60), None), (raw(1, whole=True), None), (raw(1), {7: 1}), (raw(5), {0: 5}),
     (raw(1, not_with="app=red"), {0: 1}), (raw(1, app="red"), {1: 1}), (raw(1, app="red"), None),
 )  # fmt: skip
-"""Pods that are there, with the cards that they name."""
+"""Pods that are there, with the GPUs that they name."""
 ASKING: Final = (
     raw(1), raw(2), raw(4), raw(5), raw(6), raw(7), raw(4, several=2), raw(8, several=2), raw(10, several=2), raw(3, several=3),
     raw(1, whole=True), raw(2, whole=True), raw(3, whole=True), raw(1, core=40), raw(1, core=45), raw(1, core=100),
-    raw(1, not_with="app=red"), raw(1, app="red"), raw(1, same_card_as="app=red"), raw(1, app="red", same_card_as="app=red"),
+    raw(1, not_with="app=red"), raw(1, app="red"), raw(1, same_gpu_as="app=red"), raw(1, app="red", same_gpu_as="app=red"),
     raw(1, models="T4"), raw(5, models="T4"), raw(1, models_refused="T4"), raw(1, whole=True, models="A10"),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("good", [(True, True), (False, True)])
 def test_every_small_node_is_counted_and_offered_as_the_naive_count_has_it(good: tuple[bool, bool]) -> None:
-    """Two cards with up to two pods and with units that a pod has left behind, asked about by each kind of pod."""
+    """Two GPUs with up to two pods and with units that a pod has left behind, asked about by each kind of pod."""
     left_behind = ((), (Ghost("gone", "n", 0, 2, False),), (Ghost("gone", "n", 1, 6, True),))
     asking = [(NaivePod(one, "n", None), parse_request(one)) for one in ASKING]
     health = ["ok" if usable else "lost" for usable in good]
-    cards = tuple(card(i, c.units, model=f"NVIDIA {c.model}-X", health=health[i]) for i, c in enumerate(SMALL))
+    gpus = tuple(gpu(i, c.units, model=f"NVIDIA {c.model}-X", health=health[i]) for i, c in enumerate(SMALL))
     for there in [(), *((one,) for one in THERE), *combinations(THERE, 2)]:
         for ghosts in left_behind if len(there) < 2 else left_behind[:1]:
             naive = Naive({"n": [replace(c, usable=usable) for c, usable in zip(SMALL, good, strict=True)]}, ghosts=list(ghosts))
             ledger = Ledger()
-            held = Held(tuple(HeldEntry(cards[g.card].uuid, g.uid, "x/gone", g.units, "orphaned", g.whole) for g in ghosts))
-            ledger.set_node(NodeRecord("n", Inventory(GIB, cards, core=100), "", held))
+            held = Held(tuple(HeldEntry(gpus[g.gpu].uuid, g.uid, "x/gone", g.units, "orphaned", g.whole) for g in ghosts))
+            ledger.set_node(NodeRecord("n", Inventory(GIB, gpus, core=100), "", held))
             node = ledger.nodes["n"]
             for number, (pod, on) in enumerate(there):
                 naive.pods[str(number)] = NaivePod(pod, "n", on)
@@ -331,20 +331,20 @@ def test_every_small_node_is_counted_and_offered_as_the_naive_count_has_it(good:
                 allocation = None if on is None else Allocation.of({0: on})
                 ledger.apply(AllocatedPod(str(number), "x", f"p{number}", "n", request, allocation, labels_of(pod["metadata"])))
             counted = [naive.free("n", index) for index in range(2)]
-            assert [(state.free, state.core, state.empty) for state in node.card_states] == counted, there
+            assert [(state.free, state.core, state.empty) for state in node.gpu_states] == counted, there
             uids = {pod.uid for pod in node.pods} | node.record.held.by_uid.keys()
             assert sum((Counter(node.units_of(uid) or {}) for uid in uids), Counter()) == Counter(node.usage().used), there
             frees = [free for (free, _, _), usable in zip(counted, good, strict=True) if usable]
             empty = [empty for (_, _, empty), usable in zip(counted, good, strict=True) if usable]
-            assert (node.free, node.largest_free(), node.empty_cards()) == (sum(frees), max(frees), sum(empty)), there
+            assert (node.free, node.largest_free(), node.empty_gpus()) == (sum(frees), max(frees), sum(empty)), there
             assert naive.still_valid() or node.problems(), there
             for asked, request in asking:
                 assert request is not None
                 named = ledger.for_pod(pending(request, "x", labels_of(asked.raw["metadata"])))
                 takers = [index for index in range(2) if naive.takes(asked, "n", index)]
                 assert node.remaining_after(named) == naive.left(asked, "n"), (there, asked)
-                assert [state.card.index for state in node.candidates(named)] == (takers if naive.fits(asked, "n") else []), (there, asked)
-                assert [node.exclusion(named, state) == "" for state in node.card_states] == [index in takers for index in range(2)], (
+                assert [state.gpu.index for state in node.candidates(named)] == (takers if naive.fits(asked, "n") else []), (there, asked)
+                assert [node.exclusion(named, state) == "" for state in node.gpu_states] == [index in takers for index in range(2)], (
                     there,
                     asked,
                 )

@@ -90,7 +90,7 @@ def test_a_container_gets_its_memory_by_index_and_its_share_of_the_compute() -> 
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from([0, 5, 30, 50, 100]), st.integers(1, 3)), max_size=80))
-def test_no_card_has_more_compute_or_more_clients_than_it_has(asks: list[tuple[int, int, int]]) -> None:
+def test_no_gpu_has_more_compute_or_more_clients_than_it_has(asks: list[tuple[int, int, int]]) -> None:
     """Pods come as long as they fit; counted by hand."""
     made, cores, clients, units = ledger(), [0, 0], [0, 0], [0, 0]
     for number, (size, core, count) in enumerate(asks):
@@ -102,7 +102,7 @@ def test_no_card_has_more_compute_or_more_clients_than_it_has(asks: list[tuple[i
             for index in (0, 1)
             if units[index] + request.units <= 100 and cores[index] + request.core <= 100 and clients[index] + count <= MOST_CLIENTS
         ]
-        assert [state.card.index for state in states] == fits
+        assert [state.gpu.index for state in states] == fits
         assert (made.nodes["n"].remaining_after(request) is not None) == bool(fits)
         if fits:
             index = fits[0]
@@ -117,9 +117,9 @@ def test_no_card_has_more_compute_or_more_clients_than_it_has(asks: list[tuple[i
 
 
 def test_the_reason_names_clients_and_compute() -> None:
-    made = ledger(replace(MPS, cards=MPS.cards[:1], clients=1))
+    made = ledger(replace(MPS, gpus=MPS.gpus[:1], clients=1))
     made.apply(allocated_pod("a", memory(4), on(0, 4)))
-    assert "1 card with as many MPS clients as the driver allows" in explain.exact(memory(4), made.nodes["n"])
+    assert "1 GPU with as many MPS clients as the driver allows" in explain.exact(memory(4), made.nodes["n"])
     assert not made.nodes["n"].fits_when_empty(asked(container("a", mem=1), container("b", mem=1)))
     share = asked(container(mem=4, core=30))
     assert ledger().nodes["n"].remaining_after(share) == 96
@@ -129,12 +129,12 @@ def test_the_reason_names_clients_and_compute() -> None:
     assert ledger(driver).nodes["n"].remaining_after(share) == 12
 
 
-def test_memory_of_several_cards_is_not_for_a_node_with_mps() -> None:
+def test_memory_of_several_gpus_is_not_for_a_node_with_mps() -> None:
     several = asked(container(mem=4), labels={"aliyun.com/gpu-count": "2"})
     assert ledger().nodes["n"].remaining_after(several) is None
     assert not ledger().nodes["n"].fits_when_empty(several)
     assert ledger(inventory(16, 16)).nodes["n"].remaining_after(several) is not None
-    assert "with MPS, which gives a pod one card" in explain.exact(several, ledger().nodes["n"])
+    assert "with MPS, which gives a pod one GPU" in explain.exact(several, ledger().nodes["n"])
 
 
 def test_a_pod_may_require_mps() -> None:
@@ -153,7 +153,7 @@ def test_the_inventory_carries_it() -> None:
 def test_a_pod_that_stays_keeps_as_many_clients_as_it_has_containers() -> None:
     """Of four clients a pod of two has two; so beside another one of two only the pods of one go, both of them."""
     one, two = asked(container(mem=1)), asked(container(mem=1), container("second", mem=1))
-    made = ledger(replace(MPS, cards=MPS.cards[:1], clients=4))
+    made = ledger(replace(MPS, gpus=MPS.gpus[:1], clients=4))
     for uid, request in (("a", one), ("b", two), ("c", one)):
         made.apply(allocated_pod(uid, request, on(0, len(request.containers))))
     found = Preemption(made, Placement()).victims(replace(pending(two), priority=10), {"n": Victims(("a",), 0)})

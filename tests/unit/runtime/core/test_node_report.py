@@ -25,20 +25,20 @@ from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from unit.runtime.core.test_ledger import allocated_pod, frees, memory, on, whole
 from unit.runtime.pods import inventory
 
-CARDS = inventory(16, 16)
-FIRST, SECOND = (card.uuid for card in CARDS.cards)
+GPUS = inventory(16, 16)
+FIRST, SECOND = (gpu.uuid for gpu in GPUS.gpus)
 
 
 def told(*entries: HeldEntry, rejected: tuple[Rejection, ...] = ()) -> Ledger:
     ledger = Ledger()
-    ledger.set_node(NodeRecord("n", CARDS, "", Held(entries, rejected)))
+    ledger.set_node(NodeRecord("n", GPUS, "", Held(entries, rejected)))
     return ledger
 
 
 def test_the_protocols_example() -> None:
     text = (
-        '{"v":1,"cards":{"GPU-8f6":[{"pod":"ns/name","uid":"u1","units":8,"why":"orphaned"}]},'
-        '"rejected":[{"uid":"u2","card":"GPU-8f6","units":8,"until":"2026-11-21T10:01:00Z"}]}'
+        '{"v":1,"gpus":{"GPU-8f6":[{"pod":"ns/name","uid":"u1","units":8,"why":"orphaned"}]},'
+        '"rejected":[{"uid":"u2","gpu":"GPU-8f6","units":8,"until":"2026-11-21T10:01:00Z"}]}'
     )
     held = Held.from_json(text)
     assert held == Held((HeldEntry("GPU-8f6", "u1", "ns/name", 8, "orphaned"),), (Rejection("u2", "GPU-8f6", 8, 1795255260.0),))
@@ -54,15 +54,15 @@ REJECTIONS = st.builds(Rejection, TEXT, TEXT, st.integers(0, 99), st.integers(0,
 
 @given(st.lists(ENTRIES, max_size=3), st.lists(REJECTIONS, max_size=2))
 def test_what_is_written_is_read_back(entries: list[HeldEntry], rejected: list[Rejection]) -> None:
-    held = Held(tuple(sorted(entries, key=lambda e: [entry.card for entry in entries].index(e.card))), tuple(rejected))
+    held = Held(tuple(sorted(entries, key=lambda e: [entry.gpu for entry in entries].index(e.gpu))), tuple(rejected))
     assert Held.from_json(held.to_json()) == held
 
 
-def test_a_card_is_said_to_be_held_whole_only_by_the_word_true() -> None:
+def test_a_gpu_is_said_to_be_held_whole_only_by_the_word_true() -> None:
     whole = Held((HeldEntry("GPU-1", "u", "a/b", 16, "orphaned", whole=True),), (Rejection("u", "GPU-1", 0, 0.0, whole=True),))
     text = (
-        '{"v":1,"cards":{"GPU-1":[{"pod":"a/b","uid":"u","units":16,"why":"orphaned","whole":true}]},'
-        '"rejected":[{"uid":"u","card":"GPU-1","units":0,"until":"1970-01-01T00:00:00Z","whole":true}]}'
+        '{"v":1,"gpus":{"GPU-1":[{"pod":"a/b","uid":"u","units":16,"why":"orphaned","whole":true}]},'
+        '"rejected":[{"uid":"u","gpu":"GPU-1","units":0,"until":"1970-01-01T00:00:00Z","whole":true}]}'
     )
     assert whole.to_json() == text
     assert Held.from_json(text) == whole
@@ -75,20 +75,20 @@ def test_a_card_is_said_to_be_held_whole_only_by_the_word_true() -> None:
 def test_nothing_said_is_nothing_held() -> None:
     for text in (
         '{"v":1}',
-        '{"v":1,"cards":null,"rejected":null}',
-        '{"v":1,"cards":{},"rejected":[],"new":1}',
-        '{"v":1,"cards":{"GPU-1":[]}}',
+        '{"v":1,"gpus":null,"rejected":null}',
+        '{"v":1,"gpus":{},"rejected":[],"new":1}',
+        '{"v":1,"gpus":{"GPU-1":[]}}',
     ):
         assert Held.from_json(text) == NOTHING_HELD
 
 
-@pytest.mark.parametrize("key", ["uid", "pod", "why", "card"])
+@pytest.mark.parametrize("key", ["uid", "pod", "why", "gpu"])
 @pytest.mark.parametrize("text", ["a\nINFO bind", "\x1b[2J", "\ud800", "x" * 513])
 def test_texts_are_short_and_obeyed_by_no_terminal(key: str, text: str) -> None:
     entry = {"pod": "a/b", "uid": "u", "units": 1, "why": "orphaned"}
-    said = {"v": 1, "cards": {text: entry} if key == "card" else {"GPU-1": {**entry, key: text}}}
-    rejected = {"v": 1, "rejected": [{"uid": "u", "card": "c", "units": 1, "until": "2026-11-21T10:01:00Z", key: text}]}
-    for document in (said, rejected) if key in ("uid", "card") else (said,):
+    said = {"v": 1, "gpus": {text: entry} if key == "gpu" else {"GPU-1": {**entry, key: text}}}
+    rejected = {"v": 1, "rejected": [{"uid": "u", "gpu": "c", "units": 1, "until": "2026-11-21T10:01:00Z", key: text}]}
+    for document in (said, rejected) if key in ("uid", "gpu") else (said,):
         with pytest.raises(HeldError) as error:
             Held.from_json(json.dumps(document))
         assert len(str(error.value)) < 300
@@ -97,22 +97,20 @@ def test_texts_are_short_and_obeyed_by_no_terminal(key: str, text: str) -> None:
 
 def test_a_node_says_so_much_and_no_more() -> None:
     entry = {"pod": "", "uid": "u", "units": 2**31 - 1, "why": ""}
-    rejection = {"uid": "", "card": "", "units": 2**31 - 1, "until": "20261121"}
-    entries = Held.from_json(json.dumps({"v": 1, "cards": {"c": [entry] * 512, "d": [entry] * 512}}, separators=(",", ":"))).entries
+    rejection = {"uid": "", "gpu": "", "units": 2**31 - 1, "until": "20261121"}
+    entries = Held.from_json(json.dumps({"v": 1, "gpus": {"c": [entry] * 512, "d": [entry] * 512}}, separators=(",", ":"))).entries
     assert (len(entries), entries[0].units) == (1024, 2**31 - 1)
     assert len(Held.from_json(json.dumps({"v": 1, "rejected": [rejection] * 1024}, separators=(",", ":"))).rejected) == 1024
     for more in (
-        {"cards": {"c": [entry] * 512, "d": [entry] * 513}},
-        {"cards": {f"GPU-{n}": [] for n in range(1025)}},
+        {"gpus": {"c": [entry] * 512, "d": [entry] * 513}},
+        {"gpus": {f"GPU-{n}": [] for n in range(1025)}},
         {"rejected": [rejection] * 1025},
     ):
         with pytest.raises(HeldError, match=r"^more than 1024 entries, or rejections: no node has so many"):
             Held.from_json(json.dumps({"v": 1} | more, separators=(",", ":")))
     for units in (-1, 2**31, 10**4000):
-        with pytest.raises(
-            HeldError, match=r"^cards\['c'\]\[0\]\.units must (not be negative|be at most 2147483647), found -?\d+"
-        ) as error:
-            Held.from_json(json.dumps({"v": 1, "cards": {"c": {**entry, "units": units}}}))
+        with pytest.raises(HeldError, match=r"^GPUs\['c'\]\[0\]\.units must (not be negative|be at most 2147483647), found -?\d+") as error:
+            Held.from_json(json.dumps({"v": 1, "gpus": {"c": {**entry, "units": units}}}))
         assert len(str(error.value)) < 200
 
 
@@ -126,15 +124,15 @@ def test_what_is_said_of_all_pods_of_a_full_node_fits_and_no_more_is_parsed() ->
         Held.from_json(f"{padded} ")
 
 
-def test_what_a_pod_has_is_added_up_by_card() -> None:
+def test_what_a_pod_has_is_added_up_by_gpu() -> None:
     entries = [("c", "u", 3, False), ("c", "u", 4, False), ("d", "u", 16, True), ("d", "v", 1, False), ("c", "u", 0, True)]
-    held = Held(tuple(HeldEntry(card, uid, "x/p", units, "orphaned", whole) for card, uid, units, whole in entries))
+    held = Held(tuple(HeldEntry(gpu, uid, "x/p", units, "orphaned", whole) for gpu, uid, units, whole in entries))
     assert held.by_uid == {"u": {"c": (7, True), "d": (16, True)}, "v": {"d": (1, False)}}
     assert NOTHING_HELD.by_uid == {}
 
 
 def test_one_entry_needs_no_list() -> None:
-    text = '{"v":1,"cards":{"GPU-1":{"pod":"a/b","uid":"u","units":0,"why":"orphaned"}}}'
+    text = '{"v":1,"gpus":{"GPU-1":{"pod":"a/b","uid":"u","units":0,"why":"orphaned"}}}'
     assert Held.from_json(text) == Held((HeldEntry("GPU-1", "u", "a/b", 0, "orphaned"),))
 
 
@@ -148,7 +146,7 @@ def test_a_time_without_a_zone_is_utc_wherever_this_runs(text: str, monkeypatch:
         for zone in ("Asia/Tokyo", "UTC"):
             monkeypatch.setenv("TZ", zone)
             time.tzset()
-            held = Held.from_json(f'{{"v":1,"rejected":[{{"uid":"u","card":"c","units":1,"until":"{text}"}}]}}')
+            held = Held.from_json(f'{{"v":1,"rejected":[{{"uid":"u","gpu":"c","units":1,"until":"{text}"}}]}}')
             assert held.rejected[0].until == 1795255260.0
             assert '"until":"2026-11-21T10:01:00Z"' in held.to_json()
     finally:
@@ -157,19 +155,19 @@ def test_a_time_without_a_zone_is_utc_wherever_this_runs(text: str, monkeypatch:
 
 
 ENTRY: Final = {"pod": "a/b", "uid": "u", "units": 8, "why": "orphaned"}
-REJECTED: Final = {"uid": "u", "card": "c", "units": 8, "until": "2026-11-21T10:01:00Z"}
+REJECTED: Final = {"uid": "u", "gpu": "c", "units": 8, "until": "2026-11-21T10:01:00Z"}
 
 
 @pytest.mark.parametrize("wrong", [None, True, 1.5, ["x"]])
 @pytest.mark.parametrize(
-    ("part", "key"), [*(("cards", key) for key in ENTRY), *(("rejected", key) for key in REJECTED)], ids=lambda value: str(value)
+    ("part", "key"), [*(("gpus", key) for key in ENTRY), *(("rejected", key) for key in REJECTED)], ids=lambda value: str(value)
 )
 def test_each_field_is_asked_for_by_its_name(part: str, key: str, wrong: object) -> None:
-    data: dict[str, Any] = {"v": 1, "cards": {"GPU-1": [ENTRY, ENTRY]}, "rejected": [REJECTED, REJECTED]}
+    data: dict[str, Any] = {"v": 1, "gpus": {"GPU-1": [ENTRY, ENTRY]}, "rejected": [REJECTED, REJECTED]}
     assert Held.from_json(json.dumps(data)).entries == (HeldEntry("GPU-1", "u", "a/b", 8, "orphaned"),) * 2
-    broken = [ENTRY | {}, ENTRY | {key: wrong}] if part == "cards" else [REJECTED | {}, REJECTED | {key: wrong}]
-    data[part] = {"GPU-1": broken} if part == "cards" else broken
-    place = "cards['GPU-1'][1]" if part == "cards" else "rejected[1]"
+    broken = [ENTRY | {}, ENTRY | {key: wrong}] if part == "gpus" else [REJECTED | {}, REJECTED | {key: wrong}]
+    data[part] = {"GPU-1": broken} if part == "gpus" else broken
+    place = "gpus['GPU-1'][1]" if part == "gpus" else "rejected[1]"
     with pytest.raises(HeldError, match=f"^{re.escape(f'{place}.{key} must be')}"):
         Held.from_json(json.dumps(data))
 
@@ -184,14 +182,14 @@ def test_each_field_is_asked_for_by_its_name(part: str, key: str, wrong: object)
         ("{}", "version None is not known"),
         ('{"v":2}', "version 2 is not known"),
         ("[]", "version 'list'"),
-        ('{"v":1,"cards":[1]}', "cards must be an object"),
+        ('{"v":1,"gpus":[1]}', "GPUs must be an object"),
         (
-            '{"v":1,"cards":{"GPU-1":[{"pod":"a/b","uid":"u","units":"8","why":"orphaned"}]}}',
-            r"cards\['GPU-1'\]\[0\].units must be int, found '8'",
+            '{"v":1,"gpus":{"GPU-1":[{"pod":"a/b","uid":"u","units":"8","why":"orphaned"}]}}',
+            r"GPUs\['GPU-1'\]\[0\].units must be int, found '8'",
         ),
-        ('{"v":1,"cards":{"GPU-1":8}}', "must be an object, found int"),
-        ('{"v":1,"rejected":[{"uid":"u","card":"c","units":-1,"until":"2026-11-21T10:01:00Z"}]}', "must not be negative"),
-        ('{"v":1,"rejected":[{"uid":"u","card":"c","units":1,"until":"soon"}]}', "must be a time such as .* found 'soon'"),
+        ('{"v":1,"gpus":{"GPU-1":8}}', "must be an object, found int"),
+        ('{"v":1,"rejected":[{"uid":"u","gpu":"c","units":-1,"until":"2026-11-21T10:01:00Z"}]}', "must not be negative"),
+        ('{"v":1,"rejected":[{"uid":"u","gpu":"c","units":1,"until":"soon"}]}', "must be a time such as .* found 'soon'"),
     ],
 )
 def test_what_cannot_be_used_says_where(text: str, says: str) -> None:
@@ -208,7 +206,7 @@ ANYTHING = st.recursive(
 @given(ANYTHING)
 def test_no_content_breaks_the_reader(content: object) -> None:
     with suppress(HeldError):
-        Held.from_json(json.dumps({"v": 1, "cards": content, "rejected": content}))
+        Held.from_json(json.dumps({"v": 1, "gpus": content, "rejected": content}))
 
 
 def test_the_processes_of_a_deleted_pod_still_hold() -> None:
@@ -217,16 +215,16 @@ def test_the_processes_of_a_deleted_pod_still_hold() -> None:
     ledger.apply(allocated_pod("gone", memory(6), on(0, 6)))
     assert frees(ledger) == [10, 0], "counted once while the pod is there"
     ledger.remove("gone")
-    ledger.set_node(NodeRecord("n", CARDS, "", NOTHING_HELD))
+    ledger.set_node(NodeRecord("n", GPUS, "", NOTHING_HELD))
     assert frees(ledger) == [16, 16]
 
 
-def test_the_nodes_word_tells_the_card_of_a_pod_that_nobody_placed() -> None:
+def test_the_nodes_word_tells_the_gpu_of_a_pod_that_nobody_placed() -> None:
     ledger = Ledger()
-    ledger.set_inventory("n", CARDS)
+    ledger.set_inventory("n", GPUS)
     ledger.apply(allocated_pod("stray", memory(6), None))
     assert frees(ledger) == [10, 10]
-    ledger.set_node(NodeRecord("n", CARDS, "", Held((HeldEntry(SECOND, "stray", "x/stray", 6, "unmanaged"),))))
+    ledger.set_node(NodeRecord("n", GPUS, "", Held((HeldEntry(SECOND, "stray", "x/stray", 6, "unmanaged"),))))
     assert frees(ledger) == [16, 10]
 
 
@@ -245,7 +243,7 @@ def test_several_containers_of_one_pod_add_up() -> None:
 
 
 @pytest.mark.parametrize("until", [0.0, 100.0, 4e9])
-def test_a_card_that_rejected_a_size_takes_no_such_pod_for_a_minute(until: float) -> None:
+def test_a_gpu_that_rejected_a_size_takes_no_such_pod_for_a_minute(until: float) -> None:
     """From when that is first seen here, whatever the node's clock says."""
     first = Rejection("u", FIRST, 6, until)
     ledger = told(rejected=(first,))
@@ -254,71 +252,71 @@ def test_a_card_that_rejected_a_size_takes_no_such_pod_for_a_minute(until: float
 
     def takes() -> dict[str, list[int]]:
         asks = {"5": memory(5), "6": memory(6), "whole": whole(1)}
-        return {name: [state.card.index for state in node.candidates(ask)] for name, ask in asks.items()}
+        return {name: [state.gpu.index for state in node.candidates(ask)] for name, ask in asks.items()}
 
     assert takes() == {"5": [0, 1], "6": [1], "whole": [0, 1]}
     assert not ledger.expire(40.0)
     both = Held((), (first, Rejection("v", SECOND, 16, until, whole=True)))
-    ledger.set_node(NodeRecord("n", CARDS, "", both))
+    ledger.set_node(NodeRecord("n", GPUS, "", both))
     assert takes() == {"5": [0, 1], "6": [1], "whole": [0]}
     assert not ledger.expire(99.9)
     assert ledger.expire(100.0)
     assert takes() == {"5": [0, 1], "6": [0, 1], "whole": [0]}
     assert node.rejections == both.rejected[1:]
-    ledger.set_node(NodeRecord("n", CARDS, "", both, model="T4"))
+    ledger.set_node(NodeRecord("n", GPUS, "", both, model="T4"))
     assert takes()["6"] == [0, 1], "the same one again is over all the same"
     assert ledger.expire(159.9)
     assert takes()["whole"] == [0, 1]
     assert not ledger.expire(1000.0)
-    ledger.set_node(NodeRecord("n", CARDS, "", Held((), (Rejection("u", FIRST, 6, until + 60.0),))))
+    ledger.set_node(NodeRecord("n", GPUS, "", Held((), (Rejection("u", FIRST, 6, until + 60.0),))))
     assert takes()["6"] == [1], "another one"
 
 
-def test_a_card_that_the_node_does_not_have_is_reported() -> None:
+def test_a_gpu_that_the_node_does_not_have_is_reported() -> None:
     node = told(HeldEntry("GPU-other", "u", "x/u", 6, "orphaned")).node("n")
     assert node is not None
-    assert node.problems() == ["the node says that pods hold card GPU-other, which is not among its cards"]
+    assert node.problems() == ["the node says that pods hold GPU GPU-other, which is not among its GPUs"]
 
 
-def test_a_card_that_rejected_a_size_is_not_the_card_that_is_left_over() -> None:
+def test_a_gpu_that_rejected_a_size_is_not_the_gpu_that_is_left_over() -> None:
     node = told(rejected=(Rejection("u", FIRST, 6, 100.0),)).nodes["n"]
     assert [node.remaining_after(memory(units)) for units in (5, 6, 16, 17)] == [11, 10, 0, None]
     node = told(rejected=(Rejection("u", FIRST, 6, 100.0), Rejection("u", SECOND, 6, 100.0))).nodes["n"]
     assert [node.remaining_after(memory(units)) for units in (5, 6)] == [11, None]
-    assert [node.remaining_after(whole(cards)) for cards in (1, 2, 3)] == [1, 0, None], "memory was rejected there, not a whole card"
+    assert [node.remaining_after(whole(gpus)) for gpus in (1, 2, 3)] == [1, 0, None], "memory was rejected there, not a whole GPU"
     node = told(rejected=(Rejection("u", FIRST, 6, 100.0, whole=True), Rejection("u", SECOND, 6, 100.0, whole=True))).nodes["n"]
     assert [node.remaining_after(request) for request in (memory(16), whole(1))] == [0, None], "and now the other way round"
 
 
 @pytest.mark.parametrize("units", [6, 7])
 def test_the_nodes_word_is_believed_where_it_is_enough(units: int) -> None:
-    """A pod of 6 units of which nobody knows the card; the node names one, or two parts of it, or less than it holds."""
+    """A pod of 6 units of which nobody knows the GPU; the node names one, or two parts of it, or less than it holds."""
     ledger = told(HeldEntry(SECOND, "u", "x/u", units, "unmanaged"), HeldEntry(FIRST, "other", "x/o", 1, "orphaned"))
     ledger.apply(allocated_pod("u", memory(6), None))
     assert frees(ledger) == [15, 16 - units]
-    ledger.set_node(NodeRecord("n", CARDS, "", Held((HeldEntry(SECOND, "u", "x/u", 5, "unmanaged"),))))
-    assert frees(ledger) == [10, 10], "less than it holds: it may be on any card"
+    ledger.set_node(NodeRecord("n", GPUS, "", Held((HeldEntry(SECOND, "u", "x/u", 5, "unmanaged"),))))
+    assert frees(ledger) == [10, 10], "less than it holds: it may be on any GPU"
     parts = (HeldEntry(FIRST, "u", "x/u", 2, "unmanaged"), HeldEntry(SECOND, "u", "x/u", 4, "unmanaged"))
-    ledger.set_node(NodeRecord("n", CARDS, "", Held(parts)))
+    ledger.set_node(NodeRecord("n", GPUS, "", Held(parts)))
     assert frees(ledger) == [14, 12]
     assert ledger.nodes["n"].problems() == []
 
 
-def test_the_nodes_word_tells_whole_cards_too() -> None:
+def test_the_nodes_word_tells_whole_gpus_too() -> None:
     ledger = told(HeldEntry(SECOND, "u", "x/u", 16, "unmanaged", whole=True))
     ledger.apply(allocated_pod("u", whole(1), None))
-    assert [(state.free, state.empty) for state in ledger.nodes["n"].card_states] == [(16, True), (0, False)]
+    assert [(state.free, state.empty) for state in ledger.nodes["n"].gpu_states] == [(16, True), (0, False)]
     ledger.apply(allocated_pod("u", whole(2), None))
-    assert [(state.free, state.empty) for state in ledger.nodes["n"].card_states] == [(0, False), (0, False)], "one card of two is not all"
+    assert [(state.free, state.empty) for state in ledger.nodes["n"].gpu_states] == [(0, False), (0, False)], "one GPU of two is not all"
 
 
 def test_no_units_are_nothing() -> None:
     ledger = told(HeldEntry(FIRST, "u", "x/u", 0, "orphaned"), HeldEntry("GPU-other", "u", "x/u", 5, "orphaned"))
-    assert [(state.free, state.empty) for state in ledger.nodes["n"].card_states] == [(16, True), (16, True)]
+    assert [(state.free, state.empty) for state in ledger.nodes["n"].gpu_states] == [(16, True), (16, True)]
 
 
-def test_a_given_card_is_not_good_where_the_node_says_that_others_hold_it() -> None:
-    """A pod that goes there all the same fails at the node, with an empty card beside it."""
+def test_a_given_gpu_is_not_good_where_the_node_says_that_others_hold_it() -> None:
+    """A pod that goes there all the same fails at the node, with an empty GPU beside it."""
     pod = allocated_pod("u", memory(6), on(0, 6))
     for units, whole_, good in ((10, False, True), (11, False, False), (16, True, False)):
         ledger = told(HeldEntry(FIRST, "gone", "x/gone", units, "orphaned", whole=whole_))
@@ -330,7 +328,7 @@ def test_a_given_card_is_not_good_where_the_node_says_that_others_hold_it() -> N
         ledger.apply(allocated_pod("unknown", size, None))
         assert ledger.nodes["n"].still_valid(pod) is good, size
     ledger = Ledger()
-    ledger.set_node(NodeRecord("n", Inventory(CARDS.unit, CARDS.cards, core=100)))
+    ledger.set_node(NodeRecord("n", Inventory(GPUS.unit, GPUS.gpus, core=100)))
     for uid, core, good in (("a", 60, True), ("b", 40, True), ("c", 5, False)):
         asked = Request((ContainerRequest(Kind.APP, 0, "main", units=1, core=core),))
         ledger.apply(allocated_pod(uid, asked, on(0, 1)))
@@ -339,21 +337,21 @@ def test_a_given_card_is_not_good_where_the_node_says_that_others_hold_it() -> N
 
 def test_what_is_held_whole_leaves_nothing_whoever_else_is_there() -> None:
     """No compute either; and of what the node says only what the pods do not is added."""
-    cards = Inventory(CARDS.unit, CARDS.cards, core=100)
+    gpus = Inventory(GPUS.unit, GPUS.gpus, core=100)
     ledger = Ledger()
-    ledger.set_node(NodeRecord("n", cards, "", Held((HeldEntry(SECOND, "u", "x/u", 4, "orphaned", whole=True),))))
-    assert [(state.free, state.core, state.empty) for state in ledger.nodes["n"].card_states] == [(16, 100, True), (0, 0, False)]
+    ledger.set_node(NodeRecord("n", gpus, "", Held((HeldEntry(SECOND, "u", "x/u", 4, "orphaned", whole=True),))))
+    assert [(state.free, state.core, state.empty) for state in ledger.nodes["n"].gpu_states] == [(16, 100, True), (0, 0, False)]
     ledger.apply(allocated_pod("u", memory(6), on(0, 6)))
-    assert [(state.free, state.core) for state in ledger.nodes["n"].card_states] == [(10, 100), (0, 0)]
+    assert [(state.free, state.core) for state in ledger.nodes["n"].gpu_states] == [(10, 100), (0, 0)]
     ledger.apply(allocated_pod("u", memory(3), on(1, 3)))
-    assert [(state.free, state.core) for state in ledger.nodes["n"].card_states] == [(16, 100), (0, 0)]
+    assert [(state.free, state.core) for state in ledger.nodes["n"].gpu_states] == [(16, 100), (0, 0)]
     ledger.apply(allocated_pod("u", memory(6), on(1, 6)))
-    assert [(state.free, state.core) for state in ledger.nodes["n"].card_states] == [(16, 100), (10, 100)], "the pod says as much itself"
+    assert [(state.free, state.core) for state in ledger.nodes["n"].gpu_states] == [(16, 100), (10, 100)], "the pod says as much itself"
 
 
-def test_a_given_card_is_good_until_it_is_not_usable_or_rejected_or_given_twice() -> None:
+def test_a_given_gpu_is_good_until_it_is_not_usable_or_rejected_or_given_twice() -> None:
     ledger = Ledger()
-    ledger.set_inventory("n", CARDS)
+    ledger.set_inventory("n", GPUS)
     pod, second = allocated_pod("u", memory(6), on(0, 6)), Allocation.of({0: {0: 1, 1: 1}})
     both = AllocatedPod("w", "default", "w", "n", Request((ContainerRequest(Kind.APP, 0, "main", units=2),), 2), second)
     ledger.apply(pod)
@@ -365,25 +363,25 @@ def test_a_given_card_is_good_until_it_is_not_usable_or_rejected_or_given_twice(
 
     assert sound() == [True, True]
     unknown, stranger, giant = (allocated_pod("v", memory(17), allocation) for allocation in (None, on(5, 17), on(0, 17)))
-    assert [node.still_valid(other) for other in (unknown, stranger, giant)] == [False] * 3, "no such card, or none as large"
+    assert [node.still_valid(other) for other in (unknown, stranger, giant)] == [False] * 3, "no such GPU, or none as large"
     ledger.apply(allocated_pod("other", memory(10), on(0, 10)))
     assert sound() == [False, False]
     ledger.apply(allocated_pod("other", memory(10), on(1, 10)))
     ledger.apply(allocated_pod("beside", memory(6), on(1, 6)))
-    assert sound() == [True, False], "another card is given twice"
+    assert sound() == [True, False], "another GPU is given twice"
     ledger.remove("beside")
     for size, good in ((6, [False, True]), (7, [True, True]), (1, [False, False])):
-        ledger.set_node(NodeRecord("n", CARDS, "", Held((), (Rejection("x", FIRST, size, 1.0),))))
+        ledger.set_node(NodeRecord("n", GPUS, "", Held((), (Rejection("x", FIRST, size, 1.0),))))
         assert sound() == good
-    ledger.set_inventory("n", Inventory(CARDS.unit, (CARDS.cards[0], replace(CARDS.cards[1], cordoned=True))))
+    ledger.set_inventory("n", Inventory(GPUS.unit, (GPUS.gpus[0], replace(GPUS.gpus[1], cordoned=True))))
     ledger.set_node(replace(node.record, held=NOTHING_HELD))
     assert sound() == [True, False]
     ledger.set_inventory("n", None)
     assert sound() == [False, False]
 
 
-def test_cards_that_the_node_does_not_have_are_reported_by_uuid() -> None:
+def test_gpus_that_the_node_does_not_have_are_reported_by_uuid() -> None:
     entries = [HeldEntry(uuid, "u", "x/u", 6, "orphaned") for uuid in ("GPU-b", FIRST, "GPU-a", "GPU-b")]
     assert told(*entries).nodes["n"].problems() == [
-        f"the node says that pods hold card {uuid}, which is not among its cards" for uuid in ("GPU-a", "GPU-b")
+        f"the node says that pods hold GPU {uuid}, which is not among its GPUs" for uuid in ("GPU-a", "GPU-b")
     ]

@@ -46,21 +46,21 @@ def test_pending_with_a_request_that_cannot_be_meant() -> None:
 
 def test_bound_with_both_forms_of_the_allocation() -> None:
     json_form = {protocol.ANNOTATION_ALLOCATION: '{"0":{"1":8}}'}
-    old_form = {protocol.ANNOTATION_INDEX: "1", protocol.ANNOTATION_POD_UNITS: "8", protocol.ANNOTATION_CARD_UNITS: "16"}
+    old_form = {protocol.ANNOTATION_INDEX: "1", protocol.ANNOTATION_POD_UNITS: "8", protocol.ANNOTATION_GPU_UNITS: "16"}
     for form in (json_form, old_form, old_form | json_form):
         record = PodReader()(bound(container(mem=8), annotations=form))
         assert isinstance(record, AllocatedPod)
         assert (record.node, record.allocation) == ("n", Allocation.of({0: {1: 8}}))
 
 
-def test_a_bound_pod_without_a_card_holds_all_the_same() -> None:
+def test_a_bound_pod_without_a_gpu_holds_all_the_same() -> None:
     record = PodReader()(bound(container(mem=8)))
     assert isinstance(record, AllocatedPod)
     assert record.allocation is None
 
 
 def test_what_is_bound_counts_also_where_it_would_be_rejected() -> None:
-    record = PodReader()(bound(container(mem=8, count=1), labels={protocol.LABEL_CARDS_PER_POD: "many"}))
+    record = PodReader()(bound(container(mem=8, count=1), labels={protocol.LABEL_GPUS_PER_POD: "many"}))
     assert isinstance(record, AllocatedPod)
     assert record.whole
 
@@ -137,25 +137,25 @@ def test_only_its_node_can_say_what_a_static_pod_has() -> None:
     assert not record.mirror
 
 
-def test_requests_for_evictions_are_read_from_the_node_and_their_fault_is_no_fault_of_its_cards() -> None:
+def test_requests_for_evictions_are_read_from_the_node_and_their_fault_is_no_fault_of_its_gpus() -> None:
     evictions = Evictions((EvictionRequest("u", 0, 9000, 8192, 60),), 1_700_000_000)
-    cards = inventory(16)
+    gpus = inventory(16)
     for text, read in (
         (evictions.to_json(), evictions),
         ("", Evictions()),
         ('{"v":1,"pods":7}', Evictions(error="annotation gpushare/evictions cannot be used: pods must be list, found 7")),
     ):
-        annotations = {"gpushare/cards": cards.to_json(), "gpushare/evictions": text}
+        annotations = {"gpushare/gpus": gpus.to_json(), "gpushare/evictions": text}
         record = read_node({"metadata": {"name": "n", "annotations": annotations}})
-        assert (record.evictions, record.inventory, record.error) == (read, cards, "")
-        assert record == NodeRecord("n", cards), "nothing that the ledger has to take"
+        assert (record.evictions, record.inventory, record.error) == (read, gpus, "")
+        assert record == NodeRecord("n", gpus), "nothing that the ledger has to take"
 
 
 def test_more_than_any_machine_has_is_counted_as_that() -> None:
     """What JSON can write ends at 64 bits, and a bound pod was perhaps checked by nobody."""
     record = PodReader()(bound(*(container(f"c{n}", mem=2**63 - 1, count=2**63 - 1, core=2**63 - 1) for n in range(3))))
     assert isinstance(record, AllocatedPod)
-    assert (record.request.units, record.request.whole_cards, record.request.core) == (3 * (2**31 - 1),) * 3
+    assert (record.request.units, record.request.whole_gpus, record.request.core) == (3 * (2**31 - 1),) * 3
 
 
 def test_what_asks_with_too_many_containers_is_rejected_or_left_to_its_node() -> None:
@@ -165,12 +165,12 @@ def test_what_asks_with_too_many_containers_is_rejected_or_left_to_its_node() ->
         assert isinstance(waiting, PendingPod if fine else InvalidPod)
         assert isinstance(PodReader(complaints.append)(bound(*containers)), AllocatedPod) == fine
     assert isinstance(waiting, InvalidPod)
-    assert waiting.error == "more than 64 containers of the pod ask for a part of a card; write at most so many"
+    assert waiting.error == "more than 64 containers of the pod ask for a part of a GPU; write at most so many"
     assert "pod default/p on node n is left out of the ledger: more than 64 containers" in complaints[0]
 
 
 @pytest.mark.parametrize("how", ["too many containers", "not at all"])
-def test_a_running_pod_that_cannot_be_read_any_more_keeps_its_card_until_its_node_can_have_spoken(how: str) -> None:
+def test_a_running_pod_that_cannot_be_read_any_more_keeps_its_gpu_until_its_node_can_have_spoken(how: str) -> None:
     """As one whose processes may live on: the node says in gpushare/held what such a pod has."""
     now = 0.0
     cluster, reader = Cluster(clock=lambda: now), PodReader()
@@ -209,7 +209,7 @@ def test_pods_that_came_and_went_leave_little_behind() -> None:
     tracemalloc.start()
     for number in range(50):
         labels = {f"l{n}": f"{number}-{n}" for n in range(2000)}
-        rules = {"gpushare.request/cards": ",".join(f"GPU-{number}-{n}" for n in range(60))}
+        rules = {"gpushare.request/gpus": ",".join(f"GPU-{number}-{n}" for n in range(60))}
         assert reader(pod(container(mem=8), uid=f"u{number}", labels=labels, annotations=rules))
     del labels, rules
     gc.collect()
@@ -245,8 +245,8 @@ def test_what_is_remembered_of_a_pod_is_not_given_to_one_that_differs() -> None:
         bound(container("other", mem=8)),
         bound(container(mem=8), **init),
         bound(container(mem=8), **sidecar),
-        bound(container(mem=8), labels={protocol.LABEL_CARDS_PER_POD: "2"}),
-        bound(container(mem=8), labels={protocol.LABEL_CARDS_PER_POD: "4"}),
+        bound(container(mem=8), labels={protocol.LABEL_GPUS_PER_POD: "2"}),
+        bound(container(mem=8), labels={protocol.LABEL_GPUS_PER_POD: "4"}),
         bound(container(mem=8), labels={"app": "a"}),
         bound(container(mem=8), annotations={protocol.ASK_NOT_WITH: "app=a"}),
         bound(container(mem=8), annotations={protocol.ASK_NOT_WITH: "app=b"}),
@@ -274,11 +274,11 @@ def test_nodes() -> None:
     def node(**annotations: str) -> dict[str, Any]:
         return {"metadata": {"name": "n", "annotations": annotations}}
 
-    cards = inventory(16, 24)
-    assert read_node(node(**{protocol.ANNOTATION_CARDS: cards.to_json()})) == NodeRecord("n", cards)
+    gpus = inventory(16, 24)
+    assert read_node(node(**{protocol.ANNOTATION_GPUS: gpus.to_json()})) == NodeRecord("n", gpus)
     assert read_node(node()) == NodeRecord("n", None)
     assert read_node({"metadata": {"name": "n"}}) == NodeRecord("n", None)
-    broken = read_node(node(**{protocol.ANNOTATION_CARDS: "{"}))
+    broken = read_node(node(**{protocol.ANNOTATION_GPUS: "{"}))
     assert broken.inventory is None
     assert "not JSON" in broken.error
 
@@ -305,7 +305,7 @@ def test_what_was_read_of_one_pod_is_not_taken_for_another() -> None:
         one = read(raw)
         assert isinstance(one, AllocatedPod)
         assert one.allocation is not None
-        found.append(dict(one.allocation.by_card))
+        found.append(dict(one.allocation.by_gpu))
     assert found == [{1: 2}, {1: 3}, {1: 16}, {1: 2}]
     broken = pod(container(mem=2), uid="e", annotations={**said, "ALIYUN_COM_GPU_MEM_POD": "9"})
     broken["spec"]["nodeName"] = "n"

@@ -23,7 +23,7 @@ from gpushare_runtime.core.overuse import (
     Overuse,
 )
 
-KEY = ("pod", "card")
+KEY = ("pod", "gpu")
 DUE = 1000
 Reading = tuple[float, int, bool]
 
@@ -58,7 +58,7 @@ def test_it_counts_as_the_whole_course_of_readings_says(steps: list[Reading], gr
     for pause, use, answered in steps:
         now += pause
         course.append((now, use, answered))
-        began, ended = overuse.observe({KEY: DUE}, {KEY: use} if answered else {}, {"card"} if answered else set(), now)
+        began, ended = overuse.observe({KEY: DUE}, {KEY: use} if answered else {}, {"gpu"} if answered else set(), now)
         reported, since = naive(course)
         assert (KEY in overuse.reported()) == reported
         assert (KEY in overuse.lasting(grace, now)) == (reported and since is not None and now - since >= grace)
@@ -69,17 +69,17 @@ def test_it_counts_as_the_whole_course_of_readings_says(steps: list[Reading], gr
 def test_who_has_no_units_any_more_is_forgotten() -> None:
     overuse = Overuse()
     for now in (1.0, 2.0):
-        overuse.observe({KEY: DUE}, {KEY: 2000}, {"card"}, now)
-    assert overuse.observe({}, {KEY: 2000}, {"card"}, 3.0) == ([], [KEY])
+        overuse.observe({KEY: DUE}, {KEY: 2000}, {"gpu"}, now)
+    assert overuse.observe({}, {KEY: 2000}, {"gpu"}, 3.0) == ([], [KEY])
     assert overuse.lasting(0, 3.0) == {}
 
 
 REQUEST = EvictionRequest("u", 3, 5000, 4096, 60)
-ENTRY = '{"uid":"u","card":3,"used":5000,"requested":4096,"seconds":60}'
+ENTRY = '{"uid":"u","gpu":3,"used":5000,"requested":4096,"seconds":60}'
 
 
 def test_requests_are_read_as_they_were_written() -> None:
-    assert str(REQUEST) == "it uses more than the 4096 MiB of card 3 that it requested, for 60 s; now 5000 MiB"
+    assert str(REQUEST) == "it uses more than the 4096 MiB of GPU 3 that it requested, for 60 s; now 5000 MiB"
     for requests in ((), (REQUEST,), tuple(replace(REQUEST, uid=f"{number:036d}") for number in range(MOST_EVICTIONS))):
         text = Evictions(requests, 1_800_000_000).to_json()
         assert Evictions.from_json(text) == Evictions(requests, 1_800_000_000)
@@ -96,7 +96,7 @@ def changed(old: str, new: str) -> str:
 def test_a_request_for_a_pod_that_starts_never_says_so() -> None:
     request = EvictionRequest("u", 3, 0, 0, 0, STARTS_NEVER)
     assert Evictions.from_json(Evictions((request,), 7).to_json()) == Evictions((request,), 7)
-    assert str(request) == request.cause == "it can never start with what it has of card 3"
+    assert str(request) == request.cause == "it can never start with what it has of GPU 3"
     assert request.advice == "its controller creates it again"
 
 
@@ -112,7 +112,7 @@ def test_a_request_for_a_pod_that_starts_never_says_so() -> None:
         ('{"v":1,"pods":[]}', "until must be int, found None"),
         ('{"v":1,"until":1e9,"pods":[]}', "until must be int"),
         ('{"v":1,"until":1099511627777,"pods":[]}', "until must be at most"),
-        (changed('"card":3', '"card":-1'), r"pods\[1\].card must not be negative, found -1"),
+        (changed('"gpu":3', '"gpu":-1'), r"pods\[1\].gpu must not be negative, found -1"),
         (changed("5000", '"1"'), r"pods\[1\].used must be int, found '1'"),
         (changed(',"seconds":60', ""), r"pods\[1\].seconds must be int, found None"),
         (changed("4096", "2147483648"), r"pods\[1\].requested must be at most"),
@@ -130,7 +130,7 @@ def test_requests_that_cannot_be_read_are_none(text: str, said: str) -> None:
 
 VALUES = st.sampled_from([0, -1, 1, 60, 2**31 - 1, 2**31, 2**70, 1.5, True, None, "", "u", "\x1b", "x" * 600, [], {}])
 ENTRIES = (
-    st.fixed_dictionaries({}, optional=dict.fromkeys(("uid", "card", "used", "requested", "seconds", "reason", "other"), VALUES)) | VALUES
+    st.fixed_dictionaries({}, optional=dict.fromkeys(("uid", "gpu", "used", "requested", "seconds", "reason", "other"), VALUES)) | VALUES
 )
 ANNOTATIONS = (
     st.fixed_dictionaries(
@@ -155,7 +155,7 @@ def test_whatever_a_node_writes_is_bounded_requests_or_one_error(text: str) -> N
     assert said or Evictions.from_json(found.to_json()) == found
     for one in found.requests:
         assert len(one.uid) <= 512
-        assert all(0 <= number < 2**31 for number in (one.card, one.used, one.requested, one.seconds))
+        assert all(0 <= number < 2**31 for number in (one.gpu, one.used, one.requested, one.seconds))
 
 
 @pytest.mark.parametrize(("until", "counts"), [(999, False), (1000, False), (1001, True), (1090, True), (1120, True), (1121, False)])

@@ -53,7 +53,7 @@ def test_plain_numbers_mean_themselves(number: int) -> None:
 
 
 @given(st.sampled_from(["GPU-1", "-_-", "-_-1-_-", "é "]), st.integers(min_value=0, max_value=10**6))
-def test_unit_ids_name_their_card_and_slot(uuid: str, slot: int) -> None:
+def test_unit_ids_name_their_gpu_and_slot(uuid: str, slot: int) -> None:
     assert parse_unit_id(unit_id(uuid, slot)) == (uuid, slot)
 
 
@@ -81,7 +81,7 @@ def test_each_unit_is_of_its_size_and_named_as_it_reads() -> None:
     assert all(parse_unit(name) == unit for name, unit in UNITS.items())
 
 
-def test_a_card_offers_whole_units_only() -> None:
+def test_a_gpu_offers_whole_units_only() -> None:
     assert parse_unit("GiB").count(15_360) == 15
     assert parse_unit("GiB").count(23_028) == 22
     assert parse_unit("256MiB").count(23_028) == 89

@@ -41,7 +41,7 @@ def test_a_pod_without_our_resources_asks_for_nothing() -> None:
     assert parse_request({}) is None
     assert parse_request({"metadata": None, "spec": None}) is None
     none = ContainerRequest(Kind.APP, 0, "main")
-    assert (none.units, none.whole_cards, none.core, none.written) == (0, 0, 0, "")
+    assert (none.units, none.whole_gpus, none.core, none.written) == (0, 0, 0, "")
 
 
 def test_a_pod_needs_no_metadata() -> None:
@@ -52,7 +52,7 @@ def test_containers_that_ask_keep_their_place_in_the_spec() -> None:
     request = parse_request(pod({"name": "proxy"}, container("a", mem=3), container("b", mem="5")))
     assert request is not None
     assert [(c.index, c.name, c.units, c.kind) for c in request.containers] == [(1, "a", 3, Kind.APP), (2, "b", 5, Kind.APP)]
-    assert (request.units, request.whole_cards, request.unsupported) == (8, 0, None)
+    assert (request.units, request.whole_gpus, request.unsupported) == (8, 0, None)
 
 
 def test_requests_count_where_limits_are_missing() -> None:
@@ -73,16 +73,16 @@ def test_a_limit_goes_before_a_request_of_the_same_resource() -> None:
 
 
 def test_what_stands_in_the_request_of_every_small_pod() -> None:
-    """All pods of up to three containers, with memory on one or two cards and with whole cards."""
+    """All pods of up to three containers, with memory on one or two GPUs and with whole GPUs."""
     for resource, several in ((MEMORY, 1), (MEMORY, 2), (WHOLE, 1)):
         for raw in shapes(resource, several):
             request = parsed(raw)
-            assert (request.units, request.whole_cards, request.core) == tuple(effective(raw, name) for name in (MEMORY, WHOLE, CORE))
-            assert (request.per_card * several, request.cards_per_pod) == (request.units, several)
+            assert (request.units, request.whole_gpus, request.core) == tuple(effective(raw, name) for name in (MEMORY, WHOLE, CORE))
+            assert (request.per_gpu * several, request.gpus_per_pod) == (request.units, several)
             spec = [*raw["spec"]["initContainers"], *raw["spec"]["containers"]]
             assert [c.name for c in request.containers] == [c["name"] for c in spec], "in kubelet's order"
             for found, written in zip(request.containers, spec, strict=True):
-                assert {MEMORY: str(found.units), WHOLE: str(found.whole_cards)}[resource] == written["resources"]["limits"][resource]
+                assert {MEMORY: str(found.units), WHOLE: str(found.whole_gpus)}[resource] == written["resources"]["limits"][resource]
                 assert found.keeps == (found.kind is not Kind.INIT) == (written["name"][0] != "i" or "restartPolicy" in written)
                 # c0, c1, … are numbered 0, 1, …, and i0, i1, … -1, -2, …
                 assert found.key == (found.index if written["name"][0] == "c" else -1 - found.index)
@@ -90,14 +90,14 @@ def test_what_stands_in_the_request_of_every_small_pod() -> None:
             assert request.unsupported is None or several > 1
 
 
-def test_per_card_is_never_less_than_what_is_asked_for() -> None:
-    assert Request((ContainerRequest(Kind.APP, 0, "main", units=9),), cards_per_pod=2).per_card == 5
+def test_per_gpu_is_never_less_than_what_is_asked_for() -> None:
+    assert Request((ContainerRequest(Kind.APP, 0, "main", units=9),), gpus_per_pod=2).per_gpu == 5
 
 
-def test_whole_cards() -> None:
+def test_whole_gpus() -> None:
     request = parse_request(pod(container(count=2)))
     assert request is not None
-    assert (request.units, request.whole_cards, request.unsupported) == (0, 2, None)
+    assert (request.units, request.whole_gpus, request.unsupported) == (0, 2, None)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_whole_cards() -> None:
         [container("a", count=1), container("b", core=20)],
     ],
 )
-def test_memory_and_whole_cards_at_once_are_rejected(containers: list[dict[str, object]]) -> None:
+def test_memory_and_whole_gpus_at_once_are_rejected(containers: list[dict[str, object]]) -> None:
     with pytest.raises(RequestError, match="not both"):
         parse_request(pod(*containers))
 
@@ -135,17 +135,17 @@ def test_the_largest_amount_is_the_largest_that_the_api_server_keeps() -> None:
 
 
 @pytest.mark.parametrize("label", ["0", "-1", "two", "1.5", "", "²", "٢", "1000000", 2])
-def test_an_impossible_number_of_cards_in_the_label_is_rejected(label: object) -> None:
+def test_an_impossible_number_of_gpus_in_the_label_is_rejected(label: object) -> None:
     assert "pod label aliyun.com/gpu-count" in rejection(pod(container(mem=8_000_000), labels={WHOLE: label}))
 
 
 @pytest.mark.parametrize("label", ["1", "2", "007", "999999"])
-def test_a_number_of_cards_in_the_label_is_read(label: str) -> None:
-    assert parsed(pod(container(mem=int(label)), labels={WHOLE: label})).cards_per_pod == int(label)
+def test_a_number_of_gpus_in_the_label_is_read(label: str) -> None:
+    assert parsed(pod(container(mem=int(label)), labels={WHOLE: label})).gpus_per_pod == int(label)
 
 
 def test_the_label_means_nothing_on_a_pod_without_memory() -> None:
-    assert parsed(pod(container(count=1), labels={WHOLE: "nonsense"})).cards_per_pod == 1
+    assert parsed(pod(container(count=1), labels={WHOLE: "nonsense"})).gpus_per_pod == 1
 
 
 def sidecar(name: str, **limits: object) -> dict[str, object]:
@@ -198,14 +198,14 @@ def test_the_pool_is_that_of_kubelets_sets_of_ids(asks: list[tuple[bool, int]], 
     assert request.held(asks) == used
 
 
-def test_several_cards() -> None:
+def test_several_gpus() -> None:
     request = parse_request(pod(container(mem=8), labels={"aliyun.com/gpu-count": "2"}))
     assert request is not None
-    assert (request.units, request.per_card, request.cards_per_pod, request.unsupported) == (8, 4, 2, None)
+    assert (request.units, request.per_gpu, request.gpus_per_pod, request.unsupported) == (8, 4, 2, None)
 
 
 @pytest.mark.parametrize(("init", "app", "kept_right"), [(4, 4, True), (2, 4, True), (4, 2, False), (2, 0, True)])
-def test_ids_of_several_cards_must_not_be_left_to_chance(init: int, app: int, kept_right: bool) -> None:
+def test_ids_of_several_gpus_must_not_be_left_to_chance(init: int, app: int, kept_right: bool) -> None:
     request = parse_request(pod(container(mem=app), init=[container("warm", mem=init)], labels={"aliyun.com/gpu-count": "2"}))
     assert request is not None
     assert (request.unsupported is None) == kept_right
@@ -223,11 +223,11 @@ def test_ids_of_several_cards_must_not_be_left_to_chance(init: int, app: int, ke
         (pod(container("a", mem=8), container("b", core=20)), "container 'b' asks for aliyun.com/gpu-core.percentage without"),
         (pod(container("a", mem=8, core=60), container("b", mem=8, core=60)), "120 per cent"),
         (pod(container("a", mem=8, core=60), container("b", mem=8, core=45)), "105 per cent"),
-        (pod(container(mem=8, core=20), labels={"aliyun.com/gpu-count": "2"}), "on one card only"),
+        (pod(container(mem=8, core=20), labels={"aliyun.com/gpu-count": "2"}), "on one GPU only"),
         (pod(container(mem=8), annotations={"gpushare.request/models": ""}), "must be a list such as 'A100"),
         (pod(container(mem=8), annotations={"gpushare.request/model": "T4"}), "request/model is not known; those that are: "),
         (pod(container(mem=8), annotations={"gpushare.request/not-with": "app"}), "'app=encoder,tier=web', found 'app'"),
-        (pod(container(count=1), annotations={"gpushare.request/same-card-as": "app=a"}), "a whole card is shared with nobody"),
+        (pod(container(count=1), annotations={"gpushare.request/same-gpu-as": "app=a"}), "a whole GPU is shared with nobody"),
     ],
 )
 def test_what_cannot_be_meant_says_what_to_write(asking: dict[str, object], says: str) -> None:
@@ -236,13 +236,13 @@ def test_what_cannot_be_meant_says_what_to_write(asking: dict[str, object], says
     assert says in str(error.value)
 
 
-def test_all_of_one_cards_compute_can_be_asked_for() -> None:
+def test_all_of_one_gpus_compute_can_be_asked_for() -> None:
     request = parsed(pod(container("a", mem=8, core=60), container("b", mem=8, core=40), container("c", mem=1)))
-    assert (request.core, request.cards_per_pod) == (100, 1)
+    assert (request.core, request.gpus_per_pod) == (100, 1)
 
 
 @pytest.mark.parametrize(
-    ("units", "label", "models", "cards_per_pod", "rules"),
+    ("units", "label", "models", "gpus_per_pod", "rules"),
     [
         (9, "2", {"gpushare.request/models": "T4", "gpushare.request/not-with": "app"}, 1, NO_RULES),
         (9, "2", {"gpushare.request/models": "T4"}, 1, Rules(models=("T4",))),
@@ -251,35 +251,35 @@ def test_all_of_one_cards_compute_can_be_asked_for() -> None:
     ],
 )
 def test_on_a_node_the_same_counts_as_far_as_it_can_be_read(
-    units: int, label: str, models: dict[str, str], cards_per_pod: int, rules: Rules
+    units: int, label: str, models: dict[str, str], gpus_per_pod: int, rules: Rules
 ) -> None:
     request = parsed(pod(container(mem=units), labels={WHOLE: label}, annotations=models), bound=True)
-    assert (request.units, request.cards_per_pod, request.rules) == (units, cards_per_pod, rules)
+    assert (request.units, request.gpus_per_pod, request.rules) == (units, gpus_per_pod, rules)
 
 
-def test_memory_of_a_shared_card_may_be_wanted_beside_others() -> None:
-    request = parsed(pod(container(mem=8), annotations={"gpushare.request/same-card-as": "app=a"}))
-    assert request.rules == Rules(same_card_as=(("app", "a"),))
+def test_memory_of_a_shared_gpu_may_be_wanted_beside_others() -> None:
+    request = parsed(pod(container(mem=8), annotations={"gpushare.request/same-gpu-as": "app=a"}))
+    assert request.rules == Rules(same_gpu_as=(("app", "a"),))
 
 
 def test_on_a_node_the_label_counts_where_any_container_has_memory() -> None:
     asking = pod(container("a", mem=8), container("b", core=20), labels={WHOLE: "2"})
-    assert parsed(asking, bound=True).cards_per_pod == 2
+    assert parsed(asking, bound=True).gpus_per_pod == 2
 
 
 def test_on_a_node_all_of_it_counts_whatever_would_be_rejected() -> None:
     request = parsed(pod(container("a", mem=9, core=7), container("b", count=3, core=200)), bound=True)
-    assert (request.units, request.whole_cards, request.core) == (9, 3, 207)
+    assert (request.units, request.whole_gpus, request.core) == (9, 3, 207)
 
 
 ONE = ContainerRequest(Kind.APP, 0, "main", units=8, written="8")
 PLAIN = Request((ONE,))
 OTHERS = {
     "more memory": Request((replace(ONE, units=9),)),
-    "whole cards": Request((replace(ONE, units=0, whole_cards=8),)),
-    "more whole cards": Request((replace(ONE, units=0, whole_cards=9),)),
+    "whole GPUs": Request((replace(ONE, units=0, whole_gpus=8),)),
+    "more whole GPUs": Request((replace(ONE, units=0, whole_gpus=9),)),
     "compute": Request((replace(ONE, core=20),)),
-    "two cards": Request((ONE,), cards_per_pod=2),
+    "two GPUs": Request((ONE,), gpus_per_pod=2),
     "a rule": Request((ONE,), rules=Rules(placement="spread")),
     "another rule": Request((ONE,), rules=Rules(models=("T4",))),
     "a context": PLAIN.in_context(Context("default", ())),
@@ -287,7 +287,7 @@ OTHERS = {
 }
 
 
-def test_only_memory_of_one_card_with_nothing_else_is_plain() -> None:
+def test_only_memory_of_one_gpu_with_nothing_else_is_plain() -> None:
     assert PLAIN.is_plain
     assert [name for name, request in OTHERS.items() if request.is_plain] == ["more memory"]
     assert PLAIN.in_context(None) is PLAIN
@@ -300,7 +300,7 @@ def test_requests_that_fit_elsewhere_are_remembered_apart_and_names_make_no_diff
         assert one.key != other.key
 
 
-def test_pods_of_one_shape_may_have_each_others_cards() -> None:
+def test_pods_of_one_shape_may_have_each_others_gpus() -> None:
     """Whatever their names, and whoever asks; not where a container is another one, or asks for something else."""
     assert PLAIN.shape == Request((replace(ONE, name="other", written="8k"),)).shape == OTHERS["a context"].shape
     sidecar, second = replace(ONE, kind=Kind.SIDECAR), replace(ONE, index=1)

@@ -11,12 +11,12 @@ from unit.runtime.exposition import read
 
 
 def test_a_family_is_its_help_its_type_and_its_lines() -> None:
-    metric = family("gpushare_x_total", "counter", "How often", [(3, {}), (0.5, {"card": "0", "why": 'a "b"\\\n'})])
+    metric = family("gpushare_x_total", "counter", "How often", [(3, {}), (0.5, {"gpu": "0", "why": 'a "b"\\\n'})])
     assert "".join(render([metric])) == (
         "# HELP gpushare_x_total How often\n"
         "# TYPE gpushare_x_total counter\n"
         "gpushare_x_total 3.0\n"
-        'gpushare_x_total{card="0",why="a \\"b\\"\\\\\\n"} 0.5\n'
+        'gpushare_x_total{gpu="0",why="a \\"b\\"\\\\\\n"} 0.5\n'
     )
 
 

@@ -55,12 +55,12 @@ def test_the_page_and_nothing_else() -> None:
 
 def test_the_health_of_a_daemon_that_reports_it() -> None:
     async def run() -> None:
-        health = [(True, "ok: cards: 2")]
+        health = [(True, "ok: GPUs: 2")]
         server = MetricsServer(MetricsAddress("127.0.0.1", 0), lambda: ["a 1\n"], lambda: health[-1])
         running = asyncio.create_task(server.run())
         await until(lambda: server.port)
         answer = await get(server.port, line="GET /healthz HTTP/1.1")
-        assert (answer.startswith("HTTP/1.1 200 OK\r\n"), answer.endswith("\r\n\r\nok: cards: 2\n")) == (True, True)
+        assert (answer.startswith("HTTP/1.1 200 OK\r\n"), answer.endswith("\r\n\r\nok: GPUs: 2\n")) == (True, True)
         health.append((False, "degraded: CDI: stale"))
         answer = await get(server.port, line="GET /healthz HTTP/1.1")
         assert answer.startswith("HTTP/1.1 503 Service Unavailable\r\n")

@@ -136,7 +136,7 @@ def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path, monkeypatch
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "cluster.json"
-    items = [node("a", "10.0.0.1", 16) | {"kind": "Node"}, pod("p", "a", card=0, mem=3) | {"kind": "Pod"}]
+    items = [node("a", "10.0.0.1", 16) | {"kind": "Node"}, pod("p", "a", gpu=0, mem=3) | {"kind": "Pod"}]
     path.write_text(json.dumps({"kind": "List", "items": items}))
     return path
 
@@ -238,8 +238,8 @@ def test_somebody_with_all_rights_sees_all(tmp_path: Path) -> None:
 def test_a_tenant_sees_the_pods_of_his_namespace_and_that_these_are_not_all(tmp_path: Path) -> None:
     async def go() -> None:
         async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
-            await api.put("/api/v1/namespaces/mine/pods/p", pod("p", "a", card=0, mem=3, namespace="mine"))
-            await api.put("/api/v1/namespaces/other/pods/q", pod("q", "a", card=0, mem=3, namespace="other"))
+            await api.put("/api/v1/namespaces/mine/pods/p", pod("p", "a", gpu=0, mem=3, namespace="mine"))
+            await api.put("/api/v1/namespaces/other/pods/q", pod("q", "a", gpu=0, mem=3, namespace="other"))
             api.faults += [fail(403, "Forbidden"), fail(403, "Forbidden")]
             cluster = Cluster()
             assert await find_scope(client, cluster, "mine") == "mine"
@@ -252,7 +252,7 @@ def test_a_tenant_sees_the_pods_of_his_namespace_and_that_these_are_not_all(tmp_
             assert "only those of namespace 'mine'" in made["warnings"][1]
             assert [one[:2] for one in made["nodes"][0]["pods"]] == [["mine", "p"]]
             # It follows.
-            await api.put("/api/v1/namespaces/mine/pods/r", pod("r", "a", card=0, mem=1, namespace="mine"))
+            await api.put("/api/v1/namespaces/mine/pods/r", pod("r", "a", gpu=0, mem=1, namespace="mine"))
             await until(lambda: feed.state.sums.pods == 2)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

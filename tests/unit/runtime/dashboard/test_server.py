@@ -67,7 +67,7 @@ async def serving(cluster: Cluster, *, read: bool = True, **options: Any) -> Asy
 
 
 def some() -> Cluster:
-    pods = [pod("p", "a", card=0, mem=3), pod("w", None, mem=20, phase="Pending"), pod("bad", None, mem=1, count=1)]
+    pods = [pod("p", "a", gpu=0, mem=3), pod("w", None, mem=20, phase="Pending"), pod("bad", None, mem=1, count=1)]
     return read_all([node("a", "10.0.0.1", 16, 16), node("b", "10.0.0.2", 16)], pods)
 
 
@@ -199,7 +199,7 @@ def test_differences_come_as_events_from_the_version_that_a_page_has() -> None:
     async def use(site: Site) -> None:
         version = (await site.json("/api/state"))["version"]
         for name in ("x", "y"):
-            site.feed.cluster.set_pod(pod(name, "a", card=1, mem=3))
+            site.feed.cluster.set_pod(pod(name, "a", gpu=1, mem=3))
             await site.feed.refresh()
         async with site.http.get(site.url(f"/api/events?since={version}"), headers=AUTHORIZED) as response:
             assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
@@ -249,26 +249,26 @@ def test_there_are_only_so_many_streams(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_node_is_as_the_published_json_has_it() -> None:
     async def use(site: Site) -> None:
         made = await site.json("/api/nodes/a")
-        assert (made["name"], [one["free"] for one in made["cards"]], made["pods"][0]["name"]) == ("a", [13, 16], "p")
+        assert (made["name"], [one["free"] for one in made["gpus"]], made["pods"][0]["name"]) == ("a", [13, 16], "p")
         assert (await site.get("/api/nodes/none", **AUTHORIZED))[0] == 404
 
     on(some(), use)
 
 
-def test_a_pod_has_its_cards_or_the_verdict_on_every_node() -> None:
+def test_a_pod_has_its_gpus_or_the_verdict_on_every_node() -> None:
     cluster = some()
 
     async def use(site: Site) -> None:
         [bound] = (await site.json("/api/pods/default/p"))["pods"]
         assert (bound["kind"], bound["node"], bound["state"]) == ("bound", "a", "bound")
-        assert bound["cards"] == [{"index": 0, "units": 3, "of": 16, "model": "Tesla T4", "uuid": "GPU-00000000"}]
+        assert bound["gpus"] == [{"index": 0, "units": 3, "of": 16, "model": "Tesla T4", "uuid": "GPU-00000000"}]
         [waiting] = (await site.json("/api/pods/default/w"))["pods"]
         w = cluster.waiting["uid-w"].pod
         assert isinstance(w, PendingPod)
         verdicts = explain(cluster, w, Placement())
         assert [(one["name"], one["fits"], one["reason"]) for one in waiting["nodes"]] == [(v.node, v.fits, v.reason) for v in verdicts]
         assert (waiting["kind"], waiting["all_nodes"], waiting["fitting_nodes"]) == ("pending", 2, 0)
-        assert "largest card has 16" in waiting["reason"]
+        assert "largest GPU has 16" in waiting["reason"]
         [invalid] = (await site.json("/api/pods/default/bad"))["pods"]
         assert (invalid["kind"], "aliyun.com/gpu-count" in invalid["reason"]) == ("invalid", True)
         assert await site.json("/api/pods/default/none") == {"pods": []}

@@ -20,7 +20,7 @@ from gpushare_runtime.dashboard.state import State
 from gpushare_runtime.kubectl_gpushare.api import InputError
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Used, read_all
 from unit.runtime.kubectl_gpushare.objects import node, original_node, pod
-from unit.runtime.pods import card, inventory
+from unit.runtime.pods import gpu, inventory
 
 Json = dict[str, Any]
 
@@ -126,29 +126,29 @@ def shown(cluster: Cluster, name: str) -> Json:
     return dict(json.loads(found.data))
 
 
-def test_a_row_of_a_node_has_its_cards_and_who_has_what() -> None:
-    cards = inventory(16, 24)
-    cards = type(cards)(cards.unit, (cards.cards[0], card(1, 24, model="A100", health="XID 79")))
-    cluster = read_all([node("a", "10.0.0.1", cards=cards)], [pod("p", "a", card=0, mem=3), pod("q", "a", card=1, mem=4, namespace="b")])
+def test_a_row_of_a_node_has_its_gpus_and_who_has_what() -> None:
+    gpus = inventory(16, 24)
+    gpus = type(gpus)(gpus.unit, (gpus.gpus[0], gpu(1, 24, model="A100", health="XID 79")))
+    cluster = read_all([node("a", "10.0.0.1", gpus=gpus)], [pod("p", "a", gpu=0, mem=3), pod("q", "a", gpu=1, mem=4, namespace="b")])
     made = shown(cluster, "a")
-    assert made["cards"] == [[0, "Tesla T4", 16, 3, 13, None, "", "ok"], [1, "A100", 24, 4, None, None, "B", "bad: XID 79"]]
+    assert made["gpus"] == [[0, "Tesla T4", 16, 3, 13, None, "", "ok"], [1, "A100", 24, 4, None, None, "B", "bad: XID 79"]]
     assert made["pods"] == [["b", "q", "bound", {"1": 4}], ["default", "p", "bound", {"0": 3}]]
     assert (made["name"], made["unit"], made["mib"], made["error"], made["cordoned"], made["problems"]) == ("a", "GiB", 1024, "", False, [])
     found = node_row(cluster, "a")
     assert found is not None
-    assert found.sums == Sums(nodes=1, cards=2, usable=1, total=40960, allocated=7168, free=13312, pods=2)
+    assert found.sums == Sums(nodes=1, gpus=2, usable=1, total=40960, allocated=7168, free=13312, pods=2)
 
 
 def test_nothing_is_free_as_far_as_anybody_knows_where_not_all_pods_are_known() -> None:
     cluster = read_all([node("a", "10.0.0.1", 16)], [])
     cluster.complete = False
-    assert shown(cluster, "a")["cards"][0][4] is None
+    assert shown(cluster, "a")["gpus"][0][4] is None
 
 
 def test_a_node_that_cannot_be_read_is_a_row_with_the_reason() -> None:
-    cluster = read_all([node("a", "10.0.0.1", cards="{"), original_node("old", "10.0.0.2", memory=32, count=2)], [])
+    cluster = read_all([node("a", "10.0.0.1", gpus="{"), original_node("old", "10.0.0.2", memory=32, count=2)], [])
     assert "not JSON" in shown(cluster, "a")["error"]
-    assert [one[2] for one in shown(cluster, "old")["cards"]] == [16, 16]
+    assert [one[2] for one in shown(cluster, "old")["gpus"]] == [16, 16]
     assert node_row(cluster, "nobody") is None
 
 
@@ -158,7 +158,7 @@ def test_a_fault_about_one_node_concerns_its_row_only(monkeypatch: pytest.Monkey
     def broken(of: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr(rows, "cards_of", broken)
+    monkeypatch.setattr(rows, "gpus_of", broken)
     [problem] = shown(cluster, "a")["problems"]
     assert "boom" in problem
 
@@ -170,8 +170,8 @@ def test_hostile_texts_are_short_and_printable() -> None:
     # The API server would reject most of these names; a file need not come from one.
     bad = pod(HOSTILE, None, mem=10**9, namespace=HOSTILE, phase="Pending")
     bad["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "message": HOSTILE}]
-    bound = pod(HOSTILE + "b", HOSTILE, card=0, mem=2, namespace=HOSTILE)
-    cluster = read_all([node(HOSTILE, HOSTILE, 16), node("b", HOSTILE, cards=HOSTILE)], [bad, bound])
+    bound = pod(HOSTILE + "b", HOSTILE, gpu=0, mem=2, namespace=HOSTILE)
+    cluster = read_all([node(HOSTILE, HOSTILE, 16), node("b", HOSTILE, gpus=HOSTILE)], [bad, bound])
 
     async def feed() -> Json:
         made = Feed(cluster, "e")
@@ -198,7 +198,7 @@ def test_hostile_texts_are_short_and_printable() -> None:
 
 def test_memory_in_use_is_sent_again_where_it_has_changed_by_much_and_a_failure_is_a_warning() -> None:
     async def go() -> None:
-        cluster = read_all([node("a", "10.0.0.1", 16), node("b", "10.0.0.2", cards=type(inventory(1))(GIB, (card(0, 16, uuid="B"),)))], [])
+        cluster = read_all([node("a", "10.0.0.1", 16), node("b", "10.0.0.2", gpus=type(inventory(1))(GIB, (gpu(0, 16, uuid="B"),)))], [])
         feed = Feed(cluster, "e")
         answers: list[Used | InputError] = [Used({}, {"B": 640}), Used({}, {"B": 650}), Used({}, {"B": 6400}), InputError("no answer")]
 
@@ -222,11 +222,11 @@ def test_memory_in_use_is_sent_again_where_it_has_changed_by_much_and_a_failure_
             return dict(json.loads(differences[-1])) if differences else {}
 
         await feed.refresh()
-        assert [(one["name"], one["cards"][0][5]) for one in (await step())["nodes"]] == [("b", 640)]
+        assert [(one["name"], one["gpus"][0][5]) for one in (await step())["nodes"]] == [("b", 640)]
         assert await step() == {}
-        assert [(one["name"], one["cards"][0][5]) for one in (await step())["nodes"]] == [("b", 6400)]
+        assert [(one["name"], one["gpus"][0][5]) for one in (await step())["nodes"]] == [("b", 6400)]
         last = await step()
-        assert [(one["name"], one["cards"][0][5]) for one in last["nodes"]] == [("b", None)]
+        assert [(one["name"], one["gpus"][0][5]) for one in last["nodes"]] == [("b", None)]
         assert last["warnings"] == ["memory in use is not known: no answer"]
 
     asyncio.run(go())
@@ -246,12 +246,12 @@ def test_the_feed_shows_what_changed_and_wakes_those_who_wait() -> None:
         await feed.refresh()
         await asyncio.sleep(0)
         assert not news.done()
-        cluster.set_pod(pod("p", "a", card=0, mem=3))
+        cluster.set_pod(pod("p", "a", gpu=0, mem=3))
         await feed.refresh()
         await asyncio.wait_for(news, 60)
         [difference] = map(json.loads, feed.state.since(first["version"]) or [])
         assert [one["name"] for one in difference["nodes"]] == ["a"]
-        # A larger card makes another reason of the pod that waits, which has not changed itself.
+        # A larger GPU makes another reason of the pod that waits, which has not changed itself.
         cluster.set_node(node("c", "10.0.0.3", 40))
         await feed.refresh()
         assert whole(feed.state)["waiting"][0]["reason"] == ""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from gpushare_runtime.core.allocation import Allocation, AllocationError, allocate, read_allocation
-from gpushare_runtime.core.inventory import Card, Inventory
+from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.request import Request, parse_request
 from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager, StartError
 from unit.runtime.pods import container
@@ -61,7 +61,7 @@ class Plugin(Protocol):
         """(pod UID, annotations to write)."""
 
     def held(self, now: float) -> tuple[dict[int, int], set[tuple[int, int]]]:
-        """({card: units that others must not count on}, {(card, units) rejected a moment ago})."""
+        """({gpu: units that others must not count on}, {(gpu, units) rejected a moment ago})."""
 
     # Seconds for which its extender counts a pod that ran and went without having ended: the node's word is on its way.
     holds_for: float
@@ -69,7 +69,7 @@ class Plugin(Protocol):
 
 @dataclass
 class Pod:
-    """object: as the API server has it; devices: container → {card index: units} that its process really has, or had last; up: those
+    """object: as the API server has it; devices: container → {gpu index: units} that its process really has, or had last; up: those
     with a process; due: when kubelet starts the others; runs: container → how often it was started; bare: without a process of the
     pod's own; ends: when its processes do, None for not yet; started: when the last container was; gone: when the object went."""
 
@@ -106,15 +106,15 @@ class Pod:
 
     @property
     def annotated(self) -> Mapping[int, int]:
-        return self.allocation.by_card if self.allocation else {}
+        return self.allocation.by_gpu if self.allocation else {}
 
 
 @dataclass
 class Counts:
     """What happened and what went wrong.
 
-    paired: pods that waited beside one of the same shape with another card; compared: pods whose devices and annotations were
-    compared; rejected_unseen: while the plugin did not reach the API server; over: units beyond a card, the worst of all steps;
+    paired: pods that waited beside one of the same shape with another GPU; compared: pods whose devices and annotations were
+    compared; rejected_unseen: while the plugin did not reach the API server; over: units beyond a GPU, the worst of all steps;
     killed: running pods that a restart of kubelet rejected, killed_for_init: for their init containers' units; restarts: of
     containers, not_started: attempts that failed; stuck: containers that wait for a start at the end; late: starts of pods that
     were gone by then; outages: of the API server for the plugin alone; pulls: images that took long.
@@ -131,7 +131,7 @@ class Counts:
     forced_alive: int = 0
     paired: int = 0
     compared: int = 0
-    wrong_card: int = 0
+    wrong_gpu: int = 0
     over_steps: int = 0
     over: int = 0
     plugin_restarts: int = 0
@@ -159,8 +159,8 @@ def now(coroutine: Coroutine[Any, Any, T]) -> T:
 class Churn:
     """make: a plugin as it is after a start, given what the one before left behind and the ways to look at the world."""
 
-    def __init__(self, cards: Inventory, make: Callable[[Churn, Any], Plugin], seed: int, *, restarts: bool = True) -> None:
-        self.cards = cards
+    def __init__(self, gpus: Inventory, make: Callable[[Churn, Any], Plugin], seed: int, *, restarts: bool = True) -> None:
+        self.gpus = gpus
         self.random = random.Random(seed)
         self.clock = 1000.0
         self.counts = Counts()
@@ -256,7 +256,7 @@ class Churn:
     # The scheduler: what the API says of the pods, and what the node says beyond that.
 
     def _used(self) -> tuple[dict[int, int], set[int]]:
-        used: dict[int, int] = dict.fromkeys(self.cards.by_index, 0)
+        used: dict[int, int] = dict.fromkeys(self.gpus.by_index, 0)
         whole: set[int] = set()
         for pod in self.api.values():
             if pod.object["status"]["phase"] == "Failed":
@@ -264,7 +264,7 @@ class Churn:
             annotated = pod.annotated
             for index in annotated or used:
                 used[index] += annotated.get(index, pod.request.units)
-            if pod.request.whole_cards:
+            if pod.request.whole_gpus:
                 whole |= annotated.keys() or used.keys()
         for index, units in self._held_now[0].items():
             used[index] += units
@@ -280,19 +280,19 @@ class Churn:
         assert request.unsupported is None
         used, whole = self._used()
         rejected = self._held_now[1]
-        if request.whole_cards:
-            fits = [i for i in used if not used[i] and i not in whole and not any(i == card for card, _ in rejected)]
-            need = request.whole_cards
+        if request.whole_gpus:
+            fits = [i for i in used if not used[i] and i not in whole and not any(i == gpu for gpu, _ in rejected)]
+            need = request.whole_gpus
         else:
-            each = request.per_card
-            free = {c.index: c.units - used[c.index] for c in self.cards.cards}
+            each = request.per_gpu
+            free = {c.index: c.units - used[c.index] for c in self.gpus.gpus}
             fits = [i for i in free if free[i] >= each and i not in whole and (i, each) not in rejected]
-            need = request.cards_per_pod
+            need = request.gpus_per_pod
         if len(fits) < need:
             return False
         chosen = sorted(self.random.sample(fits, need))
-        allocation = allocate(request, [(i, self.cards.by_index[i].units) for i in chosen])
-        object["metadata"]["annotations"] = allocation.to_annotations(self.cards, int((UNIX + self.clock) * 1e9))
+        allocation = allocate(request, [(i, self.gpus.by_index[i].units) for i in chosen])
+        object["metadata"]["annotations"] = allocation.to_annotations(self.gpus, int((UNIX + self.clock) * 1e9))
         self._bind(object, request)
         return True
 
@@ -350,7 +350,7 @@ class Churn:
         self.counts.pulls += pull > 0
         for name, environment in environments.items():
             if name in keeps:
-                if not self._cards_in(environment):
+                if not self._gpus_in(environment):
                     self.counts.failed += 1
                     self._fail(pod)
                     self.manager.active.discard(pod.uid)
@@ -360,9 +360,9 @@ class Churn:
         if not pull:
             self._start(pod)
 
-    def _cards_in(self, environment: Mapping[str, str]) -> list[Card]:
+    def _gpus_in(self, environment: Mapping[str, str]) -> list[Gpu]:
         uuids = environment.get("NVIDIA_VISIBLE_DEVICES", "").split(",")
-        return [self.cards.by_uuid[uuid] for uuid in uuids] if all(uuid in self.cards.by_uuid for uuid in uuids) else []
+        return [self.gpus.by_uuid[uuid] for uuid in uuids] if all(uuid in self.gpus.by_uuid for uuid in uuids) else []
 
     def _start(self, pod: Pod) -> None:
         """kubelet starts the containers that are due, and says so."""
@@ -376,13 +376,13 @@ class Churn:
                 self.counts.not_started += 1
                 self.counts.reasons[f"start: {error}"] += 1
                 continue
-            cards = self._cards_in(environment)
-            if not cards:
+            gpus = self._gpus_in(environment)
+            if not gpus:
                 # kubelet has lost its record and knows the pod no more.
                 pod.due[name] = self.clock + AGAIN
                 continue
             of = next(c for c in pod.request.containers if c.name == name)
-            pod.devices[name] = {card.index: card.units if of.whole_cards else of.units // len(cards) for card in cards}
+            pod.devices[name] = {gpu.index: gpu.units if of.whole_gpus else of.units // len(gpus) for gpu in gpus}
             pod.up.add(name)
             pod.runs[name] += 1
             self.counts.restarts += pod.runs[name] > 1
@@ -418,13 +418,13 @@ class Churn:
                     self._end_container(pod)
 
     def _room(self, pod: Pod) -> bool:
-        """Whether the cards that the scheduler chose have room for it, by what processes have of them."""
+        """Whether the GPUs that the scheduler chose have room for it, by what processes have of them."""
         used: dict[int, int] = {}
         for other in self.processes.values():
             for name in other.devices.keys() & {*other.up, *other.due}:
                 for index, units in other.devices[name].items():
                     used[index] = used.get(index, 0) + units
-        return all(used.get(index, 0) + units <= self.cards.by_index[index].units for index, units in pod.annotated.items())
+        return all(used.get(index, 0) + units <= self.gpus.by_index[index].units for index, units in pod.annotated.items())
 
     def _fail(self, pod: Pod) -> None:
         pod.object["status"]["phase"] = "Failed"
@@ -454,7 +454,7 @@ class Churn:
                 continue
             if self.processes.pop(pod.uid, None) and self._settled(pod) and not pod.forced:
                 self.counts.compared += 1
-                self.counts.wrong_card += self._wrong(pod)
+                self.counts.wrong_gpu += self._wrong(pod)
             if pod.uid in self.api and not pod.forced:
                 pod.up.clear()
                 pod.due.clear()
@@ -536,7 +536,7 @@ class Churn:
         if not out:
             self._kubelet()
         self._look_after()
-        self._check_cards()
+        self._check_gpus()
 
     def _look_after(self) -> None:
         """The plugin's own work beside kubelet's questions."""
@@ -557,13 +557,13 @@ class Churn:
         while self._held and self._held[0][0] <= self.clock:
             self._held_now = self._held.popleft()[1]
 
-    def _check_cards(self) -> None:
+    def _check_gpus(self) -> None:
         units: dict[int, int] = {}
         for pod in self.processes.values():
             for name in pod.up:
                 for index, count in pod.devices[name].items():
                     units[index] = units.get(index, 0) + count
-        over = max((count - self.cards.by_index[index].units for index, count in units.items()), default=0)
+        over = max((count - self.gpus.by_index[index].units for index, count in units.items()), default=0)
         if over > 0:
             self.counts.over_steps += 1
             self.counts.over = max(self.counts.over, over)
@@ -578,16 +578,16 @@ class Churn:
             self._deliver_to_plugin()
             self._kubelet()
             self._look_after()
-            self._check_cards()
+            self._check_gpus()
         left = [pod for pod in self.processes.values() if pod.uid in self.api and pod.ends is None and not pod.due]
         self.counts.stuck = sum(len(pod.due) for pod in self.processes.values() if pod.uid in self.api and pod.ends is None)
         self.counts.compared += len(left)
-        self.counts.wrong_card += sum(map(self._wrong, left))
+        self.counts.wrong_gpu += sum(map(self._wrong, left))
 
     def _wrong(self, pod: Pod) -> bool:
-        """Whether a container has other cards than its pod's annotations say."""
+        """Whether a container has other GPUs than its pod's annotations say."""
         has = {c.key: pod.devices.get(c.name) for c in pod.request.containers if c.keeps}
-        return pod.allocation is None or has != {key: dict(cards) for key, cards in pod.allocation.containers if key in has}
+        return pod.allocation is None or has != {key: dict(gpus) for key, gpus in pod.allocation.containers if key in has}
 
 
 def _copy(pod: dict[str, Any]) -> dict[str, Any]:
@@ -608,7 +608,7 @@ def status(pod: Pod, phase: str, *, ended: bool = False) -> dict[str, Any]:
 
 
 def make_pod(random: random.Random, name: str) -> dict[str, Any]:
-    """Mixed and equal sizes, several containers, init containers, sidecars, several cards, whole cards."""
+    """Mixed and equal sizes, several containers, init containers, sidecars, several GPUs, whole GPUs."""
     size = random.choice((1, 2, 2, 2, 4, 4, 6))
     labels: dict[str, str] = {}
     init: list[dict[str, Any]] = []

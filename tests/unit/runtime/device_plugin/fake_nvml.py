@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Cards behind the NVML boundary, which tests exchange, break and bring back."""
+"""GPUs behind the NVML boundary, which tests exchange, break and bring back."""
 
 from __future__ import annotations
 
 import queue
 
-from gpushare_runtime.device_plugin.gpu.discovery import CardFacts, MemoryLimit, NvmlError
+from gpushare_runtime.device_plugin.gpu.discovery import GpuFacts, MemoryLimit, NvmlError
 
 
-def facts(index: int, mib: int, **changes: object) -> CardFacts:
+def facts(index: int, mib: int, **changes: object) -> GpuFacts:
     fields: dict[str, object] = {
         "uuid": f"GPU-{index:08d}-0000-0000-0000-000000000000",
         "minor": index,
@@ -18,7 +18,7 @@ def facts(index: int, mib: int, **changes: object) -> CardFacts:
         "mib": mib,
         "numa": 0,
     }
-    return CardFacts(**(fields | changes))  # type: ignore[arg-type]
+    return GpuFacts(**(fields | changes))  # type: ignore[arg-type]
 
 
 class FakeXids:
@@ -39,14 +39,14 @@ class FakeXids:
 
 
 class FakeNvml:
-    """cards: by index; lost: indexes that answer with an error; failure: what all calls answer with; starts: nvmlInit calls.
+    """gpus: by index; lost: indexes that answer with an error; failure: what all calls answer with; starts: nvmlInit calls.
 
-    unlimited: why the driver does not limit memory; limits: (card UUID, control group) → bytes; ignored: it answers with success and
-    sets nothing; used: what each group uses; using: card UUID → PID and bytes of its processes; reads: how often these were read.
+    unlimited: why the driver does not limit memory; limits: (GPU UUID, control group) → bytes; ignored: it answers with success and
+    sets nothing; used: what each group uses; using: GPU UUID → PID and bytes of its processes; reads: how often these were read.
     """
 
     def __init__(self, *mib: int) -> None:
-        self.cards = [facts(index, size) for index, size in enumerate(mib)]
+        self.gpus = [facts(index, size) for index, size in enumerate(mib)]
         self.lost: set[int] = set()
         self.failure: NvmlError | None = None
         self.starts = 0
@@ -66,13 +66,13 @@ class FakeNvml:
 
     def count(self) -> int:
         self._check()
-        return len(self.cards)
+        return len(self.gpus)
 
-    def facts(self, index: int) -> CardFacts:
+    def facts(self, index: int) -> GpuFacts:
         self._check()
         if index in self.lost:
-            raise NvmlError("the card is lost")
-        return self.cards[index]
+            raise NvmlError("the GPU is lost")
+        return self.gpus[index]
 
     def xid_events(self) -> FakeXids:
         self._check()
@@ -104,8 +104,8 @@ class FakeNvml:
             raise self.unlimited
 
     def report(self, index: int, xid: int) -> None:
-        """The driver reports an error of the card."""
-        self.xids.put((self.cards[index].uuid, xid))
+        """The driver reports an error of the GPU."""
+        self.xids.put((self.gpus[index].uuid, xid))
 
     def _check(self) -> None:
         if self.failure is not None:

@@ -14,11 +14,11 @@ from unit.runtime.pods import container, pod
 _numbers = itertools.count(1)
 
 
-def bound(inventory: Inventory | None, cards: dict[int, dict[int, int]], *containers: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """A pod whose Binding says `cards`: container → card → units. Without an inventory it carries no annotation."""
+def bound(inventory: Inventory | None, gpus: dict[int, dict[int, int]], *containers: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """A pod whose Binding says `gpus`: container → GPU → units. Without an inventory it carries no annotation."""
     number = next(_numbers)
     name = changes.pop("name", f"p{number}")
-    annotations = Allocation.of(cards).to_annotations(inventory, 1_774_000_000_000_000_000 + number) if inventory else {}
+    annotations = Allocation.of(gpus).to_annotations(inventory, 1_774_000_000_000_000_000 + number) if inventory else {}
     made = pod(
         *containers,
         name=name,
@@ -33,12 +33,12 @@ def bound(inventory: Inventory | None, cards: dict[int, dict[int, int]], *contai
     return made
 
 
-def memory(inventory: Inventory | None, card: int, units: int, **changes: Any) -> dict[str, Any]:
-    """One container with this many units of that card."""
-    return bound(inventory, {0: {card: units}}, container(mem=units), **changes)
+def memory(inventory: Inventory | None, gpu: int, units: int, **changes: Any) -> dict[str, Any]:
+    """One container with this many units of that GPU."""
+    return bound(inventory, {0: {gpu: units}}, container(mem=units), **changes)
 
 
-def whole(inventory: Inventory | None, *cards: int, count: int | None = None, **changes: Any) -> dict[str, Any]:
-    """One container with these cards whole."""
-    units = {card: inventory.by_index[card].units for card in cards} if inventory else {}
-    return bound(inventory, {0: units}, container(count=count or len(cards)), **changes)
+def whole(inventory: Inventory | None, *gpus: int, count: int | None = None, **changes: Any) -> dict[str, Any]:
+    """One container with these GPUs whole."""
+    units = {gpu: inventory.by_index[gpu].units for gpu in gpus} if inventory else {}
+    return bound(inventory, {0: units}, container(count=count or len(gpus)), **changes)

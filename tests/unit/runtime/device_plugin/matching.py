@@ -30,7 +30,7 @@ class Ours:
         self.node = NodeState(PodTable(lambda: world.heard), lambda: world.clock, lambda: UNIX + world.clock, processes or world)
         if state is not None:
             self.node.usage.restore(*state)
-        self.node.devices.set_inventory(world.cards)
+        self.node.devices.set_inventory(world.gpus)
 
     def devices(self, resource: str) -> set[str]:
         return {device_id for device_id, good in self.node.devices.reported(resource) if good}
@@ -86,14 +86,14 @@ class Ours:
         said, by_uuid = report(self.node), self.node.devices.inventory.by_uuid
         units: dict[int, int] = {}
         for entry in said.entries:
-            units[by_uuid[entry.card].index] = units.get(by_uuid[entry.card].index, 0) + entry.units
-        return units, {(by_uuid[r.card].index, r.units) for r in said.rejected if r.until > now}
+            units[by_uuid[entry.gpu].index] = units.get(by_uuid[entry.gpu].index, 0) + entry.units
+        return units, {(by_uuid[r.gpu].index, r.units) for r in said.rejected if r.until > now}
 
 
 class Original:
     """Its Allocate: of the pods that are assumed and not assigned, the one assumed first whose total is the number of ids.
 
-    No preferred ids (kubelet takes any), no memory of processes, no word to the scheduler. Whole cards it does not have: they
+    No preferred ids (kubelet takes any), no memory of processes, no word to the scheduler. Whole GPUs it does not have: they
     are given by their ids here.
     """
 
@@ -104,10 +104,10 @@ class Original:
         self._assigned: list[str] = []
 
     def devices(self, resource: str) -> set[str]:
-        cards = self._world.cards.cards
+        gpus = self._world.gpus.gpus
         if resource == "aliyun.com/gpu-count":
-            return {card.uuid for card in cards}
-        return {unit_id(card.uuid, slot) for card in cards for slot in range(card.units)}
+            return {gpu.uuid for gpu in gpus}
+        return {unit_id(gpu.uuid, slot) for gpu in gpus for slot in range(gpu.units)}
 
     def prefer(self, resource: str, available: list[str], must: list[str], size: int, more: Callable[[], bool]) -> list[str]:
         return []
@@ -126,7 +126,7 @@ class Original:
             # It adds up spec.containers alone.
             if sum(c.units for c in pod.request.containers if c.index >= 0 and c.kind.name == "APP") == len(ids):
                 annotations["ALIYUN_COM_GPU_MEM_ASSIGNED"] = "true"
-                return {"NVIDIA_VISIBLE_DEVICES": self._world.cards.by_index[int(annotations["ALIYUN_COM_GPU_MEM_IDX"])].uuid}
+                return {"NVIDIA_VISIBLE_DEVICES": self._world.gpus.by_index[int(annotations["ALIYUN_COM_GPU_MEM_IDX"])].uuid}
         return {"NVIDIA_VISIBLE_DEVICES": f"no-gpu-has-{len(ids)}GiB-to-run"}
 
     def start(self, resource: str, ids: list[str]) -> None: ...

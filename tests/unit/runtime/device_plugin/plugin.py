@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The whole device plugin between a fake kubelet, a fake API server and fake cards, on real sockets."""
+"""The whole device plugin between a fake kubelet, a fake API server and fake GPUs, on real sockets."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def path_of(pod: dict[str, Any]) -> str:
 
 @asynccontextmanager
 async def world(*mib: int, unit: Unit = GIB, kubelet: bool = True, node: bool = True, **settings: Any) -> AsyncIterator[World]:
-    """A plugin with cards of these sizes; unless told otherwise kubelet runs and its node exists.
+    """A plugin with GPUs of these sizes; unless told otherwise kubelet runs and its node exists.
 
     settings: further ones of the plugin; with `isolation` the driver has memory limits.
     """
@@ -114,7 +114,7 @@ async def world(*mib: int, unit: Unit = GIB, kubelet: bool = True, node: bool = 
                 nvml.unlimited = None
             processes = FakeProcesses()
             known = Settings("gpu1", unit, kubelet_root=root, state=root / "state", **settings)
-            plugin = DevicePlugin(known, nvml, client, card_interval=0.05, check_scale=0.01, processes=processes, host=host)
+            plugin = DevicePlugin(known, nvml, client, gpu_interval=0.05, check_scale=0.01, processes=processes, host=host)
             made = World(nvml, api, fake_kubelet, plugin, asyncio.ensure_future(plugin.run()), processes, host)
             try:
                 yield made

@@ -15,7 +15,7 @@ from gpushare_runtime.device_plugin.node.local_pods import PendingContainer, par
 from unit.runtime.device_plugin.local_pods import bound, memory, whole
 from unit.runtime.pods import container, inventory
 
-MEMORY, CARDS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 NODE = inventory(16, 24, 32)
 
 
@@ -24,19 +24,19 @@ def pending(raw: Mapping[str, Any], place: int = 0) -> PendingContainer:
     return PendingContainer(pod, pod.container_devices[place])
 
 
-def ids(card: int, units: int) -> list[str]:
-    return [f"GPU-{card:08d}-_-{slot}" for slot in range(units)]
+def ids(gpu: int, units: int) -> list[str]:
+    return [f"GPU-{gpu:08d}-_-{slot}" for slot in range(units)]
 
 
 PAIR = bound(NODE, {0: {1: 4}, 1: {1: 3}}, container("a", mem=4), container("b", mem=3))
 INIT = bound(None, {}, container(mem=4), init=[container("first", mem=6)])
 # What this container of the pod is to get cannot be said.
-UNSAID = replace(pending(whole(NODE, 1, 2)), devices=replace(pending(whole(NODE, 1, 2)).devices, units_by_card={}))
+UNSAID = replace(pending(whole(NODE, 1, 2)), devices=replace(pending(whole(NODE, 1, 2)).devices, units_by_gpu={}))
 WHOLE_PAIR = bound(NODE, {0: {0: 16}, 1: {1: 24}}, container("a", count=1), container("b", count=1))
 
 
 @pytest.mark.parametrize(
-    ("asked", "given", "card", "units", "pod_units", "as_planned"),
+    ("asked", "given", "gpu", "units", "pod_units", "as_planned"),
     [
         (None, ids(1, 4), 1, 4, 4, None),
         (pending(memory(NODE, 1, 4)), ids(1, 4), 1, 4, 4, True),
@@ -45,18 +45,18 @@ WHOLE_PAIR = bound(NODE, {0: {0: 16}, 1: {1: 24}}, container("a", count=1), cont
         (pending(memory(None, 1, 4)), ids(1, 4), 1, 4, 4, None),
         (pending(INIT, 1), ids(1, 4), 1, 4, 6, None),
     ],
-    ids=["nobody known", "as chosen", "another card", "one of two", "nobody chose", "nobody chose, with an init container"],
+    ids=["nobody known", "as chosen", "another GPU", "one of two", "nobody chose", "nobody chose, with an init container"],
 )
-def test_memory(asked: PendingContainer | None, given: list[str], card: int, units: int, pod_units: int, as_planned: bool | None) -> None:
-    granted = allocate_response(MEMORY, given, (NODE.by_index[card],), asked)
+def test_memory(asked: PendingContainer | None, given: list[str], gpu: int, units: int, pod_units: int, as_planned: bool | None) -> None:
+    granted = allocate_response(MEMORY, given, (NODE.by_index[gpu],), asked)
     assert granted.environment == {
-        "NVIDIA_VISIBLE_DEVICES": f"GPU-{card:08d}",
-        "ALIYUN_COM_GPU_MEM_IDX": str(card),
-        "ALIYUN_COM_GPU_MEM_DEV": str(NODE.by_index[card].units),
+        "NVIDIA_VISIBLE_DEVICES": f"GPU-{gpu:08d}",
+        "ALIYUN_COM_GPU_MEM_IDX": str(gpu),
+        "ALIYUN_COM_GPU_MEM_DEV": str(NODE.by_index[gpu].units),
         "ALIYUN_COM_GPU_MEM_CONTAINER": str(units),
         "ALIYUN_COM_GPU_MEM_POD": str(pod_units),
     }
-    assert (granted.container, granted.cards, granted.as_planned) == (asked, (NODE.by_index[card],), as_planned)
+    assert (granted.container, granted.gpus, granted.as_planned) == (asked, (NODE.by_index[gpu],), as_planned)
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,13 @@ def test_memory(asked: PendingContainer | None, given: list[str], card: int, uni
     ],
     ids=["nobody known", "as chosen", "one other", "more than chosen", "one of two", "a larger one of two", "nobody chose", "unsaid"],
 )
-def test_whole_cards(asked: PendingContainer | None, given: tuple[int, ...], units: int, pod_units: int, as_planned: bool | None) -> None:
-    cards = tuple(NODE.by_index[index] for index in given)
-    granted = allocate_response(CARDS, [card.uuid for card in cards], cards, asked)
+def test_whole_gpus(asked: PendingContainer | None, given: tuple[int, ...], units: int, pod_units: int, as_planned: bool | None) -> None:
+    gpus = tuple(NODE.by_index[index] for index in given)
+    granted = allocate_response(GPUS, [gpu.uuid for gpu in gpus], gpus, asked)
     assert granted.environment == {
-        "NVIDIA_VISIBLE_DEVICES": ",".join(card.uuid for card in cards),
+        "NVIDIA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus),
         "ALIYUN_COM_GPU_MEM_IDX": str(given[0]),
-        "ALIYUN_COM_GPU_MEM_DEV": str(cards[0].units),
+        "ALIYUN_COM_GPU_MEM_DEV": str(gpus[0].units),
         "ALIYUN_COM_GPU_MEM_CONTAINER": str(units),
         "ALIYUN_COM_GPU_MEM_POD": str(pod_units),
     }

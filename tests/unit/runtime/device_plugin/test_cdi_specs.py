@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""CDI specs of a host, good ones and any others: which card a container gets through them, and why it gets none."""
+"""CDI specs of a host, good ones and any others: which GPU a container gets through them, and why it gets none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gpushare_runtime.device_plugin.host.cdi_specs import MOST_BYTES, MOST_DEPTH, MOST_FILES, SpecError, SpecFolders, parse_spec
 from gpushare_runtime.device_plugin.node.cdi import CdiSpecs
-from unit.runtime.pods import card
+from unit.runtime.pods import gpu
 
 # As nvidia-ctk 1.17 writes it, with less of the same.
 WRITTEN = """\
@@ -173,7 +173,7 @@ def test_yaml_and_json_mean_the_same(devices: dict[str, list[str]], mounts: list
 
 # Folders.
 
-FIRST = card(0, 16, uuid="GPU-a", minor=4)
+FIRST = gpu(0, 16, uuid="GPU-a", minor=4)
 
 
 @pytest.fixture
@@ -197,12 +197,12 @@ def problem(host: Path) -> str:
     return folders(host).read().problem(FIRST)
 
 
-def test_a_card_that_a_spec_names_is_usable(host: Path) -> None:
+def test_a_gpu_that_a_spec_names_is_usable(host: Path) -> None:
     put(host / "run/nvidia.yaml", spec(("GPU-a", [f"{host}/dev/nvidia4"])))
     assert problem(host) == ""
 
 
-def test_a_card_that_no_spec_names(host: Path) -> None:
+def test_a_gpu_that_no_spec_names(host: Path) -> None:
     put(host / "etc/broken.yaml", "a: b: c")
     put(host / "etc/ignored.yml", spec(("GPU-a", [f"{host}/dev/nvidia4"])))
     put(host / "run/other.json", spec(("GPU-a", [f"{host}/dev/nvidia4"]), kind="vendor.com/gpu"))
@@ -222,7 +222,7 @@ def test_a_stale_spec_after_a_driver_upgrade(host: Path) -> None:
 @pytest.mark.parametrize(
     ("nodes", "has"), [(["nvidia7"], "/dev/nvidia7"), (["nvidia4", "nvidia7"], "/dev/nvidia4, /dev/nvidia7"), ([], "no device")]
 )
-def test_a_spec_that_gives_another_card_than_it_names(host: Path, nodes: list[str], has: str) -> None:
+def test_a_spec_that_gives_another_gpu_than_it_names(host: Path, nodes: list[str], has: str) -> None:
     put(host / "run/nvidia.yaml", spec(("GPU-a", [f"{host}/dev/{node}" for node in nodes])))
     assert f"is stale, it has {has}" in problem(host)
     assert "instead of /dev/nvidia4" in problem(host)

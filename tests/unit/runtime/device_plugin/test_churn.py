@@ -15,7 +15,7 @@ from unit.runtime.device_plugin.churn import Churn, Counts, Plugin
 from unit.runtime.device_plugin.matching import Original
 from unit.runtime.pods import inventory
 
-CARDS = inventory(16, 16, 24, 8, 16, 16)
+GPUS = inventory(16, 16, 24, 8, 16, 16)
 SEEDS, STEPS = 8, 400
 
 
@@ -23,7 +23,7 @@ def churned(make: Callable[[Churn, Any], Plugin], seeds: int = SEEDS) -> Counts:
     """The sums over several worlds; `over` is the worst."""
     total = Counts()
     for seed in range(seeds):
-        world = Churn(CARDS, make, seed)
+        world = Churn(GPUS, make, seed)
         for _ in range(STEPS):
             world.step()
         world.quiet()
@@ -41,6 +41,6 @@ def test_the_originals_way_of_matching_goes_wrong_in_the_same_world(capsys: pyte
     counts = churned(Original)
     with capsys.disabled():
         print("\n" + told("the original's matching", counts))
-    assert counts.wrong_card > 0
+    assert counts.wrong_gpu > 0
     assert counts.over_steps > 0
     assert counts.failed > 0

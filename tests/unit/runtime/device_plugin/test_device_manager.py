@@ -14,7 +14,7 @@ import pytest
 from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager, StartError
 from unit.runtime.pods import container, pod
 
-MEMORY, CARDS = RESOURCES
+MEMORY, GPUS = RESOURCES
 
 
 class Kubelet:

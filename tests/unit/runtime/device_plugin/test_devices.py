@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Which cards this node offers, by what was read of them, what isolates pods, and what an administrator cordoned."""
+"""Which GPUs this node offers, by what was read of them, what isolates pods, and what an administrator cordoned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpushare_runtime.device_plugin.node.cdi import CdiDevice, CdiSpecs
 from gpushare_runtime.device_plugin.node.devices import Devices
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
 from gpushare_runtime.device_plugin.node.usage import Usage
-from unit.runtime.pods import card, inventory
+from unit.runtime.pods import gpu, inventory
 
 FIRST, SECOND = "GPU-00000000", "GPU-00000001"
 SPECS = CdiSpecs(devices={FIRST: CdiDevice("nvidia.yaml", frozenset({0})), SECOND: CdiDevice("nvidia.yaml", frozenset({1}))})
@@ -29,12 +29,12 @@ def made(strategy: str = "environment") -> Devices:
 
 def offered(devices: Devices) -> dict[str, str]:
     """UUID → health, or that it is cordoned."""
-    return {each.uuid: "cordoned" if each.cordoned else each.health for each in devices.cards}
+    return {each.uuid: "cordoned" if each.cordoned else each.health for each in devices.gpus}
 
 
-def test_before_the_cards_are_read_there_are_none() -> None:
+def test_before_the_gpus_are_read_there_are_none() -> None:
     devices = made("cdi")
-    assert (devices.inventory, devices.cards, devices.by_uuid, devices.isolation, devices.unusable_specs()) == (None, (), {}, "", {})
+    assert (devices.inventory, devices.gpus, devices.by_uuid, devices.isolation, devices.unusable_specs()) == (None, (), {}, "", {})
     assert devices.reported("aliyun.com/gpu-mem") == []
 
 
@@ -42,7 +42,7 @@ def test_before_the_cards_are_read_there_are_none() -> None:
     ("isolation", "core", "clients"), [("", 0, 0), ("none", 0, 0), ("watch", 0, 0), ("driver", 100, 0), ("mps", 100, MOST_CLIENTS)]
 )
 @pytest.mark.parametrize("strategy", ["environment", "cdi"])
-def test_what_isolates_pods_says_what_a_card_shares_out(isolation: str, core: int, clients: int, strategy: str) -> None:
+def test_what_isolates_pods_says_what_a_gpu_shares_out(isolation: str, core: int, clients: int, strategy: str) -> None:
     devices = made(strategy)
     devices.set_isolation(isolation)
     devices.set_inventory(inventory(16))
@@ -52,7 +52,7 @@ def test_what_isolates_pods_says_what_a_card_shares_out(isolation: str, core: in
     assert (found.core, found.clients, found.strategy) == (core, clients, strategy)
 
 
-def test_with_mps_a_card_is_offered_while_its_daemon_answers() -> None:
+def test_with_mps_a_gpu_is_offered_while_its_daemon_answers() -> None:
     devices = made()
     devices.set_isolation("mps")
     devices.set_inventory(inventory(16, 16))
@@ -66,10 +66,10 @@ def test_with_mps_a_card_is_offered_while_its_daemon_answers() -> None:
     assert offered(devices) == {FIRST: HEALTHY, SECOND: HEALTHY}
 
 
-def test_with_cdi_a_card_is_offered_that_a_spec_has() -> None:
+def test_with_cdi_a_gpu_is_offered_that_a_spec_has() -> None:
     devices = made("cdi")
-    lost = replace(inventory(16, 16, 16).cards[2], health=LOST)
-    devices.set_inventory(Inventory(inventory(16).unit, (*inventory(16, 16).cards, lost)))
+    lost = replace(inventory(16, 16, 16).gpus[2], health=LOST)
+    devices.set_inventory(Inventory(inventory(16).unit, (*inventory(16, 16).gpus, lost)))
     assert set(devices.unusable_specs()) == {FIRST, SECOND}, "of those that answer"
     devices.set_cdi(replace(SPECS, devices={FIRST: SPECS.devices[FIRST]}))
     found = offered(devices)
@@ -95,7 +95,7 @@ def test_with_cdi_a_card_is_offered_that_a_spec_has() -> None:
         ("al, GPU-0000000", []),
     ],
 )
-def test_a_cordoned_card_is_named_by_its_index_or_its_uuid(text: str, cordoned: list[str]) -> None:
+def test_a_cordoned_gpu_is_named_by_its_index_or_its_uuid(text: str, cordoned: list[str]) -> None:
     devices = made()
     devices.set_inventory(inventory(16, 16))
     devices.set_cordon(text)
@@ -105,7 +105,7 @@ def test_a_cordoned_card_is_named_by_its_index_or_its_uuid(text: str, cordoned: 
 
 
 def test_in_whatever_order_it_comes_the_offer_is_the_same() -> None:
-    read = Inventory(inventory(16).unit, (card(0, 16), card(1, 24), card(2, 16, health=LOST), card(3, 16)))
+    read = Inventory(inventory(16).unit, (gpu(0, 16), gpu(1, 24), gpu(2, 16, health=LOST), gpu(3, 16)))
     specs = replace(SPECS, devices={**SPECS.devices, "GPU-00000003": CdiDevice("nvidia.yaml", frozenset({3}))})
     problems: Mapping[str, str] = {FIRST: "", SECOND: "", "GPU-00000003": "it was stopped"}
     steps: list[Callable[[Devices], object]] = [
@@ -131,20 +131,20 @@ def test_in_whatever_order_it_comes_the_offer_is_the_same() -> None:
 def test_only_news_is_a_change() -> None:
     usage = Usage(PodTable(), lambda: 0.0)
     devices = Devices(usage)
-    assert usage.cards_by_index() == {}
+    assert usage.gpus_by_index() == {}
     seen = []
     for read in (inventory(16), inventory(16), inventory(16, 24), inventory(16)):
-        seen.append((devices.set_inventory(read), {index: each.units for index, each in usage.cards_by_index().items()}))
+        seen.append((devices.set_inventory(read), {index: each.units for index, each in usage.gpus_by_index().items()}))
     assert seen == [(True, {0: 16}), (False, {0: 16}), (True, {0: 16, 1: 24}), (True, {0: 16})]
 
 
-def test_the_ids_of_a_card_are_its_units_and_itself() -> None:
+def test_the_ids_of_a_gpu_are_its_units_and_itself() -> None:
     devices = made()
-    devices.set_inventory(Inventory(inventory(16).unit, (card(0, 2), card(1, 1, health=LOST))))
+    devices.set_inventory(Inventory(inventory(16).unit, (gpu(0, 2), gpu(1, 1, health=LOST))))
     memory = [f"{FIRST}-_-0", f"{FIRST}-_-1", f"{SECOND}-_-0"]
     assert devices.reported("aliyun.com/gpu-mem") == [(memory[0], True), (memory[1], True), (memory[2], False)]
     assert devices.reported("aliyun.com/gpu-count") == [(FIRST, True), (SECOND, False)]
-    assert {device_id: each.uuid for device_id, each in devices.card_of("aliyun.com/gpu-mem").items()} == dict(
+    assert {device_id: each.uuid for device_id, each in devices.gpu_of("aliyun.com/gpu-mem").items()} == dict(
         zip(memory, (FIRST, FIRST, SECOND), strict=True)
     )
-    assert set(devices.card_of("aliyun.com/gpu-count")) == {FIRST, SECOND}
+    assert set(devices.gpu_of("aliyun.com/gpu-count")) == {FIRST, SECOND}

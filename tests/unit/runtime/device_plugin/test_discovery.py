@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Cards from NVML, and the size of their list for kubelet."""
+"""GPUs from NVML, and the size of their list for kubelet."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare_runtime.core.inventory import Card, Inventory
+from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.quantity import GIB, UNITS, unit_id
-from gpushare_runtime.device_plugin.gpu.discovery import KUBELET_MESSAGE_BYTES, CardReader, NvmlError, list_bytes, smallest_fitting
-from gpushare_runtime.device_plugin.gpu.health import CardHealth
+from gpushare_runtime.device_plugin.gpu.discovery import KUBELET_MESSAGE_BYTES, GpuReader, NvmlError, list_bytes, smallest_fitting
+from gpushare_runtime.device_plugin.gpu.health import GpuHealth
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from unit.runtime.device_plugin.fake_nvml import FakeNvml, facts
 
 
-def test_a_card_is_what_nvml_says_in_whole_units() -> None:
-    inventory = CardReader(FakeNvml(15360 + 1023), GIB, CardHealth()).read()
+def test_a_gpu_is_what_nvml_says_in_whole_units() -> None:
+    inventory = GpuReader(FakeNvml(15360 + 1023), GIB, GpuHealth()).read()
     uuid = "GPU-00000000-0000-0000-0000-000000000000"
-    assert inventory.cards == (Card(0, uuid, 0, "0000:3b:00.0", "Tesla T4", 16383, 15, 0, "ok"),)
+    assert inventory.gpus == (Gpu(0, uuid, 0, "0000:3b:00.0", "Tesla T4", 16383, 15, 0, "ok"),)
 
 
-def test_cards_are_read_anew_each_time() -> None:
+def test_gpus_are_read_anew_each_time() -> None:
     nvml = FakeNvml(8192)
-    reader = CardReader(nvml, GIB, CardHealth(checks=1))
+    reader = GpuReader(nvml, GIB, GpuHealth(checks=1))
     assert reader.read().units == 8
-    nvml.cards = [facts(0, 4096, uuid="GPU-new"), facts(1, 4096)]
-    assert [card.uuid for card in reader.read().cards] == ["GPU-new", nvml.cards[1].uuid]
+    nvml.gpus = [facts(0, 4096, uuid="GPU-new"), facts(1, 4096)]
+    assert [gpu.uuid for gpu in reader.read().gpus] == ["GPU-new", nvml.gpus[1].uuid]
     assert nvml.starts == 1
 
 
-def test_one_lost_card_leaves_the_others_alone_and_comes_back() -> None:
+def test_one_lost_gpu_leaves_the_others_alone_and_comes_back() -> None:
     nvml = FakeNvml(8192, 8192)
-    reader = CardReader(nvml, GIB, CardHealth(checks=1))
+    reader = GpuReader(nvml, GIB, GpuHealth(checks=1))
     before = reader.read()
     nvml.lost = {1}
     lost = reader.read()
-    assert [(card.uuid, card.health) for card in lost.cards] == [(before.cards[0].uuid, "ok"), (before.cards[1].uuid, "the card is lost")]
+    assert [(gpu.uuid, gpu.health) for gpu in lost.gpus] == [(before.gpus[0].uuid, "ok"), (before.gpus[1].uuid, "the GPU is lost")]
     nvml.lost = set()
     assert reader.read() == before
 
 
-def test_a_card_that_never_answered_is_left_out() -> None:
+def test_a_gpu_that_never_answered_is_left_out() -> None:
     nvml = FakeNvml(8192, 8192)
     nvml.lost = {0}
-    assert [card.index for card in CardReader(nvml, GIB, CardHealth(checks=1)).read().cards] == [1]
+    assert [gpu.index for gpu in GpuReader(nvml, GIB, GpuHealth(checks=1)).read().gpus] == [1]
 
 
-def test_when_nvml_fails_all_cards_are_unusable_and_it_is_started_again() -> None:
+def test_when_nvml_fails_all_gpus_are_unusable_and_it_is_started_again() -> None:
     nvml = FakeNvml(8192)
-    reader = CardReader(nvml, GIB, CardHealth(checks=1))
+    reader = GpuReader(nvml, GIB, GpuHealth(checks=1))
     nvml.failure = NvmlError("the driver is gone")
     with pytest.raises(NvmlError):
         reader.read()
@@ -64,40 +64,40 @@ def test_when_nvml_fails_all_cards_are_unusable_and_it_is_started_again() -> Non
         reader.read()
     failed = reader.failed("the driver is gone")
     assert failed is not None
-    assert [(card.uuid, card.health, card.usable) for card in failed.cards] == [(before.cards[0].uuid, "the driver is gone", False)]
+    assert [(gpu.uuid, gpu.health, gpu.usable) for gpu in failed.gpus] == [(before.gpus[0].uuid, "the driver is gone", False)]
     starts, nvml.failure = nvml.starts, None
     assert reader.read() == before
     assert nvml.starts == starts + 1
 
 
-def test_two_cards_with_one_uuid_are_an_exchange_under_way() -> None:
+def test_two_gpus_with_one_uuid_are_an_exchange_under_way() -> None:
     nvml = FakeNvml(8192, 8192)
-    nvml.cards[1] = nvml.cards[0]
+    nvml.gpus[1] = nvml.gpus[0]
     with pytest.raises(NvmlError, match="changed during the reading"):
-        CardReader(nvml, GIB, CardHealth(checks=1)).read()
+        GpuReader(nvml, GIB, GpuHealth(checks=1)).read()
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=3))
 def test_the_size_of_the_list_is_what_protobuf_makes_of_it(units: list[int]) -> None:
-    cards = [(facts(index, 0).uuid, count) for index, count in enumerate(units)]
-    devices = [pb.Device(ID=unit_id(uuid, slot), health="Unhealthy") for uuid, count in cards for slot in range(count)]
-    assert list_bytes(cards) == pb.ListAndWatchResponse(devices=devices).ByteSize()
+    gpus = [(facts(index, 0).uuid, count) for index, count in enumerate(units)]
+    devices = [pb.Device(ID=unit_id(uuid, slot), health="Unhealthy") for uuid, count in gpus for slot in range(count)]
+    assert list_bytes(gpus) == pb.ListAndWatchResponse(devices=devices).ByteSize()
 
 
 @pytest.mark.parametrize(
-    ("cards", "mib", "unit"),
+    ("gpus", "mib", "unit"),
     [(1, 15360, "MiB"), (8, 15360, "64MiB"), (8, 81920, "64MiB"), (16, 294912, "128MiB"), (300, 294912, None)],
 )
-def test_the_smallest_unit_that_kubelet_takes(cards: int, mib: int, unit: str | None) -> None:
-    read = CardReader(FakeNvml(*[mib] * cards), GIB, CardHealth()).read()
+def test_the_smallest_unit_that_kubelet_takes(gpus: int, mib: int, unit: str | None) -> None:
+    read = GpuReader(FakeNvml(*[mib] * gpus), GIB, GpuHealth()).read()
     fitting = smallest_fitting(read, list(UNITS.values()))
     assert (fitting.name if fitting else None) == unit
 
 
 def test_units_of_the_inventory_are_those_of_the_unit() -> None:
-    assert CardReader(FakeNvml(8192), UNITS["64MiB"], CardHealth()).read() == Inventory(
-        UNITS["64MiB"], (Card(0, facts(0, 0).uuid, 0, "0000:3b:00.0", "Tesla T4", 8192, 128, 0),)
+    assert GpuReader(FakeNvml(8192), UNITS["64MiB"], GpuHealth()).read() == Inventory(
+        UNITS["64MiB"], (Gpu(0, facts(0, 0).uuid, 0, "0000:3b:00.0", "Tesla T4", 8192, 128, 0),)
     )
 
 
@@ -118,7 +118,7 @@ class Counting(FakeNvml):
 
 def test_the_library_is_stopped_as_often_as_it_was_started() -> None:
     nvml = Counting(8192)
-    reader = CardReader(nvml, GIB, CardHealth())
+    reader = GpuReader(nvml, GIB, GpuHealth())
     reader.stop()
     nvml.failure = NvmlError("not loaded")
     with pytest.raises(NvmlError):
@@ -141,105 +141,105 @@ def test_the_library_is_stopped_as_often_as_it_was_started() -> None:
 
 def test_an_exchange_under_way_does_not_stop_the_library_and_leaves_what_was_known() -> None:
     nvml = Counting(8192, 8192)
-    reader = CardReader(nvml, GIB, CardHealth())
+    reader = GpuReader(nvml, GIB, GpuHealth())
     before = reader.read()
-    nvml.cards[1] = nvml.cards[0]
+    nvml.gpus[1] = nvml.gpus[0]
     with pytest.raises(NvmlError) as error:
         reader.read()
     assert (nvml.calls, error.value.reload) == (["start"], False)
     assert NvmlError("x", reload=True).reload
     failed = reader.failed("why")
     assert failed is not None
-    assert [card.uuid for card in failed.cards] == [card.uuid for card in before.cards]
+    assert [gpu.uuid for gpu in failed.gpus] == [gpu.uuid for gpu in before.gpus]
 
 
-def test_a_card_that_fails_a_check_is_out_and_comes_back_when_nothing_speaks_against_it() -> None:
+def test_a_gpu_that_fails_a_check_is_out_and_comes_back_when_nothing_speaks_against_it() -> None:
     nvml = FakeNvml(8192)
-    reader = CardReader(nvml, GIB, CardHealth(checks=1))
+    reader = GpuReader(nvml, GIB, GpuHealth(checks=1))
     said = []
     for changes in ({}, {"failed": "row remapping has failed"}, {"unfit": "reset it"}, {}, {"unfit": "reset it"}):
-        nvml.cards = [facts(0, 8192, **changes)]
-        said.append(reader.read().cards[0].health)
+        nvml.gpus = [facts(0, 8192, **changes)]
+        said.append(reader.read().gpus[0].health)
     assert said == ["ok", "row remapping has failed", "row remapping has failed (reset it)", "ok", "ok"]
 
 
-def test_a_card_that_is_lost_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gpu_that_is_lost_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     nvml = FakeNvml(8192, 8192)
-    reader = CardReader(nvml, GIB, CardHealth(checks=1))
+    reader = GpuReader(nvml, GIB, GpuHealth(checks=1))
     reader.read()
     nvml.lost = {1}
     for _ in range(3):
-        assert [card.usable for card in reader.read().cards] == [True, False]
-    assert [record.message for record in caplog.records] == ["card 1 (GPU-00000001-0000-0000-0000-000000000000): the card is lost"]
+        assert [gpu.usable for gpu in reader.read().gpus] == [True, False]
+    assert [record.message for record in caplog.records] == ["GPU 1 (GPU-00000001-0000-0000-0000-000000000000): the GPU is lost"]
 
 
 def test_a_list_that_just_fits_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    inventory = CardReader(FakeNvml(8192, 4096), GIB, CardHealth()).read()
+    inventory = GpuReader(FakeNvml(8192, 4096), GIB, GpuHealth()).read()
     assert KUBELET_MESSAGE_BYTES == 4_194_304
     units = [UNITS["GiB"], UNITS["256MiB"], UNITS["64MiB"]]
-    size = list_bytes([(card.uuid, UNITS["256MiB"].count(card.mib)) for card in inventory.cards])
+    size = list_bytes([(gpu.uuid, UNITS["256MiB"].count(gpu.mib)) for gpu in inventory.gpus])
     for most, fitting in ((size, UNITS["256MiB"]), (size - 1, UNITS["GiB"]), (0, None)):
         monkeypatch.setattr("gpushare_runtime.device_plugin.gpu.discovery.KUBELET_MESSAGE_BYTES", most)
         assert smallest_fitting(inventory, units) == fitting
 
 
-def test_a_card_that_does_not_answer_after_the_start_is_kept_as_it_was_before_it() -> None:
+def test_a_gpu_that_does_not_answer_after_the_start_is_kept_as_it_was_before_it() -> None:
     nvml = FakeNvml(8192, 16384)
-    before = CardReader(nvml, GIB, CardHealth()).read()
+    before = GpuReader(nvml, GIB, GpuHealth()).read()
     nvml.lost = {1}
-    reader = CardReader(nvml, UNITS["256MiB"], CardHealth(checks=1), before)
-    cards = reader.read().cards
-    assert [(card.uuid, card.units, card.health) for card in cards] == [
-        (before.cards[0].uuid, 32, "ok"),
-        (before.cards[1].uuid, 64, "the card is lost"),
+    reader = GpuReader(nvml, UNITS["256MiB"], GpuHealth(checks=1), before)
+    gpus = reader.read().gpus
+    assert [(gpu.uuid, gpu.units, gpu.health) for gpu in gpus] == [
+        (before.gpus[0].uuid, 32, "ok"),
+        (before.gpus[1].uuid, 64, "the GPU is lost"),
     ]
     nvml.lost = set()
-    assert [card.usable for card in reader.read().cards] == [True, True]
+    assert [gpu.usable for gpu in reader.read().gpus] == [True, True]
 
 
-def test_of_another_number_of_cards_before_the_start_none_is_taken_for_a_silent_one() -> None:
-    before = CardReader(FakeNvml(8192, 8192, 8192), GIB, CardHealth()).read()
+def test_of_another_number_of_gpus_before_the_start_none_is_taken_for_a_silent_one() -> None:
+    before = GpuReader(FakeNvml(8192, 8192, 8192), GIB, GpuHealth()).read()
     nvml = FakeNvml(8192, 8192)
     nvml.lost = {1}
-    assert [card.index for card in CardReader(nvml, GIB, CardHealth(), before).read().cards] == [0]
+    assert [gpu.index for gpu in GpuReader(nvml, GIB, GpuHealth(), before).read().gpus] == [0]
 
 
-def test_a_silent_card_is_not_taken_for_one_that_answers_at_another_place(caplog: pytest.LogCaptureFixture) -> None:
-    nvml, health = FakeNvml(8192, 8192, 8192, 8192), CardHealth(checks=1)
-    reader = CardReader(nvml, GIB, health)
+def test_a_silent_gpu_is_not_taken_for_one_that_answers_at_another_place(caplog: pytest.LogCaptureFixture) -> None:
+    nvml, health = FakeNvml(8192, 8192, 8192, 8192), GpuHealth(checks=1)
+    reader = GpuReader(nvml, GIB, health)
     before = reader.read()
     # The first one was taken out, and the driver loaded anew; of the others one is silent.
-    nvml.cards = [replace(facts, minor=place) for place, facts in enumerate(nvml.cards[1:])]
+    nvml.gpus = [replace(facts, minor=place) for place, facts in enumerate(nvml.gpus[1:])]
     nvml.lost = {1}
     for _ in range(3):
-        assert [(card.index, card.uuid, card.usable) for card in reader.read().cards] == [
-            (0, before.cards[1].uuid, True),
-            (2, before.cards[3].uuid, True),
+        assert [(gpu.index, gpu.uuid, gpu.usable) for gpu in reader.read().gpus] == [
+            (0, before.gpus[1].uuid, True),
+            (2, before.gpus[3].uuid, True),
         ]
-    assert [record.message for record in caplog.records] == ["card 1 is omitted: the card is lost"]
-    assert {card.uuid: health.answers(card.uuid) for card in before.cards} == {card.uuid: "ok" for card in before.cards}
+    assert [record.message for record in caplog.records] == ["GPU 1 is omitted: the GPU is lost"]
+    assert {gpu.uuid: health.answers(gpu.uuid) for gpu in before.gpus} == {gpu.uuid: "ok" for gpu in before.gpus}
 
 
 @pytest.mark.parametrize("next_process", [False, True])
-def test_a_card_that_was_taken_out_does_not_stand_in_for_a_silent_one(caplog: pytest.LogCaptureFixture, next_process: bool) -> None:
-    nvml, health = FakeNvml(8192, 8192, 8192, 8192), CardHealth(checks=1)
-    all_cards = nvml.cards
-    reader = CardReader(nvml, GIB, health)
+def test_a_gpu_that_was_taken_out_does_not_stand_in_for_a_silent_one(caplog: pytest.LogCaptureFixture, next_process: bool) -> None:
+    nvml, health = FakeNvml(8192, 8192, 8192, 8192), GpuHealth(checks=1)
+    all_gpus = nvml.gpus
+    reader = GpuReader(nvml, GIB, health)
     before = reader.read()
     if next_process:
-        # Which knew of three cards, as there are again below.
-        nvml.cards = all_cards[:3]
-        former = CardReader(nvml, GIB, health).read()
-        nvml.cards = all_cards
-        reader = CardReader(nvml, GIB, health, former)
+        # Which knew of three GPUs, as there are again below.
+        nvml.gpus = all_gpus[:3]
+        former = GpuReader(nvml, GIB, health).read()
+        nvml.gpus = all_gpus
+        reader = GpuReader(nvml, GIB, health, former)
         reader.read()
     # The first one was taken out, and the driver loaded anew; the one that has its index now is silent.
-    nvml.cards = [replace(facts, minor=place) for place, facts in enumerate(all_cards[1:])]
+    nvml.gpus = [replace(facts, minor=place) for place, facts in enumerate(all_gpus[1:])]
     nvml.lost = {0}
     for _ in range(3):
-        assert [(card.index, card.uuid) for card in reader.read().cards] == [(1, before.cards[2].uuid), (2, before.cards[3].uuid)]
-    assert [record.message for record in caplog.records] == ["card 0 is omitted: the card is lost"]
-    assert {card.uuid: health.answers(card.uuid) for card in before.cards} == {card.uuid: "ok" for card in before.cards}
+        assert [(gpu.index, gpu.uuid) for gpu in reader.read().gpus] == [(1, before.gpus[2].uuid), (2, before.gpus[3].uuid)]
+    assert [record.message for record in caplog.records] == ["GPU 0 is omitted: the GPU is lost"]
+    assert {gpu.uuid: health.answers(gpu.uuid) for gpu in before.gpus} == {gpu.uuid: "ok" for gpu in before.gpus}
     # One that was left out does not change the number: the others are kept as they were.
     nvml.lost = {0, 2}
-    assert [(card.uuid, card.usable) for card in reader.read().cards] == [(before.cards[2].uuid, True), (before.cards[3].uuid, False)]
+    assert [(gpu.uuid, gpu.usable) for gpu in reader.read().gpus] == [(before.gpus[2].uuid, True), (before.gpus[3].uuid, False)]

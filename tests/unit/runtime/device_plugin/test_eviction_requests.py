@@ -55,7 +55,7 @@ async def test_the_pod_that_exceeds_is_requested_and_its_neighbour_is_not() -> N
         await until(lambda: requested(it, pod))
         found = requested(it, pod)
         assert found is not None
-        assert (found.card, found.used, found.requested) == (0, 5000, 4096)
+        assert (found.gpu, found.used, found.requested) == (0, 5000, 4096)
         assert requested(it, beside) is None
         await uses(it, uid, 4096)
         await until(lambda: requested(it, pod) is None)
@@ -156,11 +156,11 @@ class Lasting:
 
     def __init__(self, it: World, lasts: dict[str, float]) -> None:
         self.lasts = lasts
-        self._card = it.inventory.by_index[0].uuid
+        self._gpu = it.inventory.by_index[0].uuid
 
     def lasting(self, seconds: float) -> dict[tuple[str, str], Excess]:
         now = time.monotonic()
-        return {(uid, self._card): Excess(2, 1, now - lasts) for uid, lasts in self.lasts.items() if lasts >= seconds}
+        return {(uid, self._gpu): Excess(2, 1, now - lasts) for uid, lasts in self.lasts.items() if lasts >= seconds}
 
 
 @running
@@ -239,7 +239,7 @@ async def test_a_pod_that_starts_never_is_requested_unless_something_of_it_runs(
         await until(lambda: requested(it, pod))
         found = requested(it, pod)
         assert found is not None
-        assert (found.card, found.reason) == (0, "starts-never")
+        assert (found.gpu, found.reason) == (0, "starts-never")
         await reported(it, pod)
         await until(lambda: requested(it, pod) is None)
     async with world(16 * GIB, overuse="report") as it:

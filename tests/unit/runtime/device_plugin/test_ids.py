@@ -10,37 +10,37 @@ from random import Random
 import pytest
 
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
-from gpushare_runtime.device_plugin.node.ids import actual_allocation, card_of_unit, card_uuids_of
+from gpushare_runtime.device_plugin.node.ids import actual_allocation, gpu_of_unit, gpu_uuids_of
 from unit.runtime.pods import inventory
 
-MEMORY, CARDS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 NODE = inventory(4, 6, 8)
 IDS = {
-    MEMORY: {f"GPU-{card.index:08d}-_-{slot}": (card.index, 1) for card in NODE.cards for slot in range(card.units)},
-    CARDS: {f"GPU-{card.index:08d}": (card.index, card.units) for card in NODE.cards},
+    MEMORY: {f"GPU-{gpu.index:08d}-_-{slot}": (gpu.index, 1) for gpu in NODE.gpus for slot in range(gpu.units)},
+    GPUS: {f"GPU-{gpu.index:08d}": (gpu.index, gpu.units) for gpu in NODE.gpus},
 }
-"""Resource → id → (card, units)."""
+"""Resource → id → (GPU, units)."""
 
 
 def drawn(random: Random) -> tuple[Request, dict[tuple[str, str], list[str]]]:
     """A pod and the ids of its containers; those of ordinary init containers may be had by later ones."""
     containers, given = [], {}
     for index in range(random.randint(1, 3)):
-        kind, cards = random.choice((Kind.INIT, Kind.SIDECAR, Kind.APP)), random.choice((0, 0, 1, 2))
-        one = ContainerRequest(kind, index, f"{kind.name}-{index}", units=0 if cards else random.randint(1, 5), whole_cards=cards)
+        kind, gpus = random.choice((Kind.INIT, Kind.SIDECAR, Kind.APP)), random.choice((0, 0, 1, 2))
+        one = ContainerRequest(kind, index, f"{kind.name}-{index}", units=0 if gpus else random.randint(1, 5), whole_gpus=gpus)
         containers.append(one)
-        for resource, amount in ((MEMORY, one.units), (CARDS, one.whole_cards)):
+        for resource, amount in ((MEMORY, one.units), (GPUS, one.whole_gpus)):
             if amount:
                 given[one.name, resource] = random.sample(sorted(IDS[resource]), amount)
     return Request(tuple(containers)), given
 
 
 def total(ids: set[tuple[str, str]]) -> Counter[int]:
-    """Card → units of these (resource, id)."""
+    """GPU → units of these (resource, id)."""
     units: Counter[int] = Counter()
     for resource, device_id in ids:
-        card, amount = IDS[resource][device_id]
-        units[card] += amount
+        gpu, amount = IDS[resource][device_id]
+        units[gpu] += amount
     return units
 
 
@@ -56,24 +56,24 @@ def test_each_container_that_stays_has_its_ids_and_the_first_init_container_what
         expected = {c.key: dict(total(of)) for c, of in ids.items() if c.keeps}
         if extra:
             expected[next(c.key for c in request.containers if c.kind is Kind.INIT)] = dict(total(extra))
-        assert {key: dict(cards) for key, cards in allocation.containers} == expected
+        assert {key: dict(gpus) for key, gpus in allocation.containers} == expected
 
 
-def test_nothing_is_known_while_a_container_has_no_ids_or_ids_of_no_card() -> None:
+def test_nothing_is_known_while_a_container_has_no_ids_or_ids_of_no_gpu() -> None:
     random = Random(1)
     for _ in range(500):
         request, given = drawn(random)
         key = random.choice(sorted(given))
         assert actual_allocation(request, {k: ids for k, ids in given.items() if k != key}, NODE) is None
-        gone = "GPU-gone" if key[1] == CARDS else "GPU-gone-_-0"
+        gone = "GPU-gone" if key[1] == GPUS else "GPU-gone-_-0"
         assert actual_allocation(request, given | {key: [gone, *given[key][1:]]}, NODE) is None
 
 
 @pytest.mark.parametrize(
-    ("device_id", "card"),
+    ("device_id", "gpu"),
     [("GPU-1-_-0", "GPU-1"), ("MIG-GPU-1-_-2-_-13", "MIG-GPU-1-_-2"), ("GPU-1", "GPU-1"), ("GPU-1-_-x", "GPU-1-_-x"), ("-_-1", "-_-1")],
 )
-def test_an_id_of_another_form_is_of_no_card(device_id: str, card: str) -> None:
-    assert card_of_unit(device_id) == card
-    assert card_uuids_of(MEMORY, [device_id, device_id]) == {card}
-    assert card_uuids_of(CARDS, [device_id]) == {device_id}
+def test_an_id_of_another_form_is_of_no_gpu(device_id: str, gpu: str) -> None:
+    assert gpu_of_unit(device_id) == gpu
+    assert gpu_uuids_of(MEMORY, [device_id, device_id]) == {gpu}
+    assert gpu_uuids_of(GPUS, [device_id]) == {device_id}

@@ -28,7 +28,7 @@ from unit.runtime.device_plugin.fake_nvml import FakeNvml
 from unit.runtime.device_plugin.fake_processes import FakeProcesses
 from unit.runtime.device_plugin.local_pods import memory
 from unit.runtime.device_plugin.plugin import FakeHost
-from unit.runtime.pods import card
+from unit.runtime.pods import gpu
 
 MEMORY = "aliyun.com/gpu-mem"
 BYTES = 1024**3
@@ -41,7 +41,7 @@ class Machine:
         self.path = path / "held.json"
         self.nvml, self.host = FakeNvml(16 * 1024, 16 * 1024), FakeHost(path)
         self.nvml.unlimited = None
-        self.cards = Inventory(GIB, tuple(card(index, 16, uuid=of.uuid) for index, of in enumerate(self.nvml.cards)))
+        self.gpus = Inventory(GIB, tuple(gpu(index, 16, uuid=of.uuid) for index, of in enumerate(self.nvml.gpus)))
         self.given: dict[str, dict[int, int]] = {}
         self.started: set[str] = set()
         self.boot = "one"
@@ -52,7 +52,7 @@ class Machine:
         self.node = NodeState(PodTable(), lambda: 0.0, lambda: 0.0, FakeProcesses())
         self.file = StateFile(self.path, self.node, lambda: self.boot)
         self.file.load()
-        self.node.devices.set_inventory(self.cards)
+        self.node.devices.set_inventory(self.gpus)
         self.status = Status(required=[])
         self.limits = PodLimits(self.node, self.nvml, self.host, self.status, mode, running=running)
         self.give({})
@@ -60,7 +60,7 @@ class Machine:
             self.see()
 
     def give(self, given: dict[str, dict[int, int]]) -> None:
-        """kubelet's checkpoint lists these as well: pod → card index → units."""
+        """kubelet's checkpoint lists these as well: pod → GPU index → units."""
         self.given |= given
         entries = []
         for uid, units in self.given.items():
@@ -68,8 +68,8 @@ class Machine:
         self.node.usage.set_checkpoint(tuple(entries))
 
     def ids(self, units: dict[int, int]) -> list[str]:
-        """The first units of each card."""
-        return [f"{self.nvml.cards[index].uuid}-_-{slot}" for index, count in units.items() for slot in range(count)]
+        """The first units of each GPU."""
+        return [f"{self.nvml.gpus[index].uuid}-_-{slot}" for index, count in units.items() for slot in range(count)]
 
     def asks(self, uid: str, resource: str = MEMORY) -> None:
         """kubelet asks whether it may start the container of this pod."""
@@ -85,7 +85,7 @@ class Machine:
         pods = []
         for uid, units in self.given.items():
             [(index, count)] = list(units.items())[:1]
-            pod = memory(self.cards, index, count, uid=uid, name=uid, **changes)
+            pod = memory(self.gpus, index, count, uid=uid, name=uid, **changes)
             if uid in self.started:
                 status = {"name": pod["spec"]["containers"][0]["name"], "state": {"running": {}}, "containerID": "containerd://1"}
                 pod["status"] = {"phase": "Running", "containerStatuses": [status]}
@@ -93,14 +93,14 @@ class Machine:
         self.node.pods.replace(pods)
 
     def look(self, *, check: bool = False) -> dict[str, dict[int, int]]:
-        """What the plugin does between two checks, or a check; then pod → card index → units of its limits."""
+        """What the plugin does between two checks, or a check; then pod → GPU index → units of its limits."""
         asyncio.run(self.limits.check() if check else self.limits.limit_unasked())
-        self.file._write(self.file._render(self.cards))
+        self.file._write(self.file._render(self.gpus))
         return self.limited()
 
     def limited(self) -> dict[str, dict[int, int]]:
-        """Pod → card index → units of its limits in the driver."""
-        index = {of.uuid: number for number, of in enumerate(self.nvml.cards)}
+        """Pod → GPU index → units of its limits in the driver."""
+        index = {of.uuid: number for number, of in enumerate(self.nvml.gpus)}
         found: dict[str, dict[int, int]] = {}
         for (uuid, group), most in self.nvml.limits.items():
             found.setdefault(group.rpartition("/pod")[2], {})[index[uuid]] = most // BYTES
@@ -209,7 +209,7 @@ def test_a_host_whose_control_groups_are_not_there_yet_limits_as_before(machine:
 
 
 def test_a_limit_follows_the_units_of_its_pod_at_once(machine: Machine) -> None:
-    """kubelet asks anew for a pod whose record it lost, and gives it other ids, more or fewer of a card than it had."""
+    """kubelet asks anew for a pod whose record it lost, and gives it other ids, more or fewer of a GPU than it had."""
     settled(machine)
     machine.give({"pod": {0: 2}})
     machine.run("pod")
@@ -253,26 +253,26 @@ def test_that_a_pod_with_a_limit_has_gone_is_stored_whatever_else_happens(machin
 
 
 def limits_only(machine: Machine, monkeypatch: pytest.MonkeyPatch, able: set[int]) -> None:
-    """The driver limits the memory of these cards only, by index."""
-    limit, uuids = machine.nvml.limit_memory, {machine.nvml.cards[index].uuid for index in able}
+    """The driver limits the memory of these GPUs only, by index."""
+    limit, uuids = machine.nvml.limit_memory, {machine.nvml.gpus[index].uuid for index in able}
 
     def only(uuid: str, group: str, most: int | None) -> None:
         if uuid not in uuids:
-            raise NvmlError("not this card", unable=True)
+            raise NvmlError("not this GPU", unable=True)
         limit(uuid, group, most)
 
     monkeypatch.setattr(machine.nvml, "limit_memory", only)
 
 
-def test_a_start_limits_the_pod_on_each_of_its_cards(machine: Machine) -> None:
+def test_a_start_limits_the_pod_on_each_of_its_gpus(machine: Machine) -> None:
     machine.give({"pod": {0: 2, 1: 3}})
     machine.host.pods.add("pod")
     before = machine.node.changes.count
     machine.asks("pod", "aliyun.com/gpu-count")
-    assert machine.limited() == {}, "whole cards have none"
+    assert machine.limited() == {}, "whole GPUs have none"
     machine.asks("pod")
     assert machine.limited() == {"pod": {0: 2, 1: 3}}
-    assert machine.node.limited == {("pod", of.uuid) for of in machine.nvml.cards}
+    assert machine.node.limited == {("pod", of.uuid) for of in machine.nvml.gpus}
     assert machine.node.changes.count > before
 
 
@@ -341,7 +341,7 @@ def test_a_pod_starts_only_where_what_it_requires_limits_it(machine: Machine, mo
     [
         ("auto", {0, 1}, set(), "driver"),
         ("driver", {0, 1}, set(), "driver"),
-        # A card that does not answer says nothing of the driver.
+        # A GPU that does not answer says nothing of the driver.
         ("auto", {0}, {1}, "driver"),
         ("auto", {0}, set(), "watch"),
         ("auto", set(), set(), "watch"),
@@ -355,15 +355,15 @@ def test_the_node_says_what_keeps_pods_to_their_units(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, mode: str, able: set[int], lost: set[int], isolation: str
 ) -> None:
     limits_only(machine, monkeypatch, able)
-    cards = tuple(replace(of, health="XID 79") if index in lost else of for index, of in enumerate(machine.cards.cards))
-    machine.cards = replace(machine.cards, cards=cards)
+    gpus = tuple(replace(of, health="XID 79") if index in lost else of for index, of in enumerate(machine.gpus.gpus))
+    machine.gpus = replace(machine.gpus, gpus=gpus)
     machine.start(mode, seen=True)
     assert not machine.limits.active
     machine.look(check=True)
     assert machine.limits.active is (isolation == "driver")
     assert machine.node.devices.inventory is not None
     assert machine.node.devices.inventory.isolation == isolation
-    words = "the driver limits each pod" if isolation == "driver" else "the driver does not limit pods: not this card"
+    words = "the driver limits each pod" if isolation == "driver" else "the driver does not limit pods: not this GPU"
     assert (words in machine.status.report()[1]) == (mode in ("auto", "driver") and lost != {0, 1})
     assert (machine.limits.interval == INTERVAL_SECONDS) == (lost != {0, 1})
 
@@ -377,7 +377,7 @@ def test_a_driver_that_sets_limits_and_does_not_tell_them_limits_nothing(machine
     assert not machine.limits.active
 
 
-def test_until_the_cards_are_known_nothing_is_limited(machine: Machine) -> None:
+def test_until_the_gpus_are_known_nothing_is_limited(machine: Machine) -> None:
     machine.give({"pod": {0: 2}})
     machine.run("pod")
     machine.node.devices.inventory = None
@@ -385,7 +385,7 @@ def test_until_the_cards_are_known_nothing_is_limited(machine: Machine) -> None:
     assert machine.limits.interval <= 1
 
 
-def test_of_two_cards_that_is_limited_which_the_driver_limits(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_gpus_that_is_limited_which_the_driver_limits(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     limits_only(machine, monkeypatch, {0})
     machine.give({"pod": {0: 2, 1: 3}})
     machine.host.pods.add("pod")
@@ -395,7 +395,7 @@ def test_of_two_cards_that_is_limited_which_the_driver_limits(machine: Machine, 
     assert machine.look(check=True) == {"pod": {0: 2}}
 
 
-def test_a_card_that_does_not_tell_its_limits_keeps_none_from_another(
+def test_a_gpu_that_does_not_tell_its_limits_keeps_none_from_another(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     settled(machine)
@@ -406,7 +406,7 @@ def test_a_card_that_does_not_tell_its_limits_keeps_none_from_another(
     tell = machine.nvml.memory_limit
 
     def only_second(uuid: str, group: str) -> MemoryLimit:
-        if uuid == machine.nvml.cards[0].uuid:
+        if uuid == machine.nvml.gpus[0].uuid:
             raise NvmlError("fallen off the bus")
         return tell(uuid, group)
 
@@ -436,7 +436,7 @@ def test_a_limit_that_was_set_and_not_stored_is_known_by_the_driver(machine: Mac
     machine.path.unlink()
     machine.start(seen=True)
     machine.look(check=True)
-    assert machine.node.limited == {("pod", machine.nvml.cards[0].uuid)}
+    assert machine.node.limited == {("pod", machine.nvml.gpus[0].uuid)}
 
 
 def test_a_pod_keeps_its_place_among_the_limited_while_kubelet_or_the_api_server_knows_it(machine: Machine) -> None:
@@ -444,14 +444,14 @@ def test_a_pod_keeps_its_place_among_the_limited_while_kubelet_or_the_api_server
     machine.give({"pod": {0: 2}})
     machine.run("pod")
     machine.look()
-    limited = {("pod", machine.nvml.cards[0].uuid)}
+    limited = {("pod", machine.nvml.gpus[0].uuid)}
     machine.node.pods.replace([])
     machine.look(check=True)
     assert machine.node.limited == limited, "kubelet's record has it"
     # Just after a start that may not have been read.
-    stored = ("stored", machine.nvml.cards[0].uuid)
+    stored = ("stored", machine.nvml.gpus[0].uuid)
     machine.node.limited.add(stored)
-    machine.node.pods.replace([parse_local_pod(memory(machine.cards, 0, 2, uid="stored"))])
+    machine.node.pods.replace([parse_local_pod(memory(machine.gpus, 0, 2, uid="stored"))])
     machine.look(check=True)
     assert machine.node.limited == limited | {stored}
     machine.node.pods.replace([])
@@ -474,7 +474,7 @@ def test_the_kernel_counts_in_the_groups_of_limited_pods(machine: Machine) -> No
 
 
 @pytest.mark.parametrize("mode", ["auto", "watch"])
-def test_it_looks_for_pods_between_two_checks_where_the_driver_limits_cards(
+def test_it_looks_for_pods_between_two_checks_where_the_driver_limits_gpus(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     machine.start(mode)
@@ -575,7 +575,7 @@ def test_a_driver_that_limits_no_more_is_reported_while_pods_have_limits(machine
 
 
 def test_limits_are_in_the_units_of_the_node(machine: Machine) -> None:
-    machine.cards = replace(machine.cards, unit=UNITS["256MiB"])
+    machine.gpus = replace(machine.gpus, unit=UNITS["256MiB"])
     machine.start()
     machine.give({"pod": {0: 4}})
     machine.host.pods.add("pod")
@@ -635,14 +635,14 @@ def test_an_error_that_passes_does_not_let_pods_start_without_their_limit(machin
     assert machine.limits.unlimited == 0
 
 
-def test_a_card_that_comes_back_is_asked_for_at_once(machine: Machine) -> None:
+def test_a_gpu_that_comes_back_is_asked_for_at_once(machine: Machine) -> None:
     settled(machine)
-    cards = machine.cards
-    machine.cards = replace(cards, cards=(replace(cards.cards[0], health="lost"), cards.cards[1]))
+    gpus = machine.gpus
+    machine.gpus = replace(gpus, gpus=(replace(gpus.gpus[0], health="lost"), gpus.gpus[1]))
     machine.start(seen=True)
     machine.look(check=True)
     assert machine.limits.interval == INTERVAL_SECONDS
-    machine.node.devices.set_inventory(cards)
+    machine.node.devices.set_inventory(gpus)
     assert machine.limits.interval <= 1
 
 

@@ -25,7 +25,7 @@ from unit.runtime.device_plugin.fake_kubelet import FakeKubelet
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving, until
 from unit.runtime.kube.tokens import TokenApi
 
-# The command itself, with cards from the fake NVML.
+# The command itself, with GPUs from the fake NVML.
 _COMMAND = """
 import sys
 from gpushare_runtime.device_plugin.main import main
@@ -196,7 +196,7 @@ def test_without_nvml_it_says_so_and_is_never_ready(root: Path, systemd: socket.
                 return any(text in message for message in messages)
 
             try:
-                await until(lambda: said("STATUS=cards: libnvidia-ml.so.1 was not found"), seconds=20)
+                await until(lambda: said("STATUS=gpus: libnvidia-ml.so.1 was not found"), seconds=20)
                 await until(lambda: said("API server: watching"), seconds=20)
                 assert kubelet.registrations == []
                 process.send_signal(signal.SIGTERM)
@@ -262,15 +262,15 @@ def test_a_missing_kubeconfig_ends_it_with_the_reason(root: Path) -> None:
 def test_what_is_wrong_comes_first_and_ready_comes_once(systemd: socket.socket) -> None:
     status = Status(required=["memory", "whole"])
     status.ok("memory", "registered")
-    status.degraded("cards", "lost")
+    status.degraded("gpus", "lost")
     status.ok("whole", "registered")
     status.ok("whole", "registered")
     status.degraded("whole", "gone")
     status.ok("whole", "registered")
     assert received(systemd) == [
         "STATUS=memory: registered",
-        "STATUS=cards: lost; memory: registered",
-        "READY=1\nSTATUS=cards: lost; memory: registered; whole: registered",
-        "STATUS=cards: lost; whole: gone; memory: registered",
-        "STATUS=cards: lost; memory: registered; whole: registered",
+        "STATUS=gpus: lost; memory: registered",
+        "READY=1\nSTATUS=gpus: lost; memory: registered; whole: registered",
+        "STATUS=gpus: lost; whole: gone; memory: registered",
+        "STATUS=gpus: lost; memory: registered; whole: registered",
     ]

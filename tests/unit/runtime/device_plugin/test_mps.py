@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""With MPS a container gets its card's pipes, its memory and its share of the compute; without a daemon that answers, no card."""
+"""With MPS a container gets its GPU's pipes, its memory and its share of the compute; without a daemon that answers, no GPU."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answers(folder: Path, index: int, problem: str = "", age: int = 0, limit: int = 0) -> None:
-    """The control daemon of the card has written its state."""
+    """The control daemon of the GPU has written its state."""
     path = folder / f"GPU-{index:08d}-0000-0000-0000-000000000000" / "state.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(MpsState(int(time.monotonic()) - age, problem, 0, limit).to_json())
@@ -43,7 +43,7 @@ async def with_mps(folder: Path, *mib: int) -> AsyncIterator[World]:
         answers(folder, index)
     async with world(*mib, isolation="mps", mps_folder=folder) as it:
         await it.registered()
-        await until(lambda: all(card.usable for card in it.inventory.cards))
+        await until(lambda: all(gpu.usable for gpu in it.inventory.gpus))
         # kubelet has been told.
         await until(lambda: all(it.kubelet.manager.healthy.get(resource) for resource in RESOURCES))
         yield it
@@ -58,7 +58,7 @@ def given(it: World, index: int = 0) -> Any:
     return it.kubelet.responses[index]
 
 
-def test_a_container_gets_its_memory_its_compute_and_the_pipes_of_its_card(tmp_path: Path) -> None:
+def test_a_container_gets_its_memory_its_compute_and_the_pipes_of_its_gpu(tmp_path: Path) -> None:
     async def body() -> None:
         async with with_mps(tmp_path, 16 * GIB, 16 * GIB) as it:
             pod = bound(it.inventory, {0: {1: 4}, 1: {1: 2}}, container("a", mem=4, core=30), container("b", mem=2, core=20))
@@ -78,7 +78,7 @@ def test_a_container_gets_its_memory_its_compute_and_the_pipes_of_its_card(tmp_p
             assert metric(it, "isolation_info") == ['gpushare_device_plugin_isolation_info{isolation="mps"} 1.0']
 
             def published() -> str:
-                return str(it.api.objects[NODE]["metadata"]["annotations"]["gpushare/cards"])
+                return str(it.api.objects[NODE]["metadata"]["annotations"]["gpushare/gpus"])
 
             await until(lambda: '"core":100,"clients":48' in published())
             await until(lambda: '"isolation":"mps"' in published())
@@ -86,7 +86,7 @@ def test_a_container_gets_its_memory_its_compute_and_the_pipes_of_its_card(tmp_p
     run(body())
 
 
-def test_a_whole_card_has_the_pipes_and_no_limit(tmp_path: Path) -> None:
+def test_a_whole_gpu_has_the_pipes_and_no_limit(tmp_path: Path) -> None:
     async def body() -> None:
         async with with_mps(tmp_path, 16 * GIB) as it:
             pod = whole(it.inventory, 0)
@@ -98,12 +98,12 @@ def test_a_whole_card_has_the_pipes_and_no_limit(tmp_path: Path) -> None:
     run(body())
 
 
-@pytest.mark.parametrize("cards", [0, 1])
-def test_a_container_waits_until_its_clients_may_have_its_memory(tmp_path: Path, cards: int) -> None:
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_a_container_waits_until_its_clients_may_have_its_memory(tmp_path: Path, gpus: int) -> None:
     async def body() -> None:
         async with with_mps(tmp_path, 16 * GIB) as it:
-            pod = whole(it.inventory, 0) if cards else memory(it.inventory, 0, 4)
-            most = 16 * GIB if cards else 4 * GIB
+            pod = whole(it.inventory, 0) if gpus else memory(it.inventory, 0, 4)
+            most = 16 * GIB if gpus else 4 * GIB
             await admitted(it, pod)
             answers(tmp_path, 0, limit=most - 1)
             starting = asyncio.ensure_future(start(it, pod))
@@ -125,7 +125,7 @@ def test_a_container_whose_clients_would_get_less_does_not_start(tmp_path: Path,
             answers(tmp_path, 0, limit=3072)
             with pytest.raises(Exception, match="gives clients 3072 MiB, and the container has 4096 MiB; kubelet will retry the start"):
                 await start(it, pod)
-            # As the release before, which knew no limit but the card's.
+            # As the release before, which knew no limit but the GPU's.
             answers(tmp_path, 0)
             await start(it, pod)
 
@@ -133,7 +133,7 @@ def test_a_container_whose_clients_would_get_less_does_not_start(tmp_path: Path,
 
 
 @pytest.mark.parametrize("wrong", ["stopped", "silent", "gone", "broken"])
-def test_a_card_whose_daemon_does_not_answer_is_not_handed_out(tmp_path: Path, wrong: str) -> None:
+def test_a_gpu_whose_daemon_does_not_answer_is_not_handed_out(tmp_path: Path, wrong: str) -> None:
     async def body() -> None:
         async with with_mps(tmp_path, 16 * GIB, 16 * GIB) as it:
             pod = memory(it.inventory, 0, 4)
@@ -200,7 +200,7 @@ def test_an_environment_that_was_meant_for_another_share_does_not_start(tmp_path
             await admitted(it, pod)
             (ids,) = it.plugin.node.allocator.shares
             it.plugin.node.allocator.shares[ids] = 50
-            with pytest.raises(Exception, match="requests 30 % of the card's compute and got 50 %"):
+            with pytest.raises(Exception, match="requests 30 % of the GPU's compute and got 50 %"):
                 await start(it, pod)
 
     run(body())
@@ -230,6 +230,6 @@ def test_the_plugin_rejects_another_isolation_under_pods(tmp_path: Path) -> None
             uid = await admitted(it, memory(it.inventory, 0, 4))
             it.plugin._state.isolation = "watch"
             it.processes.live.add(uid)
-            await until(lambda: "1 pods have cards with the isolation watch" in it.plugin._unusable_settings())
+            await until(lambda: "1 pods have GPUs with the isolation watch" in it.plugin._unusable_settings())
 
     run(body())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What NVML says that keeps a card from being shared. The calls themselves run against the simulated library, in the lab."""
+"""What NVML says that keeps a GPU from being shared. The calls themselves run against the simulated library, in the lab."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def answers(value: object) -> Callable[[object], object]:
         ([1, 1], pynvml.NVML_COMPUTEMODE_PROHIBITED, (0, 0, 0, 1), "remapping a bad row"),
     ],
 )
-def test_why_a_card_is_not_to_be_used(mig: object, mode: object, rows: object, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_a_gpu_is_not_to_be_used(mig: object, mode: object, rows: object, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", answers(mig))
     monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeMode", answers(mode))
     monkeypatch.setattr(pynvml, "nvmlDeviceGetRemappedRows", answers(rows))

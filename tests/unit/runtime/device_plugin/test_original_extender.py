@@ -10,7 +10,7 @@ from typing import Any
 
 from unit.runtime.device_plugin.local_pods import memory
 from unit.runtime.device_plugin.plugin import World, path_of, world
-from unit.runtime.device_plugin.test_plugin import CARDS, GIB, MEMORY, running
+from unit.runtime.device_plugin.test_plugin import GIB, GPUS, MEMORY, running
 from unit.runtime.kube.fake_api import until
 
 IDX, DEV, POD, ASSIGNED, TIME = (f"ALIYUN_COM_GPU_MEM_{name}" for name in ("IDX", "DEV", "POD", "ASSIGNED", "ASSUME_TIME"))
@@ -18,7 +18,7 @@ UNHEALTHY = "/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-gpu1"
 
 
 class OriginalExtender:
-    """Its placement on one node (pkg/cache/nodeinfo.go): all cards alike, the fullest that fits; used from annotations."""
+    """Its placement on one node (pkg/cache/nodeinfo.go): all GPUs alike, the fullest that fits; used from annotations."""
 
     def __init__(self, it: World) -> None:
         self._it = it
@@ -29,31 +29,31 @@ class OriginalExtender:
         return len(self._it.kubelet.lists[resource][-1])
 
     def unhealthy(self) -> set[int]:
-        """As it reads the ConfigMap: what is no number counts as card 0."""
+        """As it reads the ConfigMap: what is no number counts as GPU 0."""
         data: Mapping[str, str] = self._it.api.objects.get(UNHEALTHY, {}).get("data") or {}
         return {int(text) if text.isdecimal() else 0 for text in data["gpus"].split(",")} if "gpus" in data else set()
 
     def bind(self, units: int) -> dict[str, Any] | None:
-        """The pod as it is once it is bound, None if no card has room."""
-        total = self._capacity(MEMORY) // self._capacity(CARDS)
-        free = {card: total for card in range(self._capacity(CARDS)) if card not in self.unhealthy()}
+        """The pod as it is once it is bound, None if no GPU has room."""
+        total = self._capacity(MEMORY) // self._capacity(GPUS)
+        free = {gpu: total for gpu in range(self._capacity(GPUS)) if gpu not in self.unhealthy()}
         for pod in self.pods:
             annotations = pod["metadata"]["annotations"]
             if int(annotations[IDX]) in free:
                 free[int(annotations[IDX])] -= int(annotations[POD])
-        fitting = [card for card in free if free[card] >= units]
+        fitting = [gpu for gpu in free if free[gpu] >= units]
         if not fitting:
             return None
         self._time += 1
-        card = min(fitting, key=lambda index: (free[index], index))
-        pod = memory(None, card, units)
-        pod["metadata"]["annotations"] = {IDX: str(card), DEV: str(total), POD: str(units), ASSIGNED: "false", TIME: str(self._time)}
+        gpu = min(fitting, key=lambda index: (free[index], index))
+        pod = memory(None, gpu, units)
+        pod["metadata"]["annotations"] = {IDX: str(gpu), DEV: str(total), POD: str(units), ASSIGNED: "false", TIME: str(self._time)}
         self.pods.append(pod)
         return pod
 
 
 @running
-async def test_every_pod_gets_the_card_that_the_original_chose_and_is_marked_as_it_expects() -> None:
+async def test_every_pod_gets_the_gpu_that_the_original_chose_and_is_marked_as_it_expects() -> None:
     choose = random.Random(7)
     async with world(16 * GIB, 16 * GIB, 16 * GIB) as it:
         await it.registered()
@@ -83,7 +83,7 @@ async def test_every_pod_gets_the_card_that_the_original_chose_and_is_marked_as_
 
 
 @running
-async def test_its_list_of_bad_cards_names_them_and_is_empty_again_when_they_recover() -> None:
+async def test_its_list_of_bad_gpus_names_them_and_is_empty_again_when_they_recover() -> None:
     async with world(8 * GIB, 8 * GIB, 8 * GIB) as it:
         await it.registered()
         extender = OriginalExtender(it)

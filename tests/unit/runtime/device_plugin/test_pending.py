@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from gpushare_runtime.core.allocation import Allocation
-from gpushare_runtime.device_plugin.node.candidates import allowed_cards
+from gpushare_runtime.device_plugin.node.candidates import allowed_gpus
 from gpushare_runtime.device_plugin.node.local_pods import ContainerDevices, LocalPod, PendingContainer, PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.node.pending import match_request
 from unit.runtime.device_plugin.local_pods import bound, memory, whole
 from unit.runtime.pods import container, inventory
 
-MEMORY, CARDS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 NODE = inventory(16, 16)
 
 
@@ -65,16 +65,16 @@ def test_init_containers_are_asked_for_first_and_the_allocation_is_of_containers
 
 def test_both_resources_in_one_container_are_two_questions() -> None:
     pod = parse_local_pod(bound(None, {}, container(mem=2, count=1)))
-    assert [(ask.resource, ask.size) for ask in pod.container_devices] == [(MEMORY, 2), (CARDS, 1)]
-    assert match_request([pod], [], CARDS, 1) is not None
-    assert match_request([pod], [(pod.uid, "main", MEMORY)], CARDS, 1) is not None
+    assert [(ask.resource, ask.size) for ask in pod.container_devices] == [(MEMORY, 2), (GPUS, 1)]
+    assert match_request([pod], [], GPUS, 1) is not None
+    assert match_request([pod], [(pod.uid, "main", MEMORY)], GPUS, 1) is not None
 
 
 @pytest.mark.parametrize("annotation", ["{", '{"0":{"1":-2}}', '{"x":{"1":2}}'])
 def test_an_allocation_that_cannot_be_read_is_no_allocation(annotation: str) -> None:
     pod = parse_local_pod(memory(NODE, 1, 2, annotations={"scheduler.framework.gpushare.allocation": annotation}))
     assert pod.allocation is None
-    assert [ask.units_by_card for ask in pod.container_devices] == [{}]
+    assert [ask.units_by_gpu for ask in pod.container_devices] == [{}]
 
 
 def test_the_first_that_asks_for_this_size() -> None:
@@ -166,23 +166,23 @@ def test_whose_turn_it_is_of_all_pods_that_could_be_meant() -> None:
 def test_a_container_that_has_one_of_its_resources_is_asked_for_the_other_and_comes_first() -> None:
     both = local(bound(None, {}, container("a", mem=2, count=1), container("b", count=1)))
     other = local(bound(None, {}, container("a", count=1)))
-    turn = match_request([other, both], {(both.uid, "a", MEMORY)}, CARDS, 1)
+    turn = match_request([other, both], {(both.uid, "a", MEMORY)}, GPUS, 1)
     assert turn is not None
     assert (turn.pod, turn.devices.container, turn.key, str(turn)) == (
         both,
         "a",
-        (both.uid, "a", CARDS),
+        (both.uid, "a", GPUS),
         f"default/{both.name} container a",
     )
-    assert match_request([both], {(both.uid, "a", CARDS)}, CARDS, 1) is None, "its second container is not next"
+    assert match_request([both], {(both.uid, "a", GPUS)}, GPUS, 1) is None, "its second container is not next"
     assert match_request([replace(both, phase="Running")], (), MEMORY, 2) is None
     as_many = local(bound(None, {}, container("a", mem=1, count=1)))
-    turn = match_request([as_many], (), CARDS, 1)
+    turn = match_request([as_many], (), GPUS, 1)
     assert turn is not None
-    assert turn.devices.resource == CARDS
+    assert turn.devices.resource == GPUS
 
 
-# Which cards may stand in for the chosen one.
+# Which GPUs may stand in for the chosen one.
 
 WISHES: list[dict[str, Any]] = [
     {"annotations": {"gpushare.request/models": "T4"}},
@@ -191,9 +191,9 @@ WISHES: list[dict[str, Any]] = [
 ]
 
 
-def wishing(card: int, *, core: int = 0, units: int = 4, namespace: str = "default", **options: Any) -> LocalPod:
+def wishing(gpu: int, *, core: int = 0, units: int = 4, namespace: str = "default", **options: Any) -> LocalPod:
     limits = {"mem": units} | ({"core": core} if core else {})
-    raw = bound(NODE, {0: {card: units}}, container(**limits), **options)
+    raw = bound(NODE, {0: {gpu: units}}, container(**limits), **options)
     raw["metadata"]["namespace"] = namespace
     return local(raw)
 
@@ -202,26 +202,26 @@ def turn_of(pod: LocalPod) -> PendingContainer:
     return PendingContainer(pod, pod.container_devices[0])
 
 
-def test_any_card_may_where_only_room_was_asked_for_and_nobody_says_with_whom() -> None:
+def test_any_gpu_may_where_only_room_was_asked_for_and_nobody_says_with_whom() -> None:
     plain, wish = wishing(0), wishing(0, **WISHES[0])
-    assert allowed_cards(None, [wish], {}) is None
-    assert allowed_cards(turn_of(plain), [plain, wish, local(bound(None, {}, container()))], {}) is None
+    assert allowed_gpus(None, [wish], {}) is None
+    assert allowed_gpus(turn_of(plain), [plain, wish, local(bound(None, {}, container()))], {}) is None
     unplaced = local(bound(None, {}, container(mem=4), **WISHES[0]))
-    assert allowed_cards(turn_of(unplaced), [unplaced], {}) is None
-    assert allowed_cards(turn_of(plain), [plain, wishing(1, **WISHES[1])], {}) == {0}, "one who does is on the node"
+    assert allowed_gpus(turn_of(unplaced), [unplaced], {}) is None
+    assert allowed_gpus(turn_of(plain), [plain, wishing(1, **WISHES[1])], {}) == {0}, "one who does is on the node"
 
 
 @pytest.mark.parametrize("wish", WISHES, ids=["a model", "company", "compute"])
 def test_only_what_another_pod_of_the_same_shape_has_left_may_where_more_was_asked_for(wish: dict[str, Any]) -> None:
     pod, other = wishing(0, **wish), wishing(1, **wish)
     turn, key = turn_of(pod), (other.uid, "main", MEMORY)
-    assert allowed_cards(turn, [pod, other], {}) == {0}
-    assert allowed_cards(turn, [pod, other], {key: [1]}) == {0}
-    assert allowed_cards(turn, [pod, other], {key: [0]}) == {0, 1}
+    assert allowed_gpus(turn, [pod, other], {}) == {0}
+    assert allowed_gpus(turn, [pod, other], {key: [1]}) == {0}
+    assert allowed_gpus(turn, [pod, other], {key: [0]}) == {0, 1}
     # What it has itself is no exchange.
-    assert allowed_cards(turn, [pod, other], {(pod.uid, "main", MEMORY): [1], (other.uid, "main", CARDS): [0]}) == {0}
+    assert allowed_gpus(turn, [pod, other], {(pod.uid, "main", MEMORY): [1], (other.uid, "main", GPUS): [0]}) == {0}
     pair = local(bound(NODE, {0: {0: 16}, 1: {1: 16}}, container("a", count=1), container("b", count=1), **WISHES[0]))
-    assert allowed_cards(PendingContainer(pair, pair.container_devices[1]), [pair], {(pair.uid, "a", CARDS): [2]}) == {1}
+    assert allowed_gpus(PendingContainer(pair, pair.container_devices[1]), [pair], {(pair.uid, "a", GPUS): [2]}) == {1}
     unlike = [
         wishing(1, **wish, labels={"app": "y"}),
         wishing(1, **wish, namespace="elsewhere"),
@@ -229,7 +229,7 @@ def test_only_what_another_pod_of_the_same_shape_has_left_may_where_more_was_ask
         local(bound(None, {}, container(mem=4, **{"core": 20} if "core" in wish else {}), annotations=wish.get("annotations", {}))),
         local(bound(None, {}, container())),
     ]
-    assert allowed_cards(turn, [*unlike, pod], {(p.uid, "main", MEMORY): [0] for p in unlike}) == {0}
+    assert allowed_gpus(turn, [*unlike, pod], {(p.uid, "main", MEMORY): [0] for p in unlike}) == {0}
 
 
 # Pods.
@@ -267,12 +267,12 @@ def test_a_static_pod_a_pod_with_both_resources_and_one_that_cannot_be_meant_can
     assert "1.5" in odd.problem
 
 
-def test_cards_of_another_number_than_the_pods_label_are_no_choice() -> None:
+def test_gpus_of_another_number_than_the_pods_label_are_no_choice() -> None:
     two = {"labels": {"aliyun.com/gpu-count": "2"}}
     spread = local(bound(NODE, {0: {0: 2, 1: 2}}, container(mem=4), **two))
     assert spread.container_devices == (ContainerDevices("main", MEMORY, 4, {0: 2, 1: 2}, 2),)
     assert local(bound(NODE, {0: {0: 4}}, container(mem=4), **two)).container_devices == (ContainerDevices("main", MEMORY, 4, {}, 2),)
-    assert local(whole(NODE, 0, 1)).container_devices == (ContainerDevices("main", CARDS, 2, {0: 16, 1: 16}),)
+    assert local(whole(NODE, 0, 1)).container_devices == (ContainerDevices("main", GPUS, 2, {0: 16, 1: 16}),)
 
 
 @pytest.mark.parametrize(

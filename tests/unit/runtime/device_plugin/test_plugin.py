@@ -29,7 +29,7 @@ from unit.runtime.device_plugin.plugin import NODE, RESOURCES, World, path_of, w
 from unit.runtime.kube.fake_api import fail, until
 from unit.runtime.pods import container
 
-MEMORY, CARDS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 GIB = 1024
 # Five times what is aimed at: 1 s after kubelet's socket appears; 500 ms of waiting for the watch.
 REGISTERED_WITHIN = 5.0
@@ -50,17 +50,17 @@ async def test_both_resources_are_registered_with_their_ids() -> None:
     async with world(16 * GIB, 24 * GIB) as it:
         await it.registered()
         assert len(it.kubelet.lists[MEMORY][0]) == 40
-        assert list(it.kubelet.lists[CARDS][0]) == [card.uuid for card in it.inventory.cards]
-        assert f"{it.inventory.cards[1].uuid}-_-23" in it.kubelet.lists[MEMORY][0]
+        assert list(it.kubelet.lists[GPUS][0]) == [gpu.uuid for gpu in it.inventory.gpus]
+        assert f"{it.inventory.gpus[1].uuid}-_-23" in it.kubelet.lists[MEMORY][0]
         assert set(it.kubelet.lists[MEMORY][0].values()) == {"Healthy"}
         assert {(o.get_preferred_allocation_available, o.pre_start_required) for o in it.kubelet.options.values()} == {(True, True)}
         await until(lambda: it.plugin.status.ready)
         sockets = {path.name for path in it.kubelet.directory.iterdir() if path.is_socket()}
-        assert sockets == {"kubelet.sock", "aliyungpushare.sock", "aliyungpushare-cards.sock"}
+        assert sockets == {"kubelet.sock", "aliyungpushare.sock", "aliyungpushare-gpus.sock"}
 
 
 @running
-async def test_a_pod_gets_its_card_and_is_marked_assigned_with_one_patch() -> None:
+async def test_a_pod_gets_its_gpu_and_is_marked_assigned_with_one_patch() -> None:
     async with world(16 * GIB, 16 * GIB) as it:
         await it.registered()
         await until(lambda: it.plugin.node.pods.synced)
@@ -68,7 +68,7 @@ async def test_a_pod_gets_its_card_and_is_marked_assigned_with_one_patch() -> No
         got = await it.kubelet.manager.admit(pod)
         annotations = pod["metadata"]["annotations"]
         assert got["main"] == {
-            "NVIDIA_VISIBLE_DEVICES": it.inventory.cards[1].uuid,
+            "NVIDIA_VISIBLE_DEVICES": it.inventory.gpus[1].uuid,
             "ALIYUN_COM_GPU_MEM_IDX": "1",
             "ALIYUN_COM_GPU_MEM_DEV": "16",
             "ALIYUN_COM_GPU_MEM_POD": "6",
@@ -97,7 +97,7 @@ async def test_kubelet_may_ask_before_the_watch_has_shown_the_pod() -> None:
 
 
 @running
-async def test_a_pod_on_another_card_than_annotated_is_corrected_once() -> None:
+async def test_a_pod_on_another_gpu_than_annotated_is_corrected_once() -> None:
     async with world(16 * GIB, 16 * GIB) as it:
         await it.registered()
         await until(lambda: it.plugin.node.pods.synced)
@@ -137,7 +137,7 @@ async def test_a_rejection_reaches_kubelet_in_words() -> None:
         await it.kubelet.manager.admit(await it.bind(whole(it.inventory, 0, name="big")))
         with pytest.raises(
             AdmissionError,
-            match=r"FAILED_PRECONDITION: aliyun.com/gpu-mem: asked for 2 units of 1 GiB .* card 0 is allocated whole to pod default/big",
+            match=r"FAILED_PRECONDITION: aliyun.com/gpu-mem: asked for 2 units of 1 GiB .* GPU 0 is allocated whole to pod default/big",
         ):
             await it.kubelet.manager.admit(await it.bind(memory(it.inventory, 0, 2)))
         assert it.plugin.counters.rejections == 1
@@ -212,29 +212,29 @@ async def test_without_nvml_nothing_is_registered_until_it_answers() -> None:
         it.nvml.failure = None
         await asyncio.sleep(0.2)
         assert it.kubelet.registrations == []
-        it.nvml.cards = [facts(0, 16 * GIB)]
+        it.nvml.gpus = [facts(0, 16 * GIB)]
         await it.registered()
 
 
 @running
-async def test_cards_that_are_exchanged_reach_kubelet_and_the_annotation() -> None:
+async def test_gpus_that_are_exchanged_reach_kubelet_and_the_annotation() -> None:
     async with world(16 * GIB) as it:
         await it.registered()
-        it.nvml.cards = [facts(0, 8 * GIB, uuid="GPU-new"), facts(1, 4 * GIB)]
+        it.nvml.gpus = [facts(0, 8 * GIB, uuid="GPU-new"), facts(1, 4 * GIB)]
         await until(lambda: len(it.kubelet.lists[MEMORY][-1]) == 12)
-        await until(lambda: len(it.kubelet.lists[CARDS][-1]) == 2)
-        await until(lambda: "GPU-new" in it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/cards", ""))
+        await until(lambda: len(it.kubelet.lists[GPUS][-1]) == 2)
+        await until(lambda: "GPU-new" in it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/gpus", ""))
 
 
 @running
-async def test_a_lost_card_and_a_lost_driver_make_ids_unhealthy_and_they_recover() -> None:
+async def test_a_lost_gpu_and_a_lost_driver_make_ids_unhealthy_and_they_recover() -> None:
     async with world(4 * GIB, 4 * GIB) as it:
         await it.registered()
         it.nvml.lost = {1}
         await until(lambda: sorted(it.kubelet.lists[MEMORY][-1].values()) == ["Healthy"] * 4 + ["Unhealthy"] * 4)
         it.nvml.failure = NvmlError("gone")
         await until(lambda: set(it.kubelet.lists[MEMORY][-1].values()) == {"Unhealthy"})
-        await until(lambda: it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/cards", "").count('"health":"gone"') == 2)
+        await until(lambda: it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/gpus", "").count('"health":"gone"') == 2)
         it.nvml.failure, it.nvml.lost = None, set()
         await until(lambda: set(it.kubelet.lists[MEMORY][-1].values()) == {"Healthy"})
 
@@ -248,12 +248,12 @@ async def test_the_annotation_is_written_once_and_again_when_others_change_it() 
 
         await until(lambda: writes() == 1)
         wanted = it.inventory.to_json()
-        assert it.api.objects[NODE]["metadata"]["annotations"] == {"gpushare/cards": wanted}
+        assert it.api.objects[NODE]["metadata"]["annotations"] == {"gpushare/gpus": wanted}
         await asyncio.sleep(0.3)
         assert writes() == 1
-        await it.api.put(NODE, {"metadata": {"name": "gpu1", "annotations": {"gpushare/cards": "{}", "other": "stays"}}})
+        await it.api.put(NODE, {"metadata": {"name": "gpu1", "annotations": {"gpushare/gpus": "{}", "other": "stays"}}})
         await until(lambda: writes() == 2)
-        assert it.api.objects[NODE]["metadata"]["annotations"] == {"gpushare/cards": wanted, "other": "stays"}
+        assert it.api.objects[NODE]["metadata"]["annotations"] == {"gpushare/gpus": wanted, "other": "stays"}
 
 
 @running
@@ -272,33 +272,33 @@ async def test_a_unit_that_is_too_small_ends_it_with_the_unit_to_use() -> None:
 
 
 @running
-async def test_a_card_that_comes_later_and_makes_too_many_units_is_left_out_and_reported() -> None:
+async def test_a_gpu_that_comes_later_and_makes_too_many_units_is_left_out_and_reported() -> None:
     async with world(15360, 15360, unit=UNITS["MiB"]) as it:
         await it.registered()
-        # What keeps pods to their units is known a moment after the cards are.
+        # What keeps pods to their units is known a moment after the GPUs are.
         await until(lambda: it.plugin.status.ready and it.inventory.isolation)
         before = it.inventory
-        it.nvml.cards += [facts(2, 1024 * GIB)]
-        await until(lambda: not it.plugin.status._parts["cards"][0])
-        told = it.plugin.status._parts["cards"][1]
-        assert told.startswith("card 2 (GPU-00000002-0000-0000-0000-000000000000) is omitted: ")
+        it.nvml.gpus += [facts(2, 1024 * GIB)]
+        await until(lambda: not it.plugin.status._parts["gpus"][0])
+        told = it.plugin.status._parts["gpus"][1]
+        assert told.startswith("GPU 2 (GPU-00000002-0000-0000-0000-000000000000) is omitted: ")
         assert "use --memory-unit" in told
         assert it.inventory == before
         # The others are read as ever, also where NVML fails.
         it.nvml.lost = {1}
-        await until(lambda: [card.usable for card in it.inventory.cards] == [True, False])
+        await until(lambda: [gpu.usable for gpu in it.inventory.gpus] == [True, False])
         it.nvml.lost, it.nvml.failure = set(), NvmlError("the driver is gone")
-        await until(lambda: [card.health for card in it.inventory.cards] == ["the driver is gone"] * 2)
+        await until(lambda: [gpu.health for gpu in it.inventory.gpus] == ["the driver is gone"] * 2)
         assert not it.task.done()
-        it.nvml.failure, it.nvml.cards = None, it.nvml.cards[:2]
-        await until(lambda: it.inventory == before and it.plugin.status._parts["cards"][0])
+        it.nvml.failure, it.nvml.gpus = None, it.nvml.gpus[:2]
+        await until(lambda: it.inventory == before and it.plugin.status._parts["gpus"][0])
 
 
 @running
 async def test_questions_larger_than_grpcs_default_are_answered() -> None:
     async with world(16 * GIB) as it:
         await it.registered()
-        free = [f"{it.inventory.cards[0].uuid}-_-{slot}" for slot in range(100_000)]
+        free = [f"{it.inventory.gpus[0].uuid}-_-{slot}" for slot in range(100_000)]
         assert sum(map(len, free)) > MESSAGE_BYTES
         assert len(await it.kubelet.prefer(MEMORY, free, [], 2)) == 2
 
@@ -312,11 +312,11 @@ async def test_when_stopped_it_takes_its_sockets_away_and_nothing_else() -> None
         assert time.monotonic() - started < ANSWERED_WITHIN
         left: set[Path] = set(it.kubelet.directory.iterdir())
         assert {path.name for path in left} == {"kubelet.sock", "kubelet_internal_checkpoint"}
-        await until(lambda: it.kubelet.manager.healthy == {MEMORY: set(), CARDS: set()})
+        await until(lambda: it.kubelet.manager.healthy == {MEMORY: set(), GPUS: set()})
 
 
 @running
-async def test_when_stopped_a_pod_that_kubelet_is_admitting_still_gets_its_card() -> None:
+async def test_when_stopped_a_pod_that_kubelet_is_admitting_still_gets_its_gpu() -> None:
     async with world(16 * GIB, 16 * GIB) as it:
         await it.registered()
         await until(lambda: it.plugin.node.pods.synced)
@@ -325,7 +325,7 @@ async def test_when_stopped_a_pod_that_kubelet_is_admitting_still_gets_its_card(
         await asyncio.sleep(0.1)
         assert not admission.done()
         stopping = asyncio.ensure_future(it.stop())
-        # Its watch still runs, and so it knows which card; and it goes only when kubelet has asked for the ids as well.
+        # Its watch still runs, and so it knows which GPU; and it goes only when kubelet has asked for the ids as well.
         await asyncio.sleep(0.15)
         await it.bind(pod)
         assert (await admission)["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "1"
@@ -399,7 +399,7 @@ async def test_a_static_pod_is_told_in_an_event_alone_and_under_the_uid_that_des
         await until(lambda: events(it))
         [event] = events(it)
         assert (event["type"], event["reason"], event["involvedObject"]["uid"]) == ("Warning", "GPUShareUnmanaged", 32 * "a")
-        assert event["message"].startswith("No scheduler places a static pod; it has 2 units of card 0 (GPU-00000000")
+        assert event["message"].startswith("No scheduler places a static pod; it has 2 units of GPU 0 (GPU-00000000")
         # The API's copy is kubelet's, which makes it anew when it is changed.
         assert it.patches(static) == 0
 
@@ -415,6 +415,6 @@ async def test_a_request_that_nobody_can_place_is_told_why() -> None:
         assert event["reason"] == "GPUShareUnmanaged"
         assert event["message"].startswith("No scheduler extender can place it (")
         assert "requests both aliyun.com/gpu-mem and aliyun.com/gpu-count" in event["message"]
-        assert re.search(r"it has 3 units of card \d .*, the whole card \d ", event["message"])
+        assert re.search(r"it has 3 units of GPU \d .*, the whole GPU \d ", event["message"])
         assert event["message"].endswith("Correct the request and create the pod again")
         assert it.patches(odd) == 0

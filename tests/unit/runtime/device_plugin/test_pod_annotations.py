@@ -29,12 +29,12 @@ from unit.runtime.device_plugin.local_pods import bound, memory, whole
 from unit.runtime.extender import virtual
 from unit.runtime.pods import container, inventory
 
-MEMORY, CARDS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 NODE = inventory(16, 24)
 
 
-def got(pod: LocalPod, container_name: str, card: int, units: int) -> CheckpointEntry:
-    return CheckpointEntry(pod.uid, container_name, MEMORY, frozenset(f"GPU-{card:08d}-_-{slot}" for slot in range(units)))
+def got(pod: LocalPod, container_name: str, gpu: int, units: int) -> CheckpointEntry:
+    return CheckpointEntry(pod.uid, container_name, MEMORY, frozenset(f"GPU-{gpu:08d}-_-{slot}" for slot in range(units)))
 
 
 def pair() -> LocalPod:
@@ -47,7 +47,7 @@ def test_nothing_is_known_until_every_container_has_its_ids() -> None:
     assert allocation_in(pod, [got(pod, "a", 0, 2), got(pod, "b", 1, 3)], NODE) == Allocation.of({0: {0: 2}, 1: {1: 3}})
 
 
-def test_entries_of_other_pods_and_of_cards_that_are_gone_say_nothing() -> None:
+def test_entries_of_other_pods_and_of_gpus_that_are_gone_say_nothing() -> None:
     pod, other = pair(), pair()
     assert allocation_in(pod, [got(other, "a", 0, 2), got(other, "b", 1, 3)], NODE) is None
     assert allocation_in(pod, [got(pod, "a", 0, 2), got(pod, "b", 7, 3)], NODE) is None
@@ -68,9 +68,9 @@ def test_a_sidecar_is_part_of_it() -> None:
     assert allocation_in(pod, [got(pod, "side", 1, 3), slots], NODE) == pod.allocation
 
 
-def test_whole_cards_count_with_all_their_units() -> None:
+def test_whole_gpus_count_with_all_their_units() -> None:
     pod = parse_local_pod(whole(NODE, 0, 1))
-    entry = CheckpointEntry(pod.uid, "main", CARDS, frozenset({"GPU-00000000", "GPU-00000001"}))
+    entry = CheckpointEntry(pod.uid, "main", GPUS, frozenset({"GPU-00000000", "GPU-00000001"}))
     assert allocation_in(pod, [entry], NODE) == Allocation.of({0: {0: 16, 1: 24}})
 
 
@@ -119,27 +119,27 @@ def test_a_pod_that_asks_for_nothing_has_no_allocation() -> None:
         (
             bound(None, {}, container(mem=3), annotations={"kubernetes.io/config.mirror": 32 * "a"}),
             {MEMORY: ["GPU-00000001-_-0", "GPU-00000001-_-1", "GPU-00000000-_-9", "GPU-gone-_-1"]},
-            "No scheduler places a static pod; it has 1 units of card 0 (GPU-00000000), 2 units of card 1 (GPU-00000001) "
-            "by what was free on the node. To have its card chosen, make it an ordinary pod",
+            "No scheduler places a static pod; it has 1 units of GPU 0 (GPU-00000000), 2 units of GPU 1 (GPU-00000001) "
+            "by what was free on the node. To have its GPU chosen, make it an ordinary pod",
         ),
         (
             bound(None, {}, container(mem=1, count=2), uid="u"),
-            {MEMORY: ["GPU-00000001-_-0"], CARDS: ["GPU-00000000", "GPU-00000001", "GPU-gone"]},
+            {MEMORY: ["GPU-00000001-_-0"], GPUS: ["GPU-00000000", "GPU-00000001", "GPU-gone"]},
             "No scheduler extender can place it (it requests both aliyun.com/gpu-mem and aliyun.com/gpu-count); it has 1 units of "
-            "card 1 (GPU-00000001), the whole card 0 (GPU-00000000), the whole card 1 (GPU-00000001) by what was free on the node. "
+            "GPU 1 (GPU-00000001), the whole GPU 0 (GPU-00000000), the whole GPU 1 (GPU-00000001) by what was free on the node. "
             "Correct the request and create the pod again",
         ),
         (
             bound(None, {}, container(mem="1.5"), uid="u"),
             {MEMORY: ["GPU-00000000-_-0"]},
             "No scheduler extender can place it (container 'main', aliyun.com/gpu-mem: '1.5' is not a whole number; extended resources "
-            "are counted in whole units); it has 1 units of card 0 (GPU-00000000) by what was free on the node. "
+            "are counted in whole units); it has 1 units of GPU 0 (GPU-00000000) by what was free on the node. "
             "Correct the request and create the pod again",
         ),
         (bound(None, {}, container(mem=1), annotations={"kubernetes.io/config.mirror": 32 * "a"}), {MEMORY: ["GPU-gone-_-0"]}, ""),
         (bound(None, {}, container(mem=1), annotations={"kubernetes.io/config.mirror": 32 * "a"}), {}, ""),
     ],
-    ids=["static", "both resources", "no request", "cards that are gone", "nothing yet"],
+    ids=["static", "both resources", "no request", "GPUs that are gone", "nothing yet"],
 )
 def test_it_is_said_what_it_has_why_and_what_to_do(raw: dict[str, Any], given: dict[str, list[str]], words: str) -> None:
     usage = Usage(PodTable(), lambda: 0.0)
@@ -154,15 +154,15 @@ def test_it_is_said_what_it_has_why_and_what_to_do(raw: dict[str, Any], given: d
 class World:
     """An assigner between this node's state and an API server that fails as planned. plan: pod's name → its errors."""
 
-    def __init__(self, cards: Inventory | None = NODE) -> None:
+    def __init__(self, gpus: Inventory | None = NODE) -> None:
         self.plan: defaultdict[str, deque[KubeError]] = defaultdict(deque)
         self.patches: list[tuple[str, Mapping[str, Any]]] = []
         self.events: list[tuple[ObjectReference, str, str, str]] = []
         self.pods, self.counters = PodTable(), Counters()
         clock = asyncio.get_running_loop().time
         self.node = NodeState(self.pods, clock, clock, FakeProcesses())
-        if cards is not None:
-            self.node.devices.set_inventory(cards)
+        if gpus is not None:
+            self.node.devices.set_inventory(gpus)
         self.assigner = Assigner(self.node, self, self.counters, self, lambda: 5)  # type: ignore[arg-type]
 
     async def patch(self, path: str, body: Mapping[str, Any], *, kind: str, within: float) -> None:
@@ -190,9 +190,9 @@ class World:
         return [path.split("/")[-2] for path, _ in self.patches]
 
 
-def play(story: Callable[[World], Awaitable[None]], cards: Inventory | None = NODE) -> None:
+def play(story: Callable[[World], Awaitable[None]], gpus: Inventory | None = NODE) -> None:
     async def run() -> None:
-        world, failures = World(cards), []
+        world, failures = World(gpus), []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
         task = asyncio.create_task(world.assigner.run())
         await story(world)
@@ -227,23 +227,23 @@ def test_a_pod_is_marked_assigned_once_when_it_and_its_ids_are_known(record_firs
         (
             {},
             "GPUShareCorrected",
-            'Its annotations had {"0":{"1":4}}, it has {"0":{"0":4}} (container: card: units); the annotations are corrected',
+            'Its annotations had {"0":{"1":4}}, it has {"0":{"0":4}} (container: GPU: units); the annotations are corrected',
         ),
         (
             {"scheduler.framework.gpushare.allocation": ""},
             "GPUShareCorrected",
-            'Its annotations had 1, it has {"0":{"0":4}} (container: card: units); the annotations are corrected',
+            'Its annotations had 1, it has {"0":{"0":4}} (container: GPU: units); the annotations are corrected',
         ),
         (
             None,
             "GPUShareUnmanaged",
-            'No scheduler extender placed it; it has {"0":{"0":4}} (container: card: units) by what was free on the node. '
+            'No scheduler extender placed it; it has {"0":{"0":4}} (container: GPU: units) by what was free on the node. '
             "Check that it goes through a kube-scheduler that calls the extender",
         ),
     ],
     ids=["ours", "the original's", "none"],
 )
-def test_other_cards_than_annotated_are_written_counted_and_said(annotations: dict[str, str] | None, reason: str, words: str) -> None:
+def test_other_gpus_than_annotated_are_written_counted_and_said(annotations: dict[str, str] | None, reason: str, words: str) -> None:
     async def story(world: World) -> None:
         pod = await world.see(memory(None if annotations is None else NODE, 1, 4, annotations=annotations or {}, name="a", uid="u"))
         await world.record(got(pod, "main", 0, 4))
@@ -256,7 +256,7 @@ def test_other_cards_than_annotated_are_written_counted_and_said(annotations: di
 
 
 def test_what_somebody_writes_over_it_is_corrected_again() -> None:
-    """Where no policy keeps tenants off the annotations: naming another card would give that one's memory to nobody."""
+    """Where no policy keeps tenants off the annotations: naming another GPU would give that one's memory to nobody."""
 
     async def story(world: World) -> None:
         raw = memory(NODE, 1, 4, name="a", uid="u")
@@ -349,7 +349,7 @@ def test_a_pod_that_comes_again_under_its_uid_is_told_again() -> None:
     play(story)
 
 
-def test_finished_pods_and_a_node_whose_cards_are_not_known_are_left_alone() -> None:
+def test_finished_pods_and_a_node_whose_gpus_are_not_known_are_left_alone() -> None:
     async def finished(world: World) -> None:
         pod = await world.see(memory(NODE, 1, 4, phase="Succeeded"))
         static = {"kubernetes.io/config.mirror": 32 * "a"}
@@ -364,7 +364,7 @@ def test_finished_pods_and_a_node_whose_cards_are_not_known_are_left_alone() -> 
         assert (world.patches, world.events) == ([], [])
 
     play(finished)
-    play(unknown, cards=None)
+    play(unknown, gpus=None)
 
 
 def test_a_pod_whose_annotations_cannot_say_it_gets_one_event_once_it_has_something() -> None:
@@ -376,7 +376,7 @@ def test_a_pod_whose_annotations_cannot_say_it_gets_one_event_once_it_has_someth
             await world.record(CheckpointEntry(32 * "a", "main", MEMORY, frozenset({"GPU-00000000-_-0", "GPU-00000000-_-1"})))
         [(about, kind, reason, words)] = world.events
         assert (about, kind, reason) == (ObjectReference("Pod", "static", 32 * "a", "default"), "Warning", "GPUShareUnmanaged")
-        assert words.startswith("No scheduler places a static pod; it has 2 units of card 0 ")
+        assert words.startswith("No scheduler places a static pod; it has 2 units of GPU 0 ")
         assert world.patches == []
         # Made anew from its file it has the same UID.
         await world.see(raw, "DELETED")
@@ -403,19 +403,19 @@ def test_when_it_is_stopped_it_says_nothing_more() -> None:
     virtual.run(run())
 
 
-def test_where_an_index_means_another_card_all_pods_are_looked_at_again() -> None:
+def test_where_an_index_means_another_gpu_all_pods_are_looked_at_again() -> None:
     async def story(world: World) -> None:
         pod = await world.see(memory(NODE, 1, 4, name="a"))
         await world.record(got(pod, "main", 1, 4))
         assert world.patched == ["a"]
         await world.see(memory(NODE, 1, 4, name="a", uid=pod.uid, annotations=world.patches[0][1]["metadata"]["annotations"]))
         # The driver has numbered them anew.
-        first, second = NODE.cards
+        first, second = NODE.gpus
         world.node.devices.set_inventory(Inventory(NODE.unit, (replace(second, index=0), replace(first, index=1))))
         await asyncio.sleep(1)
         assert world.patched == ["a", "a"]
         assert world.patches[1][1]["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
-        # A card that is only gone is no other one.
+        # A GPU that is only gone is no other one.
         world.node.devices.set_inventory(Inventory(NODE.unit, (replace(second, index=0),)))
         await asyncio.sleep(1)
         assert world.patched == ["a", "a"]

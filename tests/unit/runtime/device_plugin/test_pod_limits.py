@@ -63,7 +63,7 @@ async def next_process(it: World, **settings: Any) -> AsyncIterator[None]:
     yield
     root = it.kubelet.directory.parent
     known = Settings("gpu1", kubelet_root=root, state=root / "state", **settings)
-    it.plugin = DevicePlugin(known, it.nvml, it.plugin._client, card_interval=0.05, processes=it.processes, host=it.host)
+    it.plugin = DevicePlugin(known, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes, host=it.host)
     it.task = asyncio.ensure_future(it.plugin.run())
 
 
@@ -77,9 +77,9 @@ def group(it: World, uid: str) -> str:
 
 
 def limits(it: World, uid: str) -> dict[int, int]:
-    """Card index → units, of the pod's limits in the driver."""
-    index = {card.uuid: index for index, card in enumerate(it.nvml.cards)}
-    return {index[card]: most // BYTES for (card, of), most in it.nvml.limits.items() if of == group(it, uid)}
+    """GPU index → units, of the pod's limits in the driver."""
+    index = {gpu.uuid: index for index, gpu in enumerate(it.nvml.gpus)}
+    return {index[gpu]: most // BYTES for (gpu, of), most in it.nvml.limits.items() if of == group(it, uid)}
 
 
 def metric(it: World, name: str) -> list[str]:
@@ -112,12 +112,12 @@ async def test_the_node_publishes_whether_it_limits_pods() -> None:
         await it.registered()
 
         def published() -> bool:
-            return '"isolation":"driver"' in it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/cards", "")
+            return '"isolation":"driver"' in it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/gpus", "")
 
         await until(published)
-        it.nvml.cards.append(facts(1, 16 * GIB))
-        it.nvml.unlimited = NvmlError("not this card", unable=True)
-        await until(lambda: len(it.inventory.cards) == 2 and not published())
+        it.nvml.gpus.append(facts(1, 16 * GIB))
+        it.nvml.unlimited = NvmlError("not this GPU", unable=True)
+        await until(lambda: len(it.inventory.gpus) == 2 and not published())
         it.nvml.unlimited = None
         await until(published)
 
@@ -151,7 +151,7 @@ async def test_containers_of_a_pod_share_one_limit_of_all_their_units() -> None:
 
 
 @running
-async def test_whole_cards_have_no_limit() -> None:
+async def test_whole_gpus_have_no_limit() -> None:
     async with world(16 * GIB, 16 * GIB, isolation="driver") as it:
         await it.registered()
         pod = whole(it.inventory, 0)
@@ -163,7 +163,7 @@ async def test_whole_cards_have_no_limit() -> None:
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("ignored", r"could not be set \(the driver has a limit of None bytes after one of 6442450944 was set on card GPU-"),
+        ("ignored", r"could not be set \(the driver has a limit of None bytes after one of 6442450944 was set on GPU GPU-"),
         ("failure", r"could not be set \(out of handles\); kubelet will retry the start"),
         ("group", r"could not be set \(the pod has no control group that this process sees\)"),
     ],
@@ -198,9 +198,9 @@ async def test_a_limit_that_somebody_changed_is_set_again() -> None:
         pod = memory(it.inventory, 0, 6)
         uid = await admitted(it, pod)
         await start(it, pod)
-        card = it.inventory.by_index[0].uuid
+        gpu = it.inventory.by_index[0].uuid
         for times, wrong in enumerate((16 * BYTES, None), 1):
-            it.nvml.limit_memory(card, group(it, uid), wrong)
+            it.nvml.limit_memory(gpu, group(it, uid), wrong)
             await corrected(it, times)
             assert limits(it, uid) == {0: 6}
 
@@ -347,7 +347,7 @@ async def test_the_drivers_limits_are_left_without_pods_only() -> None:
         it.live.clear()
         async with next_process(it, isolation="none"):
             pass
-        await until(lambda: '"isolation":"none"' in it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/cards", ""))
+        await until(lambda: '"isolation":"none"' in it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/gpus", ""))
 
 
 @running

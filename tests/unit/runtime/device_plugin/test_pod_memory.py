@@ -20,7 +20,7 @@ from unit.runtime.device_plugin.plugin import NODE, World, path_of, world
 from unit.runtime.device_plugin.test_plugin import running
 from unit.runtime.device_plugin.test_pod_limits import admitted, metric
 from unit.runtime.kube.fake_api import until
-from unit.runtime.pods import card
+from unit.runtime.pods import gpu
 
 GIB = 1024
 BYTES = 1024**3
@@ -73,7 +73,7 @@ def test_no_byte_is_ever_attributed_to_a_wrong_pod() -> None:
         kernel = Kernel(seed)
         for _ in range(12):
             kernel.live()
-        found = read_use(Driver(kernel), kernel, [card(0, 16)]).by_pod
+        found = read_use(Driver(kernel), kernel, [gpu(0, 16)]).by_pod
         for (uid, _), size in found.items():
             assert size % {"a": 100, "b": 10_000, "c": 1_000_000}[uid] == 0, (seed, found)
             assert size < {"a": 10_000, "b": 1_000_000, "c": 10**9}[uid], (seed, found)
@@ -173,7 +173,7 @@ def test_a_thousand_trees_of_processes_with_pids_that_are_given_again(tmp_path: 
             return read(path)
 
         monkeypatch.setattr(pod_processes, "_read", between)
-        found = read_use(ProcDriver(proc), HostProcesses(proc.root, lambda folder: 0), [card(0, 16)]).by_pod
+        found = read_use(ProcDriver(proc), HostProcesses(proc.root, lambda folder: 0), [gpu(0, 16)]).by_pod
         for (uid, _), size in found.items():
             each = {proc.UIDS[0]: 100, proc.UIDS[1]: 10_000}[uid]
             assert size % each == 0, (seed, found)
@@ -208,7 +208,7 @@ async def test_a_pod_that_uses_more_than_its_units_is_reported_once_until_it_end
         await uses(it, uid, 4096)
         await uses(it, other, 2048, pid=8)
         await until(lambda: values(it, "pod_memory_used_bytes") == [4 * BYTES, 2 * BYTES])
-        assert (values(it, "pods_exceeding"), values(it, "card_memory_used_bytes")) == ([0], [6 * BYTES])
+        assert (values(it, "pods_exceeding"), values(it, "gpu_memory_used_bytes")) == ([0], [6 * BYTES])
         assert values(it, "pod_units") == [4, 2]
         assert metric(it, "pod_info") == [
             f'gpushare_device_plugin_pod_info{{namespace="default",pod="{one["metadata"]["name"]}",state="allocated",uid="{of}"}} 1.0'
@@ -218,7 +218,7 @@ async def test_a_pod_that_uses_more_than_its_units_is_reported_once_until_it_end
         await uses(it, uid, 4097)
         await until(lambda: values(it, "pods_exceeding") == [1] and reported(it))
         assert reported(it) == [
-            "It uses 4097 MiB of card 0 and requested 4096 MiB there: other pods of the card may run out of memory; reduce its use, "
+            "It uses 4097 MiB of GPU 0 and requested 4096 MiB there: other pods of the GPU may run out of memory; reduce its use, "
             "or request more"
         ]
         await uses(it, uid, 4000)
@@ -244,13 +244,13 @@ async def test_without_isolation_nobody_exceeds_and_nobody_is_evicted() -> None:
 
 
 @running
-async def test_whole_cards_and_processes_that_are_nobodys_are_no_excess() -> None:
+async def test_whole_gpus_and_processes_that_are_nobodys_are_no_excess() -> None:
     async with world(16 * GIB) as it:
         await it.registered()
         uid = await admitted(it, whole(it.inventory, 0))
         await uses(it, uid, 15 * GIB)
         await uses(it, "", 512, pid=9)
-        await until(lambda: values(it, "card_memory_used_bytes") == [15.5 * BYTES])
+        await until(lambda: values(it, "gpu_memory_used_bytes") == [15.5 * BYTES])
         await until(lambda: values(it, "pod_memory_used_bytes") == [15 * BYTES])
         assert values(it, "pods_exceeding") == [0]
 
@@ -262,5 +262,5 @@ async def test_a_size_that_the_driver_does_not_report_is_nobodys() -> None:
         uid = await admitted(it, memory(it.inventory, 0, 4))
         it.host.processes[7] = 7, uid
         it.nvml.using[it.inventory.by_index[0].uuid] = [(7, None)]
-        await until(lambda: values(it, "card_memory_used_bytes") == [0])
+        await until(lambda: values(it, "gpu_memory_used_bytes") == [0])
         assert values(it, "pod_memory_used_bytes") == []

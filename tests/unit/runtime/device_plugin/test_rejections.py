@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""A rejection is in force until it expires or other pods use the card, and then never again."""
+"""A rejection is in force until it expires or other pods use the GPU, and then never again."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from gpushare_runtime.device_plugin.node.allocator import Rejections
 
 
 class Case:
-    """Rejections at a time, with the users of each card."""
+    """Rejections at a time, with the users of each GPU."""
 
     def __init__(self) -> None:
         self.now = 1000.0
         self.unix = 0.0
         self.users: dict[str, str] = {}
-        self.rejections = Rejections(lambda: self.now, lambda: self.unix + self.now, lambda card: self.users.get(card), Changes())
+        self.rejections = Rejections(lambda: self.now, lambda: self.unix + self.now, lambda gpu: self.users.get(gpu), Changes())
 
-    def add(self, uid: str, card: str, units: int = 4, *, whole: bool = False) -> None:
+    def add(self, uid: str, gpu: str, units: int = 4, *, whole: bool = False) -> None:
         before = self.rejections.changes.count
-        self.rejections.add(uid, card, units, whole=whole)
+        self.rejections.add(uid, gpu, units, whole=whole)
         assert self.rejections.changes.count > before
 
     def uids(self) -> list[str]:
@@ -44,7 +44,7 @@ def test_all_of_it_is_said_oldest_first_for_a_minute() -> None:
     assert case.uids() == ["b", "a"]
 
 
-def test_the_same_pod_and_card_again_is_the_newer_one() -> None:
+def test_the_same_pod_and_gpu_again_is_the_newer_one() -> None:
     case = Case()
     case.add("a", "GPU-1", 4)
     case.now += 10
@@ -52,7 +52,7 @@ def test_the_same_pod_and_card_again_is_the_newer_one() -> None:
     assert case.rejections.current() == [Rejection("a", "GPU-1", 5, 1070.0)]
 
 
-def test_a_change_on_the_card_ends_it_for_good_and_on_another_card_does_not() -> None:
+def test_a_change_on_the_gpu_ends_it_for_good_and_on_another_gpu_does_not() -> None:
     case = Case()
     case.add("a", "GPU-1")
     case.add("b", "GPU-2")

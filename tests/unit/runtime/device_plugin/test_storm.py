@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Whatever comes, and however many at once: no card is over-booked, no container is without its limit, stuck, or on a wrong card.
+"""Whatever comes, and however many at once: no GPU is over-booked, no container is without its limit, stuck, or on a wrong GPU.
 
 The model is storm/play.py. GPUSHARE_FULL=1: 22 worlds instead of 3.
 """
@@ -81,4 +81,4 @@ def test_the_check_notices_a_plugin_that_does_not_limit_before_a_start() -> None
 
 def test_the_check_notices_what_no_annotation_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of_plugin.Assigner, "_due", lambda *_: {})
-    assert any(fault.startswith("CARD") for seed in range(3) for fault in play(seed).faults)
+    assert any(fault.startswith("GPU") for seed in range(3) for fault in play(seed).faults)

@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 from gpushare_runtime.core.inventory import Inventory, InventoryError
 from gpushare_runtime.core.protocol import STRATEGIES
 from gpushare_runtime.device_plugin.node.strategy import access_to, changed_strategy
-from unit.runtime.pods import card, inventory
+from unit.runtime.pods import gpu, inventory
 
 # Minors that are not the indexes.
-FIRST, SECOND = card(0, 16, minor=3), card(1, 24, minor=1)
+FIRST, SECOND = gpu(0, 16, minor=3), gpu(1, 24, minor=1)
 CONTROL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 
 
-def test_cdi_names_the_cards_by_uuid_and_leaves_nothing_to_the_nvidia_runtime() -> None:
+def test_cdi_names_the_gpus_by_uuid_and_leaves_nothing_to_the_nvidia_runtime() -> None:
     access = access_to("cdi", (FIRST, SECOND))
     assert access.cdi_devices == ("nvidia.com/gpu=GPU-00000000", "nvidia.com/gpu=GPU-00000001")
     assert (access.visible, access.mounts, access.device_nodes) == ("void", (), ())
 
 
-def test_volume_mounts_are_one_for_each_card_below_nvidias_folder() -> None:
+def test_volume_mounts_are_one_for_each_gpu_below_nvidias_folder() -> None:
     access = access_to("volume-mounts", (FIRST, SECOND))
     assert access.visible == "/var/run/nvidia-container-devices"
     assert [(one.inside, one.outside, one.read_only) for one in access.mounts] == [
@@ -43,11 +43,11 @@ def test_the_environment_is_the_originals() -> None:
 
 
 @given(st.sampled_from(STRATEGIES), st.sets(st.integers(0, 7), min_size=1))
-def test_no_strategy_names_a_card_that_was_not_given(strategy: str, given_: set[int]) -> None:
-    cards = [card(index, 16, uuid=f"GPU-{index}", minor=100 + index) for index in range(8)]
-    access = access_to(strategy, [one for one in cards if one.index in given_])
+def test_no_strategy_names_a_gpu_that_was_not_given(strategy: str, given_: set[int]) -> None:
+    gpus = [gpu(index, 16, uuid=f"GPU-{index}", minor=100 + index) for index in range(8)]
+    access = access_to(strategy, [one for one in gpus if one.index in given_])
     everything = " ".join((access.visible, *access.cdi_devices, *(one.inside for one in access.mounts), *access.device_nodes))
-    assert {one.index for one in cards if one.uuid in everything} <= given_
+    assert {one.index for one in gpus if one.uuid in everything} <= given_
     named = {int(name[6:]) - 100 for name in access.device_nodes if name not in CONTROL}
     assert named == (set() if strategy == "cdi" else given_)
 
@@ -56,9 +56,9 @@ def everybody(uids: Set[str]) -> Set[str]:
     return uids
 
 
-def test_another_strategy_is_rejected_while_pods_have_cards() -> None:
+def test_another_strategy_is_rejected_while_pods_have_gpus() -> None:
     why = changed_strategy("cdi", "envvar", {"a", "b"}, lambda uids: uids & {"b"})
-    assert why.startswith("1 pods have cards by the device strategy envvar (UID b), this plugin should use cdi: kubelet repeats")
+    assert why.startswith("1 pods have GPUs by the device strategy envvar (UID b), this plugin should use cdi: kubelet repeats")
     assert why.endswith("Delete these pods first, or start with --device-strategy envvar")
     assert "(UID a, b, c and 1 more)" in changed_strategy("cdi", "envvar", set("dcba"), everybody)
     assert len(changed_strategy("cdi", "x" * 10_000, {"a"}, everybody)) < 600
@@ -80,8 +80,8 @@ def test_pods_that_have_ended_do_not_matter() -> None:
 
 def test_the_annotation_has_the_strategy_and_old_ones_have_none() -> None:
     node = replace(inventory(16), strategy="volume-mounts")
-    assert '"unit":"GiB","strategy":"volume-mounts","cards"' in node.to_json()
+    assert '"unit":"GiB","strategy":"volume-mounts","gpus"' in node.to_json()
     assert Inventory.from_json(node.to_json()) == node
     assert Inventory.from_json(inventory(16).to_json()).strategy == ""
     with pytest.raises(InventoryError, match="strategy must be str, found 3"):
-        Inventory.from_json('{"v":1,"unit":"GiB","strategy":3,"cards":[]}')
+        Inventory.from_json('{"v":1,"unit":"GiB","strategy":3,"gpus":[]}')

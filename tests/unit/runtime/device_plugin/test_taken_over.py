@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Pods that the original's device plugin has started: their cards are those of its answers, whatever ids kubelet chose for them.
+"""Pods that the original's device plugin has started: their GPUs are those of its answers, whatever ids kubelet chose for them.
 
 kubelet chooses among all free ids at random where a plugin prefers none, and the original does not look at them. So the ids of one
-container are of several cards, and never say which one it has.
+container are of several GPUs, and never say which one it has.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ IDX, DEV, POD, ASSIGNED, TIME = (f"ALIYUN_COM_GPU_MEM_{name}" for name in ("IDX"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
-def answer(card: int, units: int) -> dict[str, str]:
-    """The original's answer to Allocate on a node with several cards."""
-    own = {IDX: str(card), POD: str(units), "ALIYUN_COM_GPU_MEM_CONTAINER": str(units), DEV: "16"}
-    return {VISIBLE: str(card), **own}
+def answer(gpu: int, units: int) -> dict[str, str]:
+    """The original's answer to Allocate on a node with several GPUs."""
+    own = {IDX: str(gpu), POD: str(units), "ALIYUN_COM_GPU_MEM_CONTAINER": str(units), DEV: "16"}
+    return {VISIBLE: str(gpu), **own}
 
 
 async def started_by_the_original(it: World, choose: random.Random, *shapes: tuple[int, int]) -> list[dict[str, Any]]:
-    """A running pod of each (card, units), with ids by chance."""
+    """A running pod of each (GPU, units), with ids by chance."""
     manager, pods = it.kubelet.manager, []
-    for number, (card, units) in enumerate(shapes):
-        pod = memory(None, card, units, phase="Running")
+    for number, (gpu, units) in enumerate(shapes):
+        pod = memory(None, gpu, units, phase="Running")
         uid = pod["metadata"]["uid"]
         pod["metadata"]["annotations"] = {
-            IDX: str(card),
+            IDX: str(gpu),
             DEV: "16",
             POD: str(units),
             ASSIGNED: "true",
@@ -50,7 +50,7 @@ async def started_by_the_original(it: World, choose: random.Random, *shapes: tup
         pod["status"]["containerStatuses"] = [{"name": "main", "state": {"running": {}}, "containerID": f"containerd://{uid}"}]
         free = sorted(manager.healthy[MEMORY] - manager.allocated.get(MEMORY, set()))
         manager.given[uid] = {"main": {MEMORY: set(choose.sample(free, units))}}
-        manager.environments[uid, "main", MEMORY] = answer(card, units)
+        manager.environments[uid, "main", MEMORY] = answer(gpu, units)
         manager.allocated = manager._of_pods()
         manager.active.add(uid)
         it.live.add(uid)
@@ -63,9 +63,9 @@ async def started_by_the_original(it: World, choose: random.Random, *shapes: tup
 
 
 def free_by_ledger(it: World, pods: list[dict[str, Any]]) -> dict[int, int]:
-    held = json.loads(it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/held", '{"cards":{}}'))["cards"]
-    by_uuid = {card.uuid: card for card in it.inventory.cards}
-    free = {card.index: card.units for card in it.inventory.cards}
+    held = json.loads(it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/held", '{"gpus":{}}'))["gpus"]
+    by_uuid = {gpu.uuid: gpu for gpu in it.inventory.gpus}
+    free = {gpu.index: gpu.units for gpu in it.inventory.gpus}
     for pod in pods:
         notes = it.annotations(pod)
         free[int(notes[IDX])] -= int(notes[POD])
@@ -75,8 +75,8 @@ def free_by_ledger(it: World, pods: list[dict[str, Any]]) -> dict[int, int]:
 
 
 def named(it: World) -> Counter[int]:
-    """Card → ids of it that kubelet has given away."""
-    by_uuid = {card.uuid: card.index for card in it.inventory.cards}
+    """GPU → ids of it that kubelet has given away."""
+    by_uuid = {gpu.uuid: gpu.index for gpu in it.inventory.gpus}
     return Counter(by_uuid[i.partition("-_-")[0]] for i in it.kubelet.manager.allocated.get(MEMORY, ()))
 
 
@@ -85,12 +85,12 @@ def published(it: World) -> bool:
     due = it.plugin.node.usage.displaced()
     short = {uuid: -shift for uuid, shift in due.items() if shift < 0}
     text = it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/held")
-    held = json.loads(text)["cards"] if text else {}
+    held = json.loads(text)["gpus"] if text else {}
     return {uuid: entry["units"] for uuid, entries in held.items() for entry in entries if entry["uid"] == OTHERS_IDS} == short
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_card_is_over_booked_whatever_ids_they_have(seed: int) -> None:
+def test_no_gpu_is_over_booked_whatever_ids_they_have(seed: int) -> None:
     @running
     async def story() -> None:
         choose = random.Random(seed)
@@ -103,34 +103,34 @@ def test_no_card_is_over_booked_whatever_ids_they_have(seed: int) -> None:
             assert [it.patches(pod) for pod in theirs] == [0] * len(theirs)
             assert it.plugin.counters.corrections == 0
             usage = it.plugin.node.usage
-            assert usage.units_by_card(it.inventory) == {card.uuid: real[card.index] for card in it.inventory.cards}
-            assert {uid: (card, units) for (uid, card), units in usage.units_by_pod(it.inventory).items()} == {
+            assert usage.units_by_gpu(it.inventory) == {gpu.uuid: real[gpu.index] for gpu in it.inventory.gpus}
+            assert {uid: (gpu, units) for (uid, gpu), units in usage.units_by_pod(it.inventory).items()} == {
                 pod["metadata"]["uid"]: (it.inventory.by_index[int(it.annotations(pod)[IDX])].uuid, int(it.annotations(pod)[POD]))
                 for pod in theirs
             }
 
-            # Whatever the scheduler's side sees as free can be had, on that card.
+            # Whatever the scheduler's side sees as free can be had, on that GPU.
             ours = []
             for _ in range(40):
                 free = free_by_ledger(it, [*theirs, *ours])
                 assert all(units >= 0 for units in free.values())
-                card = max(free, key=lambda index: free[index])
-                if not free[card]:
+                gpu = max(free, key=lambda index: free[index])
+                if not free[gpu]:
                     break
-                pod = memory(it.inventory, card, choose.randint(1, free[card]))
+                pod = memory(it.inventory, gpu, choose.randint(1, free[gpu]))
                 ours.append(await it.bind(pod))
                 units = int(pod["metadata"]["annotations"][POD])
                 got = (await it.kubelet.manager.admit(pod))["main"]
-                assert got[VISIBLE] == it.inventory.by_index[card].uuid
+                assert got[VISIBLE] == it.inventory.by_index[gpu].uuid
                 it.live.add(pod["metadata"]["uid"])
-                real[card] += units
-                assert real[card] <= 16
+                real[gpu] += units
+                assert real[gpu] <= 16
                 await until(lambda pod=pod: it.annotations(pod)[ASSIGNED] == "true")  # type: ignore[misc]
-            # What cannot be had are ids, or memory: never both of one card.
+            # What cannot be had are ids, or memory: never both of one GPU.
             assert all(real[index] == 16 or named(it)[index] == 16 for index in range(3))
             assert it.plugin.counters.corrections == it.plugin.counters.rejections == 0
 
-            # When they have ended, every card is whole again.
+            # When they have ended, every GPU is whole again.
             for pod in theirs:
                 uid = pod["metadata"]["uid"]
                 it.kubelet.manager.active.discard(uid)
@@ -156,7 +156,7 @@ async def test_their_containers_start_again_and_what_nobody_planned_gets_no_memo
         await until(lambda: published(it))
         for pod in theirs:
             assert (await it.kubelet.manager.start(pod, pod["spec"]["containers"][0]))[VISIBLE] == "0"
-        # Card 0 is full, although kubelet has ids of it free.
+        # GPU 0 is full, although kubelet has ids of it free.
         assert named(it)[0] < 16
         unplanned = await it.bind(memory(None, 0, 2))
         got = (await it.kubelet.manager.admit(unplanned))["main"]
@@ -170,13 +170,13 @@ async def test_a_plugin_that_starts_again_counts_them_as_before() -> None:
         await it.registered()
         theirs = await started_by_the_original(it, choose, (1, 9), (1, 3))
         await until(lambda: published(it))
-        before = it.plugin.node.usage.units_by_card(it.inventory)
+        before = it.plugin.node.usage.units_by_gpu(it.inventory)
         # As from the file of the process before, which has their ids alone, and then from the checkpoint.
         usage = it.plugin.node.usage
         usage.restore(usage.snapshot(), usage.names())
         assert usage.displaced() == {}
         usage.set_checkpoint(usage.entries)
-        assert usage.units_by_card(it.inventory) == before == {card.uuid: (0, 12)[card.index] for card in it.inventory.cards}
+        assert usage.units_by_gpu(it.inventory) == before == {gpu.uuid: (0, 12)[gpu.index] for gpu in it.inventory.gpus}
         await asyncio.sleep(0.1)
         assert [it.patches(pod) for pod in theirs] == [0, 0]
 
@@ -186,7 +186,7 @@ async def test_a_plugin_that_starts_again_counts_them_as_before() -> None:
     [
         (answer(0, 2), 0),
         (answer(13, 2), 13),
-        # On a node with one card it names that by its UUID; ours always does. Where it fails it names none.
+        # On a node with one GPU it names that by its UUID; ours always does. Where it fails it names none.
         ({**answer(0, 2), VISIBLE: "GPU-8f6d510d-f037-46b6-8f9d-3e6d2f1c0a01"}, None),
         ({**answer(0, 2), VISIBLE: "no-gpu-has-2GiB-to-run", IDX: "-1"}, None),
         ({VISIBLE: "0"}, None),

@@ -38,11 +38,11 @@ class Node:
     """kubelet and the plugin, with a millisecond for each call and for kubelet's writing of its record."""
 
     def __init__(self, *units: int) -> None:
-        self.cards = inventory(*units)
+        self.gpus = inventory(*units)
         self.processes = FakeProcesses()
         self.state = NodeState(PodTable(now), now, now, self.processes)
         self.state.pods.replace([])
-        self.state.devices.set_inventory(self.cards)
+        self.state.devices.set_inventory(self.gpus)
         self.service = ResourceService(MEMORY, self.state, lambda: None, Counters())
         self.manager = DeviceManager(None, self._prefer, self._allocate)
         self.manager.write = self.write  # type: ignore[method-assign]
@@ -84,9 +84,9 @@ class Node:
         self.state.pods.event("ADDED", parse_local_pod(raw))
         return raw
 
-    async def run(self, card: int, units: int, name: str) -> dict[str, Any]:
-        """A pod that runs on this card."""
-        raw = self.see(memory(self.cards, card, units, name=name, uid=name))
+    async def run(self, gpu: int, units: int, name: str) -> dict[str, Any]:
+        """A pod that runs on this GPU."""
+        raw = self.see(memory(self.gpus, gpu, units, name=name, uid=name))
         await self.manager.admit(raw)
         self.processes.live.add(name)
         self.processes.up[name] = {"main"}
@@ -104,7 +104,7 @@ class Node:
     def look(self) -> None:
         self.state.usage.release_terminated(self.processes.pods)
 
-    def cards_of(self, name: str) -> set[str]:
+    def gpus_of(self, name: str) -> set[str]:
         return {i.partition("-_-")[0] for i in self.manager.given[name]["main"][MEMORY]}
 
     async def start(self, raw: dict[str, Any]) -> str:
@@ -169,7 +169,7 @@ async def test_an_admission_ends_no_kubelet_whose_container_starts_again() -> No
     node.lose(old, await node.run(0, 4, "b"))
     start = asyncio.ensure_future(node.start(old))
     await asyncio.sleep(QUIET_SECONDS / 2)
-    new = node.see(memory(node.cards, 0, 4, name="new", uid="new"))
+    new = node.see(memory(node.gpus, 0, 4, name="new", uid="new"))
     await node.manager.admit(new)
     assert "several pods at once" in await start
     assert await node.start(old) == ""
@@ -209,7 +209,7 @@ async def test_a_container_that_starts_again_alone_waits_for_nothing() -> None:
     node.lose(old)
     start = asyncio.ensure_future(node.start(old))
     await asyncio.sleep(0.05)
-    # A pod without cards, or with all that it requests.
+    # A pod without GPUs, or with all that it requests.
     await node.manager.admit({**other, "metadata": {"name": "c", "uid": "c"}, "spec": {"containers": [{"name": "c"}]}})
     assert await start == ""
     assert node.manager.given["a"]["main"][MEMORY]
@@ -228,12 +228,12 @@ async def test_admissions_one_after_the_other_wait_for_nothing() -> None:
 async def test_an_old_offer_says_nothing_of_a_pod_that_was_admitted_since() -> None:
     """kubelet computes what is free and then asks. While the answer waits, it admits another pod."""
     node = Node(16)
-    node.see(memory(node.cards, 0, 4, name="slow", uid="slow"), 1)
+    node.see(memory(node.gpus, 0, 4, name="slow", uid="slow"), 1)
     offered = sorted(node.manager.healthy[MEMORY])
     # A request of a pod that is not known yet.
     asked = asyncio.ensure_future(node._prefer(MEMORY, offered, [], 3))
     await asyncio.sleep(POD_WAIT_SECONDS / 2)
-    pod = node.see(memory(node.cards, 0, 6, name="p", uid="p"))
+    pod = node.see(memory(node.gpus, 0, 6, name="p", uid="p"))
     node.state.usage.set_checkpoint((CheckpointEntry("p", "main", MEMORY, frozenset(offered[:6])),))
     answer = await asked
     assert not set(answer) & set(offered[:6])
@@ -251,8 +251,8 @@ async def test_ids_that_kubelet_offers_although_it_has_given_them_are_left_and_r
     mine = node.manager.given["a"]["main"][MEMORY]
     # Its image is not there yet.
     node.processes.live.clear()
-    node.see(memory(node.cards, 0, 4, name="a", uid="a"))
-    node.see(memory(node.cards, 0, 4, name="c", uid="c"))
+    node.see(memory(node.gpus, 0, 4, name="a", uid="a"))
+    node.see(memory(node.gpus, 0, 4, name="c", uid="c"))
     answer = await node._prefer(MEMORY, sorted(node.manager.healthy[MEMORY]), [], 4)
     assert not set(answer) & mine
     node.look()
@@ -271,13 +271,13 @@ async def test_a_running_container_keeps_what_it_has_when_a_resize_makes_kubelet
     before = node.state.usage.memory_of("x")
     # The resize: kubelet asks for the running container, and takes what it is given.
     await node.manager.allocate(raw, raw["spec"]["containers"][0])
-    assert node.cards_of("x") == {"GPU-00000001"}
+    assert node.gpus_of("x") == {"GPU-00000001"}
     node.see(raw, 1)
     node.look()
     usage = node.state.usage
     assert usage.memory_of("x") == {**before, "GPU-00000001": 12}
     assert {i.partition("-_-")[0] for entry in usage.entries_of("x") for i in entry.ids} == {"GPU-00000000"}
-    other = node.see(memory(node.cards, 0, 12, name="y", uid="y"))
+    other = node.see(memory(node.gpus, 0, 12, name="y", uid="y"))
     with pytest.raises(AdmissionError, match="asked for 12 units"):
         await node.manager.admit(other)
     # Started again, it has what kubelet's record says.
@@ -290,14 +290,14 @@ async def test_a_running_container_keeps_what_it_has_when_a_resize_makes_kubelet
 @story
 async def test_what_an_ended_init_container_gets_anew_does_not_move_the_pods_containers() -> None:
     node = Node(16, 16)
-    raw = bound(node.cards, {0: {0: 10}}, container("main", mem=10), init=[container("first", mem=8)], name="a", uid="a")
+    raw = bound(node.gpus, {0: {0: 10}}, container("main", mem=10), init=[container("first", mem=8)], name="a", uid="a")
     await node.manager.admit(node.see(raw))
     node.processes.live.add("a")
     node.processes.up["a"] = {"main"}
     node.see(raw, 1)
     before = node.manager.given["a"]["main"][MEMORY]
     node.lose(raw)
-    # A resize: the init container gets units of the other card, since its own has no room for them a second time.
+    # A resize: the init container gets units of the other GPU, since its own has no room for them a second time.
     node.processes.up["a"] = {"main"}
     await node.manager.allocate(raw, raw["spec"]["initContainers"][0])
     assert {i.partition("-_-")[0] for i in node.manager.given["a"]["first"][MEMORY]} == {"GPU-00000001"}
@@ -308,10 +308,10 @@ async def test_what_an_ended_init_container_gets_anew_does_not_move_the_pods_con
 
 
 @pytest.mark.parametrize("first", [1, 4])
-def test_a_container_gets_its_ids_back_after_its_init_container_on_a_full_card(first: int) -> None:
+def test_a_container_gets_its_ids_back_after_its_init_container_on_a_full_gpu(first: int) -> None:
     async def play() -> None:
         node = Node(16)
-        raw = bound(node.cards, {0: {0: 4}}, container("main", mem=4), init=[container("first", mem=first)], name="a", uid="a")
+        raw = bound(node.gpus, {0: {0: 4}}, container("main", mem=4), init=[container("first", mem=first)], name="a", uid="a")
         await node.manager.admit(node.see(raw))
         node.processes.live.add("a")
         node.see(raw, 1)
@@ -348,7 +348,7 @@ async def test_a_pod_that_is_deleted_before_its_container_has_started_again_keep
 async def test_a_pod_whose_start_was_rejected_holds_nothing_after_its_end() -> None:
     """kubelet creates no container then."""
     node = Node(16)
-    raw = memory(node.cards, 0, 4, name="a", uid="a")
+    raw = memory(node.gpus, 0, 4, name="a", uid="a")
     await node.manager.admit(node.see(raw))
 
     async def fails(*_: Any) -> None:

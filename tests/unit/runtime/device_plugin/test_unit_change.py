@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""A unit that running pods contradict: by the unit's name, whatever the cards are like now."""
+"""A unit that running pods contradict: by the unit's name, whatever the GPUs are like now."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from gpushare_runtime.device_plugin.node.usage import START_GRACE, Usage
 from unit.runtime.device_plugin.local_pods import memory
 from unit.runtime.pods import inventory
 
-MEMORY, CARDS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 # For so long the watch may be behind kubelet; for so long what was given may be missing in kubelet's file.
 WATCH_GRACE, GRANT_LIFETIME = 10.0, 30.0
 # For so long what the watch brings after an interruption; for so long a container is in the making.
@@ -24,16 +24,16 @@ BURST, MAKING = 2.0, 30.0
 NODE = inventory(16, 16)
 
 
-def units(*slots: int, card: int = 0) -> frozenset[str]:
-    return frozenset(f"GPU-{card:08d}-_-{slot}" for slot in slots)
+def units(*slots: int, gpu: int = 0) -> frozenset[str]:
+    return frozenset(f"GPU-{gpu:08d}-_-{slot}" for slot in slots)
 
 
-def entry(pod: str, *slots: int, card: int = 0, container: str = "main") -> CheckpointEntry:
-    return CheckpointEntry(pod, container, MEMORY, units(*slots, card=card))
+def entry(pod: str, *slots: int, gpu: int = 0, container: str = "main") -> CheckpointEntry:
+    return CheckpointEntry(pod, container, MEMORY, units(*slots, gpu=gpu))
 
 
-def whole(pod: str, card: int) -> CheckpointEntry:
-    return CheckpointEntry(pod, "main", CARDS, frozenset({f"GPU-{card:08d}"}))
+def whole(pod: str, gpu: int) -> CheckpointEntry:
+    return CheckpointEntry(pod, "main", GPUS, frozenset({f"GPU-{gpu:08d}"}))
 
 
 class Case:
@@ -82,7 +82,7 @@ class Case:
             return self.live & uids
 
         self.usage.release_terminated(scan)
-        return {uid for uids in self.usage.card_users().memory.values() for uid in uids}
+        return {uid for uids in self.usage.gpu_users().memory.values() for uid in uids}
 
 
 def test_on_the_normal_path_nobody_looks_at_processes() -> None:
@@ -182,7 +182,7 @@ def test_the_next_process_knows_what_this_one_knew() -> None:
     case.record(entry("a", 0, 1))
     after = Case()
     after.usage.restore(case.usage.snapshot(), case.usage.names())
-    assert after.usage.card_users().memory == {"GPU-00000000": {"a"}}
+    assert after.usage.gpu_users().memory == {"GPU-00000000": {"a"}}
     after.usage.set_checkpoint((entry("b", 3),))
     after.add("b")
     after.live = {"a", "b"}
@@ -383,7 +383,7 @@ def test_ids_of_another_resource_and_other_ids_say_nothing_of_a_pod_when_they_ar
     case = Case()
     case.add("a", "Succeeded")
     case.record(entry("a", 0))
-    case.usage.observe_available(CARDS, units(0))
+    case.usage.observe_available(GPUS, units(0))
     case.usage.observe_available(MEMORY, units(1))
     assert case.usage.dropped_by_kubelet() == set()
     case.usage.observe_available(MEMORY, units(0, 1))
@@ -488,7 +488,7 @@ def test_a_pod_whose_record_was_lost_may_have_its_own_ids_again_and_nobody_elses
     case.release()
     assert case.still_in_use(MEMORY) == {min(units(0)): "a", min(units(4)): "b"}
     assert (case.former_ids("a"), case.former_ids("b")) == (units(0), units(4))
-    assert (case.former_ids("a", CARDS), case.former_ids("b", CARDS)) == ({"GPU-00000001"}, set())
+    assert (case.former_ids("a", GPUS), case.former_ids("b", GPUS)) == ({"GPU-00000001"}, set())
 
 
 # What was given a moment ago.
@@ -500,17 +500,17 @@ def test_a_pod_whose_record_was_lost_may_have_its_own_ids_again_and_nobody_elses
         (lambda case: case.record(entry("older", 9), entry("new", 0, 1)), False),
         (lambda case: case.record(entry("older", 9), entry("new", 0, 1, 2)), False),
         (lambda case: case.record(entry("older", 9), entry("new", 0)), True),
-        (lambda case: case.record(entry("older", 9), CheckpointEntry("new", "main", CARDS, units(0, 1))), True),
+        (lambda case: case.record(entry("older", 9), CheckpointEntry("new", "main", GPUS, units(0, 1))), True),
         (lambda case: case.usage.observe_available(MEMORY, units(1, 5)), False),
         (lambda case: case.usage.observe_available(MEMORY, units(5)), True),
-        (lambda case: case.usage.observe_available(CARDS, units(0, 1)), True),
+        (lambda case: case.usage.observe_available(GPUS, units(0, 1)), True),
         (lambda case: case.wait(1), False),
     ],
     ids=[
         "recorded",
         "recorded with more",
         "recorded for less",
-        "recorded for whole cards",
+        "recorded for whole GPUs",
         "offered",
         "others offered",
         "another resource offered",
@@ -523,26 +523,26 @@ def test_what_was_given_counts_until_kubelet_records_it_or_offers_it_or_time_is_
     case.wait(GRANT_LIFETIME - 1)
     # A file from before it.
     case.record(entry("older", 9))
-    assert "" in case.usage.card_users().memory["GPU-00000000"]
+    assert "" in case.usage.gpu_users().memory["GPU-00000000"]
     end(case)
-    assert ("" in case.usage.card_users().memory["GPU-00000000"]) == still
+    assert ("" in case.usage.gpu_users().memory["GPU-00000000"]) == still
 
 
 def test_what_was_given_is_of_the_pod_that_it_was_given_to() -> None:
     case = Case()
     case.add("a")
     case.usage.record_grant(MEMORY, units(0, 1), case.pending("a"))
-    case.usage.record_grant(CARDS, frozenset({"GPU-00000001"}), None)
-    users = case.usage.card_users()
+    case.usage.record_grant(GPUS, frozenset({"GPU-00000001"}), None)
+    users = case.usage.gpu_users()
     assert (users.memory, users.whole) == ({"GPU-00000000": {"a"}}, {"GPU-00000001": ""})
     key = ("a", "main", MEMORY)
     assert case.usage.allocated() == {key}
-    assert case.usage.card_uuids() == {key: {"GPU-00000000"}}
+    assert case.usage.gpu_uuids() == {key: {"GPU-00000000"}}
     assert case.usage.ids_of(MEMORY, ["GPU-00000001"]) == units(0, 1), "whatever was given just now"
     assert case.usage.ids_of(MEMORY, ["GPU-00000001"], orphaned=True) == set()
     assert case.usage.snapshot() == {}, "kubelet may reject the pod yet"
     case.now += GRANT_LIFETIME
-    assert (case.usage.allocated(), case.usage.card_uuids()) == (set(), {})
+    assert (case.usage.allocated(), case.usage.gpu_uuids()) == (set(), {})
 
 
 # Who holds what.
@@ -550,44 +550,44 @@ def test_what_was_given_is_of_the_pod_that_it_was_given_to() -> None:
 
 def test_all_questions_about_pods_that_run_outlive_or_are_gone() -> None:
     case = Case()
-    pods = {uid: case.add(uid) for uid in ("runs", "outlives", "done", "card")}
+    pods = {uid: case.add(uid) for uid in ("runs", "outlives", "done", "gpu")}
     case.live = {"outlives"}
-    case.record(entry("runs", 0, 1), entry("outlives", 3, card=1), entry("done", 4), whole("card", 1))
+    case.record(entry("runs", 0, 1), entry("outlives", 3, gpu=1), entry("done", 4), whole("gpu", 1))
     for uid in ("outlives", "done"):
         case.delete(pods[uid])
     case.release()
     usage = case.usage
-    users = usage.card_users()
+    users = usage.gpu_users()
     assert users.memory == {"GPU-00000000": {"runs"}, "GPU-00000001": {"outlives"}}
-    assert users.whole == {"GPU-00000001": "card"}
-    assert usage.still_in_use(MEMORY) == {("outlives", "main", MEMORY): units(3, card=1)}
-    assert usage.still_in_use(CARDS) == {}
-    assert usage.orphaned() == {("outlives", MEMORY): units(3, card=1)}
+    assert users.whole == {"GPU-00000001": "gpu"}
+    assert usage.still_in_use(MEMORY) == {("outlives", "main", MEMORY): units(3, gpu=1)}
+    assert usage.still_in_use(GPUS) == {}
+    assert usage.orphaned() == {("outlives", MEMORY): units(3, gpu=1)}
     assert usage.ids_of(MEMORY, ["GPU-00000000"]) == units(0, 1)
-    assert usage.ids_of(MEMORY, ["GPU-00000001"]) == units(3, card=1)
-    assert usage.ids_of(CARDS, ["GPU-00000001"]) == {"GPU-00000001"}
-    assert usage.ids_of(MEMORY, ["GPU-00000000", "GPU-00000001"], orphaned=True) == units(3, card=1)
-    assert usage.units_by_card(NODE) == {"GPU-00000000": 2, "GPU-00000001": 16}
-    assert usage.units_by_card(NODE, orphaned=True) == {"GPU-00000000": 0, "GPU-00000001": 1}
-    assert usage.units_by_card(None) == {}
-    assert usage.units_by_pod(NODE) == {("runs", "GPU-00000000"): 2, ("outlives", "GPU-00000001"): 1, ("card", "GPU-00000001"): 16}
+    assert usage.ids_of(MEMORY, ["GPU-00000001"]) == units(3, gpu=1)
+    assert usage.ids_of(GPUS, ["GPU-00000001"]) == {"GPU-00000001"}
+    assert usage.ids_of(MEMORY, ["GPU-00000000", "GPU-00000001"], orphaned=True) == units(3, gpu=1)
+    assert usage.units_by_gpu(NODE) == {"GPU-00000000": 2, "GPU-00000001": 16}
+    assert usage.units_by_gpu(NODE, orphaned=True) == {"GPU-00000000": 0, "GPU-00000001": 1}
+    assert usage.units_by_gpu(None) == {}
+    assert usage.units_by_pod(NODE) == {("runs", "GPU-00000000"): 2, ("outlives", "GPU-00000001"): 1, ("gpu", "GPU-00000001"): 16}
     assert usage.units_by_pod(None) == {}
     assert usage.recorded_ids("runs", MEMORY) == units(0, 1)
-    assert usage.recorded_ids("card", CARDS) == {"GPU-00000001"}
-    nothing = [("runs", CARDS), ("outlives", MEMORY), ("done", MEMORY), ("nobody", MEMORY)]
+    assert usage.recorded_ids("gpu", GPUS) == {"GPU-00000001"}
+    nothing = [("runs", GPUS), ("outlives", MEMORY), ("done", MEMORY), ("nobody", MEMORY)]
     assert {usage.recorded_ids(uid, resource) for uid, resource in nothing} == {frozenset()}
-    assert usage.card_uuids() == {
+    assert usage.gpu_uuids() == {
         ("runs", "main", MEMORY): {"GPU-00000000"},
         ("outlives", "main", MEMORY): {"GPU-00000001"},
-        ("card", "main", CARDS): {"GPU-00000001"},
+        ("gpu", "main", GPUS): {"GPU-00000001"},
     }
     assert usage.snapshot() == {
         ("runs", "main", MEMORY): units(0, 1),
-        ("outlives", "main", MEMORY): units(3, card=1),
-        ("card", "main", CARDS): {"GPU-00000001"},
+        ("outlives", "main", MEMORY): units(3, gpu=1),
+        ("gpu", "main", GPUS): {"GPU-00000001"},
     }
     assert usage.allocated() == {*usage.snapshot(), ("done", "main", MEMORY)}, "kubelet's file still has it"
-    assert usage.names() == {uid: f"default/{uid}" for uid in ("runs", "outlives", "card")}
+    assert usage.names() == {uid: f"default/{uid}" for uid in ("runs", "outlives", "gpu")}
     assert [usage.name(uid) for uid in ("runs", "outlives", "done", "nobody")] == ["default/runs", "default/outlives", "default/done", ""]
 
 
@@ -602,12 +602,12 @@ def test_orphaned_containers_of_one_pod_are_one_answer() -> None:
     assert case.usage.ids_of(MEMORY, ["GPU-00000000"], orphaned=True) == units(0, 1)
 
 
-def test_a_container_that_has_other_ids_now_is_on_their_card() -> None:
+def test_a_container_that_has_other_ids_now_is_on_their_gpu() -> None:
     case = Case()
     case.add("a")
     case.record(entry("a", 0))
-    case.record(entry("a", 5, card=1))
-    assert case.usage.card_users().memory == {"GPU-00000001": {"a"}}
+    case.record(entry("a", 5, gpu=1))
+    assert case.usage.gpu_users().memory == {"GPU-00000001": {"a"}}
 
 
 def test_a_name_is_kept_as_long_as_something_is_held_under_it() -> None:
@@ -694,13 +694,13 @@ def test_what_a_pod_had_is_forgotten_when_kubelet_and_its_processes_are_done_wit
     assert case.usage.keys_of("a") == [("a", "main", MEMORY)]
 
 
-def test_memory_and_whole_cards_of_one_pod_are_told_apart() -> None:
+def test_memory_and_whole_gpus_of_one_pod_are_told_apart() -> None:
     case = Case()
-    case.record(entry("a", 0, 1), CheckpointEntry("a", "second", CARDS, frozenset({"GPU-00000001"})), entry("b", 7))
+    case.record(entry("a", 0, 1), CheckpointEntry("a", "second", GPUS, frozenset({"GPU-00000001"})), entry("b", 7))
     assert case.usage.memory_of("a") == {"GPU-00000000": 2}
     assert case.usage.units_by_pod(NODE) == {("a", "GPU-00000000"): 2, ("a", "GPU-00000001"): 16, ("b", "GPU-00000000"): 1}
     assert case.usage.containers_with(MEMORY, units(0, 1)) == [("a", "main", MEMORY)]
-    assert case.usage.containers_with(CARDS, units(0, 1)) == []
+    assert case.usage.containers_with(GPUS, units(0, 1)) == []
     assert case.usage.containers_with(MEMORY, units(0)) == []
 
 
@@ -713,11 +713,11 @@ def test_a_pod_is_called_by_the_best_that_is_known_of_it() -> None:
     assert "just now" in case.usage.pod_name("")
 
 
-def test_what_another_device_plugin_gave_shifts_units_between_cards() -> None:
-    """By the ids that kubelet chose they have card 0; by its index they have another card's memory."""
+def test_what_another_device_plugin_gave_shifts_units_between_gpus() -> None:
+    """By the ids that kubelet chose they have GPU 0; by its index they have another GPU's memory."""
     case = Case()
-    case.usage.cards_by_index = lambda: NODE.by_index
-    first, second = (card.uuid for card in NODE.cards)
+    case.usage.gpus_by_index = lambda: NODE.by_index
+    first, second = (gpu.uuid for gpu in NODE.gpus)
     pods = {uid: case.add(uid) for uid in ("moved", "same", "ours")}
     moved, same = (
         CheckpointEntry(uid, "main", MEMORY, ids, index) for uid, ids, index in (("moved", units(0, 1), 1), ("same", units(2), 0))
@@ -726,12 +726,12 @@ def test_what_another_device_plugin_gave_shifts_units_between_cards() -> None:
     keys = [("gone", "main", MEMORY), ("ours", "main", MEMORY), ("moved", "main", MEMORY)]
     assert [case.usage.given_index(keys), case.usage.given_index(keys[:2]), case.usage.given_index([])] == [1, None, None]
     assert (case.usage.displaced(), case.usage.displaced(orphaned=True)) == ({first: -2, second: 2}, {})
-    assert case.usage.units_by_card(NODE) == {first: 2, second: 2}
+    assert case.usage.units_by_gpu(NODE) == {first: 2, second: 2}
     case.live = {"moved"}
     case.delete(pods["moved"])
     case.release()
     assert case.usage.displaced(orphaned=True) == {first: -2, second: 2}
-    assert case.usage.units_by_card(NODE, orphaned=True) == {first: 0, second: 2}
+    assert case.usage.units_by_gpu(NODE, orphaned=True) == {first: 0, second: 2}
     case.live = set()
     case.release()
     assert (case.usage.displaced(), case.usage.displaced(orphaned=True)) == ({}, {})
@@ -818,7 +818,7 @@ def test_a_pod_that_runs_and_is_in_no_record_is_a_lost_record_when_both_have_had
         case.wait(more)
         case.release()
         assert case.usage.any_record_lost(MEMORY) == lost
-    assert not case.usage.any_record_lost(CARDS)
+    assert not case.usage.any_record_lost(GPUS)
     assert case.usage.dropped_by_kubelet() == set()
     case.heard = False
     assert not case.usage.any_record_lost(MEMORY)

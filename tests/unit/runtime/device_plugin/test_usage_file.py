@@ -26,13 +26,13 @@ from unit.runtime.pods import inventory
 MEMORY = "aliyun.com/gpu-mem"
 
 
-CARDS = inventory(16, 8)
+GPUS = inventory(16, 8)
 
 
-def node_state(cards: Inventory | None = CARDS) -> NodeState:
+def node_state(gpus: Inventory | None = GPUS) -> NodeState:
     node = NodeState(PodTable(), lambda: 0.0, lambda: 0.0, FakeProcesses())
-    if cards is not None:
-        node.devices.set_inventory(cards)
+    if gpus is not None:
+        node.devices.set_inventory(gpus)
     return node
 
 
@@ -89,36 +89,36 @@ def test_the_folder_is_systemds_if_it_gave_one(monkeypatch: pytest.MonkeyPatch) 
     assert directory() == Path("/run/gpushare-device-plugin")
 
 
-def test_the_unit_and_the_cards_are_known_in_the_next_boot_too(tmp_path: Path) -> None:
+def test_the_unit_and_the_gpus_are_known_in_the_next_boot_too(tmp_path: Path) -> None:
     written(
         tmp_path,
         CheckpointEntry("a", "main", MEMORY, frozenset({"GPU-1-_-0"})),
         CheckpointEntry("b", "main", "aliyun.com/gpu-count", frozenset({"GPU-2"})),
     )
     for file in (state(tmp_path, node_state()), state(tmp_path, node_state(), boot="two")):
-        assert (file.unit, file.strategy, file.cards) == ("", "", None)
+        assert (file.unit, file.strategy, file.gpus) == ("", "", None)
         file.load()
-        assert (file.unit, file.strategy, file.cards) == ("GiB", "envvar", replace(CARDS, strategy="envvar"))
+        assert (file.unit, file.strategy, file.gpus) == ("GiB", "envvar", replace(GPUS, strategy="envvar"))
 
 
-def test_cards_are_remembered_as_good_ones(tmp_path: Path) -> None:
-    bad = Inventory(CARDS.unit, (replace(CARDS.cards[0], health="lost", cordoned=True), CARDS.cards[1]))
+def test_gpus_are_remembered_as_good_ones(tmp_path: Path) -> None:
+    bad = Inventory(GPUS.unit, (replace(GPUS.gpus[0], health="lost", cordoned=True), GPUS.gpus[1]))
     file = state(tmp_path, node_state(bad))
     file._write(file._render(bad))
     file.load()
-    assert file.cards == CARDS
+    assert file.gpus == GPUS
 
 
-@pytest.mark.parametrize("cards", [3, {"v": 9}, {"v": 1, "unit": "GiB", "cards": [{}]}])
-def test_cards_that_cannot_be_read_cost_nothing_else(tmp_path: Path, cards: object, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("gpus", [3, {"v": 9}, {"v": 1, "unit": "GiB", "gpus": [{}]}])
+def test_gpus_that_cannot_be_read_cost_nothing_else(tmp_path: Path, gpus: object, caplog: pytest.LogCaptureFixture) -> None:
     written(tmp_path, A)
     path = tmp_path / "held.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"cards": cards}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"gpus": gpus}))
     held = node_state()
     file = state(tmp_path, held)
     file.load()
-    assert (file.cards, file.unit, set(held.usage.snapshot())) == (None, "GiB", {("a", "main", MEMORY)})
-    assert "the plugin ignores its cards" in caplog.text
+    assert (file.gpus, file.unit, set(held.usage.snapshot())) == (None, "GiB", {("a", "main", MEMORY)})
+    assert "the plugin ignores its GPUs" in caplog.text
 
 
 def test_the_file_of_the_release_before_is_read(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_the_file_of_the_release_before_is_read(tmp_path: Path) -> None:
     held = node_state()
     file = state(tmp_path, held)
     file.load()
-    assert (file.unit, file.cards, held.usage.name("a")) == ("", None, "n/a")
+    assert (file.unit, file.gpus, held.usage.name("a")) == ("", None, "n/a")
 
 
 @pytest.mark.parametrize(
@@ -140,13 +140,13 @@ def test_the_file_of_the_release_before_is_read(tmp_path: Path) -> None:
         (None, ("", "")),
     ],
 )
-def test_cards_without_a_strategy_or_an_isolation_are_those_of_a_release_that_had_none(
+def test_gpus_without_a_strategy_or_an_isolation_are_those_of_a_release_that_had_none(
     tmp_path: Path, changes: dict[str, str] | None, found: tuple[str, str]
 ) -> None:
     written(tmp_path, A)
     path = tmp_path / "held.json"
-    cards = None if changes is None else json.loads(replace(CARDS, **changes).to_json())  # type: ignore[arg-type]
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"cards": cards}))
+    gpus = None if changes is None else json.loads(replace(GPUS, **changes).to_json())  # type: ignore[arg-type]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"gpus": gpus}))
     file = state(tmp_path, node_state())
     file.load()
     assert (file.strategy, file.isolation) == found
@@ -164,8 +164,8 @@ def test_nothing_is_written_before_the_unit_was_compared(tmp_path: Path) -> None
         held.usage.set_checkpoint(())
         await asyncio.sleep(0.05)
         assert (tmp_path / "held.json").read_bytes() == before
-        cards = Inventory(UNITS["64MiB"], CARDS.cards)
-        held.devices.set_inventory(cards)
+        gpus = Inventory(UNITS["64MiB"], GPUS.gpus)
+        held.devices.set_inventory(gpus)
         await until(lambda: json.loads((tmp_path / "held.json").read_bytes())["unit"] == "64MiB")
         keeper.cancel()
 
@@ -191,7 +191,7 @@ def test_the_file_follows_what_is_held_and_is_written_only_then(tmp_path: Path, 
         held.usage.set_checkpoint((A,))
         file = state(tmp_path, held)
         render = file._render
-        monkeypatch.setattr(file, "_render", lambda cards: looks.append(True) or render(cards))
+        monkeypatch.setattr(file, "_render", lambda gpus: looks.append(True) or render(gpus))
         keeper = asyncio.ensure_future(file.run())
         await until(lambda: len(writes) == 1)
         # A change that is none for the file.
@@ -220,14 +220,14 @@ def test_all_of_it_is_written_and_read(tmp_path: Path) -> None:
         {("a", "main", MEMORY): A.ids, ("a", "second", two.resource): two.ids, ("b", "main", MEMORY): B.ids}, {"a": "default/a"}
     )
     held.limited = {("a", "GPU-1"), ("c", "GPU-2"), ("c", "GPU-1")}
-    held.limited_cards, held.exempt = {"GPU-2", "GPU-1"}, {("b", "GPU-1")}
+    held.limited_gpus, held.exempt = {"GPU-2", "GPU-1"}, {("b", "GPU-1")}
     file = state(tmp_path / "new" / "folder", held)
-    file._write(file._render(CARDS))
+    file._write(file._render(GPUS))
     assert json.loads(file.path.read_text()) == {
         "v": 1,
         "boot": "one",
         "unit": "GiB",
-        "cards": json.loads(CARDS.to_json()),
+        "gpus": json.loads(GPUS.to_json()),
         "pods": {
             "a": {
                 "name": "default/a",
@@ -236,7 +236,7 @@ def test_all_of_it_is_written_and_read(tmp_path: Path) -> None:
             "b": {"name": "", "containers": {"main": {MEMORY: ["GPU-1-_-1"]}}},
         },
         "limited": {"a": ["GPU-1"], "c": ["GPU-1", "GPU-2"]},
-        "limited_cards": ["GPU-1", "GPU-2"],
+        "limited_gpus": ["GPU-1", "GPU-2"],
         "exempt": {"b": ["GPU-1"]},
     }
     assert file.path.parent.stat().st_mode & 0o777 == 0o700
@@ -244,11 +244,11 @@ def test_all_of_it_is_written_and_read(tmp_path: Path) -> None:
     state(tmp_path / "new" / "folder", after).load()
     assert after.usage.snapshot() == held.usage.snapshot()
     assert (after.usage.name("a"), after.usage.name("b")) == ("default/a", "")
-    assert (after.limited, after.limited_cards, after.exempt) == (held.limited, held.limited_cards, held.exempt)
+    assert (after.limited, after.limited_gpus, after.exempt) == (held.limited, held.limited_gpus, held.exempt)
     rebooted = node_state()
     state(tmp_path / "new" / "folder", rebooted, "two").load()
     assert (rebooted.usage.snapshot(), rebooted.limited) == ({}, held.limited)
-    assert (rebooted.limited_cards, rebooted.exempt) == (held.limited_cards, set()), "no pod has started before a reboot"
+    assert (rebooted.limited_gpus, rebooted.exempt) == (held.limited_gpus, set()), "no pod has started before a reboot"
 
 
 def test_what_was_read_is_not_written_again(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_what_was_read_is_not_written_again(tmp_path: Path) -> None:
     file = state(tmp_path, held)
     file.load()
     before = file.path.stat()
-    file._write(file._render(replace(CARDS, strategy="envvar")))
+    file._write(file._render(replace(GPUS, strategy="envvar")))
     assert file.path.stat().st_ino == before.st_ino
 
 
@@ -270,7 +270,7 @@ def test_what_was_read_is_not_written_again(tmp_path: Path) -> None:
         ({"pods": [1]}, "is not a file of this plugin"),
         ({"v": "1"}, ""),
         ({"limited": {"a": 1}}, "is not a file of this plugin"),
-        ({"limited_cards": 1}, "is not a file of this plugin"),
+        ({"limited_gpus": 1}, "is not a file of this plugin"),
         ({"exempt": ["a"]}, "is not a file of this plugin"),
     ],
 )
@@ -313,7 +313,7 @@ def test_a_trouble_with_writing_is_said_again_when_it_was_over(tmp_path: Path, c
 
 def test_without_a_word_it_is_the_boot_that_the_kernel_names(tmp_path: Path) -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    assert json.loads(StateFile(tmp_path / "held.json", node_state())._render(CARDS))["boot"] == boot[:36]
+    assert json.loads(StateFile(tmp_path / "held.json", node_state())._render(GPUS))["boot"] == boot[:36]
 
 
 def test_what_a_running_container_keeps_beside_its_record_is_known_again(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_what_a_running_container_keeps_beside_its_record_is_known_again(tmp_pat
     file = state(tmp_path, before)
     for entries in ((CheckpointEntry("a", "main", MEMORY, first),), (), (CheckpointEntry("a", "main", MEMORY, anew),)):
         before.usage.set_checkpoint(entries)
-    file._write(file._render(CARDS))
+    file._write(file._render(GPUS))
     after = node_state()
     state(tmp_path, after).load()
     after.usage.set_checkpoint((CheckpointEntry("a", "main", MEMORY, anew),))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The plugin as a whole: bad cards, is_cordoned, processes that stay, lost records, starts, metrics, and what the API is told."""
+"""The plugin as a whole: bad GPUs, is_cordoned, processes that stay, lost records, starts, metrics, and what the API is told."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from unit.runtime.device_plugin.fake_kubelet import DROP_SECONDS
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import memory
 from unit.runtime.device_plugin.plugin import NODE, RESOURCES, World, path_of, world
-from unit.runtime.device_plugin.test_plugin import CARDS, GIB, MEMORY, running
+from unit.runtime.device_plugin.test_plugin import GIB, GPUS, MEMORY, running
 from unit.runtime.kube.fake_api import fail, until
 
 UNHEALTHY = "/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-gpu1"
@@ -40,25 +40,25 @@ def held(it: World) -> Held:
 
 
 def health(it: World, index: int) -> str:
-    cards = it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/cards")
-    return str(json.loads(cards)["cards"][index]["health"]) if cards else ""
+    gpus = it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/gpus")
+    return str(json.loads(gpus)["gpus"][index]["health"]) if gpus else ""
 
 
 @running
-async def test_an_xid_takes_the_card_out_of_use_in_one_list_and_it_recovers() -> None:
+async def test_an_xid_takes_the_gpu_out_of_use_in_one_list_and_it_recovers() -> None:
     async with world(4 * GIB, 4 * GIB) as it:
         await it.registered()
         await until(lambda: health(it, 1) == "ok")
         it.nvml.report(1, 31)
-        it.nvml.cards[1] = facts(1, 4 * GIB, unfit="reset it")
+        it.nvml.gpus[1] = facts(1, 4 * GIB, unfit="reset it")
         it.nvml.report(1, 79)
         await until(lambda: health(it, 1).startswith("XID 79"))
-        assert it.plugin.counters.xids == {(it.inventory.cards[1].uuid, 31): 1, (it.inventory.cards[1].uuid, 79): 1}
+        assert it.plugin.counters.xids == {(it.inventory.gpus[1].uuid, 31): 1, (it.inventory.gpus[1].uuid, 79): 1}
         await until(lambda: it.api.objects.get(UNHEALTHY, {}).get("data") == {"gpus": "1"})
-        it.nvml.cards[1] = facts(1, 4 * GIB)
-        await until(lambda: healthy(it) == 8 and healthy(it, CARDS) == 2)
+        it.nvml.gpus[1] = facts(1, 4 * GIB)
+        await until(lambda: healthy(it) == 8 and healthy(it, GPUS) == 2)
         assert [sum(v == "Healthy" for v in sent.values()) for sent in it.kubelet.lists[MEMORY]] == [8, 4, 8]
-        assert [sum(v == "Healthy" for v in sent.values()) for sent in it.kubelet.lists[CARDS]] == [2, 1, 2]
+        assert [sum(v == "Healthy" for v in sent.values()) for sent in it.kubelet.lists[GPUS]] == [2, 1, 2]
         await until(lambda: health(it, 1) == "ok" and not it.api.objects[UNHEALTHY]["data"])
 
 
@@ -75,19 +75,19 @@ async def test_a_configmap_that_may_not_be_written_holds_up_nothing() -> None:
 
 
 @running
-async def test_a_cordon_on_the_node_takes_a_card_from_new_pods() -> None:
+async def test_a_cordon_on_the_node_takes_a_gpu_from_new_pods() -> None:
     async with world(4 * GIB, 4 * GIB) as it:
         await it.registered()
         await it.api.put(NODE, {"metadata": {"name": "gpu1", "annotations": {"gpushare/cordon": "1"}}})
         await until(lambda: healthy(it) == 4)
-        await until(lambda: [card.cordoned for card in it.inventory.cards] == [False, True])
-        await until(lambda: '"cordoned":true' in it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/cards", ""))
+        await until(lambda: [gpu.cordoned for gpu in it.inventory.gpus] == [False, True])
+        await until(lambda: '"cordoned":true' in it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/gpus", ""))
         await it.api.put(NODE, {"metadata": {"name": "gpu1", "annotations": {}}})
         await until(lambda: healthy(it) == 8)
 
 
 async def admitted(it: World, **changes: object) -> dict[str, object]:
-    """A pod with 6 units of card 1 that runs."""
+    """A pod with 6 units of GPU 1 that runs."""
     pod = await it.bind(memory(it.inventory, 1, 6, **changes))
     await until(lambda: it.plugin.node.pods.get(pod["metadata"]["uid"]))
     await it.kubelet.manager.admit(pod)
@@ -134,7 +134,7 @@ async def test_the_next_process_of_the_plugin_still_knows_what_processes_hold() 
         it.kubelet.registrations.clear()
         it.kubelet.lists.clear()
         settings = Settings("gpu1", kubelet_root=it.kubelet.directory.parent, state=it.kubelet.directory.parent / "state")
-        it.plugin = DevicePlugin(settings, it.nvml, it.plugin._client, card_interval=0.05, processes=it.processes)
+        it.plugin = DevicePlugin(settings, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes)
         it.task = asyncio.ensure_future(it.plugin.run())
         await it.registered()
         await until(lambda: [e.pod for e in held(it).entries] == ["default/zombie"])
@@ -154,21 +154,21 @@ async def test_a_rejection_is_published_with_its_end() -> None:
 
 
 @running
-async def test_a_start_is_asked_for_and_rejected_on_a_bad_card() -> None:
+async def test_a_start_is_asked_for_and_rejected_on_a_bad_gpu() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
         await it.registered()
         pod = await admitted(it)
         container = pod["spec"]["containers"][0]  # type: ignore[index]
         assert (await it.kubelet.manager.start(pod, container))["ALIYUN_COM_GPU_MEM_IDX"] == "1"
         it.nvml.lost = {1}
-        await until(lambda: not it.inventory.cards[1].usable)
-        with pytest.raises(StartError, match=r"FAILED_PRECONDITION: .* card 1 .* is not usable \(the card is lost\)"):
+        await until(lambda: not it.inventory.gpus[1].usable)
+        with pytest.raises(StartError, match=r"FAILED_PRECONDITION: .* GPU 1 .* is not usable \(the GPU is lost\)"):
             await it.kubelet.manager.start(pod, container)
         assert it.plugin.counters.start_rejections == 1
 
 
 @running
-async def test_after_a_lost_checkpoint_containers_start_again_on_their_card() -> None:
+async def test_after_a_lost_checkpoint_containers_start_again_on_their_gpu() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
         await it.registered()
         pod = await admitted(it)
@@ -179,7 +179,7 @@ async def test_after_a_lost_checkpoint_containers_start_again_on_their_card() ->
         it.kubelet.lists.clear()
         await it.kubelet.start()
         await it.registered()
-        assert asks_before_start(it) == {MEMORY: False, CARDS: True}
+        assert asks_before_start(it) == {MEMORY: False, GPUS: True}
         it.processes.up[pod["metadata"]["uid"]] = set()  # type: ignore[index]
         waiting = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"waiting": {}}}]}
         await it.bind({**pod, "status": waiting})
@@ -214,7 +214,7 @@ async def test_a_record_that_kubelet_cannot_read_takes_no_unit_away_while_it_adm
         # Once that is over, it is told not to ask for what it cannot, and keeps the plugin that it has then.
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("gpushare_runtime.device_plugin.kubelet.registration._SETTLED_SECONDS", 0.0)
-            await until(lambda: asks_before_start(it) == {MEMORY: False, CARDS: True})
+            await until(lambda: asks_before_start(it) == {MEMORY: False, GPUS: True})
             await until(lambda: len(it.kubelet.manager.healthy[MEMORY]) == 16)
         await asyncio.sleep(5 * DROP_SECONDS)
         assert len(it.kubelet.manager.healthy[MEMORY]) == 16
@@ -241,10 +241,10 @@ async def test_how_long_ago_kubelet_has_started_does_not_depend_on_the_hosts_clo
             # It is set, as by NTP after a boot.
             patch.setattr(f"{registration}.time", SimpleNamespace(time=lambda: time.time() + 36000, **clock))
             await asyncio.sleep(2.5)
-            assert asks_before_start(it) == {MEMORY: True, CARDS: True}
+            assert asks_before_start(it) == {MEMORY: True, GPUS: True}
             patch.setattr(f"{registration}.time", SimpleNamespace(time=lambda: time.time() - 36000, **clock))
             patch.setattr(f"{registration}._SETTLED_SECONDS", 0.0)
-            await until(lambda: asks_before_start(it) == {MEMORY: False, CARDS: True})
+            await until(lambda: asks_before_start(it) == {MEMORY: False, GPUS: True})
 
 
 @running
@@ -284,7 +284,7 @@ async def test_another_unit_is_rejected_after_a_boot_as_well_when_the_pods_of_be
         settings = Settings("gpu1", UNITS["64MiB"], kubelet_root=root, state=root / "state")
 
         def next_process() -> DevicePlugin:
-            return DevicePlugin(settings, it.nvml, it.plugin._client, card_interval=0.05, processes=it.processes)
+            return DevicePlugin(settings, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes)
 
         with pytest.raises(FatalError, match=r"with memory in units of GiB"):
             await asyncio.wait_for(next_process().run(), 5)
@@ -296,27 +296,27 @@ async def test_another_unit_is_rejected_after_a_boot_as_well_when_the_pods_of_be
 
 
 @running
-async def test_another_card_in_the_place_of_a_running_pods_card_is_not_a_changed_unit() -> None:
+async def test_another_gpu_in_the_place_of_a_running_pods_gpu_is_not_a_changed_unit() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
         await it.registered()
         await admitted(it)
         await until(lambda: b'"p' in (it.kubelet.directory.parent / "state" / "held.json").read_bytes())
         await it.stop()
-        it.nvml.cards[1] = facts(1, 16 * GIB, uuid="GPU-99999999-0000-0000-0000-000000000000", model="Tesla V100")
+        it.nvml.gpus[1] = facts(1, 16 * GIB, uuid="GPU-99999999-0000-0000-0000-000000000000", model="Tesla V100")
         await until(lambda: not any(it.kubelet.manager.healthy.values()))
         it.kubelet.registrations.clear()
         it.kubelet.lists.clear()
         root = it.kubelet.directory.parent
         settings = Settings("gpu1", kubelet_root=root, state=root / "state")
-        it.plugin = DevicePlugin(settings, it.nvml, it.plugin._client, card_interval=0.05, processes=it.processes)
+        it.plugin = DevicePlugin(settings, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes)
         it.task = asyncio.ensure_future(it.plugin.run())
         await it.registered()
-        assert [(card.uuid[:12], card.units) for card in it.inventory.cards] == [("GPU-00000000", 8), ("GPU-99999999", 16)]
+        assert [(gpu.uuid[:12], gpu.units) for gpu in it.inventory.gpus] == [("GPU-00000000", 8), ("GPU-99999999", 16)]
         assert healthy(it) == 24
 
 
 @running
-async def test_with_a_card_lost_beside_a_running_pod_the_next_process_starts_and_publishes_it() -> None:
+async def test_with_a_gpu_lost_beside_a_running_pod_the_next_process_starts_and_publishes_it() -> None:
     async with world(8 * GIB, 16 * GIB) as it:
         await it.registered()
         await admitted(it)
@@ -329,15 +329,15 @@ async def test_with_a_card_lost_beside_a_running_pod_the_next_process_starts_and
         it.kubelet.lists.clear()
         root = it.kubelet.directory.parent
         settings = Settings("gpu1", kubelet_root=root, state=root / "state")
-        it.plugin = DevicePlugin(settings, it.nvml, it.plugin._client, card_interval=0.05, processes=it.processes)
+        it.plugin = DevicePlugin(settings, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes)
         it.task = asyncio.ensure_future(it.plugin.run())
         await it.registered()
-        assert [(card.uuid, card.usable) for card in it.inventory.cards] == [
-            (before.cards[0].uuid, True),
-            (before.cards[1].uuid, False),
+        assert [(gpu.uuid, gpu.usable) for gpu in it.inventory.gpus] == [
+            (before.gpus[0].uuid, True),
+            (before.gpus[1].uuid, False),
         ]
         told = Inventory.from_json
-        await until(lambda: told(it.api.objects[NODE]["metadata"]["annotations"]["gpushare/cards"]) == it.inventory)
+        await until(lambda: told(it.api.objects[NODE]["metadata"]["annotations"]["gpushare/gpus"]) == it.inventory)
 
 
 async def scraped(port: int, *headers: str) -> str:
@@ -353,7 +353,7 @@ async def test_metrics_are_served_where_they_were_asked_for() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
         await it.registered()
         await admitted(it)
-        uuid = it.inventory.cards[1].uuid
+        uuid = it.inventory.gpus[1].uuid
         token = it.kubelet.directory.parent / "token"
         token.write_text("secret\n")
         server = MetricsServer(MetricsAddress("127.0.0.1", 0, token), it.plugin.metrics_text)
@@ -363,7 +363,7 @@ async def test_metrics_are_served_where_they_were_asked_for() -> None:
             assert (await scraped(server.port)).startswith("HTTP/1.1 401 ")
             text = await scraped(server.port, "Authorization: Bearer secret")
             assert text.startswith("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4")
-            assert f'gpushare_device_plugin_card_units_allocated{{card="1",uuid="{uuid}"}} 6.0\n' in text
+            assert f'gpushare_device_plugin_gpu_units_allocated{{gpu="1",uuid="{uuid}"}} 6.0\n' in text
             assert "gpushare_device_plugin_allocations_total 1.0\n" in text
             assert 'gpushare_device_plugin_rpc_duration_seconds_count{method="Allocate"} 1.0\n' in text
             os.unlink(token)

@@ -39,7 +39,7 @@ def cdi(tmp_path: Path) -> Path:
 
 
 def write(cdi: Path, *minors: int) -> None:
-    """One spec of these cards, as nvidia-ctk writes it: beside its place, and then renamed."""
+    """One spec of these GPUs, as nvidia-ctk writes it: beside its place, and then renamed."""
     devices = [
         {"name": facts(minor, 0).uuid, "containerEdits": {"deviceNodes": [{"path": f"{cdi.parent}/dev/nvidia{minor}"}]}} for minor in minors
     ]
@@ -51,7 +51,7 @@ def write(cdi: Path, *minors: int) -> None:
 
 
 def strategy_of(it: World) -> str:
-    text = it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/cards")
+    text = it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/gpus")
     return Inventory.from_json(text).strategy if text else ""
 
 
@@ -61,7 +61,7 @@ def node_events(it: World) -> list[dict[str, Any]]:
 
 
 async def pod(it: World, index: int) -> pb.ContainerAllocateResponse:
-    """What the container of a pod with 2 units of this card gets."""
+    """What the container of a pod with 2 units of this GPU gets."""
     await it.kubelet.manager.admit(await it.bind(memory(it.inventory, index, 2, name=f"p{len(it.kubelet.responses)}")))
     return it.kubelet.responses[-1]
 
@@ -81,7 +81,7 @@ def test_cdi_devices_over_grpc(cdi: Path) -> None:
         async with world(4 * GIB, 4 * GIB, strategy="cdi", cdi_folders=(str(cdi),)) as it:
             await it.registered()
             response = await pod(it, 1)
-            assert [device.name for device in response.cdi_devices] == [f"nvidia.com/gpu={it.inventory.cards[1].uuid}"]
+            assert [device.name for device in response.cdi_devices] == [f"nvidia.com/gpu={it.inventory.gpus[1].uuid}"]
             assert (list(response.mounts), list(response.devices), response.envs["NVIDIA_VISIBLE_DEVICES"]) == ([], [], "void")
             assert (aliyun(response), response.envs["ALIYUN_COM_GPU_MEM_IDX"]) == (ALIYUN, "1")
             await until(lambda: strategy_of(it) == "cdi")
@@ -95,7 +95,7 @@ def test_mounts_over_grpc() -> None:
         async with world(4 * GIB, 4 * GIB, strategy="volume-mounts") as it:
             await it.registered()
             response = await pod(it, 1)
-            path = f"/var/run/nvidia-container-devices/{it.inventory.cards[1].uuid}"
+            path = f"/var/run/nvidia-container-devices/{it.inventory.gpus[1].uuid}"
             assert [(m.container_path, m.host_path, m.read_only) for m in response.mounts] == [(path, "/dev/null", True)]
             assert (list(response.cdi_devices), response.envs["NVIDIA_VISIBLE_DEVICES"]) == ([], "/var/run/nvidia-container-devices")
             assert aliyun(response) == ALIYUN
@@ -113,7 +113,7 @@ def test_device_nodes_that_the_host_has(tmp_path: Path) -> None:
         async with world(4 * GIB, 4 * GIB) as it:
             await it.registered()
             service = ResourceService(MEMORY, it.plugin.node, lambda: None, Counters(), dev=tmp_path)
-            ids = [i for i in it.kubelet.lists[MEMORY][-1] if i.startswith(it.inventory.cards[1].uuid)][:2]
+            ids = [i for i in it.kubelet.lists[MEMORY][-1] if i.startswith(it.inventory.gpus[1].uuid)][:2]
             asked = pb.ContainerAllocateRequest(devices_ids=ids)
             answer = await service.Allocate(pb.AllocateRequest(container_requests=[asked]), None)
             assert [(d.container_path, d.host_path, d.permissions) for d in answer.container_responses[0].devices] == [
@@ -124,7 +124,7 @@ def test_device_nodes_that_the_host_has(tmp_path: Path) -> None:
     run()
 
 
-def test_nothing_is_registered_before_a_spec_names_every_card(cdi: Path) -> None:
+def test_nothing_is_registered_before_a_spec_names_every_gpu(cdi: Path) -> None:
     write(cdi, 0)
 
     @running
@@ -132,7 +132,7 @@ def test_nothing_is_registered_before_a_spec_names_every_card(cdi: Path) -> None
         async with world(4 * GIB, 4 * GIB, strategy="cdi", cdi_folders=(str(cdi),)) as it:
             await until(lambda: health(it, 1).startswith("no CDI spec in "))
             assert health(it, 0) == "ok"
-            wrong = f"degraded: CDI: card 1: no CDI spec in {cdi} names nvidia.com/gpu={it.inventory.cards[1].uuid}"
+            wrong = f"degraded: CDI: GPU 1: no CDI spec in {cdi} names nvidia.com/gpu={it.inventory.gpus[1].uuid}"
             await until(lambda: wrong in it.plugin.status.report()[1])
             assert not it.plugin.status.report()[0]
             await until(lambda: [event["reason"] for event in node_events(it)] == ["GPUShareCDISpecUnusable"])
@@ -142,12 +142,12 @@ def test_nothing_is_registered_before_a_spec_names_every_card(cdi: Path) -> None
             await it.registered()
             assert healthy(it) == 8
             assert not it.plugin.node.devices.unusable_specs()
-            await until(lambda: "ok: CDI: a spec names every card" in it.plugin.status.report()[1])
+            await until(lambda: "ok: CDI: a spec names every GPU" in it.plugin.status.report()[1])
 
     run()
 
 
-def test_a_stale_spec_takes_its_cards_from_new_pods_until_it_is_made_again(cdi: Path) -> None:
+def test_a_stale_spec_takes_its_gpus_from_new_pods_until_it_is_made_again(cdi: Path) -> None:
     write(cdi, 0, 1)
 
     @running
@@ -159,9 +159,9 @@ def test_a_stale_spec_takes_its_cards_from_new_pods_until_it_is_made_again(cdi: 
             await until(lambda: health(it, 1).startswith("no CDI spec in "))
             text = "".join(it.plugin.metrics_text())
             assert 'gpushare_device_plugin_strategy_info{strategy="cdi"} 1.0' in text
-            first, second = (card.uuid for card in it.inventory.cards)
-            assert f'gpushare_device_plugin_card_cdi_usable{{card="0",uuid="{first}"}} 1.0' in text
-            assert f'gpushare_device_plugin_card_cdi_usable{{card="1",uuid="{second}"}} 0.0' in text
+            first, second = (gpu.uuid for gpu in it.inventory.gpus)
+            assert f'gpushare_device_plugin_gpu_cdi_usable{{gpu="0",uuid="{first}"}} 1.0' in text
+            assert f'gpushare_device_plugin_gpu_cdi_usable{{gpu="1",uuid="{second}"}} 0.0' in text
             # A driver upgrade changes nothing in the folder.
             write(cdi, 0, 1)
             await until(lambda: healthy(it) == 8)
@@ -174,7 +174,7 @@ def test_a_stale_spec_takes_its_cards_from_new_pods_until_it_is_made_again(cdi: 
     run()
 
 
-def test_a_card_that_does_not_answer_holds_up_nothing(cdi: Path) -> None:
+def test_a_gpu_that_does_not_answer_holds_up_nothing(cdi: Path) -> None:
     write(cdi, 0)
 
     @running
@@ -200,7 +200,7 @@ def test_a_plugin_that_starts_beside_pods_serves_them_and_no_others(cdi: Path) -
             (cdi / "nvidia.yaml").unlink()
             it.kubelet.registrations.clear()
             settings, client = it.plugin._settings, it.plugin._client
-            it.plugin = DevicePlugin(settings, it.nvml, client, card_interval=0.05, check_scale=0.01, processes=it.processes)
+            it.plugin = DevicePlugin(settings, it.nvml, client, gpu_interval=0.05, check_scale=0.01, processes=it.processes)
             it.task = asyncio.ensure_future(it.plugin.run())
             await until(lambda: len(it.kubelet.registrations) == 2)
             # The ids of the pod, until it releases them.
@@ -222,12 +222,12 @@ def test_another_strategy_waits_until_the_pods_have_gone(cdi: Path) -> None:
             await until(lambda: (it.plugin._settings.state / "held.json").exists())
             await it.stop()
             settings, client = replace(it.plugin._settings, strategy="cdi"), it.plugin._client
-            other = DevicePlugin(settings, it.nvml, client, card_interval=0.05, processes=it.processes)
-            with pytest.raises(FatalError, match=r"1 pods have cards by the device strategy volume-mounts .* should use cdi") as found:
+            other = DevicePlugin(settings, it.nvml, client, gpu_interval=0.05, processes=it.processes)
+            with pytest.raises(FatalError, match=r"1 pods have GPUs by the device strategy volume-mounts .* should use cdi") as found:
                 await other.run()
             assert found.value.restart
             it.live.clear()
-            it.plugin = DevicePlugin(settings, it.nvml, client, card_interval=0.05, processes=it.processes)
+            it.plugin = DevicePlugin(settings, it.nvml, client, gpu_interval=0.05, processes=it.processes)
             it.task = asyncio.ensure_future(it.plugin.run())
             await until(lambda: strategy_of(it) == "cdi")
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""XID errors are heard through losses and returns of cards and of NVML."""
+"""XID errors are heard through losses and returns of GPUs and of NVML."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from gpushare_runtime.device_plugin.gpu.discovery import CardFacts, NvmlError
-from gpushare_runtime.device_plugin.gpu.health import CardHealth
+from gpushare_runtime.device_plugin.gpu.discovery import GpuFacts, NvmlError
+from gpushare_runtime.device_plugin.gpu.health import GpuHealth
 from gpushare_runtime.device_plugin.gpu.xid_events import XidListener
 from unit.runtime.kube.fake_api import until
 
@@ -45,7 +45,7 @@ class Subscription:
 
 
 class Nvml:
-    """subscriptions: all that were made; partial: whether the next one lacks a card; failing: none can be made.
+    """subscriptions: all that were made; partial: whether the next one lacks a GPU; failing: none can be made.
 
     deaf: why waiting in each new one fails at once, "" if it does not.
     """
@@ -63,7 +63,7 @@ class Nvml:
     def count(self) -> int:
         return 0
 
-    def facts(self, index: int) -> CardFacts:
+    def facts(self, index: int) -> GpuFacts:
         raise AssertionError("not asked")
 
     def xid_events(self) -> Subscription:
@@ -79,7 +79,7 @@ class Nvml:
 def following(scenario: Callable[[Nvml, Counter[tuple[str, int]], list[None]], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         nvml, counts, reads = Nvml(), Counter[tuple[str, int]](), list[None]()
-        listener = XidListener(nvml, CardHealth(), counts, lambda: reads.append(None), retry=0.01)
+        listener = XidListener(nvml, GpuHealth(), counts, lambda: reads.append(None), retry=0.01)
         task = asyncio.ensure_future(listener.run())
         try:
             await scenario(nvml, counts, reads)
@@ -89,7 +89,7 @@ def following(scenario: Callable[[Nvml, Counter[tuple[str, int]], list[None]], C
     asyncio.run(run())
 
 
-def test_only_errors_of_the_card_have_it_read_at_once() -> None:
+def test_only_errors_of_the_gpu_have_it_read_at_once() -> None:
     async def scenario(nvml: Nvml, counts: Counter[tuple[str, int]], reads: list[None]) -> None:
         await until(lambda: nvml.subscriptions)
         nvml.subscriptions[0].said.put(("GPU-1", 31))
@@ -101,7 +101,7 @@ def test_only_errors_of_the_card_have_it_read_at_once() -> None:
     following(scenario)
 
 
-def test_a_card_that_comes_back_is_listened_to_and_nothing_is_missed_meanwhile() -> None:
+def test_a_gpu_that_comes_back_is_listened_to_and_nothing_is_missed_meanwhile() -> None:
     async def scenario(nvml: Nvml, counts: Counter[tuple[str, int]], reads: list[None]) -> None:
         nvml.partial = True
         await until(lambda: len(nvml.subscriptions) >= 3)
@@ -120,7 +120,7 @@ def test_after_a_failure_it_subscribes_anew() -> None:
     async def scenario(nvml: Nvml, counts: Counter[tuple[str, int]], reads: list[None]) -> None:
         await until(lambda: nvml.subscriptions)
         nvml.failing = True
-        nvml.subscriptions[0].said.put(NvmlError("the card is lost"))
+        nvml.subscriptions[0].said.put(NvmlError("the GPU is lost"))
         await until(lambda: nvml.subscriptions[0].closed and len(reads) > 2)
         nvml.failing = False
         await until(lambda: len(nvml.subscriptions) == 2)
@@ -132,7 +132,7 @@ def test_after_a_failure_it_subscribes_anew() -> None:
 
 def test_waiting_that_always_fails_is_said_once_until_something_was_heard(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(nvml: Nvml, counts: Counter[tuple[str, int]], reads: list[None]) -> None:
-        nvml.deaf = "no card says its XID errors"
+        nvml.deaf = "no GPU says its XID errors"
         await until(lambda: len(nvml.subscriptions) >= 6)
         assert [record.levelname for record in said()] == ["INFO"] + ["DEBUG"] * (len(said()) - 1)
         assert len(said()) >= 5
@@ -140,7 +140,7 @@ def test_waiting_that_always_fails_is_said_once_until_something_was_heard(caplog
         await until(lambda: not nvml.subscriptions[-1].deaf)
         nvml.subscriptions[-1].said.put(("GPU-1", 31))
         await until(lambda: counts[("GPU-1", 31)] == 1)
-        nvml.deaf = "no card says its XID errors"
+        nvml.deaf = "no GPU says its XID errors"
         nvml.subscriptions[-1].said.put(NvmlError(nvml.deaf))
         made = len(nvml.subscriptions)
         await until(lambda: len(nvml.subscriptions) >= made + 3)

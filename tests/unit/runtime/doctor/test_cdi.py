@@ -23,8 +23,8 @@ FOLDER = "/etc/cdi"
 def host(tmp_path: Path) -> FakeHost:
     host = FakeHost(tmp_path)
     host.install(PLUGIN)
-    cards = json.loads(inventory(16, 16).to_json())
-    host.file("/var/lib/gpushare-device-plugin/held.json", json.dumps({"v": 1, "cards": cards}))
+    gpus = json.loads(inventory(16, 16).to_json())
+    host.file("/var/lib/gpushare-device-plugin/held.json", json.dumps({"v": 1, "gpus": gpus}))
     return host
 
 
@@ -46,12 +46,12 @@ def judged(host: FakeHost, options: str = "--device-strategy cdi") -> list[str]:
     return [f"{one.check}: {one.found}" for one in found.findings]
 
 
-def test_specs_that_name_every_card(host: FakeHost) -> None:
+def test_specs_that_name_every_gpu(host: FakeHost) -> None:
     spec(host, 0, 1)
     assert judged(host) == []
 
 
-def test_a_card_without_a_spec(host: FakeHost) -> None:
+def test_a_gpu_without_a_spec(host: FakeHost) -> None:
     spec(host, 0)
     assert len(judged(host)) == 1
     assert judged(host)[0].startswith("cdi_stale: no CDI spec in ")
@@ -75,7 +75,7 @@ def test_other_strategies_need_no_spec(host: FakeHost, options: str) -> None:
     assert judged(host, options) == []
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"cards": 3}', '{"cards": {"v": 9}}', "[" * 100_000])
-def test_cards_that_nobody_has_recorded(host: FakeHost, text: str) -> None:
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"gpus": 3}', '{"gpus": {"v": 9}}', "[" * 100_000])
+def test_gpus_that_nobody_has_recorded(host: FakeHost, text: str) -> None:
     host.file("/var/lib/gpushare-device-plugin/held.json", text)
     assert judged(host) == []

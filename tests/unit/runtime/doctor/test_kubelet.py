@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_runtime.core.protocol import RESOURCE_CARDS, RESOURCE_MEMORY, SOCKET_CARDS, SOCKET_MEMORY
+from gpushare_runtime.core.protocol import RESOURCE_GPUS, RESOURCE_MEMORY, SOCKET_GPUS, SOCKET_MEMORY
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import PLUGIN
 from gpushare_runtime.doctor.kubelet import (
@@ -28,8 +28,8 @@ from gpushare_runtime.doctor.kubelet import (
 from unit.runtime.doctor.fake_host import Clock, FakeHost, said, settings
 
 FOLDER = "/var/lib/kubelet/device-plugins"
-OURS = [Listener(SOCKET_CARDS, 77, "ours"), Listener(SOCKET_MEMORY, 77, "ours")]
-RECORDED: dict[str, list[str]] = {RESOURCE_MEMORY: ["GPU-1"], RESOURCE_CARDS: []}
+OURS = [Listener(SOCKET_GPUS, 77, "ours"), Listener(SOCKET_MEMORY, 77, "ours")]
+RECORDED: dict[str, list[str]] = {RESOURCE_MEMORY: ["GPU-1"], RESOURCE_GPUS: []}
 NOT_READ = "kubelet does not read the list"
 
 
@@ -78,7 +78,7 @@ def test_the_listener_of_a_socket_is_found_by_the_kernels_word() -> None:
         assert listener(path) == os.getpid()
 
 
-def test_what_kubelet_has_registered_by_card(host: FakeHost) -> None:
+def test_what_kubelet_has_registered_by_gpu(host: FakeHost) -> None:
     unit = host.unit(PLUGIN)
     assert registered(host, unit) == {}
 
@@ -87,12 +87,12 @@ def test_what_kubelet_has_registered_by_card(host: FakeHost) -> None:
         return registered(host, unit)
 
     ids = ["GPU-1-_-0", "GPU-1-_-1", "GPU-2-_-0"]
-    assert of({RESOURCE_MEMORY: ids, RESOURCE_CARDS: ["GPU-1"], "other.com/x": ["1"]}) == {
+    assert of({RESOURCE_MEMORY: ids, RESOURCE_GPUS: ["GPU-1"], "other.com/x": ["1"]}) == {
         RESOURCE_MEMORY: ["GPU-1", "GPU-2"],
-        RESOURCE_CARDS: ["GPU-1"],
+        RESOURCE_GPUS: ["GPU-1"],
     }
     by_numa = {"-1": ["GPU-1-_-0"], "0": ["GPU-1-_-1", "GPU-2-_-0"]}
-    assert of({RESOURCE_MEMORY: by_numa, RESOURCE_CARDS: None}) == {RESOURCE_MEMORY: ["GPU-1", "GPU-2"], RESOURCE_CARDS: []}
+    assert of({RESOURCE_MEMORY: by_numa, RESOURCE_GPUS: None}) == {RESOURCE_MEMORY: ["GPU-1", "GPU-2"], RESOURCE_GPUS: []}
     assert of({RESOURCE_MEMORY: [f"other-{number:03}" for number in range(200)]}) == {
         RESOURCE_MEMORY: [f"other-{number:03}" for number in range(100)]
     }
@@ -121,30 +121,30 @@ def test_what_kubelet_has_registered_by_card(host: FakeHost) -> None:
             f"kubelet not listening to our device plugin (gpu-mem: {NOT_READ}) while process 300 (x) and process 301 (y) serves it",
         ),
         (
-            [Listener(SOCKET_CARDS, 300, "x"), Listener("a.sock", 300, "x")],
+            [Listener(SOCKET_GPUS, 300, "x"), Listener("a.sock", 300, "x")],
             NOT_READ,
-            f"process 300 (x) listening on the device plugin's own socket {SOCKET_CARDS}",
+            f"process 300 (x) listening on the device plugin's own socket {SOCKET_GPUS}",
         ),
     ],
 )
-def test_another_device_plugin_for_the_cards(host: FakeHost, listening: list[Listener], says: str, expected: str) -> None:
+def test_another_device_plugin_for_the_gpus(host: FakeHost, listening: list[Listener], says: str, expected: str) -> None:
     found = Findings()
     assert judge_second_plugin(found, replace(host.unit(PLUGIN), says=says), listening) is bool(expected)
     assert said(found) == ([("second_plugin", expected)] if expected else [])
 
 
-CARDS = {RESOURCE_CARDS: ["GPU-1"]}
-BOTH = {RESOURCE_MEMORY: ["GPU-1-_-0"], **CARDS}
+GPUS = {RESOURCE_GPUS: ["GPU-1"]}
+BOTH = {RESOURCE_MEMORY: ["GPU-1-_-0"], **GPUS}
 
 
 @pytest.mark.parametrize(
     ("writes", "listening", "changes", "seconds", "recorded"),
     [
         ({0: BOTH}, OURS, {}, (0, 0), 2),
-        ({0: CARDS, 12: BOTH}, OURS, {}, (12, 13), 2),
+        ({0: GPUS, 12: BOTH}, OURS, {}, (12, 13), 2),
         ({0: {}, 60: BOTH}, OURS, {}, (20, 21), 0),
-        ({0: CARDS}, OURS[1:], {}, (0, 0), 1),
-        ({0: CARDS}, OURS, {"active": "activating", "state": "start", "says": "waits for kubelet"}, (0, 0), 1),
+        ({0: GPUS}, OURS[1:], {}, (0, 0), 1),
+        ({0: GPUS}, OURS, {"active": "activating", "state": "start", "says": "waits for kubelet"}, (0, 0), 1),
     ],
 )
 def test_a_busy_kubelet_has_time_to_record_a_plugin_that_serves_it(
@@ -175,14 +175,14 @@ NOT_LISTENING = f"no device plugin listening on {FOLDER}/"
     ("listening", "recorded", "changes", "expected"),
     [
         (OURS, RECORDED, {}, []),
-        (OURS[1:], RECORDED, {}, [NOT_LISTENING + SOCKET_CARDS]),
+        (OURS[1:], RECORDED, {}, [NOT_LISTENING + SOCKET_GPUS]),
         (OURS[:1], RECORDED, {"says": "all is well"}, [NOT_LISTENING + SOCKET_MEMORY]),
-        (OURS, {RESOURCE_CARDS: ["GPU-1"]}, {}, [f"no {RESOURCE_MEMORY} in kubelet's checkpoint"]),
+        (OURS, {RESOURCE_GPUS: ["GPU-1"]}, {}, [f"no {RESOURCE_MEMORY} in kubelet's checkpoint"]),
         (
             [],
             {},
             {"active": "activating", "state": "start", "says": "waits", "settings": settings(PLUGIN).replace("/var/lib/kubelet", "/k")},
-            [f"no device plugin listening on /k/device-plugins/{name} (the plugin says: waits)" for name in (SOCKET_MEMORY, SOCKET_CARDS)],
+            [f"no device plugin listening on /k/device-plugins/{name} (the plugin says: waits)" for name in (SOCKET_MEMORY, SOCKET_GPUS)],
         ),
     ],
 )

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gpushare_runtime.core.protocol import RESOURCE_CARDS, RESOURCE_MEMORY, SOCKET_CARDS, SOCKET_MEMORY
+from gpushare_runtime.core.protocol import RESOURCE_GPUS, RESOURCE_MEMORY, SOCKET_GPUS, SOCKET_MEMORY
 from gpushare_runtime.doctor import endpoints, identity, kubelet, main
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import EXTENDER, PLUGIN, CannotLook, Unit
@@ -25,7 +25,7 @@ from unit.runtime.doctor.fake_host import COMMANDS, ENVIRONMENT, Clock, FakeHost
 from unit.runtime.kube.tokens import jwt
 
 FOLDER = "/var/lib/kubelet/device-plugins"
-SOCKETS = (SOCKET_MEMORY, SOCKET_CARDS)
+SOCKETS = (SOCKET_MEMORY, SOCKET_GPUS)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
         host.file(f"/var/lib/{name}/token", jwt(now - 100, now + 300, account=name))
     for name in SOCKETS:
         host.socket(f"{FOLDER}/{name}")
-    devices = {RESOURCE_MEMORY: ["GPU-1-_-0"], RESOURCE_CARDS: ["GPU-1"]}
+    devices = {RESOURCE_MEMORY: ["GPU-1-_-0"], RESOURCE_GPUS: ["GPU-1"]}
     host.file(f"{FOLDER}/kubelet_internal_checkpoint", json.dumps({"Data": {"RegisteredDevices": devices}}))
     monkeypatch.setattr(kubelet, "listener", lambda path: 77)
     monkeypatch.setattr(identity, "api_unauthorized", lambda kubeconfig, token: False)
@@ -76,7 +76,7 @@ def test_a_host_without_a_fault_has_no_finding_and_all_was_looked_at(host: FakeH
         },
     }
     assert found.health == {"filter_calls": 3, "unauthorized_calls": 0, "why": ""}
-    assert (found.strangers, found.registered) == ([], {RESOURCE_MEMORY: ["GPU-1"], RESOURCE_CARDS: ["GPU-1"]})
+    assert (found.strangers, found.registered) == ([], {RESOURCE_MEMORY: ["GPU-1"], RESOURCE_GPUS: ["GPU-1"]})
 
 
 def test_the_daemons_that_are_looked_at(host: FakeHost) -> None:
@@ -118,7 +118,7 @@ def test_a_daemon_that_does_not_run_is_not_asked_what_only_one_that_runs_can_ans
 def test_another_plugin_is_named_and_not_that_ours_is_not_registered(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
     host.socket(f"{FOLDER}/other.sock")
     host.file("/proc/300/cmdline", b"other\0")
-    monkeypatch.setattr(kubelet, "listener", lambda path: 77 if path.name == SOCKET_CARDS else 300)
+    monkeypatch.setattr(kubelet, "listener", lambda path: 77 if path.name == SOCKET_GPUS else 300)
     host.file(f"{FOLDER}/kubelet_internal_checkpoint", "{}")
     found = of(host, PLUGIN)
     assert [code for code, _ in said(found)] == ["second_plugin"]

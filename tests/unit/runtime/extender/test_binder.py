@@ -146,7 +146,7 @@ class World:
     def __init__(self, nodes: Mapping[str, tuple[int, ...]], **options: Any) -> None:
         self.cluster = Cluster(clock=moment)
         self.api = Api(self.cluster)
-        self.cluster.replace_nodes([NodeRecord(name, inventory(*cards)) for name, cards in nodes.items()])
+        self.cluster.replace_nodes([NodeRecord(name, inventory(*gpus)) for name, gpus in nodes.items()])
         self.binder = Binder(self.api, self.cluster, Binpack(), now_ns=lambda: NOW, **options)  # type: ignore[arg-type]
         self.cause = ""
         self.service = Service(self.cluster.ledger, Binpack(), clock=moment)
@@ -186,7 +186,7 @@ def gpu_pod(name: str, units: int = 8, uid: str | None = None, **limits: object)
 
 
 def play(story: Callable[[World], Awaitable[None]], **options: Any) -> None:
-    """Run a story on the nodes n of two cards of 16 and m of one."""
+    """Run a story on the nodes n of two GPUs of 16 and m of one."""
 
     failures: list[object] = []
 
@@ -284,7 +284,7 @@ def test_a_pod_that_the_watch_does_not_know_is_read() -> None:
     play(story)
 
 
-def test_a_pod_that_asks_for_nothing_is_bound_without_a_card() -> None:
+def test_a_pod_that_asks_for_nothing_is_bound_without_a_gpu() -> None:
     async def story(world: World) -> None:
         world.api.add(gpu_pod("a", 0))
         assert await world.bind("a", "n") == ""
@@ -317,9 +317,9 @@ def test_what_does_not_fit_any_more() -> None:
         assert await asyncio.gather(*(world.bind(name, "n") for name in "abc")) == [
             "",
             "",
-            "pod default/c does not fit on node n any more: needs 9 GiB on one card, at most 7 are free on one (14 of 32 in total)",
+            "pod default/c does not fit on node n any more: needs 9 GiB on one GPU, at most 7 are free on one (14 of 32 in total)",
         ]
-        assert "no annotation gpushare/cards" in await world.bind("c", "unknown")
+        assert "no annotation gpushare/gpus" in await world.bind("c", "unknown")
         assert len(world.api.bindings) == 2
 
     play(story)
@@ -384,7 +384,7 @@ def test_a_rejection_after_an_unclear_end_says_nothing_about_the_first() -> None
 
 
 @pytest.mark.parametrize("lands", [None, 2.9])
-def test_what_may_still_happen_keeps_its_card_until_it_cannot(lands: float | None) -> None:
+def test_what_may_still_happen_keeps_its_gpu_until_it_cannot(lands: float | None) -> None:
     async def story(world: World) -> None:
         world.api.add(gpu_pod("a", 16))
         world.api.add(gpu_pod("b", 16))
@@ -571,7 +571,7 @@ def test_while_it_is_under_way_or_unclear_only_the_same_is_asked_again() -> None
     play(story)
 
 
-def test_a_pod_without_cards_has_nothing_to_be_settled() -> None:
+def test_a_pod_without_gpus_has_nothing_to_be_settled() -> None:
     async def story(world: World) -> None:
         world.api.add(gpu_pod("a", 0))
         world.api.plan.extend([LOST_NOW, LOST_NOW])
@@ -582,7 +582,7 @@ def test_a_pod_without_cards_has_nothing_to_be_settled() -> None:
 
 
 @pytest.mark.parametrize(("end", "held"), [("n", {"uid-a"}), ("m", set()), ("", set()), ("gone", {"uid-a"}), ("another", {"uid-a"})])
-def test_whatever_fails_the_card_is_held_until_it_is_known_what_became_of_the_binding(end: str, held: set[str]) -> None:
+def test_whatever_fails_the_gpu_is_held_until_it_is_known_what_became_of_the_binding(end: str, held: set[str]) -> None:
     async def story(world: World) -> None:
         raw = gpu_pod("a", 16)
         world.api.add(raw)
@@ -617,8 +617,8 @@ def test_whatever_fails_the_card_is_held_until_it_is_known_what_became_of_the_bi
     play(story)
 
 
-def test_a_pod_bound_in_doubt_and_gone_before_the_watch_showed_it_keeps_its_card() -> None:
-    """Its processes may live: nobody can say before its watch has, and another pod must not get the card."""
+def test_a_pod_bound_in_doubt_and_gone_before_the_watch_showed_it_keeps_its_gpu() -> None:
+    """Its processes may live: nobody can say before its watch has, and another pod must not get the GPU."""
 
     async def story(world: World) -> None:
         foreign_bindings: list[AllocatedPod] = []
@@ -653,7 +653,7 @@ def test_a_pod_bound_in_doubt_and_gone_before_the_watch_showed_it_keeps_its_card
     play(story)
 
 
-def test_a_pod_bound_in_doubt_and_gone_whose_watch_says_nothing_keeps_its_card_for_a_time_and_not_for_ever() -> None:
+def test_a_pod_bound_in_doubt_and_gone_whose_watch_says_nothing_keeps_its_gpu_for_a_time_and_not_for_ever() -> None:
     async def story(world: World) -> None:
         world.api.add(gpu_pod("first", 12))
         await world.api.delivered()

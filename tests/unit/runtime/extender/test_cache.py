@@ -101,7 +101,7 @@ def test_the_processes_of_a_pod_deleted_by_force_may_be_alive_until_its_node_has
         assert free(cluster) == 8
         if uid == "a":
             # It says so, and later that they have ended.
-            entry = HeldEntry(inventory(16).cards[0].uuid, "a", "default/a", 8, "orphaned")
+            entry = HeldEntry(inventory(16).gpus[0].uuid, "a", "default/a", 8, "orphaned")
             cluster.node_event("MODIFIED", NodeRecord("n", inventory(16), "", Held((entry,))))
             assert (free(cluster), cluster.ledger.pod("a")) == (8, None)
             cluster.node_event("MODIFIED", NodeRecord("n", inventory(16)))
@@ -208,7 +208,7 @@ def test_only_what_matters_is_a_change(cluster: Cluster, caplog: pytest.LogCaptu
     assert not caplog.records
     cluster.node_event("MODIFIED", NodeRecord("n", None, "broken"))
     assert cluster.changed.is_set()
-    assert "node n: its cards are not known: broken" in caplog.text
+    assert "node n: its GPUs are not known: broken" in caplog.text
 
 
 # What is told on.
@@ -246,8 +246,8 @@ def test_who_is_told_of_what_happens_to_pods() -> None:
         ("MODIFIED", allocated_pod("a"), (False, 0)),
         ("MODIFIED", FinishedPod("a"), (False, 1)),
         ("DELETED", FinishedPod("a"), (False, 0)),
-        ("ADDED", replace(allocated_pod("cardless"), allocation=None), (False, 0)),
-        ("DELETED", allocated_pod("cardless"), (False, 1)),
+        ("ADDED", replace(allocated_pod("gpuless"), allocation=None), (False, 0)),
+        ("DELETED", allocated_pod("gpuless"), (False, 1)),
         ("ADDED", allocated_pod("forced"), (False, 0)),
         ("DELETED", replace(allocated_pod("forced"), alive=True), (False, 0)),
         ("ADDED", pending("b"), (True, 0)),
@@ -318,14 +318,14 @@ def test_what_we_have_bound_is_remembered_for_ten_minutes_and_while_its_binding_
     assert it.foreign_bindings == ["later"]
 
 
-def test_a_pod_that_we_bound_without_cards_and_that_has_some_has_them_from_a_stranger() -> None:
+def test_a_pod_that_we_bound_without_gpus_and_that_has_some_has_them_from_a_stranger() -> None:
     it = Told()
     it.cluster.assume(replace(allocated_pod("a"), allocation=None))
     it.cluster.pod_event("MODIFIED", allocated_pod("a"))
     assert it.foreign_bindings == ["a"]
 
 
-def test_the_card_of_a_pod_that_is_gone_in_doubt_is_kept_until_its_watch_must_have_spoken() -> None:
+def test_the_gpu_of_a_pod_that_is_gone_in_doubt_is_kept_until_its_watch_must_have_spoken() -> None:
     it = Told()
     it.cluster.assume(allocated_pod("a"))
     it.cluster.keep_until_seen("a")
@@ -383,7 +383,7 @@ def test_time_goes_on_whatever_else_there_is_to_do() -> None:
     virtual.run(scenario())
 
 
-def test_cards_that_a_bound_pod_has_no_more_are_room() -> None:
+def test_gpus_that_a_bound_pod_has_no_more_are_room() -> None:
     it = Told()
     it.cluster.node_event("MODIFIED", NodeRecord("n", inventory(16, 16)))
     it.cluster.pod_event("ADDED", allocated_pod("a"))
@@ -415,17 +415,17 @@ def test_who_is_told_of_what_happens_to_nodes(caplog: pytest.LogCaptureFixture) 
 
     for kind, record, told, said in (
         ("MODIFIED", NodeRecord("n", inventory(16)), False, ""),
-        ("MODIFIED", rejecting(900), True, "node n rejected pod UID r: 9 units of card GPU-00000000"),
+        ("MODIFIED", rejecting(900), True, "node n rejected pod UID r: 9 units of GPU GPU-00000000"),
         ("MODIFIED", rejecting(900), False, ""),
-        ("MODIFIED", rejecting(2000), True, "node n rejected pod UID r: 9 units of card GPU-00000000"),
+        ("MODIFIED", rejecting(2000), True, "node n rejected pod UID r: 9 units of GPU GPU-00000000"),
         ("MODIFIED", rejecting(2000), False, ""),
         # Of several only those that are new.
-        ("MODIFIED", rejecting(2000, 3000), True, "node n rejected pod UID r: 9 units of card GPU-00000000"),
-        ("MODIFIED", NodeRecord("n", inventory(16, 8)), True, "node n: 2 cards of 24 units, 2 usable"),
+        ("MODIFIED", rejecting(2000, 3000), True, "node n rejected pod UID r: 9 units of GPU GPU-00000000"),
+        ("MODIFIED", NodeRecord("n", inventory(16, 8)), True, "node n: 2 GPUs of 24 units, 2 usable"),
         ("MODIFIED", NodeRecord("n", inventory(16, 8), placement="spread"), True, ""),
-        ("DELETED", NodeRecord("n", inventory(16, 8)), True, "node n: its cards are not known: the annotation is gone"),
+        ("DELETED", NodeRecord("n", inventory(16, 8)), True, "node n: its GPUs are not known: the annotation is gone"),
         ("ADDED", NodeRecord("m", None), False, ""),
-        ("ADDED", NodeRecord("m", None, "broken"), True, "node m: its cards are not known: broken"),
+        ("ADDED", NodeRecord("m", None, "broken"), True, "node m: its GPUs are not known: broken"),
         ("MODIFIED", NodeRecord("m", None, "broken"), False, ""),
     ):
         caplog.clear()
@@ -439,7 +439,7 @@ def test_a_fresh_list_of_nodes_takes_away_those_that_are_not_in_it(caplog: pytes
     it = Told()
     it.cluster.replace_nodes([NodeRecord("m", inventory(8)), NodeRecord("plain", None)])
     assert set(it.cluster.ledger.nodes) == {"m"}
-    assert "listed the nodes: 1 of 2 have cards" in caplog.text
+    assert "listed the nodes: 1 of 2 have GPUs" in caplog.text
 
 
 def test_rejections_that_are_over_make_room() -> None:
@@ -535,7 +535,7 @@ def test_the_watches_keep_the_cache_as_the_api_server_is(tmp_path: Path) -> None
     """What it lists and what it sends afterwards, also of objects that cannot be read."""
 
     def raw_node(name: str, *units: int) -> dict[str, Any]:
-        return {"metadata": {"name": name, "annotations": {"gpushare/cards": inventory(*units).to_json()}}}
+        return {"metadata": {"name": name, "annotations": {"gpushare/gpus": inventory(*units).to_json()}}}
 
     def raw_pod(name: str, on: str = "", **changes: Any) -> dict[str, Any]:
         made = pod(container(mem=8), name=name, uid=name, annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"} if on else {})
@@ -570,7 +570,7 @@ def test_the_watches_keep_the_cache_as_the_api_server_is(tmp_path: Path) -> None
                 await api.remove(f"{pods}w")
                 await api.put(f"{budgets}two", budget("two"))
                 await until(lambda: free(cluster) == 24 and not cluster.pending and len(list(cluster.budgets)) == 2)
-                # It may be on any card or none: what was known of it is over soon.
+                # It may be on any GPU or none: what was known of it is over soon.
                 await api.put(f"{pods}b", raw_pod("b", "n", containers=7))
                 await until(lambda: cluster.ledger.is_held_until("b"))
                 wanted = {
@@ -602,7 +602,7 @@ def takes(cluster: Cluster, units: int) -> bool:
     return bool(node.candidates(Request((ContainerRequest(Kind.APP, 0, "main", units=units),))))
 
 
-def test_a_pod_that_its_node_rejected_holds_its_card_back_until_the_node_reports_or_a_minute_is_over() -> None:
+def test_a_pod_that_its_node_rejected_holds_its_gpu_back_until_the_node_reports_or_a_minute_is_over() -> None:
     """A device plugin that cannot reach the API server rejects pods all the same."""
     clock = 0.0
     cluster = Cluster(clock=lambda: clock)
@@ -643,7 +643,7 @@ def test_a_pod_that_its_node_rejected_holds_its_card_back_until_the_node_reports
         ("UnexpectedAdmissionError", None, False),
     ],
 )
-def test_only_what_the_cards_lack_is_a_rejection(reason: str, message: str | None, counts: bool) -> None:
+def test_only_what_the_gpus_lack_is_a_rejection(reason: str, message: str | None, counts: bool) -> None:
     raw = pod(container(mem=8), uid="a", name="a")
     raw["spec"]["nodeName"] = "n"
     raw["status"] = {"phase": "Failed", "reason": reason, "message": message}

@@ -20,7 +20,7 @@ from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.diagnosis import Advisor, advise
 from gpushare_runtime.kube.events import ObjectReference
 from unit.runtime.extender import virtual
-from unit.runtime.pods import card, container, inventory, pod
+from unit.runtime.pods import container, gpu, inventory, pod
 
 LARGEST = Largest(GIB, 24, 2)
 
@@ -45,9 +45,9 @@ class Recorder:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("10G", "10G means 10000000000 units of 1 GiB; the largest card has 24; write 10"),
-        ("8192", "8192 means 8192 units of 1 GiB; the largest card has 24; write 8"),
-        ("25", "25 means 25 units of 1 GiB; the largest card has 24; write at most 24"),
+        ("10G", "10G means 10000000000 units of 1 GiB; the largest GPU has 24; write 10"),
+        ("8192", "8192 means 8192 units of 1 GiB; the largest GPU has 24; write 8"),
+        ("25", "25 means 25 units of 1 GiB; the largest GPU has 24; write at most 24"),
     ],
 )
 def test_memory(asked: str, said: str) -> None:
@@ -62,35 +62,35 @@ def test_what_fits_on_an_empty_cluster_gets_no_advice() -> None:
 def test_several_containers() -> None:
     assert advise(pending(container("a", mem=20), container("b", mem=20)), LARGEST) == (
         EVENT_TOO_LARGE,
-        "the pod's containers ask for 40 units of 1 GiB together, which must be on one card; "
-        "the largest card has 24; write at most 24 in total",
+        "the pod's containers ask for 40 units of 1 GiB together, which must be on one GPU; "
+        "the largest GPU has 24; write at most 24 in total",
     )
     advice = advise(pending(container("a", mem=1), container("b", mem="10G")), LARGEST)
     assert advice is not None
     assert advice[1].startswith("container 'b': 10G means")
 
 
-def test_whole_cards() -> None:
+def test_whole_gpus() -> None:
     advice = advise(pending(container(count=3)), LARGEST)
     assert advice == (
         EVENT_TOO_LARGE,
-        "3 whole cards of one node are asked for (aliyun.com/gpu-count); the largest node has 2; write at most 2",
+        "3 whole GPUs of one node are asked for (aliyun.com/gpu-count); the largest node has 2; write at most 2",
     )
 
 
-def test_memory_on_several_cards() -> None:
-    def several(units: int, cards: int) -> tuple[str, str] | None:
-        return advise(pending(container(mem=units), labels={"aliyun.com/gpu-count": str(cards)}), LARGEST)
+def test_memory_on_several_gpus() -> None:
+    def several(units: int, gpus: int) -> tuple[str, str] | None:
+        return advise(pending(container(mem=units), labels={"aliyun.com/gpu-count": str(gpus)}), LARGEST)
 
     assert several(48, 2) is None
     assert several(3, 3) == (
         EVENT_TOO_LARGE,
-        "the pod label aliyun.com/gpu-count: '3' asks for memory on so many cards of one node; the largest node has 2; write at most 2",
+        "the pod label aliyun.com/gpu-count: '3' asks for memory on so many GPUs of one node; the largest node has 2; write at most 2",
     )
     assert several(50, 2) == (
         EVENT_TOO_LARGE,
-        "the pod label aliyun.com/gpu-count: '2' spreads 50 units of 1 GiB, 25 on each card; the largest card has 24; "
-        "write at most 48 in total, or more cards",
+        "the pod label aliyun.com/gpu-count: '2' spreads 50 units of 1 GiB, 25 on each GPU; the largest GPU has 24; "
+        "write at most 48 in total, or more GPUs",
     )
 
 
@@ -112,8 +112,8 @@ def test_sizes_wait_for_the_inventories() -> None:
 def test_largest() -> None:
     assert largest_of([]) is None
     assert largest_of([Inventory(GIB, ())]) is None
-    broken = Inventory(GIB, (card(0, 80, health="XID 79"),))
-    small_units = Inventory(parse_unit("256MiB"), (card(0, 90), card(1, 90), card(2, 90)))
+    broken = Inventory(GIB, (gpu(0, 80, health="XID 79"),))
+    small_units = Inventory(parse_unit("256MiB"), (gpu(0, 90), gpu(1, 90), gpu(2, 90)))
     assert largest_of([inventory(16, 24), broken]) == Largest(GIB, 80, 2)
     assert largest_of([inventory(16, 24), small_units]) == Largest(GIB, 24, 3)
 
@@ -135,7 +135,7 @@ def test_once_per_pod_and_wording() -> None:
         cluster.node_event("MODIFIED", NodeRecord("n", inventory(8)))
         await asyncio.sleep(5)
         assert len(recorder.said) == 4
-        assert recorder.said[-1][2].endswith("the largest card has 8; write at most 8")
+        assert recorder.said[-1][2].endswith("the largest GPU has 8; write at most 8")
         # With a larger node what was too large is so no more.
         cluster.pod_event("ADDED", pending(container(mem="9"), uid="c"))
         await asyncio.sleep(5)
@@ -155,7 +155,7 @@ def test_what_is_just_right_is_no_mistake() -> None:
     two = {"labels": {"aliyun.com/gpu-count": "2"}}
     for asked, said in (
         (pending(container("a", mem=12), container("b", mem=12)), None),
-        (pending(container("a", mem=12), container("b", mem=13)), "together, which must be on one card"),
+        (pending(container("a", mem=12), container("b", mem=13)), "together, which must be on one GPU"),
         (pending(container(mem=48), **two), None),
         (pending(container(mem=4), container("b", mem=44), **two), None),
         (pending(container("a", mem=2), init=[container("i", mem=25)]), "container 'i': 25 means 25 units"),
@@ -165,8 +165,8 @@ def test_what_is_just_right_is_no_mistake() -> None:
         assert advice is None or said in advice[1]
 
 
-def test_the_first_of_equal_cards_says_the_unit_and_every_node_counts() -> None:
-    mib = Inventory(parse_unit("MiB"), (card(0, 24 * 1024),))
+def test_the_first_of_equal_gpus_says_the_unit_and_every_node_counts() -> None:
+    mib = Inventory(parse_unit("MiB"), (gpu(0, 24 * 1024),))
     assert largest_of([inventory(24), mib]) == Largest(GIB, 24, 1)
     assert largest_of([mib, inventory(24)]) == Largest(parse_unit("MiB"), 24 * 1024, 1)
     assert largest_of([inventory(8, 8, 8), inventory(16), Inventory(GIB, ())]) == Largest(GIB, 16, 3)

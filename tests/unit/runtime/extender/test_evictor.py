@@ -26,14 +26,14 @@ from unit.runtime.pods import container, inventory, pod
 
 NOW = 1_800_000_000
 BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
-WHY = "it uses more than the 4096 MiB of card 0 that it requested"
+WHY = "it uses more than the 4096 MiB of GPU 0 that it requested"
 
 
-def request(uid: str, card: int = 0) -> EvictionRequest:
-    return EvictionRequest(uid, card, 9000, 4096, 60)
+def request(uid: str, gpu: int = 0) -> EvictionRequest:
+    return EvictionRequest(uid, gpu, 9000, 4096, 60)
 
 
-def on_a_card(uid: str) -> AllocatedPod:
+def on_a_gpu(uid: str) -> AllocatedPod:
     return allocated_pod(uid, memory(4), on(0, 4))
 
 
@@ -61,29 +61,29 @@ class World:
         self.write(raw)
 
     def write(self, raw: Any) -> None:
-        raw["metadata"]["annotations"]["gpushare/cards"] = inventory(16).to_json()
+        raw["metadata"]["annotations"]["gpushare/gpus"] = inventory(16).to_json()
         self.cluster.node_event("MODIFIED", read_node(raw))
 
     def due(self) -> list[str]:
         return [pod.uid for pod, _ in self.evictor.due()]
 
 
-def test_only_a_request_about_a_card_of_a_pod_of_that_node_counts(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_a_request_about_a_gpu_of_a_pod_of_that_node_counts(caplog: pytest.LogCaptureFixture) -> None:
     bad = {
-        "other-card": on_a_card("other-card"),
-        "other-node": replace(on_a_card("other-node"), node="m"),
-        "static": replace(on_a_card("static"), mirror=True),
+        "other-gpu": on_a_gpu("other-gpu"),
+        "other-node": replace(on_a_gpu("other-node"), node="m"),
+        "static": replace(on_a_gpu("static"), mirror=True),
         "whole": allocated_pod("whole", whole(1), on(0, 16)),
-        "going": replace(on_a_card("going"), terminating=True),
+        "going": replace(on_a_gpu("going"), terminating=True),
     }
-    world = World(on_a_card("good"), replace(on_a_card("card-not-known"), allocation=None), *bad.values())
-    world.ask(*(request(uid, int(uid == "other-card")) for uid in ("good", "card-not-known", *bad, "vanished")))
+    world = World(on_a_gpu("good"), replace(on_a_gpu("gpu-not-known"), allocation=None), *bad.values())
+    world.ask(*(request(uid, int(uid == "other-gpu")) for uid in ("good", "gpu-not-known", *bad, "vanished")))
     for _ in range(2):
-        assert world.due() == ["good", "card-not-known"]
+        assert world.due() == ["good", "gpu-not-known"]
         world.now += 1
         # Said, and once.
-        for uid in (*bad, "good", "card-not-known", "vanished"):
-            said = uid not in ("good", "card-not-known", "going", "vanished")
+        for uid in (*bad, "good", "gpu-not-known", "vanished"):
+            said = uid not in ("good", "gpu-not-known", "going", "vanished")
             assert sum(f"/{uid} on node" in record.message for record in caplog.records) == said, uid
     # What was withdrawn and comes again is another request.
     world.ask()
@@ -97,7 +97,7 @@ def test_only_a_request_about_a_card_of_a_pod_of_that_node_counts(caplog: pytest
     ("until", "said"), [(NOW, "they ended at 1800000000"), (NOW + 10_000, "they end only at 1800010000"), (NOW + 90, "")]
 )
 def test_requests_end_and_cannot_last(caplog: pytest.LogCaptureFixture, until: int, said: str) -> None:
-    world = World(on_a_card("a"))
+    world = World(on_a_gpu("a"))
     world.ask(request("a"), until=until)
     for _ in range(3):
         assert world.due() == [] if said else ["a"]
@@ -106,7 +106,7 @@ def test_requests_end_and_cannot_last(caplog: pytest.LogCaptureFixture, until: i
 
 
 def test_an_annotation_that_cannot_be_used_is_that_nodes_fault_alone(caplog: pytest.LogCaptureFixture) -> None:
-    world = World(on_a_card("a"))
+    world = World(on_a_gpu("a"))
     world.write({"metadata": {"name": "odd", "annotations": {"gpushare/evictions": "["}}})
     for _ in range(2):
         assert world.due() == ["a"]
@@ -121,7 +121,7 @@ def test_an_annotation_that_cannot_be_used_is_that_nodes_fault_alone(caplog: pyt
 
 
 def test_a_node_that_names_others_pods_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
-    world = World(*(on_a_card(f"p{number}") for number in range(300)))
+    world = World(*(on_a_gpu(f"p{number}") for number in range(300)))
     world.ask()
     for number in range(0, 300, 50):
         world.ask(*(request(f"p{one}") for one in range(number, number + 50)), node="m")
@@ -130,8 +130,8 @@ def test_a_node_that_names_others_pods_fills_no_log(caplog: pytest.LogCaptureFix
 
 
 def test_a_pod_that_has_gone_or_keeps_to_its_units_again_is_left_alone() -> None:
-    world = World(on_a_card("a"), on_a_card("b"), on_a_card("c"))
-    world.cluster.pod_event("DELETED", on_a_card("a"))
+    world = World(on_a_gpu("a"), on_a_gpu("b"), on_a_gpu("c"))
+    world.cluster.pod_event("DELETED", on_a_gpu("a"))
     world.ask(request("a"), request("c"))
     assert world.due() == ["c"]
     world.cluster.replace_pods([])
@@ -140,19 +140,19 @@ def test_a_pod_that_has_gone_or_keeps_to_its_units_again_is_left_alone() -> None
 
 def test_a_pod_that_is_only_about_to_be_bound_is_not_evicted() -> None:
     world = World()
-    world.cluster.ledger.reserve(on_a_card("reserved"), 1000.0)
-    world.cluster.assume(on_a_card("assumed"))
+    world.cluster.ledger.reserve(on_a_gpu("reserved"), 1000.0)
+    world.cluster.assume(on_a_gpu("assumed"))
     world.ask(request("reserved"), request("assumed"))
     assert world.due() == []
-    world.cluster.pod_event("MODIFIED", on_a_card("assumed"))
+    world.cluster.pod_event("MODIFIED", on_a_gpu("assumed"))
     assert world.due() == ["assumed"]
 
 
 def test_nothing_on_a_pod_requests_its_eviction() -> None:
     """Its owner may write there what he likes."""
-    world = World(on_a_card("a"))
+    world = World(on_a_gpu("a"))
     world.ask()
-    before = '{"v":1,"card":0,"used":9000,"requested":4096,"seconds":60,"until":1800000090}'
+    before = '{"v":1,"gpu":0,"used":9000,"requested":4096,"seconds":60,"until":1800000090}'
     raw = pod(
         container(mem=4),
         uid="a",
@@ -166,7 +166,7 @@ def test_nothing_on_a_pod_requests_its_eviction() -> None:
 
 
 def test_requests_follow_events_and_lists_of_nodes() -> None:
-    world = World(on_a_card("a"))
+    world = World(on_a_gpu("a"))
     asks = world.cluster.ledger.nodes["n"].record
     for gone in (lambda: world.cluster.node_event("DELETED", asks), lambda: world.cluster.replace_nodes([])):
         world.cluster.node_event("MODIFIED", asks)
@@ -178,7 +178,7 @@ def test_requests_follow_events_and_lists_of_nodes() -> None:
 
 
 def test_requests_that_are_renewed_change_nothing_else() -> None:
-    world = World(on_a_card("a"))
+    world = World(on_a_gpu("a"))
     world.cluster.changed.clear()
     freed: list[int] = []
     world.cluster.on_capacity_freed = lambda: freed.append(1)
@@ -223,7 +223,7 @@ def results(world: World) -> dict[str, float]:
 
 
 def test_the_eviction_names_the_pod_by_its_uid(tmp_path: Path) -> None:
-    world = World(on_a_card("a"))
+    world = World(on_a_gpu("a"))
 
     async def body(api: Answers) -> None:
         await until(lambda: world.events)
@@ -252,7 +252,7 @@ def budget(message: str = "The disruption budget b needs 1 healthy pods and has 
 
 
 def test_a_budget_is_respected_and_the_eviction_tried_again_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    world, api = World(on_a_card("a")), Answers()
+    world, api = World(on_a_gpu("a")), Answers()
     two = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
     api.answers = [budget(), status(500, "", two), budget("")]
 
@@ -290,7 +290,7 @@ def test_a_budget_is_respected_and_the_eviction_tried_again_later(tmp_path: Path
     ids=["fault", "priority and fairness", "busy", "webhook"],
 )
 def test_what_is_no_budget_is_a_failure(tmp_path: Path, answer: Callable[[], web.Response]) -> None:
-    world, api = World(on_a_card("a")), Answers()
+    world, api = World(on_a_gpu("a")), Answers()
     api.answers = [answer()]
 
     async def body(api: Answers) -> None:
@@ -304,7 +304,7 @@ def test_what_is_no_budget_is_a_failure(tmp_path: Path, answer: Callable[[], web
 
 
 def test_a_pod_whose_budget_keeps_it_for_ever_hinders_no_other(tmp_path: Path) -> None:
-    world = World(on_a_card("a"), on_a_card("b"))
+    world = World(on_a_gpu("a"), on_a_gpu("b"))
 
     class Kept(Answers):
         async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -320,7 +320,7 @@ def test_a_pod_whose_budget_keeps_it_for_ever_hinders_no_other(tmp_path: Path) -
 
 
 def test_a_request_that_was_withdrawn_and_comes_again_does_not_wait_for_the_former_one(tmp_path: Path) -> None:
-    world, api = World(on_a_card("a")), Answers()
+    world, api = World(on_a_gpu("a")), Answers()
     api.answers = [budget()]
 
     async def body(api: Answers) -> None:
@@ -335,7 +335,7 @@ def test_a_request_that_was_withdrawn_and_comes_again_does_not_wait_for_the_form
 
 @pytest.mark.parametrize("code", [404, 409])
 def test_another_pod_under_the_same_name_stays(tmp_path: Path, code: int) -> None:
-    world, api = World(on_a_card("a")), Answers()
+    world, api = World(on_a_gpu("a")), Answers()
     api.answers = [status(code, "Conflict", "the UID in the precondition does not match")]
 
     async def body(api: Answers) -> None:
@@ -347,7 +347,7 @@ def test_another_pod_under_the_same_name_stays(tmp_path: Path, code: int) -> Non
 
 
 def test_only_the_leader_evicts(tmp_path: Path) -> None:
-    world = World(on_a_card("a"))
+    world = World(on_a_gpu("a"))
     world.active = False
 
     async def body(api: Answers) -> None:
@@ -359,7 +359,7 @@ def test_only_the_leader_evicts(tmp_path: Path) -> None:
     asyncio.run(running(world, tmp_path, Answers(), body))
 
 
-def test_a_pod_with_whole_cards_that_starts_never_is_evicted() -> None:
+def test_a_pod_with_whole_gpus_that_starts_never_is_evicted() -> None:
     world = World(allocated_pod("whole", whole(1), on(0, 16)))
     world.ask(replace(request("whole"), reason=STARTS_NEVER))
     assert world.due() == ["whole"]

@@ -40,9 +40,9 @@ from unit.runtime.pods import container, inventory, pod
 MIB: Final = 1024 * 1024
 MOST_ANNOTATIONS: Final = 256 * 1024
 """Bytes of all annotations of one object, names and values: the API server takes no more."""
-ASKS: Final = ("models", "models-refused", "cards", "cards-refused", "same-card-as", "not-with", "placement", "no-such-thing")
-CARDS: Final = inventory(16, 16, 24).to_json()
-UUIDS: Final = [one.uuid for one in inventory(16, 16, 24).cards]
+ASKS: Final = ("models", "models-refused", "gpus", "gpus-refused", "same-gpu-as", "not-with", "placement", "no-such-thing")
+GPUS: Final = inventory(16, 16, 24).to_json()
+UUIDS: Final = [one.uuid for one in inventory(16, 16, 24).gpus]
 
 
 # What they write.
@@ -136,20 +136,20 @@ def documents(draw: st.DrawFn, good: dict[str, Any]) -> str:
 
 HELD: Final = {
     "v": 1,
-    "cards": {
+    "gpus": {
         UUIDS[0]: [{"pod": "x/gone", "uid": "gone", "units": 3, "why": "orphaned"}],
         UUIDS[1]: [{"pod": "x/whole", "uid": "whole", "units": 16, "why": "orphaned", "whole": True}],
     },
-    "rejected": [{"uid": "u2", "card": UUIDS[2], "units": 8, "until": "2026-11-21T10:01:00Z"}],
+    "rejected": [{"uid": "u2", "gpu": UUIDS[2], "units": 8, "until": "2026-11-21T10:01:00Z"}],
 }
 
 
-EVICTIONS: Final = {"v": 1, "until": 7, "pods": [{"uid": "u2", "card": 0, "used": 9000, "requested": 8192, "seconds": 60}]}
+EVICTIONS: Final = {"v": 1, "until": 7, "pods": [{"uid": "u2", "gpu": 0, "used": 9000, "requested": 8192, "seconds": 60}]}
 
 
 @st.composite
 def hostile_nodes(draw: st.DrawFn) -> dict[str, Any]:
-    annotations = {"gpushare/cards": draw(st.just(CARDS) | documents(json.loads(CARDS)))}
+    annotations = {"gpushare/gpus": draw(st.just(GPUS) | documents(json.loads(GPUS)))}
     if draw(st.booleans()):
         annotations["gpushare/held"] = draw(documents(HELD))
     if draw(st.booleans()):
@@ -174,7 +174,7 @@ class NoApi:
 
 
 class Extender:
-    """All that is asked of it, with the size of each answer looked at. policy: for nodes and cards."""
+    """All that is asked of it, with the size of each answer looked at. policy: for nodes and GPUs."""
 
     def __init__(self, policy: str = "binpack") -> None:
         self.now = 0.0
@@ -238,7 +238,7 @@ class Extender:
 
 def good_nodes(count: int) -> Iterator[dict[str, Any]]:
     for number in range(count):
-        yield {"metadata": {"name": f"good-{number}", "annotations": {"gpushare/cards": CARDS}}}
+        yield {"metadata": {"name": f"good-{number}", "annotations": {"gpushare/gpus": GPUS}}}
 
 
 @settings(max_examples=60, deadline=None)
@@ -300,7 +300,7 @@ def test_a_fault_about_one_node_is_a_reason_for_that_node_alone(nodes: int, capl
     assert said == [f"nodes that cannot be evaluated and are omitted: 1; node good-1: {broken.fault}"]
     assert broken.fault.startswith("AttributeError in ")
     answer = extender.filter(pod(container(mem=25)), names)
-    assert (fault in answer["FailedNodes"]["good-1"], "largest card has 24" in answer["FailedNodes"]["good-0"]) == (True, nodes == 3)
+    assert (fault in answer["FailedNodes"]["good-1"], "largest GPU has 24" in answer["FailedNodes"]["good-0"]) == (True, nodes == 3)
     extender.look()
     shown = {node["name"]: node for node in ledger_json(extender.cluster.ledger)["nodes"]}
     assert (shown["good-1"]["error"], shown["good-1"]["problems"]) == (fault, [broken.fault])
@@ -345,15 +345,15 @@ def test_a_fault_about_one_node_keeps_nobody_from_evictions_and_requeues_on_othe
 
 
 def long_rules(number: int = 0) -> dict[str, str]:
-    """As much as is read, and nothing that a card has but for one model."""
+    """As much as is read, and nothing that a GPU has but for one model."""
     models = [f"no such model {number} of {n:02d} in so very many words of its name" for n in range(63)]
     uuids = [f"GPU-8f6d4b2a-0c1e-4d3f-9a8b-{number:08d}{n:04d}" for n in range(64)]
     selector = [f"label-{n}=value-{n}" for n in range(63)]
     rules = {
         "models": [*models, "T4"],
         "models-refused": models,
-        "cards-refused": uuids,
-        "same-card-as": [*selector, "label-63=value-63"],
+        "gpus-refused": uuids,
+        "same-gpu-as": [*selector, "label-63=value-63"],
         "not-with": [*selector, "nobody=has"],
     }
     return {f"gpushare.request/{name}": ",".join(entries) for name, entries in rules.items()}

@@ -51,8 +51,8 @@ class Extender:
 async def extending(directory: Path) -> AsyncIterator[Extender]:
     """An extender on two nodes, like the lab's, whose watches run."""
     async with serving(FakeApi()) as api, connected(api, directory) as client, aiohttp.ClientSession() as session:
-        for name, cards in {"gpu1": (16, 16), "gpu2": (16, 24)}.items():
-            annotations = {protocol.ANNOTATION_CARDS: inventory(*cards).to_json()}
+        for name, gpus in {"gpu1": (16, 16), "gpu2": (16, 24)}.items():
+            annotations = {protocol.ANNOTATION_GPUS: inventory(*gpus).to_json()}
             await api.put(f"/api/v1/nodes/{name}", {"metadata": {"name": name, "annotations": annotations}})
         cluster, policy = Cluster(), Binpack()
         nodes, pods = cluster.watches(client)
@@ -237,12 +237,12 @@ def test_the_ledger_is_shown(tmp_path: Path) -> None:
             status, body = await extender.get(f"{prefix}/inspect")
             assert [node["name"] for node in json.loads(body)["nodes"]] == ["gpu1", "gpu2"]
             status, body = await extender.get(f"{prefix}/ledger")
-            assert [pod["by_card"] for node in json.loads(body)["nodes"] for pod in node["pods"]] == [{"1": 20}]
+            assert [pod["by_gpu"] for node in json.loads(body)["nodes"] for pod in node["pods"]] == [{"1": 20}]
 
     asyncio.run(run())
 
 
-def test_preempt_names_who_must_go_on_the_card(tmp_path: Path) -> None:
+def test_preempt_names_who_must_go_on_the_gpu(tmp_path: Path) -> None:
     async def run() -> None:
         async with extending(tmp_path) as extender:
             await synced(extender)
@@ -253,7 +253,7 @@ def test_preempt_names_who_must_go_on_the_card(tmp_path: Path) -> None:
             urgent["spec"]["priority"] = 1000
             victims = {"Pods": [{"UID": "uid-a"}], "NumPDBViolations": 0}
             args = {"Pod": urgent, "NodeNameToMetaVictims": {"gpu1": victims, "gpu2": victims}}
-            # On gpu1 no card is that large, whoever goes.
+            # On gpu1 no GPU is that large, whoever goes.
             assert await extender.verb("preempt", args) == {"NodeNameToMetaVictims": {"gpu2": victims}}
 
     asyncio.run(run())

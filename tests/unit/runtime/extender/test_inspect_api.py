@@ -15,9 +15,9 @@ from unit.runtime.pods import inventory
 
 def ledger() -> Ledger:
     made = Ledger()
-    cards = inventory(15, 15)
+    gpus = inventory(15, 15)
     held = Held((HeldEntry("GPU-00000001", "old", "x/old", 3, "orphaned"),), (Rejection("r", "GPU-00000001", 9, 1e9),))
-    made.set_node(NodeRecord("n1", cards, "", held, "Tesla-T4", "spread"))
+    made.set_node(NodeRecord("n1", gpus, "", held, "Tesla-T4", "spread"))
     made.set_node(NodeRecord("broken", None, "version 2 is not known"))
     made.apply(AllocatedPod("u", "default", "p", "n1", memory(2), on(0, 2), (), 7, True))
     made.assume(AllocatedPod("v", "default", "q", "n1", memory(7), on(0, 7)))
@@ -47,29 +47,29 @@ def test_the_originals_form() -> None:
     assert inspect(ledger(), "n1") == inspect(ledger())
 
 
-def test_a_node_without_cards_is_an_error_in_words() -> None:
-    assert inspect(ledger(), "n2") == {"nodes": [], "error": "node n2 has no cards that are known; nodes with cards: n1"}
+def test_a_node_without_gpus_is_an_error_in_words() -> None:
+    assert inspect(ledger(), "n2") == {"nodes": [], "error": "node n2 has no GPUs that are known; nodes with GPUs: n1"}
     assert inspect(ledger(), "broken") == {
         "nodes": [],
-        "error": "node broken has no cards that are known: version 2 is not known; nodes with cards: n1",
+        "error": "node broken has no GPUs that are known: version 2 is not known; nodes with GPUs: n1",
     }
-    assert inspect(Ledger(), "n") == {"nodes": [], "error": "node n has no cards that are known; nodes with cards: none"}
+    assert inspect(Ledger(), "n") == {"nodes": [], "error": "node n has no GPUs that are known; nodes with GPUs: none"}
     assert inspect(Ledger()) == {"nodes": []}
     more = ledger()
     more.set_node(NodeRecord("a", inventory(8)))
     assert [node["name"] for node in inspect(more)["nodes"]] == ["a", "n1"]
-    assert "nodes with cards: a, n1" in inspect(more, "n2")["error"]
+    assert "nodes with GPUs: a, n1" in inspect(more, "n2")["error"]
     # Known only by a pod that is bound there.
     more.apply(AllocatedPod("u2", "default", "p2", "bare", memory(2), on(0, 2)))
-    assert inspect(more, "bare")["error"] == "node bare has no cards that are known; nodes with cards: a, n1"
+    assert inspect(more, "bare")["error"] == "node bare has no GPUs that are known; nodes with GPUs: a, n1"
 
 
-def test_a_pod_whose_card_is_not_known_is_on_none_and_a_node_with_a_fault_has_none() -> None:
+def test_a_pod_whose_gpu_is_not_known_is_on_none_and_a_node_with_a_fault_has_none() -> None:
     made = ledger()
     before = inspect(made)
     made.apply(AllocatedPod("x", "default", "x", "n1", memory(2), None))
     [found] = inspect(made)["nodes"]
-    assert [card["pods"] for card in found["devs"]] == [card["pods"] for card in before["nodes"][0]["devs"]]
+    assert [gpu["pods"] for gpu in found["devs"]] == [gpu["pods"] for gpu in before["nodes"][0]["devs"]]
     # Of a kind that nobody has thought of.
     made.nodes["n1"]._pods["odd"] = None  # type: ignore[assignment]
     none: dict[str, object] = {"name": "n1", "totalGPU": 0, "usedGPU": 0, "devs": []}

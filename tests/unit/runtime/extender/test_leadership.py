@@ -526,7 +526,7 @@ def test_a_second_active_scheduler_is_reported_and_a_former_one_is_not() -> None
         assert world.leadership.foreign_bindings == 1
         assert world.told == ["from-another"]
         (words,) = world.leadership.problems()
-        assert "pod default/from-another was bound to node n with cards by somebody else" in words
+        assert "pod default/from-another was bound to node n with GPUs by somebody else" in words
         values = {sample.name: sample.value for metric in world.leadership.families() for sample in metric.samples}
         assert values == {
             "gpushare_extender_active": 1,
@@ -537,7 +537,7 @@ def test_a_second_active_scheduler_is_reported_and_a_former_one_is_not() -> None
     play(story)
 
 
-def test_no_binding_is_sent_without_a_licence_and_its_card_is_free_again() -> None:
+def test_no_binding_is_sent_without_a_licence_and_its_gpu_is_free_again() -> None:
     class Silent:
         def __init__(self) -> None:
             self.sent: list[object] = []

@@ -121,7 +121,7 @@ def test_ready_when_synced_then_bind_through_the_end(tmp_path: Path) -> None:
             systemd.setblocking(False)
             loop = asyncio.get_running_loop()
             async with serving(FakeApi()) as api, aiohttp.ClientSession() as session:
-                annotations = {protocol.ANNOTATION_CARDS: inventory(16).to_json()}
+                annotations = {protocol.ANNOTATION_GPUS: inventory(16).to_json()}
                 await api.put("/api/v1/nodes/n", {"metadata": {"name": "n", "annotations": annotations}})
                 raw = pod(container(mem=6), uid="uid")
                 await api.put("/api/v1/namespaces/default/pods/p", raw)
@@ -170,7 +170,7 @@ def test_ready_when_synced_then_bind_through_the_end(tmp_path: Path) -> None:
                     assert await response.json() == {"Error": ""}
                 _, log = await asyncio.wait_for(process.communicate(), 20)
                 assert process.returncode == 0, log.decode()
-                assert "DEBUG gpushare_runtime.extender.binder: bind default/p to node n: 6 units, card 0" in log.decode()
+                assert "DEBUG gpushare_runtime.extender.binder: bind default/p to node n: 6 units, GPU 0" in log.decode()
                 assert "Traceback" not in log.decode()
 
     asyncio.run(run())

@@ -18,9 +18,9 @@ from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.metrics import expiry_families, families
 from unit.runtime.core.test_ledger import allocated_pod, memory, on, whole
 from unit.runtime.exposition import read
-from unit.runtime.pods import card
+from unit.runtime.pods import gpu
 
-CARDS = NodeRecord("n", Inventory(GIB, (card(0, 16), card(1, 24, health="XID 79"))))
+GPUS = NodeRecord("n", Inventory(GIB, (gpu(0, 16), gpu(1, 24, health="XID 79"))))
 
 
 def lines(cluster: Cluster) -> list[str]:
@@ -29,9 +29,9 @@ def lines(cluster: Cluster) -> list[str]:
     return text.splitlines()
 
 
-def test_cards_pods_and_what_is_wrong() -> None:
+def test_gpus_pods_and_what_is_wrong() -> None:
     cluster = Cluster(clock=lambda: 9.0)
-    cluster.node_event("ADDED", CARDS)
+    cluster.node_event("ADDED", GPUS)
     cluster.node_event("ADDED", NodeRecord("broken", None, "not JSON"))
     cluster.ledger.apply(allocated_pod("a", memory(6), on(0, 6)))
     cluster.ledger.assume(allocated_pod("b", memory(2), on(0, 2)))
@@ -44,19 +44,19 @@ def test_cards_pods_and_what_is_wrong() -> None:
     cluster.pod_event("ADDED", InvalidPod("x", "default", "x", "asks for nonsense"))
     found = lines(cluster)
     for line in (
-        'gpushare_extender_nodes{cards="known"} 1.0',
-        'gpushare_extender_nodes{cards="unknown"} 1.0',
-        'gpushare_extender_node_cards{node="n"} 2.0',
-        'gpushare_extender_node_cards{node="broken"} 0.0',
-        'gpushare_extender_node_cards_allocated{node="n"} 1.0',
-        'gpushare_extender_node_cards_unusable{node="n"} 1.0',
+        'gpushare_extender_nodes{gpus="known"} 1.0',
+        'gpushare_extender_nodes{gpus="unknown"} 1.0',
+        'gpushare_extender_node_gpus{node="n"} 2.0',
+        'gpushare_extender_node_gpus{node="broken"} 0.0',
+        'gpushare_extender_node_gpus_allocated{node="n"} 1.0',
+        'gpushare_extender_node_gpus_unusable{node="n"} 1.0',
         'gpushare_extender_node_units{node="n"} 40.0',
         'gpushare_extender_node_units_free{node="n"} 0.0',
         'gpushare_extender_node_units_free_largest{node="n"} 0.0',
-        # 19 units are stated for the card of 16.
+        # 19 units are stated for the GPU of 16.
         'gpushare_extender_node_units_allocated{node="n"} 16.0',
-        'gpushare_extender_node_cards_overbooked{node="n"} 1.0',
-        'gpushare_extender_node_cards_overbooked{node="broken"} 0.0',
+        'gpushare_extender_node_gpus_overbooked{node="n"} 1.0',
+        'gpushare_extender_node_gpus_overbooked{node="broken"} 0.0',
         'gpushare_extender_pods{state="bound"} 1.0',
         'gpushare_extender_pods{state="assumed"} 1.0',
         'gpushare_extender_pods{state="reserved"} 2.0',
@@ -75,7 +75,7 @@ def test_cards_pods_and_what_is_wrong() -> None:
 
 def test_drift_is_what_a_node_says_beyond_the_annotations() -> None:
     cluster = Cluster(clock=lambda: 0.0)
-    cluster.node_event("ADDED", CARDS)
+    cluster.node_event("ADDED", GPUS)
     cluster.ledger.apply(allocated_pod("a", memory(6), on(0, 6)))
     cluster.ledger.apply(allocated_pod("static", memory(3), None))
     first, second = "GPU-00000000", "GPU-00000001"
@@ -89,14 +89,14 @@ def test_drift_is_what_a_node_says_beyond_the_annotations() -> None:
         ),
         (Rejection("r", first, 5, until=60.0),),
     )
-    cluster.node_event("MODIFIED", replace(CARDS, held=held))
+    cluster.node_event("MODIFIED", replace(GPUS, held=held))
     found = lines(cluster)
     for line in (
         'gpushare_extender_drift_units{reason="unmanaged"} 5.0',
         'gpushare_extender_drift_units{reason="orphaned"} 4.0',
         'gpushare_extender_drift_units{reason="other"} 1.0',
         "gpushare_extender_admission_rejections 1.0",
-        # A card of another node; the static pod's is known from the node's word.
+        # A GPU of another node; the static pod's is known from the node's word.
         'gpushare_extender_node_ledger_inconsistencies{node="n"} 1.0',
     ):
         assert line in found
@@ -105,7 +105,7 @@ def test_drift_is_what_a_node_says_beyond_the_annotations() -> None:
 def test_pods_wait_for_room_that_is_there_scattered_or_missing() -> None:
     cluster = Cluster(clock=lambda: 0.0)
     for name in ("m", "n"):
-        cluster.node_event("ADDED", NodeRecord(name, Inventory(GIB, (card(0, 16), card(1, 16)))))
+        cluster.node_event("ADDED", NodeRecord(name, Inventory(GIB, (gpu(0, 16), gpu(1, 16)))))
     cluster.ledger.apply(allocated_pod("a", memory(6), on(0, 6)))
     cluster.ledger.apply(allocated_pod("b", memory(1), on(1, 1), node="m"))
 
@@ -117,13 +117,13 @@ def test_pods_wait_for_room_that_is_there_scattered_or_missing() -> None:
 
     assert rooms() == ['"enough"} 0.0', '"fragmented"} 0.0', '"too-little"} 0.0']
     # Free: 10 and 16, 16 and 15.
-    wait("card", memory(16))
-    wait("two", replace(memory(30), cards_per_pod=2))
+    wait("gpu", memory(16))
+    wait("two", replace(memory(30), gpus_per_pod=2))
     wait("whole", whole(1))
     assert rooms() == ['"enough"} 3.0', '"fragmented"} 0.0', '"too-little"} 0.0']
     wait("large", memory(17))
-    wait("wide", replace(memory(32), cards_per_pod=2))
-    wait("wider", replace(memory(12), cards_per_pod=3))
+    wait("wide", replace(memory(32), gpus_per_pod=2))
+    wait("wider", replace(memory(12), gpus_per_pod=3))
     wait("two whole", whole(2))
     assert rooms() == ['"enough"} 3.0', '"fragmented"} 4.0', '"too-little"} 0.0']
     wait("all", memory(57))

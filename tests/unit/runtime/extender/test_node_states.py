@@ -26,9 +26,9 @@ from unit.runtime.kube.fake_api import until
 from unit.runtime.pods import inventory
 
 
-def raw(name: str, *cards: int, held: Held | None = None) -> dict[str, Any]:
+def raw(name: str, *gpus: int, held: Held | None = None) -> dict[str, Any]:
     said = {"gpushare/held": held.to_json()} if held else {}
-    return {"metadata": {"name": name, "annotations": {"gpushare/cards": inventory(*cards).to_json(), **said}}}
+    return {"metadata": {"name": name, "annotations": {"gpushare/gpus": inventory(*gpus).to_json(), **said}}}
 
 
 class Watched:
@@ -121,19 +121,19 @@ def test_a_list_is_newer_than_what_waits() -> None:
 
 
 def test_a_nodes_word_counts_before_the_wait_for_it_is_over() -> None:
-    """A pod that was deleted by force keeps its cards until its node has reported what is left of it."""
+    """A pod that was deleted by force keeps its GPUs until its node has reported what is left of it."""
     it = Watched()
     it.listed(raw("n", 16))
     it.cluster.pod_event("ADDED", allocated_pod("a"))
     it.cluster.pod_event("DELETED", replace(allocated_pod("a"), alive=True))
-    entry = HeldEntry(inventory(16).cards[0].uuid, "a", "default/a", 8, "orphaned")
+    entry = HeldEntry(inventory(16).gpus[0].uuid, "a", "default/a", 8, "orphaned")
     it.event("MODIFIED", raw("n", 16))
     it.event("MODIFIED", raw("n", 16, held=Held((entry,))))
     it.now = FORCED_SECONDS
     it.cluster.expire()
     node = it.cluster.ledger.node("n")
     assert node is not None
-    assert (node.free, it.cluster.ledger.held_until) == (8, set()), "nobody got its cards in between"
+    assert (node.free, it.cluster.ledger.held_until) == (8, set()), "nobody got its GPUs in between"
 
 
 def test_a_fault_in_reading_one_node_concerns_that_node(caplog: pytest.LogCaptureFixture) -> None:
@@ -141,9 +141,9 @@ def test_a_fault_in_reading_one_node_concerns_that_node(caplog: pytest.LogCaptur
 
     class Odd(NodeTexts):
         def read(self) -> NodeRecord:
-            raise ArithmeticError if self.cards else super().read()
+            raise ArithmeticError if self.gpus else super().read()
 
-    record = read(NodeTexts("n", cards=7))  # type: ignore[arg-type]
+    record = read(NodeTexts("n", gpus=7))  # type: ignore[arg-type]
     assert (record.name, record.inventory, record.error) == (
         "n",
         None,

@@ -109,7 +109,7 @@ class Asked:
         self.cluster = Cluster(clock=lambda: 0.0)
         placement = Placement(workload=self.cluster.workload)
         for name in NAMES:
-            self.cluster.node_event("ADDED", NodeRecord(name, Inventory(inventory(16).unit, inventory(16).cards, 100)))
+            self.cluster.node_event("ADDED", NodeRecord(name, Inventory(inventory(16).unit, inventory(16).gpus, 100)))
         service = Service(self.cluster.ledger, placement, clock=lambda: 0.0)
         self.endpoints = Endpoints(self.cluster, service, Binder(NoApi(), self.cluster, placement), lambda: "")  # type: ignore[arg-type]
 

@@ -38,7 +38,7 @@ class Clock:
 
 
 def full(*waiting: str) -> tuple[Cluster, Requeue, Service]:
-    """One card of 16, held by "old"; the waiting pods ask for 6 each and were rejected in this order."""
+    """One GPU of 16, held by "old"; the waiting pods ask for 6 each and were rejected in this order."""
     cluster = Cluster()
     requeue = Requeue(cluster, Binpack(), clock=Clock())
     cluster.on_capacity_freed = requeue.on_capacity_freed
@@ -115,7 +115,7 @@ def test_who_is_gone_or_bound_is_forgotten() -> None:
     assert requeue.next() is None
 
 
-def test_a_card_that_comes_is_room_as_well() -> None:
+def test_a_gpu_that_comes_is_room_as_well() -> None:
     cluster, requeue, _ = full("waiting")
     cluster.node_event("MODIFIED", NodeRecord("n", inventory(16, 16)))
     assert requeue.next() == cluster.pending["waiting"]
@@ -215,7 +215,7 @@ class Server:
 
 
 def requeuing(story: Callable[[Cluster, Requeue, Service, Server], Awaitable[None]], **options: Any) -> None:
-    """Run a story in virtual time on the node n of one card of 16, which may have room for whoever waits, with both tasks running."""
+    """Run a story in virtual time on the node n of one GPU of 16, which may have room for whoever waits, with both tasks running."""
 
     async def run() -> None:
         clock = asyncio.get_running_loop().time

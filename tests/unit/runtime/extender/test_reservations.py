@@ -39,8 +39,8 @@ class World:
         self.policy = Placement(workload=self.cluster.workload)
         self.service = Service(self.ledger, self.policy, self._on_filter, clock=lambda: self.now)
         self.names = list(nodes)
-        for name, cards in nodes.items():
-            self.cluster.node_event("ADDED", NodeRecord(name, inventory(*cards)))
+        for name, gpus in nodes.items():
+            self.cluster.node_event("ADDED", NodeRecord(name, inventory(*gpus)))
 
     def _on_filter(self, uid: str, nodes: Sequence[str]) -> None:
         if nodes:
@@ -105,7 +105,7 @@ def test_what_is_not_bound_in_time_is_free_again_and_somebody_is_told() -> None:
         ({"resourceClaims": [{"name": "nic"}], "schedulingGroup": {"podGroupName": "g"}}, {}, 600),
     ],
 )
-def test_a_pod_that_is_bound_late_keeps_its_card_until_then(spec: dict[str, Any], labels: dict[str, str], seconds: float) -> None:
+def test_a_pod_that_is_bound_late_keeps_its_gpu_until_then(spec: dict[str, Any], labels: dict[str, str], seconds: float) -> None:
     """In PreBind volumes and claims are made, in Permit a group waits: the scheduler itself would keep only totals for it."""
     world = World(n=(16,))
     args = world.args("a", 16, labels=labels)
@@ -181,7 +181,7 @@ def test_nominated_pods_have_their_room() -> None:
     world = World(n=(16, 16))
     world.ledger.apply(AllocatedPod("leaving", "default", "leaving", "n", memory(16), on(0, 16), (), 0, True))
     world.cluster.pod_event("ADDED", PendingPod("vip", "default", "vip", memory(10), (), 5, "n"))
-    # Card 1 has 16 free, card 0 will have: the nominated pod gets one of them.
+    # GPU 1 has 16 free, GPU 0 will have: the nominated pod gets one of them.
     assert world.filter("other", 10) == ["n"]
     world.ledger.release("other")
     world.cluster.pod_event("DELETED", allocated_pod("leaving", memory(16), on(0, 16)))
@@ -291,10 +291,10 @@ def test_bind_takes_what_was_reserved_and_the_node_changes_once() -> None:
     assert reserved is not None
     assert reserved.allocation is not None
     world.ledger.apply(allocated_pod("later", memory(13), on(1, 13)))
-    cards = node.card_states
+    gpus = node.gpu_states
     annotations = bind(world, "a", "n")
-    assert annotations[protocol.ANNOTATION_INDEX] == str(reserved.allocation.first_card)
-    assert node.card_states is cards, "the sums were right before"
+    assert annotations[protocol.ANNOTATION_INDEX] == str(reserved.allocation.first_gpu)
+    assert node.gpu_states is gpus, "the sums were right before"
     assert (world.ledger.is_assumed("a"), world.ledger.is_reserved("a")) == (True, False)
 
 
@@ -305,7 +305,7 @@ def test_bind_elsewhere_gives_the_reservation_back() -> None:
     assert {name: node.free for name, node in world.ledger.nodes.items()} == {"n": 16, "m": 76}
 
 
-def test_bind_elsewhere_chooses_the_card_there() -> None:
+def test_bind_elsewhere_chooses_the_gpu_there() -> None:
     world = World(n=(4, 16), m=(80, 80))
     assert world.schedule("a", 8) == "n"
     reserved = world.ledger.pod("a")
@@ -327,18 +327,18 @@ def test_a_bind_that_fails_gives_the_reservation_back() -> None:
     assert world.filter("other", 16) == ["n"]
 
 
-def test_a_reserved_card_that_has_failed_meanwhile_is_not_used() -> None:
+def test_a_reserved_gpu_that_has_failed_meanwhile_is_not_used() -> None:
     world = World(n=(16, 16))
     assert world.schedule("a", 4) == "n"
-    cards = inventory(16, 16)
-    bad = type(cards)(cards.unit, (type(cards.cards[0])(**(vars(cards.cards[0]) | {"health": "XID 79"})), cards.cards[1]))
+    gpus = inventory(16, 16)
+    bad = type(gpus)(gpus.unit, (type(gpus.gpus[0])(**(vars(gpus.gpus[0]) | {"health": "XID 79"})), gpus.gpus[1]))
     world.cluster.node_event("MODIFIED", NodeRecord("n", bad))
     assert bind(world, "a", "n")[protocol.ANNOTATION_INDEX] == "1"
 
 
 def test_a_pod_does_not_mistake_its_own_reservation_for_the_company_it_wants() -> None:
     world = World(n=(16,), m=(80,))
-    metadata = {"labels": {"app": "a"}, "annotations": {protocol.ASK_SAME_CARD_AS: "app=a"}}
+    metadata = {"labels": {"app": "a"}, "annotations": {protocol.ASK_SAME_GPU_AS: "app=a"}}
     raw = world.args("a", 4, **metadata).pod
     assert world.service.filter(Arguments(raw, ["n"])).names == ["n"]
     assert world.ledger.is_reserved("a")

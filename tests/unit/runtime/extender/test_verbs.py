@@ -29,11 +29,11 @@ from unit.runtime.pods import container, inventory, pod
 NAMES = ["gpu1", "gpu2", "plain"]
 
 
-def hold(ledger: Ledger, node: str, card: int, units: int) -> None:
+def hold(ledger: Ledger, node: str, gpu: int, units: int) -> None:
     request = parse_request(pod(container(mem=units)))
     assert request is not None
-    uid = f"{node}-{card}-{units}"
-    ledger.apply(AllocatedPod(uid, "default", uid, node, request, Allocation.of({0: {card: units}})))
+    uid = f"{node}-{gpu}-{units}"
+    ledger.apply(AllocatedPod(uid, "default", uid, node, request, Allocation.of({0: {gpu: units}})))
 
 
 @pytest.fixture
@@ -53,13 +53,13 @@ def test_fits_and_rejects_with_numbers(ledger: Ledger) -> None:
     result = Service(ledger, Binpack()).filter(args(container(mem=20)))
     assert result.names == ["gpu2"]
     assert result.failed == {
-        "gpu1": "gpu1: needs 20 GiB on one card, its largest card has 16 (32 in total on 2 cards)",
-        "plain": "plain: no annotation gpushare/cards on the node: gpushare-device-plugin has not run there",
+        "gpu1": "gpu1: needs 20 GiB on one GPU, its largest GPU has 16 (32 in total on 2 GPUs)",
+        "plain": "plain: no annotation gpushare/gpus on the node: gpushare-device-plugin has not run there",
     }
     assert not result.hopeless
 
 
-def test_a_total_is_not_a_card(ledger: Ledger) -> None:
+def test_a_total_is_not_a_gpu(ledger: Ledger) -> None:
     result = Service(ledger, Binpack()).filter(args(container(mem=25)))
     assert result.names == []
     assert "32 in total" in result.failed["gpu1"]
@@ -69,7 +69,7 @@ def test_a_total_is_not_a_card(ledger: Ledger) -> None:
 def test_what_is_held_is_not_free(ledger: Ledger) -> None:
     hold(ledger, "gpu2", 1, 6)
     result = Service(ledger, Binpack()).filter(args(container(mem=20)))
-    assert result.failed["gpu2"] == "gpu2: needs 20 GiB on one card, at most 18 are free on one (34 of 40 in total)"
+    assert result.failed["gpu2"] == "gpu2: needs 20 GiB on one GPU, at most 18 are free on one (34 of 40 in total)"
 
 
 def test_a_pod_that_asks_for_nothing_passes_everywhere(ledger: Ledger) -> None:
@@ -86,7 +86,7 @@ def test_a_pod_that_asks_for_nothing_passes_everywhere(ledger: Ledger) -> None:
         (args(container(mem=-1)), "-1 is negative"),
         (args(container(mem="1e30")), "more than any machine has"),
         (args(container(mem="1.5")), "not a whole number"),
-        (args(container(mem=9), labels={"aliyun.com/gpu-count": "2"}), "cannot be spread evenly over 2 cards"),
+        (args(container(mem=9), labels={"aliyun.com/gpu-count": "2"}), "cannot be spread evenly over 2 GPUs"),
         (args(container(mem=8, core=21)), "multiple of 5"),
         (args(container(mem=2), init=[container("first", mem=4)], labels={"aliyun.com/gpu-count": "2"}), "at random"),
         (args(container(mem=2), annotations={"gpushare.request/placement": "best"}), "'best' is no policy"),
@@ -120,11 +120,11 @@ def test_what_is_wrong_in_the_pod_is_not_said_once_per_node(ledger: Ledger, node
         assert len(write_filtered(asked, result)) < 200 * nodes + 2000
 
 
-def test_whole_cards(ledger: Ledger) -> None:
+def test_whole_gpus(ledger: Ledger) -> None:
     hold(ledger, "gpu1", 0, 1)
     result = Service(ledger, Binpack()).filter(args(container(count=2)))
     assert result.names == ["gpu2"]
-    assert result.failed["gpu1"] == "gpu1: needs 2 whole cards, 1 of 2 cards are empty"
+    assert result.failed["gpu1"] == "gpu1: needs 2 whole GPUs, 1 of 2 GPUs are empty"
 
 
 def test_prioritize_prefers_the_fullest_and_knows_only_its_own(ledger: Ledger) -> None:
@@ -140,7 +140,7 @@ def test_the_best_nodes_alone_are_named_when_so_many_are_enough(ledger: Ledger) 
     asked = Arguments(pod(container(mem=8)), names)
     assert Service(ledger, Binpack()).filter(asked).names == ["gpu3", "gpu2", "gpu1"]
     result = Service(ledger, Binpack(), most=2).filter(asked)
-    assert result.names == ["gpu2", "gpu3"], "the fullest card, then the smallest node"
+    assert result.names == ["gpu2", "gpu3"], "the fullest GPU, then the smallest node"
     assert set(result.failed) == {"plain"}, "a node that fits has not failed"
 
 
@@ -242,7 +242,7 @@ def test_room_of_a_nominated_pod_is_nobodys_also_where_only_the_best_nodes_are_n
     assert held.node == "gpu3"
 
 
-def test_a_pod_that_has_cards_is_an_error_and_fits_nowhere_by_no_reason(ledger: Ledger) -> None:
+def test_a_pod_that_has_gpus_is_an_error_and_fits_nowhere_by_no_reason(ledger: Ledger) -> None:
     """Its own units would be in its way. It is tried again, so that it waits like a pod that fits nowhere."""
     waiting: list[tuple[str, Sequence[str]]] = []
     service = Service(ledger, Binpack(), lambda uid, nodes: waiting.append((uid, nodes)))
@@ -257,12 +257,12 @@ def test_a_pod_that_has_cards_is_an_error_and_fits_nowhere_by_no_reason(ledger: 
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize"])
-def test_what_is_reserved_is_no_card_of_pods_that_it_must_not_be_with(ledger: Ledger, verb: str) -> None:
+def test_what_is_reserved_is_no_gpu_of_pods_that_it_must_not_be_with(ledger: Ledger, verb: str) -> None:
     kept_alone = pod(container(mem=1), uid="alone", labels={"app": "a"}, annotations={"gpushare.request/not-with": "app=b"})
     alone = read_pending(kept_alone)
     assert isinstance(alone, PendingPod)
     ledger.apply(alone.allocated("gpu1", Allocation.of({0: {0: 1}})))
-    # By what is free alone binpack would take card 0.
+    # By what is free alone binpack would take GPU 0.
     asked = Arguments(pod(container(mem=1), uid="b", labels={"app": "b"}), ["gpu1"])
     getattr(Service(ledger, Binpack()), verb)(asked)
     reserved = ledger.pod("b")
@@ -335,9 +335,9 @@ def budget(name: str, allowed: int = 0) -> Budget:
 
 
 def test_preempt_counts_the_budgets_of_the_moment_and_forgets_the_pods_own_reservation(ledger: Ledger) -> None:
-    for card in (0, 1):
-        hold(ledger, "gpu1", card, 16)
-        ledger.apply(replace(ledger.nodes["gpu1"].pod(f"gpu1-{card}-16"), labels=(("app", "a"),)))
+    for gpu in (0, 1):
+        hold(ledger, "gpu1", gpu, 16)
+        ledger.apply(replace(ledger.nodes["gpu1"].pod(f"gpu1-{gpu}-16"), labels=(("app", "a"),)))
     budgets = Budgets()
     service = Service(ledger, Binpack(), budgets=budgets)
     raw = args(container(count=2), uid="a").pod
@@ -353,9 +353,9 @@ def test_preempt_counts_the_budgets_of_the_moment_and_forgets_the_pods_own_reser
 def test_namespaces_whose_budgets_are_not_counted_are_logged_until_they_are_others(
     ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for card in (0, 1):
-        hold(ledger, "gpu1", card, 16)
-        ledger.apply(replace(ledger.nodes["gpu1"].pod(f"gpu1-{card}-16"), labels=(("app", "a"),)))
+    for gpu in (0, 1):
+        hold(ledger, "gpu1", gpu, 16)
+        ledger.apply(replace(ledger.nodes["gpu1"].pod(f"gpu1-{gpu}-16"), labels=(("app", "a"),)))
     budgets = Budgets(budget(f"b{number}") for number in range(17))
     service = Service(ledger, Binpack(), budgets=budgets)
     raw = args(container(count=2), uid="a").pod
@@ -383,9 +383,9 @@ def test_namespaces_whose_budgets_are_not_counted_are_logged_until_they_are_othe
         (pod(container(mem=1)), "1 unit"),
         (pod(container(mem=8)), "8 units"),
         (pod(container(mem=8, core=20)), "8 units and 20 % of compute"),
-        (pod(container(mem=8), labels={"aliyun.com/gpu-count": "2"}), "8 units on 2 cards"),
-        (pod(container(count=1)), "1 whole card"),
-        (pod(container(count=3)), "3 whole cards"),
+        (pod(container(mem=8), labels={"aliyun.com/gpu-count": "2"}), "8 units on 2 GPUs"),
+        (pod(container(count=1)), "1 whole GPU"),
+        (pod(container(count=3)), "3 whole GPUs"),
     ],
 )
 def test_an_amount_in_words(asked: dict[str, Any], words: str) -> None:
@@ -412,8 +412,8 @@ def test_in_a_full_cluster_each_node_is_looked_at_once_until_it_changes(ledger: 
         large = [] if units > 16 else ["gpu1", *names[0::2]]
         assert result.names == large[:1]
         assert set(result.failed) == {*names, "gpu1", "plain"} - set(result.names)
-        assert result.unresolvable == set(result.failed) - set(large), "an eviction could help where a card is large enough"
-        assert result.failed["n0"] == f"needs {units} GiB on one card, at most 0 are free on one"
+        assert result.unresolvable == set(result.failed) - set(large), "an eviction could help where a GPU is large enough"
+        assert result.failed["n0"] == f"needs {units} GiB on one GPU, at most 0 are free on one"
         return set(looked_at)
 
     assert ask(12, "a") == {*names, "plain"}

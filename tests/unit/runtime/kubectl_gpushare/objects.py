@@ -11,12 +11,12 @@ from gpushare_runtime.core.inventory import Inventory
 from unit.runtime.pods import container, inventory
 
 
-def node(name: str, address: str, *units: int, cards: Inventory | str | None = None) -> dict[str, Any]:
-    """A node whose device plugin published cards of these sizes in GiB, or `cards` (text: the annotation as it is)."""
-    published = cards if cards is not None else inventory(*units)
+def node(name: str, address: str, *units: int, gpus: Inventory | str | None = None) -> dict[str, Any]:
+    """A node whose device plugin published GPUs of these sizes in GiB, or `gpus` (text: the annotation as it is)."""
+    published = gpus if gpus is not None else inventory(*units)
     text = published if isinstance(published, str) else published.to_json()
     return {
-        "metadata": {"name": name, "annotations": {"gpushare/cards": text}},
+        "metadata": {"name": name, "annotations": {"gpushare/gpus": text}},
         "status": {"addresses": [{"type": "Hostname", "address": name}, {"type": "InternalIP", "address": address}]},
     }
 
@@ -36,14 +36,14 @@ def pod(
     name: str,
     on: str | None,
     *,
-    card: int | str | None = None,
+    gpu: int | str | None = None,
     annotations: Mapping[str, str] | None = None,
     phase: str = "Running",
     namespace: str = "default",
     **limits: int,
 ) -> dict[str, Any]:
-    """A pod with one container. card: its ALIYUN_COM_GPU_MEM_IDX; limits: mem=, count=."""
-    said = {"ALIYUN_COM_GPU_MEM_IDX": str(card)} if card is not None else {}
+    """A pod with one container. GPU: its ALIYUN_COM_GPU_MEM_IDX; limits: mem=, count=."""
+    said = {"ALIYUN_COM_GPU_MEM_IDX": str(gpu)} if gpu is not None else {}
     return {
         "metadata": {"uid": f"uid-{name}", "name": name, "namespace": namespace, "annotations": {**said, **(annotations or {})}},
         "spec": {"nodeName": on, "containers": [container(**limits)]},

@@ -29,7 +29,7 @@ def names(kind: str, namespace: str) -> list[str]:
         (["n"], ["nodes", "namespaces"]),
         (["nodes", ""], ["gpu1", "gpu2"]),
         (["no", "gpu1", ""], ["gpu2"]),
-        (["cards", "gpu"], ["gpu1", "gpu2"]),
+        (["gpus", "gpu"], ["gpu1", "gpu2"]),
         (["pods", "-n", "team", ""], ["team-1", "q"]),
         (["-n", "x", "pods", "o"], []),
         (["pods", "o"], ["own-1"]),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Cards are cordoned by the annotation that the device plugin reads."""
+"""GPUs are cordoned by the annotation that the device plugin reads."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.device_plugin.node.devices import is_cordoned
 from gpushare_runtime.kubectl_gpushare import cordon
 from gpushare_runtime.kubectl_gpushare.api import InputError
-from gpushare_runtime.kubectl_gpushare.cordon import annotation, chosen_cards
+from gpushare_runtime.kubectl_gpushare.cordon import annotation, chosen_gpus
 from gpushare_runtime.kubectl_gpushare.main import main
 from unit.runtime.kube.fake_api import FakeApi, fail, kubeconfig, serving, status
 from unit.runtime.kubectl_gpushare.objects import node
-from unit.runtime.pods import card, inventory
+from unit.runtime.pods import gpu, inventory
 
-CARDS = inventory(16, 16, 24)
-UUIDS = [one.uuid for one in CARDS.cards]
+GPUS = inventory(16, 16, 24)
+UUIDS = [one.uuid for one in GPUS.gpus]
 
 
 @pytest.mark.parametrize(
-    ("before", "cards", "set_it", "after"),
+    ("before", "gpus", "set_it", "after"),
     [
         ("", [1], True, UUIDS[1]),
         ("0", [1], True, f"0,{UUIDS[1]}"),
@@ -45,18 +45,18 @@ UUIDS = [one.uuid for one in CARDS.cards]
         ("GPU-gone", [0], False, "GPU-gone"),
     ],
 )
-def test_the_annotation_and_what_the_device_plugin_makes_of_it(before: str, cards: list[int], set_it: bool, after: str) -> None:
-    made = annotation(before, CARDS, [CARDS.cards[index] for index in cards], set_it)
+def test_the_annotation_and_what_the_device_plugin_makes_of_it(before: str, gpus: list[int], set_it: bool, after: str) -> None:
+    made = annotation(before, GPUS, [GPUS.gpus[index] for index in gpus], set_it)
     assert made == after
-    for index, one in enumerate(CARDS.cards):
-        assert is_cordoned(made, one) is (set_it if index in cards else is_cordoned(before, one))
+    for index, one in enumerate(GPUS.gpus):
+        assert is_cordoned(made, one) is (set_it if index in gpus else is_cordoned(before, one))
 
 
-def test_cards_by_index_by_uuid_and_all() -> None:
-    assert [one.index for one in chosen_cards(CARDS, "a", ["2", UUIDS[0], "0"])] == [2, 0]
-    assert [one.index for one in chosen_cards(CARDS, "a", ["all"])] == [0, 1, 2]
-    with pytest.raises(InputError, match=r"found no card '9' on node 'a'; expected an index or UUID of 0 \(GPU-00000000\), 1 "):
-        chosen_cards(CARDS, "a", ["9"])
+def test_gpus_by_index_by_uuid_and_all() -> None:
+    assert [one.index for one in chosen_gpus(GPUS, "a", ["2", UUIDS[0], "0"])] == [2, 0]
+    assert [one.index for one in chosen_gpus(GPUS, "a", ["all"])] == [0, 1, 2]
+    with pytest.raises(InputError, match=r"found no GPU '9' on node 'a'; expected an index or UUID of 0 \(GPU-00000000\), 1 "):
+        chosen_gpus(GPUS, "a", ["9"])
 
 
 class Api(FakeApi):
@@ -80,9 +80,9 @@ class Api(FakeApi):
         if text is not None:
             annotations["gpushare/cordon"] = text
         if self.follows:
-            read = Inventory.from_json(annotations["gpushare/cards"])
-            cards = tuple(replace(one, cordoned=is_cordoned(text or "", one)) for one in read.cards)
-            annotations["gpushare/cards"] = replace(read, cards=cards).to_json()
+            read = Inventory.from_json(annotations["gpushare/gpus"])
+            gpus = tuple(replace(one, cordoned=is_cordoned(text or "", one)) for one in read.gpus)
+            annotations["gpushare/gpus"] = replace(read, gpus=gpus).to_json()
         return web.json_response(await self.put(request.path, value))
 
 
@@ -102,7 +102,7 @@ def test_cordon_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     api.conflicts = 2
     code, _ = run(tmp_path, "cordon", "a", "1", api=api)
     assert (code, capsys.readouterr().out) == (0, "node/a GPU 1 cordoned\n")
-    assert api.objects["/api/v1/nodes/a"]["metadata"]["annotations"]["gpushare/cordon"] == card(1, 16).uuid
+    assert api.objects["/api/v1/nodes/a"]["metadata"]["annotations"]["gpushare/cordon"] == gpu(1, 16).uuid
     assert len(api.bodies) == 3
     assert all(body["metadata"]["resourceVersion"] for body in api.bodies)
 
@@ -117,14 +117,14 @@ def test_a_node_on_which_nobody_follows(tmp_path: Path, monkeypatch: pytest.Monk
     api.follows = False
     monkeypatch.setattr(cordon.set_cordon, "__defaults__", (0.0,))
     assert run(tmp_path, "cordon", "a", "all", api=api)[0] == 1
-    assert "gpushare/cards does not show it yet; is gpushare-device-plugin running on that node?" in capsys.readouterr().err
+    assert "gpushare/gpus does not show it yet; is gpushare-device-plugin running on that node?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (("cordon", "a", "7"), "found no card '7' on node 'a'"),
-        (("cordon", "cp1", "0"), "node 'cp1' has no annotation gpushare/cards"),
+        (("cordon", "a", "7"), "found no GPU '7' on node 'a'"),
+        (("cordon", "cp1", "0"), "node 'cp1' has no annotation gpushare/gpus"),
         (("cordon", "none", "0"), "/api/v1/nodes/none not found"),
         (("uncordon", "..", "0"), "'..' cannot be part of an API path"),
     ],

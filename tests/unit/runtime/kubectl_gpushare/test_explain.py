@@ -21,7 +21,7 @@ from gpushare_runtime.kubectl_gpushare.explain import Verdict, explain
 from gpushare_runtime.kubectl_gpushare.main import main
 from unit.runtime.kubectl_gpushare.objects import node, pod
 from unit.runtime.kubectl_gpushare.test_views import allocation, pending
-from unit.runtime.pods import card
+from unit.runtime.pods import gpu
 
 
 def asks(**limits: int) -> PendingPod:
@@ -34,35 +34,35 @@ def by_node(cluster: Cluster, wants: PendingPod) -> dict[str, Verdict]:
     return {one.node: one for one in explain(cluster, wants)}
 
 
-def one_node(*pods: dict[str, Any], **cards: Any) -> Cluster:
-    changes = {int(name.removeprefix("gpu")): value for name, value in cards.items()}
-    inventory = Inventory(GIB, tuple(card(i, 16, **changes.get(i, {})) for i in range(3)))
-    return read_all([node("a", "10.0.0.1", cards=inventory)], pods)
+def one_node(*pods: dict[str, Any], **gpus: Any) -> Cluster:
+    changes = {int(name.removeprefix("gpu")): value for name, value in gpus.items()}
+    inventory = Inventory(GIB, tuple(gpu(i, 16, **changes.get(i, {})) for i in range(3)))
+    return read_all([node("a", "10.0.0.1", gpus=inventory)], pods)
 
 
-def test_where_it_fits_it_names_the_card() -> None:
-    cluster = one_node(pod("p", "a", card=1, mem=10))
+def test_where_it_fits_it_names_the_gpu() -> None:
+    cluster = one_node(pod("p", "a", gpu=1, mem=10))
     assert by_node(cluster, asks(mem=6))["a"] == Verdict("a", [1])
-    assert by_node(cluster, asks(mem=7))["a"].cards == [0]
-    assert by_node(cluster, asks(count=2))["a"].cards == [0, 2]
+    assert by_node(cluster, asks(mem=7))["a"].gpus == [0]
+    assert by_node(cluster, asks(count=2))["a"].gpus == [0, 2]
 
 
 def test_why_not_and_what_would_change_that() -> None:
     cluster = one_node(
-        pod("large", "a", card=0, mem=10), pod("small", "a", card=0, mem=2), pod("other", "a", card=1, mem=9), gpu2={"health": "XID 79"}
+        pod("large", "a", gpu=0, mem=10), pod("small", "a", gpu=0, mem=2), pod("other", "a", gpu=1, mem=9), gpu2={"health": "XID 79"}
     )
     assert by_node(cluster, asks(mem=12))["a"] == Verdict(
         "a",
         (),
-        "needs 12 GiB on one card, at most 7 are free on one (11 of 32 in total, 1 not usable)",
+        "needs 12 GiB on one GPU, at most 7 are free on one (11 of 32 in total, 1 not usable)",
         ("ask for at most 7 units", "end default/other", "repair GPU 2"),
     )
     assert by_node(cluster, asks(mem=17))["a"].cures == ("ask for at most 7 units",)
     assert by_node(cluster, asks(count=2))["a"].cures == ("end default/large, default/other, default/small",)
 
 
-def test_a_cordoned_card_and_a_cordoned_node() -> None:
-    cluster = one_node(pod("p", "a", card=0, mem=16), pod("q", "a", card=1, mem=16), gpu2={"cordoned": True})
+def test_a_cordoned_gpu_and_a_cordoned_node() -> None:
+    cluster = one_node(pod("p", "a", gpu=0, mem=16), pod("q", "a", gpu=1, mem=16), gpu2={"cordoned": True})
     assert by_node(cluster, asks(mem=1))["a"].cures == ("end default/p", "uncordon GPU 2")
     raw = node("b", "10.0.0.2", 16)
     raw["spec"] = {"unschedulable": True}
@@ -70,29 +70,29 @@ def test_a_cordoned_card_and_a_cordoned_node() -> None:
     assert (found.fits, found.reason, found.cures) == (False, "the node takes no new pods (kubectl cordon)", ("kubectl uncordon b",))
 
 
-def test_nodes_without_usable_cards_say_so() -> None:
-    found = by_node(read_all([node("a", "10.0.0.1", cards='{"v":9}')], []), asks(mem=1))["a"]
-    assert found.reason.startswith("its annotation gpushare/cards cannot be used: version 9")
+def test_nodes_without_usable_gpus_say_so() -> None:
+    found = by_node(read_all([node("a", "10.0.0.1", gpus='{"v":9}')], []), asks(mem=1))["a"]
+    assert found.reason.startswith("its annotation gpushare/gpus cannot be used: version 9")
     assert found.cures == ()
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_every_cure_holds_by_a_count_of_its_own(seed: int) -> None:
-    """Plain memory: a card takes the pod if it is usable and the units of its pods leave so many."""
+    """Plain memory: a GPU takes the pod if it is usable and the units of its pods leave so many."""
     draw = random.Random(seed)
-    cards = {i: (draw.choice((8, 16)), draw.random() < 0.8) for i in range(4)}
-    inventory = Inventory(GIB, tuple(card(i, size, cordoned=not usable) for i, (size, usable) in cards.items()))
+    gpus = {i: (draw.choice((8, 16)), draw.random() < 0.8) for i in range(4)}
+    inventory = Inventory(GIB, tuple(gpu(i, size, cordoned=not usable) for i, (size, usable) in gpus.items()))
     pods: dict[str, tuple[int, int]] = {}
     for number in range(draw.randrange(12)):
         index, units = draw.randrange(4), draw.randrange(1, 9)
-        if sum(u for i, u in pods.values() if i == index) + units <= cards[index][0]:
+        if sum(u for i, u in pods.values() if i == index) + units <= gpus[index][0]:
             pods[f"p{number}"] = (index, units)
-    cluster = read_all([node("a", "x", cards=inventory)], [pod(name, "a", card=i, mem=u) for name, (i, u) in pods.items()])
+    cluster = read_all([node("a", "x", gpus=inventory)], [pod(name, "a", gpu=i, mem=u) for name, (i, u) in pods.items()])
     wanted = draw.randrange(1, 20)
 
     def fits(units: int, without: tuple[str, ...] = (), uncordoned: int = -1) -> bool:
-        used = {i: sum(u for name, (j, u) in pods.items() if j == i and name not in without) for i in cards}
-        return any((usable or i == uncordoned) and size - used[i] >= units for i, (size, usable) in cards.items())
+        used = {i: sum(u for name, (j, u) in pods.items() if j == i and name not in without) for i in gpus}
+        return any((usable or i == uncordoned) and size - used[i] >= units for i, (size, usable) in gpus.items())
 
     verdict = by_node(cluster, asks(mem=wanted))["a"]
     assert verdict.fits is fits(wanted)
@@ -107,14 +107,14 @@ def test_every_cure_holds_by_a_count_of_its_own(seed: int) -> None:
     if "uncordon" in cures:
         assert fits(wanted, uncordoned=int(cures["uncordon"].removeprefix("GPU ")))
     elif not verdict.fits:
-        assert not any(fits(wanted, uncordoned=index) for index in cards)
+        assert not any(fits(wanted, uncordoned=index) for index in gpus)
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     nodes = [node("a", "10.0.0.1", 16), node("b", "10.0.0.2", 8)]
     pods = [
-        pod("p", "a", card=0, mem=10),
+        pod("p", "a", gpu=0, mem=10),
         pod("w", "b", annotations=allocation({"0": {"0": 8}}), count=1),
         pending("waits", "0/2 nodes are available", mem=9),
         pending("odd", mem=-1),
@@ -130,17 +130,17 @@ def test_the_command(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == (
         "kube-scheduler reported: 0/2 nodes are available\n\n"
         "NODE  FITS  GPU  REASON\n"
-        "a     no    -    needs 9 GiB on one card, at most 6 are free on one (6 of 16 in total); "
+        "a     no    -    needs 9 GiB on one GPU, at most 6 are free on one (6 of 16 in total); "
         "it fits if you ask for at most 6 units, or end default/p\n"
-        "b     no    -    needs 9 GiB on one card, its largest card has 8 (8 in total on 1 card)\n\n"
-        "Only cards are judged: not CPU, main memory, taints, selectors or volumes.\n"
+        "b     no    -    needs 9 GiB on one GPU, its largest GPU has 8 (8 in total on 1 GPU)\n\n"
+        "Only GPUs are judged: not CPU, main memory, taints, selectors or volumes.\n"
     )
     assert main(["explain", "w", "--from-file", str(file)]) == 0
     assert capsys.readouterr().out == "pod default/w is on node b and has 8 units of GPU 0\n"
     assert main(["explain", "odd", "--from-file", str(file)]) == 3
     assert capsys.readouterr().out.startswith("default/odd: container 'main', aliyun.com/gpu-mem: -1 is negative")
     assert main(["explain", "none", "--from-file", str(file)]) == 1
-    assert "found no pod 'none' that requests cards in namespace 'default'; pending there: odd, waits" in capsys.readouterr().err
+    assert "found no pod 'none' that requests GPUs in namespace 'default'; pending there: odd, waits" in capsys.readouterr().err
 
 
 def test_a_manifest_as_json(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,7 +151,7 @@ def test_a_manifest_as_json(file: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["explain", "-f", str(manifest), "--from-file", str(file), "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["v"], found["namespace"], found["name"], found["request"], found["fits"]) == (1, "team", "j", "6 units", True)
-    assert [(one["name"], one["fits"], one["cards"]) for one in found["nodes"]] == [("a", True, [0]), ("b", False, [])]
+    assert [(one["name"], one["fits"], one["gpus"]) for one in found["nodes"]] == [("a", True, [0]), ("b", False, [])]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_manifest_as_json(file: Path, tmp_path: Path, capsys: pytest.CaptureFi
         ("a: [", "found no YAML ("),
         ("3", "found 3; expected a Kubernetes object"),
         ("kind: Service", "found no pod; expected a Pod"),
-        ("kind: Pod", "found a pod that requests no cards"),
+        ("kind: Pod", "found a pod that requests no GPUs"),
         ("{kind: Pod, spec: {containers: 3}}", "found a pod that cannot be read ("),
         ("{kind: Deployment, spec: {replicas: 100000, template: {}}}", "found 100000 replicas of 'pod'; expected 0 to 10000"),
     ],

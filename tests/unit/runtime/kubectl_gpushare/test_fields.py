@@ -78,10 +78,10 @@ def changed(base: dict[str, Any], **parts: dict[str, Any]) -> dict[str, Any]:
 
 def objects() -> list[dict[str, Any]]:
     """Nodes and pods in which every field that is read is there, and others besides."""
-    card = {"index": 0, "uuid": "GPU-0", "minor": 0, "pci": "", "model": "T4", "mib": 16384, "units": 16, "numa": None, "health": "ok"}
-    cards = json.dumps({"v": 1, "unit": "GiB", "cards": [{**card, "cordoned": False}]})
-    held = json.dumps({"v": 1, "cards": {"GPU-0": [{"uid": "gone", "pod": "a/gone", "units": 2, "why": "orphaned"}]}, "rejected": []})
-    first = node("a", "10.0.0.1", cards=cards)
+    gpu = {"index": 0, "uuid": "GPU-0", "minor": 0, "pci": "", "model": "T4", "mib": 16384, "units": 16, "numa": None, "health": "ok"}
+    gpus = json.dumps({"v": 1, "unit": "GiB", "gpus": [{**gpu, "cordoned": False}]})
+    held = json.dumps({"v": 1, "gpus": {"GPU-0": [{"uid": "gone", "pod": "a/gone", "units": 2, "why": "orphaned"}]}, "rejected": []})
+    first = node("a", "10.0.0.1", gpus=gpus)
     first["metadata"]["annotations"]["gpushare/held"] = held
     nodes = [
         changed(
@@ -92,14 +92,14 @@ def objects() -> list[dict[str, Any]]:
     init = {"initContainers": [{**container("i", mem=1), "image": "i", "restartPolicy": "Always"}], "priority": 7, "volumes": [CLAIM]}
     evict = {"deletionTimestamp": "2026-11-24T00:00:00Z", "labels": {"app": "x"}, **NOISE}
     pods = [
-        changed(pod("p", "a", card=0, mem=3), metadata=evict, spec={"priority": 5}, status={"containerStatuses": STATES}),
-        changed(pod("q", "a", card=0, mem=2), spec=init, status={"initContainerStatuses": STATES, "podIP": "10.1.0.3"}),
+        changed(pod("p", "a", gpu=0, mem=3), metadata=evict, spec={"priority": 5}, status={"containerStatuses": STATES}),
+        changed(pod("q", "a", gpu=0, mem=2), spec=init, status={"initContainerStatuses": STATES, "podIP": "10.1.0.3"}),
         changed(pod("w", None, mem=9), spec=init, status={"phase": "Pending", "conditions": [WAITS], "nominatedNodeName": "a"}),
         changed(pod("v", None, mem=1), spec={"volumes": [{"name": "e", "ephemeral": {}}], "resourceClaims": []}),
         changed(pod("g", None, mem=1), spec={"schedulingGroup": {"podGroupName": "g"}}),
         changed(pod("h", None, mem=1), spec={"workloadRef": {"name": "w"}}),
         changed(pod("bad", None, mem=1, count=1)),
-        pod("done", "a", card=0, mem=1, phase="Succeeded"),
+        pod("done", "a", gpu=0, mem=1, phase="Succeeded"),
         {"metadata": {"uid": "u", "name": "n", "namespace": "d"}, "spec": None, "status": None},
     ]
     return [{"kind": "Node", **one} for one in nodes] + [{"kind": "Pod", **one} for one in pods]
@@ -194,7 +194,7 @@ def test_what_is_no_list(text: str) -> None:
 @pytest.mark.parametrize(("written", "priority"), [(7, 7), (-(2**31), -(2**31)), (10**3000, 0), ("7", 0)])
 def test_a_priority_that_no_api_server_takes_is_none(written: object, priority: int) -> None:
     """A file may have a number of thousands of digits."""
-    pods = filled([{"kind": "Pod", **changed(pod("p", "a", card=0, mem=3), spec={"priority": written})}])["nodes"][0]["pods"]
+    pods = filled([{"kind": "Pod", **changed(pod("p", "a", gpu=0, mem=3), spec={"priority": written})}])["nodes"][0]["pods"]
     assert [one["priority"] for one in pods] == [priority]
 
 

@@ -32,7 +32,7 @@ def inspect(tmp_path: Path, *argv: str, change: Callable[[FakeApi], None] = lamb
         async with serving(FakeApi()) as api:
             for value in (CP1, node("gpu1", "10.0.0.1", 16, 16), node("gpu2", "10.0.0.2", 16, 24)):
                 await api.put(f"/api/v1/nodes/{value['metadata']['name']}", value)
-            await api.put("/api/v1/namespaces/default/pods/p", pod("p", "gpu1", card=1, mem=6))
+            await api.put("/api/v1/namespaces/default/pods/p", pod("p", "gpu1", gpu=1, mem=6))
             change(api)
             (tmp_path / ".kube").mkdir()
             (tmp_path / ".kube/config").write_text(kubeconfig(api.url))
@@ -57,8 +57,8 @@ def test_all_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_strategy_of_each_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = node("gpu2", "10.0.0.2", 16, 24)
-    cards = other["metadata"]["annotations"]
-    cards["gpushare/cards"] = cards["gpushare/cards"].replace('"cards":', '"strategy":"cdi","cards":', 1)
+    gpus = other["metadata"]["annotations"]
+    gpus["gpushare/gpus"] = gpus["gpushare/gpus"].replace('"gpus":', '"strategy":"cdi","gpus":', 1)
 
     def change(api: FakeApi) -> None:
         api.objects["/api/v1/nodes/gpu2"] = other
@@ -89,10 +89,10 @@ def test_a_wrong_node_names_the_right_ones(name: str, fault: str, tmp_path: Path
     code, _ = inspect(tmp_path, name)
     printed = capsys.readouterr()
     assert (code, printed.out) == (1, "")
-    assert printed.err == f"kubectl inspect gpushare: {fault}; nodes with shared cards: gpu1, gpu2\n"
+    assert printed.err == f"kubectl inspect gpushare: {fault}; nodes with shared GPUs: gpu1, gpu2\n"
 
 
-def test_no_node_with_cards_is_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_node_with_gpus_is_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def only_cp1(api: FakeApi) -> None:
         api.objects = {"/api/v1/nodes/cp1": CP1}
 

@@ -17,9 +17,9 @@ def golden(text: str) -> str:
 
 NODES = [node("gpu2", "10.89.7.12", 16, 24), node("gpu1", "10.89.7.11", 16, 16)]
 SHARING = [
-    pod("share-1", "gpu1", card=0, mem=6),
-    pod("share-3", "gpu1", card=1, mem=6),
-    pod("share-2", "gpu1", card=0, mem=6),
+    pod("share-1", "gpu1", gpu=0, mem=6),
+    pod("share-3", "gpu1", gpu=1, mem=6),
+    pod("share-2", "gpu1", gpu=0, mem=6),
 ]
 
 
@@ -64,7 +64,7 @@ Allocated/Total GPU Memory In Cluster:  18/72 (25%)  $
 def test_the_example_in_the_originals_user_guide() -> None:
     names = "cn-shanghai.i-uf61h64dz1tmlob9hmtb", "cn-shanghai.i-uf61h64dz1tmlob9hmtc"
     nodes = [original_node(names[0], "192.168.0.71", memory=15, count=1), original_node(names[1], "192.168.0.70", memory=15, count=1)]
-    pods = [pod("a", names[0], card=0, mem=6), pod("b", names[1], card=0, mem=3)]
+    pods = [pod("a", names[0], gpu=0, mem=6), pod("b", names[1], gpu=0, mem=3)]
     assert summary(read_usage(nodes, pods).nodes) == golden("""
 NAME                                IPADDRESS     GPU0(Allocated/Total)  GPU Memory(GiB)$
 cn-shanghai.i-uf61h64dz1tmlob9hmtb  192.168.0.71  6/15                   6/15$
@@ -75,9 +75,9 @@ Allocated/Total GPU Memory In Cluster:$
 """)
 
 
-def test_a_pod_without_a_known_card_and_a_node_with_fewer_cards() -> None:
+def test_a_pod_without_a_known_gpu_and_a_node_with_fewer_gpus() -> None:
     nodes = [node("a", "10.0.0.1", 8, 8), node("b", "10.0.0.2", 4)]
-    pods = [pod("known", "a", card=1, mem=2), pod("unknown", "a", mem=3), pod("other", "b", card=0, mem=1)]
+    pods = [pod("known", "a", gpu=1, mem=2), pod("unknown", "a", mem=3), pod("other", "b", gpu=0, mem=1)]
     assert summary(read_usage(nodes, pods).nodes) == golden("""
 NAME  IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  PENDING(Allocated)  GPU Memory(GiB)$
 a     10.0.0.1   0/8                    2/8                    3                   5/16$
@@ -126,14 +126,14 @@ def header(text: str) -> str:
 
 
 def test_the_unit_in_the_header() -> None:
-    in_mib = node("m", "10.0.0.1", cards=type(inventory(1))(UNITS["64MiB"], inventory(8).cards))
+    in_mib = node("m", "10.0.0.1", gpus=type(inventory(1))(UNITS["64MiB"], inventory(8).gpus))
     assert header(summary(read_usage([in_mib], []).nodes)) == "GPU Memory(64MiB)"
     assert header(summary(read_usage([in_mib, node("g", "10.0.0.2", 8)], []).nodes)) == "GPU Memory(64MiB,GiB)"
-    # The original's nodes do not say: it goes by the size of a card.
+    # The original's nodes do not say: it goes by the size of a GPU.
     assert header(summary(read_usage([original_node("o", "10.0.0.3", memory=30218, count=2)], []).nodes)) == "GPU Memory(MiB)"
     assert header(summary(read_usage([original_node("o", "10.0.0.3", memory=200, count=2)], []).nodes)) == "GPU Memory(GiB)"
 
 
 def test_a_share_is_cut_to_whole_per_cents() -> None:
-    assert "1/3 (33%)" in summary(read_usage([node("a", "10.0.0.1", 3)], [pod("p", "a", card=0, mem=1)]).nodes)
-    assert "2/3 (66%)" in summary(read_usage([node("a", "10.0.0.1", 3)], [pod("p", "a", card=0, mem=2)]).nodes)
+    assert "1/3 (33%)" in summary(read_usage([node("a", "10.0.0.1", 3)], [pod("p", "a", gpu=0, mem=1)]).nodes)
+    assert "2/3 (66%)" in summary(read_usage([node("a", "10.0.0.1", 3)], [pod("p", "a", gpu=0, mem=2)]).nodes)

@@ -12,74 +12,74 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kubectl_gpushare.inspect_usage import PodUsage, read_usage
 from unit.runtime.kubectl_gpushare.objects import node, original_node, pod
-from unit.runtime.pods import card, container
+from unit.runtime.pods import container, gpu
 
 NODE = node("a", "10.0.0.1", 8, 8)
 
 
-def test_only_bound_unfinished_pods_that_ask_for_cards_hold_something() -> None:
+def test_only_bound_unfinished_pods_that_ask_for_gpus_hold_something() -> None:
     pods = [
-        pod("runs", "a", card=0, mem=1),
-        pod("starts", "a", card=0, mem=1, phase="Pending"),
-        pod("lost", "a", card=0, mem=1, phase="Unknown"),
-        pod("done", "a", card=0, mem=1, phase="Succeeded"),
-        pod("failed", "a", card=0, mem=1, phase="Failed"),
+        pod("runs", "a", gpu=0, mem=1),
+        pod("starts", "a", gpu=0, mem=1, phase="Pending"),
+        pod("lost", "a", gpu=0, mem=1, phase="Unknown"),
+        pod("done", "a", gpu=0, mem=1, phase="Succeeded"),
+        pod("failed", "a", gpu=0, mem=1, phase="Failed"),
         pod("waits", None, mem=1, phase="Pending"),
-        pod("elsewhere", "b", card=0, mem=1),
+        pod("elsewhere", "b", gpu=0, mem=1),
         pod("plain", "a"),
     ]
     assert [held.name for held in read_usage([NODE], pods).nodes[0].pods] == ["runs", "starts", "lost"]
 
 
-def test_a_node_without_shared_cards_is_left_out() -> None:
+def test_a_node_without_shared_gpus_is_left_out() -> None:
     plain = {"metadata": {"name": "cp1"}, "status": {"allocatable": {"cpu": "2"}}}
-    empty = node("empty", "10.0.0.9", cards=Inventory(GIB, ()))
+    empty = node("empty", "10.0.0.9", gpus=Inventory(GIB, ()))
     assert [found.name for found in read_usage([plain, NODE, empty], []).nodes] == ["a"]
 
 
-def test_containers_on_one_card_are_added_up() -> None:
-    two = pod("two", "a", card=1)
+def test_containers_on_one_gpu_are_added_up() -> None:
+    two = pod("two", "a", gpu=1)
     two["spec"]["containers"] = [container("x", mem=2), container("y", mem=3)]
     assert read_usage([NODE], [two]).nodes[0].pods == (PodUsage("default", "two", {1: 5}),)
 
 
 def test_the_allocation_annotation_goes_before_the_index() -> None:
-    both = pod("both", "a", card=1, mem=4, annotations={"scheduler.framework.gpushare.allocation": '{"0":{"0":3,"1":1}}'})
+    both = pod("both", "a", gpu=1, mem=4, annotations={"scheduler.framework.gpushare.allocation": '{"0":{"0":3,"1":1}}'})
     assert read_usage([NODE], [both]).nodes[0].pods == (PodUsage("default", "both", {0: 3, 1: 1}),)
 
 
-def test_whole_cards_hold_all_their_units() -> None:
+def test_whole_gpus_hold_all_their_units() -> None:
     whole = pod("whole", "a", count=1, annotations={"scheduler.framework.gpushare.allocation": '{"0":{"1":8}}'})
     usage = read_usage([NODE], [whole]).nodes[0]
-    assert (usage.by_card, usage.pending, usage.allocated) == ({0: 0, 1: 8}, 0, 8)
+    assert (usage.by_gpu, usage.pending, usage.allocated) == ({0: 0, 1: 8}, 0, 8)
 
 
 def test_a_pod_without_an_allocation_is_pending() -> None:
-    usage = read_usage([NODE], [pod("none", "a", mem=3), pod("minus", "a", card=-1, mem=2), pod("whole", "a", count=1)]).nodes[0]
+    usage = read_usage([NODE], [pod("none", "a", mem=3), pod("minus", "a", gpu=-1, mem=2), pod("whole", "a", count=1)]).nodes[0]
     assert [held.pending for held in usage.pods] == [3, 2, 8]
-    assert (usage.by_card, usage.allocated) == ({0: 0, 1: 0}, 13)
+    assert (usage.by_gpu, usage.allocated) == ({0: 0, 1: 0}, 13)
 
 
 def test_what_cannot_be_read_is_said_and_counted_as_pending() -> None:
-    usage = read_usage([NODE], [pod("broken", "a", card="one", mem=3)])
+    usage = read_usage([NODE], [pod("broken", "a", gpu="one", mem=3)])
     assert usage.nodes[0].pending == 3
     unreadable, problem = usage.warnings
     assert unreadable.startswith("pod default/broken on node a: ALIYUN_COM_GPU_MEM_IDX must be a whole number, found 'one'")
-    assert problem.startswith("node a: pod default/broken: its card is not known")
+    assert problem.startswith("node a: pod default/broken: its GPU is not known")
 
 
-def test_a_card_that_the_node_has_no_more_is_pending() -> None:
-    usage = read_usage([NODE], [pod("p", "a", card=7, mem=3)])
+def test_a_gpu_that_the_node_has_no_more_is_pending() -> None:
+    usage = read_usage([NODE], [pod("p", "a", gpu=7, mem=3)])
     assert usage.nodes[0].pending == 3
-    assert "node a: card 7: 3 units are held beyond what it has" in usage.warnings
-    assert any(text.startswith("node a: pod default/p: no pod can have what its annotations say of card 7") for text in usage.warnings)
+    assert "node a: GPU 7: 3 units are held beyond what it has" in usage.warnings
+    assert any(text.startswith("node a: pod default/p: no pod can have what its annotations say of GPU 7") for text in usage.warnings)
 
 
 def test_a_bound_pod_counts_also_where_it_would_be_rejected_now() -> None:
     usage = read_usage([NODE], [pod("both", "a", mem=1, count=1)])
     assert usage.nodes[0].pending == 9
     (problem,) = usage.warnings
-    assert problem.startswith("node a: pod default/both: its card is not known")
+    assert problem.startswith("node a: pod default/both: its GPU is not known")
 
 
 def test_an_amount_that_cannot_be_read_is_said_and_not_counted() -> None:
@@ -93,14 +93,14 @@ def test_an_amount_that_cannot_be_read_is_said_and_not_counted() -> None:
 
 def test_what_only_the_node_knows_is_counted() -> None:
     held = {
-        card(0, 8).uuid: [{"pod": "default/gone", "uid": "u1", "units": 3, "why": "orphaned"}],
-        card(1, 8).uuid: [
+        gpu(0, 8).uuid: [{"pod": "default/gone", "uid": "u1", "units": 3, "why": "orphaned"}],
+        gpu(1, 8).uuid: [
             {"pod": "default/static", "uid": "u2", "units": 2, "why": "unmanaged"},
             {"pod": "default/whole", "uid": "u3", "units": 8, "why": "orphaned", "whole": True},
         ],
     }
     says = node("a", "10.0.0.1", 8, 8)
-    says["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "cards": held, "rejected": []})
+    says["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "gpus": held, "rejected": []})
     static = pod("static", "a", mem=2)
     static["metadata"]["uid"] = "u2"
     assert read_usage([says], [static]).nodes[0].pods == (
@@ -110,23 +110,23 @@ def test_what_only_the_node_knows_is_counted() -> None:
     )
 
 
-def test_a_pod_that_its_node_reports_on_another_card_takes_both() -> None:
-    moved = pod("moved", "a", card=0, mem=3)
+def test_a_pod_that_its_node_reports_on_another_gpu_takes_both() -> None:
+    moved = pod("moved", "a", gpu=0, mem=3)
     elsewhere = {"pod": "default/moved", "uid": moved["metadata"]["uid"], "units": 3, "why": "unmanaged"}
     says = node("a", "10.0.0.1", 8, 8)
-    says["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "cards": {card(1, 8).uuid: elsewhere}})
+    says["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "gpus": {gpu(1, 8).uuid: elsewhere}})
     usage = read_usage([says], [moved]).nodes[0]
     assert usage.pods == (PodUsage("default", "moved", {0: 3, 1: 3}),)
-    assert (usage.by_card, usage.allocated) == ({0: 3, 1: 3}, 6)
+    assert (usage.by_gpu, usage.allocated) == ({0: 3, 1: 3}, 6)
 
 
 def test_a_static_pod_has_what_its_node_says_and_nothing_else() -> None:
-    static = pod("static", "a", card=0, mem=2, annotations={"kubernetes.io/config.mirror": "file"})
+    static = pod("static", "a", gpu=0, mem=2, annotations={"kubernetes.io/config.mirror": "file"})
     static["metadata"]["uid"] = "u"
     assert read_usage([NODE], [static]).nodes[0].pods == ()
     says = node("a", "10.0.0.1", 8, 8)
     entry = {"pod": "default/static", "uid": "u", "units": 2, "why": "unmanaged"}
-    says["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "cards": {card(1, 8).uuid: entry}})
+    says["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "gpus": {gpu(1, 8).uuid: entry}})
     assert read_usage([says], [static]).nodes[0].pods == (PodUsage("default", "static", {1: 2}),)
 
 
@@ -160,23 +160,23 @@ def test_a_word_of_the_node_that_cannot_be_read_is_said() -> None:
     assert "node a: annotation gpushare/held cannot be used: version 2 is not known" in read_usage([says], []).warnings[0]
 
 
-def test_a_lost_card_leaves_its_column() -> None:
-    usage = read_usage([node("a", "10.0.0.1", cards=Inventory(GIB, (card(1, 8),)))], []).nodes[0]
-    assert (usage.columns, usage.cards) == (2, {1: 8})
+def test_a_lost_gpu_leaves_its_column() -> None:
+    usage = read_usage([node("a", "10.0.0.1", gpus=Inventory(GIB, (gpu(1, 8),)))], []).nodes[0]
+    assert (usage.columns, usage.gpus) == (2, {1: 8})
 
 
-def test_cards_that_are_ill_or_cordoned_are_counted() -> None:
-    ill = Inventory(GIB, (card(0, 8, health="xid 79"), card(1, 8, cordoned=True)))
-    assert read_usage([node("a", "10.0.0.1", cards=ill)], []).nodes[0].total == 16
+def test_gpus_that_are_ill_or_cordoned_are_counted() -> None:
+    ill = Inventory(GIB, (gpu(0, 8, health="xid 79"), gpu(1, 8, cordoned=True)))
+    assert read_usage([node("a", "10.0.0.1", gpus=ill)], []).nodes[0].total == 16
 
 
 def test_an_inventory_that_cannot_be_read_falls_back_to_totals() -> None:
     newer = original_node("a", "10.0.0.1", memory=30, count=2)
-    newer["metadata"]["annotations"] = {"gpushare/cards": '{"v":2}'}
-    usage = read_usage([newer], [pod("p", "a", card=1, mem=5)])
-    assert (usage.nodes[0].cards, usage.nodes[0].by_card) == ({0: 15, 1: 15}, {0: 0, 1: 5})
+    newer["metadata"]["annotations"] = {"gpushare/gpus": '{"v":2}'}
+    usage = read_usage([newer], [pod("p", "a", gpu=1, mem=5)])
+    assert (usage.nodes[0].gpus, usage.nodes[0].by_gpu) == ({0: 15, 1: 15}, {0: 0, 1: 5})
     assert len(usage.warnings) == 1
-    assert "node a: annotation gpushare/cards cannot be used: version 2 is not known" in usage.warnings[0]
+    assert "node a: annotation gpushare/gpus cannot be used: version 2 is not known" in usage.warnings[0]
 
 
 def test_a_node_without_an_address() -> None:

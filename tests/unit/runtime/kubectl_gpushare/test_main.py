@@ -31,8 +31,8 @@ from unit.runtime.kubectl_gpushare.objects import node, pod
 OBJECTS = {
     "/api/v1/nodes/gpu1": node("gpu1", "10.0.0.1", 16, 16),
     "/api/v1/nodes/cp1": {"metadata": {"name": "cp1"}, "status": {"allocatable": {"cpu": "2"}}},
-    "/api/v1/namespaces/default/pods/p": pod("p", "gpu1", card=1, mem=6),
-    "/api/v1/namespaces/team/pods/t": pod("t", "gpu1", card=0, mem=2, namespace="team"),
+    "/api/v1/namespaces/default/pods/p": pod("p", "gpu1", gpu=1, mem=6),
+    "/api/v1/namespaces/team/pods/t": pod("t", "gpu1", gpu=0, mem=2, namespace="team"),
     "/api/v1/namespaces/team/pods/w": pod("w", None, phase="Pending", mem=2, namespace="team"),
 }
 
@@ -81,10 +81,10 @@ def test_without_a_command_all_nodes(tmp_path: Path, capsys: pytest.CaptureFixtu
     printed = capsys.readouterr()
     assert (code, printed.err) == (0, "")
     assert printed.out.splitlines()[:2] == [
-        "NAME  CARDS  ALLOCATED  FREE  UNIT  GPU0  GPU1",
+        "NAME  GPUS  ALLOCATED  FREE  UNIT  GPU0  GPU1",
         "gpu1    2/2       8/32    24  GiB   2/16  6/16",
     ]
-    assert printed.out.endswith("8 of 32 GiB allocated (25 %), 24 GiB free on usable cards, 1 pod pending\n")
+    assert printed.out.endswith("8 of 32 GiB allocated (25 %), 24 GiB free on usable GPUs, 1 pod pending\n")
     assert sorted((path, query.get("fieldSelector")) for _, path, query in api.requests) == [
         ("/api/v1/nodes", None),
         ("/api/v1/pods", protocol.UNFINISHED),
@@ -101,7 +101,7 @@ def test_without_a_command_all_nodes(tmp_path: Path, capsys: pytest.CaptureFixtu
         (("pods", "-A"), "", ["pod/default/p", "pod/team/t", "pod/team/w"]),
         (("ns",), "", ["namespace/default", "namespace/team"]),
         (("ns", "-n", "team"), "", ["namespace/team"]),
-        (("cards", "gpu1"), "", ["card/gpu1/0", "card/gpu1/1"]),
+        (("gpus", "gpu1"), "", ["gpu/gpu1/0", "gpu/gpu1/1"]),
         (("models",), "", ["model/Tesla T4"]),
         (("pods", "-A", "--sort-by=allocated"), "", ["pod/team/w", "pod/team/t", "pod/default/p"]),
     ],
@@ -122,7 +122,7 @@ def test_a_tenant_sees_his_namespace(tmp_path: Path, capsys: pytest.CaptureFixtu
         ["w", "-", "-", "-", "-", "pending", "kube-scheduler", "has", "reported", "nothing", "yet"],
     ]
     assert printed.err.splitlines() == [
-        "warning: you may not list nodes, so their cards are not known",
+        "warning: you may not list nodes, so their GPUs are not known",
         "warning: you may not list the pods of all namespaces, so only those of namespace 'team' are known",
     ]
 
@@ -132,7 +132,7 @@ def test_a_tenant_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     made = json.loads(capsys.readouterr().out)
     check(made)
     assert (made["complete"], [one["name"] for one in made["pending"]]) == (False, ["w"])
-    assert [(n["unit"], [(p["name"], p["by_card"]) for p in n["pods"]]) for n in made["nodes"]] == [(None, [("t", {"0": 2})])]
+    assert [(n["unit"], [(p["name"], p["by_gpu"]) for p in n["pods"]]) for n in made["nodes"]] == [(None, [("t", {"0": 2})])]
 
 
 def test_with_his_namespace_alone_nobody_knows_what_is_free(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,9 +157,9 @@ def test_pages_that_expire_are_read_in_one_piece(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("argv", "code", "said"),
     [
-        (("nodes", "gpu9"), 1, "found no node 'gpu9' with shared cards; there are: gpu1"),
-        (("pods", "x"), 1, "found no pod 'x' with shared cards in namespace default; there are: p"),
-        (("--sort-by", "no"), 2, "found --sort-by='no'; expected a column of this view: name, cards"),
+        (("nodes", "gpu9"), 1, "found no node 'gpu9' with shared GPUs; there are: gpu1"),
+        (("pods", "x"), 1, "found no pod 'x' with shared GPUs in namespace default; there are: p"),
+        (("--sort-by", "no"), 2, "found --sort-by='no'; expected a column of this view: name, GPUs"),
         (("-l", "a=b=c"), 2, "found 'a=b=c' in the label selector"),
     ],
 )
@@ -180,7 +180,7 @@ def test_a_wrong_command_line(argv: tuple[str, ...]) -> None:
 def test_no_pod_is_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _ = run(tmp_path, "pods", "-n", "nobody")
     printed = capsys.readouterr()
-    assert (code, printed.out.split()[0], printed.err) == (0, "NAME", "no pods with shared cards found in namespace nobody\n")
+    assert (code, printed.out.split()[0], printed.err) == (0, "NAME", "no pods with shared GPUs found in namespace nobody\n")
 
 
 def test_files_instead_of_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,7 @@ def test_files_instead_of_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["--from-file", str(tmp_path / "nodes.json"), "--from-file", "-", "pods", "-A", "-o", "json"]) == 0
     made = json.loads(capsys.readouterr().out)
     check(made)
-    assert (made["complete"], [c["free"] for c in made["nodes"][0]["cards"]]) == (True, [14, 10])
+    assert (made["complete"], [c["free"] for c in made["nodes"][0]["gpus"]]) == (True, [14, 10])
     assert main(["--from-file", str(tmp_path / "nodes.json")]) == 1
     assert "found no Pod in" in capsys.readouterr().err
 
@@ -274,10 +274,10 @@ def test_watch_prints_the_rows_that_change(tmp_path: Path) -> None:
             await fill_api(api)
             async with watching(api, tmp_path, Format()) as out:
                 await out.until("pending")
-                await api.put("/api/v1/namespaces/team/pods/w", pod("w", "gpu1", card=1, mem=2, namespace="team"))
+                await api.put("/api/v1/namespaces/team/pods/w", pod("w", "gpu1", gpu=1, mem=2, namespace="team"))
                 await out.until("w     gpu1")
                 await api.remove("/api/v1/namespaces/default/pods/p")
-                await api.put("/api/v1/namespaces/team/pods/n", pod("n", "gpu1", card=1, mem=1, namespace="team"))
+                await api.put("/api/v1/namespaces/team/pods/n", pod("n", "gpu1", gpu=1, mem=1, namespace="team"))
                 await out.until("n     gpu1")
                 return out.getvalue()
 

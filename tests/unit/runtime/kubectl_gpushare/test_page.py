@@ -16,14 +16,14 @@ from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kubectl_gpushare.main import main
 from unit.runtime.kubectl_gpushare.objects import node, pod
 from unit.runtime.kubectl_gpushare.test_views import allocation, held, pending
-from unit.runtime.pods import card
+from unit.runtime.pods import gpu
 from walks.pages import blocks
 
 PAGE = "docs/reference/kubectl.md"
 
 
-def cards(*sizes: int, bad: int = -1) -> Inventory:
-    return Inventory(GIB, tuple(card(i, size, health="XID 79: see dmesg" if i == bad else "ok") for i, size in enumerate(sizes)))
+def gpus(*sizes: int, bad: int = -1) -> Inventory:
+    return Inventory(GIB, tuple(gpu(i, size, health="XID 79: see dmesg" if i == bad else "ok") for i, size in enumerate(sizes)))
 
 
 def save(path: Path, *items: dict[str, Any]) -> str:
@@ -41,16 +41,16 @@ def shown(command: str) -> str:
 
 def test_the_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gone = {"pod": "default/gone", "uid": "u1", "units": 3, "why": "orphaned"}
-    nodes = [held(node("gpu1", "10.0.0.1", cards=cards(16, 16, 16, 16, bad=3)), gpu2=[gone]), node("gpu2", "10.0.0.2", 16, 24)]
+    nodes = [held(node("gpu1", "10.0.0.1", gpus=gpus(16, 16, 16, 16, bad=3)), gpu2=[gone]), node("gpu2", "10.0.0.2", 16, 24)]
     whole = pod("whole", "gpu1", annotations=allocation({"0": {"1": 16}}), count=1)
-    file = save(tmp_path / "cluster.json", *nodes, pod("a", "gpu1", card=0, mem=6), whole, pending("waits", mem=32))
+    file = save(tmp_path / "cluster.json", *nodes, pod("a", "gpu1", gpu=0, mem=6), whole, pending("waits", mem=32))
     assert main(["--from-file", file]) == 0
     assert capsys.readouterr().out == shown("kubectl gpushare")
 
 
 def test_why_a_pod_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    nodes = [node("gpu1", "10.0.0.1", cards=cards(16, 16, 16, bad=2)), node("gpu2", "10.0.0.2", 8)]
-    pods = [pod("large", "gpu1", card=0, mem=10), pod("small", "gpu1", card=0, mem=2), pod("other", "gpu1", card=1, mem=9)]
+    nodes = [node("gpu1", "10.0.0.1", gpus=gpus(16, 16, 16, bad=2)), node("gpu2", "10.0.0.2", 8)]
+    pods = [pod("large", "gpu1", gpu=0, mem=10), pod("small", "gpu1", gpu=0, mem=2), pod("other", "gpu1", gpu=1, mem=9)]
     file = save(tmp_path / "cluster.json", *nodes, *pods, pending("big", "0/2 nodes are available: …", mem=12))
     assert main(["explain", "big", "--from-file", file]) == 3
     assert capsys.readouterr().out == shown("kubectl gpushare explain big")
@@ -58,7 +58,7 @@ def test_why_a_pod_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_where_pods_would_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nodes = [node("gpu1", "10.0.0.1", 16, 16, 16), node("gpu2", "10.0.0.2", 16, 24)]
-    file = save(tmp_path / "cluster.json", *nodes, pod("a", "gpu1", card=0, mem=6), pod("b", "gpu2", card=0, mem=12))
+    file = save(tmp_path / "cluster.json", *nodes, pod("a", "gpu1", gpu=0, mem=6), pod("b", "gpu2", gpu=0, mem=12))
 
     def spec(units: int) -> dict[str, Any]:
         return {"containers": [{"name": "main", "resources": {"limits": {"aliyun.com/gpu-mem": units}}}]}

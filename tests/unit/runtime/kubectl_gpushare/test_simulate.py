@@ -34,27 +34,27 @@ def asks(name: str, units: int) -> PendingPod:
 
 
 def test_binpack_fills_and_spread_spreads() -> None:
-    cluster = read_all([node("a", "x", 16, 16), node("b", "y", 16)], [pod("p", "a", card=1, mem=6)])
+    cluster = read_all([node("a", "x", 16, 16), node("b", "y", 16)], [pod("p", "a", gpu=1, mem=6)])
     pods = [asks("one", 6), asks("two", 10), asks("three", 12), asks("four", 12), asks("five", 12)]
     places = {}
     for policy in ("binpack", "spread"):
         found = simulate.run(policy, simulate.copy_of(cluster.ledger), pods)
-        places[policy] = [(one.node, *one.cards) for one in found]
-    # Binpack: the card with least left; ties between nodes go to the one with less free. Spread: the node with least in use.
+        places[policy] = [(one.node, *one.gpus) for one in found]
+    # Binpack: the GPU with least left; ties between nodes go to the one with less free. Spread: the node with least in use.
     assert places["binpack"] == [("a", 1), ("b", 0), ("a", 0), ("",), ("",)]
     assert places["spread"] == [("b", 0), ("a", 0), ("",), ("",), ("",)]
-    assert [state.free for state in cluster.ledger.nodes["a"].card_states] == [16, 10]
+    assert [state.free for state in cluster.ledger.nodes["a"].gpu_states] == [16, 10]
 
 
-def test_fgd_leaves_the_cards_whole_for_what_the_pods_of_the_cluster_and_of_the_list_usually_request() -> None:
-    # Of cards with 8 and 12 free, a pod of 4 takes the one that has room for the usual 8 afterwards.
-    pods = [pod("p", "a", card=0, mem=8), pod("q", "a", card=1, mem=4)]
+def test_fgd_leaves_the_gpus_whole_for_what_the_pods_of_the_cluster_and_of_the_list_usually_request() -> None:
+    # Of GPUs with 8 and 12 free, a pod of 4 takes the one that has room for the usual 8 afterwards.
+    pods = [pod("p", "a", gpu=0, mem=8), pod("q", "a", gpu=1, mem=4)]
     usual_here = read_all([node("a", "x", 16, 16)], pods).ledger
-    assert simulate.run("fgd", usual_here, [asks("one", 4)])[0].cards == (1,)
+    assert simulate.run("fgd", usual_here, [asks("one", 4)])[0].gpus == (1,)
     usual_in_the_list = read_all([node("a", "x", 8, 12, 8)], []).ledger
-    assert [one.cards for one in simulate.run("fgd", usual_in_the_list, [asks("usual", 8), asks("one", 4)])] == [(0,), (1,)]
+    assert [one.gpus for one in simulate.run("fgd", usual_in_the_list, [asks("usual", 8), asks("one", 4)])] == [(0,), (1,)]
     nothing_usual = read_all([node("a", "x", 8, 12)], []).ledger
-    assert simulate.run("fgd", nothing_usual, [asks("one", 4)])[0].cards == (0,), "the fullest"
+    assert simulate.run("fgd", nothing_usual, [asks("one", 4)])[0].gpus == (0,), "the fullest"
 
 
 def test_a_request_that_no_node_can_serve_is_placed_nowhere_and_has_its_own_reason() -> None:
@@ -62,7 +62,7 @@ def test_a_request_that_no_node_can_serve_is_placed_nowhere_and_has_its_own_reas
     assert isinstance(asked, PendingPod)
     for reasons in (True, False):
         [found] = simulate.run("binpack", read_all([node("a", "x", 16, 16)], []).ledger, [asked], reasons=reasons)
-        assert (found.node, found.cards, found.fitting) == ("", (), 0)
+        assert (found.node, found.gpus, found.fitting) == ("", (), 0)
         assert found.elsewhere == asked.request.unsupported
 
 
@@ -96,7 +96,7 @@ def test_the_table_explains_the_policy_that_places_the_pod_nowhere_and_else_the_
         assert [cell.text for cell in table.rows[0].cells] == cells
 
 
-def test_a_trace_of_hosts_without_cards_has_no_share_of_memory() -> None:
+def test_a_trace_of_hosts_without_gpus_has_no_share_of_memory() -> None:
     table = simulate.summary_of({"binpack": [simulate.Outcome("p", "", (), 0, "")]}, [TracePod("p", 1, 1, memory(1), 1, 0)], 0)
     assert [cell.text for cell in table.rows[0].cells] == ["binpack", "1", "0", "1", "-"]
 
@@ -106,7 +106,7 @@ def file(tmp_path: Path) -> Path:
     cordoned = node("c", "10.0.0.3", 24)
     cordoned["spec"] = {"unschedulable": True}
     items = [{**one, "kind": "Node"} for one in (node("a", "10.0.0.1", 16), node("b", "10.0.0.2", 8), cordoned)]
-    items.append({**pod("p", "a", card=0, mem=4), "kind": "Pod"})
+    items.append({**pod("p", "a", gpu=0, mem=4), "kind": "Pod"})
     (tmp_path / "cluster.json").write_text(json.dumps({"kind": "List", "items": items}))
     return tmp_path / "cluster.json"
 
@@ -125,15 +125,15 @@ def test_the_command(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == (
         "POD      BINPACK  FITS  ELSEWHERE\n"
         "t/web-0  b/0         2  1 node: takes no such pods\n"
-        "t/web-1  a/0         1  1 node: needs 8 GiB on one card, at most 0 are free on one; 1 node: takes no such pods\n"
-        "t/web-2  -           0  1 node: needs 8 GiB on one card, at most 4 are free on one; "
-        "1 node: needs 8 GiB on one card, at most 0 are free on one; 1 node: takes no such pods\n"
+        "t/web-1  a/0         1  1 node: needs 8 GiB on one GPU, at most 0 are free on one; 1 node: takes no such pods\n"
+        "t/web-2  -           0  1 node: needs 8 GiB on one GPU, at most 4 are free on one; "
+        "1 node: needs 8 GiB on one GPU, at most 0 are free on one; 1 node: takes no such pods\n"
     )
     argv[2] = manifest(tmp_path, 1, 12)
     assert main([*argv[:-1], "spread", "fgd", "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["v"] == 1
-    assert {policy: [(one["pod"], one["node"], one["cards"]) for one in pods] for policy, pods in found["policies"].items()} == {
+    assert {policy: [(one["pod"], one["node"], one["gpus"]) for one in pods] for policy, pods in found["policies"].items()} == {
         "spread": [("t/web", "a", [0])],
         "fgd": [("t/web", "a", [0])],
     }
@@ -147,8 +147,8 @@ def random_trace(tmp_path: Path, seed: int) -> tuple[Path, Path]:
     ]
     rows = []
     for i in range(60):
-        cards, milli = draw.choice(((0, 0), (1, 300), (1, 500), (1, 700), (1, 1000), (2, 1000)))
-        rows.append(f"p{i},{draw.choice((500, 1000))},1024,{cards},{milli},{draw.choice(('', 'T4', 'T4|P100'))},LS,Running,{60 - i},9,9\n")
+        gpus, milli = draw.choice(((0, 0), (1, 300), (1, 500), (1, 700), (1, 1000), (2, 1000)))
+        rows.append(f"p{i},{draw.choice((500, 1000))},1024,{gpus},{milli},{draw.choice(('', 'T4', 'T4|P100'))},LS,Running,{60 - i},9,9\n")
     (tmp_path / "nodes.csv").write_text(NODES + "".join(nodes))
     (tmp_path / "pods.csv").write_text(PODS + "".join(rows))
     return tmp_path / "nodes.csv", tmp_path / "pods.csv"
@@ -162,8 +162,8 @@ def test_a_trace_books_nothing_twice_and_rejects_only_what_cannot_be(policy: str
     pods = read_pods(pods_file)
     assert all(pod.asked for pod in pods)
     rows = {
-        name: (int(cpu), int(cards), model, int(memory))
-        for name, cpu, memory, cards, model in (row.split(",") for row in nodes_file.read_text().split()[1:])
+        name: (int(cpu), int(gpus), model, int(memory))
+        for name, cpu, memory, gpus, model in (row.split(",") for row in nodes_file.read_text().split()[1:])
     }
     asked = {row.split(",")[0]: row.split(",") for row in pods_file.read_text().splitlines()[1:]}
     cpu, free = {name: row[0] for name, row in rows.items()}, {name: [1000] * row[1] for name, row in rows.items()}
@@ -183,17 +183,17 @@ def test_a_trace_books_nothing_twice_and_rejects_only_what_cannot_be(policy: str
             assert one.elsewhere
             continue
         assert fits(one.node, row)
-        assert len(one.cards) == int(row[3])
+        assert len(one.gpus) == int(row[3])
         assert not one.elsewhere
         cpu[one.node] -= int(row[1])
         memory[one.node] -= int(row[2])
-        for card in one.cards:
-            free[one.node][card] -= int(row[4])
-            assert free[one.node][card] >= 0
+        for gpu in one.gpus:
+            free[one.node][gpu] -= int(row[4])
+            assert free[one.node][gpu] >= 0
 
 
 @pytest.mark.parametrize(
-    ("cards", "milli", "spec", "units", "whole", "asked", "models"),
+    ("gpus", "milli", "spec", "units", "whole", "asked", "models"),
     [
         (1, 999, "", 999, 0, 999, ()),
         (1, 1000, "T4", 0, 1, 1000, ("T4",)),
@@ -203,19 +203,19 @@ def test_a_trace_books_nothing_twice_and_rejects_only_what_cannot_be(policy: str
     ],
 )
 def test_a_line_of_the_trace(
-    tmp_path: Path, cards: int, milli: int, spec: str, units: int, whole: int, asked: int, models: tuple[str, ...]
+    tmp_path: Path, gpus: int, milli: int, spec: str, units: int, whole: int, asked: int, models: tuple[str, ...]
 ) -> None:
-    (tmp_path / "pods.csv").write_text(f"{PODS}none,1,2,0,500,,,,3,,\none,4000,5000,{cards},{milli},{spec},,,77,,\n")
+    (tmp_path / "pods.csv").write_text(f"{PODS}none,1,2,0,500,,,,3,,\none,4000,5000,{gpus},{milli},{spec},,,77,,\n")
     [found] = read_pods(tmp_path / "pods.csv")
     assert (found.name, found.cpu, found.memory, found.asked, found.created) == ("one", 4000, 5000, asked, 77)
-    assert (found.request.units, found.request.whole_cards, found.request.rules.models) == (units, whole, models)
+    assert (found.request.units, found.request.whole_gpus, found.request.rules.models) == (units, whole, models)
 
 
 def test_the_hosts_of_a_trace(tmp_path: Path) -> None:
     (tmp_path / "nodes.csv").write_text(f"{NODES}a,64000,262144,2,T4\nb,1,2,0,\n")
     hosts, ledger = read_hosts(tmp_path / "nodes.csv")
     assert [(host.name, host.cpu, host.memory) for host in hosts] == [("a", 64000, 262144), ("b", 1, 2)]
-    found = [(state.card.index, state.card.model, state.card.units, state.free) for state in ledger.nodes["a"].card_states]
+    found = [(state.gpu.index, state.gpu.model, state.gpu.units, state.free) for state in ledger.nodes["a"].gpu_states]
     assert found == [(0, "T4", 1000, 1000), (1, "T4", 1000, 1000)]
 
 

@@ -20,8 +20,8 @@ from unit.runtime.kubectl_gpushare.objects import node, pod
 from unit.runtime.pods import inventory
 
 MIB = 1024 * 1024
-CARDS = inventory(16, 16)
-POD, CARD = "gpushare_device_plugin_pod_memory_used_bytes", "gpushare_device_plugin_card_memory_used_bytes"
+GPUS = inventory(16, 16)
+POD, GPU = "gpushare_device_plugin_pod_memory_used_bytes", "gpushare_device_plugin_gpu_memory_used_bytes"
 Server = Callable[..., str]
 
 
@@ -41,7 +41,7 @@ def serve(asked: list[tuple[str, str | None]]) -> Iterator[Server]:
     """Starts a server with one body for each metric, and the status; its URL."""
     servers = []
 
-    def start(pods: bytes, cards: bytes, status: int = 200) -> str:
+    def start(pods: bytes, gpus: bytes, status: int = 200) -> str:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 query = parse_qs(urlsplit(self.path).query)["query"][0]
@@ -50,7 +50,7 @@ def serve(asked: list[tuple[str, str | None]]) -> Iterator[Server]:
                 if status == 302:
                     self.send_header("Location", "http://127.0.0.1:1/")
                 self.end_headers()
-                self.wfile.write(pods if POD in query else cards)
+                self.wfile.write(pods if POD in query else gpus)
 
             def log_message(self, format: str, *args: object) -> None:
                 """Nothing."""
@@ -68,10 +68,10 @@ def serve(asked: list[tuple[str, str | None]]) -> Iterator[Server]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
-    """A node with two cards; pod a has 4 units of the first, b 2 of the second."""
-    items = [node("n", "10.0.0.1", cards=CARDS) | {"kind": "Node"}]
-    for name, card, units in (("a", 0, 4), ("b", 1, 2)):
-        said = {"scheduler.framework.gpushare.allocation": json.dumps({"0": {str(card): units}})}
+    """A node with two GPUs; pod a has 4 units of the first, b 2 of the second."""
+    items = [node("n", "10.0.0.1", gpus=GPUS) | {"kind": "Node"}]
+    for name, gpu, units in (("a", 0, 4), ("b", 1, 2)):
+        said = {"scheduler.framework.gpushare.allocation": json.dumps({"0": {str(gpu): units}})}
         items.append(pod(name, "n", annotations=said, mem=units, namespace=f"team-{name}") | {"kind": "Pod"})
     (tmp_path / "cluster.json").write_text(json.dumps({"kind": "List", "items": items}))
     return str(tmp_path / "cluster.json")
@@ -92,22 +92,22 @@ def column(text: str, title: str, rows: int) -> list[str]:
 def test_what_is_used_stands_beside_what_is_allocated(
     serve: Server, asked: list[Any], file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, second = (card.uuid for card in CARDS.cards)
+    first, second = (gpu.uuid for gpu in GPUS.gpus)
     url = serve(
         # One byte more than 2560 MiB; the pod b has nothing in use that anybody knows of.
         vector(({"uid": uid(file, "a"), "uuid": first}, 1536 * MIB), ({"uid": uid(file, "a"), "uuid": second}, 1024 * MIB + 1)),
         vector(({"uuid": first}, 2048 * MIB), ({"uuid": second}, 0)),
     )
     source = ["--from-file", file, "--prometheus", f"{url}/"]
-    expected = {"pods": ["2.5", "-"], "cards": ["2", "0"], "nodes": ["2"], "namespaces": ["2.5", "-"]}
+    expected = {"pods": ["2.5", "-"], "gpus": ["2", "0"], "nodes": ["2"], "namespaces": ["2.5", "-"]}
     for view, shown in expected.items():
         assert main([view, "-o", "wide", *(["-A"] if view == "pods" else []), *source]) == 0
         assert column(capsys.readouterr().out, "USED", len(shown)) == shown, view
     assert main(["pods", "-A", "-o", "json", *source]) == 0
     (found,) = json.loads(capsys.readouterr().out)["nodes"]
     assert [one["used_mib"] for one in found["pods"]] == [2561, None]
-    assert [one["used_mib"] for one in found["cards"]] == [2048, 0]
-    assert {query for query, _ in asked} == {f"max by (uid, uuid) ({POD})", f"max by (uuid) ({CARD})"}
+    assert [one["used_mib"] for one in found["gpus"]] == [2048, 0]
+    assert {query for query, _ in asked} == {f"max by (uid, uuid) ({POD})", f"max by (uuid) ({GPU})"}
     assert {token for _, token in asked} == {None}
 
 
@@ -144,7 +144,7 @@ def test_answers_that_are_none(body: bytes, status: int, said: str, serve: Serve
     assert said in capsys.readouterr().err
 
 
-def test_values_that_no_card_can_have_are_left_out(serve: Server, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_that_no_gpu_can_have_are_left_out(serve: Server, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     values = ("NaN", "+Inf", "-1", "1e300")
     url = serve(vector(*(({"uid": uid(file, "a"), "uuid": f"u{n}"}, value) for n, value in enumerate(values)), ({}, 5)), vector())
     assert main(["pods", "-A", "-o", "json", "--from-file", file, "--prometheus", url]) == 0

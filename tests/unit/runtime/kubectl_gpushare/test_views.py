@@ -16,21 +16,21 @@ from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Used, read_all
 from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, ODD, WARN, UnknownColumnError
 from gpushare_runtime.kubectl_gpushare.output import Format, render
 from gpushare_runtime.kubectl_gpushare.selectors import parse_selector
-from gpushare_runtime.kubectl_gpushare.views import Selection, cards_of, document, names_of, nodes_view, shows_any
+from gpushare_runtime.kubectl_gpushare.views import Selection, document, gpus_of, names_of, nodes_view, shows_any
 from quality.tree import REPOSITORY
 from unit.runtime.core.test_ledger_json import check
 from unit.runtime.kubectl_gpushare.objects import node, original_node, pod
-from unit.runtime.pods import card, inventory
+from unit.runtime.pods import gpu, inventory
 
 
 def golden(text: str) -> str:
     return text.replace("$\n", "\n").removeprefix("\n")
 
 
-def held(raw: dict[str, Any], **cards: list[dict[str, Any]]) -> dict[str, Any]:
-    """The node, which reports this of its cards; gpu0=[…] for card 0."""
-    by_uuid = {card(int(name.removeprefix("gpu")), 1).uuid: entries for name, entries in cards.items()}
-    raw["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "cards": by_uuid, "rejected": []})
+def held(raw: dict[str, Any], **gpus: list[dict[str, Any]]) -> dict[str, Any]:
+    """The node, which reports this of its GPUs; gpu0=[…] for GPU 0."""
+    by_uuid = {gpu(int(name.removeprefix("gpu")), 1).uuid: entries for name, entries in gpus.items()}
+    raw["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "gpus": by_uuid, "rejected": []})
     return raw
 
 
@@ -50,46 +50,46 @@ def shown(cluster: Cluster, view: str = "nodes", select: Selection | None = None
 
 
 def sixteen() -> Cluster:
-    cards = tuple(card(i, 16, health="XID 79: see dmesg" if i == 3 else "ok", cordoned=i == 5) for i in range(16))
+    gpus = tuple(gpu(i, 16, health="XID 79: see dmesg" if i == 3 else "ok", cordoned=i == 5) for i in range(16))
     gone = {"pod": "default/gone", "uid": "u1", "units": 3, "why": "orphaned"}
-    nodes = [held(node("gpu1", "10.0.0.1", cards=Inventory(GIB, cards)), gpu2=[gone]), node("gpu2", "10.0.0.2", 16, 24)]
+    nodes = [held(node("gpu1", "10.0.0.1", gpus=Inventory(GIB, gpus)), gpu2=[gone]), node("gpu2", "10.0.0.2", 16, 24)]
     pods = [
-        pod("a", "gpu1", card=0, mem=6),
+        pod("a", "gpu1", gpu=0, mem=6),
         pod("whole", "gpu1", annotations=allocation({"0": {"1": 16}}), count=1),
         pod("two", "gpu1", annotations=allocation({"0": {"7": 4, "8": 4}}), mem=8),
-        pod("bad", "gpu1", card=3, mem=5),
+        pod("bad", "gpu1", gpu=3, mem=5),
     ]
     return read_all(nodes, pods)
 
 
 def test_no_node() -> None:
     assert shown(Cluster()) == golden("""
-NAME  CARDS  ALLOCATED  FREE  UNIT$
+NAME  GPUS  ALLOCATED  FREE  UNIT$
 $
-0 of 0 GiB allocated, 0 GiB free on usable cards, 0 pods pending$
+0 of 0 GiB allocated, 0 GiB free on usable GPUs, 0 pods pending$
 """)
     assert shown(Cluster(), headers=False) == ""
 
 
-def test_one_card() -> None:
-    assert shown(read_all([node("gpu1", "10.0.0.1", 16)], [pod("p", "gpu1", card=0, mem=6)])) == golden("""
-NAME  CARDS  ALLOCATED  FREE  UNIT  GPU0$
+def test_one_gpu() -> None:
+    assert shown(read_all([node("gpu1", "10.0.0.1", 16)], [pod("p", "gpu1", gpu=0, mem=6)])) == golden("""
+NAME  GPUS  ALLOCATED  FREE  UNIT  GPU0$
 gpu1    1/1       6/16    10  GiB   6/16$
 $
-6 of 16 GiB allocated (37 %), 10 GiB free on usable cards, 0 pods pending$
+6 of 16 GiB allocated (37 %), 10 GiB free on usable GPUs, 0 pods pending$
 """)
 
 
 def test_the_quick_start_shows_what_is_printed() -> None:
     nodes = [node("gpu1", "10.0.0.1", 16, 16), node("gpu2", "10.0.0.2", 16, 24)]
-    pods = [pod(f"share-{number}", "gpu1", card=place, mem=6) for number, place in enumerate((0, 0, 1))]
+    pods = [pod(f"share-{number}", "gpu1", gpu=place, mem=6) for number, place in enumerate((0, 0, 1))]
     page = (REPOSITORY / "docs/start/quickstart.md").read_text()
     assert f"```text\n{shown(read_all(nodes, pods))}```\n" in page
 
 
-def test_sixteen_cards_on_eighty_columns() -> None:
+def test_sixteen_gpus_on_eighty_columns() -> None:
     assert shown(sixteen(), width=80) == golden("""
-NAME  CARDS  ALLOCATED  FREE  UNIT  GPU0     GPU1     GPU2     GPU3$
+NAME  GPUS  ALLOCATED  FREE  UNIT  GPU0     GPU1     GPU2     GPU3$
                                     GPU4     GPU5     GPU6     GPU7$
                                     GPU8     GPU9     GPU10    GPU11$
                                     GPU12    GPU13    GPU14    GPU15$
@@ -99,12 +99,12 @@ gpu1  14/16     38/256   191  GiB   6/16     16/16 W  3/16 O   5/16 B$
                                     0/16     0/16     0/16     0/16$
 gpu2    2/2       0/40    40  GiB   0/16     0/24     -        -$
 $
-B bad  C cordoned  O orphaned units  W whole card$
-38 of 296 GiB allocated (12 %), 231 GiB free on usable cards, 0 pods pending$
+B bad  C cordoned  O orphaned units  W whole GPU$
+38 of 296 GiB allocated (12 %), 231 GiB free on usable GPUs, 0 pods pending$
 """)
 
 
-def test_sixteen_cards_on_two_hundred_columns() -> None:
+def test_sixteen_gpus_on_two_hundred_columns() -> None:
     lines = shown(sixteen(), width=200).splitlines()
     assert [line.split()[5:] for line in lines[:1]] == [[f"GPU{i}" for i in range(16)]]
     cells = "6/16 16/16 W 3/16 O 5/16 B 0/16 0/16 C 0/16 4/16 4/16"
@@ -114,9 +114,9 @@ def test_sixteen_cards_on_two_hundred_columns() -> None:
     assert shown(sixteen(), width=200) == shown(sixteen())
 
 
-def test_cards_each_with_its_state() -> None:
+def test_gpus_each_with_its_state() -> None:
     assert (
-        shown(sixteen(), "cards", Selection(frozenset(("gpu1", "gpu2")))).splitlines()[:8]
+        shown(sixteen(), "gpus", Selection(frozenset(("gpu1", "gpu2")))).splitlines()[:8]
         == golden("""
 NODE  GPU  MODEL     ALLOCATED  UNITS  FREE  UNIT  PODS  STATE$
 gpu1    0  Tesla T4          6     16    10  GiB      1  ok$
@@ -130,20 +130,20 @@ gpu1    6  Tesla T4          0     16    16  GiB      0  ok$
     )
 
 
-def test_mixed_cards_an_absent_one_small_units_and_a_node_of_the_original() -> None:
-    small = Inventory(UNITS["64MiB"], (card(1, 256, model="A100", mib=16384),))
-    nodes = [node("mib", "10.0.0.3", cards=small), original_node("old", "10.0.0.4", memory=30, count=2), node("mixed", "10.0.0.2", 16, 24)]
-    cluster = read_all(nodes, [pod("p", "mib", card=1, mem=100), pod("o", "old", card=1, mem=5)])
+def test_mixed_gpus_an_absent_one_small_units_and_a_node_of_the_original() -> None:
+    small = Inventory(UNITS["64MiB"], (gpu(1, 256, model="A100", mib=16384),))
+    nodes = [node("mib", "10.0.0.3", gpus=small), original_node("old", "10.0.0.4", memory=30, count=2), node("mixed", "10.0.0.2", 16, 24)]
+    cluster = read_all(nodes, [pod("p", "mib", gpu=1, mem=100), pod("o", "old", gpu=1, mem=5)])
     assert shown(cluster) == golden("""
-NAME   CARDS  ALLOCATED  FREE  UNIT   GPU0     GPU1$
+NAME   GPUS  ALLOCATED  FREE  UNIT   GPU0     GPU1$
 mib      1/1    100/256   156  64MiB  -        100/256$
 mixed    2/2       0/40    40  GiB    0/16     0/24$
 old      2/2       5/30    25  GiB    0/15     5/15$
 $
-11.25 of 86 GiB allocated (13 %), 74.75 GiB free on usable cards, 0 pods pending$
+11.25 of 86 GiB allocated (13 %), 74.75 GiB free on usable GPUs, 0 pods pending$
 """)
     assert shown(cluster, "models") == golden("""
-MODEL     NODES  CARDS  USABLE  EMPTY  ALLOCATED  UNITS  FREE  LARGEST  UNIT$
+MODEL     NODES  GPUS  USABLE  EMPTY  ALLOCATED  UNITS  FREE  LARGEST  UNIT$
 -             1      2       2      1          5     30    25       15  GiB$
 A100          1      1       1      0        100    256   156      156  64MiB$
 Tesla T4      1      2       2      2          0     40    40       24  GiB$
@@ -160,7 +160,7 @@ def people() -> Cluster:
         ),
         node("gpu2", "10.0.0.2", 16),
     ]
-    leaving = pod("leaving", "gpu1", card=0, mem=6)
+    leaving = pod("leaving", "gpu1", gpu=0, mem=6)
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     pods = [
         leaving,
@@ -168,7 +168,7 @@ def people() -> Cluster:
         pod("two", "gpu1", annotations=allocation({"0": {"1": 4, "2": 4}}), mem=8),
         pod("static", "gpu1", namespace="lab", mem=2),
         pod("lost", "gpu2", namespace="lab", mem=3),
-        pending("waits", "0/2 nodes are available: gpu1: needs 20 GiB on one card, at most 9 are free", mem=20),
+        pending("waits", "0/2 nodes are available: gpu1: needs 20 GiB on one GPU, at most 9 are free", mem=20),
         pending("large", "0/2 nodes are available", "lab", mem=25),
         pending("new", "", "lab", mem=1),
         pending("odd", "", "lab", mem=-1),
@@ -185,10 +185,10 @@ default    leaving  gpu1  0            6  GiB   terminating$
 default    two      gpu1  1,2          8  GiB   bound$
 default    whole    gpu2  0           16  GiB   whole$
 lab        gone     gpu1  0            3  GiB   orphaned     the pod object is gone, its processes are not$
-lab        lost     gpu2  ?            -  GiB   bound        its card is not known$
-lab        static   gpu1  1            2  GiB   unmanaged    no scheduler gave it this card$
-default    waits    -     -            -  -     pending      0/2 nodes are available: gpu1: needs 20 GiB on one card, at most 9 are free$
-lab        large    -     -            -  -     pending      25 means 25 units of 1 GiB; the largest card has 24; write at most 24$
+lab        lost     gpu2  ?            -  GiB   bound        its GPU is not known$
+lab        static   gpu1  1            2  GiB   unmanaged    no scheduler gave it this GPU$
+default    waits    -     -            -  -     pending      0/2 nodes are available: gpu1: needs 20 GiB on one GPU, at most 9 are free$
+lab        large    -     -            -  -     pending      25 means 25 units of 1 GiB; the largest GPU has 24; write at most 24$
 lab        new      -     -            -  -     pending      kube-scheduler has reported nothing yet$
 """)
 
@@ -200,7 +200,7 @@ leaving  gpu1  0            6  GiB   terminating$
 two      gpu1  1,2          8  GiB   bound$
 whole    gpu2  0           16  GiB   whole$
 waits    -     -            -  -     pending$
-    0/2 nodes are available: gpu1: needs 20 GiB on one card,
+    0/2 nodes are available: gpu1: needs 20 GiB on one GPU,
     at most 9 are free$
 """)
 
@@ -218,7 +218,7 @@ def test_wide() -> None:
     assert (
         shown(cluster, name="wide").splitlines()[:3]
         == golden("""
-NAME  CARDS  ALLOCATED  FREE  UNIT  LARGEST  EMPTY  USED  ADDRESS   MODEL     STRATEGY  ISOLATION  STATE       GPU0     GPU1     GPU2$
+NAME  GPUS  ALLOCATED  FREE  UNIT  LARGEST  EMPTY  USED  ADDRESS   MODEL     STRATEGY  ISOLATION  STATE       GPU0     GPU1     GPU2$
 gpu1    3/3      19/56    37  GiB        20      0     -  10.0.0.1  Tesla T4  -         -          3 orphaned  9/16 O   6/16     4/24$
 gpu2    1/1      16/16     0  GiB         0      0     -  10.0.0.2  Tesla T4  -         -          ok          16/16 W  -        -$
 """).splitlines()
@@ -227,7 +227,7 @@ gpu2    1/1      16/16     0  GiB         0      0     -  10.0.0.2  Tesla T4  - 
 NAMESPACE  NAME  NODE  GPU  ALLOCATED  UNIT  USED  PRIORITY  REQUEST  UID      STATE  REASON$
 default    two   gpu1  1,2          8  GiB      -         0  8 units  uid-two  bound$
 """)
-    assert shown(cluster, "cards", Selection(frozenset(("gpu2",))), name="wide").splitlines()[1].split()[9:] == (
+    assert shown(cluster, "gpus", Selection(frozenset(("gpu2",))), name="wide").splitlines()[1].split()[9:] == (
         ["-", "16384", "-", "0", "0000:00:00.0", "GPU-00000000", "whole"]
     )
 
@@ -237,22 +237,22 @@ def test_names_sorting_and_no_headers() -> None:
     assert shown(cluster, "pods", Selection(namespace="default"), name="name").split() == [
         f"pod/{n}" for n in ("leaving", "two", "whole", "waits")
     ]
-    assert shown(cluster, "cards", name="name").split() == ["card/gpu1/0", "card/gpu1/1", "card/gpu1/2", "card/gpu2/0"]
-    by_free = shown(cluster, "cards", name="name", sort_by="free", reverse=True).split()
-    assert by_free == ["card/gpu1/2", "card/gpu1/1", "card/gpu1/0", "card/gpu2/0"]
+    assert shown(cluster, "gpus", name="name").split() == ["gpu/gpu1/0", "gpu/gpu1/1", "gpu/gpu1/2", "gpu/gpu2/0"]
+    by_free = shown(cluster, "gpus", name="name", sort_by="free", reverse=True).split()
+    assert by_free == ["gpu/gpu1/2", "gpu/gpu1/1", "gpu/gpu1/0", "gpu/gpu2/0"]
     assert shown(cluster, "nodes", headers=False, sort_by="FREE").split()[0] == "gpu2"
-    with pytest.raises(UnknownColumnError, match="found --sort-by='no'; expected a column of this view: name, cards, allocated, free"):
+    with pytest.raises(UnknownColumnError, match="found --sort-by='no'; expected a column of this view: name, GPUs, allocated, free"):
         shown(cluster, sort_by="no")
 
 
 def test_labels_of_nodes_and_of_pods() -> None:
     one, other = node("a", "10.0.0.1", 8), node("b", "10.0.0.2", 8)
     one["metadata"]["labels"] = {"pool": "x"}
-    mine = pod("mine", "a", card=0, mem=1)
+    mine = pod("mine", "a", gpu=0, mem=1)
     mine["metadata"]["labels"] = {"app": "web"}
     wants = pending("wants", "", mem=1)
     wants["metadata"]["labels"] = {"app": "web"}
-    cluster = read_all([one, other], [mine, wants, pod("theirs", "b", card=0, mem=1)])
+    cluster = read_all([one, other], [mine, wants, pod("theirs", "b", gpu=0, mem=1)])
     assert shown(cluster, "nodes", Selection(labels=parse_selector("pool=x")), name="name") == "node/a\n"
     assert shown(cluster, "pods", Selection(labels=parse_selector("app in (web)")), name="name").split() == [
         "pod/default/mine",
@@ -270,7 +270,7 @@ def test_colours_change_nothing_but_colours() -> None:
 
 def test_json_is_of_the_published_form_for_every_view() -> None:
     cluster = people()
-    for view in ("nodes", "cards", "pods", "namespaces", "models"):
+    for view in ("nodes", "gpus", "pods", "namespaces", "models"):
         made = json.loads(shown(cluster, view, name="json"))
         check(made)
         assert [one["name"] for one in made["nodes"]] == ["gpu1", "gpu2"]
@@ -298,9 +298,9 @@ def test_a_document_has_what_was_chosen_and_where_it_is() -> None:
 
     both, waiting = ["lab/gone", "lab/static"], ["large", "new", "odd", "waits"]
     everything = {"gpu1": ["leaving", "static", "two"], "gpu2": ["lost", "whole"]}
-    # Of nodes, cards and models: whole nodes.
-    assert found("nodes") == found("cards") == found("models") == (everything, both, waiting)
-    for view in ("nodes", "cards"):
+    # Of nodes, GPUs and models: whole nodes.
+    assert found("nodes") == found("gpus") == found("models") == (everything, both, waiting)
+    for view in ("nodes", "gpus"):
         assert found(view, "gpu2", "gpu9") == ({"gpu2": ["lost", "whole"]}, [], waiting)
     assert found("models", "Tesla T4") == (everything, both, waiting)
     assert found("models", "A100") == ({}, [], waiting)
@@ -316,7 +316,7 @@ def test_which_names_a_view_can_show_whatever_was_asked_for() -> None:
     lab, default = {"gone", "static", "lost", "large", "new", "odd"}, {"leaving", "whole", "two", "waits"}
     for view, namespace, names in (
         ("nodes", "", {"gpu1", "gpu2"}),
-        ("cards", "", {"gpu1", "gpu2"}),
+        ("gpus", "", {"gpu1", "gpu2"}),
         ("models", "", {"Tesla T4"}),
         ("pods", "", lab | default),
         ("pods", "lab", lab),
@@ -330,53 +330,53 @@ def test_which_names_a_view_can_show_whatever_was_asked_for() -> None:
         assert not names_of(Cluster(), view, select)
         assert not shows_any(Cluster(), view, select)
     # A pod may have something although it waits for nothing, and the other way round.
-    for cluster in (read_all([], [pending("w", mem=1)]), read_all([node("a", "10.0.0.1", 8)], [pod("p", "a", card=0, mem=1)])):
+    for cluster in (read_all([], [pending("w", mem=1)]), read_all([node("a", "10.0.0.1", 8)], [pod("p", "a", gpu=0, mem=1)])):
         assert shows_any(cluster, "pods", Selection())
 
 
 def test_what_is_in_use_is_shown_in_the_units_of_the_node_and_of_a_namespace_in_gib() -> None:
-    small = Inventory(UNITS["64MiB"], (card(0, 256, mib=16384, model="T4"),))
-    pods = [pod("p", "mib", card=0, mem=100), pod("q", "mib", card=0, mem=1), pod("r", "mib", card=0, mem=1, namespace="other")]
-    cluster = read_all([node("mib", "10.0.0.1", cards=small)], pods)
-    cluster.used = Used({"uid-p": 1600, "uid-q": 448}, {card(0, 1).uuid: 3200})
+    small = Inventory(UNITS["64MiB"], (gpu(0, 256, mib=16384, model="T4"),))
+    pods = [pod("p", "mib", gpu=0, mem=100), pod("q", "mib", gpu=0, mem=1), pod("r", "mib", gpu=0, mem=1, namespace="other")]
+    cluster = read_all([node("mib", "10.0.0.1", gpus=small)], pods)
+    cluster.used = Used({"uid-p": 1600, "uid-q": 448}, {gpu(0, 1).uuid: 3200})
 
     def column(view: str) -> list[str]:
         lines = shown(cluster, view, name="wide").splitlines()
         at = lines[0].split().index("USED")
         return [line.split()[at] for line in lines[1:] if line and "allocated" not in line]
 
-    assert (column("nodes"), column("cards"), column("pods"), column("namespaces")) == (["50"], ["50"], ["25", "7", "-"], ["2", "-"])
+    assert (column("nodes"), column("gpus"), column("pods"), column("namespaces")) == (["50"], ["50"], ["25", "7", "-"], ["2", "-"])
     [found] = document(cluster, "pods", Selection())["nodes"]
     assert [one["used_mib"] for one in found["pods"]] == [1600, 448, None]
-    assert [one["used_mib"] for one in found["cards"]] == [3200]
+    assert [one["used_mib"] for one in found["gpus"]] == [3200]
     cluster.used = Used()
     assert column("pods") == ["-", "-", "-"]
 
 
-def test_the_colour_of_a_card_says_what_is_wrong_with_it_and_else_whether_it_is_free() -> None:
+def test_the_colour_of_a_gpu_says_what_is_wrong_with_it_and_else_whether_it_is_free() -> None:
     gpu1, gpu2 = sixteen().nodes
-    styles = {view.card.index: view.style for view in cards_of(gpu1)}
+    styles = {view.gpu.index: view.style for view in gpus_of(gpu1)}
     assert styles == dict.fromkeys(range(16), GOOD) | {0: "", 1: "", 2: ODD, 3: BAD, 5: WARN, 7: "", 8: ""}
-    assert {view.style for view in cards_of(gpu2)} == {GOOD}
+    assert {view.style for view in gpus_of(gpu2)} == {GOOD}
     table = nodes_view(sixteen(), Selection())
     assert [row.cells[1].style for row in table.rows] == [WARN, ""]
 
 
-def test_where_no_card_is_known_or_usable_the_sums_say_so() -> None:
-    broken = Inventory(GIB, (card(0, 16, health="XID 79"), card(1, 16, cordoned=True)))
-    line = shown(read_all([node("a", "10.0.0.1", cards=broken)], []), "models", headers=False)
+def test_where_no_gpu_is_known_or_usable_the_sums_say_so() -> None:
+    broken = Inventory(GIB, (gpu(0, 16, health="XID 79"), gpu(1, 16, cordoned=True)))
+    line = shown(read_all([node("a", "10.0.0.1", gpus=broken)], []), "models", headers=False)
     assert " ".join(line.split()) == "Tesla T4 1 2 0 0 0 32 0 0 GiB"
-    line = shown(read_all([], [pod("p", "gone", card=0, mem=1)]), "namespaces", headers=False)
+    line = shown(read_all([], [pod("p", "gone", gpu=0, mem=1)]), "namespaces", headers=False)
     assert " ".join(line.split()) == "default 1 0 0 - -"
 
 
 def test_nothing_that_a_name_says_is_obeyed_by_a_terminal() -> None:
     evil = "\x1b[2J\x1b]0;x\x07\u202e" + "n" * 100_000
     odd = held(node("a", "10.0.0.1", 8), gpu0=[])
-    odd["metadata"]["annotations"]["gpushare/cards"] = Inventory(GIB, (card(0, 8, health="ok"),)).to_json()
+    odd["metadata"]["annotations"]["gpushare/gpus"] = Inventory(GIB, (gpu(0, 8, health="ok"),)).to_json()
     waits = pending(evil, evil, namespace=evil, mem=1)
-    cluster = read_all([odd], [waits, pod(evil, "a", card=0, mem=1, namespace=evil)])
-    for view in ("nodes", "cards", "pods", "namespaces", "models"):
+    cluster = read_all([odd], [waits, pod(evil, "a", gpu=0, mem=1, namespace=evil)])
+    for view in ("nodes", "gpus", "pods", "namespaces", "models"):
         for name in ("table", "wide", "name"):
             text = shown(cluster, view, name=name)
             assert text.replace("\n", "").isprintable()
@@ -396,7 +396,7 @@ def test_changes_come_and_go() -> None:
     cluster.remove_pod("uid-whole")
     cluster.remove_pod("uid-lost")
     assert [line.split()[0] for line in shown(cluster, headers=False).splitlines()] == ["gpu1"]
-    bound = pod("new", "gpu1", card=2, mem=1, namespace="lab")
+    bound = pod("new", "gpu1", gpu=2, mem=1, namespace="lab")
     cluster.set_pod(bound)
     assert ["lab", "new", "gpu1", "2", "1", "GiB", "bound"] in [line.split() for line in shown(cluster, "pods").splitlines()]
     cluster.set_pod(bound | {"status": {"phase": "Succeeded"}})
@@ -404,20 +404,20 @@ def test_changes_come_and_go() -> None:
 
 
 def test_inventory_of_a_node_that_cannot_be_used() -> None:
-    broken = node("a", "10.0.0.1", cards='{"v":9}')
-    cluster = read_all([broken, node("b", "10.0.0.2", cards=inventory(8))], [])
+    broken = node("a", "10.0.0.1", gpus='{"v":9}')
+    cluster = read_all([broken, node("b", "10.0.0.2", gpus=inventory(8))], [])
     cells = shown(cluster, name="wide").splitlines()[1].split()
     assert cells[:10] == ["a", "0/0", "0/0", "0", "-", "0", "0", "-", "10.0.0.1", "-"]
-    assert " ".join(cells[12:]).startswith("annotation gpushare/cards cannot be used: version 9 is not known")
-    assert cluster.problems()[0].startswith("node a: annotation gpushare/cards cannot be used: version 9 is not known")
+    assert " ".join(cells[12:]).startswith("annotation gpushare/gpus cannot be used: version 9 is not known")
+    assert cluster.problems()[0].startswith("node a: annotation gpushare/gpus cannot be used: version 9 is not known")
 
 
 def test_the_cluster_records_which_nodes_and_waiting_pods_may_have_changed() -> None:
-    cluster = read_all([node("a", "10.0.0.1", 16), node("b", "10.0.0.2", 16)], [pod("p", "a", card=0, mem=2), pod("w", None, mem=2)])
+    cluster = read_all([node("a", "10.0.0.1", 16), node("b", "10.0.0.2", 16)], [pod("p", "a", gpu=0, mem=2), pod("w", None, mem=2)])
     taken = cluster.changed.take()
     assert (taken.nodes, taken.waiting) == ({"a", "b"}, {"uid-w"})
     assert cluster.changed.take() == type(taken)()
-    cluster.set_pod(pod("w", "b", card=0, mem=2))
+    cluster.set_pod(pod("w", "b", gpu=0, mem=2))
     taken = cluster.changed.take()
     assert (taken.nodes, taken.waiting) == ({"b"}, {"uid-w"})
     cluster.remove_pod("uid-p")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""gpushare-mps around a control daemon: a stand-in, and NVIDIA's own program where GPUSHARE_MPS_CONTROL names it (it needs no card)."""
+"""gpushare-mps around a control daemon: a stand-in, and NVIDIA's own program where GPUSHARE_MPS_CONTROL names it (it needs no GPU)."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ import pytest
 from gpushare_runtime.core.mps import MpsState
 from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.mps import control
-from gpushare_runtime.mps.card import CardForMps
 from gpushare_runtime.mps.control import ControlDaemon, ControlError
-from gpushare_runtime.mps.main import MpsOfCard, Settings, main, parse_arguments
+from gpushare_runtime.mps.gpu import GpuForMps
+from gpushare_runtime.mps.main import MpsOfGpu, Settings, main, parse_arguments
 from unit.runtime.kube.fake_api import until
 
 UUID = "GPU-8f6f2c31-0000-0000-0000-000000000000"
 STAND_IN = Path(__file__).with_name("mps_control.py")
 REAL = os.environ.get("GPUSHARE_MPS_CONTROL", "")
-VOLTA = CardForMps((7, 0), False, (), 0, 16384)
+VOLTA = GpuForMps((7, 0), False, (), 0, 16384)
 
 
-class Cards:
-    """NVML with one card. sticky: the mode cannot be changed."""
+class Gpus:
+    """NVML with one GPU. sticky: the mode cannot be changed."""
 
     exclusive = 3
 
-    def __init__(self, card: CardForMps = VOLTA) -> None:
-        self.card, self.sticky, self.modes = card, False, []
+    def __init__(self, gpu: GpuForMps = VOLTA) -> None:
+        self.gpu, self.sticky, self.modes = gpu, False, []
 
-    def read(self, uuid: str) -> CardForMps:
+    def read(self, uuid: str) -> GpuForMps:
         assert uuid == UUID
-        return self.card
+        return self.gpu
 
     def set_mode(self, uuid: str, mode: int) -> None:
         self.modes.append(mode)
         if not self.sticky:
-            self.card = replace(self.card, mode=mode)
+            self.gpu = replace(self.gpu, mode=mode)
 
 
 @pytest.fixture(params=[str(STAND_IN), *([REAL] if REAL else [])], ids=lambda path: Path(path).name)
@@ -82,9 +82,9 @@ def fault(root: Path, kind: str) -> None:
     (root / "r" / UUID / "fault").write_text(kind)
 
 
-async def running(root: Path, cards: Cards, body: Callable[[asyncio.Task[None]], Awaitable[None]], program: str = str(STAND_IN)) -> None:
+async def running(root: Path, gpus: Gpus, body: Callable[[asyncio.Task[None]], Awaitable[None]], program: str = str(STAND_IN)) -> None:
     stop = asyncio.Event()
-    task = asyncio.ensure_future(MpsOfCard(settings(root, program), cards, interval=0.05).run(stop))
+    task = asyncio.ensure_future(MpsOfGpu(settings(root, program), gpus, interval=0.05).run(stop))
     try:
         await body(task)
     finally:
@@ -92,12 +92,12 @@ async def running(root: Path, cards: Cards, body: Callable[[asyncio.Task[None]],
         await asyncio.gather(task, return_exceptions=True)
 
 
-def test_a_card_gets_its_daemon_and_the_former_mode_comes_back(root: Path, program: str) -> None:
-    cards = Cards()
+def test_a_gpu_gets_its_daemon_and_the_former_mode_comes_back(root: Path, program: str) -> None:
+    gpus = Gpus()
 
     async def body(task: asyncio.Task[None]) -> None:
         await until(lambda: state(root).problem == "")
-        assert cards.card.mode == 3
+        assert gpus.gpu.mode == 3
         first = state(root)
         assert first.unusable(time.monotonic()) == ""
         await until(lambda: state(root).at > first.at)
@@ -111,22 +111,22 @@ def test_a_card_gets_its_daemon_and_the_former_mode_comes_back(root: Path, progr
         with pytest.raises(ControlError, match="the daemon's memory limit is"):
             await daemon.bound_clients(1024)
 
-    asyncio.run(running(root, cards, body, program))
-    assert (cards.modes, cards.card.mode) == ([3, 0], 0)
+    asyncio.run(running(root, gpus, body, program))
+    assert (gpus.modes, gpus.gpu.mode) == ([3, 0], 0)
     assert state(root).problem == "it was stopped"
     assert not list((root / "s").iterdir())
     with pytest.raises(ControlError, match="'get_server_list' was answered with 'Cannot find MPS control daemon process'"):
         asyncio.run(ControlDaemon(program, UUID, root / "r" / UUID, root / "l" / UUID).servers())
 
 
-def test_the_daemon_sees_its_card_alone(root: Path) -> None:
+def test_the_daemon_sees_its_gpu_alone(root: Path) -> None:
     async def body(task: asyncio.Task[None]) -> None:
         await until(lambda: state(root).problem == "")
         found = (root / "r" / UUID / "pipe/environment").read_text().splitlines()
         own = f"CUDA_MPS_LOG_DIRECTORY={root}/l/{UUID}", f"CUDA_MPS_PIPE_DIRECTORY={root}/r/{UUID}/pipe", f"CUDA_VISIBLE_DEVICES={UUID}"
         assert [line for line in found if line.startswith("CUDA")] == list(own)
 
-    asyncio.run(running(root, Cards(), body))
+    asyncio.run(running(root, Gpus(), body))
 
 
 def test_what_lies_beside_the_pipes_neither_stops_a_daemon_nor_is_followed(root: Path, program: str) -> None:
@@ -143,7 +143,7 @@ def test_what_lies_beside_the_pipes_neither_stops_a_daemon_nor_is_followed(root:
         await until(lambda: state(root).problem == "")
         assert not (pipes / "folder").exists()
 
-    asyncio.run(running(root, Cards(), body, program))
+    asyncio.run(running(root, Gpus(), body, program))
     assert {path.name for path in outside.iterdir()} == {"folder", "file"}
     assert (outside / "file").read_text() == "kept"
     assert list((outside / "folder").iterdir()) == []
@@ -155,20 +155,20 @@ def test_what_lies_beside_the_pipes_neither_stops_a_daemon_nor_is_followed(root:
         ("mute", "the daemon does not answer after its start: no answer to 'get_server_list'"),
         ("rejects", "the daemon does not answer after its start"),
         ("forgets", "the daemon's memory limit is '0G' after 16384M was set"),
-        ("dies", f"the MPS control daemon of card {UUID} ended with status 3"),
+        ("dies", f"the MPS control daemon of GPU {UUID} ended with status 3"),
     ],
 )
 def test_a_daemon_that_fails_ends_the_service_which_says_why(root: Path, kind: str, said: str) -> None:
     fault(root, kind)
-    cards = Cards()
+    gpus = Gpus()
 
     async def body(task: asyncio.Task[None]) -> None:
         with pytest.raises(FatalError, match=said) as failed:
             await asyncio.wait_for(task, 60)
         assert failed.value.restart
 
-    asyncio.run(running(root, cards, body))
-    assert cards.card.mode == 0, "the card works without MPS again"
+    asyncio.run(running(root, gpus, body))
+    assert gpus.gpu.mode == 0, "the GPU works without MPS again"
     assert state(root).problem
 
 
@@ -178,7 +178,7 @@ def test_a_daemon_that_does_not_end_is_killed(root: Path) -> None:
     async def body(task: asyncio.Task[None]) -> None:
         await until(lambda: state(root).problem == "")
 
-    asyncio.run(running(root, Cards(), body))
+    asyncio.run(running(root, Gpus(), body))
     assert state(root).problem == "it was stopped"
 
 
@@ -187,36 +187,36 @@ def test_without_the_program_the_message_says_what_to_install(root: Path) -> Non
         with pytest.raises(FatalError, match=r"cannot be run .*: install the part of the driver"):
             await task
 
-    asyncio.run(running(root, Cards(), body, "/nonexistent/mps"))
+    asyncio.run(running(root, Gpus(), body, "/nonexistent/mps"))
 
 
 @pytest.mark.parametrize(
-    ("card", "said"),
+    ("gpu", "said"),
     [
         (replace(VOLTA, capability=(6, 1)), "compute capability 6.1, MPS limits need 7.0"),
         (replace(VOLTA, mig=True), "MIG mode on"),
-        (replace(VOLTA, processes=(7, 8, 9, 10, 11, 12)), "6 processes use card .* without MPS .PID 7, 8, 9, 10, 11 …."),
+        (replace(VOLTA, processes=(7, 8, 9, 10, 11, 12)), "6 processes use GPU .* without MPS .PID 7, 8, 9, 10, 11 …."),
     ],
 )
-def test_a_card_that_cannot_have_mps_is_left_as_it_is(root: Path, card: CardForMps, said: str) -> None:
-    cards = Cards(card)
+def test_a_gpu_that_cannot_have_mps_is_left_as_it_is(root: Path, gpu: GpuForMps, said: str) -> None:
+    gpus = Gpus(gpu)
 
     async def body(task: asyncio.Task[None]) -> None:
         with pytest.raises(FatalError, match=said):
             await task
 
-    asyncio.run(running(root, cards, body))
-    assert (cards.modes, cards.card) == ([], card)
+    asyncio.run(running(root, gpus, body))
+    assert (gpus.modes, gpus.gpu) == ([], gpu)
 
 
-@pytest.mark.parametrize("card", ["0", "GPU-../../etc", "MIG-8f6f2c31", "", "GPU-" + "a" * 100])
-def test_only_the_uuid_of_a_card_names_one(card: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("gpu", ["0", "GPU-../../etc", "MIG-8f6f2c31", "", "GPU-" + "a" * 100])
+def test_only_the_uuid_of_a_gpu_names_one(gpu: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        parse_arguments([card])
-    assert "is not the UUID of a card" in capsys.readouterr().err
+        parse_arguments([gpu])
+    assert "is not the UUID of a GPU" in capsys.readouterr().err
 
 
 def test_the_command_reports_why_it_ends(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     arguments = [UUID, "--run-dir", f"{root}/r", "--log-dir", f"{root}/l", "--state-dir", f"{root}/s", "--control", "/nonexistent/mps"]
-    assert main(arguments, Cards()) == 1
+    assert main(arguments, Gpus()) == 1
     assert "install the part of the driver" in caplog.text

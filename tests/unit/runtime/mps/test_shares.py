@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The limit of clients that unset their own: the largest share that a container of the card has, kept current."""
+"""The limit of clients that unset their own: the largest share that a container of the GPU has, kept current."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 
 from gpushare_runtime.core.mps import MpsState, MpsStateError, largest_share
 from gpushare_runtime.mps.control import ControlDaemon
-from gpushare_runtime.mps.main import MpsOfCard
+from gpushare_runtime.mps.main import MpsOfGpu
 from gpushare_runtime.mps.shares import Shares
 from unit.runtime.kube.fake_api import until
-from unit.runtime.mps.test_mps import STAND_IN, UUID, Cards, fault, root, settings, state
+from unit.runtime.mps.test_mps import STAND_IN, UUID, Gpus, fault, root, settings, state
 
 __all__ = ["root"]
 OTHER = "GPU-00000000-0000-0000-0000-000000000001"
@@ -30,7 +30,7 @@ def memory(uuid: str, count: int, first: int = 0) -> list[str]:
 def record(*containers: dict[str, list[str]], unit: str = "GiB", boot: str = BOOT) -> bytes:
     """One pod for each."""
     pods = {f"uid-{number}": {"name": "", "containers": {"main": one}} for number, one in enumerate(containers)}
-    return json.dumps({"v": 1, "boot": boot, "unit": unit, "cards": None, "pods": pods}).encode()
+    return json.dumps({"v": 1, "boot": boot, "unit": unit, "gpus": None, "pods": pods}).encode()
 
 
 def of_memory(uuid: str, count: int) -> dict[str, list[str]]:
@@ -75,7 +75,7 @@ def test_a_record_of_another_form_is_an_error(usage: bytes) -> None:
         largest_share(usage, BOOT, UUID, 16384)
 
 
-def test_the_record_is_followed_and_without_it_the_card_bounds(tmp_path: Path) -> None:
+def test_the_record_is_followed_and_without_it_the_gpu_bounds(tmp_path: Path) -> None:
     file = tmp_path / "held.json"
     shares = Shares(file, UUID, 16384, lambda: BOOT)
     assert (shares.largest(), shares.problem) == (16384, "")
@@ -107,7 +107,7 @@ def running(folder: Path, body: Any) -> None:
 
     async def go() -> None:
         stop = asyncio.Event()
-        made = MpsOfCard(settings(folder), Cards(), interval=0.05)
+        made = MpsOfGpu(settings(folder), Gpus(), interval=0.05)
         task = asyncio.ensure_future(made.run(stop))
         try:
             await body(made, ControlDaemon(str(STAND_IN), UUID, folder / "r" / UUID, folder / "l" / UUID), boot)
@@ -120,7 +120,7 @@ def running(folder: Path, body: Any) -> None:
 
 
 def test_the_daemon_and_its_servers_follow_the_largest_share(root: Path) -> None:
-    async def body(_made: MpsOfCard, daemon: ControlDaemon, boot: str) -> None:
+    async def body(_made: MpsOfGpu, daemon: ControlDaemon, boot: str) -> None:
         await until(lambda: state(root).limit == 16384)
         (root / "r" / UUID / "servers").write_text("4711 4712")
         put(root / "u/held.json", record(of_memory(UUID, 4), boot=boot))
@@ -138,7 +138,7 @@ def test_the_daemon_and_its_servers_follow_the_largest_share(root: Path) -> None
 def test_a_server_that_keeps_another_limit_is_reported_and_tried_again(root: Path) -> None:
     fault(root, "stubborn")
 
-    async def body(made: MpsOfCard, _daemon: ControlDaemon, boot: str) -> None:
+    async def body(made: MpsOfGpu, _daemon: ControlDaemon, boot: str) -> None:
         await until(lambda: state(root).limit == 16384)
         (root / "r" / UUID / "servers").write_text("4711")
         put(root / "u/held.json", record(of_memory(UUID, 4), boot=boot))
@@ -157,19 +157,19 @@ def shared_memory(folder: Path) -> list[str]:
 
 
 def leave(folder: Path) -> None:
-    """What a container leaves there that has used the card. The cover of a name is ours."""
+    """What a container leaves there that has used the GPU. The cover of a name is ours."""
     for name in ("cuda.shm.0.1", "in/a/folder/x", "cuda_injection_path_shm"):
         path = folder / "r" / UUID / "shm" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x" * 4096)
 
 
-def test_once_no_container_has_the_card_its_servers_end_and_its_shared_memory_is_emptied(
+def test_once_no_container_has_the_gpu_its_servers_end_and_its_shared_memory_is_emptied(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpushare_runtime.mps.main._COARSE_SECONDS", 0.1)
 
-    async def body(_made: MpsOfCard, daemon: ControlDaemon, boot: str) -> None:
+    async def body(_made: MpsOfGpu, daemon: ControlDaemon, boot: str) -> None:
         await until(lambda: state(root).limit == 16384)
         put(root / "u/held.json", record(of_memory(UUID, 4), of_memory(OTHER, 9), boot=boot))
         await until(lambda: state(root).limit == 4096)
@@ -186,8 +186,8 @@ def test_once_no_container_has_the_card_its_servers_end_and_its_shared_memory_is
 
 
 @pytest.mark.parametrize("usage", [None, b"broken"])
-def test_where_it_is_not_known_who_has_the_card_nothing_is_removed(root: Path, usage: bytes | None) -> None:
-    async def body(made: MpsOfCard, _daemon: ControlDaemon, _boot: str) -> None:
+def test_where_it_is_not_known_who_has_the_gpu_nothing_is_removed(root: Path, usage: bytes | None) -> None:
+    async def body(made: MpsOfGpu, _daemon: ControlDaemon, _boot: str) -> None:
         await until(lambda: state(root).limit == 16384)
         if usage is not None:
             put(root / "u/held.json", usage)

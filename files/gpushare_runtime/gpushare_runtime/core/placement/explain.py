@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Why a request does not fit: on a node, in numbers and a bounded number of wordings per answer; or on no card of the cluster, ever."""
+"""Why a request does not fit: on a node, in numbers and a bounded number of wordings per answer; or on no GPU of the cluster, ever."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gpushare_runtime.core.request import ContainerRequest, Request
 
 def amount(request: Request) -> str:
     """What a request asks for, for a log line."""
-    if request.whole_cards:
-        return f"{request.whole_cards} whole {'card' if request.whole_cards == 1 else 'cards'}"
-    several = f" on {request.cards_per_pod} cards" if request.cards_per_pod > 1 else ""
+    if request.whole_gpus:
+        return f"{request.whole_gpus} whole {'GPU' if request.whole_gpus == 1 else 'GPUs'}"
+    several = f" on {request.gpus_per_pod} GPUs" if request.gpus_per_pod > 1 else ""
     core = f" and {request.core} % of compute" if request.core else ""
     return f"{request.units} {'unit' if request.units == 1 else 'units'}{core}{several}"
 
@@ -66,15 +66,15 @@ def exact(request: Request, node: NodeLedger) -> str:
     wanted = _wanted(request, node.inventory.unit)
     if request.core and not node.inventory.core:
         return f"needs {wanted}, but its isolation shares out no compute ({protocol.RESOURCE_CORE})"
-    usable = [state.card for state in node.usable]
-    out = len(node.inventory.cards) - len(usable)
+    usable = [state.gpu for state in node.usable]
+    out = len(node.inventory.gpus) - len(usable)
     without = f", {out} not usable" if out else ""
     kept = _kept_back(request, node)
-    if request.whole_cards:
-        return f"needs {wanted}, {node.empty_cards()} of {len(node.card_states)} cards are empty{without}{kept}"
-    size, total = max((card.units for card in usable), default=0), sum(card.units for card in usable)
-    if request.per_card > size:
-        return f"needs {wanted}, its largest card has {size} ({total} in total on {_cards(len(usable))}{without})"
+    if request.whole_gpus:
+        return f"needs {wanted}, {node.empty_gpus()} of {len(node.gpu_states)} GPUs are empty{without}{kept}"
+    size, total = max((gpu.units for gpu in usable), default=0), sum(gpu.units for gpu in usable)
+    if request.per_gpu > size:
+        return f"needs {wanted}, its largest GPU has {size} ({total} in total on {_gpus(len(usable))}{without})"
     return f"needs {wanted}, {_most(request, node)} ({node.free} of {total} in total{without}){kept}"
 
 
@@ -84,31 +84,31 @@ def _group(request: Request, node: NodeLedger) -> str:
     wanted = _wanted(request, node.inventory.unit)
     if request.core and not node.inventory.core:
         return f"needs {wanted}, but its isolation shares out no compute ({protocol.RESOURCE_CORE})"
-    if request.whole_cards:
-        return f"needs {wanted}, {node.empty_cards()} are empty{_kept_back(request, node)}"
+    if request.whole_gpus:
+        return f"needs {wanted}, {node.empty_gpus()} are empty{_kept_back(request, node)}"
     return f"needs {wanted}, {_most(request, node)}{_kept_back(request, node)}"
 
 
 def _most(request: Request, node: NodeLedger) -> str:
-    if request.cards_per_pod > 1:
-        fitting = sum(state.free >= request.per_card for state in node.usable)
-        return f"{fitting} {'card has' if fitting == 1 else 'cards have'} that free"
+    if request.gpus_per_pod > 1:
+        fitting = sum(state.free >= request.per_gpu for state in node.usable)
+        return f"{fitting} {'GPU has' if fitting == 1 else 'GPUs have'} that free"
     most = f"at most {node.largest_free()} are free on one"
     if not request.core:
         return most
-    core = max((state.core for state in node.usable if state.free >= request.per_card), default=0)
+    core = max((state.core for state in node.usable if state.free >= request.per_gpu), default=0)
     return f"{most}, and at most {core} % of compute beside such memory"
 
 
 def _kept_back(request: Request, node: NodeLedger) -> str:
-    """Cards that have the room, and why they are not given all the same."""
-    whys = [node.exclusion(request, state) for state in node.card_states]
-    parts = [f"{_cards(whys.count(why))} {text}" for why, text in _KEPT_BACK.items() if why in whys]
+    """GPUs that have the room, and why they are not given all the same."""
+    whys = [node.exclusion(request, state) for state in node.gpu_states]
+    parts = [f"{_gpus(whys.count(why))} {text}" for why, text in _KEPT_BACK.items() if why in whys]
     return f"; {', '.join(parts)}" if parts else ""
 
 
 _KEPT_BACK: Final = {
-    "isolation": f"on a node with another isolation than {protocol.ASK_ISOLATION} requires, or with MPS, which gives a pod one card",
+    "isolation": f"on a node with another isolation than {protocol.ASK_ISOLATION} requires, or with MPS, which gives a pod one GPU",
     "clients": "with as many MPS clients as the driver allows",
     "incompatible": "not of a model or UUID that the pod accepts",
     "affinity": "with other pods than the pods' rules allow",
@@ -119,75 +119,75 @@ _KEPT_BACK: Final = {
 def _no_inventory(node: NodeLedger) -> str:
     if node.inventory_error:
         return f"its {node.inventory_error}"
-    return f"no annotation {protocol.ANNOTATION_CARDS} on the node: gpushare-device-plugin has not run there"
+    return f"no annotation {protocol.ANNOTATION_GPUS} on the node: gpushare-device-plugin has not run there"
 
 
 def _wanted(request: Request, unit: Unit | None) -> str:
-    if request.whole_cards:
-        return f"{request.whole_cards} whole {'card' if request.whole_cards == 1 else 'cards'}"
+    if request.whole_gpus:
+        return f"{request.whole_gpus} whole {'GPU' if request.whole_gpus == 1 else 'GPUs'}"
     name = "units" if unit is None else unit.name if unit == GIB else f"units of {unit}"
     core = f" and {request.core} % of compute" if request.core else ""
-    if request.cards_per_pod > 1:
-        return f"{request.per_card} {name} on each of {request.cards_per_pod} cards"
-    return f"{request.units} {name}{core} on one card"
+    if request.gpus_per_pod > 1:
+        return f"{request.per_gpu} {name} on each of {request.gpus_per_pod} GPUs"
+    return f"{request.units} {name}{core} on one GPU"
 
 
-def _cards(count: int) -> str:
-    return f"{count} {'card' if count == 1 else 'cards'}"
+def _gpus(count: int) -> str:
+    return f"{count} {'GPU' if count == 1 else 'GPUs'}"
 
 
 @dataclass(frozen=True)
 class Largest:
-    """The largest of what the cluster has. card: units of its largest card, in `unit`; card_count: of its node with most cards."""
+    """The largest of what the cluster has. GPU: units of its largest GPU, in `unit`; gpu_count: of its node with most GPUs."""
 
     unit: Unit
-    card: int
-    card_count: int
+    gpu: int
+    gpu_count: int
 
 
 def largest_of(inventories: Iterable[Inventory]) -> Largest | None:
-    """None while no cards are known. Health does not count: a card that is out today may be back tomorrow."""
-    unit, mib, card, cards = None, 0, 0, 0
+    """None while no GPUs are known. Health does not count: a GPU that is out today may be back tomorrow."""
+    unit, mib, gpu, gpus = None, 0, 0, 0
     for inventory in inventories:
-        cards = max(cards, len(inventory.cards))
-        for one in inventory.cards:
+        gpus = max(gpus, len(inventory.gpus))
+        for one in inventory.gpus:
             if one.units * inventory.unit.mib > mib:
-                unit, mib, card = inventory.unit, one.units * inventory.unit.mib, one.units
-    return Largest(unit, card, cards) if unit else None
+                unit, mib, gpu = inventory.unit, one.units * inventory.unit.mib, one.units
+    return Largest(unit, gpu, gpus) if unit else None
 
 
 def too_large(request: Request, largest: Largest) -> str | None:
-    """Why no card (or no node) is large enough even when empty, and what to write; None if one is."""
-    if request.whole_cards > largest.card_count:
+    """Why no GPU (or no node) is large enough even when empty, and what to write; None if one is."""
+    if request.whole_gpus > largest.gpu_count:
         return (
-            f"{request.whole_cards} whole cards of one node are asked for ({protocol.RESOURCE_CARDS}); "
-            f"the largest node has {largest.card_count}; write at most {largest.card_count}"
+            f"{request.whole_gpus} whole GPUs of one node are asked for ({protocol.RESOURCE_GPUS}); "
+            f"the largest node has {largest.gpu_count}; write at most {largest.gpu_count}"
         )
-    if request.cards_per_pod > 1:
+    if request.gpus_per_pod > 1:
         return _too_large_for_several(request, largest)
     several = len(request.containers) > 1
     for container in request.containers:
-        text = explain_size(container, largest.unit, largest.card)
+        text = explain_size(container, largest.unit, largest.gpu)
         if text is not None:
             return f"container {container.name!r}: {text}" if several else text
-    if request.units > largest.card:
+    if request.units > largest.gpu:
         return (
-            f"the pod's containers ask for {request.units} units of {largest.unit} together, which must be on one card; "
-            f"the largest card has {largest.card}; write at most {largest.card} in total"
+            f"the pod's containers ask for {request.units} units of {largest.unit} together, which must be on one GPU; "
+            f"the largest GPU has {largest.gpu}; write at most {largest.gpu} in total"
         )
     return None
 
 
 def _too_large_for_several(request: Request, largest: Largest) -> str | None:
-    label = f"the pod label {protocol.LABEL_CARDS_PER_POD}: {str(request.cards_per_pod)!r}"
-    if request.cards_per_pod > largest.card_count:
-        most = largest.card_count
-        return f"{label} asks for memory on so many cards of one node; the largest node has {most}; write at most {most}"
-    if request.per_card > largest.card:
-        most = largest.card * request.cards_per_pod
+    label = f"the pod label {protocol.LABEL_GPUS_PER_POD}: {str(request.gpus_per_pod)!r}"
+    if request.gpus_per_pod > largest.gpu_count:
+        most = largest.gpu_count
+        return f"{label} asks for memory on so many GPUs of one node; the largest node has {most}; write at most {most}"
+    if request.per_gpu > largest.gpu:
+        most = largest.gpu * request.gpus_per_pod
         return (
-            f"{label} spreads {request.units} units of {largest.unit}, {request.per_card} on each card; the largest card has "
-            f"{largest.card}; write at most {most} in total, or more cards"
+            f"{label} spreads {request.units} units of {largest.unit}, {request.per_gpu} on each GPU; the largest GPU has "
+            f"{largest.gpu}; write at most {most} in total, or more GPUs"
         )
     return None
 
@@ -199,10 +199,10 @@ _MEBIBYTES: Final = 512
 
 
 def explain_size(container: ContainerRequest, unit: Unit, largest: int) -> str | None:
-    """What a request that exceeds every card says, and what to write instead; None if a card of `largest` units is enough."""
+    """What a request that exceeds every GPU says, and what to write instead; None if a GPU of `largest` units is enough."""
     if container.units <= largest:
         return None
-    text = f"{container.written} means {container.units} units of {unit}; the largest card has {largest}"
+    text = f"{container.written} means {container.units} units of {unit}; the largest GPU has {largest}"
     meant = 0
     if container.units >= _BYTES:
         meant = -(-container.units // (unit.mib * 1024 * 1024))

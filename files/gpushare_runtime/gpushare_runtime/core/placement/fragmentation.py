@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """How much free memory is of no use to what pods usually ask for, and by how much a placement makes it grow. Pure.
 
-After Weng et al., USENIX ATC 2023: a node's fragmentation for one kind of request is the free memory on cards that do not
+After Weng et al., USENIX ATC 2023: a node's fragmentation for one kind of request is the free memory on GPUs that do not
 take it, or all of its free memory where the node does not take it at all; for a workload it is the mean over its requests.
 """
 
@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import accumulate, combinations, islice
 from typing import Final
 
-from gpushare_runtime.core.ledger import CardState
+from gpushare_runtime.core.ledger import GpuState
 from gpushare_runtime.core.request import Request
 
 _KINDS: Final = 24
@@ -24,12 +24,12 @@ _MEMORY: Final = 20_000
 """After so many requests older ones count half."""
 _FIRST_VERSION: Final = 8
 CHOICES: Final = 70
-"""All choices of four of eight cards; of more than these the first are tried."""
+"""All choices of four of eight GPUs; of more than these the first are tried."""
 
 Kind = tuple[int, int, int]
-"""(units per card, cards of memory, whole cards) of a request."""
+"""(units per GPU, GPUs of memory, whole GPUs) of a request."""
 Free = tuple[tuple[int, bool], ...]
-"""(free units, empty) of each usable card of a node, sorted."""
+"""(free units, empty) of each usable GPU of a node, sorted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,26 +71,26 @@ class Workload:
 
 
 def fragmentation_increase(
-    request: Request, usable: Sequence[CardState], candidates: Sequence[CardState], workload: Workload, choices: int = CHOICES
-) -> tuple[int, Sequence[CardState]]:
-    """(by how much the node's fragmentation grows, the cards by which it grows least): unit × pods seen.
+    request: Request, usable: Sequence[GpuState], candidates: Sequence[GpuState], workload: Workload, choices: int = CHOICES
+) -> tuple[int, Sequence[GpuState]]:
+    """(by how much the node's fragmentation grows, the GPUs by which it grows least): unit × pods seen.
 
-    Equal choices go to the fuller cards, then to the smaller, then to the lowest indexes. candidates: enough for the request;
-    choices: how many choices of cards are tried, beginning with the fullest.
+    Equal choices go to the fuller GPUs, then to the smaller, then to the lowest indexes. candidates: enough for the request;
+    choices: how many choices of GPUs are tried, beginning with the fullest.
     """
     popular = workload.popular if workload.popular.kinds else TypicalRequests(-1, ((_kind(request), 1),))
     now = fragmentation(tuple(sorted((s.free, s.empty) for s in usable)), popular)
-    ordered = sorted(candidates, key=lambda s: (s.free, s.card.units, s.card.index))
-    best: tuple[int, Sequence[CardState]] | None = None
+    ordered = sorted(candidates, key=lambda s: (s.free, s.gpu.units, s.gpu.index))
+    best: tuple[int, Sequence[GpuState]] | None = None
     tried = set()
-    for choice in islice(combinations(ordered, request.whole_cards or request.cards_per_pod), choices):
+    for choice in islice(combinations(ordered, request.whole_gpus or request.gpus_per_pod), choices):
         alike = tuple((state.free, state.empty) for state in choice)
         if alike in tried:
             continue
         tried.add(alike)
-        taken = {state.card.index for state in choice}
-        left = 0 if request.whole_cards else request.per_card
-        after = (((s.free - left if left else 0), False) if s.card.index in taken else (s.free, s.empty) for s in usable)
+        taken = {state.gpu.index for state in choice}
+        left = 0 if request.whole_gpus else request.per_gpu
+        after = (((s.free - left if left else 0), False) if s.gpu.index in taken else (s.free, s.empty) for s in usable)
         grown = fragmentation(tuple(sorted(after)), popular) - now
         if best is None or grown < best[0]:
             best = grown, choice
@@ -98,13 +98,13 @@ def fragmentation_increase(
     return best
 
 
-# Of nodes of 64 cards these are 90 MiB, of 8 cards a tenth.
+# Of nodes of 64 GPUs these are 90 MiB, of 8 GPUs a tenth.
 @lru_cache(maxsize=16_384)
-def fragmentation(cards: Free, popular: TypicalRequests) -> int:
-    """Free units that are of no use, summed over all pods seen. cards: the usable ones of one node."""
-    frees = [free for free, _ in cards]
-    empties = [free for free, empty in cards if empty]
-    # Of the cards from each one on: those with enough free for a kind are the last ones.
+def fragmentation(gpus: Free, popular: TypicalRequests) -> int:
+    """Free units that are of no use, summed over all pods seen. GPUs: the usable ones of one node."""
+    frees = [free for free, _ in gpus]
+    empties = [free for free, empty in gpus if empty]
+    # Of the GPUs from each one on: those with enough free for a kind are the last ones.
     sums = [0, *accumulate(reversed(frees))]
     total, on_empty, useless = sums[-1], sum(empties), 0
     for (units, several, whole), count in popular.kinds:
@@ -118,4 +118,4 @@ def fragmentation(cards: Free, popular: TypicalRequests) -> int:
 
 
 def _kind(request: Request) -> Kind:
-    return (0, 0, request.whole_cards) if request.whole_cards else (request.per_card, request.cards_per_pod, 0)
+    return (0, 0, request.whole_gpus) if request.whole_gpus else (request.per_gpu, request.gpus_per_pod, 0)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Policies: which cards of a node a pod gets, and which node is best. Pure functions of a ledger."""
+"""Policies: which GPUs of a node a pod gets, and which node is best. Pure functions of a ledger."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from gpushare_runtime.core.allocation import Allocation, allocate
-from gpushare_runtime.core.ledger import CardState, Ledger, NodeLedger
+from gpushare_runtime.core.ledger import GpuState, Ledger, NodeLedger
 from gpushare_runtime.core.placement.fragmentation import CHOICES, Workload, fragmentation_increase
 from gpushare_runtime.core.placement.ranking import NodeCost, Ranking, scores_of
 from gpushare_runtime.core.request import Request
 
 MANY_NODES: Final = 500
 FEW_CHOICES: Final = 8
-"""Of cards on a node, where there are more nodes than that: whoever asks for fgd does not keep the scheduler waiting."""
+"""Of GPUs on a node, where there are more nodes than that: whoever asks for fgd does not keep the scheduler waiting."""
 _REMEMBERED: Final = 10_000
 
 
@@ -40,7 +40,7 @@ class Rule(ABC):
     """One way to place, by what it costs: the cheapest wins, ties go to `tie`, then to the lowest name or index."""
 
     @abstractmethod
-    def choose_cards(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
+    def choose_gpus(self, request: Request, node: NodeLedger, candidates: Sequence[GpuState]) -> Sequence[GpuState]:
         """As many of the candidates as the request needs."""
 
     @abstractmethod
@@ -60,7 +60,7 @@ class Rule(ABC):
         candidates = node.candidates(request)
         if not candidates:
             return None
-        return allocate(request, [(state.card.index, state.card.units) for state in self.choose_cards(request, node, candidates)])
+        return allocate(request, [(state.gpu.index, state.gpu.units) for state in self.choose_gpus(request, node, candidates)])
 
     def rank(self, request: Request, nodes: Iterable[NodeLedger]) -> dict[str, int]:
         """As `Policy.rank`."""
@@ -84,12 +84,12 @@ class Rule(ABC):
 
 
 class Binpack(Rule):
-    """Fill the fullest card, and the fullest node, that still takes the pod; whole cards are the smallest that are empty."""
+    """Fill the fullest GPU, and the fullest node, that still takes the pod; whole GPUs are the smallest that are empty."""
 
-    def choose_cards(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
-        if request.whole_cards:
+    def choose_gpus(self, request: Request, node: NodeLedger, candidates: Sequence[GpuState]) -> Sequence[GpuState]:
+        if request.whole_gpus:
             return _smallest(request, candidates)
-        return sorted(candidates, key=lambda s: (s.free, s.card.index))[: request.cards_per_pod]
+        return sorted(candidates, key=lambda s: (s.free, s.gpu.index))[: request.gpus_per_pod]
 
     def cost(self, request: Request, node: NodeLedger) -> int | None:
         return node.remaining_after(request)
@@ -100,12 +100,12 @@ class Binpack(Rule):
 
 
 class Spread(Rule):
-    """Take the emptiest card, and the node with the smallest part of its memory in use."""
+    """Take the emptiest GPU, and the node with the smallest part of its memory in use."""
 
-    def choose_cards(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
-        if request.whole_cards:
+    def choose_gpus(self, request: Request, node: NodeLedger, candidates: Sequence[GpuState]) -> Sequence[GpuState]:
+        if request.whole_gpus:
             return _smallest(request, candidates)
-        return sorted(candidates, key=lambda s: (-s.free, s.card.index))[: request.cards_per_pod]
+        return sorted(candidates, key=lambda s: (-s.free, s.gpu.index))[: request.gpus_per_pod]
 
     def cost(self, request: Request, node: NodeLedger) -> int | None:
         return None if node.remaining_after(request) is None else _use(node)
@@ -121,9 +121,9 @@ class Fgd(Rule):
     """Make the least memory useless to what pods usually ask for: fragmentation gradient descent.
 
     Weng et al., Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent, USENIX ATC
-    2023; here in units of memory, with whole cards and several cards per pod.
+    2023; here in units of memory, with whole GPUs and several GPUs per pod.
 
-    choices: how many choices of cards are tried on each node.
+    choices: how many choices of GPUs are tried on each node.
     """
 
     def __init__(self, workload: Workload, choices: int = CHOICES) -> None:
@@ -132,8 +132,8 @@ class Fgd(Rule):
         self._costs: dict[Hashable, int] = {}
         self._hasty = Fgd(workload, FEW_CHOICES) if choices > FEW_CHOICES else self
 
-    def choose_cards(self, request: Request, node: NodeLedger, candidates: Sequence[CardState]) -> Sequence[CardState]:
-        if request.whole_cards:
+    def choose_gpus(self, request: Request, node: NodeLedger, candidates: Sequence[GpuState]) -> Sequence[GpuState]:
+        if request.whole_gpus:
             return _smallest(request, candidates)
         return fragmentation_increase(request, tuple(node.usable), candidates, self._workload, self._choices)[1]
 
@@ -146,15 +146,15 @@ class Fgd(Rule):
         return "fgd", self._choices, self._workload.version, request.key
 
     def cost(self, request: Request, node: NodeLedger) -> int | None:
-        candidates: Sequence[CardState] = node.candidates(request)
+        candidates: Sequence[GpuState] = node.candidates(request)
         if not candidates:
             return None
-        if request.whole_cards:
-            candidates = self.choose_cards(request, node, candidates)
+        if request.whole_gpus:
+            candidates = self.choose_gpus(request, node, candidates)
         # Many nodes are alike, and cost the same.
-        fits = {state.card.index for state in candidates}
+        fits = {state.gpu.index for state in candidates}
         usable = tuple(node.usable)
-        alike = (self.key(request), tuple(sorted((s.free, s.empty, s.card.index in fits) for s in usable)))
+        alike = (self.key(request), tuple(sorted((s.free, s.empty, s.gpu.index in fits) for s in usable)))
         if alike not in self._costs:
             if len(self._costs) >= _REMEMBERED:
                 self._costs.clear()
@@ -163,18 +163,18 @@ class Fgd(Rule):
 
 
 class Placement:
-    """The cluster's policy. cards: between the cards of a node, where its label does not say otherwise; nodes: between nodes.
+    """The cluster's policy. GPUs: between the GPUs of a node, where its label does not say otherwise; nodes: between nodes.
 
     A pod's own annotation goes before both. ValueError if a name is not known.
     """
 
-    def __init__(self, nodes: str = "binpack", cards: str = "", workload: Workload | None = None) -> None:
+    def __init__(self, nodes: str = "binpack", gpus: str = "", workload: Workload | None = None) -> None:
         self._rules: Mapping[str, Rule] = {"binpack": Binpack(), "spread": Spread(), "fgd": Fgd(workload or Workload())}
-        self._nodes, self._cards = self._rule(nodes), self._rule(cards or nodes)
+        self._nodes, self._gpus = self._rule(nodes), self._rule(gpus or nodes)
 
     def choose(self, request: Request, node: NodeLedger) -> Allocation | None:
         """As `Policy.choose`."""
-        rule = self._rules.get(request.rules.placement) or self._rules.get(node.record.placement) or self._cards
+        rule = self._rules.get(request.rules.placement) or self._rules.get(node.record.placement) or self._gpus
         return rule.choose(request, node)
 
     def rank(self, request: Request, nodes: Iterable[NodeLedger]) -> dict[str, int]:
@@ -195,11 +195,11 @@ class Placement:
         return self._rules[name]
 
 
-def _smallest(request: Request, candidates: Sequence[CardState]) -> Sequence[CardState]:
-    return sorted(candidates, key=lambda s: (s.card.units, s.card.index))[: request.whole_cards]
+def _smallest(request: Request, candidates: Sequence[GpuState]) -> Sequence[GpuState]:
+    return sorted(candidates, key=lambda s: (s.gpu.units, s.gpu.index))[: request.whole_gpus]
 
 
 def _use(node: NodeLedger) -> int:
-    """Thousandths of the usable cards' units that are held."""
-    total = sum(state.card.units for state in node.usable)
+    """Thousandths of the usable GPUs' units that are held."""
+    total = sum(state.gpu.units for state in node.usable)
     return 1000 * (total - node.free) // total if total else 1000

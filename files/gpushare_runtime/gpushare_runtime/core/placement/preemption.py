@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Whether the evictions that kube-scheduler considers make room on a card, and which more it takes. Pure.
+"""Whether the evictions that kube-scheduler considers make room on a GPU, and which more it takes. Pure.
 
 Room that was made by evictions belongs to the pod that
-it was made for. The scheduler asks only where a node's totals are too small: a pod that finds enough in total but not on one card
+it was made for. The scheduler asks only where a node's totals are too small: a pod that finds enough in total but not on one GPU
 cannot be helped by eviction through an extender.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from gpushare_runtime.core.ledger import CardState, Ledger, NodeLedger
+from gpushare_runtime.core.ledger import GpuState, Ledger, NodeLedger
 from gpushare_runtime.core.placement.budgets import Budget, Budgets, violations
 from gpushare_runtime.core.placement.policies import Policy
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
@@ -46,7 +46,7 @@ def seen_by(ledger: Ledger, policy: Policy, node: NodeLedger, pod: PendingPod) -
 
 
 def places(policy: Policy, node: NodeLedger, nominees: Iterable[PendingPod]) -> list[AllocatedPod]:
-    """Where they will be once the terminating pods are gone, each in its turn; on no known card where even that is not enough."""
+    """Where they will be once the terminating pods are gone, each in its turn; on no known GPU where even that is not enough."""
     after = node.simulate(without={other.uid for other in node.pods if other.terminating})
     found = []
     for nominee in nominees:
@@ -94,26 +94,26 @@ class Preemption:
         if seen.simulate(without=gone).remaining_after(pod.request) is not None:
             return proposed
         lesser = [h for h in node.pods if h.priority < pod.priority and h.uid not in gone and self._is_bound(h)]
-        cards = _Cards(seen, pod.request, gone.union(h.uid for h in lesser))
-        if not cards.enough:
+        gpus = _Gpus(seen, pod.request, gone.union(h.uid for h in lesser))
+        if not gpus.enough:
             return None
         earlier = [h for h in node.pods if h.uid in proposed.uids]
-        more = self._fewest(node, cards, lesser, {card for h in earlier for card in node.cards_of(h) or ()})
+        more = self._fewest(node, gpus, lesser, {gpu for h in earlier for gpu in node.gpus_of(h) or ()})
         added = violations([*earlier, *more], self._covered_by)[len(earlier) :]
         return Victims((*proposed.uids, *(h.uid for h in more)), proposed.violations + sum(added))
 
-    def _fewest(self, node: NodeLedger, cards: _Cards, lesser: Sequence[AllocatedPod], opened: Set[int]) -> list[AllocatedPod]:
+    def _fewest(self, node: NodeLedger, gpus: _Gpus, lesser: Sequence[AllocatedPod], opened: Set[int]) -> list[AllocatedPod]:
         """Spare whom it can, as kube-scheduler does: first those whose budget is used up, then the more important.
 
-        opened: cards that get room anyway; of equals, those on other cards are spared first.
+        opened: GPUs that get room anyway; of equals, those on other GPUs are spared first.
         """
         ordered = sorted(lesser, key=lambda h: (-h.priority, h.uid))
         protected = dict(zip((h.uid for h in ordered), violations(ordered, self._covered_by), strict=True))
-        beside = {h.uid: not opened.isdisjoint(node.cards_of(h) or ()) for h in ordered}
+        beside = {h.uid: not opened.isdisjoint(node.gpus_of(h) or ()) for h in ordered}
         spared = {
             pod.uid
             for pod in sorted(ordered, key=lambda h: (not protected[h.uid], -h.priority, beside[h.uid], h.uid))
-            if cards.put_back(pod)
+            if gpus.put_back(pod)
         }
         return [pod for pod in ordered if pod.uid not in spared]
 
@@ -130,16 +130,16 @@ class Preemption:
         return not self.ledger.is_assumed(pod.uid) and not self.ledger.is_reserved(pod.uid)
 
 
-class _Cards:
-    """The cards of a node that take a request when some pods are away, which are put back one after the other.
+class _Gpus:
+    """The GPUs of a node that take a request when some pods are away, which are put back one after the other.
 
-    One copy of the node, and what is left of each card: a pod's return is a subtraction on the cards that it has.
+    One copy of the node, and what is left of each GPU: a pod's return is a subtraction on the GPUs that it has.
     """
 
     def __init__(self, node: NodeLedger, request: Request, without: Collection[str]) -> None:
         self._node, self._request = node.simulate(without=without), request
-        self._least = request.whole_cards or request.cards_per_pod
-        self._open = {state.card.index: state for state in self._node.candidates(request)}
+        self._least = request.whole_gpus or request.gpus_per_pod
+        self._open = {state.gpu.index: state for state in self._node.candidates(request)}
         self._said = {entry.uid for entry in node.record.held.entries}
 
     @property
@@ -160,11 +160,11 @@ class _Cards:
             del self._open[index]
         return True
 
-    def _remaining(self, pod: AllocatedPod) -> dict[int, CardState]:
-        """What is left then of the cards that it changes, as far as they matter."""
-        known = self._node.cards_of(pod)
+    def _remaining(self, pod: AllocatedPod) -> dict[int, GpuState]:
+        """What is left then of the GPUs that it changes, as far as they matter."""
+        known = self._node.gpus_of(pod)
         if known is None or pod.uid in self._said:
-            # On whichever card, or where its node has counted it all along: seldom, so from the whole node.
-            return {state.card.index: state for state in self._node.card_states if state.card.index in self._open}
+            # On whichever GPU, or where its node has counted it all along: seldom, so from the whole node.
+            return {state.gpu.index: state for state in self._node.gpu_states if state.gpu.index in self._open}
         core, whole, clients = pod.request.core, pod.whole, pod.request.clients
         return {index: self._open[index].after(units, core, whole, clients) for index, units in known.items() if index in self._open}

@@ -4,7 +4,7 @@
 
 import { chart } from "./chart.js";
 import { List } from "./list.js";
-import { CARD, Model, NODE_STATES, POD, POD_STATES, SORTS, WAITING_STATES, gib, holders, memory } from "./model.js";
+import { GPU, Model, NODE_STATES, POD, POD_STATES, SORTS, WAITING_STATES, gib, holders, memory } from "./model.js";
 import { nodePage, podPage } from "./pages.js";
 import { Server, Unauthorized } from "./stream.js";
 import { bar, element, fill, link } from "./dom.js";
@@ -12,7 +12,7 @@ import { bar, element, fill, link } from "./dom.js";
 const $ = (id) => document.getElementById(id);
 const model = new Model();
 const NARROW = 600;
-const CARD_WIDTH = 230;
+const GPU_WIDTH = 230;
 const FIELDS = ["text", "namespace", "model", "state", "sort"];
 const filters = { text: "", namespace: "", model: "", state: "", sort: "name" };
 let server;
@@ -120,10 +120,10 @@ function sums() {
   const all = model.head.sums;
   const facts = [
     ["Allocated", `${gib(all.allocated)} of ${gib(all.total)} GiB${all.total ? ` (${Math.round((100 * all.allocated) / all.total)} %)` : ""}`],
-    ["Free on usable cards", model.head.complete ? `${gib(all.free)} GiB` : "not known"],
+    ["Free on usable GPUs", model.head.complete ? `${gib(all.free)} GiB` : "not known"],
     ["Nodes", all.nodes],
-    ["Cards", all.usable === all.cards ? all.cards : `${all.usable} usable of ${all.cards}`],
-    ["Pods with cards", all.pods],
+    ["Gpus", all.usable === all.gpus ? all.gpus : `${all.usable} usable of ${all.gpus}`],
+    ["Pods with GPUs", all.pods],
     ["Pods waiting", all.pending],
     ...(all.problems ? [["Problems", all.problems]] : []),
   ];
@@ -190,17 +190,17 @@ $("theme").addEventListener("click", () => {
 
 // Lists.
 
-const columns = (width) => Math.max(1, Math.floor((width - 24) / CARD_WIDTH));
+const columns = (width) => Math.max(1, Math.floor((width - 24) / GPU_WIDTH));
 
 function nodeFacts(node) {
   const { total, allocated } = memory(node);
-  const usable = node.cards.filter((card) => !/[BC]/.test(card[CARD.marks])).length;
-  const unknown = node.pods.filter((pod) => pod[POD.cards] === null).length;
+  const usable = node.gpus.filter((gpu) => !/[BC]/.test(gpu[GPU.marks])).length;
+  const unknown = node.pods.filter((pod) => pod[POD.gpus] === null).length;
   return [
     `${gib(allocated)} of ${gib(total)} GiB`,
-    ...(usable < node.cards.length ? [`${usable} of ${node.cards.length} cards usable`] : []),
+    ...(usable < node.gpus.length ? [`${usable} of ${node.gpus.length} GPUs usable`] : []),
     ...(node.cordoned ? ["cordoned"] : []),
-    ...(unknown ? [`${unknown} ${unknown === 1 ? "pod" : "pods"} on unknown cards`] : []),
+    ...(unknown ? [`${unknown} ${unknown === 1 ? "pod" : "pods"} on unknown GPUs`] : []),
     ...(node.error ? [node.error] : []),
     ...(node.problems.length ? [`${node.problems.length} problems`] : []),
   ].join(" · ");
@@ -208,40 +208,40 @@ function nodeFacts(node) {
 
 function nodeRow(node, width) {
   const on = holders(node);
-  const cards = element(
+  const gpus = element(
     "ul",
-    { class: "cards", role: "list" },
-    ...node.cards.map((card) => {
-      const marked = /[BC]/.test(card[CARD.marks]) ? "bad" : card[CARD.marks] ? "warn" : "";
-      const state = card[CARD.state] === "ok" ? "" : ` ${card[CARD.state]}`;
+    { class: "gpus", role: "list" },
+    ...node.gpus.map((gpu) => {
+      const marked = /[BC]/.test(gpu[GPU.marks]) ? "bad" : gpu[GPU.marks] ? "warn" : "";
+      const state = gpu[GPU.state] === "ok" ? "" : ` ${gpu[GPU.state]}`;
       const label = element(
         "span",
         { class: "label" },
-        element("span", {}, `GPU ${card[CARD.index]}`, element("span", { class: marked }, state)),
-        element("span", {}, `${card[CARD.allocated]}/${card[CARD.units]} ${node.unit}`),
+        element("span", {}, `GPU ${gpu[GPU.index]}`, element("span", { class: marked }, state)),
+        element("span", {}, `${gpu[GPU.allocated]}/${gpu[GPU.units]} ${node.unit}`),
       );
-      return element("li", {}, label, ...bar(node, card, on.get(String(card[CARD.index])), filters.namespace));
+      return element("li", {}, label, ...bar(node, gpu, on.get(String(gpu[GPU.index])), filters.namespace));
     }),
   );
-  cards.style.gridTemplateColumns = `repeat(${columns(width)}, minmax(0, 1fr))`;
+  gpus.style.gridTemplateColumns = `repeat(${columns(width)}, minmax(0, 1fr))`;
   const line = element("div", { class: "line" }, link(`#/node/${encodeURIComponent(node.name)}`, node.name), element("span", {}, nodeFacts(node)));
-  return element("li", {}, line, cards);
+  return element("li", {}, line, gpus);
 }
 
-const nodeHeight = (node, width) => 13 + 24 + Math.ceil(node.cards.length / columns(width)) * 44;
+const nodeHeight = (node, width) => 13 + 24 + Math.ceil(node.gpus.length / columns(width)) * 44;
 
 const podPath = (namespace, name) => `#/pod/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
 
-function podCards(node, pod) {
-  const cards = Object.entries(pod[POD.cards] ?? {});
-  if (pod[POD.cards] === null) return "card unknown";
-  return cards.map(([index, units]) => `${units} ${node.unit ?? "units"} of GPU ${index}`).join(", ") || "no cards";
+function podGpus(node, pod) {
+  const gpus = Object.entries(pod[POD.gpus] ?? {});
+  if (pod[POD.gpus] === null) return "GPU unknown";
+  return gpus.map(([index, units]) => `${units} ${node.unit ?? "units"} of GPU ${index}`).join(", ") || "no GPUs";
 }
 
 function podRow({ node, pod }, width) {
   const name = link(podPath(pod[POD.namespace], pod[POD.name]), `${pod[POD.namespace]}/${pod[POD.name]}`);
   const state = element("span", { class: pod[POD.state] === "bound" || pod[POD.state] === "whole" ? "" : "warn" }, pod[POD.state]);
-  const at = element("span", {}, `${node.name}: ${podCards(node, pod)}`);
+  const at = element("span", {}, `${node.name}: ${podGpus(node, pod)}`);
   if (width < NARROW) return element("li", {}, element("div", { class: "line" }, name, state), element("div", { class: "line" }, at));
   return element("li", {}, element("div", { class: "line" }, name, at, state));
 }
@@ -266,7 +266,7 @@ const LISTS = {
     empty: "No node has what the filter selects.",
   },
   pods: {
-    title: "Pods with cards",
+    title: "Pods with GPUs",
     states: POD_STATES,
     select: () => model.selectPods(filters),
     all: () => model.pods.length,
@@ -276,7 +276,7 @@ const LISTS = {
     empty: "No pod has what the filter selects.",
   },
   waiting: {
-    title: "Pods that wait for cards",
+    title: "Pods that wait for GPUs",
     states: WAITING_STATES,
     select: () => model.selectWaiting(filters),
     all: () => model.waiting.size,

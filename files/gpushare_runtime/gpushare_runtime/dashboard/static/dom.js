@@ -2,7 +2,7 @@
 // Copyright: gpushare.kubernetes contributors
 // Elements with text in them, never HTML.
 
-import { CARD } from "./model.js";
+import { GPU } from "./model.js";
 
 export function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -39,9 +39,9 @@ function hue(text) {
   return (sum * 47) % 360;
 }
 
-// The bar of one card: a part for each pod, its width is its units; and the used memory below, where it is known.
-export function bar(node, card, pods = [], namespace = "") {
-  const units = card[CARD.units] || 1;
+// The bar of one GPU: a part for each pod, its width is its units; and the used memory below, where it is known.
+export function bar(node, gpu, pods = [], namespace = "") {
+  const units = gpu[GPU.units] || 1;
   const parts = pods.map((pod) => {
     const part = element("i", { title: `${pod.key}: ${pod.units} ${node.unit ?? "units"}` });
     part.style.width = `${Math.min(100, (100 * pod.units) / units)}%`;
@@ -52,13 +52,13 @@ export function bar(node, card, pods = [], namespace = "") {
   });
   const said = pods.slice(0, 8).map((pod) => `${pod.key} ${pod.units}`);
   const more = pods.length > 8 ? `, and ${pods.length - 8} more` : "";
-  const text = `GPU ${card[CARD.index]}: ${card[CARD.allocated]} of ${card[CARD.units]} ${node.unit ?? "units"} allocated, ${card[CARD.state]}`;
+  const text = `GPU ${gpu[GPU.index]}: ${gpu[GPU.allocated]} of ${gpu[GPU.units]} ${node.unit ?? "units"} allocated, ${gpu[GPU.state]}`;
   const label = said.length ? `${text}; ${said.join(", ")}${more}` : text;
-  const unusable = /[BC]/.test(card[CARD.marks]) ? "bar unusable" : "bar";
+  const unusable = /[BC]/.test(gpu[GPU.marks]) ? "bar unusable" : "bar";
   const found = [element("div", { class: unusable, role: "img", "aria-label": label }, ...parts)];
-  if (card[CARD.used] !== null) {
-    const used = element("div", { class: "used", role: "img", "aria-label": `${card[CARD.used]} MiB used`, title: `${card[CARD.used]} MiB used` });
-    used.style.width = `${Math.min(100, (100 * card[CARD.used]) / (units * node.mib || 1))}%`;
+  if (gpu[GPU.used] !== null) {
+    const used = element("div", { class: "used", role: "img", "aria-label": `${gpu[GPU.used]} MiB used`, title: `${gpu[GPU.used]} MiB used` });
+    used.style.width = `${Math.min(100, (100 * gpu[GPU.used]) / (units * node.mib || 1))}%`;
     found.push(used);
   }
   return found;

@@ -5,26 +5,26 @@
 const order = new Intl.Collator("en", { numeric: true });
 const before = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
 
-export const CARD = { index: 0, model: 1, units: 2, allocated: 3, free: 4, used: 5, marks: 6, state: 7 };
-export const POD = { namespace: 0, name: 1, state: 2, cards: 3 };
+export const GPU = { index: 0, model: 1, units: 2, allocated: 3, free: 4, used: 5, marks: 6, state: 7 };
+export const POD = { namespace: 0, name: 1, state: 2, gpus: 3 };
 export const NODE_STATES = {
   "": "any",
   room: "has free memory",
   full: "no free memory",
-  bad: "bad card",
-  cordoned: "cordoned node or card",
-  whole: "whole card",
+  bad: "bad GPU",
+  cordoned: "cordoned node or GPU",
+  whole: "whole GPU",
   orphaned: "orphaned units",
   problem: "problems",
 };
 export const POD_STATES = {
   "": "any",
   bound: "bound",
-  whole: "whole card",
+  whole: "whole GPU",
   terminating: "terminating",
   orphaned: "orphaned",
   unmanaged: "unmanaged",
-  unknown: "card unknown",
+  unknown: "GPU unknown",
 };
 export const WAITING_STATES = { "": "any", pending: "pending", invalid: "invalid request" };
 export const SORTS = { name: "name", free: "most free memory", allocated: "most allocated memory" };
@@ -71,7 +71,7 @@ export class Model {
     return this._sorted;
   }
 
-  // [node, pod] of every pod with something of a card, by namespace and name.
+  // [node, pod] of every pod with something of a GPU, by namespace and name.
   get pods() {
     this._pods ??= this.sorted
       .flatMap((node) => node.pods.map((pod) => ({ node, pod, key: `${pod[POD.namespace]}/${pod[POD.name]}` })))
@@ -86,7 +86,7 @@ export class Model {
       const models = new Set();
       for (const node of this.nodes.values()) {
         for (const pod of node.pods) namespaces.add(pod[POD.namespace]);
-        for (const card of node.cards) models.add(card[CARD.model]);
+        for (const gpu of node.gpus) models.add(gpu[GPU.model]);
       }
       this._terms = { namespaces, models: [...models].sort(before) };
     }
@@ -107,7 +107,7 @@ export class Model {
       (node) =>
         (!text || node.name.includes(text)) &&
         (!namespace || node.pods.some((pod) => ofNamespace(pod[POD.namespace]))) &&
-        (!model || node.cards.some((card) => card[CARD.model] === model)) &&
+        (!model || node.gpus.some((gpu) => gpu[GPU.model] === model)) &&
         (!state || nodeHas(node, state)),
     );
     if (sort === "free" || sort === "allocated") {
@@ -123,8 +123,8 @@ export class Model {
       ({ node, pod }) =>
         (!text || pod[POD.name].includes(text) || node.name.includes(text)) &&
         ofNamespace(pod[POD.namespace]) &&
-        (!state || (state === "unknown" ? pod[POD.cards] === null : pod[POD.state] === state)) &&
-        (!model || node.cards.some((card) => card[CARD.model] === model && pod[POD.cards]?.[card[CARD.index]] !== undefined)),
+        (!state || (state === "unknown" ? pod[POD.gpus] === null : pod[POD.state] === state)) &&
+        (!model || node.gpus.some((gpu) => gpu[GPU.model] === model && pod[POD.gpus]?.[gpu[GPU.index]] !== undefined)),
     );
   }
 
@@ -140,12 +140,12 @@ export class Model {
 }
 
 function nodeHas(node, state) {
-  const marked = (mark) => node.cards.some((card) => card[CARD.marks].includes(mark));
+  const marked = (mark) => node.gpus.some((gpu) => gpu[GPU.marks].includes(mark));
   switch (state) {
     case "room":
-      return !node.cordoned && node.cards.some((card) => card[CARD.free] > 0);
+      return !node.cordoned && node.gpus.some((gpu) => gpu[GPU.free] > 0);
     case "full":
-      return node.cards.length > 0 && !node.cards.some((card) => card[CARD.free] > 0);
+      return node.gpus.length > 0 && !node.gpus.some((gpu) => gpu[GPU.free] > 0);
     case "bad":
       return marked("B");
     case "cordoned":
@@ -162,19 +162,19 @@ function nodeHas(node, state) {
 // Of one node, in MiB.
 export function memory(node) {
   const sums = { total: 0, allocated: 0, free: 0 };
-  for (const card of node.cards) {
-    sums.total += card[CARD.units] * node.mib;
-    sums.allocated += card[CARD.allocated] * node.mib;
-    sums.free += (card[CARD.free] ?? 0) * node.mib;
+  for (const gpu of node.gpus) {
+    sums.total += gpu[GPU.units] * node.mib;
+    sums.allocated += gpu[GPU.allocated] * node.mib;
+    sums.free += (gpu[GPU.free] ?? 0) * node.mib;
   }
   return sums;
 }
 
-// The pods of each card: [{key, namespace, state, units}] by index.
+// The pods of each GPU: [{key, namespace, state, units}] by index.
 export function holders(node) {
-  const found = new Map(node.cards.map((card) => [String(card[CARD.index]), []]));
+  const found = new Map(node.gpus.map((gpu) => [String(gpu[GPU.index]), []]));
   for (const pod of node.pods) {
-    for (const [index, units] of Object.entries(pod[POD.cards] ?? {})) {
+    for (const [index, units] of Object.entries(pod[POD.gpus] ?? {})) {
       found.get(index)?.push({ key: `${pod[POD.namespace]}/${pod[POD.name]}`, namespace: pod[POD.namespace], state: pod[POD.state], units });
     }
   }

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The cards of this host through NVML: discovery, health and XID errors."""
+"""The GPUs of this host through NVML: discovery, health and XID errors."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Reads the cards of this host through NVML every few seconds, and updates the node's state. NVML may fail, hang or recover.
+"""Reads the GPUs of this host through NVML every few seconds, and updates the node's state. NVML may fail, hang or recover.
 
 An NVML error becomes a sentence with the action to take.
 """
@@ -13,21 +13,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn, Protocol
 
-from gpushare_runtime.core.inventory import Card, Inventory, InventoryError
+from gpushare_runtime.core.inventory import Gpu, Inventory, InventoryError
 from gpushare_runtime.core.quantity import UNITS, Unit
 from gpushare_runtime.daemon.runner import FatalError, Status
 from gpushare_runtime.daemon.sync import Changes, in_thread
-from gpushare_runtime.device_plugin.gpu.health import CardHealth
+from gpushare_runtime.device_plugin.gpu.health import GpuHealth
 from gpushare_runtime.device_plugin.node.state import NodeState
 
 log = logging.getLogger(__name__)
 
 
 class NvmlError(Exception):
-    """NVML as a whole, or one card, is not usable; the text has the reason and the action to take.
+    """NVML as a whole, or one GPU, is not usable; the text has the reason and the action to take.
 
     reload: only a new process can recover, because somebody replaced the loaded library, or loaded the driver after this process started.
-    unable: the driver, the card or this process can never do that.
+    unable: the driver, the GPU or this process can never do that.
     """
 
     def __init__(self, text: str, *, reload: bool = False, unable: bool = False) -> None:
@@ -37,8 +37,8 @@ class NvmlError(Exception):
 
 
 @dataclass(frozen=True)
-class CardFacts:
-    """What NVML reports about one card."""
+class GpuFacts:
+    """What NVML reports about one GPU."""
 
     uuid: str
     minor: int
@@ -52,19 +52,19 @@ class CardFacts:
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """A control group's limit on one card, and what its processes use there, in bytes. most: None without a limit."""
+    """A control group's limit on one GPU, and what its processes use there, in bytes. most: None without a limit."""
 
     most: int | None
     used: int
 
 
 class XidEvents(Protocol):
-    """A subscription to the XID errors of all cards that answer. partial: some card did not answer at the subscription."""
+    """A subscription to the XID errors of all GPUs that answer. partial: some GPU did not answer at the subscription."""
 
     partial: bool
 
     def wait(self, seconds: float) -> tuple[str, int] | None:
-        """(card UUID, XID) of the next error; None without one in that time. Blocks; NvmlError if the subscription is lost."""
+        """(GPU UUID, XID) of the next error; None without one in that time. Blocks; NvmlError if the subscription is lost."""
 
     def close(self) -> None:
         """Never raises."""
@@ -81,31 +81,31 @@ class Nvml(Protocol):
 
     def count(self) -> int: ...
 
-    def facts(self, index: int) -> CardFacts: ...
+    def facts(self, index: int) -> GpuFacts: ...
 
     def xid_events(self) -> XidEvents:
         """A new subscription; independent of start and stop."""
 
     def processes(self, uuid: str) -> Sequence[tuple[int, int | None]]:
-        """The processes that use a card: number, and bytes (None if the driver does not report them)."""
+        """The processes that use a GPU: number, and bytes (None if the driver does not report them)."""
 
     def memory_used(self, uuid: str) -> int:
-        """The bytes in use on a card."""
+        """The bytes in use on a GPU."""
 
     def memory_limit(self, uuid: str, group: str) -> MemoryLimit:
-        """The limit of a control group (folder) on a card, or that of the nearest group above it, and its use."""
+        """The limit of a control group (folder) on a GPU, or that of the nearest group above it, and its use."""
 
     def limit_memory(self, uuid: str, group: str, most: int | None) -> None:
         """Set it. most: bytes; None for no limit."""
 
 
-class CardReader:
-    """Reads the cards repeatedly, and keeps what it knew about a card that does not answer.
+class GpuReader:
+    """Reads the GPUs repeatedly, and keeps what it knew about a GPU that does not answer.
 
-    before: the cards when the previous process ended.
+    before: the GPUs when the previous process ended.
     """
 
-    def __init__(self, nvml: Nvml, unit: Unit, health: CardHealth, before: Inventory | None = None) -> None:
+    def __init__(self, nvml: Nvml, unit: Unit, health: GpuHealth, before: Inventory | None = None) -> None:
         self._nvml = nvml
         self._unit = unit
         self._health = health
@@ -116,7 +116,7 @@ class CardReader:
         self._omitted: dict[int, str] = {}
 
     def read(self) -> Inventory:
-        """The cards now; a card that does not answer has its error as health. Blocks.
+        """The GPUs now; a GPU that does not answer has its error as health. Blocks.
 
         NvmlError if NVML fails as a whole; the next call starts NVML again.
         """
@@ -125,69 +125,69 @@ class CardReader:
                 self._nvml.start()
                 self._started = True
             count = self._nvml.count()
-            self._known = Inventory(self._unit, tuple(self._cards(count)))
+            self._known = Inventory(self._unit, tuple(self._gpus(count)))
             if self._count not in (None, count):
                 self._before = None
             self._count = count
         except InventoryError as error:
-            raise NvmlError(f"the cards changed during the reading ({error}); reading again") from None
+            raise NvmlError(f"the GPUs changed during the reading ({error}); reading again") from None
         except NvmlError:
             self.stop()
             raise
         return self._known
 
     def failed(self, why: str) -> Inventory | None:
-        """All cards as last read, unusable because of `why`; None before the first reading."""
+        """All GPUs as last read, unusable because of `why`; None before the first reading."""
         if self._known is None:
             return None
-        return Inventory(self._unit, tuple(replace(card, health=why) for card in self._known.cards))
+        return Inventory(self._unit, tuple(replace(gpu, health=why) for gpu in self._known.gpus))
 
     def stop(self) -> None:
         if self._started:
             self._nvml.stop()
             self._started = False
 
-    def _cards(self, count: int) -> Iterator[Card]:
-        answers: dict[int, CardFacts | NvmlError] = {}
+    def _gpus(self, count: int) -> Iterator[Gpu]:
+        answers: dict[int, GpuFacts | NvmlError] = {}
         for index in range(count):
             try:
                 answers[index] = self._nvml.facts(index)
             except NvmlError as error:
                 answers[index] = error
-        there = {facts.uuid for facts in answers.values() if isinstance(facts, CardFacts)}
+        there = {facts.uuid for facts in answers.values() if isinstance(facts, GpuFacts)}
         omitted, self._omitted = self._omitted, {}
         for index, answer in answers.items():
-            if isinstance(answer, CardFacts):
-                yield self._card(index, answer)
+            if isinstance(answer, GpuFacts):
+                yield self._gpu(index, answer)
                 continue
             before = self._without_facts(index, count)
-            # Another card may have its index since somebody removed one.
+            # Another GPU may have its index since somebody removed one.
             if before is not None and before.uuid not in there:
                 yield self._without_answer(before, answer)
                 continue
             self._omitted[index] = str(answer)
             if omitted.get(index) != str(answer):
-                log.error("card %d is omitted: %s", index, answer)
+                log.error("GPU %d is omitted: %s", index, answer)
 
-    def _without_facts(self, index: int, count: int) -> Card | None:
-        """The card that had this index at its last answer; None if the indexes may have changed."""
-        # With another number of cards, also before the start, indexes changed. The number includes omitted cards.
+    def _without_facts(self, index: int, count: int) -> Gpu | None:
+        """The GPU that had this index at its last answer; None if the indexes may have changed."""
+        # With another number of GPUs, also before the start, indexes changed. The number includes omitted GPUs.
         if self._count not in (None, count):
             return None
         if self._known is not None and index in self._known.by_index:
             return self._known.by_index[index]
-        known = self._before if self._before is not None and len(self._before.cards) == count else None
-        card = known.by_index.get(index) if known else None
-        return replace(card, units=self._unit.count(card.mib)) if card else None
+        known = self._before if self._before is not None and len(self._before.gpus) == count else None
+        gpu = known.by_index.get(index) if known else None
+        return replace(gpu, units=self._unit.count(gpu.mib)) if gpu else None
 
-    def _without_answer(self, before: Card, error: NvmlError) -> Card:
+    def _without_answer(self, before: Gpu, error: NvmlError) -> Gpu:
         if before.usable:
-            log.error("card %d (%s): %s", before.index, before.uuid, error)
+            log.error("GPU %d (%s): %s", before.index, before.uuid, error)
         return replace(before, health=self._health.fails(before.uuid, str(error)))
 
-    def _card(self, index: int, facts: CardFacts) -> Card:
+    def _gpu(self, index: int, facts: GpuFacts) -> Gpu:
         health = self._health.fails(facts.uuid, facts.failed) if facts.failed else self._health.answers(facts.uuid, facts.unfit)
-        return Card(
+        return Gpu(
             index=index,
             uuid=facts.uuid,
             minor=facts.minor,
@@ -204,10 +204,10 @@ class CardReader:
 KUBELET_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 
 
-def list_bytes(cards: list[tuple[str, int]]) -> int:
+def list_bytes(gpus: list[tuple[str, int]]) -> int:
     """Bytes of kubelet's device list for these (UUID, units), if every id has the longer health value, "Unhealthy"."""
     total = 0
-    for uuid, units in cards:
+    for uuid, units in gpus:
         first, digits = 0, 1
         while first < units:
             last = min(units, 10**digits)
@@ -218,21 +218,21 @@ def list_bytes(cards: list[tuple[str, int]]) -> int:
 
 
 def smallest_fitting(inventory: Inventory, units: list[Unit]) -> Unit | None:
-    """The smallest of the units with which the cards' list still fits into kubelet's message."""
-    fitting = [u for u in units if list_bytes([(c.uuid, u.count(c.mib)) for c in inventory.cards]) <= KUBELET_MESSAGE_BYTES]
+    """The smallest of the units with which the GPUs' list still fits into kubelet's message."""
+    fitting = [u for u in units if list_bytes([(c.uuid, u.count(c.mib)) for c in inventory.gpus]) <= KUBELET_MESSAGE_BYTES]
     return min(fitting, key=lambda unit: unit.mib, default=None)
 
 
 INTERVAL_SECONDS: Final = 2.0
 _HANGING_SECONDS: Final = 10.0
-_PART: Final = "cards"
+_PART: Final = "gpus"
 
 
-class CardPoller:
+class GpuPoller:
     """interval: seconds between two readings; unusable: returns why this unit is not usable now, "" if it is."""
 
     def __init__(
-        self, reader: CardReader, node: NodeState, status: Status, interval: float, unusable: Callable[[], str | None] = lambda: ""
+        self, reader: GpuReader, node: NodeState, status: Status, interval: float, unusable: Callable[[], str | None] = lambda: ""
     ) -> None:
         self._reader = reader
         self._node = node
@@ -246,7 +246,7 @@ class CardPoller:
         self._requested.notify()
 
     async def run(self) -> NoReturn:
-        """Never returns. FatalError if the cards have too many units for kubelet at the start, or NVML requires a new process."""
+        """Never returns. FatalError if the GPUs have too many units for kubelet at the start, or NVML requires a new process."""
         while True:
             inventory: Inventory | None
             requested = self._requested.count
@@ -286,44 +286,44 @@ class CardPoller:
         return None if last is None else self._fitting(last)[0]
 
     def _fitting(self, inventory: Inventory) -> tuple[Inventory, str]:
-        """The cards whose list kubelet accepts; and which ones are omitted and why, "" for none.
+        """The GPUs whose list kubelet accepts; and which ones are omitted and why, "" for none.
 
-        FatalError at the start. Later it omits new cards instead: a new process would fail permanently, and kubelet would lose the
-        cards in use.
+        FatalError at the start. Later it omits new GPUs instead: a new process would fail permanently, and kubelet would lose the
+        GPUs in use.
         """
         if not (why := _too_long(inventory)):
             return inventory, ""
         before = self._node.devices.inventory
         if before is None:
             raise FatalError(why)
-        known = tuple(card for card in inventory.cards if card.uuid in before.by_uuid)
-        new = [f"card {card.index} ({card.uuid})" for card in inventory.cards if card.uuid not in before.by_uuid]
+        known = tuple(gpu for gpu in inventory.gpus if gpu.uuid in before.by_uuid)
+        new = [f"GPU {gpu.index} ({gpu.uuid})" for gpu in inventory.gpus if gpu.uuid not in before.by_uuid]
         return Inventory(inventory.unit, known), f"{', '.join(new)} {'is' if len(new) == 1 else 'are'} omitted: {why}"
 
     def _report(self, inventory: Inventory, omitted: str) -> None:
-        if not inventory.cards:
+        if not inventory.gpus:
             self._status.degraded(
-                _PART, "NVML lists no card: check with `lspci -k -d 10de:` that cards exist and are bound to the nvidia driver"
+                _PART, "NVML lists no GPU: check with `lspci -k -d 10de:` that GPUs exist and are bound to the nvidia driver"
             )
             return
-        broken = [f"card {card.index} ({card.uuid}): {card.health}" for card in inventory.cards if not card.usable]
+        broken = [f"GPU {gpu.index} ({gpu.uuid}): {gpu.health}" for gpu in inventory.gpus if not gpu.usable]
         broken += [omitted] if omitted else []
         if broken:
             self._status.degraded(_PART, "; ".join(broken))
         else:
-            rest = sum(card.mib for card in inventory.cards) - inventory.units * inventory.unit.mib
-            left = f"; {rest} MiB fill no unit of their card" if rest else ""
-            self._status.ok(_PART, f"{len(inventory.cards)} with {inventory.units} units of {inventory.unit}{left}")
+            rest = sum(gpu.mib for gpu in inventory.gpus) - inventory.units * inventory.unit.mib
+            left = f"; {rest} MiB fill no unit of their GPU" if rest else ""
+            self._status.ok(_PART, f"{len(inventory.gpus)} with {inventory.units} units of {inventory.unit}{left}")
 
 
 def _too_long(inventory: Inventory) -> str:
-    """Why kubelet does not accept the list of these cards, and the action to take; "" if it does."""
-    size = list_bytes([(card.uuid, card.units) for card in inventory.cards])
+    """Why kubelet does not accept the list of these GPUs, and the action to take; "" if it does."""
+    size = list_bytes([(gpu.uuid, gpu.units) for gpu in inventory.gpus])
     if size <= KUBELET_MESSAGE_BYTES:
         return ""
     fitting = smallest_fitting(inventory, list(UNITS.values()))
-    cure = f"use --memory-unit {fitting.name}" if fitting else "there are too many cards for one node"
+    cure = f"use --memory-unit {fitting.name}" if fitting else "there are too many GPUs for one node"
     return (
         f"{inventory.units} units of {inventory.unit} make a list of {size} bytes, "
-        f"kubelet accepts at most {KUBELET_MESSAGE_BYTES} ({inventory.unit.name} is too small for these cards): {cure}"
+        f"kubelet accepts at most {KUBELET_MESSAGE_BYTES} ({inventory.unit.name} is too small for these GPUs): {cure}"
     )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Health state of each card: XID errors, the card's own checks, and when pods may use a card again. No I/O."""
+"""Health state of each GPU: XID errors, the GPU's own checks, and when pods may use a GPU again. No I/O."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final
 
 from gpushare_runtime.core.inventory import HEALTHY
 
-# Errors of the application, not of the card, which remains usable (NVIDIA's XID catalogue; NVIDIA's device plugin ignores the same).
+# Errors of the application, not of the GPU, which remains usable (NVIDIA's XID catalogue; NVIDIA's device plugin ignores the same).
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
-# Consecutive checks that a failed card must pass before pods may use it again.
+# Consecutive checks that a failed GPU must pass before pods may use it again.
 CHECKS: Final = 3
 
 
-class CardHealth:
-    """Remembers failures by card UUID. Used from several threads. checks: number that a failed card must pass consecutively."""
+class GpuHealth:
+    """Remembers failures by GPU UUID. Used from several threads. checks: number that a failed GPU must pass consecutively."""
 
     def __init__(self, checks: int = CHECKS) -> None:
         self._checks = checks
@@ -25,18 +25,18 @@ class CardHealth:
         self._passed: dict[str, int] = {}
 
     def xid(self, uuid: str, number: int) -> bool:
-        """Take an XID error that the driver reported for a card. Returns whether the card becomes unhealthy."""
+        """Take an XID error that the driver reported for a GPU. Returns whether the GPU becomes unhealthy."""
         if number in APPLICATION_XIDS:
             return False
         self._set(uuid, f"XID {number}: see `dmesg` and NVIDIA's XID catalogue; pods may use it again when it passes its checks")
         return True
 
     def fails(self, uuid: str, why: str) -> str:
-        """The card does not answer, or fails a check. Returns the failure."""
+        """The GPU does not answer, or fails a check. Returns the failure."""
         return self._set(uuid, why)
 
     def answers(self, uuid: str, unfit: str = "") -> str:
-        """The card answers. Returns "ok" or the failure. unfit: why pods must not use it again after a failure."""
+        """The GPU answers. Returns "ok" or the failure. unfit: why pods must not use it again after a failure."""
         with self._lock:
             if uuid not in self._failures:
                 return HEALTHY

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pynvml
 
-from gpushare_runtime.device_plugin.gpu.discovery import CardFacts, MemoryLimit, NvmlError
+from gpushare_runtime.device_plugin.gpu.discovery import GpuFacts, MemoryLimit, NvmlError
 
 log = logging.getLogger(__name__)
 
@@ -28,11 +28,11 @@ _SENTENCES: Final = {
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: ("the NVIDIA kernel driver is not loaded: run `modprobe nvidia`, and see `dmesg` if that fails"),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
         "libnvidia-ml.so.1 and the loaded kernel driver are of different versions, as after a driver upgrade: "
-        "reboot the host, or stop what uses the cards and reload the nvidia modules"
+        "reboot the host, or stop what uses the GPUs and reload the nvidia modules"
     ),
     pynvml.NVML_ERROR_NO_PERMISSION: "access to the NVIDIA driver is denied: run as root, with /dev/nvidia* visible",
-    pynvml.NVML_ERROR_GPU_IS_LOST: "the card is lost, it no longer answers on the bus: look for Xid in `dmesg`, then reboot the host",
-    pynvml.NVML_ERROR_RESET_REQUIRED: "the card requires a reset: stop what uses it and run `nvidia-smi --gpu-reset`",
+    pynvml.NVML_ERROR_GPU_IS_LOST: "the GPU is lost, it no longer answers on the bus: look for Xid in `dmesg`, then reboot the host",
+    pynvml.NVML_ERROR_RESET_REQUIRED: "the GPU requires a reset: stop what uses it and run `nvidia-smi --gpu-reset`",
 }
 _UNABLE: Final = {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION}
 
@@ -72,9 +72,9 @@ class Pynvml:
         """Whether somebody replaced the library that this process has loaded, as a driver upgrade does."""
         return self._loaded is not None and _identity(self._loaded[0]) not in (None, self._loaded[1])
 
-    def facts(self, index: int) -> CardFacts:
+    def facts(self, index: int) -> GpuFacts:
         handle = _call(pynvml.nvmlDeviceGetHandleByIndex, index)
-        return CardFacts(
+        return GpuFacts(
             uuid=_text(_call(pynvml.nvmlDeviceGetUUID, handle)),
             minor=int(_call(pynvml.nvmlDeviceGetMinorNumber, handle)),
             pci=_pci(_call(pynvml.nvmlDeviceGetPciInfo, handle)),
@@ -136,13 +136,13 @@ class PynvmlEvents:
         try:
             _call(pynvml.nvmlDeviceRegisterEvents, handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
         except NvmlError as error:
-            log.debug("card %d does not support XID events: %s", index, error)
+            log.debug("GPU %d does not support XID events: %s", index, error)
             return
         self._uuids[_address(handle)] = uuid
 
     def wait(self, seconds: float) -> tuple[str, int] | None:
         if not self._uuids:
-            raise NvmlError("no card supports XID events")
+            raise NvmlError("no GPU supports XID events")
         try:
             event = pynvml.nvmlEventSetWait_v2(self._set, int(seconds * 1000))
         except pynvml.NVMLError_Timeout:
@@ -173,7 +173,7 @@ def _address(handle: Any) -> int | None:
 
 def _failed(handle: object) -> str:
     if _rows(handle)[1]:
-        return "remapping a bad row of its memory has failed: replace the card"
+        return "remapping a bad row of its memory has failed: replace the GPU"
     if _mode(pynvml.nvmlDeviceGetMigMode, handle) == pynvml.NVML_DEVICE_MIG_ENABLE:
         return "MIG mode is on, which partitions its memory: run `nvidia-smi -mig 0` for it"
     # The exclusive modes are right with MPS; preflight reports what they mean without it.
@@ -183,7 +183,7 @@ def _failed(handle: object) -> str:
 
 
 def _mode(query: Callable[..., Any], handle: object) -> int | None:
-    """The current mode; None if the card has no such mode."""
+    """The current mode; None if the GPU has no such mode."""
     try:
         answer = query(handle)
     except pynvml.NVMLError:
@@ -194,12 +194,12 @@ def _mode(query: Callable[..., Any], handle: object) -> int | None:
 
 def _unfit(handle: object) -> str:
     if _rows(handle)[0] or _pages_pending(handle):
-        return "a bad part of its memory will be retired at the next reset: stop what uses the card and run `nvidia-smi --gpu-reset`"
+        return "a bad part of its memory will be retired at the next reset: stop what uses the GPU and run `nvidia-smi --gpu-reset`"
     return ""
 
 
 def _rows(handle: object) -> tuple[bool, bool]:
-    """Whether row remapping is pending, and whether it failed; cards before Ampere have none."""
+    """Whether row remapping is pending, and whether it failed; GPUs before Ampere have none."""
     try:
         _, _, pending, failed = pynvml.nvmlDeviceGetRemappedRows(handle)
     except pynvml.NVMLError:
@@ -208,7 +208,7 @@ def _rows(handle: object) -> tuple[bool, bool]:
 
 
 def _pages_pending(handle: object) -> bool:
-    """Whether page retirement is pending; cards since Ampere have none."""
+    """Whether page retirement is pending; GPUs since Ampere have none."""
     try:
         return bool(pynvml.nvmlDeviceGetRetiredPagesPendingStatus(handle))
     except pynvml.NVMLError:

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Keeps each pod's use of a card within its units: the driver limits the memory of the pod's control group (r615 and newer).
+"""Keeps each pod's use of a GPU within its units: the driver limits the memory of the pod's control group (r615 and newer).
 
 kubelet creates a pod's control group before any container, and asks before each start of a container. So the limit is there before the
 first process, no container can lift it, and all containers of the pod share it. The limit ends with the control group. A kubelet that
 has lost a record does not ask (see kubelet/server.py): then the limit is set as soon as the group is seen. Pods that started before
-the driver could limit the card are told from later ones at the first comparison with the API server's list. Later processes read that
+the driver could limit the GPU are told from later ones at the first comparison with the API server's list. Later processes read that
 from the state file, so they need no API server for it.
 
 Only the hard limit is set. A soft limit would add to `dmem.min` of all groups above, and the driver lowers those only if somebody
 resets the limit before kubelet removes the group (NVIDIA, MPS v3 Memory Partitioning, "Ancestor reservation propagation"). Without
-a hard limit above the card's memory no pod needs the guarantee that a soft limit gives.
+a hard limit above the GPU's memory no pod needs the guarantee that a soft limit gives.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpushare_runtime.daemon.runner import FatalError, Status
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.gpu.discovery import MemoryLimit, Nvml, NvmlError
 from gpushare_runtime.device_plugin.node.allocator import AllocationRejected
-from gpushare_runtime.device_plugin.node.ids import card_of_unit
+from gpushare_runtime.device_plugin.node.ids import gpu_of_unit
 from gpushare_runtime.device_plugin.node.state import NodeState
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ limits. watch: no limits, pods that exceed their units are reported. none: they 
 _BY_DRIVER: Final = (AUTO, DRIVER)
 
 INTERVAL_SECONDS: Final = 60.0
-# Until the cards are known, and until the pods that started before are.
+# Until the GPUs are known, and until the pods that started before are.
 _UNKNOWN_SECONDS: Final = 1.0
 # Between the control group of a pod and its first container's process is the start of its sandbox, which takes longer.
 UNASKED_SECONDS: Final = 0.2
@@ -67,11 +67,11 @@ class Groups(Protocol):
 
 
 def limits_due(node: NodeState, uid: str) -> dict[str, int]:
-    """Card UUID → bytes that the pod may use there. Whole cards have no limit."""
+    """GPU UUID → bytes that the pod may use there. Whole GPUs have no limit."""
     inventory = node.devices.inventory
     if inventory is None:
         return {}
-    return {card: count * inventory.unit.mib * 1024 * 1024 for card, count in node.usage.memory_of(uid).items()}
+    return {gpu: count * inventory.unit.mib * 1024 * 1024 for gpu, count in node.usage.memory_of(uid).items()}
 
 
 def enable_dmem(group: str) -> None:
@@ -92,7 +92,7 @@ class PodLimits:
 
     def __init__(self, node: NodeState, driver: Nvml, groups: Groups, status: Status, mode: str = AUTO, *, running: bool = False) -> None:
         self.use: Mapping[tuple[str, str], MemoryLimit] = {}
-        """(pod UID, card UUID) → limit and use at the last comparison."""
+        """(pod UID, GPU UUID) → limit and use at the last comparison."""
         self.corrections = 0
         self._node = node
         self._driver = driver
@@ -101,7 +101,7 @@ class PodLimits:
         self._mode = mode
         self._running = running
         self._able: dict[str, str] = {}
-        # Cards whose reason in `_able` may be gone in a moment.
+        # GPUs whose reason in `_able` may be gone in a moment.
         self._passing: set[str] = set()
         self._unlimited: set[tuple[str, str]] = set()
         # Whether a comparison knew all pods. Some may have started while no plugin ran, and kubelet asked nobody.
@@ -111,31 +111,31 @@ class PodLimits:
 
     @property
     def active(self) -> bool:
-        """Whether the driver limits every usable card of this node, so far as that is known."""
-        cards = [card for card in self._node.devices.cards if card.health == HEALTHY]
-        return self._mode in _BY_DRIVER and bool(cards) and all(self._able.get(card.uuid) == "" for card in cards)
+        """Whether the driver limits every usable GPU of this node, so far as that is known."""
+        gpus = [gpu for gpu in self._node.devices.gpus if gpu.health == HEALTHY]
+        return self._mode in _BY_DRIVER and bool(gpus) and all(self._able.get(gpu.uuid) == "" for gpu in gpus)
 
     async def before_start(self, resource: str, ids: Sequence[str]) -> None:
         """Limit the pod of these ids, of which a container is about to start. AllocationRejected if it would start without its limit."""
         if self._mode == MPS:
-            # The card is usable only while its control daemon answers, and its environment has the limit.
+            # The GPU is usable only while its control daemon answers, and its environment has the limit.
             self._reject_driver_only(resource, ids)
             return
         if resource != protocol.RESOURCE_MEMORY:
             return
-        cards = sorted({card_of_unit(i) for i in ids})
+        gpus = sorted({gpu_of_unit(i) for i in ids})
         # kubelet makes the group of all pods before it asks for anything, and the plugin may have looked earlier.
-        await self._probe([card for card in cards if card not in self._able or card in self._passing])
+        await self._probe([gpu for gpu in gpus if gpu not in self._able or gpu in self._passing])
         uids = {uid for uid, _, _ in self._node.usage.containers_with(resource, frozenset(ids)) if not self._node.usage.released(uid)}
-        unable = next((self._able[card] for card in cards if self._able[card]), "")
+        unable = next((self._able[gpu] for gpu in gpus if self._able[gpu]), "")
         for uid in uids if unable else ():
             self._reject_without(uid, unable)
-        failing = next((self._able[card] for card in cards if card in self._passing & self._node.limited_cards), _NO_GROUP)
+        failing = next((self._able[gpu] for gpu in gpus if gpu in self._passing & self._node.limited_gpus), _NO_GROUP)
         if failing != _NO_GROUP:
             raise AllocationRejected(
                 f"{resource}: the memory limit of a container with {len(ids)} ids cannot be set ({failing}); kubelet will retry the start"
             )
-        if all(self._able[card] for card in cards):
+        if all(self._able[gpu] for gpu in gpus):
             return
         if len(uids) != 1:
             raise AllocationRejected(
@@ -143,7 +143,7 @@ class PodLimits:
                 f"{'no pod' if not uids else f'{len(uids)} pods'} with them; kubelet will retry the start"
             )
         (uid,) = uids
-        due = {card: most for card, most in limits_due(self._node, uid).items() if not self._able.get(card, "unknown")}
+        due = {gpu: most for gpu, most in limits_due(self._node, uid).items() if not self._able.get(gpu, "unknown")}
         try:
             await asyncio.wait_for(in_thread(partial(self._set, uid, due)), _START_SECONDS)
         except (NvmlError, OSError, asyncio.TimeoutError) as error:
@@ -151,7 +151,7 @@ class PodLimits:
             raise AllocationRejected(
                 f"{resource}: the memory limit of {self._node.usage.pod_name(uid)} could not be set ({why}); kubelet will retry the start"
             ) from None
-        self._record({(uid, card) for card in due})
+        self._record({(uid, gpu) for gpu in due})
 
     def _reject_driver_only(self, resource: str, ids: Sequence[str]) -> None:
         for uid, _, _ in self._node.usage.containers_with(resource, frozenset(ids)):
@@ -172,7 +172,7 @@ class PodLimits:
             )
 
     async def run(self) -> NoReturn:
-        """Check every minute, and when there is a card to ask for. FatalError where the mode requires limits and the driver has none."""
+        """Check every minute, and when there is a GPU to ask for. FatalError where the mode requires limits and the driver has none."""
         changes = self._node.changes
         while True:
             await self.check()
@@ -180,16 +180,16 @@ class PodLimits:
             while (left := checked + self.interval - time.monotonic()) > 0:
                 seen = changes.count
                 await self.limit_unasked()
-                # Most nodes have no card that the driver limits, so nothing to look for between two checks.
-                await changes.after(seen, min(left, UNASKED_SECONDS) if self._node.limited_cards else left)
+                # Most nodes have no GPU that the driver limits, so nothing to look for between two checks.
+                await changes.after(seen, min(left, UNASKED_SECONDS) if self._node.limited_gpus else left)
 
     @property
     def interval(self) -> float:
         """Seconds until the next check."""
-        cards = {card.uuid for card in self._node.devices.cards if card.health == HEALTHY}
-        asked = bool(self._able) and cards <= self._able.keys() - self._passing
-        able = {card for card, why in self._able.items() if not why}
-        known = asked and able <= self._node.limited_cards and (self._compared or not able)
+        gpus = {gpu.uuid for gpu in self._node.devices.gpus if gpu.health == HEALTHY}
+        asked = bool(self._able) and gpus <= self._able.keys() - self._passing
+        able = {gpu for gpu, why in self._able.items() if not why}
+        known = asked and able <= self._node.limited_gpus and (self._compared or not able)
         return INTERVAL_SECONDS if known or self._mode not in _BY_DRIVER else _UNKNOWN_SECONDS
 
     async def check(self) -> None:
@@ -198,7 +198,7 @@ class PodLimits:
             self._node.devices.set_isolation(self._mode)
             self._set_known(set(), set())
         elif self._node.devices.inventory is not None:
-            await self._probe([card.uuid for card in self._node.devices.cards if card.health == HEALTHY])
+            await self._probe([gpu.uuid for gpu in self._node.devices.gpus if gpu.health == HEALTHY])
             self._node.devices.set_isolation(DRIVER if self.active else WATCH)
             await self._compare()
 
@@ -207,58 +207,58 @@ class PodLimits:
         if protocol.RESOURCE_MEMORY not in self._node.unasked:
             return
         for uid in {uid for uid, _, resource in self._node.usage.snapshot() if resource == protocol.RESOURCE_MEMORY}:
-            due = {card: most for card, most in limits_due(self._node, uid).items() if self._lacks(uid, card, most)}
+            due = {gpu: most for gpu, most in limits_due(self._node, uid).items() if self._lacks(uid, gpu, most)}
             # The next comparison reports what fails again.
             with contextlib.suppress(NvmlError, OSError):
                 if due:
                     await in_thread(partial(self._set, uid, due))
-                    self._record({(uid, card) for card in due})
+                    self._record({(uid, gpu) for gpu in due})
 
-    def _lacks(self, uid: str, card: str, most: int) -> bool:
+    def _lacks(self, uid: str, gpu: str, most: int) -> bool:
         """Whether this limit must be set, so far as it is known without the driver."""
-        if card not in self._node.limited_cards or self._able.get(card) != "":
+        if gpu not in self._node.limited_gpus or self._able.get(gpu) != "":
             return False
-        if (uid, card) in self._node.limited:
+        if (uid, gpu) in self._node.limited:
             # Until the first check, which sets it, a limit of the process before counts as right.
-            return self._most.get((uid, card), most) != most
-        return (uid, card) not in self._node.exempt
+            return self._most.get((uid, gpu), most) != most
+        return (uid, gpu) not in self._node.exempt
 
-    async def _probe(self, cards: Sequence[str]) -> None:
-        """Find out for which cards the driver has limits. What it can, it can until this process ends; else it is asked again."""
-        for card in cards:
+    async def _probe(self, gpus: Sequence[str]) -> None:
+        """Find out for which GPUs the driver has limits. What it can, it can until this process ends; else it is asked again."""
+        for gpu in gpus:
             if self._mode not in _BY_DRIVER:
-                self._able[card] = f"--isolation {self._mode}"
-            elif self._able.get(card) != "":
-                self._able[card], passing = await in_thread(partial(self._why_not, card))
-                self._passing = self._passing | {card} if passing else self._passing - {card}
-                if self._able[card] and not passing:
+                self._able[gpu] = f"--isolation {self._mode}"
+            elif self._able.get(gpu) != "":
+                self._able[gpu], passing = await in_thread(partial(self._why_not, gpu))
+                self._passing = self._passing | {gpu} if passing else self._passing - {gpu}
+                if self._able[gpu] and not passing:
                     # Pods start without a limit there, until the driver can limit it again.
-                    self._node.limited_cards.discard(card)
+                    self._node.limited_gpus.discard(gpu)
         lacking = {why for why in self._able.values() if why}
         if self._mode == DRIVER and lacking:
             raise FatalError(
                 f"--isolation {DRIVER} requires that the driver limits memory by control group, and here it does not: {min(lacking)}. "
-                "Install driver 615 or newer on a host with control groups of version 2, or set --isolation auto (gpushare_isolation)"
+                "Install driver 615 or newer on a host with cgroup v2, or set --isolation auto (gpushare_isolation)"
             )
         if not self._able:
             return
-        limited = {uid for uid, card in self._node.limited if self._able.get(card)}
+        limited = {uid for uid, gpu in self._node.limited if self._able.get(gpu)}
         if limited:
             words = f"the driver limits new pods no more, and {len(limited)} pods may have lost their limits: {min(lacking)}"
             self._status.degraded(_STATUS, f"{words}; run site.yml if the driver or its unit has changed")
         else:
             self._status.ok(_STATUS, "the driver limits each pod" if not lacking else f"the driver does not limit pods: {min(lacking)}")
 
-    def _why_not(self, card: str) -> tuple[str, bool]:
-        """Why this card's memory cannot be limited by control group, "" if it can; and whether that may be over in a moment. Blocks."""
+    def _why_not(self, gpu: str) -> tuple[str, bool]:
+        """Why this GPU's memory cannot be limited by control group, "" if it can; and whether that may be over in a moment. Blocks."""
         group = self._groups.group_of_pods()
         if group is None:
             return _NO_GROUP, True
         try:
             enable_dmem(group)
             # Nobody else limits the group of all pods: setting no limit changes nothing, and needs all that setting one needs.
-            self._driver.limit_memory(card, group, None)
-            self._driver.memory_limit(card, group)
+            self._driver.limit_memory(gpu, group, None)
+            self._driver.memory_limit(gpu, group)
         except NvmlError as error:
             return str(error), not error.unable
         except OSError as error:
@@ -271,44 +271,44 @@ class PodLimits:
             raise NvmlError("the pod has no control group that this process sees")
         for group in groups:
             enable_dmem(group)
-            for card, most in due.items():
-                self._driver.limit_memory(card, group, most)
-                found = self._driver.memory_limit(card, group).most
+            for gpu, most in due.items():
+                self._driver.limit_memory(gpu, group, most)
+                found = self._driver.memory_limit(gpu, group).most
                 if found != most:
-                    raise NvmlError(f"the driver has a limit of {found} bytes after one of {most} was set on card {card}")
-                self._most[uid, card] = most
+                    raise NvmlError(f"the driver has a limit of {found} bytes after one of {most} was set on GPU {gpu}")
+                self._most[uid, gpu] = most
 
     async def _compare(self) -> None:
         uids = {uid for uid, _, resource in self._node.usage.snapshot() if resource == protocol.RESOURCE_MEMORY}
-        due = {uid: {card: most for card, most in limits_due(self._node, uid).items() if self._able.get(card) == ""} for uid in uids}
+        due = {uid: {gpu: most for gpu, most in limits_due(self._node, uid).items() if self._able.get(gpu) == ""} for uid in uids}
         self.use, wrong = await in_thread(partial(self._read, due))
         self._most = {key: found.most for key, found in self.use.items() if found.most is not None}
         # What a process before this one has set, and ended before it was stored.
         self._record({key for key, found in self.use.items() if found.most is not None})
         limited = self._node.limited
         seen_by_nobody = not self._compared and protocol.RESOURCE_MEMORY not in self._node.unasked
-        due_now = {(uid, card) for uid in uids for card in self._node.limited_cards} - self._node.exempt if seen_by_nobody else set()
+        due_now = {(uid, gpu) for uid in uids for gpu in self._node.limited_gpus} - self._node.exempt if seen_by_nobody else set()
         missing = {
             key for key, found in wrong.items() if found is None and key not in limited and (key in due_now or self._has_started(key[0]))
         }
         # Whatever starts later is due, also if kubelet has not asked.
-        exempt = self._node.exempt | {key for key in missing if key[1] not in self._node.limited_cards}
+        exempt = self._node.exempt | {key for key in missing if key[1] not in self._node.limited_gpus}
         unlimited = set() if self._running else missing & exempt
-        for uid, card in sorted(unlimited - self._unlimited):
-            log.warning("%s runs without a memory limit on card %s: it started before", self._node.usage.pod_name(uid), card)
+        for uid, gpu in sorted(unlimited - self._unlimited):
+            log.warning("%s runs without a memory limit on GPU %s: it started before", self._node.usage.pod_name(uid), gpu)
         self._unlimited = unlimited
-        for (uid, card), found in wrong.items():
-            if found is None and ((uid, card) in unlimited or (uid, card) not in missing | limited):
+        for (uid, gpu), found in wrong.items():
+            if found is None and ((uid, gpu) in unlimited or (uid, gpu) not in missing | limited):
                 continue
             # Its containers may have ended meanwhile, or all its units are in use somewhere else by now: the next comparison shows it.
             try:
-                await in_thread(partial(self._set, uid, {card: due[uid][card]}))
+                await in_thread(partial(self._set, uid, {gpu: due[uid][gpu]}))
             except (NvmlError, OSError) as error:
-                log.error("the memory limit of %s on card %s could not be set: %s", self._node.usage.pod_name(uid), card, error)
+                log.error("the memory limit of %s on GPU %s could not be set: %s", self._node.usage.pod_name(uid), gpu, error)
             else:
                 self.corrections += 1
-                self._record({(uid, card)})
-                log.warning("set the memory limit of %s on card %s: found %s bytes", self._node.usage.pod_name(uid), card, found)
+                self._record({(uid, gpu)})
+                log.warning("set the memory limit of %s on GPU %s: found %s bytes", self._node.usage.pod_name(uid), gpu, found)
         if self._node.pods.synced:
             self._compared = True
             # Just after a start kubelet's checkpoint may not have been read.
@@ -316,11 +316,11 @@ class PodLimits:
             if gone & limited:
                 limited -= gone
                 self._node.changes.notify()
-            self._set_known(self._node.limited_cards | {card for card, why in self._able.items() if not why}, exempt - gone)
+            self._set_known(self._node.limited_gpus | {gpu for gpu, why in self._able.items() if not why}, exempt - gone)
 
-    def _set_known(self, limited_cards: set[str], exempt: set[tuple[str, str]]) -> None:
-        if (limited_cards, exempt) != (self._node.limited_cards, self._node.exempt):
-            self._node.limited_cards, self._node.exempt = limited_cards, exempt
+    def _set_known(self, limited_gpus: set[str], exempt: set[tuple[str, str]]) -> None:
+        if (limited_gpus, exempt) != (self._node.limited_gpus, self._node.exempt):
+            self._node.limited_gpus, self._node.exempt = limited_gpus, exempt
             self._node.changes.notify()
 
     def _has_started(self, uid: str) -> bool:
@@ -337,17 +337,17 @@ class PodLimits:
         """What the driver has, and where that is not what is due. A pod without control groups has no process to limit."""
         use: dict[tuple[str, str], MemoryLimit] = {}
         wrong: dict[tuple[str, str], int | None] = {}
-        for uid, cards in due.items():
+        for uid, gpus in due.items():
             for group in self._groups.groups_of(uid):
-                for card, most in cards.items():
+                for gpu, most in gpus.items():
                     try:
-                        found = self._driver.memory_limit(card, group)
+                        found = self._driver.memory_limit(gpu, group)
                     except NvmlError as error:
-                        log.warning("the memory limit of %s on card %s is unknown: %s", uid, card, error)
+                        log.warning("the memory limit of %s on GPU %s is unknown: %s", uid, gpu, error)
                         continue
-                    use[uid, card] = found
+                    use[uid, gpu] = found
                     if found.most != most:
-                        wrong[uid, card] = found.most
+                        wrong[uid, gpu] = found.most
         return use, wrong
 
     @property

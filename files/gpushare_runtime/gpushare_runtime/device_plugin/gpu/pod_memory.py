@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""How much of each card's memory each pod uses, by NVML's processes, and which pods use more than their units.
+"""How much of each GPU's memory each pod uses, by NVML's processes, and which pods use more than their units.
 
 A process counts only if it is certainly the one that NVML means: its number may belong to another process a moment later. So NVML is
 asked twice, and the process must be the same before and after the second answer. What is in doubt counts for nobody: a pod that
@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final, NoReturn, Protocol
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.inventory import HEALTHY, Card
+from gpushare_runtime.core.inventory import HEALTHY, Gpu
 from gpushare_runtime.core.overuse import Excess, Key, Overuse
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.gpu.discovery import Nvml, NvmlError
@@ -42,30 +42,30 @@ class Identities(Protocol):
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Bytes. by_pod: (pod UID, card UUID); by_card: all that is in use there, of cards that answer."""
+    """Bytes. by_pod: (pod UID, GPU UUID); by_gpu: all that is in use there, of GPUs that answer."""
 
     by_pod: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    by_card: Mapping[str, int] = field(default_factory=dict)
+    by_gpu: Mapping[str, int] = field(default_factory=dict)
 
 
-def read_use(nvml: Nvml, identities: Identities, cards: Sequence[Card]) -> MemoryUse:
-    """The use of these cards. Blocks. A card that does not answer is not in it."""
+def read_use(nvml: Nvml, identities: Identities, gpus: Sequence[Gpu]) -> MemoryUse:
+    """The use of these GPUs. Blocks. A GPU that does not answer is not in it."""
     by_pod: Counter[tuple[str, str]] = Counter()
-    by_card: dict[str, int] = {}
-    for card in cards:
+    by_gpu: dict[str, int] = {}
+    for gpu in gpus:
         try:
-            before = {pid: identities.identify(pid) for pid, _ in nvml.processes(card.uuid)}
-            processes = nvml.processes(card.uuid)
-            used = nvml.memory_used(card.uuid)
+            before = {pid: identities.identify(pid) for pid, _ in nvml.processes(gpu.uuid)}
+            processes = nvml.processes(gpu.uuid)
+            used = nvml.memory_used(gpu.uuid)
         except NvmlError as error:
-            log.debug("the memory use of card %s is unknown: %s", card.uuid, error)
+            log.debug("the memory use of GPU %s is unknown: %s", gpu.uuid, error)
             continue
-        by_card[card.uuid] = used
+        by_gpu[gpu.uuid] = used
         for pid, size in processes:
             known = before.get(pid)
             if size is not None and known is not None and known[1] and identities.identify(pid) == known:
-                by_pod[known[1], card.uuid] += size
-    return MemoryUse(by_pod, by_card)
+                by_pod[known[1], gpu.uuid] += size
+    return MemoryUse(by_pod, by_gpu)
 
 
 class MemoryWatch:
@@ -88,32 +88,32 @@ class MemoryWatch:
         return len({uid for uid, _ in self._overuse.reported()})
 
     def lasting(self, seconds: float) -> Mapping[Key, Excess]:
-        """The pods that have used more than their units for so long, by card."""
+        """The pods that have used more than their units for so long, by GPU."""
         return self._overuse.lasting(seconds, time.monotonic())
 
     async def run(self) -> NoReturn:
         """Never returns; cancel it."""
         while True:
-            cards = [card for card in self._node.devices.cards if card.health == HEALTHY]
-            self.use = await in_thread(partial(read_use, self._nvml, self._identities, cards)) if cards else MemoryUse()
+            gpus = [gpu for gpu in self._node.devices.gpus if gpu.health == HEALTHY]
+            self.use = await in_thread(partial(read_use, self._nvml, self._identities, gpus)) if gpus else MemoryUse()
             if self._exceeded is not None:
                 self._compare(self._exceeded)
             await asyncio.sleep(INTERVAL_SECONDS)
 
     def _compare(self, exceeded: Callable[[LocalPod, str], None]) -> None:
         uids = {uid for uid, _, resource in self._node.usage.snapshot() if resource == protocol.RESOURCE_MEMORY}
-        due = {(uid, card): most for uid in uids for card, most in limits_due(self._node, uid).items()}
-        began, ended = self._overuse.observe(due, self.use.by_pod, self.use.by_card, time.monotonic())
-        for uid, card in began:
-            self._report(uid, card, self.use.by_pod[uid, card], due[uid, card], exceeded)
-        for uid, card in ended:
-            log.info("%s uses no more than its units of card %s again", self._node.usage.pod_name(uid), card)
+        due = {(uid, gpu): most for uid in uids for gpu, most in limits_due(self._node, uid).items()}
+        began, ended = self._overuse.observe(due, self.use.by_pod, self.use.by_gpu, time.monotonic())
+        for uid, gpu in began:
+            self._report(uid, gpu, self.use.by_pod[uid, gpu], due[uid, gpu], exceeded)
+        for uid, gpu in ended:
+            log.info("%s uses no more than its units of GPU %s again", self._node.usage.pod_name(uid), gpu)
 
-    def _report(self, uid: str, card: str, used: int, due: int, exceeded: Callable[[LocalPod, str], None]) -> None:
-        pod, known = self._node.pods.get(uid), self._node.devices.by_uuid.get(card)
-        index = known.index if known else card
+    def _report(self, uid: str, gpu: str, used: int, due: int, exceeded: Callable[[LocalPod, str], None]) -> None:
+        pod, known = self._node.pods.get(uid), self._node.devices.by_uuid.get(gpu)
+        index = known.index if known else gpu
         text = (
-            f"It uses {used // _MIB} MiB of card {index} and requested {due // _MIB} MiB there: other pods of the card may run out of "
+            f"It uses {used // _MIB} MiB of GPU {index} and requested {due // _MIB} MiB there: other pods of the GPU may run out of "
             "memory; reduce its use, or request more"
         )
         log.warning("%s: %s", self._node.usage.pod_name(uid), text)

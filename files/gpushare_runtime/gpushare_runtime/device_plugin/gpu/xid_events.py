@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Receives the driver's XID errors, and triggers a reading of the cards if an error makes a card unhealthy."""
+"""Receives the driver's XID errors, and triggers a reading of the GPUs if an error makes a GPU unhealthy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.gpu.discovery import Nvml, NvmlError, XidEvents
-from gpushare_runtime.device_plugin.gpu.health import CardHealth
+from gpushare_runtime.device_plugin.gpu.health import GpuHealth
 
 log = logging.getLogger(__name__)
 
@@ -21,10 +21,10 @@ _RETRY_SECONDS: Final = 2.0
 
 
 class XidListener:
-    """read_now: triggers a reading of the cards; retry: seconds between two subscriptions."""
+    """read_now: triggers a reading of the GPUs; retry: seconds between two subscriptions."""
 
     def __init__(
-        self, nvml: Nvml, health: CardHealth, counts: Counter[tuple[str, int]], read_now: Callable[[], None], retry: float = _RETRY_SECONDS
+        self, nvml: Nvml, health: GpuHealth, counts: Counter[tuple[str, int]], read_now: Callable[[], None], retry: float = _RETRY_SECONDS
     ) -> None:
         self._nvml = nvml
         self._health = health
@@ -34,12 +34,12 @@ class XidListener:
         self._problem = ""
 
     async def run(self) -> NoReturn:
-        """Never returns; cancel it. While NVML does not answer, only readings detect a failed card."""
+        """Never returns; cancel it. While NVML does not answer, only readings detect a failed GPU."""
         while True:
             try:
                 await self._listen(await in_thread(self._nvml.xid_events))
             except NvmlError as error:
-                # A lost card repeatedly ends the subscription for all cards: the plugin subscribes again for the others.
+                # A lost GPU repeatedly ends the subscription for all GPUs: the plugin subscribes again for the others.
                 log.log(logging.DEBUG if self._problem == str(error) else logging.INFO, "subscribing to XID errors again: %s", error)
                 self._problem = str(error)
                 self._read_now()
@@ -49,7 +49,7 @@ class XidListener:
         try:
             while True:
                 event = await in_thread(lambda events=events: events.wait(_WAIT_SECONDS))  # type: ignore[misc]
-                # Not right after the subscription: if no card supports XID events, only the wait fails.
+                # Not right after the subscription: if no GPU supports XID events, only the wait fails.
                 self._problem = ""
                 if event is not None:
                     self._on_xid(*event)
@@ -67,7 +67,7 @@ class XidListener:
     def _on_xid(self, uuid: str, number: int) -> None:
         self._counts[uuid, number] += 1
         if self._health.xid(uuid, number):
-            log.error("card %s: XID %d, the card is unhealthy now", uuid, number)
+            log.error("GPU %s: XID %d, the GPU is unhealthy now", uuid, number)
             self._read_now()
         else:
-            log.warning("card %s: XID %d, an error of the application", uuid, number)
+            log.warning("GPU %s: XID %d, an error of the application", uuid, number)

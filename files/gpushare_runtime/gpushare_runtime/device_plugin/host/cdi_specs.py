@@ -3,7 +3,7 @@
 """Reads the CDI specs of this host as a container runtime does: all .yaml and .json files of the folders, a later folder first.
 
 A spec is whatever somebody has put there, so file, number of files, number of entries and depth are bounded, and YAML aliases are
-rejected: nvidia-ctk writes none, and with them a short text may be a huge one. Only what decides which card a container gets is read.
+rejected: nvidia-ctk writes none, and with them a short text may be a huge one. Only what decides which GPU a container gets is read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpushare_runtime.device_plugin.node.cdi import CdiDevice, CdiSpecs
 from gpushare_runtime.device_plugin.node.state import NodeState
 
 MOST_BYTES: Final = 1024 * 1024
-"""Of one spec; one of 16 cards with two names each has some 100 KiB."""
+"""Of one spec; one of 16 GPUs with two names each has some 100 KiB."""
 MOST_FILES: Final = 64
 """Of one folder."""
 MOST_NODES: Final = 100_000
@@ -40,7 +40,7 @@ MOST_ENTRIES: Final = 4096
 """Devices of one spec, and paths of one device."""
 _ENDINGS: Final = (".yaml", ".json")
 _VERSION: Final = re.compile(r"v?[0-9]+\.[0-9]+\.[0-9]+")
-_CARD_NODE: Final = re.compile(r"/(?:.*/)?nvidia([0-9]{1,5})")
+_GPU_NODE: Final = re.compile(r"/(?:.*/)?nvidia([0-9]{1,5})")
 # Every scalar is a text: nothing is made of tags, dates and numbers. libyaml's reader is tens of times faster; its absence changes
 # no result.
 _Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
@@ -53,7 +53,7 @@ class SpecError(ValueError):
 
 @dataclass(frozen=True)
 class Edits:
-    """What a container gets: minors of card nodes, and paths of the host."""
+    """What a container gets: minors of GPU nodes, and paths of the host."""
 
     minors: frozenset[int]
     paths: frozenset[str]
@@ -61,7 +61,7 @@ class Edits:
 
 @dataclass(frozen=True)
 class Spec:
-    """One file. devices: name → edits, with those for all of the file's devices; empty for another kind than NVIDIA's cards."""
+    """One file. devices: name → edits, with those for all of the file's devices; empty for another kind than NVIDIA's GPUs."""
 
     kind: str
     devices: Mapping[str, Edits]
@@ -143,7 +143,7 @@ def _edits(value: object, where: str) -> Edits:
             if not isinstance(path, str) or not path.startswith("/") or "\0" in path or len(path) > 4096:
                 raise SpecError(f"{where}.{key}[{place}].{names[0]} must be an absolute path, found {quote(path)}")
             paths.add(path)
-            if key == "deviceNodes" and (node := _CARD_NODE.fullmatch(path)):
+            if key == "deviceNodes" and (node := _GPU_NODE.fullmatch(path)):
                 minors.add(int(node.group(1)))
     return Edits(frozenset(minors), frozenset(paths))
 
@@ -259,7 +259,7 @@ class CdiPoller:
                 seen = [(watch.changes, watch.changes.count) for watch in watches]
                 self._node.devices.set_cdi(await in_thread(self._folders.read))
                 self._set_status()
-                # The cards may change as well, for which the same specs mean something else.
+                # The GPUs may change as well, for which the same specs mean something else.
                 await any_after(*seen, (changes, changes.count), timeout=_POLL_SECONDS)
                 await asyncio.sleep(_TOGETHER_SECONDS)
 
@@ -267,13 +267,13 @@ class CdiPoller:
         devices = self._node.devices
         if devices.inventory is None:
             return
-        names = {card.uuid: f"card {card.index}" for card in devices.cards}
+        names = {gpu.uuid: f"GPU {gpu.index}" for gpu in devices.gpus}
         wrong = [f"{names.get(uuid, uuid)}: {why}" for uuid, why in devices.unusable_specs().items()]
         text = "; ".join(wrong[:_SHOWN]) + (f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else "")
         if wrong:
             self._status.degraded(_PART, text)
         else:
-            self._status.ok(_PART, "a spec names every card")
+            self._status.ok(_PART, "a spec names every GPU")
         if text and text != self._reported:
             self._report(text)
         self._reported = text

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Follows the MPS control daemons of this node's cards, by the files that gpushare-mps writes."""
+"""Follows the MPS control daemons of this node's GPUs, by the files that gpushare-mps writes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _state_of(folder: Path, uuid: str) -> MpsState:
 
 
 def problem_of(folder: Path, uuid: str, now: float) -> str:
-    """Why no container may start on this card; "" if one may. now: seconds on the host's monotonic clock. Blocks."""
+    """Why no container may start on this GPU; "" if one may. now: seconds on the host's monotonic clock. Blocks."""
     path = folder / uuid / mps.STATE_NAME
     try:
         return _state_of(folder, uuid).unusable(now)
@@ -57,21 +57,21 @@ class MpsStates:
     async def run(self) -> NoReturn:
         """Never returns; cancel it."""
         while True:
-            uuids = [card.uuid for card in self._node.devices.cards]
+            uuids = [gpu.uuid for gpu in self._node.devices.gpus]
             problems = await in_thread(partial(self._read, uuids))
             self._node.devices.set_mps(problems)
-            wrong = [f"card {card.index}: {problems[card.uuid]}" for card in self._node.devices.cards if problems.get(card.uuid)]
+            wrong = [f"GPU {gpu.index}: {problems[gpu.uuid]}" for gpu in self._node.devices.gpus if problems.get(gpu.uuid)]
             if wrong:
                 self._status.degraded(_PART, "; ".join(wrong))
             elif uuids:
-                self._status.ok(_PART, f"the control daemons of {len(uuids)} cards answer")
+                self._status.ok(_PART, f"the control daemons of {len(uuids)} GPUs answer")
             await asyncio.sleep(INTERVAL_SECONDS if uuids else INTERVAL_SECONDS / 10)
 
     def _read(self, uuids: list[str]) -> dict[str, str]:
         return {uuid: problem_of(self._folder, uuid, self._clock()) for uuid in uuids}
 
     async def before_start(self, resource: str, ids: Sequence[str]) -> None:
-        """Wait until the control daemon of each card permits what a container with these ids has. AllocationRejected if it does not.
+        """Wait until the control daemon of each GPU permits what a container with these ids has. AllocationRejected if it does not.
 
         Its clients get at most the largest share that a container had before this one.
         """
@@ -80,24 +80,24 @@ class MpsStates:
             while (limit := await in_thread(partial(self._limit, uuid))) < mib:
                 if self._clock() > deadline:
                     raise AllocationRejected(
-                        f"{resource}: the MPS control daemon of card {uuid} gives clients {limit} MiB, and the container has {mib} MiB; "
+                        f"{resource}: the MPS control daemon of GPU {uuid} gives clients {limit} MiB, and the container has {mib} MiB; "
                         "kubelet will retry the start"
                     )
                 await asyncio.sleep(_POLL_SECONDS)
 
     def _shares(self, resource: str, ids: Sequence[str]) -> dict[str, int]:
-        """MiB by card. Ids of no known card were rejected before."""
-        known, inventory = self._node.devices.card_of(resource), self._node.devices.inventory
+        """MiB by GPU. Ids of no known GPU were rejected before."""
+        known, inventory = self._node.devices.gpu_of(resource), self._node.devices.inventory
         if inventory is None:
             return {}
-        if resource == protocol.RESOURCE_CARDS:
+        if resource == protocol.RESOURCE_GPUS:
             return {known[one].uuid: known[one].mib for one in ids if one in known}
         return {uuid: units * inventory.unit.mib for uuid, units in Counter(known[one].uuid for one in ids if one in known).items()}
 
     def _limit(self, uuid: str) -> int:
         try:
-            # A release before had no other limit than the card.
+            # A release before had no other limit than the GPU.
             return _state_of(self._folder, uuid).limit or _NO_LIMIT
         except (OSError, MpsStateError):
-            # Why the card has no usable control daemon is judged elsewhere.
+            # Why the GPU has no usable control daemon is judged elsewhere.
             return _NO_LIMIT

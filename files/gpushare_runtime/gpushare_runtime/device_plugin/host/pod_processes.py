@@ -4,7 +4,7 @@
 
 It reads the pods' control groups, not the processes: some processes no longer name their group, but remain in its `cgroup.procs`.
 These are processes with a dead leader and a live thread, and every exiting process on control groups v1. It does not query the
-container runtime: a process uses a card's memory even if the runtime has lost its container.
+container runtime: a process uses a GPU's memory even if the runtime has lost its container.
 
 A name proves nothing: any user of the host may create groups below his own, and a container below its own. So a pod's group is one of
 root, directly in kubelet's group for all pods or in a QoS class there. What a pod's containers create below it is the pod's.

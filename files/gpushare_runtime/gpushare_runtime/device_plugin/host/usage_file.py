@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What the plugin's next process needs to know: the usage, its unit and strategy, the cards, and who has limits or started before.
+"""What the plugin's next process needs to know: the usage, its unit and strategy, the GPUs, and who has limits or started before.
 
 kubelet may forget a pod with live processes while no plugin runs. The usage is valid for one boot only, because no process survives
-a reboot. The cards stay valid: one may not answer just after a boot. So do the limits: an older kubelet starts a pod's containers
+a reboot. The GPUs stay valid: one may not answer just after a boot. So do the limits: an older kubelet starts a pod's containers
 after a boot without asking the plugin, in a control group that has no limit yet. Nobody has started before such a boot.
 """
 
@@ -41,7 +41,7 @@ class StateFile:
     def __init__(self, path: Path, node: NodeState, boot: Callable[[], str] = lambda: _BOOT_ID.read_text().strip()) -> None:
         self.path = path
         self.unit = ""  # name of the unit that `load` found; "" if unknown
-        self.cards: Inventory | None = None  # the cards that `load` found
+        self.gpus: Inventory | None = None  # the GPUs that `load` found
         self.strategy = ""  # the device strategy that `load` found; "" if unknown
         self.isolation = ""  # the isolation that `load` found; "" if unknown
         self._node = node
@@ -65,24 +65,24 @@ class StateFile:
             if data["v"] != VERSION:
                 return
             # Parse all of it before any part is used.
-            unit, cards = str(data.get("unit", "")), _cards(data.get("cards"))
+            unit, gpus = str(data.get("unit", "")), _gpus(data.get("gpus"))
             same = data["boot"] == self._boot
             snapshot, names = _usage(data["pods"]) if same else ({}, {})
             kept = _kept(data.get("kept", [])) if same else {}
             # A release without these fields did not know.
-            limited, limited_cards = _pairs(data.get("limited", {})), {str(card) for card in data.get("limited_cards", [])}
+            limited, limited_gpus = _pairs(data.get("limited", {})), {str(gpu) for gpu in data.get("limited_gpus", [])}
             exempt = _pairs(data.get("exempt", {})) if same else set()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("%s is not a file of this plugin (%r): the plugin replaces it", self.path, error)
             return
         self._written = text
-        self.unit, self.cards = unit, cards
+        self.unit, self.gpus = unit, gpus
         # A release without strategies used the original's.
-        self.strategy = (cards.strategy or protocol.STRATEGY_ENVIRONMENT) if cards else ""
+        self.strategy = (gpus.strategy or protocol.STRATEGY_ENVIRONMENT) if gpus else ""
         # A release without this field had no MPS.
-        self.isolation = (cards.isolation or protocol.ISOLATION_WATCH) if cards else ""
+        self.isolation = (gpus.isolation or protocol.ISOLATION_WATCH) if gpus else ""
         self._node.limited |= limited
-        self._node.limited_cards |= limited_cards
+        self._node.limited_gpus |= limited_gpus
         self._node.exempt |= exempt
         self._node.usage.restore(snapshot, names, kept)
 
@@ -91,7 +91,7 @@ class StateFile:
         changes = self._node.changes
         while True:
             seen = changes.count
-            # Without cards the unit is unknown: until then the file keeps the usage in the former unit.
+            # Without GPUs the unit is unknown: until then the file keeps the usage in the former unit.
             inventory = self._node.devices.inventory
             if inventory is not None and (text := self._render(inventory)) != self._written:
                 # A rename may take long, and kubelet must not wait for it.
@@ -103,7 +103,7 @@ class StateFile:
         pods: dict[str, Any] = {}
         names, used = self._node.usage.names(), self._node.usage.snapshot()
         # Most changes of the node's state do not concern the file.
-        limits = (frozenset(self._node.limited), frozenset(self._node.limited_cards), frozenset(self._node.exempt))
+        limits = (frozenset(self._node.limited), frozenset(self._node.limited_gpus), frozenset(self._node.exempt))
         kept = dict(self._node.usage.kept)
         if (state := (names, used, inventory, limits, kept)) == self._rendered[0]:
             return self._rendered[1]
@@ -113,17 +113,17 @@ class StateFile:
             of = pods.setdefault(uid, {"name": names.get(uid, ""), "containers": {}})["containers"]
             of.setdefault(container, {})[resource] = self._texts[uid, container, resource][1]
         # The next process reads health itself; with health in it, the file would change more often.
-        cards = replace(inventory, cards=tuple(replace(card, health=HEALTHY, cordoned=False) for card in inventory.cards))
-        written = orjson.Fragment(cards.to_json())
+        gpus = replace(inventory, gpus=tuple(replace(gpu, health=HEALTHY, cordoned=False) for gpu in inventory.gpus))
+        written = orjson.Fragment(gpus.to_json())
         text = orjson.dumps(
             {
                 "v": VERSION,
                 "boot": self._boot,
                 "unit": inventory.unit.name,
-                "cards": written,
+                "gpus": written,
                 "pods": pods,
                 "limited": _by_pod(self._node.limited),
-                "limited_cards": sorted(self._node.limited_cards),
+                "limited_gpus": sorted(self._node.limited_gpus),
                 "exempt": _by_pod(self._node.exempt),
                 # What running containers have although kubelet's record has other ids for them.
                 **({"kept": [[*key, sorted(usage.ids), container] for key, (usage, container) in sorted(kept.items())]} if kept else {}),
@@ -154,22 +154,22 @@ class StateFile:
         self._written, self._problem = text, ""
 
 
-def _cards(value: object) -> Inventory | None:
+def _gpus(value: object) -> Inventory | None:
     try:
         return Inventory.from_json(orjson.dumps(value).decode()) if value is not None else None
     except InventoryError as error:
-        log.warning("%s: the plugin ignores its cards: %s", NAME, error)
+        log.warning("%s: the plugin ignores its GPUs: %s", NAME, error)
         return None
 
 
 def _pairs(by_pod: Mapping[str, Any]) -> set[tuple[str, str]]:
-    return {(str(uid), str(card)) for uid, cards in by_pod.items() for card in cards}
+    return {(str(uid), str(gpu)) for uid, gpus in by_pod.items() for gpu in gpus}
 
 
 def _by_pod(pairs: Set[tuple[str, str]]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for uid, card in sorted(pairs):
-        found.setdefault(uid, []).append(card)
+    for uid, gpu in sorted(pairs):
+        found.setdefault(uid, []).append(gpu)
     return found
 
 

@@ -32,7 +32,7 @@ from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.node.usage import Processes
 
 log = logging.getLogger(__name__)
-_MOST_CARDS: Final = 100
+_MOST_GPUS: Final = 100
 _INDEX_DIGITS: Final = 3
 
 
@@ -78,10 +78,10 @@ def parse_reusing(known: Parsed, data: bytes, resources: Iterable[str]) -> Parse
 
 
 def given_index(entry: Mapping[str, object]) -> int | None:
-    """The card (NVML index) that the original gpushare's device plugin gave the container; None for any other plugin's.
+    """The GPU (NVML index) that the original gpushare's device plugin gave the container; None for any other plugin's.
 
-    That plugin does not read the ids that kubelet chose: it names the card of the pod's annotation by its index, in the response that
-    kubelet keeps for the container's next start. The plugin here names cards by their UUIDs.
+    That plugin does not read the ids that kubelet chose: it names the GPU of the pod's annotation by its index, in the response that
+    kubelet keeps for the container's next start. The plugin here names GPUs by their UUIDs.
     """
     response = entry.get("AllocResp")
     if entry.get("ResourceName") != protocol.RESOURCE_MEMORY or not isinstance(response, str):
@@ -98,14 +98,14 @@ def given_index(entry: Mapping[str, object]) -> int | None:
     )
 
 
-def registered_cards(data: bytes, resources: Iterable[str]) -> dict[str, list[str]]:
-    """These resources, where kubelet has recorded them → the cards of their healthy ids ("<card>-_-<n>"), the first of many."""
+def registered_gpus(data: bytes, resources: Iterable[str]) -> dict[str, list[str]]:
+    """These resources, where kubelet has recorded them → the GPUs of their healthy ids ("<gpu>-_-<n>"), the first of many."""
     try:
         devices = orjson.loads(data)["Data"]["RegisteredDevices"] or {}
         found = {resource: devices[resource] or [] for resource in resources if resource in devices}
     except (orjson.JSONDecodeError, LookupError, TypeError) as error:
         raise CheckpointError(f"no Data.RegisteredDevices in it: {error!r}") from None
-    return {resource: sorted({one.partition("-_-")[0] for one in _ids(ids)})[:_MOST_CARDS] for resource, ids in found.items()}
+    return {resource: sorted({one.partition("-_-")[0] for one in _ids(ids)})[:_MOST_GPUS] for resource, ids in found.items()}
 
 
 def _ids(value: object) -> Iterator[str]:

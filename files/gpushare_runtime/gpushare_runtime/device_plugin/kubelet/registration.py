@@ -68,7 +68,7 @@ class Registration:
         FatalError if somebody replaced the directory, which only a new process may write.
         """
         try:
-            await self._wait_for_cards()
+            await self._wait_for_gpus()
             await self._wait_for_specs()
             self._ready_ns = time.time_ns()
             while True:
@@ -82,16 +82,16 @@ class Registration:
         finally:
             await self._stop_server(_DRAIN_SECONDS)
 
-    async def _wait_for_cards(self) -> None:
-        """A plugin that registers without a card looks healthy although it is not."""
+    async def _wait_for_gpus(self) -> None:
+        """A plugin that registers without a GPU looks healthy although it is not."""
         changes = self._node.changes
-        while self._node.devices.inventory is None or not self._node.devices.inventory.cards:
+        while self._node.devices.inventory is None or not self._node.devices.inventory.gpus:
             await changes.after(changes.count)
 
     async def _wait_for_specs(self) -> None:
-        """With CDI no container could start on a card that no spec names.
+        """With CDI no container could start on a GPU that no spec names.
 
-        Where pods have cards already, as after a reboot, kubelet must get these ids before it admits the pods again; each start waits
+        Where pods have GPUs already, as after a reboot, kubelet must get these ids before it admits the pods again; each start waits
         for the spec then.
         """
         changes = self._node.changes

@@ -29,7 +29,7 @@ from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.kubelet.proto.deviceplugin_pb2_grpc import DevicePluginServicer, add_DevicePluginServicer_to_server
 from gpushare_runtime.device_plugin.metrics import Counters
 from gpushare_runtime.device_plugin.node.allocator import AllocateResult, AllocationRejected
-from gpushare_runtime.device_plugin.node.messages import card_name
+from gpushare_runtime.device_plugin.node.messages import gpu_name
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.node.turns import QUIET_SECONDS, Turn
 
@@ -150,7 +150,7 @@ class ResourceService(DevicePluginServicer):
         """Which optional requests kubelet should send.
 
         If kubelet has lost its record of a running pod, its PreStartContainer fails, and the container cannot restart. So the plugin
-        does not require it then: kubelet calls Allocate again, and gets ids of the same card.
+        does not require it then: kubelet calls Allocate again, and gets ids of the same GPU.
         """
         required = not self._node.usage.any_record_lost(self.resource)
         return pb.DevicePluginOptions(pre_start_required=required, get_preferred_allocation_available=True)
@@ -222,7 +222,7 @@ class ResourceService(DevicePluginServicer):
                 if not turn.ids:
                     self._node.turns.end(turn)
             if pending is None:
-                log.warning("%s: kubelet requests %d ids for a pod that is not known here; choosing a card for it", self.resource, size)
+                log.warning("%s: kubelet requests %d ids for a pod that is not known here; choosing a GPU for it", self.resource, size)
             log.debug("%s: %d ids preferred for %s in %.1f ms", self.resource, len(ids), pending, (time.monotonic() - started) * 1000)
             responses.append(pb.ContainerPreferredAllocationResponse(deviceIDs=ids))
         self._counters.observe("GetPreferredAllocation", time.monotonic() - started)
@@ -232,7 +232,7 @@ class ResourceService(DevicePluginServicer):
         """Wait for a pod that this request may be for: kubelet may have received it a moment before the plugin.
 
         A container that starts without a record waits as well, but for other pods' requests: one that comes overtakes it. It does not
-        wait where none can come: kubelet does not bear either that it admits or resizes a pod without cards meanwhile.
+        wait where none can come: kubelet does not bear either that it admits or resizes a pod without GPUs meanwhile.
         """
         changes, turns = self._node.changes, self._node.turns.changes
         quiet = time.monotonic() + QUIET_SECONDS
@@ -285,18 +285,18 @@ class ResourceService(DevicePluginServicer):
         )
 
     def _report(self, result: AllocateResult, size: int) -> None:
-        cards = ", ".join(map(card_name, result.cards))
+        gpus = ", ".join(map(gpu_name, result.gpus))
         self._counters.allocations += 1
         if result.as_planned:
-            log.info("%s: %d ids of %s for pod %s, as the scheduler planned", self.resource, size, cards, result.container)
+            log.info("%s: %d ids of %s for pod %s, as the scheduler planned", self.resource, size, gpus, result.container)
             return
         self._counters.unplanned += 1
-        why = "which the scheduler did not place" if result.as_planned is None else "for which the scheduler planned another card"
+        why = "which the scheduler did not place" if result.as_planned is None else "for which the scheduler planned another GPU"
         pod = f"pod {result.container}" if result.container else "a pod"
-        log.warning("%s: %d ids of %s for %s, %s", self.resource, size, cards, pod, why)
+        log.warning("%s: %d ids of %s for %s, %s", self.resource, size, gpus, pod, why)
 
     async def _reject(self, context: _Context, rejection: AllocationRejected, code: Any = grpc.StatusCode.FAILED_PRECONDITION) -> NoReturn:
-        """The extender holds a card back for the default code, see core/objects.py."""
+        """The extender holds a GPU back for the default code, see core/objects.py."""
         self._counters.rejections += 1
         log.warning("rejected: %s", rejection)
         await context.abort(code, str(rejection))
@@ -324,5 +324,5 @@ class ResourceService(DevicePluginServicer):
         return pb.PreStartContainerResponse()
 
 
-SOCKETS: Final = {protocol.RESOURCE_MEMORY: protocol.SOCKET_MEMORY, protocol.RESOURCE_CARDS: protocol.SOCKET_CARDS}
+SOCKETS: Final = {protocol.RESOURCE_MEMORY: protocol.SOCKET_MEMORY, protocol.RESOURCE_GPUS: protocol.SOCKET_GPUS}
 """The resources and the names of their sockets in kubelet's plugin directory."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Whether containers can get a card through CDI: what the specs of this host say about it. Pure; host/cdi_specs.py reads them."""
+"""Whether containers can get a GPU through CDI: what the specs of this host say about it. Pure; host/cdi_specs.py reads them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.inventory import Card
+from gpushare_runtime.core.inventory import Gpu
 
 REFRESH: Final = "systemctl restart nvidia-cdi-refresh, or nvidia-ctk cdi generate --device-name-strategy=uuid --output=FILE"
 """What makes a spec that fits."""
@@ -38,20 +38,20 @@ class CdiSpecs:
     devices: Mapping[str, CdiDevice] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
-    def problem(self, card: Card) -> str:
-        """Why no container can get this card through CDI, and what to do; "" if one can."""
-        device = self.devices.get(card.uuid)
+    def problem(self, gpu: Gpu) -> str:
+        """Why no container can get this GPU through CDI, and what to do; "" if one can."""
+        device = self.devices.get(gpu.uuid)
         if device is None:
             why = f" ({'; '.join(self.problems[:_NAMED])})" if self.problems else ""
             folders = " or ".join(self.folders)
-            return f"no CDI spec in {folders} names {protocol.CDI_KIND}={card.uuid}{why}: run {REFRESH}"
+            return f"no CDI spec in {folders} names {protocol.CDI_KIND}={gpu.uuid}{why}: run {REFRESH}"
         if device.conflict:
             return f"the CDI specs {device.file} and {device.conflict} both name it, so the container runtime uses neither: remove one"
         if device.missing:
             more = len(device.missing) - _NAMED
             paths = ", ".join(device.missing[:_NAMED]) + (f" and {more} more" if more > 0 else "")
             return f"the CDI spec {device.file} is stale, the host has no {paths}: run {REFRESH}"
-        if device.minors != {card.minor}:
-            nodes = ", ".join(f"/dev/nvidia{minor}" for minor in sorted(device.minors)[:_NAMED]) or "no device node of a card"
-            return f"the CDI spec {device.file} is stale, it has {nodes} for it instead of /dev/nvidia{card.minor}: run {REFRESH}"
+        if device.minors != {gpu.minor}:
+            nodes = ", ".join(f"/dev/nvidia{minor}" for minor in sorted(device.minors)[:_NAMED]) or "no device node of a GPU"
+            return f"the CDI spec {device.file} is stale, it has {nodes} for it instead of /dev/nvidia{gpu.minor}: run {REFRESH}"
         return ""

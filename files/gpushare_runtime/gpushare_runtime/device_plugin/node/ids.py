@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Device ids: the cards that they belong to, and the allocation of the pod whose containers have them. Pure."""
+"""Device ids: the GPUs that they belong to, and the allocation of the pod whose containers have them. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DeviceKey = tuple[str, str, str]
 class CheckpointEntry:
     """The ids of one resource that one container has.
 
-    index: NVML index of the card that another device plugin gave the container, whatever its ids; None where the ids name the card.
+    index: NVML index of the GPU that another device plugin gave the container, whatever its ids; None where the ids name the GPU.
     """
 
     pod: str  # UID; kubelet's own for a static pod, not the API server's
@@ -38,9 +38,9 @@ AllocatedIds = Mapping[tuple[str, str], Collection[str]]
 def actual_allocation(
     request: Request, allocated: AllocatedIds, inventory: Inventory, elsewhere: Mapping[tuple[str, str], int] | None = None
 ) -> Allocation | None:
-    """The allocation of a pod with these ids; None until every requesting container has its ids, all of cards in the inventory.
+    """The allocation of a pod with these ids; None until every requesting container has its ids, all of GPUs in the inventory.
 
-    elsewhere: as `allocated`, the card (NVML index) of containers whose ids do not name it.
+    elsewhere: as `allocated`, the GPU (NVML index) of containers whose ids do not name it.
     """
     own: dict[int, dict[int, int]] = {}
     kept: set[str] = set()
@@ -52,7 +52,7 @@ def actual_allocation(
                 return None
             index = (elsewhere or {}).get((container.name, resource))
             if container.keeps:
-                units = _units_by_card(ids, resource, inventory, index)
+                units = _units_by_gpu(ids, resource, inventory, index)
                 if units is None:
                     return None
                 own.setdefault(container.key, {}).update(units)
@@ -62,7 +62,7 @@ def actual_allocation(
     extra: dict[int, int] = {}
     for device_id, (resource, index) in of_init.items():
         if device_id not in kept:
-            units = _units_by_card([device_id], resource, inventory, index)
+            units = _units_by_gpu([device_id], resource, inventory, index)
             if units is None:
                 return None
             for index, more in units.items():
@@ -73,30 +73,30 @@ def actual_allocation(
 def _resources(container: ContainerRequest) -> Iterable[str]:
     if container.units:
         yield protocol.RESOURCE_MEMORY
-    if container.whole_cards:
-        yield protocol.RESOURCE_CARDS
+    if container.whole_gpus:
+        yield protocol.RESOURCE_GPUS
 
 
-def _units_by_card(ids: Collection[str], resource: str, inventory: Inventory, index: int | None) -> dict[int, int] | None:
+def _units_by_gpu(ids: Collection[str], resource: str, inventory: Inventory, index: int | None) -> dict[int, int] | None:
     if index is not None:
         return {index: len(ids)} if index in inventory.by_index else None
     units: dict[int, int] = {}
     for device_id in ids:
         memory = resource == protocol.RESOURCE_MEMORY
-        card = inventory.by_uuid.get(card_of_unit(device_id) if memory else device_id)
-        if card is None:
+        gpu = inventory.by_uuid.get(gpu_of_unit(device_id) if memory else device_id)
+        if gpu is None:
             return None
-        units[card.index] = units.get(card.index, 0) + (1 if memory else card.units)
+        units[gpu.index] = units.get(gpu.index, 0) + (1 if memory else gpu.units)
     return units
 
 
-def card_uuids_of(resource: str, ids: Iterable[str]) -> set[str]:
-    """The UUIDs of the cards that these ids belong to."""
-    return set(ids) if resource == protocol.RESOURCE_CARDS else {card_of_unit(i) for i in ids}
+def gpu_uuids_of(resource: str, ids: Iterable[str]) -> set[str]:
+    """The UUIDs of the GPUs that these ids belong to."""
+    return set(ids) if resource == protocol.RESOURCE_GPUS else {gpu_of_unit(i) for i in ids}
 
 
-def card_of_unit(device_id: str) -> str:
-    """The card UUID in a unit id; an id of another form is returned as it is, so that it matches no card."""
+def gpu_of_unit(device_id: str) -> str:
+    """The GPU UUID in a unit id; an id of another form is returned as it is, so that it matches no GPU."""
     try:
         return parse_unit_id(device_id)[0]
     except ValueError:

@@ -29,7 +29,7 @@ _MOST_UID: Final = 64
 UNREADABLE: Final = "it cannot be read; the log of gpushare-device-plugin has the reason"
 _OURS: Final = (
     protocol.ANNOTATION_INDEX,
-    protocol.ANNOTATION_CARD_UNITS,
+    protocol.ANNOTATION_GPU_UNITS,
     protocol.ANNOTATION_POD_UNITS,
     protocol.ANNOTATION_ASSIGNED,
     protocol.ANNOTATION_ASSUME_TIME,
@@ -44,8 +44,8 @@ class ContainerDevices:
     container: str
     resource: str
     size: int
-    units_by_card: Mapping[int, int] = field(default_factory=dict)  # NVML index → units, as planned by the scheduler; {} without a plan
-    cards_per_pod: int = 1  # the memory comes from so many cards, the same from each
+    units_by_gpu: Mapping[int, int] = field(default_factory=dict)  # NVML index → units, as planned by the scheduler; {} without a plan
+    gpus_per_pod: int = 1  # the memory comes from so many GPUs, the same from each
 
 
 @dataclass(frozen=True)
@@ -87,19 +87,19 @@ class LocalPod:
 
     @property
     def assigned(self) -> bool:
-        """Whether a device plugin has confirmed that the containers have their cards."""
+        """Whether a device plugin has confirmed that the containers have their GPUs."""
         return self.annotations.get(protocol.ANNOTATION_ASSIGNED) == "true"
 
     @property
     def placed_at(self) -> int:
-        """When the scheduler chose its cards, Unix time in nanoseconds; 0 if unknown."""
+        """When the scheduler chose its GPUs, Unix time in nanoseconds; 0 if unknown."""
         text = self.annotations.get(protocol.ANNOTATION_ASSUME_TIME, "")
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
 
     @property
     def annotatable(self) -> bool:
-        """Whether annotations can report its cards: kubelet owns the copy of a static pod, and some requests have no annotation."""
-        return not self.static and self.request is not None and not (self.request.units and self.request.whole_cards)
+        """Whether annotations can report its GPUs: kubelet owns the copy of a static pod, and some requests have no annotation."""
+        return not self.static and self.request is not None and not (self.request.units and self.request.whole_gpus)
 
     @property
     def waiting(self) -> bool:
@@ -182,11 +182,11 @@ def _container_devices(request: Request, allocation: Allocation | None) -> Itera
     for container in request.containers:
         planned = wanted(request, allocation, container) if allocation else {}
         if container.units:
-            # A plan with another number of cards than the pod's label requires is a mistake.
-            fitting = planned if len(planned) == request.cards_per_pod else {}
-            yield ContainerDevices(container.name, protocol.RESOURCE_MEMORY, container.units, fitting, request.cards_per_pod)
-        if container.whole_cards:
-            yield ContainerDevices(container.name, protocol.RESOURCE_CARDS, container.whole_cards, planned)
+            # A plan with another number of GPUs than the pod's label requires is a mistake.
+            fitting = planned if len(planned) == request.gpus_per_pod else {}
+            yield ContainerDevices(container.name, protocol.RESOURCE_MEMORY, container.units, fitting, request.gpus_per_pod)
+        if container.whole_gpus:
+            yield ContainerDevices(container.name, protocol.RESOURCE_GPUS, container.whole_gpus, planned)
 
 
 def _states(status: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Mapping[str, Any], str]]]:

@@ -86,13 +86,13 @@ class PendingContainers:
             if not self.usage.record_lost(uid) or not self.usage.may_run((uid, of.container, of.resource), self.processes.containers)
         }
 
-    def cards_per_pod(self, resource: str, size: int, container: PendingContainer | None) -> int:
-        """Of how many cards the container gets the same: if it is unknown, as all containers want it that lack such ids."""
+    def gpus_per_pod(self, resource: str, size: int, container: PendingContainer | None) -> int:
+        """Of how many GPUs the container gets the same: if it is unknown, as all containers want it that lack such ids."""
         if container is not None:
-            return container.devices.cards_per_pod
+            return container.devices.gpus_per_pod
         allocated = self.usage.allocated()
         shapes = {
-            of.cards_per_pod
+            of.gpus_per_pod
             for pod in self.pods
             for of in pod.container_devices
             if pod.active and (of.resource, of.size) == (resource, size) and (pod.uid, of.container, resource) not in allocated

@@ -33,12 +33,12 @@ class NodeState:
         self.pods = pods
         self.changes = pods.changes
         self.limited: set[tuple[str, str]] = set()
-        """(pod UID, card UUID) of the limits that the driver has got: it must have them as long as the pods exist, also after a reboot."""
-        self.limited_cards: set[str] = set()
-        """UUIDs of the cards on which every pod gets a limit, but those of `exempt`."""
+        """(pod UID, GPU UUID) of the limits that the driver has got: it must have them as long as the pods exist, also after a reboot."""
+        self.limited_gpus: set[str] = set()
+        """UUIDs of the GPUs on which every pod gets a limit, but those of `exempt`."""
         self.exempt: set[tuple[str, str]] = set()
-        """(pod UID, card UUID) of the pods that started before the driver limited the card."""
-        self.unasked: set[str] = {protocol.RESOURCE_MEMORY, protocol.RESOURCE_CARDS}
+        """(pod UID, GPU UUID) of the pods that started before the driver limited the GPU."""
+        self.unasked: set[str] = {protocol.RESOURCE_MEMORY, protocol.RESOURCE_GPUS}
         """The resources with which kubelet may start containers without asking the plugin, because it has lost a record. Until this
         process has registered, kubelet goes by the registration of the one before."""
         self.turns = Turns(clock)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.inventory import Card, Inventory
-from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey, card_of_unit, card_uuids_of
+from gpushare_runtime.core.inventory import Gpu, Inventory
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey, gpu_of_unit, gpu_uuids_of
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PendingContainer, PodTable
 
 # kubelet writes its checkpoint within milliseconds of an Allocate that it accepted.
@@ -56,13 +56,13 @@ class UnconfirmedAllocation:
 
 @dataclass(frozen=True)
 class ContainerUsage:
-    """The ids of one resource that one container has. card_uuids: those that the ids name; moment: when they were listed."""
+    """The ids of one resource that one container has. gpu_uuids: those that the ids name; moment: when they were listed."""
 
     ids: frozenset[str]
-    card_uuids: Set[str]
+    gpu_uuids: Set[str]
     listed: bool = True  # by kubelet's checkpoint
     moment: int = 0
-    index: int | None = None  # of the card that another device plugin gave it, whatever its ids
+    index: int | None = None  # of the GPU that another device plugin gave it, whatever its ids
 
 
 @dataclass
@@ -86,8 +86,8 @@ class PodState:
 
 
 @dataclass(frozen=True)
-class CardUsers:
-    """The pods (UID) that use each card (UUID); "" for an unknown pod that was admitted a moment ago."""
+class GpuUsers:
+    """The pods (UID) that use each GPU (UUID); "" for an unknown pod that was admitted a moment ago."""
 
     memory: Mapping[str, Collection[str]]
     whole: Mapping[str, str]
@@ -103,8 +103,8 @@ class Usage:
     def __init__(self, pods: PodTable, clock: Callable[[], float]) -> None:
         self.entries: tuple[CheckpointEntry, ...] = ()
         self.changes = pods.changes
-        self.cards_by_index: Callable[[], Mapping[int, Card]] = dict
-        """The cards of the node by NVML index; set by whoever has read them."""
+        self.gpus_by_index: Callable[[], Mapping[int, Gpu]] = dict
+        """The GPUs of the node by NVML index; set by whoever has read them."""
         self.running: Callable[[str], Set[str] | None] = lambda _: None
         """As Processes.containers; set by whoever has them."""
         self._pods = pods
@@ -141,12 +141,12 @@ class Usage:
             if before is None or not (before.ids is ids or before.ids == ids):
                 if before is not None and not before.listed and not before.ids <= ids and not state.released and self._runs(key):
                     self.kept.setdefault(key, (replace(before, listed=False), self._container_ids(key[0], [key[1]])[0] or None))
-                self._table[key] = ContainerUsage(ids, card_uuids_of(key[2], ids), moment=self.moment, index=entry.index)
+                self._table[key] = ContainerUsage(ids, gpu_uuids_of(key[2], ids), moment=self.moment, index=entry.index)
                 self._set_counted(state)
             elif not before.listed or entry.index not in (None, before.index):
                 # Only the checkpoint itself has the index: not the file of the process before, nor podresources.
                 index = before.index if entry.index is None else entry.index
-                self._table[key] = ContainerUsage(ids, before.card_uuids, moment=self.moment, index=index)
+                self._table[key] = ContainerUsage(ids, before.gpu_uuids, moment=self.moment, index=index)
                 self._set_counted(state)
             elif not before.moment:
                 self._table[key] = replace(before, moment=self.moment)
@@ -416,27 +416,27 @@ class Usage:
             if not self._states[key[0]].released:
                 yield key, usage
 
-    def card_users(self) -> CardUsers:
-        """The pods that use each card."""
+    def gpu_users(self) -> GpuUsers:
+        """The pods that use each GPU."""
         memory: dict[str, set[str]] = {}
         whole: dict[str, str] = {}
-        used = [(key[0], key[2], self._cards_of(usage)) for key, usage in self._in_use()]
-        used += [(a.container.pod.uid if a.container else "", a.resource, card_uuids_of(a.resource, a.ids)) for a in self._recent()]
-        for uid, resource, card_uuids in used:
-            for card in card_uuids:
-                if resource == protocol.RESOURCE_CARDS:
-                    whole[card] = uid
+        used = [(key[0], key[2], self._gpus_of(usage)) for key, usage in self._in_use()]
+        used += [(a.container.pod.uid if a.container else "", a.resource, gpu_uuids_of(a.resource, a.ids)) for a in self._recent()]
+        for uid, resource, gpu_uuids in used:
+            for gpu in gpu_uuids:
+                if resource == protocol.RESOURCE_GPUS:
+                    whole[gpu] = uid
                 else:
-                    memory.setdefault(card, set()).add(uid)
-        return CardUsers(memory, whole)
+                    memory.setdefault(gpu, set()).add(uid)
+        return GpuUsers(memory, whole)
 
-    def _cards_of(self, usage: ContainerUsage) -> Set[str]:
-        """The cards whose memory or ids it has."""
-        card = None if usage.index is None else self.cards_by_index().get(usage.index)
-        return usage.card_uuids if card is None else {*usage.card_uuids, card.uuid}
+    def _gpus_of(self, usage: ContainerUsage) -> Set[str]:
+        """The GPUs whose memory or ids it has."""
+        gpu = None if usage.index is None else self.gpus_by_index().get(usage.index)
+        return usage.gpu_uuids if gpu is None else {*usage.gpu_uuids, gpu.uuid}
 
     def given_index(self, keys: Iterable[DeviceKey]) -> int | None:
-        """The card (NVML index) that another device plugin gave one of these containers; None if their ids name their cards."""
+        """The GPU (NVML index) that another device plugin gave one of these containers; None if their ids name their GPUs."""
         return next((self._table[key].index for key in keys if key in self._table and self._table[key].index is not None), None)
 
     def keys_of(self, uid: str) -> list[DeviceKey]:
@@ -444,20 +444,20 @@ class Usage:
         return [key for key in self._table if key[0] == uid]
 
     def displaced(self, *, orphaned: bool = False) -> dict[str, int]:
-        """Card UUID → units that containers have of it without its ids, less the ids of it that they have without its memory.
+        """GPU UUID → units that containers have of it without its ids, less the ids of it that they have without its memory.
 
-        Another device plugin gave them their cards without reading the ids that kubelet chose.
+        Another device plugin gave them their GPUs without reading the ids that kubelet chose.
         """
         shifts: Counter[str] = Counter()
         seen: set[tuple[str, str]] = set()
         for key, usage in self._in_use(orphaned=orphaned):
-            card = None if usage.index is None else self.cards_by_index().get(usage.index)
+            gpu = None if usage.index is None else self.gpus_by_index().get(usage.index)
             # Init containers pass their ids on.
-            new = [i for i in usage.ids if (key[0], i) not in seen] if card is not None else []
+            new = [i for i in usage.ids if (key[0], i) not in seen] if gpu is not None else []
             seen.update((key[0], i) for i in new)
-            if card is not None:
-                shifts[card.uuid] += len(new)
-                shifts.subtract(card_of_unit(i) for i in new)
+            if gpu is not None:
+                shifts[gpu.uuid] += len(new)
+                shifts.subtract(gpu_of_unit(i) for i in new)
         return {uuid: shift for uuid, shift in shifts.items() if shift}
 
     def still_in_use(self, resource: str) -> dict[DeviceKey, frozenset[str]]:
@@ -520,16 +520,16 @@ class Usage:
         granted = (a.ids for a in self._granted(key[2]))
         return ids.difference(*(usage.ids for other, usage in self._in_use() if other not in own and other[2] == key[2]), *granted)
 
-    def ids_of(self, resource: str, card_uuids: Collection[str], *, orphaned: bool = False) -> set[str]:
-        """The ids in use by containers that have some of these cards. orphaned: only by pods that are terminated."""
+    def ids_of(self, resource: str, gpu_uuids: Collection[str], *, orphaned: bool = False) -> set[str]:
+        """The ids in use by containers that have some of these GPUs. orphaned: only by pods that are terminated."""
         used = self._in_use(orphaned=orphaned)
-        ids = {i for key, usage in used if key[2] == resource and not usage.card_uuids.isdisjoint(card_uuids) for i in usage.ids}
+        ids = {i for key, usage in used if key[2] == resource and not usage.gpu_uuids.isdisjoint(gpu_uuids) for i in usage.ids}
         return ids if orphaned else ids.union(*(a.ids for a in self._recent() if a.resource == resource))
 
-    def card_uuids(self) -> dict[DeviceKey, Collection[str]]:
-        """The cards that each container of the pods that are not terminated has."""
-        found: dict[DeviceKey, Collection[str]] = {key: usage.card_uuids for key, usage in self._in_use() if usage.listed}
-        found.update({a.container.key: card_uuids_of(a.resource, a.ids) for a in self._recent() if a.container})
+    def gpu_uuids(self) -> dict[DeviceKey, Collection[str]]:
+        """The GPUs that each container of the pods that are not terminated has."""
+        found: dict[DeviceKey, Collection[str]] = {key: usage.gpu_uuids for key, usage in self._in_use() if usage.listed}
+        found.update({a.container.key: gpu_uuids_of(a.resource, a.ids) for a in self._recent() if a.container})
         return found
 
     def orphaned(self) -> dict[tuple[str, str], frozenset[str]]:
@@ -547,39 +547,39 @@ class Usage:
             return frozenset()
         return frozenset().union(*(u.ids for key, u in self._table.items() if u.listed and key[0] == uid and key[2] == resource))
 
-    def units_by_card(self, inventory: Inventory | None, *, orphaned: bool = False) -> dict[str, int]:
-        """Card UUID → units in use. orphaned: only by pods that are terminated."""
+    def units_by_gpu(self, inventory: Inventory | None, *, orphaned: bool = False) -> dict[str, int]:
+        """GPU UUID → units in use. orphaned: only by pods that are terminated."""
         units: dict[str, int] = {}
         shifts = self.displaced(orphaned=orphaned)
-        for card in inventory.cards if inventory else ():
-            whole = self.ids_of(protocol.RESOURCE_CARDS, [card.uuid], orphaned=orphaned)
-            memory = self.ids_of(protocol.RESOURCE_MEMORY, [card.uuid], orphaned=orphaned)
-            named = sum(card_of_unit(i) == card.uuid for i in memory) + shifts.get(card.uuid, 0)
-            units[card.uuid] = card.units if card.uuid in whole else named
+        for gpu in inventory.gpus if inventory else ():
+            whole = self.ids_of(protocol.RESOURCE_GPUS, [gpu.uuid], orphaned=orphaned)
+            memory = self.ids_of(protocol.RESOURCE_MEMORY, [gpu.uuid], orphaned=orphaned)
+            named = sum(gpu_of_unit(i) == gpu.uuid for i in memory) + shifts.get(gpu.uuid, 0)
+            units[gpu.uuid] = gpu.units if gpu.uuid in whole else named
         return units
 
     def units_by_pod(self, inventory: Inventory | None) -> dict[tuple[str, str], int]:
-        """(pod UID, card UUID) → units in use; all units of a whole card. What several containers of a pod share counts once."""
+        """(pod UID, GPU UUID) → units in use; all units of a whole GPU. What several containers of a pod share counts once."""
         uids: set[str] = set()
         units: Counter[tuple[str, str]] = Counter()
-        of_card = {card.uuid: card.units for card in inventory.cards} if inventory else {}
+        of_gpu = {gpu.uuid: gpu.units for gpu in inventory.gpus} if inventory else {}
         for (uid, _, resource), usage in self._in_use():
-            if resource == protocol.RESOURCE_CARDS:
-                units.update({(uid, card): of_card[card] for card in usage.card_uuids if card in of_card and (uid, card) not in units})
+            if resource == protocol.RESOURCE_GPUS:
+                units.update({(uid, gpu): of_gpu[gpu] for gpu in usage.gpu_uuids if gpu in of_gpu and (uid, gpu) not in units})
             else:
                 uids.add(uid)
         for uid in uids:
-            units.update({(uid, card): count for card, count in self.memory_of(uid).items() if card in of_card})
+            units.update({(uid, gpu): count for gpu, count in self.memory_of(uid).items() if gpu in of_gpu})
         return dict(units)
 
     def memory_of(self, uid: str) -> dict[str, int]:
-        """Card UUID → units of memory that the containers of this pod have; what they share counts once."""
+        """GPU UUID → units of memory that the containers of this pod have; what they share counts once."""
         units: Counter[str] = Counter()
         seen: set[str] = set()
         for key, usage in self._in_use():
             if key[0] == uid and key[2] == protocol.RESOURCE_MEMORY:
-                card = None if usage.index is None else self.cards_by_index().get(usage.index)
-                units.update(card.uuid if card is not None else card_of_unit(i) for i in usage.ids if i not in seen)
+                gpu = None if usage.index is None else self.gpus_by_index().get(usage.index)
+                units.update(gpu.uuid if gpu is not None else gpu_of_unit(i) for i in usage.ids if i not in seen)
                 seen |= usage.ids
         return dict(units)
 
@@ -640,9 +640,9 @@ class Usage:
         """Take what was in use when the previous process ended. Call it before the first checkpoint, which is newer."""
         now = self._clock()
         for key, ids in snapshot.items():
-            self._table[key] = ContainerUsage(ids, card_uuids_of(key[2], ids))
+            self._table[key] = ContainerUsage(ids, gpu_uuids_of(key[2], ids))
             self._states.setdefault(key[0], PodState(now, name=names.get(key[0], "")))
         for key, (ids, container_id) in (kept or {}).items():
             if key in self._table:
-                self.kept[key] = ContainerUsage(ids, card_uuids_of(key[2], ids), listed=False), container_id
+                self.kept[key] = ContainerUsage(ids, gpu_uuids_of(key[2], ids), listed=False), container_id
         self._changed()

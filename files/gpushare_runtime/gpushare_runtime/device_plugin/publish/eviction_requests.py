@@ -18,7 +18,7 @@ from typing import Final, NoReturn, Protocol
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import MOST_EVICTIONS
 from gpushare_runtime.core.overuse import REQUEST_SECONDS, STARTS_NEVER, EvictionRequest, Evictions, EvictionsError, Excess, Key
-from gpushare_runtime.device_plugin.node.ids import card_of_unit
+from gpushare_runtime.device_plugin.node.ids import gpu_of_unit
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
@@ -38,16 +38,16 @@ _MIB: Final = 1024 * 1024
 
 
 class Memory(Protocol):
-    """The use of the cards' memory, see gpu/pod_memory.py."""
+    """The use of the GPUs' memory, see gpu/pod_memory.py."""
 
     def lasting(self, seconds: float) -> Mapping[Key, Excess]: ...
 
 
-def doubt(node: NodeState, pod: LocalPod, card: str, due: int) -> str:
-    """Why this pod must not be evicted for its use of a card, of which `due` bytes are its own; "" without a reason."""
+def doubt(node: NodeState, pod: LocalPod, gpu: str, due: int) -> str:
+    """Why this pod must not be evicted for its use of a GPU, of which `due` bytes are its own; "" without a reason."""
     inventory = node.devices.inventory
-    if inventory is None or card not in inventory.by_uuid:
-        return "its card is not known"
+    if inventory is None or gpu not in inventory.by_uuid:
+        return "its GPU is not known"
     if pod.static:
         return "it is a static pod, which kubelet would start again"
     if pod.request is None or pod.problem:
@@ -57,7 +57,7 @@ def doubt(node: NodeState, pod: LocalPod, card: str, due: int) -> str:
     if node.usage.record_lost(pod.uid):
         return "kubelet has lost its record of what the pod has"
     recorded = node.usage.recorded_ids(pod.uid, protocol.RESOURCE_MEMORY)
-    if len(recorded) < pod.request.units or sum(card_of_unit(i) == card for i in recorded) * inventory.unit.mib * _MIB != due:
+    if len(recorded) < pod.request.units or sum(gpu_of_unit(i) == gpu for i in recorded) * inventory.unit.mib * _MIB != due:
         return "kubelet's checkpoint lists other units than it was compared with"
     return ""
 
@@ -101,8 +101,8 @@ class EvictionRequests:
             found, now = Evictions.from_json(text or ""), self._now()
         except EvictionsError:
             return True
-        pods = {one.uid: (one.card, one.reason) for one in found.requests}
-        wanted = {uid: (one.card, one.reason) for uid, one in requests.items()}
+        pods = {one.uid: (one.gpu, one.reason) for one in found.requests}
+        wanted = {uid: (one.gpu, one.reason) for uid, one in requests.items()}
         return not wanted or pods != wanted or not found.in_force(now) or found.until - now <= _RENEW_BEFORE
 
     def _requests(self) -> dict[str, EvictionRequest]:
@@ -110,16 +110,16 @@ class EvictionRequests:
         found = self._never_started()
         doubts: dict[str, str] = {}
         lasting = self._memory.lasting(self._grace) if self._mode == EVICT else {}
-        for (uid, card), excess in sorted(lasting.items(), key=lambda one: (one[1].since, one[0])):
+        for (uid, gpu), excess in sorted(lasting.items(), key=lambda one: (one[1].since, one[0])):
             pod = self._node.pods.get(uid)
             if pod is None or not pod.active:
                 continue
-            if why := doubt(self._node, pod, card, excess.due):
+            if why := doubt(self._node, pod, gpu, excess.due):
                 doubts[uid] = why
                 if self._doubts.get(uid) != why:
                     log.warning("pod %s uses more than its units, and its eviction is not requested: %s", pod, why)
                 continue
-            index = self._node.devices.by_uuid[card].index
+            index = self._node.devices.by_uuid[gpu].index
             lasts = int(time.monotonic() - excess.since)
             if uid not in found and len(found) < MOST_EVICTIONS:
                 found[uid] = EvictionRequest(uid, index, excess.used // _MIB, excess.due // _MIB, lasts)
@@ -128,10 +128,10 @@ class EvictionRequests:
 
     def _never_started(self) -> dict[str, EvictionRequest]:
         """For pods that nobody starts again until they are deleted, and of which nothing runs. kubelet would start a static pod again."""
-        known = ((self._node.pods.get(uid), card) for uid, card in self._node.allocator.starts_never.items())
+        known = ((self._node.pods.get(uid), gpu) for uid, gpu in self._node.allocator.starts_never.items())
         requests = {
-            pod.uid: EvictionRequest(pod.uid, card, 0, 0, 0, STARTS_NEVER)
-            for pod, card in (known if self._mode == EVICT else ())
+            pod.uid: EvictionRequest(pod.uid, gpu, 0, 0, 0, STARTS_NEVER)
+            for pod, gpu in (known if self._mode == EVICT else ())
             if pod is not None and pod.active and not pod.static and not pod.running
         }
         return dict(islice(requests.items(), MOST_EVICTIONS))

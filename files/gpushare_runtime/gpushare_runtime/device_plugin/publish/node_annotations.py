@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Publishes the node's annotations `gpushare/cards` and `gpushare/held`: writes them whenever they differ, even if others changed them.
+"""Publishes the node's annotations `gpushare/gpus` and `gpushare/held`: writes them whenever they differ, even if others changed them.
 
 The same watch delivers `gpushare/cordon`, which an administrator writes, and `gpushare/evictions`, see eviction_requests.py.
 """
@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_report import Held, HeldEntry
-from gpushare_runtime.device_plugin.node.ids import card_of_unit
+from gpushare_runtime.device_plugin.node.ids import gpu_of_unit
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.node.usage import Usage
@@ -31,7 +31,7 @@ def report(node: NodeState) -> Held:
         return Held()
     inventory = node.devices.inventory
     entries = [*_orphaned(node.usage, inventory), *_unmanaged(node.usage, node.pods, inventory), *_displaced(node.usage, inventory)]
-    return Held(tuple(sorted(entries, key=lambda e: (e.card, e.uid))), tuple(node.rejections.current()))
+    return Held(tuple(sorted(entries, key=lambda e: (e.gpu, e.uid))), tuple(node.rejections.current()))
 
 
 def _orphaned(usage: Usage, inventory: Inventory) -> Iterator[HeldEntry]:
@@ -45,18 +45,18 @@ def _orphaned(usage: Usage, inventory: Inventory) -> Iterator[HeldEntry]:
 
 
 def _unmanaged(usage: Usage, pods: PodTable, inventory: Inventory) -> Iterator[HeldEntry]:
-    """For pods whose annotations cannot report their cards."""
+    """For pods whose annotations cannot report their GPUs."""
     for pod in pods:
         if pod.finished or pod.annotatable:
             continue
-        for resource in (protocol.RESOURCE_MEMORY, protocol.RESOURCE_CARDS):
+        for resource in (protocol.RESOURCE_MEMORY, protocol.RESOURCE_GPUS):
             for entry in _entries(usage, inventory, pod.uid, resource, usage.recorded_ids(pod.uid, resource), "unmanaged"):
                 # The extender knows only the copy of a static pod, and would count two UIDs twice.
                 yield replace(entry, uid=pod.mirror_uid) if pod.mirror_uid else entry
 
 
 def _displaced(usage: Usage, inventory: Inventory) -> Iterator[HeldEntry]:
-    """Units that no pod can get although no pod has them: kubelet has given their ids to containers with memory of other cards."""
+    """Units that no pod can get although no pod has them: kubelet has given their ids to containers with memory of other GPUs."""
     for uuid, shift in usage.displaced().items():
         if shift < 0 and uuid in inventory.by_uuid:
             yield HeldEntry(uuid, OTHERS_IDS, "(ids of pods that another device plugin started)", -shift, "unmanaged")
@@ -64,14 +64,14 @@ def _displaced(usage: Usage, inventory: Inventory) -> Iterator[HeldEntry]:
 
 def _entries(usage: Usage, inventory: Inventory, uid: str, resource: str, ids: Collection[str], why: str) -> Iterator[HeldEntry]:
     name = usage.name(uid)
-    if resource == protocol.RESOURCE_CARDS:
-        for card in inventory.cards:
-            if card.uuid in ids:
-                yield HeldEntry(card.uuid, uid, name, card.units, why, whole=True)
+    if resource == protocol.RESOURCE_GPUS:
+        for gpu in inventory.gpus:
+            if gpu.uuid in ids:
+                yield HeldEntry(gpu.uuid, uid, name, gpu.units, why, whole=True)
         return
     units: dict[str, int] = {}
     for device_id in ids:
-        uuid = card_of_unit(device_id)
+        uuid = gpu_of_unit(device_id)
         units[uuid] = units.get(uuid, 0) + 1
     for uuid in units:
         if uuid in inventory.by_uuid:
@@ -91,7 +91,7 @@ _RECHECK_SECONDS: Final = 5.0
 
 
 class NodePublisher:
-    """Writes nothing before the first reading of the cards: a node whose NVML does not answer keeps its annotations."""
+    """Writes nothing before the first reading of the GPUs: a node whose NVML does not answer keeps its annotations."""
 
     def __init__(self, node: NodeState, client: KubeClient, name: str) -> None:
         self._node = node
@@ -158,7 +158,7 @@ class NodePublisher:
             return {}
         held = report(self._node)
         wanted = {
-            protocol.ANNOTATION_CARDS: self._node.devices.inventory.to_json(),
+            protocol.ANNOTATION_GPUS: self._node.devices.inventory.to_json(),
             protocol.ANNOTATION_HELD: held.to_json() if held != Held() else None,
         }
         return {name: value for name, value in wanted.items() if value != self._published.get(name)}
@@ -166,5 +166,5 @@ class NodePublisher:
 
 def _annotations(node: dict[str, Any]) -> Mapping[str, str]:
     annotations = (node.get("metadata") or {}).get("annotations") or {}
-    ours = (protocol.ANNOTATION_CARDS, protocol.ANNOTATION_HELD, protocol.ANNOTATION_EVICTIONS, protocol.ASK_CORDON)
+    ours = (protocol.ANNOTATION_GPUS, protocol.ANNOTATION_HELD, protocol.ANNOTATION_EVICTIONS, protocol.ASK_CORDON)
     return {name: str(annotations[name]) for name in ours if name in annotations}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Reports to the API server what kubelet did with a pod: marks it assigned, and corrects its cards where they differ.
+"""Reports to the API server what kubelet did with a pod: marks it assigned, and corrects its GPUs where they differ.
 
 Runs beside the responses to kubelet and never delays them. Retries a PATCH that the API server does not accept.
 """
@@ -38,7 +38,7 @@ def allocation_in(pod: LocalPod, entries: Iterable[CheckpointEntry], inventory: 
 
 
 def annotations_due(pod: LocalPod, actual: Allocation, inventory: Inventory, now_ns: int) -> dict[str, str]:
-    """The annotations to write on a pod with these cards: ASSIGNED if the others are right, else all six; {} if none is due."""
+    """The annotations to write on a pod with these GPUs: ASSIGNED if the others are right, else all six; {} if none is due."""
     if actual != pod.allocation:
         assumed = pod.annotations.get(protocol.ANNOTATION_ASSUME_TIME, "")
         return actual.to_annotations(inventory, int(assumed) if assumed.isdecimal() else now_ns, assigned=True)
@@ -48,7 +48,7 @@ def annotations_due(pod: LocalPod, actual: Allocation, inventory: Inventory, now
 def _kept(pod: LocalPod, allocation: Allocation) -> list[object]:
     """What the containers have that run as long as the pod."""
     keys = {c.key for c in pod.request.containers if c.keeps} if pod.request else set()
-    return [(key, cards) for key, cards in allocation.containers if key in keys]
+    return [(key, gpus) for key, gpus in allocation.containers if key in keys]
 
 
 class Assigner:
@@ -66,7 +66,7 @@ class Assigner:
         self._verified: dict[str, tuple[Mapping[str, str], int]] = {}
         """Pod UID → its annotations when they were last verified, and the version of its ids: while these stay, nothing is due."""
         self._warned: set[str] = set()
-        self._cards: Mapping[int, str] = {}
+        self._gpus: Mapping[int, str] = {}
         self._problem = ""
         self._patching: dict[str, asyncio.Task[None]] = {}
 
@@ -99,13 +99,13 @@ class Assigner:
         return pod.annotations, self._node.usage.version(pod.uid)
 
     def _verify_indexes(self) -> None:
-        """Annotations name cards by index: if an index now means another card, all pods are due for verification."""
+        """Annotations name GPUs by index: if an index now means another GPU, all pods are due for verification."""
         if self._node.devices.inventory is None:
             return
-        now = {index: card.uuid for index, card in self._node.devices.inventory.by_index.items()}
-        if any(now.get(index, uuid) != uuid for index, uuid in self._cards.items()):
+        now = {index: gpu.uuid for index, gpu in self._node.devices.inventory.by_index.items()}
+        if any(now.get(index, uuid) != uuid for index, uuid in self._gpus.items()):
             self._verified.clear()
-        self._cards = {**self._cards, **now}
+        self._gpus = {**self._gpus, **now}
 
     def _warn(self, pod: LocalPod) -> None:
         inventory = self._node.devices.inventory
@@ -171,9 +171,9 @@ class Assigner:
         self._counters.corrections += 1
         before = pod.annotations.get(protocol.ANNOTATION_ALLOCATION) or pod.annotations.get(protocol.ANNOTATION_INDEX)
         if before is None:
-            self._emit(pod, protocol.EVENT_UNMANAGED, never_placed(f"{allocation} (container: card: units)"))
+            self._emit(pod, protocol.EVENT_UNMANAGED, never_placed(f"{allocation} (container: GPU: units)"))
             return
-        text = f"Its annotations had {before}, it has {allocation} (container: card: units); the annotations are corrected"
+        text = f"Its annotations had {before}, it has {allocation} (container: GPU: units); the annotations are corrected"
         self._emit(pod, protocol.EVENT_CORRECTED, text)
 
     def _emit(self, pod: LocalPod, reason: str, text: str) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The original's ConfigMap `unhealthy-gpu-<node>`: cards that its extender must not use. Ours reads `gpushare/cards` instead."""
+"""The original's ConfigMap `unhealthy-gpu-<node>`: GPUs that its extender must not use. Ours reads `gpushare/gpus` instead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FORBIDDEN_SECONDS: Final = 300.0
 
 
 class UnhealthyMap:
-    """Created with the first unusable card. Later it lists no card instead of being deleted: the plugin has no permission to delete it."""
+    """Created with the first unusable GPU. Later it lists no GPU instead of being deleted: the plugin has no permission to delete it."""
 
     def __init__(self, node: NodeState, client: KubeClient, node_name: str) -> None:
         self._node = node
@@ -49,11 +49,11 @@ class UnhealthyMap:
 
     def _wanted(self) -> str | None:
         inventory = self._node.devices.inventory
-        return None if inventory is None else ",".join(str(card.index) for card in inventory.cards if not card.usable)
+        return None if inventory is None else ",".join(str(gpu.index) for gpu in inventory.gpus if not gpu.usable)
 
     async def _write(self, wanted: str) -> None:
         maps = path("api/v1", "namespaces", protocol.UNHEALTHY_NAMESPACE, "configmaps")
-        # Removes the key: the original reads an empty value as card 0.
+        # Removes the key: the original reads an empty value as GPU 0.
         data = {protocol.UNHEALTHY_KEY: wanted or None}
         try:
             await self._client.patch(path(maps, self._name), {"data": data}, kind="merge", within=10.0)
@@ -64,4 +64,4 @@ class UnhealthyMap:
                 return
             body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": self._name}, "data": data}
             await self._client.create(maps, body, within=10.0)
-        log.info("ConfigMap %s/%s: unusable cards %s", protocol.UNHEALTHY_NAMESPACE, self._name, wanted or "none")
+        log.info("ConfigMap %s/%s: unusable GPUs %s", protocol.UNHEALTHY_NAMESPACE, self._name, wanted or "none")

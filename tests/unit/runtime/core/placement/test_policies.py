@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The policies between the cards of a node and between nodes."""
+"""The policies between the GPUs of a node and between nodes."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from gpushare_runtime.core.placement.ranking import NodeCost, Ranking, scores_of
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from unit.runtime.core.test_ledger import allocated_pod, memory, on, whole
-from unit.runtime.pods import card, inventory
+from unit.runtime.pods import gpu, inventory
 
 
 def ledger(**nodes: list[tuple[int, int]]) -> Ledger:
-    """Nodes with (size, used) per card."""
+    """Nodes with (size, used) per GPU."""
     made = Ledger()
-    for name, cards in nodes.items():
-        made.set_inventory(name, inventory(*[size for size, _ in cards]))
-        for index, (_, used) in enumerate(cards):
+    for name, gpus in nodes.items():
+        made.set_inventory(name, inventory(*[size for size, _ in gpus]))
+        for index, (_, used) in enumerate(gpus):
             if used:
                 made.apply(allocated_pod(f"{name}-{index}", memory(used), on(index, used), name))
     return made
 
 
-def node(cards: list[tuple[int, int]]) -> NodeLedger:
-    found = ledger(n=cards).node("n")
+def node(gpus: list[tuple[int, int]]) -> NodeLedger:
+    found = ledger(n=gpus).node("n")
     assert found is not None
     return found
 
 
-def test_the_fullest_card_that_fits_is_taken() -> None:
+def test_the_fullest_gpu_that_fits_is_taken() -> None:
     assert Binpack().choose(memory(6), node([(16, 0), (16, 9), (16, 11), (24, 20)])) == on(1, 6)
 
 
@@ -55,23 +55,23 @@ def test_ties_go_to_the_lowest_index() -> None:
     assert Binpack().choose(memory(6), node([(24, 0), (16, 0), (16, 0)])) == on(1, 6)
 
 
-def test_room_on_two_cards_together_is_no_room() -> None:
+def test_room_on_two_gpus_together_is_no_room() -> None:
     assert Binpack().choose(memory(25), node([(16, 0), (24, 0)])) is None
 
 
-def test_all_containers_of_a_pod_share_its_card() -> None:
+def test_all_containers_of_a_pod_share_its_gpu() -> None:
     request = Request((ContainerRequest(Kind.APP, 0, "a", units=3), ContainerRequest(Kind.APP, 2, "b", units=4)))
     assert Binpack().choose(request, node([(16, 10), (16, 9)])) == Allocation.of({0: {1: 3}, 2: {1: 4}})
 
 
-def test_whole_cards_are_empty_ones_the_smallest_first() -> None:
-    request = Request((ContainerRequest(Kind.APP, 0, "a", whole_cards=1), ContainerRequest(Kind.APP, 1, "b", whole_cards=1)))
+def test_whole_gpus_are_empty_ones_the_smallest_first() -> None:
+    request = Request((ContainerRequest(Kind.APP, 0, "a", whole_gpus=1), ContainerRequest(Kind.APP, 1, "b", whole_gpus=1)))
     found = Binpack().choose(request, node([(24, 0), (16, 1), (16, 0), (80, 0)]))
     assert found == Allocation.of({0: {2: 16}, 1: {0: 24}})
     assert Binpack().choose(whole(4), node([(24, 0), (16, 1), (16, 0), (80, 0)])) is None
 
 
-def test_the_three_samples_of_six_share_one_card_and_take_another() -> None:
+def test_the_three_samples_of_six_share_one_gpu_and_take_another() -> None:
     cluster = ledger(gpu1=[(16, 0), (16, 0)], gpu2=[(16, 0), (24, 0)])
     places = []
     for uid in ("1", "2", "3"):
@@ -82,7 +82,7 @@ def test_the_three_samples_of_six_share_one_card_and_take_another() -> None:
         allocation = Binpack().choose(memory(6), found)
         assert allocation is not None
         cluster.apply(allocated_pod(uid, memory(6), allocation, best))
-        places.append((best, allocation.first_card))
+        places.append((best, allocation.first_gpu))
     assert places[0] == places[1] != places[2]
 
 
@@ -94,22 +94,22 @@ def test_the_best_node_leaves_least_and_nodes_without_room_get_nothing() -> None
     assert scores["full"] == 0
 
 
-CARDS = st.lists(st.sampled_from([8, 16, 24, 80]).flatmap(lambda s: st.tuples(st.just(s), st.integers(0, s))), min_size=1, max_size=5)
+GPUS = st.lists(st.sampled_from([8, 16, 24, 80]).flatmap(lambda s: st.tuples(st.just(s), st.integers(0, s))), min_size=1, max_size=5)
 
 
-@given(CARDS, st.integers(1, 81))
-def test_the_choice_is_the_best_fit_by_brute_force(cards: list[tuple[int, int]], units: int) -> None:
-    fits = [(size - used, index) for index, (size, used) in enumerate(cards) if size - used >= units]
-    found = Binpack().choose(memory(units), node(cards))
+@given(GPUS, st.integers(1, 81))
+def test_the_choice_is_the_best_fit_by_brute_force(gpus: list[tuple[int, int]], units: int) -> None:
+    fits = [(size - used, index) for index, (size, used) in enumerate(gpus) if size - used >= units]
+    found = Binpack().choose(memory(units), node(gpus))
     assert found == (on(min(fits)[1], units) if fits else None)
 
 
-@given(st.dictionaries(st.sampled_from("abcd"), CARDS, min_size=1), st.integers(1, 81), st.integers(0, 3), st.randoms())
+@given(st.dictionaries(st.sampled_from("abcd"), GPUS, min_size=1), st.integers(1, 81), st.integers(0, 3), st.randoms())
 def test_scores_stay_in_bounds_one_is_best_and_the_order_of_nodes_does_not_matter(
-    nodes: dict[str, list[tuple[int, int]]], units: int, cards: int, random: object
+    nodes: dict[str, list[tuple[int, int]]], units: int, gpus: int, random: object
 ) -> None:
     cluster = ledger(**nodes)
-    request = whole(cards) if cards else memory(units)
+    request = whole(gpus) if gpus else memory(units)
     scores = Binpack().rank(request, cluster.nodes.values())
     assert scores == Binpack().rank(request, reversed(list(cluster.nodes.values())))
     fitting = {name for name, found in cluster.nodes.items() if Binpack().choose(request, found) is not None}
@@ -121,27 +121,27 @@ def test_scores_stay_in_bounds_one_is_best_and_the_order_of_nodes_does_not_matte
 
 
 def asking(units: int, several: int = 1, **rules: Any) -> Request:
-    """Memory on so many cards, for a pod with these rules."""
+    """Memory on so many GPUs, for a pod with these rules."""
     return Request((ContainerRequest(Kind.APP, 0, "main", units=units),), several, Rules(**rules))
 
 
-def taken(request: Request, found: NodeLedger, cards: str, workload: Workload | None = None) -> list[int]:
-    allocation = Placement("binpack", cards, workload).choose(request, found)
-    return sorted(allocation.by_card) if allocation else []
+def taken(request: Request, found: NodeLedger, gpus: str, workload: Workload | None = None) -> list[int]:
+    allocation = Placement("binpack", gpus, workload).choose(request, found)
+    return sorted(allocation.by_gpu) if allocation else []
 
 
-def test_each_policy_between_the_cards_of_a_node() -> None:
-    cards = [(16, 0), (16, 4), (16, 9)]
-    assert taken(memory(6), node(cards), "binpack") == [2]
-    assert taken(memory(6), node(cards), "spread") == [0]
-    assert taken(asking(6, 2), node(cards), "binpack") == [1, 2]
-    assert taken(asking(6, 2), node(cards), "spread") == [0, 1]
-    assert taken(memory(6), node(cards[::-1]), "spread") == [2]
+def test_each_policy_between_the_gpus_of_a_node() -> None:
+    gpus = [(16, 0), (16, 4), (16, 9)]
+    assert taken(memory(6), node(gpus), "binpack") == [2]
+    assert taken(memory(6), node(gpus), "spread") == [0]
+    assert taken(asking(6, 2), node(gpus), "binpack") == [1, 2]
+    assert taken(asking(6, 2), node(gpus), "spread") == [0, 1]
+    assert taken(memory(6), node(gpus[::-1]), "spread") == [2]
     for policy in ("binpack", "spread", "fgd"):
-        assert taken(whole(2), node([(80, 0), (24, 0), (16, 1), (16, 0)]), policy) == [1, 3], "whole cards are the smallest"
+        assert taken(whole(2), node([(80, 0), (24, 0), (16, 1), (16, 0)]), policy) == [1, 3], "whole GPUs are the smallest"
 
 
-def test_memory_on_several_cards_needs_that_many_with_room() -> None:
+def test_memory_on_several_gpus_needs_that_many_with_room() -> None:
     found = node([(16, 0), (16, 4), (16, 14)])
     assert Placement().choose(asking(10, 2), found) == Allocation.of({0: {0: 5, 1: 5}})
     assert found.remaining_after(asking(10, 2)) == (16 - 5) + (12 - 5)
@@ -184,30 +184,30 @@ def test_an_unknown_policy_is_rejected_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "cards"),
+    ("rules", "gpus"),
     [
         ({"models": ("A100",)}, [1]),
         ({"models": ("A10", "T4")}, [0]),
         ({"models_refused": ("Tesla-T4",)}, [1]),
-        ({"card_uuids": ("GPU-00000001",)}, [1]),
-        ({"cards_refused": ("GPU-00000000",)}, [1]),
+        ({"gpu_uuids": ("GPU-00000001",)}, [1]),
+        ({"gpus_refused": ("GPU-00000000",)}, [1]),
         ({"models": ("H100",)}, []),
     ],
 )
-def test_models_and_uuids_that_a_pod_wants_or_rejects(rules: dict[str, tuple[str, ...]], cards: list[int]) -> None:
+def test_models_and_uuids_that_a_pod_wants_or_rejects(rules: dict[str, tuple[str, ...]], gpus: list[int]) -> None:
     cluster = Ledger()
     models = ("Tesla T4", "NVIDIA A100-SXM4-80GB")
-    cluster.set_inventory("n", Inventory(GIB, tuple(card(i, 16, model=model) for i, model in enumerate(models))))
+    cluster.set_inventory("n", Inventory(GIB, tuple(gpu(i, 16, model=model) for i, model in enumerate(models))))
     found = cluster.node("n")
     assert found is not None
-    assert taken(asking(4, **rules), found, "binpack") == cards
+    assert taken(asking(4, **rules), found, "binpack") == gpus
 
 
-def test_the_nodes_label_names_its_cards_where_they_are_alike() -> None:
+def test_the_nodes_label_names_its_gpus_where_they_are_alike() -> None:
     cluster = Ledger()
     for name, models in (("alike", ("GPU-X", "GPU-X")), ("mixed", ("GPU-X", "GPU-Y"))):
-        cards = tuple(card(i, 16, model=model) for i, model in enumerate(models))
-        cluster.set_node(NodeRecord(name, Inventory(GIB, cards), model="Tesla-V100-SXM2-16GB"))
+        gpus = tuple(gpu(i, 16, model=model) for i, model in enumerate(models))
+        cluster.set_node(NodeRecord(name, Inventory(GIB, gpus), model="Tesla-V100-SXM2-16GB"))
     assert {name: found.remaining_after(asking(4, models=("V100",))) for name, found in cluster.nodes.items()} == {
         "alike": 12,
         "mixed": None,
@@ -218,21 +218,21 @@ def test_fgd_spares_what_others_need() -> None:
     """The example of the paper in small: a small pod goes where large ones could not go anyway."""
     workload = Workload()
     workload.observe([memory(8)] * 9 + [memory(2)])
-    # Binpack would take the last card of which 8 can be had; to lose 2 of the one with 6 costs nobody anything.
-    cards = [(16, 8), (16, 10), (16, 0)]
-    assert taken(memory(2), node(cards), "fgd", workload) == [1]
-    # Nothing of 8 is destroyed on the card with 10: 2 of it are left over anyway.
+    # Binpack would take the last GPU of which 8 can be had; to lose 2 of the one with 6 costs nobody anything.
+    gpus = [(16, 8), (16, 10), (16, 0)]
+    assert taken(memory(2), node(gpus), "fgd", workload) == [1]
+    # Nothing of 8 is destroyed on the GPU with 10: 2 of it are left over anyway.
     assert taken(memory(2), node([(16, 8), (16, 6)]), "fgd", workload) == [1]
     assert taken(memory(2), node([(16, 8), (16, 6)]), "binpack", workload) == [0]
 
 
-def test_where_nothing_is_lost_fgd_fills_the_fuller_card() -> None:
+def test_where_nothing_is_lost_fgd_fills_the_fuller_gpu() -> None:
     workload = Workload()
     workload.observe([memory(1)])
     assert taken(memory(2), node([(16, 6), (16, 8)]), "fgd", workload) == [1]
 
 
-def test_fgd_keeps_empty_cards_together_for_whole_ones() -> None:
+def test_fgd_keeps_empty_gpus_together_for_whole_ones() -> None:
     workload = Workload()
     workload.observe([whole(2)] * 5 + [memory(8)] * 5)
     cluster = ledger(pair=[(16, 0), (16, 0)], odd=[(16, 16), (16, 0)])
@@ -251,45 +251,45 @@ KINDS = st.lists(
     [((5, 1, 0), 3), ((8, 1, 0), 3), ((9, 1, 0), 11), ((3, 2, 0), 0), ((5, 2, 0), 11), ((0, 0, 1), 3), ((0, 0, 2), 11)],
 )
 def test_what_is_of_no_use_to_one_kind_of_pod(kind: Kind_, useless: int) -> None:
-    """On a card with 3 units free, and an empty one of 8."""
-    cards = ((3, False), (8, True))
-    assert fragmentation(cards, TypicalRequests(1, ((kind, 1),))) == useless
-    assert fragmentation(cards, TypicalRequests(1, ((kind, 4), ((1, 1, 0), 5)))) == 4 * useless
+    """On a GPU with 3 units free, and an empty one of 8."""
+    gpus = ((3, False), (8, True))
+    assert fragmentation(gpus, TypicalRequests(1, ((kind, 1),))) == useless
+    assert fragmentation(gpus, TypicalRequests(1, ((kind, 4), ((1, 1, 0), 5)))) == 4 * useless
     assert fragmentation((), TypicalRequests(1, ((kind, 1),))) == 0
 
 
 @given(FREES, KINDS)
-def test_fragmentation_is_what_the_paper_defines(cards: list[tuple[int, bool]], kinds: list[tuple[tuple[int, int, int], int]]) -> None:
+def test_fragmentation_is_what_the_paper_defines(gpus: list[tuple[int, bool]], kinds: list[tuple[tuple[int, int, int], int]]) -> None:
     expected = 0
-    for (units, several, whole_cards), count in kinds:
-        useful = [free for free, empty in cards if (whole_cards and empty) or (not whole_cards and free >= units)]
-        lost = sum(free for free, _ in cards)
-        if len(useful) >= (whole_cards or several):
+    for (units, several, whole_gpus), count in kinds:
+        useful = [free for free, empty in gpus if (whole_gpus and empty) or (not whole_gpus and free >= units)]
+        lost = sum(free for free, _ in gpus)
+        if len(useful) >= (whole_gpus or several):
             lost -= sum(useful)
         expected += count * lost
-    assert fragmentation(tuple(sorted(cards)), TypicalRequests(1, tuple(kinds))) == expected
+    assert fragmentation(tuple(sorted(gpus)), TypicalRequests(1, tuple(kinds))) == expected
 
 
-@given(CARDS, st.integers(1, 30), st.integers(1, 3), st.lists(st.integers(1, 40), max_size=20))
-def test_fgds_choice_is_the_least_growth_by_brute_force(cards: list[tuple[int, int]], units: int, several: int, seen: list[int]) -> None:
+@given(GPUS, st.integers(1, 30), st.integers(1, 3), st.lists(st.integers(1, 40), max_size=20))
+def test_fgds_choice_is_the_least_growth_by_brute_force(gpus: list[tuple[int, int]], units: int, several: int, seen: list[int]) -> None:
     workload = Workload()
     workload.observe([memory(size) for size in seen] or [asking(units * several, several)])
-    request, found = asking(units * several, several), node(cards)
+    request, found = asking(units * several, several), node(gpus)
 
     def lost(frees: list[int]) -> int:
-        used = tuple(sorted((free, free == size) for free, (size, _) in zip(frees, cards, strict=True)))
+        used = tuple(sorted((free, free == size) for free, (size, _) in zip(frees, gpus, strict=True)))
         return fragmentation(used, workload.popular)
 
-    frees = [size - used for size, used in cards]
+    frees = [size - used for size, used in gpus]
     options = [
         lost([free - units if i in choice else free for i, free in enumerate(frees)])
-        for choice in combinations(range(len(cards)), several)
+        for choice in combinations(range(len(gpus)), several)
         if all(frees[i] >= units for i in choice)
     ]
     allocation = Placement("binpack", "fgd", workload).choose(request, found)
     assert (allocation is None) == (not options)
     if allocation is not None:
-        assert lost([free - allocation.by_card.get(i, 0) for i, free in enumerate(frees)]) == min(options)
+        assert lost([free - allocation.by_gpu.get(i, 0) for i, free in enumerate(frees)]) == min(options)
 
 
 def test_the_workload_changes_its_picture_seldom() -> None:
@@ -299,7 +299,7 @@ def test_the_workload_changes_its_picture_seldom() -> None:
     assert workload.version < 40
 
 
-@given(st.dictionaries(st.sampled_from("abcd"), CARDS, min_size=1), st.integers(1, 20), st.sampled_from(["binpack", "spread", "fgd"]))
+@given(st.dictionaries(st.sampled_from("abcd"), GPUS, min_size=1), st.integers(1, 20), st.sampled_from(["binpack", "spread", "fgd"]))
 def test_any_policy_names_one_best_node_and_the_same_again(nodes: dict[str, list[tuple[int, int]]], units: int, name: str) -> None:
     cluster, policy = ledger(**nodes), Placement(name)
     scores = policy.rank(memory(units), cluster.nodes.values())
@@ -328,16 +328,16 @@ def test_nodes_that_cost_the_same() -> None:
 
 def test_spread_counts_thousandths() -> None:
     assert Placement("spread").node_cost(memory(1), node([(16, 15)])) == (937, -1, "n")
-    assert Placement("spread").node_cost(whole(1), node([(0, 0)])) == (1000, 0, "n"), "a card that is smaller than one unit"
+    assert Placement("spread").node_cost(whole(1), node([(0, 0)])) == (1000, 0, "n"), "a GPU that is smaller than one unit"
 
 
-def test_spread_counts_the_usable_cards_alone() -> None:
+def test_spread_counts_the_usable_gpus_alone() -> None:
     cluster = ledger(a=[(16, 4), (16, 4)], b=[(16, 0), (16, 6)])
     for name, lost in (("a", 0), ("b", 0)):
         record = cluster.nodes[name].record
         assert record.inventory is not None
-        cards = [replace(one, health="lost") if one.index == lost else one for one in record.inventory.cards]
-        cluster.set_inventory(name, Inventory(GIB, tuple(cards)))
+        gpus = [replace(one, health="lost") if one.index == lost else one for one in record.inventory.gpus]
+        cluster.set_inventory(name, Inventory(GIB, tuple(gpus)))
     assert best("spread", memory(4), cluster) == "a", "4 of 16 in use, there 6 of 16"
 
 
@@ -350,13 +350,13 @@ def test_scores_fall_from_nine_to_nothing_with_the_cost() -> None:
     assert scores_of([(0, 0, "a"), (0, 1, "b"), (4, 0, "c")]) == {"a": 10, "b": 9}
 
 
-def test_fgds_costs_are_those_of_the_cards_that_will_do() -> None:
-    """Two nodes with as much free on their cards; on one of them it is the fuller card that the pod accepts."""
+def test_fgds_costs_are_those_of_the_gpus_that_will_do() -> None:
+    """Two nodes with as much free on their GPUs; on one of them it is the fuller GPU that the pod accepts."""
     workload = Workload()
     workload.observe([memory(8)] * 8)
     cluster = Ledger()
     for name, models in (("a", ("A100", "T4")), ("b", ("T4", "A100"))):
-        cluster.set_inventory(name, Inventory(GIB, tuple(card(i, 16, model=model) for i, model in enumerate(models))))
+        cluster.set_inventory(name, Inventory(GIB, tuple(gpu(i, 16, model=model) for i, model in enumerate(models))))
         cluster.apply(allocated_pod(name, memory(6), on(1, 6), name))
     policy = Placement("fgd", workload=workload)
     only = asking(4, models=("A100",))
@@ -390,13 +390,13 @@ def test_each_policy_remembers_each_kind_of_request_apart() -> None:
                 assert policy.node_cost(request, cluster.nodes["n"]) == policy.node_cost(request, cluster.nodes["n"].simulate())
 
 
-def test_fgd_weighs_whole_cards_by_those_that_it_gives() -> None:
+def test_fgd_weighs_whole_gpus_by_those_that_it_gives() -> None:
     found = node([(80, 0), (24, 0), (16, 1), (16, 0)])
-    # Now 15 of 135 are of no use to two whole cards; of what is left without 24 + 16 all 95.
+    # Now 15 of 135 are of no use to two whole GPUs; of what is left without 24 + 16 all 95.
     assert Placement("fgd").node_cost(whole(2), found) == (80, 135, "n")
 
 
-def test_fgd_knows_that_a_card_in_use_is_not_empty() -> None:
+def test_fgd_knows_that_a_gpu_in_use_is_not_empty() -> None:
     workload = Workload()
     workload.observe([whole(1)] * 8)
     assert Placement("fgd", workload=workload).node_cost(memory(6), node([(16, 0)])) == (8 * 10, 16, "n")
@@ -407,10 +407,10 @@ def test_before_anything_is_known_fgd_expects_more_of_the_same() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "tried"), [(500, 20), (501, 8)])
-def test_on_many_nodes_fgd_compares_fewer_choices_of_cards_beginning_with_the_fullest(
+def test_on_many_nodes_fgd_compares_fewer_choices_of_gpus_beginning_with_the_fullest(
     nodes: int, tried: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The scheduler waits for an answer about all nodes, and anybody may ask for several cards by this policy."""
+    """The scheduler waits for an answer about all nodes, and anybody may ask for several GPUs by this policy."""
     counted: list[object] = []
     monkeypatch.setattr(fragmentation_module, "fragmentation", lambda *each: (counted.append(each), fragmentation(*each))[1])
     workload = Workload()
@@ -435,7 +435,7 @@ def test_what_fgd_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fgd.cost(memory(1), node([(16, 16)])) is None
 
 
-def test_fgds_ties_go_to_the_fuller_card_then_to_the_smaller_then_to_the_lowest_index() -> None:
+def test_fgds_ties_go_to_the_fuller_gpu_then_to_the_smaller_then_to_the_lowest_index() -> None:
     assert taken(whole(1), node([(24, 0), (16, 0), (16, 0)]), "fgd") == [1]
     assert taken(memory(4), node([(24, 8), (16, 0), (16, 0)]), "fgd") == [1]
     assert taken(asking(8, 2), node([(16, 0), (16, 0), (16, 4)]), "fgd") == [0, 2]

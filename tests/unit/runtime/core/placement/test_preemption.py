@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Which evictions make room on a card."""
+"""Which evictions make room on a GPU."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from unit.runtime.core.test_ledger import memory, on, whole
 from unit.runtime.pods import inventory, pending
 
 
-def world(*pods: tuple[str, int, int, int], cards: tuple[int, ...] = (16, 16), leaving: tuple[str, ...] = ()) -> Ledger:
-    """pods: (UID, card, units, priority)."""
+def world(*pods: tuple[str, int, int, int], gpus: tuple[int, ...] = (16, 16), leaving: tuple[str, ...] = ()) -> Ledger:
+    """pods: (UID, GPU, units, priority)."""
     ledger = Ledger()
-    ledger.set_inventory("n", inventory(*cards))
-    for uid, card, units, priority in pods:
+    ledger.set_inventory("n", inventory(*gpus))
+    for uid, gpu, units, priority in pods:
         labels = (("app", uid),)
-        ledger.apply(AllocatedPod(uid, "default", uid, "n", memory(units), on(card, units), labels, priority, uid in leaving))
+        ledger.apply(AllocatedPod(uid, "default", uid, "n", memory(units), on(gpu, units), labels, priority, uid in leaving))
     return ledger
 
 
@@ -51,12 +51,12 @@ def test_what_the_scheduler_proposes_may_be_enough() -> None:
     assert evicted(ledger, memory(8), "a") == Victims(("a",))
 
 
-def test_victims_on_different_cards_are_not_enough_and_more_are_added() -> None:
+def test_victims_on_different_gpus_are_not_enough_and_more_are_added() -> None:
     ledger = world(("a", 0, 8, 0), ("b", 1, 8, 0), ("c", 0, 8, 1), ("d", 1, 8, 2))
     assert evicted(ledger, memory(16), "a", "b") == Victims(("a", "b", "c"))
 
 
-def test_of_equals_those_go_whose_card_gets_room_anyway() -> None:
+def test_of_equals_those_go_whose_gpu_gets_room_anyway() -> None:
     ledger = world(("a", 1, 8, 0), ("b", 1, 4, 0), ("c", 1, 4, 0), ("d", 0, 8, 0), ("e", 0, 8, 0))
     assert evicted(ledger, whole(1), "a") == Victims(("a", "b", "c"))
     assert evicted(ledger, whole(1), "e") == Victims(("e", "d"))
@@ -77,7 +77,7 @@ def test_never_a_node_without_victims() -> None:
     assert evicted(world(), memory(8)) is None
 
 
-def test_whole_cards() -> None:
+def test_whole_gpus() -> None:
     ledger = world(("a", 0, 2, 0), ("b", 0, 2, 3), ("c", 1, 2, 5))
     assert evicted(ledger, whole(1), "a") == Victims(("a", "b"))
     assert evicted(ledger, whole(2), "a") == Victims(("a", "c", "b"))
@@ -148,10 +148,10 @@ def test_a_pod_does_not_stand_in_its_own_way() -> None:
 
 def test_of_those_that_may_be_spared_the_important_are_then_those_beside_no_victim_then_by_uid() -> None:
     # Either of b and c is enough beside a.
-    assert evicted(world(("a", 0, 8, 0), ("b", 0, 8, 1), ("c", 0, 8, 0), cards=(24, 1)), memory(16), "a") == Victims(("a", "c"))
-    assert evicted(world(("a", 0, 8, 0), ("b", 0, 8, 0), ("c", 0, 8, 0), cards=(24, 1)), memory(16), "a") == Victims(("a", "c"))
+    assert evicted(world(("a", 0, 8, 0), ("b", 0, 8, 1), ("c", 0, 8, 0), gpus=(24, 1)), memory(16), "a") == Victims(("a", "c"))
+    assert evicted(world(("a", 0, 8, 0), ("b", 0, 8, 0), ("c", 0, 8, 0), gpus=(24, 1)), memory(16), "a") == Victims(("a", "c"))
     # The victims are named with the more important first.
-    assert evicted(world(("a", 0, 8, 0), ("b", 0, 8, 1), ("c", 0, 8, 2), cards=(24, 1)), memory(24), "a") == Victims(("a", "c", "b"))
+    assert evicted(world(("a", 0, 8, 0), ("b", 0, 8, 1), ("c", 0, 8, 2), gpus=(24, 1)), memory(24), "a") == Victims(("a", "c", "b"))
 
 
 PODS = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 8), st.integers(0, 12)), min_size=1, max_size=6)
@@ -162,7 +162,7 @@ PODS = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 8), st.integers(0, 1
 def test_the_victims_are_enough_and_none_of_those_added_is_too_many(
     pods: list[tuple[int, int, int]], units: int, data: st.DataObject
 ) -> None:
-    ledger = world(*((f"p{i}", card, size, priority) for i, (card, size, priority) in enumerate(pods)), cards=(48, 48))
+    ledger = world(*((f"p{i}", gpu, size, priority) for i, (gpu, size, priority) in enumerate(pods)), gpus=(48, 48))
     lower = [f"p{i}" for i, (_, _, priority) in enumerate(pods) if priority < 10]
     proposed = data.draw(st.sets(st.sampled_from(lower), min_size=1)) if lower else set()
     found = evicted(ledger, memory(40 + units), *sorted(proposed))
@@ -182,22 +182,22 @@ def test_the_victims_are_enough_and_none_of_those_added_is_too_many(
 
 @st.composite
 def crowds(draw: st.DrawFn) -> tuple[Ledger, Request]:
-    """A node of any kind of pods, some with rules, on several cards, of unknown card or held otherwise than they say, and a request."""
+    """A node of any kind of pods, some with rules, on several GPUs, of unknown GPU or held otherwise than they say, and a request."""
     ledger = Ledger()
-    cards = draw(st.lists(st.integers(4, 24), min_size=1, max_size=4))
-    uuids = [card.uuid for card in inventory(*cards).cards]
+    gpus = draw(st.lists(st.integers(4, 24), min_size=1, max_size=4))
+    uuids = [gpu.uuid for gpu in inventory(*gpus).gpus]
     entries, rejected = [], []
     for number in range(draw(st.integers(1, 9))):
         uid, app = f"p{number}", draw(st.sampled_from("abc"))
-        card, units = draw(st.integers(0, len(cards) - 1)), draw(st.integers(1, 9))
+        gpu, units = draw(st.integers(0, len(gpus) - 1)), draw(st.integers(1, 9))
         rules = Rules(not_with=(("app", draw(st.sampled_from("abc"))),)) if draw(st.integers(0, 5)) == 0 else Rules()
-        request, allocation = Request(memory(units).containers, rules=rules), on(card, units)
+        request, allocation = Request(memory(units).containers, rules=rules), on(gpu, units)
         kind = draw(st.sampled_from(["plain"] * 5 + ["whole", "two", "unknown", "said"]))
         if kind == "whole":
-            request, allocation = Request(whole(1).containers, rules=rules), on(card, cards[card])
+            request, allocation = Request(whole(1).containers, rules=rules), on(gpu, gpus[gpu])
         elif kind == "two":
-            request = Request(memory(2 * units).containers, cards_per_pod=2, rules=rules)
-            allocation = Allocation.of({0: {card: units, (card + 1) % len(cards): units}}) if len(cards) > 1 else None
+            request = Request(memory(2 * units).containers, gpus_per_pod=2, rules=rules)
+            allocation = Allocation.of({0: {gpu: units, (gpu + 1) % len(gpus): units}}) if len(gpus) > 1 else None
         elif kind == "unknown":
             allocation = None
         elif kind == "said":
@@ -207,10 +207,10 @@ def crowds(draw: st.DrawFn) -> tuple[Ledger, Request]:
         ledger.apply(AllocatedPod(uid, "default", uid, "n", request, allocation, (("app", app),), priority, leaving))
     if draw(st.integers(0, 5)) == 0:
         rejected.append(Rejection("r", draw(st.sampled_from(uuids)), draw(st.integers(1, 12)), 1e9))
-    ledger.set_node(NodeRecord("n", inventory(*cards), "", Held(tuple(entries), tuple(rejected))))
-    wanted = draw(st.sampled_from([memory(3), memory(8), memory(16), whole(1), whole(2), Request(memory(8).containers, cards_per_pod=2)]))
+    ledger.set_node(NodeRecord("n", inventory(*gpus), "", Held(tuple(entries), tuple(rejected))))
+    wanted = draw(st.sampled_from([memory(3), memory(8), memory(16), whole(1), whole(2), Request(memory(8).containers, gpus_per_pod=2)]))
     avoids = Rules(not_with=(("app", "a"),)) if draw(st.booleans()) else Rules()
-    wanted = Request(wanted.containers, wanted.cards_per_pod, avoids)
+    wanted = Request(wanted.containers, wanted.gpus_per_pod, avoids)
     return ledger, ledger.for_pod(pending(wanted, "default", (("app", draw(st.sampled_from("bc"))),)))
 
 
@@ -228,8 +228,8 @@ def naive(ledger: Ledger, request: Request, proposed: set[str]) -> set[str] | No
     lesser = {h.uid: h for h in node.pods if h.priority < 10 and h.uid not in gone}
     if not fits(gone | lesser.keys()):
         return None
-    opened = {card for h in node.pods if h.uid in proposed for card in node.cards_of(h) or ()}
-    for h in sorted(lesser.values(), key=lambda h: (-h.priority, not opened.isdisjoint(node.cards_of(h) or ()), h.uid)):
+    opened = {gpu for h in node.pods if h.uid in proposed for gpu in node.gpus_of(h) or ()}
+    for h in sorted(lesser.values(), key=lambda h: (-h.priority, not opened.isdisjoint(node.gpus_of(h) or ()), h.uid)):
         if fits(gone | lesser.keys() - {h.uid}):
             del lesser[h.uid]
     return proposed | lesser.keys()
@@ -247,13 +247,13 @@ def test_whatever_is_on_the_node_the_victims_are_those_of_a_naive_count(crowd: t
 
 
 def test_what_a_node_says_of_a_pod_itself_does_not_go_with_the_pod() -> None:
-    ledger = world(("a", 0, 8, 3), ("b", 0, 8, 1), ("c", 0, 8, 2), ("x", 1, 4, 0), cards=(24, 4))
-    said = HeldEntry(inventory(24, 4).cards[0].uuid, "a", "default/a", 8, "unmanaged")
+    ledger = world(("a", 0, 8, 3), ("b", 0, 8, 1), ("c", 0, 8, 2), ("x", 1, 4, 0), gpus=(24, 4))
+    said = HeldEntry(inventory(24, 4).gpus[0].uuid, "a", "default/a", 8, "unmanaged")
     ledger.set_node(NodeRecord("n", inventory(24, 4), "", Held((said,))))
     assert evicted(ledger, memory(8), "x") == Victims(("x", "b"))
 
 
-def test_a_card_with_somebody_who_wants_no_such_neighbour_needs_another_victim() -> None:
+def test_a_gpu_with_somebody_who_wants_no_such_neighbour_needs_another_victim() -> None:
     ledger = world(("x", 0, 8, 0), ("y", 1, 16, 0))
     wary = Request(memory(8).containers, rules=Rules(not_with=(("app", "new"),)))
     ledger.apply(AllocatedPod("wary", "default", "wary", "n", wary, on(0, 8), (), 20))
@@ -269,7 +269,7 @@ def test_a_node_is_copied_as_often_however_many_pods_it_has(monkeypatch: pytest.
 
     def cost(count: int) -> int:
         copies.clear()
-        ledger = world(*((f"p{n:03}", n % 8, 1, n % 7) for n in range(count)), cards=(count // 8,) * 8)
+        ledger = world(*((f"p{n:03}", n % 8, 1, n % 7) for n in range(count)), gpus=(count // 8,) * 8)
         found = evicted(ledger, memory(count // 8), "p000")
         assert found is not None
         assert len(found.uids) >= count // 8

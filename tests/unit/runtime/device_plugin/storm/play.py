@@ -4,8 +4,8 @@
 
 kubelet asks from several workers at once, and each call takes time. The plugin is all of its real parts, the scheduler's side the real
 ledger and verbs. They are killed, lose their files and the API server, in each other's middle. What is true is what processes have:
-no card may have more of them than it has units, no container may run without its limit, and when all is quiet every container runs on
-the cards of its pod's annotations. The same seed gives the same run with the same PYTHONHASHSEED: use 0. Exit status 1 for a fault.
+no GPU may have more of them than it has units, no container may run without its limit, and when all is quiet every container runs on
+the GPUs of its pod's annotations. The same seed gives the same run with the same PYTHONHASHSEED: use 0. Exit status 1 for a fault.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.daemon.runner import Status
-from gpushare_runtime.device_plugin.gpu.discovery import CardReader, NvmlError
-from gpushare_runtime.device_plugin.gpu.health import CardHealth
+from gpushare_runtime.device_plugin.gpu.discovery import GpuReader, NvmlError
+from gpushare_runtime.device_plugin.gpu.health import GpuHealth
 from gpushare_runtime.device_plugin.gpu.pod_limits import PodLimits
 from gpushare_runtime.device_plugin.host.usage_file import StateFile
 from gpushare_runtime.device_plugin.kubelet.podresources import entries_of
@@ -51,8 +51,8 @@ class Plugin:
         self.node = NodeState(self._table, now, lambda: UNIX + now(), processes)
         self._state = StateFile(world.folder / "held.json", self.node, boot=lambda: world.boot)
         self._state.load()
-        self.health = CardHealth()
-        self._cards = CardReader(world.nvml, GIB, self.health, self._state.cards)
+        self.health = GpuHealth()
+        self._gpus = GpuReader(world.nvml, GIB, self.health, self._state.gpus)
         self._limits = PodLimits(self.node, world.nvml, world, Status(required=[]))
         counters, events = Counters(), SimpleNamespace(emit=lambda *_: None)
         self.services = {
@@ -65,7 +65,7 @@ class Plugin:
         self._evictions = EvictionRequests(self.node, self._publisher, memory, EVICT, 30.0, lambda: UNIX + now())
         self._refresh(first=True)
         works = (
-            self._read_cards(),
+            self._read_gpus(),
             self._look_after(),
             self._state.run(),
             self._watch(),
@@ -126,12 +126,12 @@ class Plugin:
         end = now() + 1.0
         await until(lambda: now() >= end or self.node.changes.count != seen or self._world.file is not file, 0.01)
 
-    async def _read_cards(self) -> None:
+    async def _read_gpus(self) -> None:
         while True:
             try:
-                inventory = self._cards.read()
+                inventory = self._gpus.read()
             except NvmlError:
-                inventory = self._cards.failed("x")
+                inventory = self._gpus.failed("x")
             if inventory is not None:
                 self.node.devices.set_inventory(inventory)
             await asyncio.sleep(READ_SECONDS if self._world.random.random() < 0.7 else 0.3)
@@ -163,7 +163,7 @@ class Plugin:
     async def _register(self, resource: str) -> None:
         """As Registration, and the list of ids that kubelet reads from then on."""
         world, node = self._world, self.node
-        await until(lambda: bool(node.devices.inventory and node.devices.inventory.cards), 0.02)
+        await until(lambda: bool(node.devices.inventory and node.devices.inventory.gpus), 0.02)
         while True:
             kubelet = world.kubelet
             if kubelet is None or not kubelet.up:

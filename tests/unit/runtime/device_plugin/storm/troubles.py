@@ -108,22 +108,22 @@ async def api_away(world: World) -> None:
 
 
 async def xid(world: World) -> None:
-    card = world.random.choice(world.nvml.cards)
+    gpu = world.random.choice(world.nvml.gpus)
     if world.plugin is not None:
-        world.plugin.health.xid(card.uuid, 79)
-        world.note(f"XID on {card.uuid[:12]}")
+        world.plugin.health.xid(gpu.uuid, 79)
+        world.note(f"XID on {gpu.uuid[:12]}")
 
 
-async def lost_card(world: World) -> None:
-    index = world.random.randrange(len(world.nvml.cards))
+async def lost_gpu(world: World) -> None:
+    index = world.random.randrange(len(world.nvml.gpus))
     world.nvml.lost.add(index)
-    world.note(f"card {index} lost")
+    world.note(f"GPU {index} lost")
     await asyncio.sleep(world.random.uniform(5, 60))
     world.nvml.lost.discard(index)
 
 
 async def cordon(world: World) -> None:
-    for value in (str(world.random.randrange(len(world.nvml.cards))), ""):
+    for value in (str(world.random.randrange(len(world.nvml.gpus))), ""):
         world.cordon = value
         if world.plugin is not None:
             world.plugin.set_cordon()
@@ -215,7 +215,7 @@ ORDINARY: dict[Act, float] = {
     state_lost: 300.0,
     state_old: 300.0,
     xid: 60.0,
-    lost_card: 120.0,
+    lost_gpu: 120.0,
     cordon: 60.0,
 }
 LOST: dict[Act, float] = {lost_checkpoint: 80.0, corrupt_checkpoint: 300.0}

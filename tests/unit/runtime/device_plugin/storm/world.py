@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from unit.runtime.device_plugin.storm.kubelet import Kubelet
     from unit.runtime.device_plugin.storm.plugin import Plugin
 
-MEMORY, CARDS = RESOURCES
+MEMORY, GPUS = RESOURCES
 NODE: Final = "gpu1"
 UNIX: Final = 1_774_000_000.0
 SIZES: Final = (16, 16, 24, 8)
@@ -43,7 +43,7 @@ ENDED: Final = ("Failed", "Succeeded")
 GIB_BYTES: Final = 1024**3
 # A limit may lack so long: kubelet that has lost a record does not ask, and the plugin looks five times a second.
 LIMIT_SECONDS: Final = 2.0
-# A card that does not answer takes no limit. The plugin reads the cards so often.
+# A GPU that does not answer takes no limit. The plugin reads the GPUs so often.
 READ_SECONDS: Final = 2.0
 
 
@@ -70,8 +70,8 @@ def asks(raw: dict[str, Any]) -> list[tuple[Any, ...]]:
 class Pod:
     """What runs of a pod, and what kubelet knows about it.
 
-    kinds: container → init, sidecar or app, in kubelet's order; devices: container → {card: units} of the running process; whole: the
-    containers with whole cards; ghosts: (end, {card: units}) of processes that stay after their container's end; bare: without a
+    kinds: container → init, sidecar or app, in kubelet's order; devices: container → {gpu: units} of the running process; whole: the
+    containers with whole GPUs; ghosts: (end, {gpu: units}) of processes that stay after their container's end; bare: without a
     process of the pod's own; ends: when kubelet began to end it; pull: seconds until the image is there; due: container → when kubelet
     starts it again; again: its worker has something to do.
     """
@@ -102,9 +102,9 @@ class Pod:
         return str(self.raw["metadata"]["name"])
 
     @cached_property
-    def per_card(self) -> int:
-        """Units of each of its cards that its request has."""
-        return parse_request(self.raw, bound=True).per_card
+    def per_gpu(self) -> int:
+        """Units of each of its GPUs that its request has."""
+        return parse_request(self.raw, bound=True).per_gpu
 
     def stop(self, seconds: float = 0.0) -> None:
         """kubelet ends it: all processes end within so many seconds."""
@@ -112,7 +112,7 @@ class Pod:
             self.worker.cancel()
             self.worker = None
         self.ends, self.lives, self.sandbox = now() + seconds, False, False
-        self.ghosts += [(self.ends, dict(cards)) for cards in self.devices.values() if seconds]
+        self.ghosts += [(self.ends, dict(gpus)) for gpus in self.devices.values() if seconds]
         self.devices.clear()
 
 
@@ -140,7 +140,7 @@ class World:
         self.folder = Path(tempfile.mkdtemp(prefix="storm-"))
         self.nvml = FakeNvml(*[size * 1024 for size in SIZES])
         self.nvml.unlimited = None
-        self.units = {card.uuid: card.mib // 1024 for card in self.nvml.cards}
+        self.units = {gpu.uuid: gpu.mib // 1024 for gpu in self.nvml.gpus}
         self.boot = "boot-0"
         self.kubepods = False
         self.api: dict[str, dict[str, Any]] = {}
@@ -364,7 +364,7 @@ class World:
         raw["spec"]["nodeName"] = NODE
         raw["metadata"]["annotations"].update(allocation.to_annotations(node.inventory, int((UNIX + now()) * 1e9)))
         self.counts["bound"] += 1
-        self.note(f"bind {raw['metadata']['name']} {asks(raw)} to {dict(allocation.by_card)}")
+        self.note(f"bind {raw['metadata']['name']} {asks(raw)} to {dict(allocation.by_gpu)}")
         self._emit("MODIFIED", raw)
         return True
 
@@ -378,8 +378,8 @@ class World:
         ]
         want = parse_request(raw)
         units = want.units + sum(request.units for request in known) if want.units else 0
-        whole = want.whole_cards + sum(request.whole_cards for request in known) if want.whole_cards else 0
-        return units <= len(healthy.get(MEMORY, ())) and whole <= len(healthy.get(CARDS, ()))
+        whole = want.whole_gpus + sum(request.whole_gpus for request in known) if want.whole_gpus else 0
+        return units <= len(healthy.get(MEMORY, ())) and whole <= len(healthy.get(GPUS, ()))
 
     def delete(self, raw: dict[str, Any]) -> None:
         """With grace, so kubelet ends it first."""
@@ -399,35 +399,35 @@ class World:
                 if not pod.lives and not pod.devices and not pod.ghosts:
                     self.nvml.limits = {key: value for key, value in self.nvml.limits.items() if key[1] != self.group(uid)}
                     del self.pods[uid]
-            self._check_cards()
+            self._check_gpus()
             if self.plugin is not None:
                 self._check_limits(self.plugin)
 
-    def _check_cards(self) -> None:
+    def _check_gpus(self) -> None:
         used: Counter[str] = Counter()
-        for _, _, cards in self._uses():
-            for uuid, units in cards.items():
+        for _, _, gpus in self._uses():
+            for uuid, units in gpus.items():
                 used[uuid] += units
         over = {uuid for uuid in used if used[uuid] > self.units[uuid]}
         for uuid in sorted(over - self._over):
-            who = [(pod, name, cards[uuid]) for pod, name, cards in self._uses() if uuid in cards]
-            self.fault("OVER", f"card {uuid[:12]} {used[uuid]} of {self.units[uuid]}: {who}")
+            who = [(pod, name, gpus[uuid]) for pod, name, gpus in self._uses() if uuid in gpus]
+            self.fault("OVER", f"GPU {uuid[:12]} {used[uuid]} of {self.units[uuid]}: {who}")
         self._over = over
 
     def _uses(self) -> Iterator[tuple[str, str, dict[str, int]]]:
         """Pod, container and what its processes have."""
         for pod in self.pods.values():
-            yield from ((pod.name, name, cards) for name, cards in pod.devices.items())
-            yield from ((pod.name, "ghost", cards) for _, cards in pod.ghosts)
+            yield from ((pod.name, name, gpus) for name, gpus in pod.devices.items())
+            yield from ((pod.name, "ghost", gpus) for _, gpus in pod.ghosts)
 
     def _check_limits(self, plugin: Plugin) -> None:
         lacking = set()
-        self._answers_since |= {self.nvml.cards[index].uuid: now() for index in self.nvml.lost}
+        self._answers_since |= {self.nvml.gpus[index].uuid: now() for index in self.nvml.lost}
         for pod in self.pods.values():
             due: Counter[str] = Counter()
-            for name, cards in pod.devices.items():
+            for name, gpus in pod.devices.items():
                 if name not in pod.whole:
-                    due.update(cards)
+                    due.update(gpus)
             for uuid, units in due.items():
                 found = self.nvml.limits.get((uuid, self.group(pod.uid)))
                 if found is None or found < units * GIB_BYTES or self._exceeds(found, plugin, pod, uuid):
@@ -442,7 +442,7 @@ class World:
 
     def _exceeds(self, found: int, plugin: Plugin, pod: Pod, uuid: str) -> bool:
         """Whether a limit is more than its pod may have: by its request, kubelet's record, or after a lost one what the plugin knew."""
-        if found <= pod.per_card * GIB_BYTES:
+        if found <= pod.per_gpu * GIB_BYTES:
             return False
         given = self.kubelet.manager.given.get(pod.uid, {}) if self.kubelet is not None else {}
         ids = {i for of in given.values() for i in of.get(MEMORY, ()) if i.startswith(uuid)}
@@ -464,13 +464,13 @@ class World:
             try:
                 allocation = read_allocation(raw["metadata"]["annotations"], request)
             except AllocationError as error:
-                self.fault("CARD", f"{pod.name}: {error}")
+                self.fault("GPU", f"{pod.name}: {error}")
                 continue
             by_uuid = node.devices.by_uuid
             has = {c.key: {by_uuid[u].index: n for u, n in pod.devices[c.name].items()} for c in request.containers if c.keeps}
-            said = {key: dict(cards) for key, cards in allocation.containers if key in has} if allocation else None
+            said = {key: dict(gpus) for key, gpus in allocation.containers if key in has} if allocation else None
             if said != has:
-                self.fault("CARD", f"{pod.name}: the annotation says {said}, it has {has}")
+                self.fault("GPU", f"{pod.name}: the annotation says {said}, it has {has}")
             if node.usage.was_allocated(pod.uid) and node.usage.released(pod.uid):
                 self.fault("UNSEEN", f"{pod.name} runs, and the plugin has released its units")
         for uid, _, _ in node.usage.snapshot():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Which cards can have MPS, by what NVML says of them, and their compute mode, which is put back."""
+"""Which GPUs can have MPS, by what NVML says of them, and their compute mode, which is put back."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from typing import Any
 import pynvml
 import pytest
 
-from gpushare_runtime.mps.card import CardError, CardForMps, ExclusiveMode, PynvmlCards, obstacle
-from unit.runtime.mps.test_mps import UUID, VOLTA, Cards
+from gpushare_runtime.mps.gpu import ExclusiveMode, GpuError, GpuForMps, PynvmlGpus, obstacle
+from unit.runtime.mps.test_mps import UUID, VOLTA, Gpus
 
 
-def test_its_own_server_on_the_card_is_no_obstacle() -> None:
+def test_its_own_server_on_the_gpu_is_no_obstacle() -> None:
     assert obstacle(UUID, replace(VOLTA, processes=(7,)), lambda pid: "nvidia-cuda-mps") == ""
 
 
-def test_whoever_else_has_a_context_on_the_card_is_an_obstacle_and_is_named(tmp_path: Path) -> None:
+def test_whoever_else_has_a_context_on_the_gpu_is_an_obstacle_and_is_named(tmp_path: Path) -> None:
     """By the names that the kernel has, of which it keeps 15 characters."""
     server = tmp_path / "nvidia-cuda-mps-server"
     server.symlink_to(shutil.which("cat") or "cat")
@@ -35,7 +35,7 @@ def test_whoever_else_has_a_context_on_the_card_is_an_obstacle_and_is_named(tmp_
             assert os.read(running.stdout.fileno(), 1) == b"x"  # type: ignore[union-attr]
             assert obstacle(UUID, replace(VOLTA, processes=(running.pid,))) == ""
             why = obstacle(UUID, replace(VOLTA, processes=(running.pid, os.getpid())))
-            assert f"1 processes use card {UUID}" in why
+            assert f"1 processes use GPU {UUID}" in why
             assert f"(PID {os.getpid()})" in why
         finally:
             running.kill()
@@ -51,21 +51,21 @@ def test_of_many_processes_the_first_are_named(count: int, shown: str) -> None:
 @pytest.mark.parametrize(
     ("capability", "fine"), [((6, 2), False), ((7, 0), True), ((7, 5), True), ((8, 0), True), ((10, 0), True)], ids=lambda value: str(value)
 )
-def test_which_cards_can_have_mps(capability: tuple[int, int], fine: bool) -> None:
+def test_which_gpus_can_have_mps(capability: tuple[int, int], fine: bool) -> None:
     why = obstacle(UUID, replace(VOLTA, capability=capability))
     assert why == "" if fine else f"compute capability {capability[0]}.{capability[1]}" in why
 
 
-def test_a_card_that_cannot_have_mps_keeps_its_mode(tmp_path: Path) -> None:
-    for card, why in ((replace(VOLTA, mig=True), "MIG mode on"), (replace(VOLTA, processes=(1,)), "PID 1")):
-        cards, kept = Cards(card), tmp_path / "mode"
-        with pytest.raises(CardError, match=why):
-            ExclusiveMode(cards, UUID, kept).enter()
-        assert (cards.modes, kept.exists()) == ([], False)
+def test_a_gpu_that_cannot_have_mps_keeps_its_mode(tmp_path: Path) -> None:
+    for gpu, why in ((replace(VOLTA, mig=True), "MIG mode on"), (replace(VOLTA, processes=(1,)), "PID 1")):
+        gpus, kept = Gpus(gpu), tmp_path / "mode"
+        with pytest.raises(GpuError, match=why):
+            ExclusiveMode(gpus, UUID, kept).enter()
+        assert (gpus.modes, kept.exists()) == ([], False)
 
 
 class Library:
-    """pynvml with one card; it must be told before the first call, and after the last. errors: by function, what it raises."""
+    """pynvml with one GPU; it must be told before the first call, and after the last. errors: by function, what it raises."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open, self.mode, self.mig = 0, 0, [0, 0]
@@ -103,64 +103,64 @@ class Library:
         }.get(name)
 
 
-def test_what_nvml_says_of_the_card_and_how_its_mode_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    library, cards = Library(monkeypatch), PynvmlCards()
-    found = cards.read(UUID)
-    assert found == CardForMps((8, 6), False, (41, 42), 0, 23028)
-    assert cards.exclusive == 3
-    cards.set_mode(UUID, cards.exclusive)
-    assert (cards.read(UUID).mode, library.open) == (3, 0)
+def test_what_nvml_says_of_the_gpu_and_how_its_mode_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    library, gpus = Library(monkeypatch), PynvmlGpus()
+    found = gpus.read(UUID)
+    assert found == GpuForMps((8, 6), False, (41, 42), 0, 23028)
+    assert gpus.exclusive == 3
+    gpus.set_mode(UUID, gpus.exclusive)
+    assert (gpus.read(UUID).mode, library.open) == (3, 0)
     # What is pending counts after the next reset.
     for mig, on in (([1, 1], True), ([1, 0], True), ([0, 1], False)):
         library.mig = mig
-        assert cards.read(UUID).mig == on
+        assert gpus.read(UUID).mig == on
     library.errors["DeviceGetMigMode"] = pynvml.NVML_ERROR_NOT_SUPPORTED
-    assert not cards.read(UUID).mig
+    assert not gpus.read(UUID).mig
     assert library.open == 0
 
 
 @pytest.mark.parametrize("function", ["Init", "DeviceGetHandleByUUID", "DeviceGetComputeMode", "DeviceSetComputeMode"])
-def test_a_failure_of_nvml_names_the_card_and_leaves_nothing_open(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    library, cards = Library(monkeypatch), PynvmlCards()
+def test_a_failure_of_nvml_names_the_gpu_and_leaves_nothing_open(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    library, gpus = Library(monkeypatch), PynvmlGpus()
     library.errors[function] = pynvml.NVML_ERROR_GPU_IS_LOST
-    call = partial(cards.set_mode, UUID, 3) if function == "DeviceSetComputeMode" else partial(cards.read, UUID)
-    with pytest.raises(CardError, match=f"NVML failed for card {UUID}"):
+    call = partial(gpus.set_mode, UUID, 3) if function == "DeviceSetComputeMode" else partial(gpus.read, UUID)
+    with pytest.raises(GpuError, match=f"NVML failed for GPU {UUID}"):
         call()
     assert (library.open, library.mode) == (0, 0)
 
 
-def test_a_card_that_is_exclusive_already_stays_so_and_nothing_else_is_remembered(tmp_path: Path) -> None:
-    cards, kept = Cards(replace(VOLTA, mode=3)), tmp_path / "mode"
-    assert ExclusiveMode(cards, UUID, kept).enter() == cards.card
-    assert (cards.modes, kept.read_text()) == ([], "3")
-    ExclusiveMode(cards, UUID, kept).leave()
-    assert (cards.modes, kept.exists()) == ([3], False)
+def test_a_gpu_that_is_exclusive_already_stays_so_and_nothing_else_is_remembered(tmp_path: Path) -> None:
+    gpus, kept = Gpus(replace(VOLTA, mode=3)), tmp_path / "mode"
+    assert ExclusiveMode(gpus, UUID, kept).enter() == gpus.gpu
+    assert (gpus.modes, kept.read_text()) == ([], "3")
+    ExclusiveMode(gpus, UUID, kept).leave()
+    assert (gpus.modes, kept.exists()) == ([3], False)
     # Nothing was entered: nothing is put back.
-    ExclusiveMode(cards, UUID, kept).leave()
-    assert cards.modes == [3]
+    ExclusiveMode(gpus, UUID, kept).leave()
+    assert gpus.modes == [3]
 
 
 def test_the_mode_of_before_outlives_a_process_that_was_killed(tmp_path: Path) -> None:
-    cards, kept = Cards(replace(VOLTA, mode=1)), tmp_path / "state" / UUID / "mode"
-    ExclusiveMode(cards, UUID, kept).enter()
-    # Killed: the next one finds the card as the first has left it.
-    second = ExclusiveMode(cards, UUID, kept)
+    gpus, kept = Gpus(replace(VOLTA, mode=1)), tmp_path / "state" / UUID / "mode"
+    ExclusiveMode(gpus, UUID, kept).enter()
+    # Killed: the next one finds the GPU as the first has left it.
+    second = ExclusiveMode(gpus, UUID, kept)
     second.enter()
     second.leave()
-    assert cards.card.mode == 1
+    assert gpus.gpu.mode == 1
     assert not kept.exists()
 
 
 def test_a_mode_that_does_not_take_is_an_error(tmp_path: Path) -> None:
-    cards = Cards()
-    cards.sticky = True
-    with pytest.raises(CardError, match="is 0 after EXCLUSIVE_PROCESS was set"):
-        ExclusiveMode(cards, UUID, tmp_path / "mode").enter()
+    gpus = Gpus()
+    gpus.sticky = True
+    with pytest.raises(GpuError, match="is 0 after EXCLUSIVE_PROCESS was set"):
+        ExclusiveMode(gpus, UUID, tmp_path / "mode").enter()
 
 
 def test_a_state_file_of_anything_is_not_followed(tmp_path: Path) -> None:
-    cards, kept = Cards(), tmp_path / "mode"
+    gpus, kept = Gpus(), tmp_path / "mode"
     kept.write_text("17")
-    ExclusiveMode(cards, UUID, kept).enter()
-    ExclusiveMode(cards, UUID, kept).leave()
-    assert cards.card.mode == 0
+    ExclusiveMode(gpus, UUID, kept).enter()
+    ExclusiveMode(gpus, UUID, kept).leave()
+    assert gpus.gpu.mode == 0

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The cards of a host: nvidia-smi's report, with the pod of each process, and the cause where it reports none.
+"""The GPUs of a host: nvidia-smi's report, with the pod of each process, and the cause where it reports none.
 
 Private to this collection. Read-only.
 """
@@ -18,7 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_
     ARGUMENTS,
     TIMEOUT,
     Process,
-    SmiCard,
+    SmiGpu,
     SmiReport,
     report,
 )
@@ -27,7 +27,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 
-def cards(host: Host, program: str = "nvidia-smi", timeout: float = TIMEOUT) -> SmiReport:
+def gpus(host: Host, program: str = "nvidia-smi", timeout: float = TIMEOUT) -> SmiReport:
     """Ask nvidia-smi, at most for `timeout` seconds."""
     outcome = host.ask(host.program(program), ARGUMENTS, timeout)
     parts = driver(host)
@@ -36,11 +36,11 @@ def cards(host: Host, program: str = "nvidia-smi", timeout: float = TIMEOUT) -> 
     problem = found.problem
     if problem is not None:
         problem = refine(problem, Surroundings(parts, pci(host), kernel(host), lambda: _kernel_log(host)))
-    return replace(found, cards=tuple(_with_pods(card, pods) for card in found.cards), problem=problem)
+    return replace(found, gpus=tuple(_with_pods(gpu, pods) for gpu in found.gpus), problem=problem)
 
 
-def _with_pods(card: SmiCard, pods: Pods) -> SmiCard:
-    return replace(card, processes=tuple(_with_pod(process, pods) for process in card.processes))
+def _with_pods(gpu: SmiGpu, pods: Pods) -> SmiGpu:
+    return replace(gpu, processes=tuple(_with_pod(process, pods) for process in gpu.processes))
 
 
 def _with_pod(process: Process, pods: Pods) -> Process:

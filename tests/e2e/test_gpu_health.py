@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Cards that fail, are kept back, and come back; and drivers that go away or are upgraded under running pods."""
+"""GPUs that fail, are kept back, and come back; and drivers that go away or are upgraded under running pods."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import pytest
 
 from e2e.api import ApiError
 from e2e.checks import check_devices, check_follows, check_runs, check_totals, check_unschedulable
-from e2e.cluster import CARDS, MEMORY, Cluster, allocation, annotations_of
+from e2e.cluster import GPUS, MEMORY, Cluster, allocation, annotations_of
 from e2e.manifests import pod
 from e2e.running import NODE, NodeState, Say, check_untouched, node_state
 
 PLUGIN = "gpushare-device-plugin"
 UNHEALTHY = f"/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-{NODE}"
-ALL = {MEMORY: 32, CARDS: 2}
+ALL = {MEMORY: 32, GPUS: 2}
 
 
 @dataclass(frozen=True)
 class Held:
-    """Both cards are in use: `good` has 12 of its 16 units taken by the pod `most`, `bad` 5 by the pod `some`."""
+    """Both GPUs are in use: `good` has 12 of its 16 units taken by the pod `most`, `bad` 5 by the pod `some`."""
 
     good: int
     bad: int
@@ -34,16 +34,16 @@ class Held:
 
 @pytest.fixture
 def held(empty: Cluster) -> Iterator[Held]:
-    """Pods on both cards of a node; afterwards its cards are well again."""
+    """Pods on both GPUs of a node; afterwards its GPUs are well again."""
     for name, memory in (("most", 12), ("some", 5)):
         empty.create(pod(name, memory=memory, node=NODE))
         empty.until_running(name)
     (good,), (bad,) = allocation(empty.pod("most")), allocation(empty.pod("some"))
     assert good != bad
     yield Held(good, bad, node_state(empty))
-    card(empty, "driver", "ok")
+    gpu(empty, "driver", "ok")
     for index in (good, bad):
-        card(empty, "back", index)
+        gpu(empty, "back", index)
     empty.annotate(f"/api/v1/nodes/{NODE}", {"gpushare/cordon": None})
     empty.clear()
     assert check_follows(empty, NODE) == []
@@ -51,19 +51,19 @@ def held(empty: Cluster) -> Iterator[Held]:
         empty.api.delete(UNHEALTHY)
 
 
-def card(cluster: Cluster, *words: object) -> None:
-    """Change the simulated cards of the node."""
-    cluster.on(NODE, "python3", "/usr/local/lib/gpushare-lab/cards.py", *map(str, words))
+def gpu(cluster: Cluster, *words: object) -> None:
+    """Change the simulated GPUs of the node."""
+    cluster.on(NODE, "python3", "/usr/local/lib/gpushare-lab/gpus.py", *map(str, words))
 
 
 def health(cluster: Cluster) -> dict[int, str]:
-    """Card → "ok", or what is wrong with it, as the device plugin has published it."""
-    found = json.loads(annotations_of(cluster.node(NODE))["gpushare/cards"])["cards"]
+    """GPU → "ok", or what is wrong with it, as the device plugin has published it."""
+    found = json.loads(annotations_of(cluster.node(NODE))["gpushare/gpus"])["gpus"]
     return {c["index"]: "cordoned" if c["health"] == "ok" and c.get("cordoned") else c["health"] for c in found}
 
 
 def listed(cluster: Cluster) -> str | None:
-    """The cards in the map for the original's extender; None without it."""
+    """The GPUs in the map for the original's extender; None without it."""
     try:
         return str((cluster.api.get(UNHEALTHY).get("data") or {}).get("gpus", ""))
     except ApiError:
@@ -72,7 +72,7 @@ def listed(cluster: Cluster) -> str | None:
 
 def allocatable(cluster: Cluster) -> dict[str, int]:
     found = cluster.node(NODE)["status"]["allocatable"]
-    return {resource: int(found.get(resource, 0)) for resource in (MEMORY, CARDS)}
+    return {resource: int(found.get(resource, 0)) for resource in (MEMORY, GPUS)}
 
 
 def follow(cluster: Cluster, say: Say, what: str, since: float, wanted: Mapping[str, int]) -> None:
@@ -83,7 +83,7 @@ def follow(cluster: Cluster, say: Say, what: str, since: float, wanted: Mapping[
     say(f"{what}: allocatable in the node's status", time.monotonic() - since)
 
 
-# What befalls one card, and what ends it.
+# What befalls one GPU, and what ends it.
 
 
 def befall(cluster: Cluster, kind: str, index: int) -> None:
@@ -91,57 +91,57 @@ def befall(cluster: Cluster, kind: str, index: int) -> None:
         cluster.annotate(f"/api/v1/nodes/{NODE}", {"gpushare/cordon": str(index)})
         return
     if kind == "xid_79":
-        card(cluster, "xid", index, 79)
-    card(cluster, "lost", index)
+        gpu(cluster, "xid", index, 79)
+    gpu(cluster, "lost", index)
 
 
 def mend(cluster: Cluster, kind: str, index: int) -> None:
     if kind == "cordon":
         cluster.annotate(f"/api/v1/nodes/{NODE}", {"gpushare/cordon": None})
     else:
-        card(cluster, "back", index)
+        gpu(cluster, "back", index)
 
 
 @pytest.mark.parametrize("kind", ["lost", "xid_79", "cordon"])
-def test_a_card_is_out_of_use_and_back(empty: Cluster, held: Held, say: Say, kind: str) -> None:
+def test_a_gpu_is_out_of_use_and_back(empty: Cluster, held: Held, say: Say, kind: str) -> None:
     since = time.monotonic()
     befall(empty, kind, held.bad)
     empty.until("the extender's inventory says so", lambda: health(empty)[held.bad] != "ok", 25)
-    say(f"card {kind}: published", time.monotonic() - since)
+    say(f"GPU {kind}: published", time.monotonic() - since)
     assert health(empty)[held.good] == "ok"
-    empty.until("the map for the original's extender has the card", lambda: listed(empty) == str(held.bad), 25)
-    # Free ids first; what is held goes with its pod. The whole card is gone at once, since nobody has it whole.
-    follow(empty, say, f"card {kind}", since, {MEMORY: 16 + 5, CARDS: 1})
+    empty.until("the map for the original's extender has the GPU", lambda: listed(empty) == str(held.bad), 25)
+    # Free ids first; what is held goes with its pod. The whole GPU is gone at once, since nobody has it whole.
+    follow(empty, say, f"GPU {kind}", since, {MEMORY: 16 + 5, GPUS: 1})
     assert check_untouched(held.before, node_state(empty)) == []
-    # The good card goes on taking pods, and the other takes none.
+    # The good GPU goes on taking pods, and the other takes none.
     empty.create(pod("more", memory=4, node=NODE))
     assert check_runs(empty, "more") == []
     assert list(allocation(empty.pod("more"))) == [held.good]
     empty.create(pod("waits", memory=8, node=NODE))
-    empty.create(pod("waits-whole", cards=1, node=NODE))
+    empty.create(pod("waits-whole", gpus=1, node=NODE))
     assert check_unschedulable(empty, "waits") == []
     assert check_unschedulable(empty, "waits-whole") == []
     since = time.monotonic()
     empty.delete("some")
-    follow(empty, say, f"card {kind}: its last pod deleted", since, {MEMORY: 16, CARDS: 1})
+    follow(empty, say, f"GPU {kind}: its last pod deleted", since, {MEMORY: 16, GPUS: 1})
     since = time.monotonic()
     mend(empty, kind, held.bad)
-    empty.until("the card is offered again", lambda: health(empty)[held.bad] == "ok", 60)
-    say(f"card {kind}: usable again after its end", time.monotonic() - since)
+    empty.until("the GPU is offered again", lambda: health(empty)[held.bad] == "ok", 60)
+    say(f"GPU {kind}: usable again after its end", time.monotonic() - since)
     empty.until("the map has none", lambda: listed(empty) == "", 25)
-    # Both were waiting for that card: one of them gets it now.
+    # Both were waiting for that GPU: one of them gets it now.
     empty.delete("waits-whole")
     assert check_runs(empty, "waits", seconds=60) == []
     assert list(allocation(empty.pod("waits"))) == [held.bad]
-    follow(empty, say, f"card {kind}: ended", since, ALL)
+    follow(empty, say, f"GPU {kind}: ended", since, ALL)
     assert check_devices(empty, map(empty.pod, ("most", "more", "waits"))) == []
     assert check_totals(empty) == []
 
 
 def test_an_error_of_the_application_changes_nothing(empty: Cluster, held: Held) -> None:
-    published = annotations_of(empty.node(NODE))["gpushare/cards"]
+    published = annotations_of(empty.node(NODE))["gpushare/gpus"]
     since = time.time()
-    card(empty, "xid", held.bad, 31)
+    gpu(empty, "xid", held.bad, 31)
 
     def heard() -> bool:
         return "XID 31, an error of the application" in empty.on(NODE, "journalctl", "-u", PLUGIN, "--since", f"@{int(since)}")
@@ -151,18 +151,18 @@ def test_an_error_of_the_application_changes_nothing(empty: Cluster, held: Held)
     empty.create(pod("more", memory=8, node=NODE))
     assert check_runs(empty, "more") == []
     assert list(allocation(empty.pod("more"))) == [held.bad]
-    assert annotations_of(empty.node(NODE))["gpushare/cards"] == published
+    assert annotations_of(empty.node(NODE))["gpushare/gpus"] == published
     assert dict(node_state(empty).registered) == allocatable(empty) == ALL
     assert check_untouched(held.before, node_state(empty)) == []
 
 
-def test_an_error_of_the_card_takes_it_out_until_it_passes_its_checks(empty: Cluster, held: Held, say: Say) -> None:
-    """XID 48, an uncorrectable memory error, of a card that goes on answering."""
+def test_an_error_of_the_gpu_takes_it_out_until_it_passes_its_checks(empty: Cluster, held: Held, say: Say) -> None:
+    """XID 48, an uncorrectable memory error, of a GPU that goes on answering."""
     since = time.monotonic()
-    card(empty, "xid", held.bad, 48)
-    empty.until("the card is out of use", lambda: "XID 48" in health(empty)[held.bad], 25)
+    gpu(empty, "xid", held.bad, 48)
+    empty.until("the GPU is out of use", lambda: "XID 48" in health(empty)[held.bad], 25)
     say("XID 48: published", time.monotonic() - since)
-    empty.until("the card is offered again", lambda: health(empty)[held.bad] == "ok", 60)
+    empty.until("the GPU is offered again", lambda: health(empty)[held.bad] == "ok", 60)
     say("XID 48: usable again after three checks", time.monotonic() - since)
     assert check_untouched(held.before, node_state(empty)) == []
 
@@ -176,12 +176,12 @@ def test_the_driver_goes_away_under_running_pods(empty: Cluster, held: Held, say
     library = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
     since = time.monotonic()
     if kind == "gone":
-        card(empty, "driver", "gone")
+        gpu(empty, "driver", "gone")
     else:
-        card(empty, "driver", "mismatch")
+        gpu(empty, "driver", "mismatch")
         empty.on(NODE, "sh", "-c", f"f=$(readlink -f {library}) && cp -p $f $f.new && mv $f.new $f")
-    # Without a driver no card is known to be well: nothing is offered but what pods hold, and after a new start of the plugin nothing.
-    left = {MEMORY: 12 + 5, CARDS: 0} if kind == "gone" else {MEMORY: 0, CARDS: 0}
+    # Without a driver no GPU is known to be well: nothing is offered but what pods hold, and after a new start of the plugin nothing.
+    left = {MEMORY: 12 + 5, GPUS: 0} if kind == "gone" else {MEMORY: 0, GPUS: 0}
     empty.until(f"allocatable is {left}", lambda: allocatable(empty) == left, 25)
     say(f"driver {kind}: allocatable in the node's status", time.monotonic() - since)
     cure = "modprobe nvidia" if kind == "gone" else "after a driver upgrade: reboot the host"
@@ -190,7 +190,7 @@ def test_the_driver_goes_away_under_running_pods(empty: Cluster, held: Held, say
     empty.create(pod("waits", memory=3, node=NODE))
     assert check_unschedulable(empty, "waits", MEMORY) == []
     since = time.monotonic()
-    card(empty, "driver", "ok")
+    gpu(empty, "driver", "ok")
     assert check_runs(empty, "waits", seconds=60) == []
     say(f"driver {kind}: a waiting pod runs after its return", time.monotonic() - since)
     empty.until("all is offered again", lambda: allocatable(empty) == ALL, 60)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Writes, reads and changes the state file of the simulated cards: `cards.py --help`, README.md for the format."""
+"""Writes, reads and changes the state file of the simulated GPUs: `gpus.py --help`, README.md for the format."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ DEFAULT_LIMITS_FILE = "/dev/shm/gpushare-lab.limits"
 DRIVER_VERSION = "535.261.03"
 CUDA_VERSION = 12020
 # The C library holds as many, and no more (state.h).
-MAX_CARDS = 32
+MAX_GPUS = 32
 MAX_PROCESSES = 64
 MAX_XIDS = 64
 MAX_TEXT = 95
-# What the driver can limit a card's memory by; README.md says what each means.
+# What the driver can limit a GPU's memory by; README.md says what each means.
 MEMORY_LIMITS = ("off", "misc", "dmem", "any-hierarchy")
 
 
-class CardsError(ValueError):
+class GpusError(ValueError):
     """A specification, a state file or a command that makes no sense; the message says what would."""
 
 
 class Model(NamedTuple):
-    """What a product's cards have in common; `memory` in GiB as sold, PCI ids as NVML packs them."""
+    """What a product's GPUs have in common; `memory` in GiB as sold, PCI ids as NVML packs them."""
 
     name: str
     memory: int
@@ -68,7 +68,7 @@ MODELS = (
 
 @dataclass(frozen=True)
 class Process:
-    """A process that holds `memory_mib` MiB of a card."""
+    """A process that holds `memory_mib` MiB of a GPU."""
 
     pid: int
     memory_mib: int
@@ -76,8 +76,8 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Card:
-    """One simulated card; sizes in MiB. `used_mib` is what is in use beyond the listed processes and `reserved_mib`."""
+class Gpu:
+    """One simulated GPU; sizes in MiB. `used_mib` is what is in use beyond the listed processes and `reserved_mib`."""
 
     uuid: str
     minor: int
@@ -100,14 +100,14 @@ class Card:
     def __post_init__(self) -> None:
         used = self.reserved_mib + self.used_mib + sum(p.memory_mib for p in self.processes)
         if used > self.memory_mib:
-            raise CardsError(f"card {self.uuid} has {self.memory_mib} MiB, {used} MiB would be in use; use less")
+            raise GpusError(f"GPU {self.uuid} has {self.memory_mib} MiB, {used} MiB would be in use; use less")
         if self.health not in ("ok", "lost"):
-            raise CardsError(f'health of card {self.uuid} is "{self.health}"; expected ok or lost')
+            raise GpusError(f'health of GPU {self.uuid} is "{self.health}"; expected ok or lost')
         if len(self.processes) > MAX_PROCESSES:
-            raise CardsError(f"card {self.uuid} has {len(self.processes)} processes; at most {MAX_PROCESSES} fit")
+            raise GpusError(f"GPU {self.uuid} has {len(self.processes)} processes; at most {MAX_PROCESSES} fit")
         for text in (self.uuid, self.name, self.serial, *(p.name for p in self.processes)):
             if not text or "\n" in text or len(text.encode()) > MAX_TEXT:
-                raise CardsError(f"found {text!r}; expected one line of 1 to {MAX_TEXT} bytes")
+                raise GpusError(f"found {text!r}; expected one line of 1 to {MAX_TEXT} bytes")
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Xid:
 class State:
     """All that the simulated library knows."""
 
-    cards: tuple[Card, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
     driver: str = "ok"
     driver_version: str = DRIVER_VERSION
     cuda_version: int = CUDA_VERSION
@@ -132,35 +132,35 @@ class State:
 
     def __post_init__(self) -> None:
         if self.driver not in ("ok", "gone", "mismatch"):
-            raise CardsError(f'driver is "{self.driver}"; expected ok, gone or mismatch')
+            raise GpusError(f'driver is "{self.driver}"; expected ok, gone or mismatch')
         if self.memory_limits not in MEMORY_LIMITS:
-            raise CardsError(f'memory_limits is "{self.memory_limits}"; expected one of {", ".join(MEMORY_LIMITS)}')
-        if len(self.cards) > MAX_CARDS:
-            raise CardsError(f"{len(self.cards)} cards; at most {MAX_CARDS} fit")
-        for what, values in (("minor", [c.minor for c in self.cards]), ("uuid", [c.uuid for c in self.cards])):
+            raise GpusError(f'memory_limits is "{self.memory_limits}"; expected one of {", ".join(MEMORY_LIMITS)}')
+        if len(self.gpus) > MAX_GPUS:
+            raise GpusError(f"{len(self.gpus)} GPUs; at most {MAX_GPUS} fit")
+        for what, values in (("minor", [c.minor for c in self.gpus]), ("uuid", [c.uuid for c in self.gpus])):
             if len(set(values)) != len(values):
-                raise CardsError(f"two cards have the same {what}: {values}")
+                raise GpusError(f"two GPUs have the same {what}: {values}")
 
 
-def cards_from_spec(spec: str, node: str, seed: str) -> list[Card]:
-    """The cards that `spec` describes, always the same for the same node and seed.
+def gpus_from_spec(spec: str, node: str, seed: str) -> list[Gpu]:
+    """The GPUs that `spec` describes, always the same for the same node and seed.
 
     `spec`: parts joined by `+`, each `[COUNTx]SIZE[:MODEL]`, where SIZE is in GiB (`16`) or MiB (`15360MiB`) and MODEL
-    a product name of `MODELS`; `none` for no card. Without a model, the one whose memory is nearest is taken.
+    a product name of `MODELS`; `none` for no GPU. Without a model, the one whose memory is nearest is taken.
     """
-    cards: list[Card] = []
+    gpus: list[Gpu] = []
     for part in [] if spec == "none" else spec.split("+"):
         match = re.fullmatch(r"(?:([1-9]\d*)x)?([1-9]\d*)(GiB|MiB)?(?::(.+))?", part)
         if match is None:
-            raise CardsError(f'cards "{spec}": found "{part}"; expected [COUNTx]SIZE[:MODEL] joined by +, such as 2x16+24, or none')
+            raise GpusError(f'GPUs "{spec}": found "{part}"; expected [COUNTx]SIZE[:MODEL] joined by +, such as 2x16+24, or none')
         count, size, unit, name = match.groups()
         memory_mib = int(size) * (1 if unit == "MiB" else 1024)
-        if len(cards) + int(count or 1) > MAX_CARDS:
-            raise CardsError(f'cards "{spec}" are more than {MAX_CARDS}; ask for fewer')
+        if len(gpus) + int(count or 1) > MAX_GPUS:
+            raise GpusError(f'GPUs "{spec}" are more than {MAX_GPUS}; ask for fewer')
         model = _model(memory_mib, name)
         for _ in range(int(count or 1)):
-            cards.append(_card(len(cards), model, memory_mib, f"{seed}/{node}/{len(cards)}"))
-    return cards
+            gpus.append(_gpu(len(gpus), model, memory_mib, f"{seed}/{node}/{len(gpus)}"))
+    return gpus
 
 
 def _model(memory_mib: int, name: str | None) -> Model:
@@ -169,12 +169,12 @@ def _model(memory_mib: int, name: str | None) -> Model:
     for model in MODELS:
         if model.name == name:
             return model
-    raise CardsError(f'model "{name}" is not known; known are {", ".join(model.name for model in MODELS)}')
+    raise GpusError(f'model "{name}" is not known; known are {", ".join(model.name for model in MODELS)}')
 
 
-def _card(index: int, model: Model, memory_mib: int, identity: str) -> Card:
+def _gpu(index: int, model: Model, memory_mib: int, identity: str) -> Gpu:
     digest = hashlib.sha256(identity.encode()).digest()
-    return Card(
+    return Gpu(
         uuid=f"GPU-{uuid.UUID(bytes=digest[:16])}",
         minor=index,
         name=model.name,
@@ -191,20 +191,20 @@ def _card(index: int, model: Model, memory_mib: int, identity: str) -> Card:
 def render(state: State) -> str:
     """The state file's text."""
     lines = [
-        "# Simulated cards of the gpushare lab, written by cards.py.",
+        "# Simulated GPUs of the gpushare lab, written by gpus.py.",
         f"driver={state.driver}",
         f"driver_version={state.driver_version}",
         f"cuda_version={state.cuda_version}",
         f"memory_limits={state.memory_limits}",
-        f"cards={len(state.cards)}",
+        f"gpus={len(state.gpus)}",
     ]
-    for index, card in enumerate(state.cards):
-        for field in fields(card):
-            value = getattr(card, field.name)
+    for index, gpu in enumerate(state.gpus):
+        for field in fields(gpu):
+            value = getattr(gpu, field.name)
             if field.name == "processes":
-                lines += [f"card.{index}.process={p.pid} {p.memory_mib} {p.name}" for p in value]
+                lines += [f"GPU.{index}.process={p.pid} {p.memory_mib} {p.name}" for p in value]
             else:
-                lines.append(f"card.{index}.{field.name}={_text(field.name, value)}")
+                lines.append(f"gpu.{index}.{field.name}={_text(field.name, value)}")
     lines += [f"xid={xid.sequence} {xid.uuid} {xid.number}" for xid in state.xids]
     return "\n".join(lines) + "\n"
 
@@ -214,9 +214,9 @@ def _text(name: str, value: object) -> str:
 
 
 def parse(text: str) -> State:
-    """The state that a state file's text says; CardsError names the line that does not fit."""
+    """The state that a state file's text says; GpusError names the line that does not fit."""
     top: dict[str, str] = {}
-    cards: list[dict[str, str]] = []
+    gpus: list[dict[str, str]] = []
     processes: list[list[Process]] = []
     xids: list[Xid] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -225,12 +225,12 @@ def parse(text: str) -> State:
         try:
             key, value = line.split("=", 1)
             if key == "xid":
-                sequence, card, xid = value.split()
-                xids.append(Xid(int(sequence), card, int(xid)))
-            elif key == "cards":
-                cards = [{} for _ in range(int(value))]
-                processes = [[] for _ in cards]
-            elif not key.startswith("card."):
+                sequence, gpu, xid = value.split()
+                xids.append(Xid(int(sequence), gpu, int(xid)))
+            elif key == "gpus":
+                gpus = [{} for _ in range(int(value))]
+                processes = [[] for _ in gpus]
+            elif not key.startswith("gpu."):
                 top[key] = value
             else:
                 _, index, name = key.split(".")
@@ -238,11 +238,11 @@ def parse(text: str) -> State:
                     pid, memory_mib, command = value.split(" ", 2)
                     processes[int(index)].append(Process(int(pid), int(memory_mib), command))
                 else:
-                    cards[int(index)][name] = value
+                    gpus[int(index)][name] = value
         except (ValueError, IndexError) as error:
-            raise CardsError(f'line {number}: found "{line}"; expected a key=value of README.md') from error
+            raise GpusError(f'line {number}: found "{line}"; expected a key=value of README.md') from error
     return State(
-        cards=tuple(_card_from(c, p) for c, p in zip(cards, processes, strict=True)),
+        gpus=tuple(_gpu_from(c, p) for c, p in zip(gpus, processes, strict=True)),
         driver=top["driver"],
         driver_version=top["driver_version"],
         cuda_version=int(top["cuda_version"]),
@@ -251,16 +251,16 @@ def parse(text: str) -> State:
     )
 
 
-def _card_from(values: dict[str, str], processes: list[Process]) -> Card:
+def _gpu_from(values: dict[str, str], processes: list[Process]) -> Gpu:
     converted: dict[str, object] = {}
-    for field in fields(Card):
+    for field in fields(Gpu):
         if field.name in values:
             text = values[field.name]
             converted[field.name] = int(text, 0) if field.type == "int" else text
     unknown = values.keys() - converted.keys()
     if unknown:
-        raise CardsError(f"a card has {', '.join(sorted(unknown))}; expected {', '.join(f.name for f in fields(Card))}")
-    return Card(**converted, processes=tuple(processes))  # type: ignore[arg-type]
+        raise GpusError(f"a GPU has {', '.join(sorted(unknown))}; expected {', '.join(f.name for f in fields(Gpu))}")
+    return Gpu(**converted, processes=tuple(processes))  # type: ignore[arg-type]
 
 
 def read_state(path: str | os.PathLike[str]) -> State:
@@ -294,46 +294,46 @@ def _exclusive(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def with_card(state: State, index: int, **changes: object) -> State:
-    """The state with the card at `index` (as in the state file) changed."""
-    if not 0 <= index < len(state.cards):
-        raise CardsError(f"card {index} does not exist; there are {len(state.cards)}, counted from 0")
-    cards = list(state.cards)
-    cards[index] = replace(cards[index], **changes)  # type: ignore[arg-type]
-    return replace(state, cards=tuple(cards))
+def with_gpu(state: State, index: int, **changes: object) -> State:
+    """The state with the GPU at `index` (as in the state file) changed."""
+    if not 0 <= index < len(state.gpus):
+        raise GpusError(f"GPU {index} does not exist; there are {len(state.gpus)}, counted from 0")
+    gpus = list(state.gpus)
+    gpus[index] = replace(gpus[index], **changes)  # type: ignore[arg-type]
+    return replace(state, gpus=tuple(gpus))
 
 
 def with_xid(state: State, index: int, number: int) -> State:
-    """The state with one more XID event of the card at `index`; the oldest events go when there are too many."""
-    with_card(state, index)
+    """The state with one more XID event of the GPU at `index`; the oldest events go when there are too many."""
+    with_gpu(state, index)
     last = max((xid.sequence for xid in state.xids), default=0)
-    xid = Xid(max(last + 1, time.time_ns()), state.cards[index].uuid, number)
+    xid = Xid(max(last + 1, time.time_ns()), state.gpus[index].uuid, number)
     return replace(state, xids=(*state.xids, xid)[-MAX_XIDS:])
 
 
 def with_process(state: State, index: int, pid: int, memory_mib: int, name: str) -> State:
-    """The state with a process on the card at `index`, in place of one with the same pid; 0 MiB removes it."""
-    with_card(state, index)
-    others = tuple(p for p in state.cards[index].processes if p.pid != pid)
-    return with_card(state, index, processes=others + ((Process(pid, memory_mib, name),) if memory_mib else ()))
+    """The state with a process on the GPU at `index`, in place of one with the same pid; 0 MiB removes it."""
+    with_gpu(state, index)
+    others = tuple(p for p in state.gpus[index].processes if p.pid != pid)
+    return with_gpu(state, index, processes=others + ((Process(pid, memory_mib, name),) if memory_mib else ()))
 
 
 def allocated(state: State, index: int, pid: int, memory_mib: int, limits: str) -> State:
-    """The state after a process has asked for so much more memory; CardsError as the driver's out-of-memory.
+    """The state after a process has asked for so much more memory; GpusError as the driver's out-of-memory.
 
     limits: the text of the library's file of limits. A process may be below several groups with a limit, and each one counts.
     """
-    with_card(state, index)
-    card = state.cards[index]
-    used = {process.pid: process.memory_mib for process in card.processes}
+    with_gpu(state, index)
+    gpu = state.gpus[index]
+    used = {process.pid: process.memory_mib for process in gpu.processes}
     for line in limits.splitlines():
         owner, inode, _soft, hard, group = line.split(" ", 4)
-        if owner == card.uuid and os.path.isdir(group) and os.stat(group).st_ino == int(inode):
+        if owner == gpu.uuid and os.path.isdir(group) and os.stat(group).st_ino == int(inode):
             members = _members(group)
             needed = (sum(mib for member, mib in used.items() if member in members) + memory_mib) * 1024 * 1024
             if pid in members and needed > int(hard):
-                raise CardsError(f"CUDA_ERROR_OUT_OF_MEMORY: {needed} bytes would be in use in {group}, whose limit is {hard}")
-    name = next((process.name for process in card.processes if process.pid == pid), "allocate")
+                raise GpusError(f"CUDA_ERROR_OUT_OF_MEMORY: {needed} bytes would be in use in {group}, whose limit is {hard}")
+    name = next((process.name for process in gpu.processes if process.pid == pid), "allocate")
     return with_process(state, index, pid, used.get(pid, 0) + memory_mib, name)
 
 
@@ -348,7 +348,7 @@ def _members(group: str) -> set[int]:
 
 
 def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Writes and changes the state of the lab's simulated cards.")
+    parser = argparse.ArgumentParser(description="Writes and changes the state of the lab's simulated GPUs.")
     commands = parser.add_subparsers(dest="command", required=True)
 
     def command(name: str, text: str, /, **positionals: type | tuple[str, ...]) -> argparse.ArgumentParser:
@@ -362,21 +362,21 @@ def _arguments() -> argparse.ArgumentParser:
         sub.add_argument("statefile", nargs="?", type=Path, default=Path(default), help=f"default {default}")
         return sub
 
-    write = command("write", "replace all cards; XID events so far are forgotten")
-    write.add_argument("--cards", required=True, metavar="SPEC", help="such as 2x16, 16+24, 1x15360MiB, 24:NVIDIA A10")
+    write = command("write", "replace all GPUs; XID events so far are forgotten")
+    write.add_argument("--gpus", required=True, metavar="SPEC", help="such as 2x16, 16+24, 1x15360MiB, 24:NVIDIA A10")
     write.add_argument("--node", required=True, help="the node's name: part of what makes UUIDs unique")
     write.add_argument("--seed", default="gpushare", help="another seed gives other UUIDs")
-    write.add_argument("--minors", metavar="N,N,…", help="minor numbers, one a card (default: 0, 1, …)")
+    write.add_argument("--minors", metavar="N,N,…", help="minor numbers, one a GPU (default: 0, 1, …)")
     write.add_argument("--driver-version", default=DRIVER_VERSION)
     command("list", "print index, minor, UUID, memory in MiB, health and name, separated by tabs")
-    command("xid", "let a card report an XID error", index=int, number=int)
-    command("lost", "let a card fall off the bus", index=int)
-    command("back", "bring a lost card back", index=int)
+    command("xid", "let a GPU report an XID error", index=int, number=int)
+    command("lost", "let a GPU fall off the bus", index=int)
+    command("back", "bring a lost GPU back", index=int)
     command("used", "set the memory in use beyond the listed processes", index=int, mib=int)
-    command("process", "put a process on a card; 0 MiB ends it", index=int, pid=int, mib=int, name=str)
+    command("process", "put a process on a GPU; 0 MiB ends it", index=int, pid=int, mib=int, name=str)
     command("allocate", "let a process allocate more memory, if the limits of its control groups allow it", index=int, pid=int, mib=int)
     command("limits", "let the driver limit memory by control group", kind=MEMORY_LIMITS)
-    command("set", "set any field of a card", index=int, field=str, value=str)
+    command("set", "set any field of a GPU", index=int, field=str, value=str)
     command(
         "driver",
         "unload the driver, bring it back, or make it differ from the library",
@@ -390,9 +390,9 @@ def _changed(state: State, arguments: argparse.Namespace) -> State:
     if command == "xid":
         return with_xid(state, arguments.index, arguments.number)
     if command in ("lost", "back"):
-        return with_card(state, arguments.index, health="lost" if command == "lost" else "ok")
+        return with_gpu(state, arguments.index, health="lost" if command == "lost" else "ok")
     if command == "used":
-        return with_card(state, arguments.index, used_mib=arguments.mib)
+        return with_gpu(state, arguments.index, used_mib=arguments.mib)
     if command == "process":
         return with_process(state, arguments.index, arguments.pid, arguments.mib, arguments.name)
     if command == "allocate":
@@ -402,25 +402,25 @@ def _changed(state: State, arguments: argparse.Namespace) -> State:
     if command == "limits":
         return replace(state, memory_limits=arguments.kind)
     if command == "set":
-        return with_card(state, arguments.index, **_field(arguments.field, arguments.value))
+        return with_gpu(state, arguments.index, **_field(arguments.field, arguments.value))
     return replace(state, driver="ok" if arguments.state == "back" else arguments.state)
 
 
 def _field(name: str, value: str) -> dict[str, object]:
-    types = {field.name: field.type for field in fields(Card) if field.name != "processes"}
+    types = {field.name: field.type for field in fields(Gpu) if field.name != "processes"}
     if name not in types:
-        raise CardsError(f'found field "{name}"; expected one of {", ".join(types)}')
+        raise GpusError(f'found field "{name}"; expected one of {", ".join(types)}')
     return {name: int(value, 0) if types[name] == "int" else value}
 
 
 def _new_state(arguments: argparse.Namespace) -> State:
-    cards = cards_from_spec(arguments.cards, arguments.node, arguments.seed)
+    gpus = gpus_from_spec(arguments.gpus, arguments.node, arguments.seed)
     if arguments.minors is not None:
         minors = [int(minor) for minor in arguments.minors.split(",")]
-        if len(minors) != len(cards):
-            raise CardsError(f"--minors has {len(minors)} numbers for {len(cards)} cards; give one a card")
-        cards = [replace(card, minor=minor) for card, minor in zip(cards, minors, strict=True)]
-    return State(cards=tuple(cards), driver_version=arguments.driver_version)
+        if len(minors) != len(gpus):
+            raise GpusError(f"--minors has {len(minors)} numbers for {len(gpus)} GPUs; give one a GPU")
+        gpus = [replace(gpu, minor=minor) for gpu, minor in zip(gpus, minors, strict=True)]
+    return State(gpus=tuple(gpus), driver_version=arguments.driver_version)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -431,13 +431,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command == "write":
             write_state(path, _new_state(arguments))
         elif arguments.command == "list":
-            for index, c in enumerate(read_state(path).cards):
+            for index, c in enumerate(read_state(path).gpus):
                 print(index, c.minor, c.uuid, c.memory_mib, c.health, c.name, sep="\t")
         else:
             with _exclusive(path):
                 write_state(path, _changed(read_state(path), arguments))
-    except (CardsError, OSError) as error:
-        print(f"cards.py: {error}", file=sys.stderr)
+    except (GpusError, OSError) as error:
+        print(f"gpus.py: {error}", file=sys.stderr)
         return 1
     return 0
 

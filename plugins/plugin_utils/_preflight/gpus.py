@@ -1,0 +1,85 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the administrator expects of a host's driver and GPUs, and what the GPUs report about their own health.
+
+Private to this collection, used on the controller only. Pure. preflight and verify judge by the same rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import MINIMUM_DRIVER, SmiGpu, SmiReport
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, WARNING
+
+_RESET_CURE = "stop what uses the GPU (drain the node), then run `nvidia-smi --gpu-reset -i {index}`, or reboot the host"
+# The words of gpu_recovery_action with which the GPU cannot be used.
+_UNUSABLE = ("reset", "gpu reset", "reboot", "node reboot")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The variables gpushare_minimum_driver, gpushare_expect_gpus and gpushare_expect_memory_mib; 0 expects nothing."""
+
+    minimum_driver: str = MINIMUM_DRIVER
+    gpus: int = 0
+    memory_mib: int = 0
+
+
+@dataclass(frozen=True)
+class GpuFinding:
+    """code: a stable word; severity: ERROR or WARNING."""
+
+    code: str
+    severity: str
+    found: str
+    expected: str
+    cure: str
+
+
+def judge_gpus(report: SmiReport, expected: Expected) -> Iterator[GpuFinding]:
+    """All findings. A report with a problem is not compared with the expectations that the problem explains."""
+    version, least = numbers(report.driver_version), numbers(expected.minimum_driver)
+    if version is not None and least is not None and version < least:
+        cure = "install a newer driver, or lower gpushare_minimum_driver"
+        if expected.minimum_driver == MINIMUM_DRIVER:
+            cure = "install a newer driver: older ones cannot give GPUs to containers"
+        yield GpuFinding("driver_too_old", ERROR, f"driver {report.driver_version}", f"{expected.minimum_driver} or newer", cure)
+    count = len(report.gpus)
+    if expected.gpus and count != expected.gpus and (report.problem is None or report.gpus):
+        cure = "find the missing GPUs with `lspci -d 10de:` and `dmesg`, or correct gpushare_expect_gpus"
+        if count > expected.gpus:
+            cure = "correct gpushare_expect_gpus"
+        seen = f"{count} GPU{'' if count == 1 else 's'}"
+        yield GpuFinding("gpu_count_unexpected", ERROR, seen, f"{expected.gpus} (gpushare_expect_gpus)", cure)
+    for gpu in report.gpus:
+        name = f"GPU {gpu.index} ({gpu.model})"
+        if expected.memory_mib and gpu.memory_mib is not None and gpu.memory_mib < expected.memory_mib:
+            wanted = f"{expected.memory_mib} MiB or more (gpushare_expect_memory_mib)"
+            cure = "check that it is the intended GPU, and whether ECC takes memory of it; or correct gpushare_expect_memory_mib"
+            yield GpuFinding("gpu_memory_unexpected", ERROR, f"{name} with {gpu.memory_mib} MiB", wanted, cure)
+        yield from _health(name, gpu)
+
+
+def _health(name: str, gpu: SmiGpu) -> Iterator[GpuFinding]:
+    repair, reset = gpu.repair, _RESET_CURE.format(index=gpu.index)
+    if repair.failed:
+        cure = "take the GPU out of use and have it replaced: NVIDIA accepts such GPUs for return"
+        yield GpuFinding("gpu_failing", ERROR, f"{name} with memory that it cannot repair", "a GPU that can repair its memory", cure)
+    elif repair.action is not None and repair.action.lower() in _UNUSABLE:
+        yield GpuFinding("gpu_failing", ERROR, f"{name} that requests {repair.action!r}", "a GPU without a pending recovery", reset)
+    elif repair.pending or repair.action is not None:
+        what = f"requests {repair.action!r}" if repair.action else "has memory to retire or remap at the next reset"
+        yield GpuFinding(
+            "gpu_repair_pending", WARNING, f"{name} that {what}", "a GPU without a pending repair", f"at a convenient time, {reset}"
+        )
+    for what, now, later in (("ECC", gpu.ecc.mode, gpu.ecc.pending_mode), ("MIG", gpu.mig_mode, gpu.pending_mig_mode)):
+        if now and later and now != later:
+            cure = f"its memory may change with it: {reset} at a convenient time, or take the change back"
+            yield GpuFinding(
+                "gpu_mode_pending", WARNING, f"{name} with {what} {now}, {later} after the next reset", "no pending change", cure
+            )
