@@ -202,7 +202,7 @@ def render(state: State) -> str:
         for field in fields(gpu):
             value = getattr(gpu, field.name)
             if field.name == "processes":
-                lines += [f"GPU.{index}.process={p.pid} {p.memory_mib} {p.name}" for p in value]
+                lines += [f"gpu.{index}.process={p.pid} {p.memory_mib} {p.name}" for p in value]
             else:
                 lines.append(f"gpu.{index}.{field.name}={_text(field.name, value)}")
     lines += [f"xid={xid.sequence} {xid.uuid} {xid.number}" for xid in state.xids]

@@ -99,7 +99,7 @@ def test_a_broken_state_file_leaves_the_last_good_one_in_force(machine, gpu) -> 
     nvml.process.kill()
     said = nvml.process.communicate()[1]
     assert said.count("simulated NVML") == 1
-    assert 'line 5: found "GPU.0.colour=red", expected a known key=value' in said
+    assert 'line 5: found "gpu.0.colour=red", expected a known key=value' in said
     started = machine.nvml(initialize=False)
     assert started.code("Init") == pynvml.NVML_ERROR_DRIVER_NOT_LOADED
 

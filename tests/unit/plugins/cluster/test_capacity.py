@@ -159,7 +159,7 @@ def test_exactly_what_differs_is_named(of: SmiReport, api: dict[str, Any], expec
 def test_what_is_wrong_with_the_driver_comes_with_its_cure() -> None:
     broken = SmiReport((), None, None, Problem("timeout", "no answer", "an answer", "reboot"))
     (only,) = compare({"gpu1": broken}, [node(annotation(16384), {MEMORY: "16", GPUS: "1"})]).differences
-    assert str(only) == "gpu1: GPUs: found no answer; expected an answer; reboot"
+    assert str(only) == "gpu1: gpus: found no answer; expected an answer; reboot"
 
 
 def test_another_unit_than_the_wanted_one() -> None:

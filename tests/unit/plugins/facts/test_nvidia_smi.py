@@ -229,12 +229,12 @@ def test_a_report_survives_the_way_through_json(name: str) -> None:
 
 def test_more_gpus_processes_or_letters_than_a_host_can_have_are_cut() -> None:
     head, _, rest = read("610_recovery").partition("\t<gpu id")
-    gpu = "\t<gpu id" + rest.partition("</nvidia_smi_log>")[0]
-    info = gpu[gpu.index("<process_info>") : gpu.index("</process_info>")] + "</process_info>"
-    many = gpu.replace(info, info.replace(">python<", f">{'x' * 9000}<") * 5000)
+    element = "\t<gpu id" + rest.partition("</nvidia_smi_log>")[0]
+    info = element[element.index("<process_info>") : element.index("</process_info>")] + "</process_info>"
+    many = element.replace(info, info.replace(">python<", f">{'x' * 9000}<") * 5000)
     (gpu,) = parse(head + many + "</nvidia_smi_log>").gpus
     assert (len(gpu.processes), len(gpu.processes[0].name)) == (4096, 200)
-    assert len(parse(head + gpu * 300 + "</nvidia_smi_log>").gpus) == 128
+    assert len(parse(head + element * 300 + "</nvidia_smi_log>").gpus) == 128
 
 
 @given(st.text())

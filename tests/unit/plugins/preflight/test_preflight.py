@@ -313,7 +313,7 @@ def test_accepted_checks_become_warnings_and_errors_come_first() -> None:
         ("a", "disk", "warning"),
         ("b", "os", "warning"),
     ]
-    assert summary(after) == "nothing was changed, for 1 reason:\nc: GPUs: found f; expected e; c"
+    assert summary(after) == "nothing was changed, for 1 reason:\nc: gpus: found f; expected e; c"
     assert summary(accept(given_reasons, [])).count("\n") == 2
 
 

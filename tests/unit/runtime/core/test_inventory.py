@@ -74,7 +74,7 @@ def test_what_a_library_says_of_a_gpu_is_written_so_that_it_can_be_read() -> Non
 def test_texts_are_short_and_obeyed_by_no_terminal(key: str, text: str) -> None:
     data = json.loads(DOCUMENTED)
     data["gpus"][0][key] = text
-    with pytest.raises(InventoryError, match=rf"^GPUs\[0\]\.{key} must be a short text without control characters, found '") as error:
+    with pytest.raises(InventoryError, match=rf"^gpus\[0\]\.{key} must be a short text without control characters, found '") as error:
         Inventory.from_json(json.dumps(data))
     assert str(error.value).isprintable()
     assert len(str(error.value)) < 200
@@ -91,7 +91,7 @@ def test_numbers_end_where_no_machine_is(key: str, most: int) -> None:
     assert getattr(Inventory.from_json(json.dumps(data)).gpus[0], key) == most
     for more in (most + 1, 10**4000):
         data["gpus"][0][key] = more
-        with pytest.raises(InventoryError, match=rf"^GPUs\[0\]\.{key} must be at most {most}, found 1?[0-9]+") as error:
+        with pytest.raises(InventoryError, match=rf"^gpus\[0\]\.{key} must be at most {most}, found 1?[0-9]+") as error:
             Inventory.from_json(json.dumps(data))
         assert len(str(error.value)) < 200
 
@@ -136,8 +136,8 @@ def test_sixteen_gpus_stay_far_below_what_a_nodes_annotations_may_hold() -> None
         ({"v": 2}, "version 2"),
         ({"v": None}, "version None"),
         ({"unit": "GB"}, "'GB'"),
-        ({"gpus": {}}, "GPUs must be list"),
-        ({"gpus": [1]}, r"^GPUs\[0\] must be an object, found int"),
+        ({"gpus": {}}, "gpus must be list"),
+        ({"gpus": [1]}, r"^gpus\[0\] must be an object, found int"),
         ({"unit": None}, "^unit must be str, found None"),
         ({"core": 101}, "^core must be at most 100, found 101"),
         ({"core": -1}, "^core must not be negative"),
@@ -175,7 +175,7 @@ def test_every_field_must_be_there() -> None:
     for key in json.loads(DOCUMENTED)["gpus"][0].keys() - {"numa"}:
         data = json.loads(DOCUMENTED)
         del data["gpus"][0][key]
-        with pytest.raises(InventoryError, match=rf"^GPUs\[0\]\.{key} must be \w+, found None"):
+        with pytest.raises(InventoryError, match=rf"^gpus\[0\]\.{key} must be \w+, found None"):
             Inventory.from_json(json.dumps(data))
 
 

@@ -241,7 +241,7 @@ def test_names_sorting_and_no_headers() -> None:
     by_free = shown(cluster, "gpus", name="name", sort_by="free", reverse=True).split()
     assert by_free == ["gpu/gpu1/2", "gpu/gpu1/1", "gpu/gpu1/0", "gpu/gpu2/0"]
     assert shown(cluster, "nodes", headers=False, sort_by="FREE").split()[0] == "gpu2"
-    with pytest.raises(UnknownColumnError, match="found --sort-by='no'; expected a column of this view: name, GPUs, allocated, free"):
+    with pytest.raises(UnknownColumnError, match="found --sort-by='no'; expected a column of this view: name, gpus, allocated, free"):
         shown(cluster, sort_by="no")
 
 
