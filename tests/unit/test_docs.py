@@ -397,7 +397,7 @@ def test_the_samples_are_listed_and_pytorch_has_the_lines_of_its_page() -> None:
     assert listed == {path.name for path in folder.glob("*.yaml")}
     script = next(yaml.safe_load_all((folder / "08-pytorch.yaml").read_text()))["data"]["main.py"]
     (lines,) = [block.body for block in blocks("docs/use/frameworks.md") if "set_per_process_memory_fraction" in block.body]
-    shared = [line for line in lines.splitlines() if line.startswith(("units, GPU", "context ="))]
+    shared = [line for line in lines.splitlines() if line.startswith(("units, gpu", "context ="))]
     assert len(shared) == 2
     assert [line for line in shared if line not in script] == []
 
