@@ -117,9 +117,9 @@ def extender_down(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def stale_scheduler_file(cluster: Cluster) -> Iterator[None]:
-    """A manifest as it was before us, kept where kubelet runs it."""
+    """A manifest without our configuration, kept where kubelet runs it."""
     backup = f"{MANIFEST}.bak"
-    sh(cluster, CONTROL_PLANE, f"sed '/--config=/d; /gpushare/d' {MANIFEST} > /run/backup.yaml; cp /run/backup.yaml {backup}")
+    sh(cluster, CONTROL_PLANE, f"sed '/--config=/d' {MANIFEST} > /run/backup.yaml; cp /run/backup.yaml {backup}")
     try:
         yield
     finally:

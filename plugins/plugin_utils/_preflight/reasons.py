@@ -13,9 +13,10 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import count, problems
 
 ERROR, WARNING = "error", "warning"
 _HOSTS_SHOWN = 4
@@ -38,7 +39,10 @@ _NO_PYTHON = re.compile("not found|No such file or directory")
 
 @dataclass(frozen=True)
 class Reason:
-    """One reason. host: its inventory name, "" for the inventory as a whole; check: a word by which it can be accepted."""
+    """One reason. host: its inventory name, "" for the inventory as a whole; check: a word by which it can be accepted.
+
+    because: the check of the reason that it follows from, "" for a cause.
+    """
 
     host: str
     check: str
@@ -46,9 +50,18 @@ class Reason:
     found: str
     expected: str
     cure: str
+    because: str = ""
+
+    #: Where a reason is no single host's.
+    nowhere: ClassVar[str] = "inventory"
 
     def __str__(self) -> str:
-        return f"{self.host or 'inventory'}: {self.check}: found {self.found}; expected {self.expected}; {self.cure}"
+        return self.line(self.host)
+
+    def line(self, hosts: str) -> str:
+        """All of it on one line; hosts: those of which it is said."""
+        words = f"{hosts or self.nowhere}: {self.check}: found {self.found}; expected {self.expected}; {self.cure}"
+        return f"{words} (follows from {self.because})" if self.because else words
 
 
 @dataclass(frozen=True)
@@ -229,7 +242,9 @@ def judge_cluster(
     nobody = all(answer.nodes is None for answer in answers)
     if planes and nobody and unasked.issuperset(planes):
         cure = "see the reasons of each control plane"
-        found.append(Reason("", "api", ERROR, f"no control plane to ask ({', '.join(planes)})", "one that reaches the API server", cure))
+        seen = f"no control plane to ask ({', '.join(planes)})"
+        because = next((one.check for judgement in judgements if judgement.host in planes for one in judgement.reasons), "")
+        found.append(Reason("", "api", ERROR, seen, "one that reaches the API server", cure, because))
     for answer in answers:
         reasons = Reasons(answer.plane)
         # One that is gone is said elsewhere; another one can be asked.
@@ -270,12 +285,15 @@ def judge_cluster(
 
 
 def accept(reasons: Iterable[Reason], accepted: Collection[str]) -> list[Reason]:
-    """The reasons, with the errors of the accepted checks as warnings; those first that are errors."""
+    """The reasons, with the errors of the accepted checks as warnings. Errors come first, and causes before what follows from them."""
     softened = [replace(reason, severity=WARNING) if reason.check in accepted else reason for reason in reasons]
-    return sorted(softened, key=lambda reason: (reason.severity != ERROR, reason.host, reason.check))
+    left = {reason.check for reason in softened if reason.severity == ERROR}
+    marked = [reason if reason.because in left else replace(reason, because="") for reason in softened]
+    return sorted(marked, key=lambda reason: (reason.severity != ERROR, bool(reason.because), reason.host, reason.check))
 
 
 def summary(reasons: Sequence[Reason]) -> str:
-    """All errors, one a line, after a line that counts them."""
-    errors = [str(reason) for reason in reasons if reason.severity == ERROR]
-    return "\n".join([f"nothing was changed, for {len(errors)} reason{'s' if len(errors) > 1 else ''}:", *errors])
+    """How many problems there are, on one line: those that are blocks, and the hosts of which nothing is known."""
+    errors = [reason for reason in reasons if reason.severity == ERROR]
+    away = len({reason.host for reason in errors if reason.check == "unreachable"})
+    return f"{count(problems(errors), 'problem')}, nothing was changed" + (f" ({count(away, 'host')} unreachable)" if away else "")

@@ -54,6 +54,7 @@ SCOPES: Mapping[str, str] = {
     "gpushare_placement": CONTROL_PLANES,
     "gpushare_preemption": CONTROL_PLANES,
     "gpushare_preflight_accept": CLUSTER,
+    "gpushare_preflight_report": CLUSTER,
     "gpushare_remove_nodes": CLUSTER,
     "gpushare_scheduler_check_extender": CONTROL_PLANES,
     "gpushare_scheduler_config": CONTROL_PLANES,

@@ -9,12 +9,12 @@ Private to this collection. Pure. The codes (`check`) are stable: monitoring may
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, WARNING, Reason
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import blocks, count, problems
 
 NOTE = "note"
 VERSION = 1
@@ -92,13 +92,9 @@ FOLLOWS_FROM: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 @dataclass(frozen=True)
 class Finding(Reason):
-    """One finding. check: its stable code; because: the code of the finding that it follows from, "" for a cause."""
+    """One finding. check: its stable code."""
 
-    because: str = ""
-
-    def __str__(self) -> str:
-        words = f"{self.host or 'cluster'}: {self.check}: found {self.found}; expected {self.expected}; {self.cure}"
-        return f"{words} (follows from {self.because})" if self.because else words
+    nowhere: ClassVar[str] = "cluster"
 
 
 class Findings:
@@ -139,21 +135,21 @@ class Verdict:
         findings = [asdict(finding) for finding in self.findings]
         return {"v": VERSION, "ok": self.ok, "findings": findings, "looked_at": dict(self.looked_at)}
 
-    def as_json(self) -> str:
-        return json.dumps(self.as_dict(), indent=2, sort_keys=True) + "\n"
+    @property
+    def summary(self) -> str:
+        """On one line: what was verified, or how many problems there are."""
+        errors = [finding for finding in self.findings if finding.severity == ERROR]
+        if not errors:
+            return "verified: " + ", ".join(f"{number} {what[:-1] if number == 1 else what}" for what, number in self.looked_at.items())
+        after = len(errors) - len(self.causes)
+        also = f", and {count(after, 'finding')} that follow{'s' if after == 1 else ''} from {'it' if problems(errors) == 1 else 'them'}"
+        return count(problems(errors), "problem") + (also if after else "")
 
     @property
     def words(self) -> str:
-        """For people: causes, then what follows from them, one a line, after a line that counts."""
+        """For people: the summary, then a block for each problem."""
         errors = [finding for finding in self.findings if finding.severity == ERROR]
-        if not errors:
-            return "verified: " + ", ".join(f"{count} {what[:-1] if count == 1 else what}" for what, count in self.looked_at.items())
-        causes = len(self.causes)
-        after = len(errors) - causes
-        heading = f"not as it should be, for {causes} reason{'' if causes == 1 else 's'}"
-        if after:
-            heading += f" (and {after} more finding{'' if after == 1 else 's'} that follow{'s' if after == 1 else ''})"
-        return "\n".join([heading + ":", *_lines(errors)])
+        return "\n\n".join([self.summary, *([blocks(errors, Finding.nowhere)] if errors else [])])
 
 
 def verdict(findings: Iterable[Finding], looked_at: Mapping[str, Any]) -> Verdict:
@@ -183,14 +179,6 @@ def mark(findings: Sequence[Finding]) -> list[Finding]:
         return ""
 
     return [replace(one, because=cause(one)) for one in findings]
-
-
-def _lines(findings: Sequence[Finding]) -> list[str]:
-    """One line for all hosts of which the same is said."""
-    hosts: dict[Finding, list[str]] = {}
-    for one in findings:
-        hosts.setdefault(replace(one, host=""), []).append(one.host)
-    return [str(replace(one, host=", ".join(of))) for one, of in hosts.items()]
 
 
 def _joined(words: Iterable[str]) -> str:

@@ -76,6 +76,7 @@ CONTRACTS = {
         *(f"module_utils.{name}" for name in ("_facts.device_strategy", "_facts.nvidia_smi", "_cluster", "_scheduler")),
         "plugin_utils._preflight.gpus",
         "plugin_utils._preflight.reasons",
+        "plugin_utils._preflight.report",
         "plugin_utils._yaml",
     ),
     "modules": ("module_utils",),

@@ -31,6 +31,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
     summary,
     unreachable,
 )
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import blocks
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import (
     impossible,
     scattered,
@@ -313,8 +314,26 @@ def test_accepted_checks_become_warnings_and_errors_come_first() -> None:
         ("a", "disk", "warning"),
         ("b", "os", "warning"),
     ]
-    assert summary(after) == "nothing was changed, for 1 reason:\nc: gpus: found f; expected e; c"
-    assert summary(accept(given_reasons, [])).count("\n") == 2
+    assert summary(after) == "1 problem, nothing was changed"
+    assert summary(accept(given_reasons, [])) == "2 problems, nothing was changed"
+
+
+def test_what_only_follows_is_no_problem_of_its_own_and_lost_hosts_are_counted() -> None:
+    judged = [unreachable("cp1", "no route"), unreachable("cp2", "no route")]
+    silent = [Answer("cp1", None), Answer("cp2", None)]
+    given_reasons = [*(one for judgement in judged for one in judgement.reasons), *judge_cluster(judged, silent)]
+    after = accept(given_reasons, [])
+    assert [(one.host, one.check, one.because) for one in after] == [
+        ("cp1", "unreachable", ""),
+        ("cp2", "unreachable", ""),
+        ("", "api", "unreachable"),
+    ]
+    assert summary(after) == "1 problem, nothing was changed (2 hosts unreachable)"
+    shown = blocks(after, Reason.nowhere)
+    assert shown.startswith("✗ unreachable  cp1, cp2\n    found     no connection (no route)\n")
+    assert shown.endswith("(follows from unreachable)")
+    # The cause is accepted: what followed from it is the problem then.
+    assert next((one.check, one.severity, one.because) for one in accept(given_reasons, ["unreachable"])) == ("api", "error", "")
 
 
 def test_judgements_survive_the_way_through_json() -> None:
@@ -744,9 +763,9 @@ def test_the_pages_show_what_is_printed(node: FakeRoot) -> None:
         node.at(name).unlink()
     both = judge("gpu1", gather(Host(str(node))), GPU_NODE).reasons
     typo = unknown("cp1", ["gpushare_extender_prot"], ["gpushare_extender_port"])
-    for page, shown in {
-        "README.md": str(plugin[0]),
-        "docs/start/quickstart.md": summary(accept(plugin, ())),
-        "roles/preflight/README.md": summary(accept([*both, *typo], ())),
+    for page, reasons in {
+        "docs/start/quickstart.md": accept(plugin, ()),
+        "roles/preflight/README.md": accept([*both, *typo], ()),
     }.items():
+        shown = f"{summary(reasons)}\n\n{blocks(reasons, Reason.nowhere)}"
         assert f"```text\n{shown}\n```\n" in (REPOSITORY / page).read_text(), f"{page} does not show\n{shown}"

@@ -14,6 +14,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.conta
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import CODES
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import judge, placeable, scheduler_name
 
+from blocks import lines
 from unit.plugins.verdict import evidence as seen
 from unit.plugins.verdict.evidence import CONFIG, CONFIG_PATH, CONTAINER, MANIFEST_PATH, NOW, UUIDS, World
 
@@ -178,9 +179,10 @@ def test_what_only_follows_names_its_cause(world: World) -> None:
     stopped(world)
     found = {one.check: one.because for one in judge(world.evidence()).findings}
     assert found == {"plugin_stopped": "", "capacity_short": "plugin_stopped"}
-    (cause, follower) = judge(world.evidence()).words.splitlines()[1:]
-    assert cause.startswith("gpu1: plugin_stopped: found gpushare-device-plugin.service inactive")
-    assert follower.endswith("(follows from plugin_stopped)")
+    words = judge(world.evidence()).words
+    assert words.startswith("1 problem, and 1 finding that follows from it\n\n✗ plugin_stopped gpu1\n")
+    assert lines(words).startswith("gpu1: plugin_stopped: found gpushare-device-plugin.service inactive")
+    assert words.endswith("(follows from plugin_stopped)")
 
 
 def test_a_host_or_a_cluster_that_was_not_checked_at_is_an_error(world: World) -> None:

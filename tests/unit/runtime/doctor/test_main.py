@@ -215,10 +215,10 @@ def test_with_findings_it_is_1(installed: FakeHost, capsys: pytest.CaptureFixtur
     assert main.main([EXTENDER]) == 1
     assert capsys.readouterr().out.splitlines()[1:] == [
         "",
-        "warning: extender_not_at_boot",
-        "  found:    gpushare-extender.service not enabled",
-        "  expected: it started at boot",
-        "  to do:    systemctl enable gpushare-extender",
+        "! extender_not_at_boot",
+        "    found     gpushare-extender.service not enabled",
+        "    expected  it started at boot",
+        "    do        systemctl enable gpushare-extender",
         "",
         "findings: 1",
     ]
