@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleError
+from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.release import __version__ as ansible_version
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
@@ -29,7 +29,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
     summary,
     unreachable,
 )
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import blocks, lines_of, write
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import ReportError, blocks, lines_of, write
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import (
     COMPARED,
     of_type,
@@ -82,7 +82,10 @@ class ActionModule(ActionBase):
         errors = [reason for reason in reasons if reason.severity == ERROR]
         found = {"v": 1, "ok": not errors, "reasons": [asdict(reason) for reason in reasons]}
         if arguments["report"]:
-            write(Path(arguments["report"]), found, "gpushare_preflight_report")
+            try:
+                write(Path(arguments["report"]), found, "gpushare_preflight_report")
+            except ReportError as error:
+                raise AnsibleActionFail(str(error)) from error
         result = {"changed": False, "warnings": lines_of(reason for reason in reasons if reason.severity != ERROR)}
         if not errors:
             return {**result, **found}

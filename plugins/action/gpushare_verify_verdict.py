@@ -13,7 +13,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import WARNING
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import lines_of, write
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import ReportError, lines_of, write
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import Artifact
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import NOTE, Verdict
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import Evidence, judge, placeable, scheduler_name
@@ -48,7 +48,10 @@ class ActionModule(ActionBase):
         if not arguments["final"]:
             return {"changed": False, "ok": verdict.ok, **self._plan(arguments, evidence, verdict)}
         if arguments["report"]:
-            write(Path(arguments["report"]), verdict.as_dict(), "gpushare_verify_report")
+            try:
+                write(Path(arguments["report"]), verdict.as_dict(), "gpushare_verify_report")
+            except ReportError as error:
+                raise AnsibleActionFail(str(error)) from error
         self._display.display(verdict.words)
         warnings = lines_of(finding for finding in verdict.findings if finding.severity in (WARNING, NOTE))
         result = {"changed": False, "msg": verdict.summary, "warnings": warnings}

@@ -14,13 +14,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible.errors import AnsibleActionFail
-
 if TYPE_CHECKING:
     from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import Reason
 
 #: In the first line of a block. The report has all of them.
 _HOSTS_SHOWN = 8
+
+
+class ReportError(Exception):
+    """The file cannot be written; says so with the variable that named it."""
 
 
 def blocks(reasons: Sequence[Reason], nowhere: str) -> str:
@@ -62,14 +64,14 @@ def lines_of(reasons: Iterable[Reason]) -> list[str]:
 
 
 def write(path: Path, report: Mapping[str, Any], variable: str) -> None:
-    """Write the report as JSON in one step. AnsibleActionFail names the variable that chose the path."""
+    """Write the report as JSON in one step. ReportError names the variable that chose the path."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         staged = path.with_name(f".{path.name}.new")
         staged.write_text(json.dumps(report, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         staged.replace(path)
     except OSError as error:
-        raise AnsibleActionFail(f"the report cannot be written: {error}; name a file that can be in {variable}") from error
+        raise ReportError(f"the report cannot be written: {error}; name a file that can be in {variable}") from error
 
 
 def _found(same: Sequence[Reason], nowhere: str) -> list[str]:
