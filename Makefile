@@ -67,7 +67,7 @@ lint: venv ## Linters and types only
 	$(call say,mypy)
 	@mypy -p gpushare_runtime
 	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
-	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline suites life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures policies gpu_proof)
+	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline suites life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures six_nodes policies gpu_proof)
 	$(call say,yamllint and ansible-lint)
 	@yamllint --strict .
 	@ansible-lint --offline
@@ -153,9 +153,9 @@ release: $(DOCS_VENV)/.complete ## The files of a release in build/release: tarb
 	@$(DOCS_VENV)/bin/python tests/release.py build/release $(if $(KEY),--key $(KEY))
 
 .PHONY: pictures
-pictures: demo ## The pictures below docs/pictures, from the demo's cluster: the terminal as SVG, the dashboard by Chromium (root)
-	$(call say,pictures of lab $(LAB_NAME))
-	@PYTHONPATH=$(RUNTIME):tests:tests/lab $(BIN)/python -m pictures --name $(LAB_NAME)
+pictures: venv ## The pictures below docs/pictures, of a made-up cluster: the terminal as SVG, the dashboard by Chromium (root, if it is missing)
+	$(call say,pictures)
+	@$(BIN)/python tests/pictures.py --write
 
 MUTANTS ?= --sample 300
 .PHONY: mutants
