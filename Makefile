@@ -67,13 +67,15 @@ lint: venv ## Linters and types only
 	$(call say,mypy)
 	@mypy -p gpushare_runtime
 	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
-	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline suites life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures six_nodes policies gpu_proof)
+	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline suites address life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures six_nodes policies gpu_proof)
 	$(call say,yamllint and ansible-lint)
 	@yamllint --strict .
 	@ansible-lint --offline
 	$(call say,locks agree with their inputs; variables with their documentation)
 	@$(BIN)/python tests/locks.py
 	@$(BIN)/python tests/variables.py
+	$(call say,addresses are those of galaxy.yml)
+	@$(BIN)/python tests/address.py
 	$(call say,parts of the docs that are made from code; the picture)
 	@$(BIN)/python tests/reference.py
 	@$(BIN)/python tests/picture.py
@@ -147,10 +149,11 @@ docs: $(DOCS_VENV)/.complete ## The documentation as a site in build/docs/html: 
 	@cd tests && PYTHONPATH=. ../$(DOCS_VENV)/bin/python -m pages.build ../build/docs
 
 KEY ?=
+TRIAL ?=
 .PHONY: release
-release: $(DOCS_VENV)/.complete ## The files of a release in build/release: tarball, wheel, SBOM, changelog, checksums; KEY=KEYID signs them
+release: $(DOCS_VENV)/.complete ## The files of a release in build/release: tarball, wheel, SBOM, changelog, checksums; KEY=KEYID signs them, TRIAL=1 makes some that are not to be published
 	$(call say,the release)
-	@$(DOCS_VENV)/bin/python tests/release.py build/release $(if $(KEY),--key $(KEY))
+	@$(DOCS_VENV)/bin/python tests/release.py build/release $(if $(KEY),--key $(KEY)) $(if $(TRIAL),--trial)
 
 .PHONY: pictures
 pictures: venv ## The pictures below docs/pictures, of a made-up cluster: the terminal as SVG, the dashboard by Chromium (root, if it is missing)

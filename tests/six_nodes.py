@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any, Final
 
 from gpushare_runtime.core.inventory import Gpu, Inventory
@@ -82,8 +83,8 @@ def six_nodes(now: datetime | None = None) -> tuple[list[Json], list[Json]]:
                 namespace, word, mem, hours = KINDS[kind]
                 count[word] += 1
                 said = {"scheduler.framework.gpushare.allocation": json.dumps({"0": {str(index): mem or units}})}
-                limits = {"mem": mem} if mem else {"count": 1}
-                made = pod(f"{word}-{count[word]}", name, annotations=said, namespace=namespace, **limits)
+                make = partial(pod, f"{word}-{count[word]}", name, annotations=said, namespace=namespace)
+                made = make(mem=mem) if mem else make(count=1)
                 made["metadata"]["ownerReferences"] = [{"kind": "StatefulSet", "name": word, "controller": True}]
                 pods.append(_created(made, now, timedelta(hours=hours)))
     name, index, gone, units = ORPHANED
