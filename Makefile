@@ -47,6 +47,10 @@ demo: venv ## A real Kubernetes cluster with simulated GPUs on this machine, ins
 	@$(BIN)/python tests/lab/demo --name $(LAB_NAME)
 	@printf '\nmake demo took %d s (from the second time on: under 60 s)\n' $$(($$(date +%s) - $(STARTED)))
 
+.PHONY: demo-dashboard
+demo-dashboard: venv ## The dashboard of the demo's cluster: prints its address on this machine, until Ctrl-C (root)
+	@$(BIN)/python -m gpushare_runtime.kubectl_gpushare.main dashboard --no-browser --kubeconfig "$$($(LAB) --name $(LAB_NAME) kubeconfig)"
+
 .PHONY: demo-down
 demo-down: venv ## Remove the demo's cluster; the cache stays
 	$(call say,removing lab $(LAB_NAME))

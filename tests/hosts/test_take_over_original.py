@@ -3,7 +3,8 @@
 """A cluster of the original gpushare with 50 pods is taken over, given back by uninstall, taken over again, and the original's parts go.
 
 The commands are those of the page docs/operate/migrate-original.md, run as a user runs them, from the installed release. The tests
-are one story, in this order, on one lab. The original's manifests run images of a program that does what the original's device plugin and extender do.
+are one story, in this order, on one lab. The original's manifests run images of a program that does what the original's device plugin
+and extender do.
 """
 
 from __future__ import annotations
