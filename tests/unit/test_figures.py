@@ -229,7 +229,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         (f"{REFERENCE}/device-plugin.md", "the plugin registers in about {}.", (REGISTERED,)),
         (f"{OPERATE}/failures.md", "In the first {:g} s after kubelet's start", (registration._SETTLED_SECONDS,)),
         (f"{OPERATE}/failures.md", "checks a GPU every {:g} s", (discovery.INTERVAL_SECONDS,)),
-        (f"{OPERATE}/failures.md", "for at most {:g} s. Then the report", (ledger.UNKNOWN_SECONDS,)),
+        (f"{OPERATE}/failures.md", "for at most {:g} s. After that only", (ledger.UNKNOWN_SECONDS,)),
         (f"{OPERATE}/failures.md", "has been silent for {:g} s. For", (usage._GRACE,)),
         (f"{OPERATE}/failures.md", "never ran it is {:g} s", (usage._SILENCE,)),
         (f"{OPERATE}/failures.md", "holds its GPU back for {:g} s", (ledger.REJECTED_SECONDS,)),
