@@ -103,9 +103,9 @@ def distributions() -> str:
     rows = []
     for family, versions in host.SYSTEMS.items():
         for version in versions:
-            state = "**run**" if version in host.TRIED.get(family, ()) else "**rules**"
+            state = "**tested**" if version in host.TRIED.get(family, ()) else "**from docs**"
             rows.append([f"{FAMILIES[family]} {version}", state])
-    rows.append(["a relative of these", "**rules**"])
+    rows.append(["a relative of these", "**from docs**"])
     rows.append(["older or other ones", "**rejected**"])
     return table(["distribution", "whole installation"], rows)
 

@@ -38,6 +38,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import build_wheel  # noqa: E402
 
+import address  # noqa: E402
 from quality.tree import copy, files  # noqa: E402
 
 RUNTIME: Final = "files/gpushare_runtime"
@@ -124,8 +125,11 @@ def changelog(tree: Path, number: str, when: datetime) -> str:
     return (place / "CHANGELOG.md").read_text()
 
 
-def release(folder: Path, key: str = "") -> list[Path]:
-    """Write all files; those that are named in SHA256SUMS and that file itself."""
+def release(folder: Path, key: str = "", *, trial: bool = False) -> list[Path]:
+    """Write all files; those that are named in SHA256SUMS and that file itself. trial: they are not published."""
+    reasons = [*address.problems(), *filter(None, [address.rejected(address.repository())])]
+    if reasons and not trial:
+        sys.exit("\n".join(reasons))
     number, when = version(), commit_time()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -149,8 +153,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write the files of a release.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--key", default="", help="sign SHA256SUMS with this key of gpg")
+    parser.add_argument("--trial", action="store_true", help="files that are not published: with the placeholder for the address")
     given = parser.parse_args()
-    for path in release(given.folder, given.key):
+    for path in release(given.folder, given.key, trial=given.trial):
         print(f"{path.stat().st_size:9} {path.name}")
     json.loads((given.folder / "sbom.cdx.json").read_text())
 

@@ -20,9 +20,9 @@ from aiohttp import web
 
 from dashboard.axe import axe_script
 from dashboard.browser import Browser, Loop, Page
-from dashboard.programs import Running, bound_pod, kubectl_dashboard, service, small_cluster, waiting_pod
+from dashboard.programs import Cluster, Running, bound_pod, kubectl_dashboard, service, small_cluster, waiting_pod
 from quality.tree import REPOSITORY
-from unit.runtime.kube.fake_api import FakeApi, kubeconfig
+from unit.runtime.kube.fake_api import kubeconfig
 from unit.runtime.kubectl_gpushare.objects import node
 from unit.runtime.pods import inventory
 
@@ -31,43 +31,6 @@ PICTURES: Final = REPOSITORY / "build" / "dashboard"
 APPEARS_SECONDS: Final = 10.0
 """Five times what people are promised."""
 HOSTILE: Final = '<img src=x onerror="window.broken=1"><script>window.broken=1</script>\x1b[31m\u202e'
-
-
-class Cluster:
-    """The API server that the dashboard reads."""
-
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
-        self.api = FakeApi()
-        self._runner = loop.run(self._start())
-
-    async def _start(self) -> web.ServerRunner:
-        runner = web.ServerRunner(web.Server(self.api.handle), shutdown_timeout=0.1)  # type: ignore[arg-type]
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.api.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        return runner
-
-    def close(self) -> None:
-        self._loop.run(self._runner.cleanup())
-
-    @staticmethod
-    def _path(value: Json) -> str:
-        metadata = value["metadata"]
-        if "namespace" in metadata:
-            return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
-        return f"/api/v1/nodes/{metadata['name']}"
-
-    def put(self, *values: Json) -> None:
-        """Nodes and pods, as they are now."""
-        for value in values:
-            self._loop.run(self.api.put(self._path(value), value))
-
-    def remove(self, value: Json) -> None:
-        self._loop.run(self.api.remove(self._path(value)))
-
-    def cut(self) -> None:
-        self._loop.run(self.api.cut())
 
 
 @pytest.fixture(scope="module")

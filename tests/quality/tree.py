@@ -14,6 +14,7 @@ RELEASED = frozenset(
     {
         "LICENSES",
         "README.md",
+        "README.zh-CN.md",
         "SECURITY.md",
         "changelogs",
         "docs",

@@ -618,7 +618,7 @@ SUITES = (
             *TAKE_OVER,
             "roles/uninstall/tasks/cluster.yml",
             f"{UTILS}/_removal/cluster.py",
-            "docs/operate/migrate.md",
+            "docs/operate/migrate-original.md",
             "tests/hosts/test_take_over_original.py",
             "tests/walks/[!t]*",
         ),

@@ -105,6 +105,9 @@ KILLED = sorted(saved("leader-killed"), key=lambda one: one["opened_s"])
 KUBECTL, PAGE, PLUGIN = saved("kubectl"), saved("dashboard"), saved("device-plugin")
 STARTUP = saved("scheduling-5000-sampled")["startup"]
 TIMES_BEFORE = [1 / one["ratio"] for one in KUBECTL["results"] if one["source"] == "API server"]
+CHURN = saved("churn")
+MAKEFILE = (REPOSITORY / "Makefile").read_text()
+MOST_CPU_SECONDS = max(one["cpu_seconds"] for one in KUBECTL["results"])
 HTTP_TIMEOUT = default("gpushare_extender_http_timeout").removesuffix("s")
 #: Each fault must be found within so many binds.
 CI_MINUTES = re.findall(r'"--minutes", type=float, default=(\d+)', (REPOSITORY / "tests/suites/__main__.py").read_text())[0]
@@ -165,6 +168,36 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
                 *re.findall(r"nr_inodes=(\d+)", (REPOSITORY / "roles/mps/templates/gpushare-mps.service.j2").read_text()),
             ),
         ),
+        ("README.md", "Of {} random pods on simulated GPUs, {} got a wrong GPU", (CHURN["pods"], CHURN["here"]["wrong_gpus"])),
+        (
+            "README.md",
+            "gives {} wrong GPUs and over-books {}",
+            (sum(CHURN["original"]["wrong_gpus"].values()), CHURN["original"]["over_booked_gpus"]),
+        ),
+        (
+            "README.md",
+            "Tables of {} nodes and {:,} pods take at most {:.1f} s of CPU",
+            (KUBECTL["nodes"], KUBECTL["pods"], MOST_CPU_SECONDS),
+        ),
+        ("README.md", "later under {} s", tuple(re.findall(r"second time on: under (\d+) s", MAKEFILE))),
+        ("README.md", "{} minutes |", tuple(re.findall(r"from install to uninstall \(root, (\d+) minutes\)", MAKEFILE))),
+        (
+            f"{OPERATE}/footprint.md",
+            "| {:.0f} MiB with {} nodes and {:,} pods | {} GiB |",
+            (STARTUP["resident_mib"], STARTUP["nodes"], STARTUP["pods"], unit("gpushare-extender", "MemoryMax").removesuffix("G")),
+        ),
+        (
+            f"{OPERATE}/footprint.md",
+            "| {:.0f} MiB with {:,} unit ids, and {:.1f} ms of CPU per pod that starts | {} MiB |",
+            (
+                PLUGIN["resident MiB"],
+                PLUGIN["ids"],
+                PLUGIN["CPU ms per pod"],
+                unit("gpushare-device-plugin", "MemoryMax").removesuffix("M"),
+            ),
+        ),
+        (f"{OPERATE}/footprint.md", "needs {} MiB of disk", (MINIMUM_FREE_MIB,)),
+        (f"{OPERATE}/capacity.md", "{} nodes, {:,} pods: [benchmarks]", (STARTUP["nodes"], STARTUP["pods"])),
         (f"{OPERATE}/migrate.md", "(`gpushare_take_over_timeout`, {} s)", (default("gpushare_take_over_timeout"),)),
         (f"{OPERATE}/operations.md", "between scheduler and extender | {} days", (certificates.LIFE["server"].days,)),
         (f"{OPERATE}/operations.md", "one per control plane | {} years", (certificates.LIFE["ca"].days // 365,)),
@@ -196,7 +229,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         (f"{REFERENCE}/device-plugin.md", "the plugin registers in about {}.", (REGISTERED,)),
         (f"{OPERATE}/failures.md", "In the first {:g} s after kubelet's start", (registration._SETTLED_SECONDS,)),
         (f"{OPERATE}/failures.md", "checks a GPU every {:g} s", (discovery.INTERVAL_SECONDS,)),
-        (f"{OPERATE}/failures.md", "for at most {:g} s. Then the report", (ledger.UNKNOWN_SECONDS,)),
+        (f"{OPERATE}/failures.md", "for at most {:g} s. After that only", (ledger.UNKNOWN_SECONDS,)),
         (f"{OPERATE}/failures.md", "has been silent for {:g} s. For", (usage._GRACE,)),
         (f"{OPERATE}/failures.md", "never ran it is {:g} s", (usage._SILENCE,)),
         (f"{OPERATE}/failures.md", "holds its GPU back for {:g} s", (ledger.REJECTED_SECONDS,)),
@@ -365,14 +398,20 @@ ELSEWHERE = [
     (f"{OPERATE}/high-availability.md", "longer than 2 minutes in a cluster where nothing else happened", "tests/generations"),
     (f"{OPERATE}/failures.md", "kubelet sends its node status every 10 s", "kubelet's default"),
     (f"{OPERATE}/failures.md", "kubelet tries it again after 10 to 15 s", "kubelet's backOffPeriod and its jitter"),
-    (f"{OPERATE}/migrate.md", "with 50 pods that the original had started", "the test of that section starts them"),
+    (f"{OPERATE}/migrate-original.md", "with 50 pods that the original had started", "the test of that section starts them"),
     (f"{OPERATE}/monitoring/README.md", "After 5 minutes the extender returns errors", "below"),
     (f"{OPERATE}/troubleshooting.md", "Wait 10 s.", "below"),
     (f"{REFERENCE}/device-plugin.md", "`PreStartContainer` (at most 30 s)", "kubelet's timeout"),
     (f"{REFERENCE}/device-plugin.md", "8 GPUs of 80 GiB", "an example"),
     (f"{REFERENCE}/kubectl.md", "50,000 pods would cause thousands of writes", "an example"),
     (f"{REFERENCE}/kubectl.md", "table of nodes took 1.9 s, and the table of pods 2.2 s", "test_docs.py"),
-    ("README.md", "in its limits and gets 8 GiB of one GPU", "an example"),
+    ("README.md", "8 GiB of disk", "tests/lab/README.md"),
+    ("README.md", "about 10 minutes the first time", "587 s with a cold cache, where Kubernetes was built from source"),
+    ("docs/use/first-pod.md", "not your 2 GiB, unless", "the sample"),
+    ("docs/use/first-pod.md", "8` means 8 GiB by default", "an example"),
+    ("docs/use/first-pod.md", "has 64 MiB by default", "containerd's and docker's default"),
+    (f"{OPERATE}/capacity.md", "by default 1 GiB", "gpushare_memory_unit"),
+    (f"{OPERATE}/capacity.md", "An L40S of 48 GB reports 46068 MiB", "an example"),
     ("docs/project/testing.md", "a cluster of the original gpushare with 50 pods", "the table of suites"),
     ("docs/project/testing.md", "the worst pods on 5000 nodes", "the table of suites"),
     ("docs/project/testing.md", "kubectl gpushare on 50,000 pods", "the table of suites"),
