@@ -13,6 +13,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.advisories import open_in_driver
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import (
     AUTO,
@@ -239,6 +240,10 @@ def _driver(found: Reasons, facts: NodeFacts, managed: bool) -> None:
         found.warn(
             "driver", seen, "one version", "the next boot brings the other one: reboot at a time of your choice, and hold the packages"
         )
+    vulnerable = open_in_driver(driver.loaded or "") if not managed else None
+    if vulnerable is not None:
+        cure = "upgrade it at a time of your choice; the README of the role nvidia_driver lists NVIDIA's bulletins"
+        found.warn("driver", f"driver {driver.loaded}, which has {vulnerable.to}", vulnerable.fixed, cure)
     if driver.nouveau_loaded and problem != "nouveau" and not managed:
         found.error("driver", "nouveau loaded", "NVIDIA's driver alone", "blacklist nouveau, rebuild the initramfs and reboot")
     for gpu in pci.gpus:
