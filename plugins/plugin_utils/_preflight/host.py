@@ -82,6 +82,9 @@ _INSTALLED_BY_ROLE = (
 )
 
 
+_MENDED_BY_ROLE = ("driver_too_old", "gpu_fabric_not_ready")
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What the host is to be and how, from the inventory's variables."""
@@ -200,8 +203,8 @@ def _gpus(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
             found.warn("gpus", seen, problem.expected, cure)
         else:
             found.error("gpus", seen, problem.expected, problem.cure)
-    for one in judge_gpus(report, wanted.expected):
-        if wanted.driver_managed and one.code == "driver_too_old":
+    for one in judge_gpus(report, wanted.expected, facts.driver is not None and facts.driver.lacks_fabric_manager):
+        if wanted.driver_managed and one.code in _MENDED_BY_ROLE:
             continue
         found.list.append(Reason(found.host, "gpus", one.severity, one.found, one.expected, one.cure))
     for gpu in report.gpus:

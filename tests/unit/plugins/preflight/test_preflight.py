@@ -138,6 +138,8 @@ FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
         lambda r: overwrite(r, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  x\n"),
         [("driver", "error"), ("driver", "warning")],
     ),
+    ("In Progress", lambda r: smi(r, "<state>N/A", "<state>In Progress"), [("gpus", "error")]),
+    ("NVSwitch", lambda r: r.pci("0000:c0:00.0", kind="0x068000", driver="nvidia-nvswitch"), [("gpus", "error")]),
     ("nouveau", lambda r: r.file("/sys/module/nouveau/x"), [("driver", "error")]),
     ("vfio", lambda r: r.pci("0000:0c:00.0", driver="vfio-pci"), [("driver", "warning")]),
     ("dead kubelet", lambda r: r.at("/proc/30/cmdline").unlink(), [("kubelet", "error")]),
