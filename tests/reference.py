@@ -27,6 +27,7 @@ for folder in (".collections", "files/gpushare_runtime"):
     sys.path.insert(0, str(ROOT / folder))
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import OLDEST  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import advisories  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import MINIMUM_DRIVER  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import host, reasons  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables  # noqa: E402
@@ -109,6 +110,23 @@ def distributions() -> str:
     rows.append(["a relative of these", "**from docs**"])
     rows.append(["older or other ones", "**rejected**"])
     return table(["distribution", "whole installation"], rows)
+
+
+def toolkit_advisories() -> str:
+    rows = [[", ".join(one.cves), one.fixed_in, one.bulletin, one.published] for one in advisories.TOOLKIT]
+    return table(["vulnerability", "fixed in", "bulletin", "of"], rows) + _read_up_to()
+
+
+def driver_advisories() -> str:
+    rows = []
+    for one in advisories.DRIVER:
+        worst = f"{one.worst} ({one.score:g})" + (f" and {one.more} more" if one.more else "")
+        rows.append([worst, ", ".join(one.fixed_in), one.bulletin, one.published])
+    return table(["vulnerability (CVSS score)", "fixed in", "bulletin", "of"], rows) + _read_up_to()
+
+
+def _read_up_to() -> str:
+    return f"\n\nRead up to {advisories.READ_UP_TO}."
 
 
 # Programs.
@@ -410,6 +428,8 @@ def benchmarks() -> str:
 PARTS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
     "requirements": ("docs/start/requirements.md", requirements),
     "distributions": ("docs/start/requirements.md", distributions),
+    "toolkit-advisories": ("roles/nvidia_container_toolkit/README.md", toolkit_advisories),
+    "driver-advisories": ("roles/nvidia_driver/README.md", driver_advisories),
     "programs": ("docs/reference/cli.md", programs),
     "codes": ("docs/reference/codes.md", codes_of_verify),
     "checks": ("docs/reference/codes.md", codes_of_preflight),

@@ -61,7 +61,7 @@ options:
 EXAMPLES = r"""
 - name: Load the driver
   gpushare.kubernetes.gpushare_driver:
-    version: 580.126.20
+    version: 580.159.03
     initramfs: [update-initramfs, -u, -k, all]
     services: [nvidia-persistenced.service]
 """

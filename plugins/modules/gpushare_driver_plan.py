@@ -87,7 +87,7 @@ EXAMPLES = r"""
 - name: Plan the driver
   gpushare.kubernetes.gpushare_driver_plan:
     data: "{{ role_path }}/vars"
-    version: 580.126.20
+    version: 580.159.03
   register: planned
 """
 

@@ -55,7 +55,7 @@ _GPU = {
     "managers": [Manager],
     "container_runtime": Maybe(dict.fromkeys(("name", "problem", "file_default", "running_default", "lacks", "unit"), str)),
     "images": [IMAGE],
-    "cdi": {"mode": str, "specs": [{"path": str, "gpus": [str], "versions": [str], "missing": [str]}]},
+    "cdi": {"mode": str, "specs": [{"path": str, "gpus": [str], "versions": [str], "missing": [str], "newer": bool}]},
     "strategy": {"cdi": CdiFacts, "toolkit": ToolkitFacts, "now": str, "holders": [str]},
     "containers": Map([str]),
 }

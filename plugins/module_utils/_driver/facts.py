@@ -22,7 +22,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
-_PCI, _NVIDIA = "/sys/bus/pci/devices", "0x10de"
 _MODPROBE = ("/etc/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d", "/run/modprobe.d")
 _BLACKLIST = re.compile(r"^\s*(?:blacklist\s+nouveau|install\s+nouveau\s+/\S*(?:true|false))\s*$", re.MULTILINE)
 _VENDOR_FILES = (("/etc/dgx-release", "DGX OS"), ("/etc/nv_tegra_release", "Jetson Linux"))
@@ -43,7 +42,7 @@ class HostFacts:
     vendor: name of a vendor's image, "" for none; container: whether a driver container provides the driver; run_file: whether NVIDIA's
     installer installed the driver; packages: installed packages with nvidia in their name, by version; version: of the driver on disk or
     loaded, None for none; module: kind of its kernel module on disk, "open" or "proprietary", or else of the loaded one; dkms: whether the
-    host has the program dkms.
+    host has the program dkms; nvlink5: see Driver.
     """
 
     id: str
@@ -68,6 +67,7 @@ class HostFacts:
     version: Optional[str]
     module: Optional[str]
     dkms: bool
+    nvlink5: bool = False
 
     def as_dict(self) -> Dict[str, Any]:
         return asdict(self)
@@ -93,7 +93,7 @@ def gather(host: Host) -> HostFacts:
         next_release=newest,
         headers=tuple(release for release in dict.fromkeys((core.release, newest)) if _has_headers(host, release)),
         devices=tuple(gpu.device for gpu in pci(host).gpus),
-        switches=_switches(host),
+        switches=parts.switches,
         strict=core.secure_boot == "enabled" or core.signed_modules_only,
         secure_boot=core.secure_boot,
         nouveau_loaded=parts.nouveau_loaded,
@@ -106,6 +106,7 @@ def gather(host: Host) -> HostFacts:
         version=parts.installed or parts.loaded or parts.library,
         module=parts.installed_kind or parts.kind,
         dkms=host.program("dkms") is not None,
+        nvlink5=parts.nvlink5,
     )
 
 
@@ -128,15 +129,6 @@ def _flavour(release: str) -> str:
 def _has_headers(host: Host, release: str) -> bool:
     folders = (f"/lib/modules/{release}/build", f"/usr/src/linux-headers-{release}", f"/usr/src/kernels/{release}")
     return any(host.exists(f"{folder}/Makefile") for folder in folders)
-
-
-def _switches(host: Host) -> int:
-    """NVSwitches are bridges of NVIDIA's; so are those of Hopper, in a class of their own."""
-    found = 0
-    for address in host.names(_PCI):
-        if host.line(f"{_PCI}/{address}/vendor") == _NVIDIA and (host.line(f"{_PCI}/{address}/class") or "").startswith("0x0680"):
-            found += 1
-    return found
 
 
 def _blacklisted(host: Host) -> bool:

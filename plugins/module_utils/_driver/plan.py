@@ -21,6 +21,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.genera
     Generation,
     generation,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.advisories import open_in_driver
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 
 OPEN, PROPRIETARY = "open", "proprietary"
@@ -41,7 +42,7 @@ _OF_KERNEL = {"release": "[0-9].*", "kernel": "[0-9].*", "kernel_base": "[0-9].*
 
 @dataclass(frozen=True)
 class Wish:
-    """The variables gpushare_driver_*. version: such as "580.126.20"; module, build: "auto" for what suits the GPUs and the firmware."""
+    """The variables gpushare_driver_*. version: such as "580.159.03"; module, build: "auto" for what suits the GPUs and the firmware."""
 
     version: str
     source: str = NVIDIA
@@ -120,12 +121,15 @@ def make(facts: HostFacts, wish: Wish, data: Optional[Mapping[str, Any]]) -> Pla
     if not _VERSION.fullmatch(wish.version):
         shown = repr(wish.version[:80]) if wish.version else "no gpushare_driver_version"
         cure = "set gpushare_driver_version to one exact version, quoted in YAML; the role nvidia_driver's README says how to choose it"
-        return Plan((Rejection("version", shown, "a version such as 580.126.20", cure),))
+        return Plan((Rejection("version", shown, "a version such as 580.159.03", cure),))
     if data is None:
         words = f"{facts.name} on {facts.machine}"
         cure = "install the driver yourself and leave gpushare_driver_state: present, or use a run file on a known distribution"
         return Plan((Rejection("distribution", words[:80], "a distribution that the role nvidia_driver has data for", cure),))
     draft = _Draft(facts, wish, data)
+    vulnerable = open_in_driver(wish.version)
+    if vulnerable is not None:
+        draft.notes.append(f"the driver {wish.version} has {vulnerable.to}; expected {vulnerable.fixed}: correct gpushare_driver_version")
     _image(draft)
     module = _module(draft)
     build = _build(draft, module)

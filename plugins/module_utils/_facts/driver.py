@@ -32,6 +32,9 @@ _MODINFO_LINE = re.compile(r"^(.{1,80})$", re.MULTILINE)
 _SIGNED = b"~Module signature appended~\n"
 _OPEN_LICENSE = "Dual MIT/GPL"
 _MOST_KERNELS = 64
+_INFINIBAND, _SWITCH_MANAGER = "/sys/class/infiniband", b"SW_MNG"
+_VPD, _MOST_CONTROLLERS = 32768, 256
+_FABRIC_MANAGER = "nv-fabricmanager"
 #: Where the GPU Operator's driver container puts the driver's files, for other containers.
 CONTAINER = "/run/nvidia/driver"
 
@@ -54,6 +57,8 @@ class Driver:
     linker finds it; kind: "open" or "proprietary", of the loaded module or else of the one on disk; installed_kind: of the latter;
     signed: whether the module on disk has a signature, None if there is none or it cannot be told; other_kernels: kernels other than
     the running one that have a module on disk; container: whether a driver container of NVIDIA's GPU Operator provides the driver.
+    switches: the number of NVSwitches on the PCI bus; nvlink5: whether network controllers manage NVSwitches that are not on that bus, as
+    from HGX B200 on; fabric_manager: whether NVIDIA's fabric manager runs.
     """
 
     loaded: Optional[str]
@@ -68,6 +73,13 @@ class Driver:
     signed: Optional[bool] = None
     other_kernels: Tuple[str, ...] = ()
     container: bool = False
+    switches: int = 0
+    nvlink5: bool = False
+    fabric_manager: bool = False
+
+    @property
+    def lacks_fabric_manager(self) -> bool:
+        return bool(self.switches or self.nvlink5) and not self.fabric_manager
 
 
 @dataclass(frozen=True)
@@ -119,6 +131,27 @@ def driver(host: Host) -> Driver:
         signed=signed,
         other_kernels=tuple(one for one in kernels(host) if one != host.release and _module_path(host, one)),
         container=bool(host.names(CONTAINER)),
+        switches=_switches(host),
+        nvlink5=_has_nvlink5(host),
+        fabric_manager=host.process(_FABRIC_MANAGER) is not None,
+    )
+
+
+def _switches(host: Host) -> int:
+    """NVSwitches are bridges of NVIDIA's; so are those of Hopper, in a class of their own."""
+    found = 0
+    for address in host.names(_PCI):
+        if host.line(f"{_PCI}/{address}/vendor") == _NVIDIA and (host.line(f"{_PCI}/{address}/class") or "").startswith("0x0680"):
+            found += 1
+    return found
+
+
+def _has_nvlink5(host: Host) -> bool:
+    """NVIDIA's own sign, which its driver container and the start script of its fabric manager look for (NVIDIA/gpu-driver-container,
+    nvidia-driver, read 2026-11-25): a controller that manages switches says so in its vital product data."""
+    return any(
+        _SWITCH_MANAGER in (host.data(f"{_INFINIBAND}/{name}/device/vpd", _VPD) or b"")
+        for name in host.names(_INFINIBAND)[:_MOST_CONTROLLERS]
     )
 
 

@@ -13,6 +13,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.advisories import open_in_driver
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import (
     AUTO,
@@ -79,6 +80,9 @@ _INSTALLED_BY_ROLE = (
     "library_missing",
     "no_devices",
 )
+
+
+_MENDED_BY_ROLE = ("driver_too_old", "gpu_fabric_not_ready")
 
 
 @dataclass(frozen=True)
@@ -199,8 +203,8 @@ def _gpus(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
             found.warn("gpus", seen, problem.expected, cure)
         else:
             found.error("gpus", seen, problem.expected, problem.cure)
-    for one in judge_gpus(report, wanted.expected):
-        if wanted.driver_managed and one.code == "driver_too_old":
+    for one in judge_gpus(report, wanted.expected, facts.driver is not None and facts.driver.lacks_fabric_manager):
+        if wanted.driver_managed and one.code in _MENDED_BY_ROLE:
             continue
         found.list.append(Reason(found.host, "gpus", one.severity, one.found, one.expected, one.cure))
     for gpu in report.gpus:
@@ -239,6 +243,10 @@ def _driver(found: Reasons, facts: NodeFacts, managed: bool) -> None:
         found.warn(
             "driver", seen, "one version", "the next boot brings the other one: reboot at a time of your choice, and hold the packages"
         )
+    vulnerable = open_in_driver(driver.loaded or "") if not managed else None
+    if vulnerable is not None:
+        cure = "upgrade it at a time of your choice; the README of the role nvidia_driver lists NVIDIA's bulletins"
+        found.warn("driver", f"driver {driver.loaded}, which has {vulnerable.to}", vulnerable.fixed, cure)
     if driver.nouveau_loaded and problem != "nouveau" and not managed:
         found.error("driver", "nouveau loaded", "NVIDIA's driver alone", "blacklist nouveau, rebuild the initramfs and reboot")
     for gpu in pci.gpus:

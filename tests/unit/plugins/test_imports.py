@@ -44,7 +44,9 @@ CONTRACTS = {
     ),
     "module_utils._driver": ("module_utils._formats", "module_utils._host", "module_utils._change", "module_utils._facts"),
     "module_utils._packages": ("module_utils._formats", "module_utils._host", "module_utils._change"),
-    "module_utils._toolkit": ("module_utils._facts.cdi_specs", "module_utils._formats", "module_utils._host", "module_utils._change"),
+    "module_utils._toolkit": tuple(
+        f"module_utils.{name}" for name in ("_facts.advisories", "_facts.cdi_specs", "_formats", "_host", "_change")
+    ),
     "module_utils._daemon": ("module_utils._host", "module_utils._change", "module_utils._cluster.names", "module_utils._identity.token"),
     "module_utils._scheduler": ("module_utils._host", "module_utils._change", "module_utils._cluster", "module_utils._daemon.health"),
     "module_utils._removal": tuple(f"module_utils.{name}" for name in ("_host", "_change", "_cluster", "_daemon", "_scheduler.manifest")),

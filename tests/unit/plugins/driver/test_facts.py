@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts, gather, newer, processes_on
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import driver
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.gpus import gpus
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import parse
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
@@ -87,6 +88,20 @@ def test_gpus_and_switches(root: FakeRoot) -> None:
     root.pci("0000:c1:00.0", kind="0x068000", vendor="0x8086")
     found = facts(root)
     assert (found.devices, found.switches, found.loaded, found.module) == (("0x1eb8", "0x1eb8"), 1, "535.261.03", "proprietary")
+
+
+def test_switches_that_the_bus_does_not_show(root: FakeRoot) -> None:
+    """From HGX B200 on a network controller manages them, which says so in its vital product data."""
+    root.file("/sys/class/infiniband/mlx5_0/device/vpd", b"\x82\x21\x00ConnectX-7 HHHL adapter Card\0")
+    root.file("/sys/class/infiniband/mlx5_1/x", "")
+    assert not facts(root).nvlink5
+    root.file("/sys/class/infiniband/mlx5_5/device/vpd", b"\x82\x1f\x00Nvidia ConnectX-7\0V2\x11SW_MNG\0\xff")
+    assert facts(root).nvlink5
+    parts = driver(Host(str(root)))
+    assert (parts.nvlink5, parts.fabric_manager, parts.lacks_fabric_manager) == (True, False, True)
+    root.process(77, "/usr/bin/nv-fabricmanager", "-c", "/usr/share/nvidia/nvswitch/fabricmanager.cfg")
+    parts = driver(Host(str(root)))
+    assert (parts.fabric_manager, parts.lacks_fabric_manager) == (True, False)
 
 
 def test_an_open_module_that_is_loaded(root: FakeRoot) -> None:

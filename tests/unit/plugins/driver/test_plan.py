@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from unit.plugins.driver.hosts import A100, B200, DEBIAN, GH200, H100, HOSTS, P100, T4, V100, VARS, data
 
-CURRENT = Wish("580.126.20")
+CURRENT = Wish("580.159.03")
 DISTRIBUTION = Wish("535.261.03", source="distribution")
 
 
@@ -55,13 +55,13 @@ def test_nvidias_packages_at_one_exact_version(name: str, driver: str, module: s
     assert checks(found) == []
     assert (found.module, found.build, found.change) == ("open", "dkms", "install")
     assert {driver, module} <= set(names(found))
-    assert dict(found.packages)[driver] == dict(found.packages)[module] == "580.126.20"
+    assert dict(found.packages)[driver] == dict(found.packages)[module] == "580.159.03"
     assert found.headers[0][0] == headers
     assert found.services == ("nvidia-persistenced.service",)
     assert found.repository is not None
     assert found.repository["url"].startswith("https://developer.download.nvidia.com/compute/cuda/repos/")
     assert found.repository["url"].endswith("/x86_64")
-    assert (found.version, found.source, found.initramfs) == ("580.126.20", "nvidia", tuple(data(name)["initramfs"]))
+    assert (found.version, found.source, found.initramfs) == ("580.159.03", "nvidia", tuple(data(name)["initramfs"]))
     assert plan(name, replace(CURRENT, fingerprints=("A" * 40,), persistenced=False)).services == ()
 
 
@@ -78,7 +78,7 @@ def test_what_the_data_says_of_a_repository_reaches_it() -> None:
         "fingerprints": ["610C7B14E068A878070DA4E99CD0A493D42D0685"],
         "replaces": [],
         "modules": ["nvidia-driver"],
-        "version": "580.126.20",
+        "version": "580.159.03",
     }
     arm = replace(HOSTS["rhel_9"], machine="aarch64")
     assert make(arm, CURRENT, known).repository == expected
@@ -92,13 +92,13 @@ def test_sles_takes_the_module_that_suse_signed() -> None:
     assert checks(found) == []
     assert (found.build, found.headers) == ("precompiled", ())
     # Of the same driver as the libraries: the repository has those of other versions as well.
-    assert dict(found.packages)["nvidia-open-driver-G06-signed-cuda-kmp-default"] == "580.126.20"
-    assert dict(found.packages)["nvidia-compute-utils-G06"] == "580.126.20"
+    assert dict(found.packages)["nvidia-open-driver-G06-signed-cuda-kmp-default"] == "580.159.03"
+    assert dict(found.packages)["nvidia-compute-utils-G06"] == "580.159.03"
 
 
 def test_enterprise_linux_names_the_kernel_of_its_headers_by_version() -> None:
     assert plan("rhel_9").headers[0] == ("kernel-devel", "5.14.0-503.11.1.el9_5")
-    assert "kmod-nvidia-open-580.126.20-5.14.0-503.11.1" in names(plan("rhel_9", replace(CURRENT, build="precompiled")))
+    assert "kmod-nvidia-open-580.159.03-5.14.0-503.11.1" in names(plan("rhel_9", replace(CURRENT, build="precompiled")))
 
 
 def test_debians_own_packages_need_no_repository_of_ours() -> None:
@@ -140,21 +140,21 @@ def test_two_kernels_whose_headers_are_one_package_are_rejected() -> None:
 @pytest.mark.parametrize(
     ("devices", "version", "wanted", "module", "rejected"),
     [
-        ((T4,), "580.126.20", "auto", "open", []),
+        ((T4,), "580.159.03", "auto", "open", []),
         ((T4,), "550.163.01", "auto", "proprietary", []),
         ((T4,), "550.163.01", "open", "open", []),
         ((T4,), "470.256.02", "auto", "proprietary", []),
         ((T4,), "470.256.02", "open", "proprietary", ["module"]),
         ((T4,), "620.10.01", "auto", "open", []),
         ((T4,), "620.10.01", "proprietary", "open", ["module"]),
-        ((V100,), "580.126.20", "auto", "proprietary", []),
-        ((V100,), "580.126.20", "open", "proprietary", ["module"]),
+        ((V100,), "580.159.03", "auto", "proprietary", []),
+        ((V100,), "580.159.03", "open", "proprietary", ["module"]),
         ((V100,), "590.44.01", "auto", "proprietary", ["gpu"]),
-        ((P100, T4), "580.126.20", "auto", "proprietary", []),
-        ((B200,), "580.126.20", "auto", "open", []),
-        ((B200,), "580.126.20", "proprietary", "open", ["module"]),
-        ((B200,), "580.126.20", "open", "open", []),
-        ((V100,), "580.126.20", "proprietary", "proprietary", []),
+        ((P100, T4), "580.159.03", "auto", "proprietary", []),
+        ((B200,), "580.159.03", "auto", "open", []),
+        ((B200,), "580.159.03", "proprietary", "open", ["module"]),
+        ((B200,), "580.159.03", "open", "open", []),
+        ((V100,), "580.159.03", "proprietary", "proprietary", []),
         # Without the open kind, with both, with the open one by default, with it alone.
         ((T4,), "514.10.01", "open", "proprietary", ["module"]),
         ((T4,), "515.43.04", "open", "open", []),
@@ -162,11 +162,11 @@ def test_two_kernels_whose_headers_are_one_package_are_rejected() -> None:
         ((T4,), "560.28.03", "auto", "open", []),
         ((T4,), "619.10.01", "proprietary", "proprietary", []),
         ((B200,), "565.57.01", "auto", "open", ["gpu"]),
-        ((B200, V100), "580.126.20", "auto", "proprietary", ["gpus"]),
+        ((B200, V100), "580.159.03", "auto", "proprietary", ["gpus"]),
         ((GH200,), "550.163.01", "auto", "open", []),
         ((H100, A100), "515.105.01", "auto", "proprietary", ["gpu"]),
-        ((), "580.126.20", "auto", "open", []),
-        (("0x3fff",), "580.126.20", "auto", "open", []),
+        ((), "580.159.03", "auto", "open", []),
+        (("0x3fff",), "580.159.03", "auto", "open", []),
         (("garbage",), "550.163.01", "auto", "proprietary", []),
     ],
 )
@@ -183,8 +183,8 @@ def test_the_kernel_module_by_the_generation_of_the_gpus(
         # Two GPUs of one generation are one reason.
         ((V100, "0x1db1"), "590.44.01", "auto", "Volta", "from 384 to 580"),
         ((B200,), "565.57.01", "auto", "Blackwell", "from 570 on"),
-        ((B200,), "580.126.20", "proprietary", "Blackwell", "open"),
-        ((V100,), "580.126.20", "open", "Volta", "proprietary"),
+        ((B200,), "580.159.03", "proprietary", "Blackwell", "open"),
+        ((V100,), "580.159.03", "open", "Volta", "proprietary"),
         ((T4,), "620.10.01", "proprietary", "620.10.01", "open"),
     ],
 )
@@ -291,8 +291,8 @@ STRICT = {"strict": True, "secure_boot": "enabled"}
     [
         ("debian_12", CURRENT, "dkms", ["secure_boot"]),
         ("debian_12", replace(CURRENT, own_key=True), "dkms", []),
-        ("ubuntu_24.04", Wish("580.126.20", source="distribution"), "precompiled", []),
-        ("ubuntu_24.04", Wish("580.126.20", source="distribution", build="dkms"), "dkms", ["secure_boot"]),
+        ("ubuntu_24.04", Wish("580.159.03", source="distribution"), "precompiled", []),
+        ("ubuntu_24.04", Wish("580.159.03", source="distribution", build="dkms"), "dkms", ["secure_boot"]),
         ("ubuntu_24.04", CURRENT, "dkms", ["secure_boot"]),
         # NVIDIA signs its own, with a key that no firmware knows.
         ("rhel_9", CURRENT, "precompiled", ["secure_boot"]),
@@ -322,7 +322,7 @@ def test_a_source_without_modules_for_dkms_is_taken_precompiled() -> None:
     """Of whatever version suits the kernel: it is not that of the driver."""
     assert checks(plan("suse_15", replace(CURRENT, module="open", build="dkms"))) == ["build"]
     assert plan("suse_15", replace(CURRENT, module="open")).build == "precompiled"
-    found = plan("ubuntu_24.04", Wish("580.126.20", source="distribution", build="precompiled"))
+    found = plan("ubuntu_24.04", Wish("580.159.03", source="distribution", build="precompiled"))
     assert (checks(found), found.headers) == ([], ())
     assert dict(found.packages)["linux-modules-nvidia-580-server-open-6.8.0-45-generic"] == ""
 
@@ -330,16 +330,16 @@ def test_a_source_without_modules_for_dkms_is_taken_precompiled() -> None:
 @pytest.mark.parametrize(
     ("have", "module", "want", "ok", "change", "rejected"),
     [
-        (None, None, "580.126.20", False, "install", []),
-        ("580.126.20", "open", "580.126.20", False, "none", []),
-        ("580.126.20", None, "580.126.20", False, "none", []),
-        ("580.126.20", "proprietary", "580.126.20", False, "module", ["change"]),
-        ("580.126.20", "proprietary", "580.126.20", True, "module", []),
-        ("535.261.03", "proprietary", "580.126.20", False, "upgrade", ["change"]),
-        ("535.261.03", "proprietary", "580.126.20", True, "upgrade", []),
-        ("590.44.01", "open", "580.126.20", False, "downgrade", ["change"]),
-        ("590.44.01", "open", "580.126.20", True, "downgrade", []),
-        ("580.95.05", "open", "580.126.20", False, "upgrade", ["change"]),
+        (None, None, "580.159.03", False, "install", []),
+        ("580.159.03", "open", "580.159.03", False, "none", []),
+        ("580.159.03", None, "580.159.03", False, "none", []),
+        ("580.159.03", "proprietary", "580.159.03", False, "module", ["change"]),
+        ("580.159.03", "proprietary", "580.159.03", True, "module", []),
+        ("535.261.03", "proprietary", "580.159.03", False, "upgrade", ["change"]),
+        ("535.261.03", "proprietary", "580.159.03", True, "upgrade", []),
+        ("590.44.01", "open", "580.159.03", False, "downgrade", ["change"]),
+        ("590.44.01", "open", "580.159.03", True, "downgrade", []),
+        ("580.95.05", "open", "580.159.03", False, "upgrade", ["change"]),
     ],
 )
 def test_nothing_is_upgraded_silently(have: str | None, module: str | None, want: str, ok: bool, change: str, rejected: list[str]) -> None:
@@ -350,11 +350,11 @@ def test_nothing_is_upgraded_silently(have: str | None, module: str | None, want
 
 
 def test_a_change_needs_a_permission() -> None:
-    (one,) = plan(wish=Wish("580.126.20"), version="535.261.03", module=None).rejected
+    (one,) = plan(wish=Wish("580.159.03"), version="535.261.03", module=None).rejected
     assert (one.check, one.found) == ("change", "driver 535.261.03")
     # The packages of the very driver that is wanted are no hindrance.
-    have = {"nvidia-kernel-open-dkms": "580.126.20-1"}
-    assert checks(plan(version="580.126.20", module="open", packages=have)) == []
+    have = {"nvidia-kernel-open-dkms": "580.159.03-1"}
+    assert checks(plan(version="580.159.03", module="open", packages=have)) == []
 
 
 @pytest.mark.parametrize(
@@ -370,8 +370,8 @@ def test_what_somebody_else_manages_is_left_alone(changes: dict[str, Any], rejec
 
 
 def test_a_change_of_module_may_remove_the_other_kind_only() -> None:
-    have = {"nvidia-kernel-dkms": "580.126.20-1", "nvidia-driver-cuda": "580.126.20-1"}
-    found = plan(wish=replace(CURRENT, change_ok=True), version="580.126.20", module="proprietary", packages=have)
+    have = {"nvidia-kernel-dkms": "580.159.03-1", "nvidia-driver-cuda": "580.159.03-1"}
+    found = plan(wish=replace(CURRENT, change_ok=True), version="580.159.03", module="proprietary", packages=have)
     assert found.replaces == ("nvidia-kernel-dkms",)
     assert "nvidia-kernel-open-dkms" in names(found)
 
@@ -386,11 +386,11 @@ KERNEL = "5.14.0-503.11.1"
         (
             "rhel_9",
             replace(CURRENT, build="precompiled"),
-            [f"kmod-nvidia-open-550.163.01-{KERNEL}", "kmod-nvidia-open-550.163.01-5.14.0-427", "kmod-nvidia-open-580.126.20-5.14.0-427"],
+            [f"kmod-nvidia-open-550.163.01-{KERNEL}", "kmod-nvidia-open-550.163.01-5.14.0-427", "kmod-nvidia-open-580.159.03-5.14.0-427"],
             [f"kmod-nvidia-open-550.163.01-{KERNEL}", "kmod-nvidia-open-550.163.01-5.14.0-427"],
         ),
         ("rhel_9", replace(CURRENT, build="precompiled"), ["kmod-nvidia-open-dkms", "nvidia-driver-cuda"], ["kmod-nvidia-open-dkms"]),
-        ("rhel_9", CURRENT, [f"kmod-nvidia-580.126.20-{KERNEL}", "kmod-nvidia-latest-dkms"], None),
+        ("rhel_9", CURRENT, [f"kmod-nvidia-580.159.03-{KERNEL}", "kmod-nvidia-latest-dkms"], None),
         ("rhel_9", CURRENT, ["kmod-nvidia-open-dkms", "nvidia-container-toolkit"], []),
         ("suse_15", CURRENT, ["nvidia-driver-G06-kmp-default", "nvidia-driver-G06-kmp-azure"], ["nvidia-driver-G06-kmp-default"]),
         # Ubuntu's packages have the branch in their names, and those of two branches conflict.
@@ -418,7 +418,7 @@ def test_a_fabric_manager_that_nobody_asked_about_stays() -> None:
 def test_fabric_manager_of_the_same_version_with_nvswitch_only() -> None:
     found = plan(switches=4, devices=(H100,))
     assert checks(found) == []
-    assert dict(found.packages)["nvidia-fabricmanager"] == dict(found.packages)["nvidia-imex"] == "580.126.20"
+    assert dict(found.packages)["nvidia-fabricmanager"] == dict(found.packages)["nvidia-imex"] == "580.159.03"
     assert "nvidia-fabricmanager.service" in found.services
     assert "nvidia-fabricmanager-570" in names(plan(wish=Wish("570.211.01"), switches=4, devices=(H100,)))
     assert not [name for name in names(plan()) if "fabric" in name or "imex" in name]
@@ -428,7 +428,7 @@ def test_fabric_manager_of_the_same_version_with_nvswitch_only() -> None:
 
 def test_nvswitches_that_the_bus_does_not_show_are_noted() -> None:
     (note,) = plan(devices=(B200,)).notes
-    assert "in exactly the version 580.126.20" in note
+    assert "in exactly the version 580.159.03" in note
     assert plan(devices=("0x31C2",)).notes
     assert plan(wish=replace(CURRENT, fabric="never"), devices=(B200,)).notes == plan(devices=(H100,)).notes == ()
 
@@ -438,7 +438,7 @@ def test_nouveau_is_blacklisted_once() -> None:
     assert not plan(nouveau_blacklisted=True).blacklist
 
 
-@pytest.mark.parametrize("version", ["", "580", "580.x", "latest", "580.126.20-1", "580.126.20; rm -rf /", "5" * 500])
+@pytest.mark.parametrize("version", ["", "580", "580.x", "latest", "580.159.03-1", "580.159.03; rm -rf /", "5" * 500])
 def test_a_version_that_is_none(version: str) -> None:
     found = plan(wish=Wish(version))
     assert checks(found) == ["version"]
@@ -453,7 +453,7 @@ def test_a_distribution_without_data() -> None:
 
 
 def test_a_source_that_the_distribution_or_its_machine_lacks() -> None:
-    assert checks(plan("rhel_9", Wish("580.126.20", source="distribution"))) == ["source"]
+    assert checks(plan("rhel_9", Wish("580.159.03", source="distribution"))) == ["source"]
     assert checks(plan(machine="ppc64le")) == ["source"]
 
 
@@ -472,13 +472,13 @@ def test_a_repository_of_ones_own_needs_its_key() -> None:
         assert checks(plan(wish=lacks_one)) == ["key"]
 
 
-RUN_FILE = Wish("580.126.20", source="run_file", run_file="/root/NVIDIA-Linux-x86_64-580.126.20.run")
+RUN_FILE = Wish("580.159.03", source="run_file", run_file="/root/NVIDIA-Linux-x86_64-580.159.03.run")
 
 
 def test_a_run_file_is_silent_keeps_its_log_and_builds_by_dkms() -> None:
     found = plan(wish=RUN_FILE)
     assert checks(found) == []
-    assert found.run_file[0] == "/root/NVIDIA-Linux-x86_64-580.126.20.run"
+    assert found.run_file[0] == "/root/NVIDIA-Linux-x86_64-580.159.03.run"
     assert {"--silent", "--dkms", "--kernel-module-type=open"} <= set(found.run_file)
     assert [one for one in found.run_file if one.startswith("--log-file-name=/var/log/")]
     assert (found.packages, found.repository) == ((), None)
@@ -495,7 +495,7 @@ def test_a_run_file_is_silent_keeps_its_log_and_builds_by_dkms() -> None:
         ("559.10.01", "proprietary", []),
         ("560.28.03", "open", ["--kernel-module-type=open"]),
         ("560.28.03", "proprietary", ["--kernel-module-type=proprietary"]),
-        ("580.126.20", "auto", ["--kernel-module-type=open"]),
+        ("580.159.03", "auto", ["--kernel-module-type=open"]),
     ],
 )
 def test_how_a_run_file_is_told_the_kind_of_module(version: str, module: str, options: list[str]) -> None:
@@ -503,7 +503,7 @@ def test_how_a_run_file_is_told_the_kind_of_module(version: str, module: str, op
     assert [one for one in found.run_file if one.startswith(("-m", "--kernel-module-type"))] == options
 
 
-@pytest.mark.parametrize(("version", "knows"), [("535.261.03", False), ("545.23.06", True), ("580.126.20", True)])
+@pytest.mark.parametrize(("version", "knows"), [("535.261.03", False), ("545.23.06", True), ("580.159.03", True)])
 def test_a_run_file_that_can_installs_beside_a_driver_that_is_in_use(version: str, knows: bool) -> None:
     wish = replace(RUN_FILE, version=version, run_file=f"/root/NVIDIA-Linux-x86_64-{version}.run")
     assert ("--allow-installation-with-running-driver" in plan(wish=wish).run_file) == knows
@@ -512,7 +512,7 @@ def test_a_run_file_that_can_installs_beside_a_driver_that_is_in_use(version: st
 @pytest.mark.parametrize(
     ("wish", "changes", "rejected"),
     [
-        (replace(RUN_FILE, run_file="NVIDIA-580.126.20.run"), {}, ["run_file"]),
+        (replace(RUN_FILE, run_file="NVIDIA-580.159.03.run"), {}, ["run_file"]),
         (replace(RUN_FILE, run_file="/root/NVIDIA-Linux-x86_64-550.163.01.run"), {}, ["run_file"]),
         (RUN_FILE, {"nouveau_loaded": True}, ["nouveau"]),
         (RUN_FILE, {"packages": {"nvidia-kernel-dkms": "535.261.03-1"}}, ["packages"]),
@@ -522,7 +522,7 @@ def test_a_run_file_that_can_installs_beside_a_driver_that_is_in_use(version: st
         (replace(RUN_FILE, fabric="never"), {"switches": 2}, []),
         # As the installer's source has it: it removes the driver that is there before it looks for dkms.
         (RUN_FILE, {"dkms": False}, ["run_file"]),
-        (RUN_FILE, {"dkms": False, "version": "580.126.20", "module": "open"}, []),
+        (RUN_FILE, {"dkms": False, "version": "580.159.03", "module": "open"}, []),
         (RUN_FILE, STRICT, ["secure_boot"]),
     ],
 )
@@ -565,3 +565,11 @@ def test_a_plan_that_is_not_rejected_suits_every_gpu(
 def test_facts_survive_the_way_through_json() -> None:
     for one in HOSTS.values():
         assert HostFacts.from_dict(one.as_dict()) == one
+
+
+def test_a_version_with_a_known_vulnerability_is_noted() -> None:
+    assert plan(wish=Wish("580.126.20")).notes == (
+        "the driver 580.126.20 has CVE-2026-24187 (CVSS 8.8) and 10 more known vulnerabilities; expected 580.159.03 or newer: correct "
+        "gpushare_driver_version",
+    )
+    assert plan().notes == ()

@@ -172,6 +172,8 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
                 "runtime": "containerd 1.6.20~ds1 does not take CDI devices from kubelet, releases from 1.7.2 on do",
                 "spec": "no CDI spec in /etc/cdi or /var/run/cdi names GPUs as nvidia.com/gpu by their UUID",
                 "off": False,
+                "reader": "containerd 1.6.20~ds1 reads no CDI specs of version 0.7.0, releases from 1.7.16 on do",
+                "newer": False,
             },
             "toolkit": {"environment": False, "mounts": True, "problem": ""},
             "now": "",
@@ -266,7 +268,7 @@ def test_a_cdi_spec_in_yaml_and_in_json(root: FakeRoot, name: str, text: str) ->
     (spec,) = found["specs"]
     assert (spec["path"], spec["versions"]) == (f"/etc/cdi/{name}", ["535.1.2"])
     assert spec["gpus"] == (["GPU-00000000-0000-4000-8000-000000000001"] if "GPU-" in text else [])
-    assert set(spec) == {"path", "gpus", "versions", "missing"}
+    assert set(spec) == {"path", "gpus", "versions", "missing", "newer"}
     assert "/usr/lib/libcuda.so.535.1.2" in spec["missing"]
     assert not {"/dev/nvidia0", "/in/the/container"} & set(spec["missing"])
     root.file("/usr/lib/libcuda.so.535.1.2")

@@ -48,13 +48,15 @@ from unit.plugins.fake_root import NVIDIA_SMI, FakeRoot, control_plane, debian, 
 
 GPU_NODE = Wanted(gpu_node=True, control_plane=False)
 CONTROL_PLANE = Wanted(gpu_node=False, control_plane=True)
+#: A driver without a known vulnerability.
+MENDED = "535.309.01"
 SERVED = {"gpushare_dashboard_state": "present", "gpushare_dashboard_token": "x" * 16}
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> FakeRoot:
     """A GPU node that is fit."""
-    return gpu(kubelet(debian(FakeRoot(tmp_path))))
+    return gpu(kubelet(debian(FakeRoot(tmp_path))), MENDED)
 
 
 @pytest.fixture
@@ -129,9 +131,16 @@ FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
     ("old driver", lambda r: smi(r, "535.261.03", "384.59"), [("gpus", "error")]),
     (
         "other library",
-        lambda r: overwrite(r, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  x\n"),
+        lambda r: overwrite(r, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.310.01  x\n"),
         [("driver", "error")],
     ),
+    (
+        "vulnerable driver",
+        lambda r: overwrite(r, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  x\n"),
+        [("driver", "error"), ("driver", "warning")],
+    ),
+    ("In Progress", lambda r: smi(r, "<state>N/A", "<state>In Progress"), [("gpus", "error")]),
+    ("NVSwitch", lambda r: r.pci("0000:c0:00.0", kind="0x068000", driver="nvidia-nvswitch"), [("gpus", "error")]),
     ("nouveau", lambda r: r.file("/sys/module/nouveau/x"), [("driver", "error")]),
     ("vfio", lambda r: r.pci("0000:0c:00.0", driver="vfio-pci"), [("driver", "warning")]),
     ("dead kubelet", lambda r: r.at("/proc/30/cmdline").unlink(), [("kubelet", "error")]),
@@ -272,7 +281,7 @@ def test_a_driver_that_would_have_to_be_built_under_secure_boot(node: FakeRoot) 
 
 def test_a_version_mismatch_is_said_once(node: FakeRoot) -> None:
     node.program("/usr/bin/nvidia-smi", "Failed to initialize NVML: Driver/library version mismatch", 18)
-    overwrite(node, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  x\n")
+    overwrite(node, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.310.01  x\n")
     assert found(node) == [("gpus", "error")]
 
 
@@ -663,7 +672,7 @@ def test_the_oldest_ansible_is_that_of_the_collection() -> None:
 
 
 def test_selinux_that_denies_is_a_warning(tmp_path: Path) -> None:
-    root = gpu(kubelet(debian(FakeRoot(tmp_path))))
+    root = gpu(kubelet(debian(FakeRoot(tmp_path))), MENDED)
     root.file("/sys/fs/selinux/enforce", "1")
     judged = judge("h", gather(Host(str(root))), GPU_NODE)
     assert [(one.check, one.severity) for one in judged.reasons] == [("selinux", "warning")]

@@ -122,7 +122,7 @@ def gpu_host() -> Json:
         "images": ["registry.k8s.io/pause:3.10"],
         "cdi": {
             "mode": "cdi",
-            "specs": [{"path": "/var/run/cdi/nvidia.yaml", "gpus": list(UUIDS), "versions": ["535.261.03"], "missing": []}],
+            "specs": [{"path": "/var/run/cdi/nvidia.yaml", "gpus": list(UUIDS), "versions": ["535.261.03"], "missing": [], "newer": False}],
         },
         "containers": {CONTAINER: ["nvidia0"], "d" * 64: []},
         "strategy": {

@@ -559,3 +559,11 @@ def test_a_gpu_that_cannot_be_used_has_no_room() -> None:
     assert free_units(node, [seen.pod(gpu=1), seen.pod(gpu=0, units=1)]) == 15
     node["metadata"]["annotations"]["gpushare/gpus"] = "{"
     assert free_units(node, []) is None
+
+
+def test_a_fabric_manager_that_does_not_run_is_a_finding() -> None:
+    """nvidia-smi lists the GPUs, and a pod without CUDA starts."""
+    for host in ({"switches": 4}, {"nvlink5": True}):
+        ((code, words),) = of_node(driver=host)
+        assert (code, "NVSwitches, and no nv-fabricmanager" in words) == ("gpu_fabric_not_ready", True)
+    assert of_node(driver={"switches": 4, "fabric_manager": True}) == []

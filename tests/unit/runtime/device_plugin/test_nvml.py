@@ -43,6 +43,10 @@ def answers(value: object) -> Callable[..., object]:
     return answer
 
 
+def without_fabric(handle: object, info: object) -> None:
+    raise pynvml.NVMLError(FUNCTION_MISSING)
+
+
 @pytest.mark.parametrize(
     ("mig", "mode", "rows", "words"),
     [
@@ -63,6 +67,32 @@ def test_why_a_gpu_is_not_to_be_used(mig: object, mode: object, rows: object, wo
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", answers(mig))
     monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeMode", answers(mode))
     monkeypatch.setattr(pynvml, "nvmlDeviceGetRemappedRows", answers(rows))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetGpuFabricInfo", without_fabric)
     found = _failed(object())
     assert found.startswith(words)
     assert bool(found) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "words"),
+    [
+        (pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED, 0, ""),
+        (pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED, 0, "(Not Started)"),
+        (pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS, 0, "(In Progress)"),
+        (pynvml.NVML_GPU_FABRIC_STATE_COMPLETED, 0, ""),
+        # The library writes one byte, whatever stands behind it.
+        (0xABCDEF00 | pynvml.NVML_GPU_FABRIC_STATE_COMPLETED, 0, ""),
+        (pynvml.NVML_GPU_FABRIC_STATE_COMPLETED, pynvml.NVML_ERROR_TIMEOUT, "(completed with error 10)"),
+    ],
+)
+def test_a_gpu_behind_nvswitches_waits_for_its_fabric(state: int, status: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA programs on it fail with error 802 until then."""
+
+    def fabric(handle: object, info: pynvml.c_nvmlGpuFabricInfo_t) -> None:
+        info.state, info.status = state, status
+
+    for name in ("nvmlDeviceGetMigMode", "nvmlDeviceGetComputeMode", "nvmlDeviceGetRemappedRows"):
+        monkeypatch.setattr(pynvml, name, answers(-UNSUPPORTED))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetGpuFabricInfo", fabric)
+    found = _failed(object())
+    assert (words in found, bool(found)) == (True, bool(words))

@@ -184,10 +184,32 @@ def _failed(handle: object) -> str:
         return "remapping a bad row of its memory has failed: replace the GPU"
     if _mode(pynvml.nvmlDeviceGetMigMode, handle) == pynvml.NVML_DEVICE_MIG_ENABLE:
         return "MIG mode is on, which partitions its memory: run `nvidia-smi -mig 0` for it"
+    fabric = _fabric(handle)
+    if fabric:
+        return fabric
     # The exclusive modes are right with MPS; preflight reports what they mean without it.
     if _mode(pynvml.nvmlDeviceGetComputeMode, handle) == pynvml.NVML_COMPUTEMODE_PROHIBITED:
         return "its compute mode is Prohibited: run `nvidia-smi -c DEFAULT` for it"
     return ""
+
+
+_FABRIC: Final = {pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED: "Not Started", pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS: "In Progress"}
+
+
+def _fabric(handle: object) -> str:
+    """Why CUDA does not start on a GPU behind NVSwitches; "" for one without, and for drivers and GPUs (before Hopper) that do not say."""
+    info = pynvml.c_nvmlGpuFabricInfo_t()
+    try:
+        pynvml.nvmlDeviceGetGpuFabricInfo(handle, info)
+    except pynvml.NVMLError:
+        return ""
+    # NVML writes one byte of pynvml's four.
+    state, status = int(info.state) & 0xFF, int(info.status)
+    done = state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and status == pynvml.NVML_SUCCESS
+    if done or state == pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
+        return ""
+    seen = _FABRIC.get(state, f"completed with error {status}")
+    return f"its NVLink fabric is not ready ({seen}): look at nvidia-fabricmanager, which must run in the driver's version"
 
 
 def _mode(query: Callable[..., Any], handle: object) -> int | None:
