@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpushare_runtime.device_plugin.node.ids import DeviceKey
 from gpushare_runtime.device_plugin.node.local_pods import ContainerDevices, LocalPod, PendingContainer, PodTable
@@ -63,22 +63,41 @@ class PendingContainers:
     rejected: set[str] = field(default_factory=set)  # UIDs
 
     def match(self, resource: str, size: int, *, late: bool = False) -> PendingContainer | None:
-        """The container that a request for `size` ids is for; None if no such pod is known (yet)."""
-        gone, allocated = self.usage.dropped_by_kubelet(), self.usage.allocated()
-        known = [pod for pod in self.pods if pod.uid not in gone and self._may_be_requested(pod)]
+        """The container that a request for `size` ids is for; None if no such pod is known (yet).
+
+        Of containers without a record one comes first whose former ids are free: the others could not start now.
+        """
+        gone, allocated, other = self.usage.dropped_by_kubelet(), self.usage.allocated(), None
+        known = [self._by_processes(pod) for pod in self.pods if pod.uid not in gone and self._may_be_requested(pod)]
         while found := match_request(known, allocated, resource, size, rejected=self.rejected, late=late):
-            # kubelet requests nothing for a container that lost its record and runs, whatever the API server reports at the moment.
-            lost = self.usage.record_lost(found.pod.uid) and found.key in self.usage.still_in_use(resource)
-            if not lost or not self.usage.may_run(found.key, self.processes.containers):
-                return found
+            if not self._lost(found.key):
+                return other or found
+            if not self.usage.may_run(found.key, self.processes.containers):
+                if len(self.usage.former_ids(found.key)) == size:
+                    return found
+                other = other or found
             allocated.add(found.key)
-        return None
+        return other
+
+    def _lost(self, key: DeviceKey) -> bool:
+        """Whether kubelet has lost its record of this container, and the plugin has it."""
+        return self.usage.record_lost(key[0]) and key in self.usage.still_in_use(key[2])
+
+    def _by_processes(self, pod: LocalPod) -> LocalPod:
+        """Without the containers of which only their processes say whether they run: what the API server reports may be old."""
+        if not pod.running or not self.usage.record_lost(pod.uid):
+            return pod
+        lost = {of.container for of in pod.container_devices if self._lost((pod.uid, of.container, of.resource))}
+        return replace(pod, running=pod.running - lost)
 
     def may_request(self) -> set[str]:
         """UIDs of the pods for which kubelet may request something at this moment: to admit them, or to start an ended container."""
         over, allocated = self.usage.dropped_by_kubelet(), self.usage.allocated()
         left = (
-            (pod.uid, of) for pod in self.pods if pod.active and pod.uid not in over for of in next_requests(pod, allocated, admitted=True)
+            (pod.uid, of)
+            for pod in self.pods
+            if pod.active and pod.uid not in over
+            for of in next_requests(self._by_processes(pod), allocated, admitted=True)
         )
         return {
             uid
