@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pynvml
 import pytest
 
-from gpushare_runtime.device_plugin.gpu.nvml import _failed
+from gpushare_runtime.device_plugin.gpu.nvml import _failed, _recovery
 
 UNSUPPORTED, FUNCTION_MISSING = pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
 
@@ -46,3 +46,35 @@ def test_why_a_gpu_is_not_to_be_used(mig: object, mode: object, rows: object, wo
     found = _failed(object())
     assert found.startswith(words)
     assert bool(found) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        (pynvml.NVML_GPU_RECOVERY_ACTION_NONE, ""),
+        (pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET, "the driver requires a reset: "),
+        (pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT, "the driver requires a reboot of the host"),
+        # Only traffic between GPUs has to end: a pod has one.
+        (pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P, ""),
+        (pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET, "the driver requires a reset when "),
+        (pynvml.NVML_GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN, ""),
+        (pynvml.NVML_GPU_RECOVERY_ACTION_BUS_RESET, "the driver requires a reset of the GPU's PCIe bus"),
+        (pynvml.NVML_GPU_RECOVERY_ACTION_SYSTEM_REBOOT, "the driver requires a reboot of the host"),
+        (99, ""),
+    ],
+)
+def test_what_the_driver_requires_before_a_gpu_is_used(action: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(handle: object, fields: list[int]) -> list[object]:
+        assert fields == [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
+        return [field]
+
+    field = pynvml.c_nvmlFieldValue_t(nvmlReturn=pynvml.NVML_SUCCESS, value=pynvml.c_nvmlValue_t(uiVal=action))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", answer)
+    found = _recovery(object())
+    assert found.startswith(words)
+    assert bool(found) == bool(words)
+    # A driver that does not know the field, and one without the call.
+    field.nvmlReturn = UNSUPPORTED
+    assert _recovery(object()) == ""
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", lambda *_: answers(-FUNCTION_MISSING)(None))
+    assert _recovery(object()) == ""
