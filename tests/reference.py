@@ -34,6 +34,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.var
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict import doctor  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import FOLLOWS_FROM  # noqa: E402
 
+from gpushare_runtime.device_plugin.gpu import health  # noqa: E402
+
 PLUGIN_UTILS: Final = ROOT / "plugins/plugin_utils"
 MODULE_UTILS: Final = ROOT / "plugins/module_utils"
 RESULTS: Final = ROOT / "docs/project/benchmarks"
@@ -354,6 +356,25 @@ def rules() -> str:
     return table(["account", "scope", "resources", "names", "verbs"], rows)
 
 
+# XIDs.
+
+
+def xids() -> str:
+    """NVIDIA's numbers, as the device plugin knows them."""
+    ours = {True: "The GPU stays usable. We log and count it.", False: "New pods go to other GPUs until it has passed its checks."}
+    rows = [
+        [number, f"{one.meaning[0].upper()}{one.meaning[1:]}.", ours[number in health.SPARED_XIDS], f"{one.cure[0].upper()}{one.cure[1:]}."]
+        for number, one in sorted(health.XIDS.items())
+    ]
+    others = sorted(health.SPARED_XIDS - health.XIDS.keys())
+    first = [number for number in others if number - 1 not in others]
+    last = [number for number in others if number + 1 not in others]
+    spans = [str(low) if low == high else f"{low}–{high}" for low, high in zip(first, last, strict=True)]
+    rows.append([", ".join(spans), "The catalogue: restart the program, or nothing.", ours[True], "Read the log of the pod."])
+    rows.append(["any other", "", ours[False], "Read `dmesg` and the catalogue."])
+    return table(["XID", "what it means", "what we do", "what you do"], rows)
+
+
 # Results.
 
 
@@ -434,6 +455,7 @@ PARTS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
     "codes": ("docs/reference/codes.md", codes_of_verify),
     "checks": ("docs/reference/codes.md", codes_of_preflight),
     "rules": ("docs/reference/permissions.md", rules),
+    "xids": ("docs/operate/on-call.md", xids),
     "benchmarks": ("docs/project/benchmarks/README.md", benchmarks),
 }
 

@@ -22,7 +22,8 @@ VERSION = 1
 CODES = frozenset(
     [
         *(f"{daemon}_{what}" for daemon in ("plugin", "extender", "dashboard") for what in ("missing", "older_than_file", "not_at_boot")),
-        *("plugin_stopped", "plugin_not_registered", "second_plugin", "extender_down", "extender_not_synced", "runtime_differs"),
+        *("plugin_stopped", "plugin_not_registered", "second_plugin", "gpu_unhealthy"),
+        *("extender_down", "extender_not_synced", "runtime_differs"),
         *("dashboard_down", "dashboard_not_synced", "dashboard_open"),
         *("token_missing", "token_expired", "token_rejected", "token_not_renewed", "certificate_expired", "certificate_wrong"),
         *("metrics_down", "metrics_open", "port_taken", "socket_stopped", "cdi_stale"),

@@ -39,6 +39,7 @@ from gpushare_runtime.device_plugin.node.strategy import changed_isolation, chan
 from gpushare_runtime.device_plugin.node.usage import Processes
 from gpushare_runtime.device_plugin.options import NAME, Settings, parse_arguments
 from gpushare_runtime.device_plugin.publish.eviction_requests import EvictionRequests
+from gpushare_runtime.device_plugin.publish.gpu_events import GpuEvents
 from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
 from gpushare_runtime.device_plugin.publish.pod_annotations import Assigner
 from gpushare_runtime.device_plugin.publish.unhealthy_configmap import UnhealthyMap
@@ -143,9 +144,10 @@ class DevicePlugin:
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Run until `stop` is set, this is cancelled, or a part fails; then it raises that part's exception."""
         publisher = NodePublisher(self.node, self._client, self._settings.node)
+        reports = GpuEvents(self.node, publisher, self._events, self._settings.node)
         unhealthy = UnhealthyMap(self.node, self._client, self._settings.node)
         specs = self._cdi(self._events)
-        assigner = Assigner(self.node, self._client, self.counters, self._events, time.time_ns)
+        assigner = Assigner(self.node, self._client, self.counters, self._events, self._settings.node, time.time_ns)
         evictions = EvictionRequests(self.node, publisher, self._memory, self._settings.overuse, self._settings.overuse_grace)
         socket = self._settings.kubelet_root / protocol.KUBELET_POD_RESOURCES
         cross_check = CrossCheck(self.node, self._checkpoint, self._reader.refresh, socket, SOCKETS, self.counters, self._check_scale)
@@ -172,6 +174,7 @@ class DevicePlugin:
                     self._pods.run(),
                     publisher.reflector().run(),
                     publisher.run(),
+                    reports.run(),
                     assigner.run(),
                     evictions.run(),
                     self._events.run(),

@@ -39,6 +39,8 @@ def look(found: Findings, host: Host, unit: Unit, environment: Path) -> None:
     runs = _common(found, host, unit, environment)
     found.strangers = [asdict(one) for one in listening if one.name not in kubelet.SOCKETS.values()]
     cdi.judge_cdi(found, host, unit)
+    if runs:
+        kubelet.judge_gpus(found, unit)
     serves = not kubelet.judge_second_plugin(found, unit, listening) and runs
     found.registered = kubelet.registered_soon(host, unit, listening) if serves else kubelet.registered(host, unit)
     if serves:

@@ -10,7 +10,7 @@ import pynvml
 import pytest
 
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
-from gpushare_runtime.device_plugin.gpu.nvml import Pynvml, _failed
+from gpushare_runtime.device_plugin.gpu.nvml import Pynvml, _failed, _recovery
 
 
 @pytest.mark.parametrize("in_container", [True, False])
@@ -96,3 +96,35 @@ def test_a_gpu_behind_nvswitches_waits_for_its_fabric(state: int, status: int, w
     monkeypatch.setattr(pynvml, "nvmlDeviceGetGpuFabricInfo", fabric)
     found = _failed(object())
     assert (words in found, bool(found)) == (True, bool(words))
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        (pynvml.NVML_GPU_RECOVERY_ACTION_NONE, ""),
+        (pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET, "the driver requires a reset: "),
+        (pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT, "the driver requires a reboot of the host"),
+        # Only traffic between GPUs has to end: a pod has one.
+        (pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P, ""),
+        (pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET, "the driver requires a reset when "),
+        (pynvml.NVML_GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN, ""),
+        (pynvml.NVML_GPU_RECOVERY_ACTION_BUS_RESET, "the driver requires a reset of the GPU's PCIe bus"),
+        (pynvml.NVML_GPU_RECOVERY_ACTION_SYSTEM_REBOOT, "the driver requires a reboot of the host"),
+        (99, ""),
+    ],
+)
+def test_what_the_driver_requires_before_a_gpu_is_used(action: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(handle: object, fields: list[int]) -> list[object]:
+        assert fields == [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
+        return [field]
+
+    field = pynvml.c_nvmlFieldValue_t(nvmlReturn=pynvml.NVML_SUCCESS, value=pynvml.c_nvmlValue_t(uiVal=action))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", answer)
+    found = _recovery(object())
+    assert found.startswith(words)
+    assert bool(found) == bool(words)
+    # A driver that does not know the field, and one without the call.
+    field.nvmlReturn = UNSUPPORTED
+    assert _recovery(object()) == ""
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", lambda *_: answers(-FUNCTION_MISSING)(None))
+    assert _recovery(object()) == ""

@@ -50,6 +50,7 @@ class GpuFacts:
     numa: int | None  # None if unknown
     failed: str = ""  # why pods must not use it; "" if they may
     unfit: str = ""  # why pods must not use it again after a failure
+    recovery: str = ""  # what the driver requires before pods may use it
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,9 @@ class GpuReader:
         return replace(before, health=self._health.fails(before.uuid, str(error)))
 
     def _gpu(self, index: int, facts: GpuFacts) -> Gpu:
-        health = self._health.fails(facts.uuid, facts.failed) if facts.failed else self._health.answers(facts.uuid, facts.unfit)
+        health = (
+            self._health.fails(facts.uuid, facts.failed) if facts.failed else self._health.answers(facts.uuid, facts.unfit, facts.recovery)
+        )
         return Gpu(
             index=index,
             uuid=facts.uuid,

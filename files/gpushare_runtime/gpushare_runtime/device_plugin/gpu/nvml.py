@@ -91,6 +91,7 @@ class Pynvml:
             numa=_numa(handle),
             failed=_failed(handle),
             unfit=_unfit(handle),
+            recovery=_recovery(handle),
         )
 
     def xid_events(self) -> PynvmlEvents:
@@ -226,6 +227,27 @@ def _unfit(handle: object) -> str:
     if _rows(handle)[0] or _pages_pending(handle):
         return "a bad part of its memory will be retired at the next reset: stop what uses the GPU and run `nvidia-smi --gpu-reset`"
     return ""
+
+
+# NVML_FI_DEV_GET_GPU_RECOVERY_ACTION and its values, which older releases of pynvml do not name.
+_RECOVERY_FIELD: Final = 230
+# The driver's own summary of its XIDs since 565, which XID 154 announces. What only concerns traffic between GPUs (3 and 5) is not here.
+_RECOVERIES: Final = {
+    1: "the driver requires a reset: stop what uses the GPU and run `nvidia-smi --gpu-reset`",
+    2: "the driver requires a reboot of the host",
+    4: "the driver requires a reset when the programs on the GPU have ended: run `nvidia-smi --gpu-reset` then",
+    6: "the driver requires a reset of the GPU's PCIe bus: reboot the host",
+    7: "the driver requires a reboot of the host",
+}
+
+
+def _recovery(handle: object) -> str:
+    """What the driver requires before the GPU may be used; "" also from a driver that does not say."""
+    try:
+        [field] = pynvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY_FIELD])
+    except pynvml.NVMLError:
+        return ""
+    return _RECOVERIES.get(int(field.value.uiVal), "") if field.nvmlReturn == pynvml.NVML_SUCCESS else ""
 
 
 def _rows(handle: object) -> tuple[bool, bool]:

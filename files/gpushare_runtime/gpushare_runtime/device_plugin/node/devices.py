@@ -6,12 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from gpushare_runtime.core import mps, protocol
 from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory
 from gpushare_runtime.core.quantity import unit_id
 from gpushare_runtime.device_plugin.node.cdi import CdiSpecs
 from gpushare_runtime.device_plugin.node.usage import Usage
+
+MPS_UNKNOWN: Final = "the state of its MPS control daemon is not known yet"
 
 
 class Devices:
@@ -71,7 +74,7 @@ class Devices:
     def _without_mps(self, gpu: Gpu) -> str:
         if self._isolation != protocol.ISOLATION_MPS:
             return ""
-        return self._mps.get(gpu.uuid, "the state of its MPS control daemon is not known yet")
+        return self._mps.get(gpu.uuid, MPS_UNKNOWN)
 
     def set_mps(self, problems: Mapping[str, str]) -> None:
         """Take why the MPS control daemon of each GPU cannot be used now, by UUID; "" if it can."""
