@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The policies of the template, asked through the API server's own admission plugin: tests/lab/go/policies."""
+"""The policies, asked through the API server's own admission plugin: tests/lab/go/policies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from gpushare_lab import components
 from gpushare_lab.prepare import the_cache
-from unit.plugins.cluster.manifests import objects
+from unit.plugins.cluster.manifests import of_role
 
 Json = dict[str, Any]
 
@@ -68,8 +68,8 @@ class Answer:
 
 @cache
 def policies() -> tuple[Json, ...]:
-    """The objects of the template, with one writer besides the daemons."""
-    return tuple(objects("cluster_objects/templates/admission.yml.j2", gpushare_annotation_writers=[WRITER], gpushare_token_seconds=604800))
+    """The policies for daemons on hosts, with one writer besides the daemons."""
+    return tuple(of_role("admission", writers=[WRITER], token_seconds=604800))
 
 
 def never(item: Json) -> Json:

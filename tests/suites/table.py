@@ -259,7 +259,7 @@ SUITES = (
         "policies",
         "verdicts and CPU time of the admission policies, by the API server's own code",
         tests=("tests/policies",),
-        paths=("roles/cluster_objects/templates/admission.yml.j2", "tests/policies/*", "tests/lab/go/policies/*"),
+        paths=(f"{PLUGIN_UTILS}/_manifests/policies.py", "tests/policies/*", "tests/lab/go/policies/*"),
         prepared=True,
         seconds=300,
     ),
