@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpushare_runtime.core import protocol
+from gpushare_runtime.daemon.health_server import HealthServer
 from gpushare_runtime.daemon.metrics_server import MetricsAddress, MetricsServer
 from quality.tree import REPOSITORY
 from unit.runtime.extender.test_http_server import extending, synced
@@ -85,6 +86,10 @@ def test_the_extender_answers_what_is_documented_and_lists_nothing_else(tmp_path
             assert {path for _, path in rows} - listed == {f"{protocol.EXTENDER_PREFIX}/version"}
 
     asyncio.run(run())
+
+
+def test_the_health_pages_are_the_documented_ones() -> None:
+    assert {path for _, path in endpoints("Health")} == set(HealthServer(("127.0.0.1", 0), lambda: ([], []))._pages)
 
 
 def test_the_metrics_page_answers_what_is_documented() -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, NoReturn, Protocol
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.daemon import metrics, metrics_server
+from gpushare_runtime.daemon import health_server, metrics, metrics_server
 from gpushare_runtime.daemon.inotify import DirectoryWatch
 from gpushare_runtime.daemon.runner import Signals, Status, keep_alive, run, run_all
 from gpushare_runtime.device_plugin.gpu import pod_limits
@@ -53,6 +53,8 @@ log = logging.getLogger(__name__)
 _API_SILENCE_SECONDS: Final = 150.0
 # The first list takes less; a longer absence is worth a status.
 _API_FIRST_SECONDS: Final = 3.0
+# kubelet starts an ended container at once the first time, then after a pause that it doubles.
+_CONTAINER_ENDING_SECONDS: Final = 10.0
 
 
 class Host(Groups, Identities, Protocol):
@@ -77,7 +79,7 @@ class DevicePlugin:
         self._client = client
         self._renewer = renewer
         self._settings = settings
-        self._processes = processes or HostProcesses()
+        self._processes = processes or HostProcesses(root=settings.cgroup_root)
         self._check_scale = check_scale
         self.status = Status(required=SOCKETS)
         self.counters = Counters()
@@ -104,8 +106,9 @@ class DevicePlugin:
             self.status,
             gpu_interval,
             self._unusable_settings,
+            _CONTAINER_ENDING_SECONDS if settings.in_container else 0.0,
         )
-        host = host or HostProcesses()
+        host = host or HostProcesses(root=settings.cgroup_root)
         if settings.isolation == pod_limits.MPS:
             # From the first reading of the GPUs on: no id is healthy before its control daemon answers.
             self.node.devices.set_isolation(protocol.ISOLATION_MPS)
@@ -175,6 +178,7 @@ class DevicePlugin:
                     self._report_api(),
                     *([self._renewer.run(self._client, partial(self.status.set, "token"))] if self._renewer else []),
                     *metrics_server.parts(self._settings.metrics, self.metrics_text, self.status.report),
+                    *health_server.parts(self._settings.health, self.status.readiness),
                     keep_alive(lambda: self.status.ready),
                 ],
             )
@@ -190,7 +194,8 @@ class DevicePlugin:
         # kubelet's own Events on its node have the name as UID as well.
         node = ObjectReference("Node", self._settings.node, self._settings.node)
         report = partial(events.emit, node, "Warning", protocol.EVENT_CDI)
-        return CdiPoller(SpecFolders(self._settings.cdi_folders), self.node, self.status, report)
+        folders = SpecFolders(self._settings.cdi_folders, in_container=self._settings.in_container)
+        return CdiPoller(folders, self.node, self.status, report)
 
     def metrics_text(self) -> Iterator[str]:
         """The response to a scrape."""
@@ -199,7 +204,8 @@ class DevicePlugin:
         return metrics.render(values)
 
     def _service_maker(self, resource: str) -> Callable[[], ResourceService]:
-        return lambda: ResourceService(resource, self.node, self._reader.refresh, self.counters, self._before_start)
+        dev = self._settings.dev_root
+        return lambda: ResourceService(resource, self.node, self._reader.refresh, self.counters, self._before_start, dev)
 
     async def _before_start(self, resource: str, ids: Sequence[str]) -> None:
         await self._limits.before_start(resource, ids)
@@ -235,7 +241,7 @@ def main(argv: Sequence[str] | None = None, nvml: Nvml | None = None) -> int:
         # Imported here, so that tests of everything else do not need pynvml.
         from gpushare_runtime.device_plugin.gpu.nvml import Pynvml
 
-        nvml = Pynvml()
+        nvml = Pynvml(in_container=settings.in_container)
     return run(partial(serve, settings, nvml), settings.log_level)
 
 

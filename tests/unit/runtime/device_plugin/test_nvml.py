@@ -9,13 +9,33 @@ from collections.abc import Callable
 import pynvml
 import pytest
 
-from gpushare_runtime.device_plugin.gpu.nvml import _failed
+from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
+from gpushare_runtime.device_plugin.gpu.nvml import Pynvml, _failed
+
+
+@pytest.mark.parametrize("in_container", [True, False])
+@pytest.mark.parametrize(
+    ("code", "other_library"),
+    [
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, True),
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, True),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, False),
+        (pynvml.NVML_ERROR_GPU_IS_LOST, False),
+    ],
+)
+def test_another_library_needs_a_new_container(code: int, other_library: bool, in_container: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pynvml, "nvmlInit", answers(-code))
+    with pytest.raises(NvmlError) as caught:
+        Pynvml(in_container=in_container).start()
+    assert caught.value.reload == (other_library and in_container)
+    assert ("a new container gets" in str(caught.value)) == caught.value.reload
+
 
 UNSUPPORTED, FUNCTION_MISSING = pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
 
 
-def answers(value: object) -> Callable[[object], object]:
-    def answer(handle: object) -> object:
+def answers(value: object) -> Callable[..., object]:
+    def answer(*_: object) -> object:
         if isinstance(value, int) and value < 0:
             raise pynvml.NVMLError(-value)
         return value

@@ -34,13 +34,16 @@ _SENTENCES: Final = {
     pynvml.NVML_ERROR_GPU_IS_LOST: "the GPU is lost, it no longer answers on the bus: look for Xid in `dmesg`, then reboot the host",
     pynvml.NVML_ERROR_RESET_REQUIRED: "the GPU requires a reset: stop what uses it and run `nvidia-smi --gpu-reset`",
 }
+# A container keeps the library that it was created with: only a new one gets another.
+_OF_CONTAINER: Final = {pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH}
 _UNABLE: Final = {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION}
 
 
 class Pynvml:
-    """NVML of this host."""
+    """NVML of this host. in_container: whether the library is a container's."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_container: bool = False) -> None:
+        self._in_container = in_container
         self._loaded: tuple[str, tuple[int, int]] | None = None
         self._devices = _device_numbers()
 
@@ -48,6 +51,8 @@ class Pynvml:
         try:
             _call(pynvml.nvmlInit)
         except NvmlError as error:
+            if self._in_container and error.code in _OF_CONTAINER:
+                raise NvmlError(f"{error}; a new container gets the host's library as it is then", reload=True) from None
             if self._replaced():
                 raise NvmlError(f"{error}; {_REPLACED}", reload=True) from None
             if _device_numbers() - self._devices:
@@ -71,6 +76,9 @@ class Pynvml:
     def _replaced(self) -> bool:
         """Whether somebody replaced the library that this process has loaded, as a driver upgrade does."""
         return self._loaded is not None and _identity(self._loaded[0]) not in (None, self._loaded[1])
+
+    def driver(self) -> str:
+        return _text(_call(pynvml.nvmlSystemGetDriverVersion))
 
     def facts(self, index: int) -> GpuFacts:
         handle = _call(pynvml.nvmlDeviceGetHandleByIndex, index)
@@ -219,7 +227,7 @@ def _call(function: Callable[..., Any], *arguments: object) -> Any:
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
-        raise NvmlError(_sentence(error, function.__name__), unable=error.value in _UNABLE) from None
+        raise NvmlError(_sentence(error, function.__name__), unable=error.value in _UNABLE, code=error.value) from None
 
 
 def _sentence(error: Any, function: str) -> str:

@@ -15,12 +15,16 @@ from gpushare_runtime.device_plugin.node.usage import Usage
 
 
 class Devices:
-    """inventory: None before the GPUs were read for the first time; strategy: how containers get GPUs, of protocol.STRATEGIES."""
+    """inventory: None before the GPUs were read for the first time; strategy: how containers get GPUs, of protocol.STRATEGIES.
+
+    driver: the version of the loaded one, "" before the GPUs were read.
+    """
 
     def __init__(self, usage: Usage, strategy: str = protocol.STRATEGY_ENVIRONMENT) -> None:
         self.inventory: Inventory | None = None
         self.strategy = strategy
         self.cdi = CdiSpecs()
+        self.driver = ""
         self._usage = usage
         usage.gpus_by_index = lambda: self.inventory.by_index if self.inventory else {}
         self._read: Inventory | None = None
@@ -75,7 +79,7 @@ class Devices:
         self._offer_again()
 
     def _without_spec(self, gpu: Gpu) -> str:
-        return self.cdi.problem(gpu) if self.strategy == protocol.STRATEGY_CDI else ""
+        return self.cdi.problem(gpu, self.driver) if self.strategy == protocol.STRATEGY_CDI else ""
 
     def set_cdi(self, specs: CdiSpecs) -> None:
         """Take the CDI specs as read now."""
