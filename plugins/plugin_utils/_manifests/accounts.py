@@ -106,7 +106,7 @@ def in_cluster(namespace: str, evict: bool) -> list[Json]:
     scheduler += [cluster_role_binding(f"{SCHEDULER}-{role.partition(':')[2]}", role, SCHEDULER, namespace) for role in OF_KUBERNETES]
     scheduler += [role_of(SCHEDULER, lease, namespace), role_binding(SCHEDULER, SCHEDULER, SCHEDULER, namespace, namespace)]
     # kube-scheduler asks by it who its own callers are.
-    scheduler += [role_binding(SCHEDULER, AUTH_READER, SCHEDULER, namespace, NAMESPACE)]
+    scheduler += [role_binding(f"{SCHEDULER}-auth-reader", AUTH_READER, SCHEDULER, namespace, NAMESPACE)]
     return [*scheduler, service_account(PLUGIN, namespace), *_granted(PLUGIN, device_plugin_rules(), namespace)]
 
 

@@ -454,8 +454,8 @@ def _scheduler_name() -> Json:
         [
             _must(
                 f"variables.containers.size() > {FEW} || !{_ASK_FOR_GPUS}",
-                f"a pod that asks for GPU memory (aliyun.com/*) is placed by gpushare's own scheduler in this cluster: write spec.schedulerName: "
-                f"{SCHEDULER}",
+                "a pod that asks for GPU memory (aliyun.com/*) is placed by gpushare's own scheduler in this cluster: write "
+                f"spec.schedulerName: {SCHEDULER}",
             )
         ],
         [_ALL_CONTAINERS],
