@@ -31,8 +31,8 @@ STATE_FOLDER = "/var/lib/gpushare-device-plugin"
 _CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 #: Where the device plugin's container sees the host.
 HOST_CGROUPS, HOST_DEV = "/host/sys/fs/cgroup", "/host/dev"
-#: Nobody in the image, and in kube-scheduler's.
-_USER = 65532
+#: The image's user, who owns nothing.
+_USER = 65535
 _LABELS = {"app.kubernetes.io/part-of": "gpushare"}
 _CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 _CONFIG = "scheduler.yaml"
