@@ -25,9 +25,10 @@ from gpushare_lab import components, debian
 from gpushare_runtime.core import bounds, ledger, mps, objects, overuse, pods
 from gpushare_runtime.core import request as core_request
 from gpushare_runtime.core.placement import budgets, fragmentation, policies, ranking
-from gpushare_runtime.daemon import metrics_server
+from gpushare_runtime.daemon import page_server
 from gpushare_runtime.dashboard import access, feed, history, local, server, state
 from gpushare_runtime.dashboard import pods as page_of_a_pod
+from gpushare_runtime.device_plugin import main as plugin_main
 from gpushare_runtime.device_plugin import options
 from gpushare_runtime.device_plugin.gpu import discovery, pod_memory
 from gpushare_runtime.device_plugin.host import cdi_specs
@@ -229,6 +230,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         (f"{REFERENCE}/device-plugin.md", text, values)
         for text, values in [
             ("For {:g} s afterwards `gpushare/held`", (allocator.LIFETIME,)),
+            ("ends with status 1 after {:g} s", (plugin_main._CONTAINER_ENDING_SECONDS,)),
             ("the ids are reserved for {:g} s", (usage._CREATION_SECONDS,)),
             ("queries its daemon every {:g} s", (mps_main.INTERVAL_SECONDS,)),
             ("Without an answer for {:g} s", (mps.FRESH_SECONDS,)),
@@ -259,7 +261,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         (f"{REFERENCE}/kubectl.md", "{:,} GPUs and {:,} pods", (8 * KUBECTL["nodes"], KUBECTL["pods"])),
         (f"{REFERENCE}/kubectl.md", "The target is {:g} s of CPU time", (KUBECTL["target_cpu_seconds"],)),
         (f"{REFERENCE}/kubectl.md", "took {:.1f} and {:.1f} times as long", tuple(TIMES_BEFORE)),
-        (f"{REFERENCE}/metrics.md", "At most {} requests are answered at a time", (metrics_server._MOST,)),
+        (f"{REFERENCE}/metrics.md", "At most {} requests are answered at a time", (page_server._MOST,)),
         (f"{REFERENCE}/metrics.md", "or after {:g} s. It lasts {:g} s for a pod of", (pods.RESERVED_SECONDS, objects.GROUP_SECONDS)),
         (f"{REFERENCE}/metrics.md", "It lasts {:g} minutes for a pod with volumes", (objects.VOLUME_SECONDS / 60,)),
         (f"{REFERENCE}/metrics.md", "installer sets to {} s", (HTTP_TIMEOUT,)),
@@ -291,8 +293,8 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
                 "at most {} connections without a certificate, each for {:g} seconds",
                 (http_server._UNVERIFIED, http_server._UNVERIFIED_SECONDS),
             ),
-            ("metrics pages keep {} connections without a valid token", (metrics_server._UNVERIFIED,)),
-            ("and answer {} at a time", (metrics_server._MOST,)),
+            ("metrics pages keep {} connections without a valid token", (page_server._UNVERIFIED,)),
+            ("and answer {} at a time", (page_server._MOST,)),
             ("annotation | {} entries, {} characters |", (bounds.MOST_ASKED, bounds.MOST_ASKED_BYTES)),
             ("that request GPU resources | {} |", (bounds.MOST_CONTAINERS,)),
             ("| GPUs of a node | {} |", (bounds.MOST_GPUS,)),
@@ -370,6 +372,7 @@ ELSEWHERE = [
     (f"{OPERATE}/troubleshooting.md", "Wait 10 s.", "below"),
     (f"{REFERENCE}/device-plugin.md", "`PreStartContainer` (at most 30 s)", "kubelet's timeout"),
     (f"{REFERENCE}/device-plugin.md", "8 GPUs of 80 GiB", "an example"),
+    (f"{REFERENCE}/device-plugin.md", "further start, up to 5 min", "kubelet's CrashLoopBackOff"),
     (f"{REFERENCE}/kubectl.md", "50,000 pods would cause thousands of writes", "an example"),
     (f"{REFERENCE}/kubectl.md", "table of nodes took 1.9 s, and the table of pods 2.2 s", "test_docs.py"),
     ("README.md", "in its limits and gets 8 GiB of one GPU", "an example"),

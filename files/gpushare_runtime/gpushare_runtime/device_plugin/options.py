@@ -89,7 +89,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
     parser.add_argument(
         "--cgroup-root", type=_folder, metavar="DIR", help="where the host's control groups are mounted (default: their first mount)"
     )
-    parser.add_argument("--dev-root", type=_folder, default="/dev", metavar="DIR", help="the host's /dev, to look at (default %(default)s)")
+    parser.add_argument(
+        "--dev-root", type=_folder, default="/dev", metavar="DIR", help="where the host's /dev is mounted (default %(default)s)"
+    )
     parser.add_argument("--state-dir", type=Path, default=directory(), help="(or STATE_DIRECTORY) default %(default)s")
     parser.add_argument(
         "--isolation",
