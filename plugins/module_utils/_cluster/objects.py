@@ -44,7 +44,7 @@ _OWN = {
 _ANY = "*"
 _OWN_IN_CLUSTER = {
     **_OWN,
-    **{kind: (_RBAC, _ANY) for kind in ("Role", "RoleBinding")},
+    **dict.fromkeys(("Role", "RoleBinding"), (_RBAC, _ANY)),
     "ServiceAccount": ("v1", _ANY),
     "ConfigMap": ("v1", _ANY),
     "Deployment": ("apps/v1", _ANY),
@@ -150,7 +150,9 @@ def _split(kubectl: Kubectl, objects: Sequence[Object]) -> Tuple[List[Object], L
 
 
 def foreign(objects: Sequence[Mapping[str, Any]], namespace: str = "") -> Optional[str]:
-    """Which of the objects this collection never makes, and why, in words; None if they are all its own. namespace: of daemons that are pods.
+    """Which of the objects this collection never makes, and why, in words; None if they are all its own.
+
+    namespace: of daemons that are pods, "" for none.
 
     What is applied here is applied with all rights over the cluster. Of a node, which is somebody else's, there are two labels.
     """

@@ -45,5 +45,5 @@ def _full(kubectl: Kubectl, nodes: Mapping[str, Mapping[str, Any]]) -> List[str]
     return sorted(
         name
         for name, item in nodes.items()
-        if asked.get(name, 0) >= quantity(((item.get("status") or {}).get("allocatable") or {}).get(MEMORY, 0)) > 0
+        if asked.get(name, 0) >= (quantity(((item.get("status") or {}).get("allocatable") or {}).get(MEMORY, 0)) or 0) > 0
     )
