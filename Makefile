@@ -76,6 +76,7 @@ lint: venv ## Linters and types only
 	@$(BIN)/python tests/variables.py
 	$(call say,parts of the docs that are made from code; the picture)
 	@$(BIN)/python tests/reference.py
+	@$(BIN)/python tests/manifests.py
 	@$(BIN)/python tests/picture.py
 	$(call say,Markdown and the language of documentation)
 	@pymarkdown scan $$(git -c safe.directory=$(CURDIR) ls-files '*.md')

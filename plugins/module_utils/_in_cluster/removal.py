@@ -10,11 +10,19 @@ Private to this collection. Accounts, policies and the nodes' fields go by `_rem
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Mapping
+import time
+from typing import Any, Callable, Dict, Mapping, Sequence
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_GPUS, LABEL_NODE, NAMESPACE, PLUGIN
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import CLEANUP, SCHEDULER, Image, Runs, cleanup
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import (
+    CLEANUP,
+    POLL_SECONDS,
+    SCHEDULER,
+    Image,
+    Runs,
+    cleanup,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import gpu_pods, ours
 
 _ROOT = "--kubelet-root="
@@ -33,8 +41,17 @@ class RemovalError(RuntimeError):
 class Removal:
     """One run. Looks at everything first, so that check mode says what `apply` then does. removed: in words; nodes: with our label."""
 
-    def __init__(self, kubectl: Kubectl, namespace: str, seconds: int) -> None:
+    def __init__(
+        self,
+        kubectl: Kubectl,
+        namespace: str,
+        seconds: int,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._kubectl = kubectl
+        self._clock = clock
+        self._sleep = sleep
         self._namespace = namespace
         self._seconds = seconds
         place = ["--namespace", namespace, "--ignore-not-found", "--show-managed-fields"]
@@ -83,7 +100,7 @@ class Removal:
             text = json.dumps(patch)
             self._kubectl.text(["patch", "daemonset", PLUGIN, *place, "--type=merge", "-p", text])
             select = f"app.kubernetes.io/name={PLUGIN}"
-            self._kubectl.text(["wait", "pods", *place, "--selector", select, "--for=delete", f"--timeout={self._seconds}s"])
+            self._until_gone([*place, "--selector", select])
             spec = plugin["spec"]["template"]["spec"]
             container = spec["containers"][0]
             root = next((word[len(_ROOT) :] for word in container["args"] if word.startswith(_ROOT)), "/var/lib/kubelet")
@@ -101,6 +118,19 @@ class Removal:
             self._kubectl.text(["delete", resource, *place, *wait])
         if self._own_namespace:
             self._kubectl.text(["delete", "namespace", self._namespace, *wait])
+
+    def _until_gone(self, select: Sequence[str]) -> None:
+        deadline = self._clock() + self._seconds
+        while True:
+            left = [str(item["metadata"]["name"]) for item in self._kubectl.items(["get", "pods", *select])]
+            if not left:
+                return
+            if self._clock() > deadline:
+                raise RemovalError(
+                    f"found that {', '.join(left[:_SHOWN])} do not end within {self._seconds} s; expected none of the device plugin; bring "
+                    "back the nodes, or delete those that are gone, and run again"
+                )
+            self._sleep(POLL_SECONDS)
 
 
 def _served(node: Mapping[str, Any]) -> bool:
