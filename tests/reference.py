@@ -414,6 +414,7 @@ PARTS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
     "codes": ("docs/reference/codes.md", codes_of_verify),
     "checks": ("docs/reference/codes.md", codes_of_preflight),
     "rules": ("docs/reference/permissions.md", rules),
+    "rules-in-cluster": ("docs/reference/permissions.md", rules_in_cluster),
     "benchmarks": ("docs/project/benchmarks/README.md", benchmarks),
 }
 

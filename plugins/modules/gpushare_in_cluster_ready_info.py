@@ -12,8 +12,8 @@ short_description: Wait until gpushare's pods serve
 version_added: 0.1.0
 description:
   - The role C(in_cluster) uses this module. Its options may change in any release.
-  - Waits until the scheduler's Deployment and the device plugin's DaemonSet run as they are written, and kubelet offers on each GPU node
-    what its device plugin has published. Fails with the words of the pods that do not serve.
+  - Waits until the scheduler's Deployment and the device plugin's DaemonSet run as they are written, and kubelet provides on each GPU
+    node what its device plugin has published. Fails with the words of the pods that do not serve.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -39,7 +39,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 left:
-  description: What does not serve within the time.
+  description: Workloads, nodes and pods that do not serve within the time.
   returned: always
   type: list
   elements: str

@@ -43,7 +43,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 removed:
-  description: What was removed (in check mode, what would be).
+  description: The removed objects and files (in check mode, those to remove).
   returned: success
   type: list
   elements: str

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_in_cluster_verify
-short_description: Prove by a pod on each GPU node that it has the GPU of its annotation
+short_description: Verify by a pod on each GPU node that it has the GPU of its annotation
 version_added: 0.1.0
 description:
   - The role C(in_cluster) uses this module. Its options may change in any release.
-  - Runs a pod of gpushare's image with one unit on each node with the label C(gpushare.kubernetes/node=true), compares its device nodes
-    and the variables of its first process with its annotation, and removes it. Fails with every finding.
+  - Runs a pod of gpushare's image with one unit on each node with the label C(gpushare.kubernetes/node=true). Compares its device nodes
+    and the variables of its first process with its annotation, then removes it. Fails with every finding.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -39,7 +39,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Prove each node
+- name: Verify each node
   gpushare.kubernetes.gpushare_in_cluster_verify:
     namespace: gpushare-system
     image: localhost/gpushare:0.1.0
@@ -48,12 +48,12 @@ EXAMPLES = r"""
 
 RETURN = r"""
 nodes:
-  description: The nodes that were proven, or have no unit free.
+  description: The nodes on which a pod ran.
   returned: always
   type: list
   elements: str
 findings:
-  description: What is wrong.
+  description: The findings, each with what was found, expected and what to do.
   returned: always
   type: list
   elements: str

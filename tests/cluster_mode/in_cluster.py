@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tomllib
 import yaml
 
 from e2e.api import Json
@@ -26,8 +25,6 @@ KINDS = (
     "namespaces,serviceaccounts,configmaps,roles,rolebindings,clusterroles,clusterrolebindings,poddisruptionbudgets,daemonsets,deployments,"
     "validatingadmissionpolicies,validatingadmissionpolicybindings,mutatingadmissionpolicies,mutatingadmissionpolicybindings"
 )
-VERSION: str = tomllib.loads((REPOSITORY / "files/gpushare_runtime/pyproject.toml").read_text())["project"]["version"]
-IMAGE = f"localhost/gpushare:{VERSION}"
 RUNTIME_CLASS = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "nvidia"}
 _IMPORT = ("ctr", "-n", "k8s.io", "images", "import", "--no-unpack", "-")
 
@@ -37,14 +34,15 @@ def archive() -> Path:
     """The image of this tree, built anew: a machine has the archive of another tree from before."""
     folder = REPOSITORY / "build/image"
     subprocess.run(["make", "image"], cwd=REPOSITORY, check=True, timeout=900, capture_output=True)
-    return folder / f"gpushare-{VERSION}-amd64.tar"
+    (found,) = folder.glob("gpushare-*-amd64.tar")
+    return found
 
 
 def bring_images(cluster: Cluster, image: Path) -> None:
     """Ours on every node, and kube-scheduler's, which a control plane has, on the others."""
     for node in (CONTROL_PLANE, *GPU_NODES):
-        with image.open("rb") as content:
-            subprocess.run([*cluster.entering(node), *_IMPORT], stdin=content, check=True, timeout=120, capture_output=True)
+        with image.open("rb") as archived:
+            subprocess.run([*cluster.entering(node), *_IMPORT], stdin=archived, check=True, timeout=120, capture_output=True)
     names = cluster.on(CONTROL_PLANE, "ctr", "-n", "k8s.io", "images", "ls", "-q").split()
     scheduler = next(name for name in names if "/kube-scheduler:" in name)
     export = [*cluster.entering(CONTROL_PLANE), "ctr", "-n", "k8s.io", "images", "export", "-", scheduler]

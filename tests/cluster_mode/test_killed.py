@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -60,7 +61,7 @@ def test_pods_of_both_are_killed_under_churn(cluster: Cluster, here: InCluster) 
             names = [f"churn-{batch}-{number}" for number in range(8)]
             for number, name in enumerate(names):
                 cluster.create(pod(name, memory=1 + number % 4))
-            cluster.until("all of a batch have ended or run", lambda names=names: _settled(cluster, names), 240)
+            cluster.until("all of a batch have ended or run", partial(_settled, cluster, names), 240)
             running = [one for one in cluster.pods() if is_running(one)]
             problems += check_devices(cluster, running) + check_environment(cluster, running) + check_totals(cluster)
             cluster.delete(*names)

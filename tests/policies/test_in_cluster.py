@@ -58,7 +58,14 @@ def of_plugin() -> list[Case]:
         *((f"its {kind}", status(kind, before, after), ALLOWED) for kind, before, after in mine),
         *((f"another node's {kind}", status(kind, before, after), OWN_NODE) for kind, before, after in others),
         *((f"those {kind} as their own", status(kind, before, after, of_gpu2), ALLOWED) for kind, before, after in others),
-        *((f"{kind} with a token of no node", status(kind, *both, UNBOUND), OWN_NODE) for kind, *both in (*mine, *others)),
+        *(
+            (
+                f"{kind} of {before['metadata']['name']} on {before['spec'].get('nodeName', '')} with a token of no node",
+                status(kind, before, after, UNBOUND),
+                OWN_NODE,
+            )
+            for kind, before, after in (*mine, *others)
+        ),
         ("a pod without a node", status("pods", WAITING, notes(WAITING, **{IDX: "0"})), OWN_NODE),
         ("a pod without a node, with a token of none", status("pods", WAITING, notes(WAITING, **{IDX: "0"}), UNBOUND), OWN_NODE),
         ("a new pod", Request(POD_PLUGIN, "pods", pod()), OWN_NODE),
@@ -133,8 +140,8 @@ def of_scheduler() -> list[Case]:
 
 
 def of_all_others() -> list[Case]:
-    def named(name: str, **values: str) -> Json:
-        made = pod(**values)
+    def named(name: str, memory: str = "") -> Json:
+        made = pod(memory=memory)
         return {**made, "spec": {**made["spec"], "schedulerName": name}}
 
     crowded = pod(memory="1")
