@@ -71,7 +71,7 @@ lint: venv ## Linters and types only
 	$(call say,mypy)
 	@mypy -p gpushare_runtime
 	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
-	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline suites address life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures six_nodes policies gpu_proof image)
+	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline suites address life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures six_nodes policies gpu_proof image cluster_mode)
 	$(call say,yamllint and ansible-lint)
 	@yamllint --strict .
 	@ansible-lint --offline
@@ -82,6 +82,7 @@ lint: venv ## Linters and types only
 	@$(BIN)/python tests/address.py
 	$(call say,parts of the docs that are made from code; the picture)
 	@$(BIN)/python tests/reference.py
+	@$(BIN)/python tests/manifests.py
 	@$(BIN)/python tests/picture.py
 	$(call say,Markdown and the language of documentation)
 	@pymarkdown scan $$(git -c safe.directory=$(CURDIR) ls-files '*.md')

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
-import jinja2
 import yaml
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -29,6 +28,7 @@ for folder in (".collections", "files/gpushare_runtime"):
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import OLDEST  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import advisories  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import MINIMUM_DRIVER  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import accounts, on_hosts  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import host, reasons  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict import doctor  # noqa: E402
@@ -334,25 +334,26 @@ def codes_of_preflight() -> str:
 
 
 def rules() -> str:
-    """The rules of the daemons' accounts, as the templates render them for a node with the default variables."""
-    values = {
-        "gpushare_scheduler_lease": default_of("gpushare_scheduler_lease"),
-        "gpushare_overuse": "evict",
-        "__gpushare_node_names": ["NODE"],
-    }
+    """The rules of the accounts of daemons on the hosts, for a node with the default variables."""
+    values = on_hosts.OnHosts(lease=default_of("gpushare_scheduler_lease"), evict=True, nodes=["NODE"])
+    return rows_of_rules(one for role in ("extender", "dashboard", "device_plugin") for one in on_hosts.objects(role, values))
+
+
+def rules_in_cluster() -> str:
+    """The same for daemons that are pods. What a binding grants of Kubernetes' own roles is not ours to list."""
+    return rows_of_rules(accounts.in_cluster("gpushare-system", evict=True))
+
+
+def rows_of_rules(documents: Iterable[Mapping[str, Any]]) -> str:
     rows = []
-    for name in ("extender", "dashboard", "device_plugin"):
-        text = (ROOT / f"roles/cluster_objects/templates/{name}.yml.j2").read_text()
-        environment = jinja2.Environment(trim_blocks=True)
-        environment.filters["to_json"] = json.dumps
-        for document in yaml.safe_load_all(environment.from_string(text).render(values)):
-            if not document or document["kind"] not in ("ClusterRole", "Role"):
-                continue
-            scope = "cluster" if document["kind"] == "ClusterRole" else document["metadata"]["namespace"]
-            for rule in document["rules"]:
-                group = f"{rule['apiGroups'][0]}: " if rule["apiGroups"][0] else ""
-                what = ", ".join(f"{group}{resource}" for resource in rule["resources"])
-                rows.append([document["metadata"]["name"], scope, what, code(rule.get("resourceNames", ())), ", ".join(rule["verbs"])])
+    for document in documents:
+        if document["kind"] not in ("ClusterRole", "Role"):
+            continue
+        scope = "cluster" if document["kind"] == "ClusterRole" else document["metadata"]["namespace"]
+        for rule in document["rules"]:
+            group = f"{rule['apiGroups'][0]}: " if rule["apiGroups"][0] else ""
+            what = ", ".join(f"{group}{resource}" for resource in rule["resources"])
+            rows.append([document["metadata"]["name"], scope, what, code(rule.get("resourceNames", ())), ", ".join(rule["verbs"])])
     return table(["account", "scope", "resources", "names", "verbs"], rows)
 
 
@@ -456,6 +457,7 @@ PARTS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
     "checks": ("docs/reference/codes.md", codes_of_preflight),
     "rules": ("docs/reference/permissions.md", rules),
     "xids": ("docs/operate/on-call.md", xids),
+    "rules-in-cluster": ("docs/reference/permissions.md", rules_in_cluster),
     "benchmarks": ("docs/project/benchmarks/README.md", benchmarks),
 }
 

@@ -40,6 +40,8 @@ _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 _SYSTEM = f"namespaces/{NAMESPACE}"
 # (path of the list, apiVersion, kind), in the order in which they go: what restricts others, what grants, what is granted to.
 KINDS = (
+    (_ADMISSION + "/mutatingadmissionpolicybindings", "admissionregistration.k8s.io/v1", "MutatingAdmissionPolicyBinding"),
+    (_ADMISSION + "/mutatingadmissionpolicies", "admissionregistration.k8s.io/v1", "MutatingAdmissionPolicy"),
     (_ADMISSION + "/validatingadmissionpolicybindings", "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"),
     (_ADMISSION + "/validatingadmissionpolicies", "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"),
     (_RBAC + "/clusterrolebindings", "rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
@@ -50,7 +52,7 @@ KINDS = (
     (f"/api/v1/{_SYSTEM}/configmaps", "v1", "ConfigMap"),
     (f"/api/v1/{_SYSTEM}/serviceaccounts", "v1", "ServiceAccount"),
 )
-OPTIONAL = _ADMISSION  # an API server before 1.30 does not have it
+OPTIONAL = _ADMISSION  # an API server before 1.30 has none of it, one before 1.36 not all
 
 
 @dataclass(frozen=True)

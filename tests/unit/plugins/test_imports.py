@@ -63,6 +63,7 @@ CONTRACTS = {
     "plugin_utils._shape": (),
     "plugin_utils._wheel": (),
     "plugin_utils._yaml": ("plugin_utils._shape",),
+    "plugin_utils._manifests": ("module_utils._cluster.names", "module_utils._scheduler"),
     "plugin_utils._preflight": ("module_utils._facts", "module_utils._formats", "module_utils._kubelet.gates"),
     "plugin_utils._removal": ("module_utils._cluster.names", "plugin_utils._answers"),
     "plugin_utils._takeover": ("module_utils._cluster.names", "module_utils._facts.device_managers", "module_utils._formats"),
@@ -83,7 +84,7 @@ CONTRACTS = {
     ),
     "modules": ("module_utils",),
     "action": ("module_utils", "plugin_utils"),
-    "lookup": (),
+    "lookup": ("plugin_utils._manifests",),
     "doc_fragments": (),
 }
 # Beside the standard library.

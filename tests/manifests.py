@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""docs/manifests, printed from the builders: `python tests/manifests.py` checks, `--write` writes.
+
+They are for `kubectl apply` without Ansible: with the default variables, in the namespace gpushare-system.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / ".collections"))
+
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values, scheduler_image  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables  # noqa: E402
+
+FOLDER = Path("docs/manifests")
+#: Of the images, where a cluster has another version it needs another one.
+KUBERNETES = "v1.36.3"
+HEADER = """\
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+# {what}
+# Made by tests/manifests.py from plugins/plugin_utils/_manifests/.
+"""
+EVERYTHING = (
+    "gpushare in a cluster. Before you apply it: import the image on every node, name the kube-scheduler of your API server's version,\n"
+    "# and label the GPU nodes with gpushare.kubernetes/node=true. docs/operate/kubernetes.md has the steps."
+)
+NAMES = "From Kubernetes 1.36 on: pods that ask for aliyun.com/* and name no scheduler get gpushare-scheduler."
+
+
+class _Dumper(yaml.SafeDumper):
+    """No aliases, and lists below their key."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def values() -> Values:
+    """The defaults of the variables."""
+    return Values(image=str(variables(ROOT)["gpushare_image"].spec["default"]), scheduler_image=scheduler_image(KUBERNETES))
+
+
+def printed(made: Iterable[Any], what: str) -> str:
+    documents = (yaml.dump(one, Dumper=_Dumper, sort_keys=False, width=136, allow_unicode=True) for one in made)
+    return HEADER.format(what=what) + "".join(f"---\n{one}" for one in documents)
+
+
+def files() -> dict[str, str]:
+    """Name to what it must be."""
+    made = objects(values())
+    names = [one for one in made if one["kind"].startswith("Mutating")]
+    return {
+        "gpushare.yaml": printed([one for one in made if one not in names], EVERYTHING),
+        "scheduler-name.yaml": printed(names, NAMES),
+    }
+
+
+def main() -> None:
+    folder = ROOT / FOLDER
+    if sys.argv[1:] == ["--write"]:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files().items():
+            (folder / name).write_text(text)
+    stale = [name for name, text in files().items() if not (folder / name).is_file() or (folder / name).read_text() != text]
+    if stale:
+        sys.exit(f"{', '.join(f'{FOLDER}/{name}' for name in stale)} is not as the code makes it; run `python tests/manifests.py --write`")
+    print(f"{len(files())} manifests are as the code makes them")
+
+
+if __name__ == "__main__":
+    main()
