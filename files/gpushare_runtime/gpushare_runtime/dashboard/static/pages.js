@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright: gpushare.kubernetes contributors
-// The page of one node, and that of one pod.
+// The pages of one node, one GPU and one pod.
 
 import { GPU, holders } from "./model.js";
+import { gpuChart } from "./chart.js";
 import { bar, element, facts, link, table } from "./dom.js";
 
 const podLink = (namespace, name) => link(`#/pod/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`, `${namespace}/${name}`);
@@ -32,11 +33,35 @@ export function nodePage(data, row) {
     facts(["Unit", data.unit ?? "not known"], ["Placement", data.placement], ["Strategy", data.strategy], ["Isolation", data.isolation],
       ["Node", row.cordoned ? "cordoned with kubectl cordon" : "takes new pods"]),
     ...(problems.length ? [element("h3", {}, "Problems"), element("ul", {}, ...problems.map((text) => element("li", {}, text)))] : []),
-    element("h3", {}, "Gpus"),
-    table("Gpus", ["GPU", "Model", "Pods", "Allocated", "Free", "State", "PCI", "UUID"], gpus),
+    element("h3", {}, "GPUs"),
+    table("GPUs", ["GPU", "Model", "Pods", "Allocated", "Free", "State", "PCI", "UUID"], gpus),
     element("h3", {}, "Pods"),
     pods.length ? table("Pods", ["Pod", "Units", "State", "Priority"], pods) : element("p", {}, "None."),
-    ...(held.length ? [element("h3", {}, "Reported by the node only"), table("Reported by the node only", ["Pod", "Gpu", "Units", "Why"], held)] : []),
+    ...(held.length ? [element("h3", {}, "Reported by the node only"), table("Reported by the node only", ["Pod", "GPU", "Units", "Why"], held)] : []),
+  ];
+}
+
+// data, row: as for a node; changes: of this GPU since the page was opened.
+export function gpuPage(data, row, index, changes, width) {
+  const gpu = data?.gpus.find((one) => one.index === index);
+  const known = row?.gpus.find((one) => one[GPU.index] === index);
+  if (!gpu || !known) return gone("GPU");
+  const on = holders(row).get(String(index)) ?? [];
+  const pods = on.map((pod) => [podLink(pod.namespace, pod.key.slice(pod.namespace.length + 1)), `${pod.units} ${row.unit ?? "units"}`, pod.state]);
+  const columns = { time: [], total: [], allocated: [] };
+  for (const one of changes) {
+    columns.time.push(one.time);
+    columns.total.push(one.units);
+    columns.allocated.push(one.allocated);
+  }
+  return [
+    facts(["Node", nodeLink(row.name)], ["State", known[GPU.state]], ["Model", gpu.model], ["Allocated", `${known[GPU.allocated]} of ${gpu.units} ${row.unit ?? "units"}`],
+      ["In use", known[GPU.used] === null ? "" : `${known[GPU.used]} MiB`], ["UUID", gpu.uuid], ["PCI", gpu.pci]),
+    element("div", {}, ...bar(row, known, on)),
+    element("h3", {}, "Pods"),
+    pods.length ? table("Pods", ["Pod", "Memory", "State"], pods) : element("p", {}, "None."),
+    element("h3", {}, "Since this page was opened"),
+    ...gpuChart(columns, width, row.unit ?? "units"),
   ];
 }
 
@@ -50,8 +75,8 @@ function bound(pod) {
   const gpus = (pod.gpus ?? []).map((gpu) => [gpu.index, `${gpu.units} of ${gpu.of ?? "?"}`, gpu.model, gpu.uuid]);
   return [
     facts(["State", pod.state], ["Node", nodeLink(pod.node)], ["Request", pod.request], ["Unit", pod.unit ?? ""], ["Priority", pod.priority ?? ""], ["UID", pod.uid]),
-    element("h3", {}, "Gpus"),
-    gpus.length ? table("Gpus", ["GPU", "Units", "Model", "UUID"], gpus) : element("p", {}, "Its GPU is not known."),
+    element("h3", {}, "GPUs"),
+    gpus.length ? table("GPUs", ["GPU", "Units", "Model", "UUID"], gpus) : element("p", {}, "Its GPU is not known."),
   ];
 }
 
