@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tomllib
+import tomllib  # type: ignore[import-not-found,unused-ignore]
 
 from image.build import build, machine
 from quality.tree import REPOSITORY
