@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-import tomllib
+import tomllib  # type: ignore[import-not-found,unused-ignore]
 
 HERE = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(HERE / ".collections"))

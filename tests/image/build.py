@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import tomllib
+import tomllib  # type: ignore[import-not-found,unused-ignore]
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import build_wheel, locked_requirements
 
 from gpushare_lab import debian
@@ -39,7 +39,14 @@ from .layout import (
 
 SECONDS = 900
 # /tmp is the only folder that anybody may write, where the root file system may be written at all.
-_FOLDERS = {"tmp": Folder(0o1777), "proc": Folder(), "sys": Folder(), "dev": Folder(), "run": Folder(), "var/run": Link("/run")}
+_FOLDERS: dict[str, Member] = {
+    "tmp": Folder(0o1777),
+    "proc": Folder(),
+    "sys": Folder(),
+    "dev": Folder(),
+    "run": Folder(),
+    "var/run": Link("/run"),
+}
 
 
 def machine() -> str:

@@ -41,6 +41,8 @@ USER: Final = 65535
 # As `platform.machine` of Linux says it, and the C library's name of the linker.
 MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 NAME: Final = "localhost/gpushare"
+MOST_PACKED_MB: Final = 60
+MOST_MB: Final = 150
 
 #: What the image has of the extra `kubectl`. The package `kubernetes` reads kubeconfigs whose users log in by a program, which is in no
 #: image: with what it needs it would be more than half of this one.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tomllib
+import tomllib  # type: ignore[import-not-found,unused-ignore]
 
 from gpushare_lab.archive import Image, Text, write_image, write_layer
 from image import layout
