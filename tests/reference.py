@@ -35,6 +35,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict impor
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import FOLLOWS_FROM  # noqa: E402
 
 from gpushare_runtime.device_plugin.gpu import health  # noqa: E402
+from unit.plugins.driver.machines import MACHINES  # noqa: E402
 
 PLUGIN_UTILS: Final = ROOT / "plugins/plugin_utils"
 MODULE_UTILS: Final = ROOT / "plugins/module_utils"
@@ -112,6 +113,26 @@ def distributions() -> str:
     rows.append(["a relative of these", "**from docs**"])
     rows.append(["older or other ones", "**rejected**"])
     return table(["distribution", "whole installation"], rows)
+
+
+def driver_plans() -> str:
+    """What the role nvidia_driver plans for real machines."""
+    rows = []
+    for machine in MACHINES:
+        plan, family = machine.plan(), machine.distribution.partition("_")[0]
+        on = f"{FAMILIES.get(family, family)} {machine.distribution.partition('_')[2]}, {machine.facts.machine}"
+        driver = f"{machine.wish.version}, {machine.wish.source}"
+        if plan.rejected:
+            rows.append(
+                [machine.name, on, driver, "**rejected**: " + "; ".join(f"{one.check}: {one.found}" for one in plan.rejected), "", ""]
+            )
+            continue
+        packages = dict(plan.packages)
+        fabric = [name for name in packages if re.match(r"nvidia-fabric|nvidia-imex|libnvidia-nscq|libnvsdm|nvlsm|infiniband", name)]
+        modules = [name for name in packages if re.search(r"dkms|kmod-nvidia|kmp|linux-modules-nvidia|driver-G0[67]", name)]
+        later = [name for name, _ in plan.headers[1:]] + [name for name in modules[1:] if not re.search("[0-9]+[.][0-9]+[.][0-9]+", name)]
+        rows.append([machine.name, on, driver, f"{plan.module}: `{modules[0]}`", code(later), code(fabric)])
+    return table(["machine", "system", "driver, source", "kernel module", "headers, later", "fabric"], rows)
 
 
 def toolkit_advisories() -> str:
@@ -450,6 +471,7 @@ def benchmarks() -> str:
 PARTS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
     "requirements": ("docs/start/requirements.md", requirements),
     "distributions": ("docs/start/requirements.md", distributions),
+    "driver-plans": ("docs/start/drivers.md", driver_plans),
     "toolkit-advisories": ("roles/nvidia_container_toolkit/README.md", toolkit_advisories),
     "driver-advisories": ("roles/nvidia_driver/README.md", driver_advisories),
     "programs": ("docs/reference/cli.md", programs),

@@ -42,7 +42,8 @@ class HostFacts:
     vendor: name of a vendor's image, "" for none; container: whether a driver container provides the driver; run_file: whether NVIDIA's
     installer installed the driver; packages: installed packages with nvidia in their name, by version; version: of the driver on disk or
     loaded, None for none; module: kind of its kernel module on disk, "open" or "proprietary", or else of the loaded one; dkms: whether the
-    host has the program dkms; nvlink5: see Driver.
+    host has the program dkms; nvlink5: see Driver; kernel_packages: those of Debian and its relatives that bring the running or next kernel
+    and its successors, such as "linux-image-generic-hwe-22.04".
     """
 
     id: str
@@ -68,6 +69,7 @@ class HostFacts:
     module: Optional[str]
     dkms: bool
     nvlink5: bool = False
+    kernel_packages: Tuple[str, ...] = ()
 
     def as_dict(self) -> Dict[str, Any]:
         return asdict(self)
@@ -107,6 +109,7 @@ def gather(host: Host) -> HostFacts:
         module=parts.installed_kind or parts.kind,
         dkms=host.program("dkms") is not None,
         nvlink5=parts.nvlink5,
+        kernel_packages=_kernel_packages(host, (core.release, newest)),
     )
 
 
@@ -158,6 +161,25 @@ def _packages(host: Host) -> Dict[str, str]:
             rows: List[List[str]] = [line.split("\t") for line in outcome.out.splitlines()[:_MOST_PACKAGES]]
             return {row[1]: row[2] for row in rows if len(row) == 3 and row[0] == "installed"}
     return {}
+
+
+def _kernel_packages(host: Host, releases: Tuple[str, ...]) -> Tuple[str, ...]:
+    """The metapackages that depend on the kernels of these releases."""
+    if not host.exists("/var/lib/dpkg/status"):
+        return ()
+    arguments = ["--show", "--showformat", "${db:Status-Status}\t${Package}\t${Depends}\n", "linux-image-*"]
+    outcome = host.ask(host.program("dpkg-query"), arguments)
+    rows = [line.split("\t") for line in (outcome.out if outcome is not None else "").splitlines()[:_MOST_PACKAGES]]
+    images = {f"linux-image-{release}" for release in releases}
+    return tuple(
+        sorted(
+            {
+                row[1]
+                for row in rows
+                if len(row) == 3 and row[0] == "installed" and images & {part.split()[0] for part in row[2].split(",") if part.strip()}
+            }
+        )
+    )
 
 
 def newer(one: Optional[str], other: Optional[str]) -> bool:

@@ -32,11 +32,13 @@ BLACKLIST = "# Made by gpushare.kubernetes: NVIDIA's driver needs the GPUs.\nbla
 RUN_FILE_LOG = "/var/log/gpushare-nvidia-installer.log"
 # The first branches whose installer has --kernel-module-type, and --allow-installation-with-running-driver.
 _FIRST_TYPED, _FIRST_BESIDE = 560, 545
-# B200, B300, GB200, GB300: their NVSwitches are behind network controllers or in other machines, not on the PCI bus.
-_HIDDEN_FABRIC = ("0x2901", "0x3182", "0x2941", "0x31c2")
+# By the public PCI id database, read 2026-11-24. The NVSwitches of the first are behind network controllers of the host, those of the
+# others in other machines of the rack, which IMEX makes one domain.
+_HIDDEN_FABRIC = ("0x2901", "0x2909", "0x2920", "0x3182")
+_DOMAINS = {"0x2941": "GB200", "0x31a1": "GB300", "0x31c2": "GB300", "0x31c3": "GB300"}
 _VERSION = re.compile(r"[0-9]{3,4}(?:\.[0-9]{1,4}){1,2}")
 # What the braces in a name of the data stand for: parts that another driver has otherwise, and those that another kernel has.
-_OF_DRIVER = {"branch": "[0-9]+", "suffix": "(?:-[0-9]+)?", "fabric_suffix": "(?:-[0-9]+)?", "version": "[0-9.]+"}
+_OF_DRIVER = {"any": "[a-z0-9.-]+", "branch": "[0-9]+", "suffix": "(?:-[0-9]+)?", "fabric_suffix": "(?:-[0-9]+)?", "version": "[0-9.]+"}
 _OF_KERNEL = {"release": "[0-9].*", "kernel": "[0-9].*", "kernel_base": "[0-9].*"}
 
 
@@ -179,14 +181,28 @@ def _generations(draft: _Draft) -> List[Generation]:
             draft.notes.append(f"the GPU with PCI device id {device[:12]} is not known to this release: its driver was not checked")
         elif one not in found:
             found.append(one)
-    if any(device.lower() in _HIDDEN_FABRIC for device in draft.facts.devices) and draft.wish.fabric != "never":
-        draft.notes.append(
-            "GPUs of this kind may be connected by NVSwitches that the PCI bus does not show: install their software (fabric manager with "
-            f"nvlsm, or imex) yourself, in exactly the version {draft.wish.version}, and set gpushare_driver_fabric: never"
-        )
+    if draft.wish.fabric != "never":
+        _hidden_fabric(draft)
     if not draft.facts.devices:
         draft.notes.append("the PCI bus shows no NVIDIA GPU, so that the driver was not checked against the GPUs")
     return found
+
+
+def _hidden_fabric(draft: _Draft) -> None:
+    """NVSwitches that the PCI bus does not show."""
+    devices = [device.lower() for device in draft.facts.devices]
+    domain = next((_DOMAINS[device] for device in devices if device in _DOMAINS), "")
+    if domain:
+        cure = (
+            "install the driver, nvidia-imex and its nodes_config.cfg yourself and leave gpushare_driver_state: present; or set "
+            "gpushare_driver_fabric: never, with which only the driver is installed"
+        )
+        draft.reject("fabric", f"{domain}, whose NVLink domain spans several machines (IMEX)", "GPUs of one machine", cure)
+    elif any(device in _HIDDEN_FABRIC for device in devices) and not draft.facts.nvlink5:
+        draft.notes.append(
+            "GPUs of this kind are mostly connected by NVSwitches, and no network controller of the host says that it manages them "
+            "(SW_MNG): if there are some, load mlx5_core and mlx5_ib and run again, so that fabric manager and nvlsm are installed"
+        )
 
 
 def _module(draft: _Draft) -> str:
@@ -218,15 +234,16 @@ def _build(draft: _Draft, module: str) -> str:
     """DKMS or precompiled. Under Secure Boot a module needs a signature that the firmware knows."""
     facts, wish = draft.facts, draft.wish
     source = draft.data["sources"].get(wish.source, {})
-    offers = bool((source.get("precompiled") or {}).get(module))
-    builds = bool((source.get("dkms") or {}).get(module)) or wish.source == RUN_FILE
+    offers = bool(_chosen(draft, (source.get("precompiled") or {}).get(module)))
+    builds = bool(_chosen(draft, (source.get("dkms") or {}).get(module))) or wish.source == RUN_FILE
     if wish.build == PRECOMPILED and not offers:
         cure = "set gpushare_driver_build: dkms, or another gpushare_driver_source"
         draft.reject("build", f"no precompiled {module} kernel module from {wish.source}", "a source that has one", cure)
     if wish.build == DKMS and not builds:
         cure = "set gpushare_driver_build: precompiled or auto"
         draft.reject("build", f"no {module} kernel module for DKMS from {wish.source}", "a source that has one", cure)
-    chosen = wish.build if wish.build != "auto" else PRECOMPILED if (facts.strict and offers) or not builds else DKMS
+    precompiled = offers and (facts.strict or source.get("prefers") == PRECOMPILED)
+    chosen = wish.build if wish.build != "auto" else PRECOMPILED if precompiled or not builds else DKMS
     signed = chosen == PRECOMPILED and module in (source.get("precompiled_signed") or ())
     if facts.strict and not signed and not wish.own_key:
         cure = (
@@ -260,17 +277,32 @@ def _headers(draft: _Draft, build: str) -> Tuple[Tuple[str, str], ...]:
     facts, headers = draft.facts, draft.data["headers"]
     if build != DKMS:
         return ()
+    # A kernel of another flavour has headers of its own.
+    flavour = next((one for end, one in (headers.get("flavours") or {}).items() if _flavour(facts).endswith(end)), {})
     found: Dict[str, str] = {}
     for release in dict.fromkeys((facts.release, facts.next_release)):
         if release in facts.headers:
             continue
         names = _names(draft, release)
-        name, version = headers["package"].format(**names), headers.get("version", "").format(**names)
+        name, version = flavour.get("package", headers["package"]).format(**names), headers.get("version", "").format(**names)
         if found.setdefault(name, version) != version:
             cure = f"reboot the host into {facts.next_release} first, or install the headers of both yourself"
             draft.reject("headers", f"no headers for {facts.release} nor for {facts.next_release}", "those of one of them", cure)
-    found.update(dict.fromkeys(headers.get("following", {}).get(facts.machine, ()), ""))
+    found.update(dict.fromkeys(flavour["following"] if flavour else _following(facts, headers), ""))
     return tuple(found.items())
+
+
+def _flavour(facts: HostFacts) -> str:
+    """What follows the numbers of the kernel's release, such as "+64k" or ".el9uek"."""
+    return re.sub(rf"\.{re.escape(facts.machine)}(?=$|\+)", "", facts.release)
+
+
+def _following(facts: HostFacts, headers: Mapping[str, Any]) -> Sequence[str]:
+    """The packages that bring the headers of later kernels: of the same flavour as those that bring the kernels, where they are known."""
+    if facts.kernel_packages:
+        return [name.replace("linux-image-", "linux-headers-", 1) for name in facts.kernel_packages]
+    following: Sequence[str] = headers.get("following", {}).get(facts.machine, ())
+    return following
 
 
 def _of_packages(draft: _Draft, module: str, build: str) -> Plan:
@@ -281,28 +313,68 @@ def _of_packages(draft: _Draft, module: str, build: str) -> Plan:
         draft.reject("source", seen, "a source that has them", cure)
         return Plan()
     packages: Dict[str, str] = {}
-    kernel_parts = (source.get(build) or {}).get(module) or ()
-    _add(draft, packages, source.get("driver") or (), wish.version)
-    _add(draft, packages, kernel_parts, "" if build == PRECOMPILED and not source.get("precompiled_versioned") else wish.version)
+    driver, kernel_parts = _chosen(draft, source.get("driver")), _chosen(draft, (source.get(build) or {}).get(module))
+    if not driver or draft.branch < draft.data.get("first", 0):
+        seen = f"no driver packages of the branch {draft.branch} from {wish.source} for {facts.name[:60]}"
+        draft.reject("source", seen, "a branch that it has", "choose another gpushare_driver_version or gpushare_driver_source")
+    _add(draft, packages, driver, wish.version)
+    version = "" if build == PRECOMPILED and not source.get("precompiled_versioned") else wish.version
+    # Precompiled modules are of one kernel each: the reboot that this installation needs may be into the next one.
+    for release in dict.fromkeys((facts.release, facts.next_release) if build == PRECOMPILED else (facts.release,)):
+        _add(draft, packages, kernel_parts, version, release)
+    if build == PRECOMPILED:
+        _add_following(draft, packages, kernel_parts)
     _add(draft, packages, source.get("beside") or (), "")
     services = list(source.get("services") or ()) if wish.persistenced else []
-    fabric = (source.get("fabric") or ()) if facts.switches and wish.fabric != "never" else None
+    fabric = _chosen(draft, source.get("fabric")) if (facts.switches or facts.nvlink5) and wish.fabric != "never" else None
     if fabric is not None:
         # It speaks to its own version of the driver only.
         _add(draft, packages, fabric, wish.version)
         services += list(source.get("fabric_services") or ())
-        if not fabric:
+        manager = source.get("nvlink5") or () if facts.nvlink5 else ()
+        # It has versions of its own.
+        _add(draft, packages, manager, "")
+        if not fabric or (facts.nvlink5 and not manager):
             cure = "choose gpushare_driver_source: nvidia, which has it; or install it yourself and set gpushare_driver_fabric: never"
-            draft.reject("fabric", f"{facts.switches} NVSwitches and no fabric manager from {wish.source}", "a source that has it", cure)
-    kinds = [(source.get(how) or {}).get(kind) or () for how in (DKMS, PRECOMPILED) for kind in (OPEN, PROPRIETARY)]
-    others = {name for kind in kinds if kind != kernel_parts for name in kind}
-    replaces = _replaced(draft, [*(source.get("driver") or ()), *kernel_parts, *(fabric or ())], others) - set(packages)
+            seen = f"{facts.switches} NVSwitches" if facts.switches else "NVSwitches of NVLink 5"
+            draft.reject("fabric", f"{seen} and not all of their software from {wish.source}", "a source that has it", cure)
+    kinds = [(source.get(how) or {}).get(kind) for how in (DKMS, PRECOMPILED) for kind in (OPEN, PROPRIETARY)]
+    planned = [*driver, *kernel_parts, *(fabric or ())]
+    others = {name for kind in [*kinds, source.get("driver"), *([] if fabric is None else [source.get("fabric")])] for name in _every(kind)}
+    elsewhere = _elsewhere(draft, source)
+    replaces = (_replaced(draft, planned, others - set(planned)) | elsewhere) - set(packages)
     return Plan(
         packages=tuple(packages.items()),
         replaces=tuple(sorted(replaces)),
         repository=_repository(draft, source),
         services=tuple(services),
     )
+
+
+def _elsewhere(draft: _Draft, source: Mapping[str, Any]) -> Set[str]:
+    """The installed driver packages of another source, which go with a permission only."""
+    found: Set[str] = set().union(*(_installed(draft, name, {**_OF_DRIVER, **_OF_KERNEL}) for name in source.get("conflicts") or ()))
+    if found and not draft.wish.change_ok and not any(one.check == "change" for one in draft.rejected):
+        cure = "set gpushare_driver_change_ok: true for this run, best with the playbook upgrade_driver; or another gpushare_driver_source"
+        seen = f"{sorted(found)[0]} and {len(found) - 1} more driver packages of the distribution" if len(found) > 1 else sorted(found)[0]
+        draft.reject("change", seen, f"those of {draft.wish.source}, or the permission for a change", cure)
+    return found
+
+
+def _chosen(draft: _Draft, names: Optional[Sequence[Any]]) -> List[str]:
+    """The names that the source has for this branch and machine. A name with a range is {name, from, before, machines}."""
+    found = []
+    for one in names or ():
+        fields: Mapping[str, Any] = one if isinstance(one, dict) else {"name": one}
+        fits = fields.get("from", 0) <= draft.branch < fields.get("before", 10**6)
+        if fits and draft.facts.machine in fields.get("machines", (draft.facts.machine,)):
+            found.append(fields["name"])
+    return found
+
+
+def _every(names: Optional[Sequence[Any]]) -> List[str]:
+    """The names for all branches and machines."""
+    return [one["name"] if isinstance(one, dict) else one for one in names or ()]
 
 
 def _replaced(draft: _Draft, planned: Sequence[str], others: AbstractSet[str]) -> Set[str]:
@@ -319,9 +391,19 @@ def _installed(draft: _Draft, name: str, shapes: Mapping[str, str]) -> Set[str]:
     return {one for one in draft.facts.packages if re.fullmatch("".join(words), one)}
 
 
-def _add(draft: _Draft, packages: Dict[str, str], names: Sequence[str], version: str) -> None:
+def _add(draft: _Draft, packages: Dict[str, str], names: Sequence[str], version: str, release: str = "") -> None:
     for name in names:
-        packages[name.format(**_names(draft))] = version
+        packages[name.format(**_names(draft, release))] = version
+
+
+def _add_following(draft: _Draft, packages: Dict[str, str], names: Sequence[str]) -> None:
+    """The packages that bring the precompiled modules of later kernels, by the flavour of the package that brings the kernels."""
+    for name in names:
+        if name.endswith("-{release}"):
+            for kernel in draft.facts.kernel_packages:
+                # linux-image-virtual brings the kernel of linux-image-generic.
+                flavour = re.sub(r"^virtual\b", "generic", kernel[len("linux-image-") :])
+                packages[name.format(**{**_names(draft), "release": flavour})] = ""
 
 
 def _names(draft: _Draft, release: str = "") -> Dict[str, str]:
@@ -329,8 +411,9 @@ def _names(draft: _Draft, release: str = "") -> Dict[str, str]:
     release = release or draft.facts.release
     branch = draft.branch
     unbranched = draft.data.get("unbranched_from") or 0
-    kernel = re.sub(rf"\.{re.escape(draft.facts.machine)}$", "", release)
+    kernel = re.sub(rf"\.{re.escape(draft.facts.machine)}(\+[a-z0-9]+)?$", "", release)
     return {
+        "any": "",
         "branch": str(branch),
         "suffix": "" if unbranched and branch >= unbranched else f"-{branch}",
         "fabric_suffix": "" if branch >= 580 else f"-{branch}",
@@ -376,9 +459,9 @@ def _of_run_file(draft: _Draft, module: str) -> Plan:
     if wish.version not in wish.run_file.rpartition("/")[2]:
         found = f"the file {wish.run_file.rpartition('/')[2][:80]!r} for gpushare_driver_version {wish.version}"
         draft.reject("run_file", found, "a file of that version", "correct the path or the version")
-    if draft.facts.switches and wish.fabric != "never":
+    if (draft.facts.switches or draft.facts.nvlink5) and wish.fabric != "never":
         cure = "choose gpushare_driver_source: nvidia; or install it yourself and set gpushare_driver_fabric: never"
-        draft.reject("fabric", f"{draft.facts.switches} NVSwitches and no fabric manager in a run file", "a source that has it", cure)
+        draft.reject("fabric", "NVSwitches and no fabric manager in a run file", "a source that has it", cure)
     if draft.facts.nouveau_loaded:
         cure = "blacklist nouveau, rebuild the initramfs and reboot the host; the installer loads its module and needs the GPUs for that"
         draft.reject("nouveau", "nouveau loaded, which keeps the GPUs from NVIDIA's installer", "a host without it", cure)

@@ -38,7 +38,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
 #: Family of a distribution to the versions that this release knows. Older ones are rejected, others are warned of.
 SYSTEMS: Mapping[str, tuple[str, ...]] = {
     "debian": ("12", "13"),
-    "ubuntu": ("22.04", "24.04"),
+    "ubuntu": ("22.04", "24.04", "26.04"),
     "rhel": ("8", "9", "10"),
     "suse": ("15", "16"),
 }
@@ -58,7 +58,7 @@ _FAMILIES = {
     "opensuse": "suse",
     "opensuse-leap": "suse",
 }
-_VERSIONS_IN_WORDS = "Debian 12 or 13, Ubuntu 22.04 or 24.04, Enterprise Linux 8 to 10, SUSE 15 or 16"
+_VERSIONS_IN_WORDS = "Debian 12 or 13, Ubuntu 22.04, 24.04 or 26.04, Enterprise Linux 8 to 10, SUSE 15 or 16"
 _TRIED_IN_WORDS = "Debian 12, on which it was"
 MACHINES = ("x86_64", "aarch64")
 KNOWN_RUNTIMES = ("containerd", "docker", "cri-o")

@@ -92,7 +92,7 @@ def test_gpus_and_switches(root: FakeRoot) -> None:
 
 def test_switches_that_the_bus_does_not_show(root: FakeRoot) -> None:
     """From HGX B200 on a network controller manages them, which says so in its vital product data."""
-    root.file("/sys/class/infiniband/mlx5_0/device/vpd", b"\x82\x21\x00ConnectX-7 HHHL adapter Card\0")
+    root.file("/sys/class/infiniband/mlx5_0/device/vpd", b"\x82\x21\x00ConnectX-7 HHHL adapter\0")
     root.file("/sys/class/infiniband/mlx5_1/x", "")
     assert not facts(root).nvlink5
     root.file("/sys/class/infiniband/mlx5_5/device/vpd", b"\x82\x1f\x00Nvidia ConnectX-7\0V2\x11SW_MNG\0\xff")
@@ -282,3 +282,16 @@ def test_each_host_finds_the_data_of_its_distribution() -> None:
         assert data_of(VARS, host) == data(name)
     for fields in ({"os_version": "11"}, {"id": "alpine"}, {"id": "linuxmint", "like": ("ubuntu", "debian")}, {"os_version": "../../x"}):
         assert data_of(VARS, HostFacts.from_dict({**DEBIAN.as_dict(), **fields})) is None
+
+
+def test_the_packages_that_bring_the_kernels(root: FakeRoot) -> None:
+    root.file("/var/lib/dpkg/status", "x")
+    rows = (
+        f"installed\tlinux-image-{RELEASE}\tkmod, linux-base (>= 4.3~)",
+        f"installed\tlinux-image-cloud-amd64\tlinux-image-{RELEASE} (= 6.1.129-1)",
+        f"config-files\tlinux-image-amd64\tlinux-image-{RELEASE} (= 6.1.129-1)",
+        "installed\tlinux-image-rt-amd64\tlinux-image-6.1.0-30-rt-amd64 (= 6.1.129-1)",
+        "garbage",
+    )
+    root.program("/usr/bin/dpkg-query", "\n".join(rows) + "\n")
+    assert facts(root).kernel_packages == ("linux-image-cloud-amd64",)

@@ -296,7 +296,8 @@ STRICT = {"strict": True, "secure_boot": "enabled"}
         ("ubuntu_24.04", CURRENT, "dkms", ["secure_boot"]),
         # NVIDIA signs its own, with a key that no firmware knows.
         ("rhel_9", CURRENT, "precompiled", ["secure_boot"]),
-        ("suse_15", replace(CURRENT, module="proprietary"), "precompiled", ["secure_boot"]),
+        ("suse_15", replace(CURRENT, module="proprietary"), "dkms", ["secure_boot"]),
+        ("suse_15", Wish("570.211.01", module="proprietary"), "precompiled", ["secure_boot"]),
     ],
 )
 def test_secure_boot_is_found_before_anything_is_changed(name: str, wish: Wish, build: str, rejected: list[str]) -> None:
@@ -320,8 +321,8 @@ def test_a_build_that_the_source_lacks(wish: Wish, rejected: list[str]) -> None:
 
 def test_a_source_without_modules_for_dkms_is_taken_precompiled() -> None:
     """Of whatever version suits the kernel: it is not that of the driver."""
-    assert checks(plan("suse_15", replace(CURRENT, module="open", build="dkms"))) == ["build"]
-    assert plan("suse_15", replace(CURRENT, module="open")).build == "precompiled"
+    assert checks(plan("suse_15", Wish("570.211.01", module="open", build="dkms"))) == ["build"]
+    assert plan("suse_15", Wish("570.211.01", module="open")).build == "precompiled"
     found = plan("ubuntu_24.04", Wish("580.159.03", source="distribution", build="precompiled"))
     assert (checks(found), found.headers) == ([], ())
     assert dict(found.packages)["linux-modules-nvidia-580-server-open-6.8.0-45-generic"] == ""
@@ -428,8 +429,8 @@ def test_fabric_manager_of_the_same_version_with_nvswitch_only() -> None:
 
 def test_nvswitches_that_the_bus_does_not_show_are_noted() -> None:
     (note,) = plan(devices=(B200,)).notes
-    assert "in exactly the version 580.159.03" in note
-    assert plan(devices=("0x31C2",)).notes
+    assert "SW_MNG" in note
+    assert plan(devices=("0x2909",)).notes == plan(devices=("0x2920",)).notes == (note,)
     assert plan(wish=replace(CURRENT, fabric="never"), devices=(B200,)).notes == plan(devices=(H100,)).notes == ()
 
 
@@ -573,3 +574,148 @@ def test_a_version_with_a_known_vulnerability_is_noted() -> None:
         "gpushare_driver_version",
     )
     assert plan().notes == ()
+
+
+FABRIC = ("nvidia-fabricmanager", "nvidia-fabric-manager", "nvidia-imex", "libnvidia-nscq", "libnvsdm", "nvlsm", "infiniband-diags")
+
+
+def fabric(found: Plan) -> dict[str, str]:
+    """The software of NVSwitches that is planned."""
+    return {name: version for name, version in found.packages if name.startswith(FABRIC)}
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "expected"),
+    [
+        ("rhel_9", "580.159.03", {"nvidia-fabricmanager", "nvidia-imex", "libnvidia-nscq", "libnvsdm"}),
+        ("rhel_9", "570.211.01", {"nvidia-fabric-manager", "nvidia-imex-570", "libnvidia-nscq-570", "libnvsdm-570"}),
+        ("rhel_8", "550.163.01", {"nvidia-fabric-manager", "nvidia-imex-550", "libnvidia-nscq-550"}),
+        # IMEX came with 550.
+        ("rhel_9", "535.309.01", {"nvidia-fabric-manager", "libnvidia-nscq-535"}),
+        ("ubuntu_22.04", "535.309.01", {"nvidia-fabricmanager-535", "libnvidia-nscq-535"}),
+        ("ubuntu_24.04", "570.211.01", {"nvidia-fabricmanager-570", "nvidia-imex-570", "libnvidia-nscq-570", "libnvsdm-570"}),
+        ("ubuntu_24.04", "595.71.05", {"nvidia-fabricmanager", "nvidia-imex", "libnvidia-nscq", "libnvsdm"}),
+        ("suse_15", "595.71.05", {"nvidia-fabricmanager", "nvidia-imex", "libnvidia-nscq", "libnvsdm"}),
+    ],
+)
+def test_the_names_of_the_fabric_managers_packages_by_branch(name: str, version: str, expected: set[str]) -> None:
+    found = fabric(plan(name, Wish(version), switches=4, devices=(H100,)))
+    assert (set(found), set(found.values())) == (expected, {version})
+    arm = fabric(plan(name, Wish(version), switches=4, devices=(H100,), machine="aarch64"))
+    assert set(arm) == {one for one in expected if not one.startswith("libnvsdm")}
+
+
+@pytest.mark.parametrize("name", ["rhel_9", "ubuntu_24.04", "debian_12", "suse_15"])
+def test_nvlink_5_needs_a_manager_of_its_subnet_too(name: str) -> None:
+    found = plan(name, Wish("595.71.05"), nvlink5=True, devices=(B200,) * 8)
+    assert (checks(found), found.notes) == ([], ())
+    assert {"nvlsm": "", "infiniband-diags": ""}.items() <= fabric(found).items()
+    assert fabric(found)["nvidia-fabricmanager"] == "595.71.05"
+    assert "nvidia-fabricmanager.service" in found.services
+    assert checks(plan("ubuntu_24.04", Wish("595.71.05", source="distribution"), nvlink5=True, devices=(B200,))) == ["fabric"]
+    assert "fabric" in checks(plan(name, RUN_FILE, nvlink5=True, devices=(B200,)))
+
+
+@pytest.mark.parametrize(("device", "words"), [("0x2941", "GB200"), ("0x31a1", "GB300"), ("0x31C2", "GB300"), ("0x31c3", "GB300")])
+def test_a_domain_of_several_machines_is_rejected_by_name(device: str, words: str) -> None:
+    (one,) = plan(devices=(device,)).rejected
+    assert (one.check, one.found.partition(",")[0]) == ("fabric", words)
+    assert checks(plan(wish=replace(CURRENT, fabric="never"), devices=(device,))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "module", "build", "expected"),
+    [
+        ("suse_15", "580.159.03", "open", "precompiled", {"nvidia-compute-G06", "nvidia-open-driver-G06-signed-cuda-kmp-default"}),
+        ("suse_15", "580.159.03", "proprietary", "dkms", {"nvidia-compute-utils-G06", "nvidia-driver-G06"}),
+        ("suse_15", "580.159.03", "open", "dkms", {"nvidia-compute-utils-G06", "nvidia-open-driver-G06"}),
+        ("suse_15", "590.48.01", "open", "dkms", {"nvidia-compute-G07", "nvidia-open-driver-G07"}),
+        ("suse_16", "595.71.05", "open", "precompiled", {"nvidia-compute-G07", "nvidia-open-driver-G07-signed-cuda-kmp-default"}),
+        ("suse_16", "595.71.05", "proprietary", "dkms", {"nvidia-compute-utils-G07", "nvidia-driver-G07"}),
+    ],
+)
+def test_suse_has_other_names_from_590_on(name: str, version: str, module: str, build: str, expected: set[str]) -> None:
+    found = plan(name, Wish(version, module=module, build=build if build == "dkms" else "auto"))
+    assert (checks(found), found.build) == ([], build)
+    assert expected <= set(names(found))
+    assert not [one for one in names(found) if ("G06" if version >= "590" else "G07") in one]
+
+
+def test_suse_16_has_no_older_branch() -> None:
+    assert checks(plan("suse_16")) == ["source"]
+    found = plan("suse_16", Wish("595.71.05"))
+    assert found.repository is not None
+    assert found.repository["key"].endswith("/suse16/x86_64/3A8B5622.pub")
+
+
+def test_packages_of_another_generation_of_names_make_room() -> None:
+    have = dict.fromkeys(["nvidia-compute-G06", "nvidia-open-driver-G06-signed-cuda-kmp-default", "nvidia-fabric-manager"], "1")
+    wish = Wish("595.71.05", change_ok=True)
+    found = plan("suse_15", wish, packages=have, version="580.95.05", switches=4, devices=(H100,))
+    assert found.replaces == tuple(sorted(have))
+
+
+def test_leap_has_a_repository_of_its_own() -> None:
+    found = plan("opensuse_15")
+    assert found.repository is not None
+    assert "/opensuse15/x86_64" in found.repository["url"]
+    assert checks(plan("opensuse_15", machine="aarch64")) == ["source"]
+
+
+CANONICAL = ("nvidia-utils-535-server", "nvidia-kernel-source-535-server-open", "libnvidia-compute-535-server")
+
+
+def test_canonicals_packages_make_room_for_nvidias_with_a_permission() -> None:
+    have = dict.fromkeys(
+        [*CANONICAL, "linux-modules-nvidia-535-server-6.8.0-45-generic", "nvidia-container-toolkit"], "535.261.03-0ubuntu1"
+    )
+    found = plan("ubuntu_24.04", replace(CURRENT, change_ok=True), packages=have, version="535.261.03")
+    assert checks(found) == []
+    assert set(found.replaces) == set(have) - {"nvidia-container-toolkit"}
+    assert checks(plan("ubuntu_24.04", packages=have, version="535.261.03")) == ["change"]
+    # Also where the versions are the same.
+    (one,) = plan("ubuntu_24.04", packages=have, version="580.159.03", module="open").rejected
+    assert (one.check, "and 3 more" in one.found) == ("change", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "headers"),
+    [
+        ("ubuntu_22.04", {"kernel_packages": ("linux-image-generic-hwe-22.04",)}, ["linux-headers-generic-hwe-22.04"]),
+        ("ubuntu_24.04", {"kernel_packages": ("linux-image-aws",)}, ["linux-headers-aws"]),
+        ("ubuntu_24.04", {"kernel_packages": ("linux-image-nvidia-64k",)}, ["linux-headers-nvidia-64k"]),
+        ("debian_12", {"kernel_packages": ("linux-image-cloud-amd64",)}, ["linux-headers-cloud-amd64"]),
+        ("debian_12", {}, ["linux-headers-amd64"]),
+    ],
+)
+def test_the_headers_of_later_kernels_follow_the_package_that_brings_them(name: str, changes: Any, headers: list[str]) -> None:
+    """Those of another flavour leave the node without a module at the next reboot."""
+    assert [one for one, _ in plan(name, **changes).headers][1:] == headers
+
+
+@pytest.mark.parametrize(
+    ("release", "machine", "headers"),
+    [
+        ("5.14.0-503.11.1.el9_5.x86_64", "x86_64", [("kernel-devel", "5.14.0-503.11.1.el9_5"), ("kernel-devel-matched", "")]),
+        (
+            "5.14.0-503.11.1.el9_5.aarch64+64k",
+            "aarch64",
+            [("kernel-64k-devel", "5.14.0-503.11.1.el9_5"), ("kernel-64k-devel-matched", "")],
+        ),
+        ("5.14.0-503.11.1.el9_5.x86_64+rt", "x86_64", [("kernel-rt-devel", "5.14.0-503.11.1.el9_5"), ("kernel-rt-devel-matched", "")]),
+        ("5.15.0-207.156.6.el9uek.x86_64", "x86_64", [("kernel-uek-devel", "5.15.0-207.156.6.el9uek")]),
+    ],
+)
+def test_the_headers_of_enterprise_linux_by_the_flavour_of_the_kernel(release: str, machine: str, headers: list[tuple[str, str]]) -> None:
+    found = plan("rhel_9", release=release, next_release=release, machine=machine)
+    assert list(found.headers) == headers
+
+
+def test_precompiled_modules_of_the_running_the_next_and_later_kernels() -> None:
+    wish = Wish("580.159.03", source="distribution", build="precompiled")
+    found = plan("ubuntu_24.04", wish, next_release="6.8.0-47-generic", kernel_packages=("linux-image-virtual-hwe-24.04",))
+    modules = [name for name in names(found) if name.startswith("linux-modules")]
+    start = "linux-modules-nvidia-580-server-open-"
+    assert modules == [f"{start}6.8.0-45-generic", f"{start}6.8.0-47-generic", f"{start}generic-hwe-24.04"]
+    found = plan("rhel_9", replace(CURRENT, build="precompiled"), next_release="5.14.0-570.1.1.el9_6.x86_64")
+    assert {f"kmod-nvidia-open-580.159.03-{one}" for one in ("5.14.0-503.11.1", "5.14.0-570.1.1")} <= set(names(found))
