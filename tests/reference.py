@@ -317,6 +317,7 @@ def rules() -> str:
     values = {
         "gpushare_scheduler_lease": default_of("gpushare_scheduler_lease"),
         "gpushare_overuse": "evict",
+        "gpushare_unstartable": "evict",
         "__gpushare_node_names": ["NODE"],
     }
     rows = []

@@ -54,7 +54,7 @@ TOPICS = {
         "control_plane_group gpu_group node_name admin_kubeconfig kubectl api_server annotation_writers without_policies"
     ),
     "How a run goes": "serial max_fail_percentage drain preflight_accept target_kubernetes start_timeout expect_ minimum_driver",
-    "Memory, isolation and devices": "memory_unit isolation device_strategy limit_running_pods overuse mps_",
+    "Memory, isolation and devices": "memory_unit isolation device_strategy limit_running_pods overuse unstartable mps_",
     "Placement": "placement gpu_placement node_placement node_schedule preemption most_nodes percentage_of_nodes_to_score",
     "Metrics": "metrics_ scrape_dir",
     "Dashboard": "dashboard_",

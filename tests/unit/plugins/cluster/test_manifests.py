@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import product
 from typing import Any
 
 import pytest
@@ -98,7 +99,12 @@ def test_the_module_takes_what_the_roles_make_and_nothing_else() -> None:
     nodes = ["gpu1", "a" * 63 + ".example.org"]
     ours = [
         *objects("cluster_objects/templates/device_plugin.yml.j2", __gpushare_node_names=nodes),
-        *objects("cluster_objects/templates/extender.yml.j2", gpushare_scheduler_lease="infra/mine", gpushare_overuse="evict"),
+        *objects(
+            "cluster_objects/templates/extender.yml.j2",
+            gpushare_scheduler_lease="infra/mine",
+            gpushare_overuse="evict",
+            gpushare_unstartable="report",
+        ),
         *objects("cluster_objects/templates/dashboard.yml.j2"),
         *objects("cluster_objects/templates/admission.yml.j2", gpushare_annotation_writers=[], gpushare_token_seconds=604800),
         *objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[("gpu1", "spread", ""), ("gpu2", "", "share")]),
@@ -149,7 +155,12 @@ def test_a_plugins_account_has_its_own_node_and_its_own_tokens(name: str) -> Non
 def test_no_daemon_may_change_what_a_pod_or_a_node_is() -> None:
     """Whoever may patch pods may have a privileged one run an image of his choice: that is the cluster (security review, K1)."""
     found = objects("cluster_objects/templates/device_plugin.yml.j2", __gpushare_node_names=["a"])
-    found += objects("cluster_objects/templates/extender.yml.j2", gpushare_scheduler_lease="none", gpushare_overuse="report")
+    found += objects(
+        "cluster_objects/templates/extender.yml.j2",
+        gpushare_scheduler_lease="none",
+        gpushare_overuse="report",
+        gpushare_unstartable="report",
+    )
     may = {(resource, verb) for item in found for rule in item.get("rules", []) for resource in rule["resources"] for verb in rule["verbs"]}
     changes = {(resource, verb) for resource, verb in may if verb not in ("get", "list", "watch")}
     assert changes == {
@@ -165,11 +176,13 @@ def test_no_daemon_may_change_what_a_pod_or_a_node_is() -> None:
 
 
 def test_the_extender_may_evict_only_where_that_is_chosen_and_a_device_plugin_never() -> None:
-    for overuse, evicts in (("report", False), ("evict", True)):
-        extender = objects("cluster_objects/templates/extender.yml.j2", gpushare_scheduler_lease="none", gpushare_overuse=overuse)
+    for overuse, unstartable in product(("report", "evict"), repeat=2):
+        chosen = {"gpushare_overuse": overuse, "gpushare_unstartable": unstartable}
+        evicts = "evict" in chosen.values()
+        extender = objects("cluster_objects/templates/extender.yml.j2", gpushare_scheduler_lease="none", **chosen)
         rules = [rule for item in extender for rule in item.get("rules", []) if "pods/eviction" in rule["resources"]]
         assert rules == [{"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]}] * evicts
-        plugin = objects("cluster_objects/templates/device_plugin.yml.j2", __gpushare_node_names=["a"], gpushare_overuse=overuse)
+        plugin = objects("cluster_objects/templates/device_plugin.yml.j2", __gpushare_node_names=["a"], **chosen)
         assert "pods/eviction" not in json.dumps(plugin)
 
 
@@ -190,7 +203,12 @@ def test_each_node_has_objects_of_its_own() -> None:
     ("lease", "kind"), [("kube-system/kube-scheduler", "Role"), ("kube-system/mine", "Role"), ("infra/mine", "ClusterRole"), ("none", None)]
 )
 def test_the_extender_reads_its_schedulers_lease_and_no_other(lease: str, kind: str | None) -> None:
-    found = objects("cluster_objects/templates/extender.yml.j2", gpushare_scheduler_lease=lease, gpushare_overuse="report")
+    found = objects(
+        "cluster_objects/templates/extender.yml.j2",
+        gpushare_scheduler_lease=lease,
+        gpushare_overuse="report",
+        gpushare_unstartable="report",
+    )
     rules = [(item["kind"], rule) for item in found for rule in item.get("rules", []) if "leases" in rule["resources"]]
     wanted = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [lease.split("/")[-1]], "verbs": ["get"]}
     assert rules == ([(kind, wanted)] if kind else [])
