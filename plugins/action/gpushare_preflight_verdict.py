@@ -68,7 +68,8 @@ class ActionModule(ActionBase):
         answers = [Answer.of(one) for one in arguments["cluster"] or ()]
         if arguments["cluster"] is not None:
             without_policies = bool(self._of_cluster(known, arguments["hosts"], "gpushare_without_policies"))
-            evicts = self._of_cluster(known, arguments["hosts"], "gpushare_overuse") == "evict"
+            chosen = ("gpushare_overuse", "gpushare_unstartable")
+            evicts = [name for name in chosen if self._of_cluster(known, arguments["hosts"], name) == "evict"]
             of_inventory += judge_cluster(judgements, answers, without_policies, evicts)
         believed = {answer.plane: answer.authorities for answer in answers}
         of_inventory += judge_authorities(

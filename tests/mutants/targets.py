@@ -66,22 +66,25 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "device_plugin/kubelet/checkpoint.py": (
         "device_plugin/test_checkpoint.py",
         "device_plugin/test_taken_over.py",
-        "device_plugin/test_unit_change.py",
         "doctor/test_kubelet.py",
     ),
     "device_plugin/kubelet/podresources.py": ("device_plugin/test_podresources.py",),
     "device_plugin/node/allocator.py": tuple(
-        f"device_plugin/test_{name}.py" for name in ("requests", "allocator", "rejections", "allocate_response")
+        f"device_plugin/test_{name}.py" for name in ("requests", "starts", "told", "allocator", "rejections", "allocate_response")
     ),
     "device_plugin/node/candidates.py": tuple(f"device_plugin/test_{n}.py" for n in ("candidates", "requests", "allocator", "pending")),
-    "device_plugin/node/devices.py": tuple(f"device_plugin/test_{name}.py" for name in ("devices", "requests", "allocator")),
+    "device_plugin/node/devices.py": tuple(f"device_plugin/test_{name}.py" for name in ("devices", "told", "allocator")),
     "device_plugin/node/ids.py": ("device_plugin/test_ids.py", "device_plugin/test_pod_annotations.py"),
-    "device_plugin/node/local_pods.py": ("device_plugin/test_pending.py", "device_plugin/test_usage.py"),
+    "device_plugin/node/local_pods.py": (
+        "device_plugin/test_pending.py",
+        "device_plugin/test_usage.py",
+        "device_plugin/test_usage_in_doubt.py",
+    ),
     "device_plugin/node/messages.py": ("device_plugin/test_pod_annotations.py", "device_plugin/test_messages.py"),
-    "device_plugin/node/pending.py": ("device_plugin/test_pending.py", "device_plugin/test_requests.py"),
+    "device_plugin/node/pending.py": tuple(f"device_plugin/test_{name}.py" for name in ("pending", "requests", "starts", "turns")),
     "device_plugin/node/cdi.py": ("device_plugin/test_cdi_specs.py",),
     "device_plugin/node/strategy.py": ("device_plugin/test_strategy.py",),
-    "device_plugin/node/usage.py": ("device_plugin/test_usage.py", "device_plugin/test_taken_over.py"),
+    "device_plugin/node/usage.py": tuple(f"device_plugin/test_{name}.py" for name in ("usage", "usage_in_doubt", "taken_over", "turns")),
     "device_plugin/publish/eviction_requests.py": ("device_plugin/test_eviction_requests.py",),
     "device_plugin/publish/pod_annotations.py": ("device_plugin/test_pod_annotations.py",),
     "doctor/endpoints.py": ("doctor/test_endpoints.py", "doctor/test_dashboard.py"),

@@ -229,11 +229,11 @@ def judge_controller(ansible: str) -> list[Reason]:
 
 
 def judge_cluster(
-    judgements: Collection[Judgement], answers: Sequence[Answer], without_policies: bool = False, evicts: bool = False
+    judgements: Collection[Judgement], answers: Sequence[Answer], without_policies: bool = False, evicts: Collection[str] = ()
 ) -> list[Reason]:
     """Whether the control planes may ask the API server, what it is, and whether the hosts of the run are its nodes.
 
-    without_policies, evicts: what the inventory accepts, and whether pods may be evicted (gpushare_overuse).
+    without_policies, evicts: what the inventory accepts, and the variables by which pods may be evicted.
     """
     found: list[Reason] = []
     unasked = {judgement.host for judgement in judgements if not judgement.node_name}
@@ -274,7 +274,8 @@ def judge_cluster(
         else:
             cure = "upgrade it, or accept that nothing restricts the daemons' tokens further: gpushare_without_policies"
             if without_policies:
-                seen, cure = f"{seen}, and gpushare_overuse: evict", "upgrade it, or set gpushare_overuse: report"
+                chosen = " and ".join(evicts)
+                seen, cure = f"{seen}, and {chosen}: evict", f"upgrade it, or set {chosen}: report"
             found.append(Reason(asked.plane, "policies", ERROR, seen, oldest, cure))
     for judgement in judgements:
         if judgement.node_name and judgement.node_name not in (asked.nodes or ()):

@@ -65,6 +65,7 @@ SCOPES: Mapping[str, str] = {
     "gpushare_token_seconds": CLUSTER,
     "gpushare_uninstall_force": CLUSTER,
     "gpushare_uninstall_wait": CLUSTER,
+    "gpushare_unstartable": CLUSTER,
     "gpushare_verify_image": CLUSTER,
     "gpushare_verify_probe": CLUSTER,
     "gpushare_verify_report": CLUSTER,

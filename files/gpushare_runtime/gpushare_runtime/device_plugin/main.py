@@ -148,7 +148,10 @@ class DevicePlugin:
         unhealthy = UnhealthyMap(self.node, self._client, self._settings.node)
         specs = self._cdi(self._events)
         assigner = Assigner(self.node, self._client, self.counters, self._events, self._settings.node, time.time_ns)
-        evictions = EvictionRequests(self.node, publisher, self._memory, self._settings.overuse, self._settings.overuse_grace)
+        settings = self._settings
+        evictions = EvictionRequests(
+            self.node, publisher, self._memory, settings.overuse, settings.overuse_grace, unstartable=settings.unstartable
+        )
         socket = self._settings.kubelet_root / protocol.KUBELET_POD_RESOURCES
         cross_check = CrossCheck(self.node, self._checkpoint, self._reader.refresh, socket, SOCKETS, self.counters, self._check_scale)
         async with DirectoryWatch(self._directory) as watch:

@@ -54,6 +54,7 @@ class Settings:
     limit_running_pods: bool = False  # also those that started before limits were possible
     overuse: str = eviction_requests.REPORT  # of eviction_requests.MODES
     overuse_grace: int = 60  # seconds above its units until a pod's eviction is requested
+    unstartable: str = eviction_requests.REPORT  # of eviction_requests.MODES
     strategy: str = protocol.STRATEGY_ENVIRONMENT  # how containers get their GPUs, of protocol.STRATEGIES
     cdi_folders: tuple[str, ...] = protocol.CDI_FOLDERS  # lowest priority first
     health: health_server.Address | None = None  # None without pages for probes
@@ -114,6 +115,13 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
         metavar="SECONDS",
         help="time above its units after which the eviction of a pod is requested (default %(default)s)",
     )
+    parser.add_argument(
+        "--unstartable",
+        choices=eviction_requests.MODES,
+        default=eviction_requests.REPORT,
+        help="consequence for a pod that can never start with the ids that it has: its Event from kubelet, or also its eviction "
+        "(default %(default)s)",
+    )
     metrics_server.add_options(parser)
     health_server.add_options(parser)
     runner.add_options(parser)
@@ -146,6 +154,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
         limit_running_pods=given.limit_running_pods,
         overuse=given.overuse,
         overuse_grace=given.overuse_grace,
+        unstartable=given.unstartable,
     )
 
 

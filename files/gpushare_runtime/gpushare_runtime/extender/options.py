@@ -95,7 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--placement", choices=PLACEMENTS, default="binpack", help="policy between nodes (default %(default)s)")
     parser.add_argument("--gpu-placement", choices=PLACEMENTS, default="", help="policy between the GPUs of a node (default: the same)")
     parser.add_argument("--preempt", action="store_true", help="kube-scheduler calls preempt here: watch disruption budgets for it")
-    parser.add_argument("--evict", action="store_true", help="evict pods that use more than their units at the request of their nodes")
+    parser.add_argument(
+        "--evict", action="store_true", help="evict pods that use more than their units, or can never start, when their nodes request it"
+    )
     parser.add_argument(
         "--lease",
         type=_lease,

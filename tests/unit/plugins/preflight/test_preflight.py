@@ -644,14 +644,15 @@ def test_a_control_plane_with_a_reason_of_its_own_is_not_asked_for_a_kubeconfig(
 @pytest.mark.parametrize(
     ("without", "evicts", "severity", "found"),
     [
-        (False, False, "error", "has no ValidatingAdmissionPolicy"),
-        (False, True, "error", "has no ValidatingAdmissionPolicy"),
-        (True, False, "warning", "has no ValidatingAdmissionPolicy"),
-        (True, True, "error", "and gpushare_overuse: evict"),
+        (False, [], "error", "has no ValidatingAdmissionPolicy"),
+        (False, ["gpushare_overuse"], "error", "has no ValidatingAdmissionPolicy"),
+        (True, [], "warning", "has no ValidatingAdmissionPolicy"),
+        (True, ["gpushare_overuse"], "error", "and gpushare_overuse: evict"),
+        (True, ["gpushare_overuse", "gpushare_unstartable"], "error", "and gpushare_overuse and gpushare_unstartable: evict"),
     ],
 )
 def test_an_api_server_without_policies_is_rejected_unless_the_inventory_accepts_it(
-    version: str, without: bool, evicts: bool, severity: str, found: str
+    version: str, without: bool, evicts: list[str], severity: str, found: str
 ) -> None:
     judged = [Judgement("cp1", "cp1", ())]
     (reason,) = judge_cluster(judged, [Answer.of(answer("cp1", NODES, version))], without, evicts)

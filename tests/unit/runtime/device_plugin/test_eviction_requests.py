@@ -231,8 +231,8 @@ async def _course(chance: random.Random) -> None:
 
 
 @running
-async def test_a_pod_that_starts_never_is_requested_unless_something_of_it_runs() -> None:
-    async with world(16 * GIB, **EVICT) as it:
+async def test_a_pod_that_starts_never_is_requested_if_that_is_chosen_unless_something_of_it_runs() -> None:
+    async with world(16 * GIB, unstartable="evict") as it:
         await it.registered()
         pod = memory(it.inventory, 0, 4)
         it.plugin.node.allocator.starts_never[await admitted(it, pod)] = 0
@@ -242,7 +242,7 @@ async def test_a_pod_that_starts_never_is_requested_unless_something_of_it_runs(
         assert (found.gpu, found.reason) == (0, "starts-never")
         await reported(it, pod)
         await until(lambda: requested(it, pod) is None)
-    async with world(16 * GIB, overuse="report") as it:
+    async with world(16 * GIB, **EVICT) as it:
         await it.registered()
         other = memory(it.inventory, 0, 4)
         it.plugin.node.allocator.starts_never[await admitted(it, other)] = 0

@@ -209,6 +209,7 @@ async def test_a_container_that_starts_again_alone_waits_for_nothing() -> None:
     node.lose(old)
     start = asyncio.ensure_future(node.start(old))
     await asyncio.sleep(0.05)
+    assert start.done()
     # A pod without GPUs, or with all that it requests.
     await node.manager.admit({**other, "metadata": {"name": "c", "uid": "c"}, "spec": {"containers": [{"name": "c"}]}})
     assert await start == ""
@@ -221,6 +222,16 @@ async def test_admissions_one_after_the_other_wait_for_nothing() -> None:
     began = now()
     for name in "abc":
         await node.run(0, 4, name)
+    assert now() - began < 0.05
+
+
+@story
+async def test_a_pod_that_is_known_is_admitted_at_once_though_records_are_lost() -> None:
+    node = Node(16)
+    node.lose(await node.run(0, 4, "a"), await node.run(0, 4, "b"))
+    new = node.see(memory(node.gpus, 0, 4, name="new", uid="new"))
+    began = now()
+    await node.manager.admit(new)
     assert now() - began < 0.05
 
 

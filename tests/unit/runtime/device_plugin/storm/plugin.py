@@ -62,7 +62,7 @@ class Plugin:
         self._assigner = Assigner(self.node, world, counters, events, lambda: int((UNIX + now()) * 1e9))
         memory = SimpleNamespace(lasting=lambda _: {})
         self._publisher = NodePublisher(self.node, world, NODE)
-        self._evictions = EvictionRequests(self.node, self._publisher, memory, EVICT, 30.0, lambda: UNIX + now())
+        self._evictions = EvictionRequests(self.node, self._publisher, memory, EVICT, 30.0, lambda: UNIX + now(), unstartable=EVICT)
         self._refresh(first=True)
         works = (
             self._read_gpus(),
