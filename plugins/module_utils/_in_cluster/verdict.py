@@ -61,7 +61,7 @@ def seen(log: str) -> Tuple[List[str], Dict[str, str]]:
     try:
         said: Any = json.loads(log)
         devices, variables = said["devices"], said["environment"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(f"the words {log[:_SHOWN]!r}") from None
     if not isinstance(devices, list) or not isinstance(variables, dict) or max(len(devices), len(variables)) > _MOST:
         raise ValueError(f"the words {log[:_SHOWN]!r}")
@@ -75,5 +75,5 @@ def given(annotations: Mapping[str, str]) -> int:
         of: Any = json.loads(annotations.get(ANNOTATION_ALLOCATION, ""))[CONTAINER]
         (index,) = of
         return int(index)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(f"the allocation {annotations.get(ANNOTATION_ALLOCATION, 'none')[:_SHOWN]!r}") from None
