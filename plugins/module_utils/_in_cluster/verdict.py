@@ -18,7 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
     ANNOTATION_GPUS,
     ANNOTATION_INDEX,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import CONTAINER, Ended
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Ended
 
 _MOST = 256
 _SHOWN = 80
@@ -72,7 +72,8 @@ def seen(log: str) -> Tuple[List[str], Dict[str, str]]:
 def given(annotations: Mapping[str, str]) -> int:
     """The index of the one GPU that the pod's annotation gives its container; ValueError where it gives another number."""
     try:
-        of: Any = json.loads(annotations.get(ANNOTATION_ALLOCATION, ""))[CONTAINER]
+        # Containers are numbered.
+        of: Any = json.loads(annotations.get(ANNOTATION_ALLOCATION, ""))["0"]
         (index,) = of
         return int(index)
     except (ValueError, TypeError, KeyError, RecursionError):

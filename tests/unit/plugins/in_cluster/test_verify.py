@@ -27,7 +27,7 @@ GPUS = json.dumps(
     }
 )
 NODE: Json = {"metadata": {"name": "gpu1", "annotations": {"gpushare/gpus": GPUS}}, "status": {"allocatable": {"aliyun.com/gpu-mem": "32"}}}
-GIVEN = {"scheduler.framework.gpushare.allocation": json.dumps({"main": {"1": 1}})}
+GIVEN = {"scheduler.framework.gpushare.allocation": json.dumps({"0": {"1": 1}})}
 IMAGE = Image("localhost/gpushare:1", "gpushare-system", "nvidia")
 
 
@@ -52,7 +52,7 @@ def test_a_pod_has_the_gpu_of_its_annotation() -> None:
         (ended(printed([])), "found the device nodes none"),
         (ended(printed(index="0")), "found ALIYUN_COM_GPU_MEM_IDX=0 in its first process; expected 1"),
         (ended(printed(), annotations={}), "found the allocation 'none'"),
-        (ended(printed(), annotations={"scheduler.framework.gpushare.allocation": '{"main": {"0": 1, "1": 1}}'}), "found the allocation"),
+        (ended(printed(), annotations={"scheduler.framework.gpushare.allocation": '{"0": {"0": 1, "1": 1}}'}), "found the allocation"),
         (ended("", "", why="0/3 nodes are available"), "has not run (0/3 nodes are available)"),
         (ended("boom", "Failed", why="boom"), "it failed (boom)"),
         (ended("no JSON"), "found the words 'no JSON'"),
