@@ -61,11 +61,13 @@ class InCluster:
     def settings(self, **other: Any) -> dict[str, Any]:
         instance = lab_state.existing(self.cluster.name)
         return {
-            "gpushare_kubectl": str(lab_cluster.kubectl_file(instance).resolve()),
+            "gpushare_kubectl": str(lab_cluster.kubectl_file(instance)),
             "gpushare_kubeconfig": str(self.cluster.kubeconfig),
             "gpushare_cluster_nodes": list(GPU_NODES),
             # The lab has no kube-proxy, and so no Services.
             "gpushare_api_server": yaml.safe_load(self.cluster.kubeconfig.read_text())["clusters"][0]["cluster"]["server"],
+            # Of NVIDIA's runtime there, which takes no GPUs from the environment of a container.
+            "gpushare_device_strategy": "volume-mounts",
             "gpushare_uninstall_wait": 0,
             **other,
         }

@@ -18,7 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
     ANNOTATION_GPUS,
     ANNOTATION_INDEX,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import CONTAINER, Ended
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Ended
 
 _MOST = 256
 _SHOWN = 80
@@ -61,7 +61,7 @@ def seen(log: str) -> Tuple[List[str], Dict[str, str]]:
     try:
         said: Any = json.loads(log)
         devices, variables = said["devices"], said["environment"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(f"the words {log[:_SHOWN]!r}") from None
     if not isinstance(devices, list) or not isinstance(variables, dict) or max(len(devices), len(variables)) > _MOST:
         raise ValueError(f"the words {log[:_SHOWN]!r}")
@@ -72,8 +72,9 @@ def seen(log: str) -> Tuple[List[str], Dict[str, str]]:
 def given(annotations: Mapping[str, str]) -> int:
     """The index of the one GPU that the pod's annotation gives its container; ValueError where it gives another number."""
     try:
-        of: Any = json.loads(annotations.get(ANNOTATION_ALLOCATION, ""))[CONTAINER]
+        # Containers are numbered.
+        of: Any = json.loads(annotations.get(ANNOTATION_ALLOCATION, ""))["0"]
         (index,) = of
         return int(index)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(f"the allocation {annotations.get(ANNOTATION_ALLOCATION, 'none')[:_SHOWN]!r}") from None

@@ -190,12 +190,15 @@ def daemon_set(values: Values) -> Json:
         "args": arguments,
         "env": [
             {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}},
-            # NVIDIA's runtime gives the driver's libraries and every GPU.
+            # By either of these, as its configuration allows, NVIDIA's runtime gives the driver's libraries and every GPU.
             {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
             {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"},
             *_api_server(values),
         ],
-        "volumeMounts": [_mount(name, inside, read_only) for name, _, _, inside, read_only in folders],
+        "volumeMounts": [
+            *(_mount(name, inside, read_only) for name, _, _, inside, read_only in folders),
+            _mount("every-gpu", "/var/run/nvidia-container-devices/all"),
+        ],
         "startupProbe": _probe("/healthz", HEALTH_PORT, period=2, failures=60),
         "livenessProbe": _probe("/healthz", HEALTH_PORT, period=10, failures=6),
         "readinessProbe": _probe("/readyz", HEALTH_PORT, period=5, failures=3),
@@ -213,7 +216,10 @@ def daemon_set(values: Values) -> Json:
         "hostPID": True,
         "securityContext": {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [container],
-        "volumes": [{"name": name, "hostPath": {"path": host, "type": kind}} for name, host, kind, _, _ in folders],
+        "volumes": [
+            *({"name": name, "hostPath": {"path": host, "type": kind}} for name, host, kind, _, _ in folders),
+            {"name": "every-gpu", "hostPath": {"path": "/dev/null", "type": "CharDevice"}},
+        ],
     }
     spec = {
         "selector": {"matchLabels": labels(PLUGIN)},

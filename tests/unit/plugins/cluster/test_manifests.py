@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import product
 from typing import Any
 
 import pytest

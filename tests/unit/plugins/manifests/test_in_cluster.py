@@ -58,10 +58,15 @@ def test_the_programs_know_their_arguments(values: Values) -> None:
     with mock.patch.dict("os.environ", {"NODE_NAME": "gpu1"}):
         plugin = plugin_options.parse_arguments(container(values, "device-plugin")["args"])
     assert (plugin.node, str(plugin.kubelet_root), plugin.in_container) == ("gpu1", values.kubelet_root, True)
-    assert (str(plugin.cgroup_root), str(plugin.dev_root), str(plugin.state)) == ("/host/sys/fs/cgroup", "/host/dev", workloads.STATE_FOLDER)
+    assert (str(plugin.cgroup_root), str(plugin.dev_root), str(plugin.state)) == (
+        "/host/sys/fs/cgroup",
+        "/host/dev",
+        workloads.STATE_FOLDER,
+    )
     extender = extender_options.parse_arguments(container(values, "extender")["args"])
     assert extender.lease == f"{values.namespace}/gpushare-scheduler"
-    assert extender.listen.loopback and str(extender.listen) == workloads.EXTENDER_URL.removeprefix("http://")
+    assert extender.listen.loopback
+    assert str(extender.listen) == workloads.EXTENDER_URL.removeprefix("http://")
     assert (extender.preempt, extender.evict) == (values.preemption, values.evict)
 
 
@@ -113,7 +118,9 @@ def test_the_rights_write_no_pod_and_no_node_itself() -> None:
 
 
 def test_another_configuration_makes_other_pods() -> None:
-    one, other = (of("Deployment", values)["spec"]["template"]["metadata"]["annotations"] for values in (VALUES, replace(VALUES, percentage=7)))
+    one, other = (
+        of("Deployment", values)["spec"]["template"]["metadata"]["annotations"] for values in (VALUES, replace(VALUES, percentage=7))
+    )
     assert one != other
     assert of("Deployment")["spec"]["template"]["metadata"]["annotations"] == one
 
