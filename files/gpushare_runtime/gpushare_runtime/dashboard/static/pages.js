@@ -2,11 +2,15 @@
 // Copyright: gpushare.kubernetes contributors
 // The page of one node, and that of one pod.
 
-import { GPU, holders } from "./model.js";
+import { GPU, POD, holders } from "./model.js";
 import { bar, element, facts, link, table } from "./dom.js";
 
 const podLink = (namespace, name) => link(`#/pod/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`, `${namespace}/${name}`);
 const nodeLink = (name) => link(`#/node/${encodeURIComponent(name)}`, name);
+// Nothing is free of a GPU that takes no pods, and nobody knows it where only some pods could be read.
+const free = (gpu) => (/[BC]/.test(gpu[GPU.marks]) ? "–" : (gpu[GPU.free] ?? "?"));
+const state = (gpu) => element("span", { class: gpu[GPU.marks].includes("B") ? "bad" : "" }, gpu[GPU.state]);
+const stateOf = (pod) => element("span", { class: pod.includes("GPU bad") ? "bad" : "" }, pod);
 const gone = (what) => [element("p", {}, `There is no such ${what} any more, or it has no shared GPUs.`)];
 
 // data: a node of docs/reference/ledger-v1.schema.json; row: the same in the list.
@@ -18,12 +22,13 @@ export function nodePage(data, row) {
     const known = byIndex.get(gpu.index);
     if (!known) return [];
     const bars = element("div", {}, ...bar(row, known, on.get(String(gpu.index))));
-    return [[gpu.index, gpu.model, bars, `${known[GPU.allocated]}/${gpu.units}`, gpu.free ?? "?", known[GPU.state], gpu.pci, gpu.uuid]];
+    return [[gpu.index, gpu.model, bars, `${known[GPU.allocated]}/${gpu.units}`, free(known), state(known), gpu.pci, gpu.uuid]];
   });
+  const states = new Map(row.pods.map((pod) => [`${pod[POD.namespace]}/${pod[POD.name]}`, pod[POD.state]]));
   const pods = data.pods.map((pod) => [
     podLink(pod.namespace, pod.name),
     pod.by_gpu ? Object.entries(pod.by_gpu).map(([index, units]) => `GPU ${index}: ${units}`).join(", ") : "GPU unknown",
-    pod.state,
+    stateOf(states.get(`${pod.namespace}/${pod.name}`) ?? pod.state),
     pod.priority,
   ]);
   const held = data.held.map((one) => [one.pod, one.gpu, one.units, one.why]);
@@ -47,11 +52,11 @@ export function podPage(data) {
 }
 
 function bound(pod) {
-  const gpus = (pod.gpus ?? []).map((gpu) => [gpu.index, `${gpu.units} of ${gpu.of ?? "?"}`, gpu.model, gpu.uuid]);
+  const gpus = (pod.gpus ?? []).map((gpu) => [gpu.index, `${gpu.units} of ${gpu.of ?? "?"}`, gpu.model, gpu.state, gpu.uuid]);
   return [
-    facts(["State", pod.state], ["Node", nodeLink(pod.node)], ["Request", pod.request], ["Unit", pod.unit ?? ""], ["Priority", pod.priority ?? ""], ["UID", pod.uid]),
+    facts(["State", stateOf(pod.state)], ["Node", nodeLink(pod.node)], ["Request", pod.request], ["Unit", pod.unit ?? ""], ["Priority", pod.priority ?? ""], ["UID", pod.uid]),
     element("h3", {}, "Gpus"),
-    gpus.length ? table("Gpus", ["GPU", "Units", "Model", "UUID"], gpus) : element("p", {}, "Its GPU is not known."),
+    gpus.length ? table("Gpus", ["GPU", "Units", "Model", "State", "UUID"], gpus) : element("p", {}, "Its GPU is not known."),
   ];
 }
 
@@ -66,6 +71,7 @@ function waiting(pod) {
   ]);
   const more = pod.all_nodes - rows.length;
   return [
+    element("p", {}, pod.verdict),
     facts(["State", "pending"], ["Request", pod.request], ["Priority", pod.priority], ["UID", pod.uid],
       ["Why it waits", pod.reason || "kube-scheduler has reported nothing yet"]),
     element("h3", {}, `GPUs have room on ${pod.fitting_nodes} of ${pod.all_nodes} nodes`),
