@@ -39,6 +39,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import build_wheel  # noqa: E402
 
 import address  # noqa: E402
+import krew  # noqa: E402
 from quality.tree import copy, files  # noqa: E402
 
 RUNTIME: Final = "files/gpushare_runtime"
@@ -140,6 +141,10 @@ def release(folder: Path, key: str = "", *, trial: bool = False) -> list[Path]:
         (folder / "CHANGELOG.md").write_text(changelog(Path(scratch) / "changes", number, when))
     wheel = build_wheel(ROOT / RUNTIME)
     (folder / wheel.filename).write_bytes(wheel.content)
+    plugin, name = krew.archive((wheel.filename, wheel.content), (ROOT / LOCK).read_text(), when), f"kubectl-gpushare-{number}.tar.gz"
+    (folder / name).write_bytes(plugin)
+    repository = str(yaml.safe_load((ROOT / "galaxy.yml").read_text())["repository"])
+    (folder / "gpushare.yaml").write_text(krew.manifest(name, plugin, number, repository))
     (folder / "sbom.cdx.json").write_text(bill_of_materials(number, when))
     made = sorted(folder.iterdir())
     sums = folder / "SHA256SUMS"

@@ -37,7 +37,7 @@ from gpushare_runtime.device_plugin.node import allocator, turns, usage
 from gpushare_runtime.device_plugin.publish import eviction_requests
 from gpushare_runtime.extender import evictor, http_server, leadership
 from gpushare_runtime.kube import events
-from gpushare_runtime.kubectl_gpushare import cordon
+from gpushare_runtime.kubectl_gpushare import cordon, live
 from gpushare_runtime.mps import main as mps_main
 from gpushare_runtime.pki import certificates
 from image import layout as image
@@ -304,6 +304,8 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
     ]
     + [
         (f"{REFERENCE}/events.md", "at most every {:g} minutes", (events._REPEAT_SECONDS / 60,)),
+        (f"{REFERENCE}/kubectl.md", "it is read every {:g} s", (live.USED_SECONDS,)),
+        (f"{REFERENCE}/kubectl.md", "by default {:g} seconds", (cordon.DRAIN_SECONDS,)),
         (f"{REFERENCE}/http.md", "Bodies may have {} MiB", (http_server.MOST_BYTES // MIB,)),
         (f"{REFERENCE}/kubectl.md", "it waits up to {:g} seconds", (cordon.WAIT_SECONDS,)),
         (f"{REFERENCE}/kubectl.md", "views of {} nodes with", (KUBECTL["nodes"],)),
@@ -406,6 +408,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
 
 #: (page, words, where the number comes from)
 ELSEWHERE = [
+    (f"{REFERENCE}/events.md", "8 GiB of GPU 2 (NVIDIA A100 80GB)", "an example"),
     ("docs/project/gpu-proof.md", "with 36 MiB", "what gpu_proof.pack has printed for this lock"),
     (f"{OPERATE}/high-availability.md", "another takes it within 2 s", "kube-scheduler's retryPeriod"),
     (f"{OPERATE}/high-availability.md", "kube-scheduler retries after 1, 2, 4 and 8 s", "kube-scheduler's backoff"),

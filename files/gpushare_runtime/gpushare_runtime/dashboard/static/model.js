@@ -162,7 +162,7 @@ export class Model {
       ({ node, pod }) =>
         (!text || pod[POD.name].includes(text) || node.name.includes(text)) &&
         ofNamespace(pod[POD.namespace]) &&
-        (!state || (state === "unknown" ? pod[POD.gpus] === null : pod[POD.state] === state)) &&
+        (!state || (state === "unknown" ? pod[POD.gpus] === null : pod[POD.state].split(",")[0] === state)) &&
         (!model || node.gpus.some((gpu) => gpu[GPU.model] === model && pod[POD.gpus]?.[gpu[GPU.index]] !== undefined)),
     );
     const by = POD_ORDER[sort];
