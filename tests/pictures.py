@@ -38,6 +38,8 @@ from unit.runtime.kube.fake_api import kubeconfig  # noqa: E402
 
 FOLDER: Final = ROOT / "docs/pictures"
 COLUMNS: Final = 110
+# Bars of eight GPUs side by side need more.
+WIDER: Final = {"nodes": 150}
 _EXPLAINED: Final = WAITING[0]
 # Of `kubectl gpushare`, by the name of the picture.
 TERMINAL: Final = {
@@ -62,10 +64,10 @@ def files() -> list[Path]:
     return [*(FOLDER / f"{name}.svg" for name in TERMINAL), *(FOLDER / f"{name}.png" for name in PAGES)]
 
 
-def on_a_terminal(command: list[str]) -> str:
+def on_a_terminal(command: list[str], columns: int) -> str:
     """What a command prints on a terminal of that width, with its colours."""
     outer, inner = pty.openpty()
-    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 60, COLUMNS, 0, 0))
+    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 60, columns, 0, 0))
     own = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLUMNS")}
     environment = {**own, "TERM": "xterm-256color", "PYTHONPATH": str(RUNTIME)}
     process = subprocess.Popen(command, stdin=inner, stdout=inner, stderr=subprocess.PIPE, env=environment)
@@ -97,7 +99,7 @@ def printed(name: str) -> str:
         file = Path(folder, "six-nodes.json")
         file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
         program = [sys.executable, "-m", "gpushare_runtime.kubectl_gpushare.main", *TERMINAL[name], "--from-file", str(file)]
-        return f"$ {command(name)}\n{on_a_terminal(program)}"
+        return f"$ {command(name)}\n{on_a_terminal(program, WIDER.get(name, COLUMNS))}"
 
 
 def command(name: str) -> str:
@@ -105,9 +107,9 @@ def command(name: str) -> str:
     return " ".join(("kubectl", "gpushare", *TERMINAL[name]))
 
 
-def svg(title: str, text: str) -> str:
+def svg(title: str, text: str, columns: int = COLUMNS) -> str:
     """The text of a terminal as a picture, which needs nothing from another server."""
-    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console = Console(record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(Text.from_ansi(text.rstrip()))
     drawn = console.export_svg(title=title, unique_id=re.sub(r"\W+", "-", title))
     drawn = (
@@ -134,7 +136,7 @@ def stale() -> list[str]:
 
 def draw_terminals() -> None:
     for name in TERMINAL:
-        (FOLDER / f"{name}.svg").write_text(svg(command(name), printed(name)))
+        (FOLDER / f"{name}.svg").write_text(svg(command(name), printed(name), WIDER.get(name, COLUMNS)))
 
 
 def draw_pages() -> None:

@@ -278,7 +278,7 @@ def _headers(draft: _Draft, build: str) -> Tuple[Tuple[str, str], ...]:
     if build != DKMS:
         return ()
     # A kernel of another flavour has headers of its own.
-    flavour = next((one for end, one in (headers.get("flavours") or {}).items() if _flavour(facts).endswith(end)), {})
+    flavour: Dict[str, Any] = next((one for end, one in (headers.get("flavours") or {}).items() if _flavour(facts).endswith(end)), {})
     found: Dict[str, str] = {}
     for release in dict.fromkeys((facts.release, facts.next_release)):
         if release in facts.headers:
