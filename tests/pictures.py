@@ -64,7 +64,7 @@ def files() -> list[Path]:
     return [*(FOLDER / f"{name}.svg" for name in TERMINAL), *(FOLDER / f"{name}.png" for name in PAGES)]
 
 
-def on_a_terminal(command: list[str], columns: int) -> str:
+def on_a_terminal(command: list[str], columns: int = COLUMNS) -> str:
     """What a command prints on a terminal of that width, with its colours."""
     outer, inner = pty.openpty()
     fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 60, columns, 0, 0))
