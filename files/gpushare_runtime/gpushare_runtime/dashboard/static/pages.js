@@ -37,11 +37,11 @@ export function nodePage(data, row) {
     facts(["Unit", data.unit ?? "not known"], ["Placement", data.placement], ["Strategy", data.strategy], ["Isolation", data.isolation],
       ["Node", row.cordoned ? "cordoned with kubectl cordon" : "takes new pods"]),
     ...(problems.length ? [element("h3", {}, "Problems"), element("ul", {}, ...problems.map((text) => element("li", {}, text)))] : []),
-    element("h3", {}, "Gpus"),
-    table("Gpus", ["GPU", "Model", "Pods", "Allocated", "Free", "State", "PCI", "UUID"], gpus),
+    element("h3", {}, "GPUs"),
+    table("GPUs", ["GPU", "Model", "Pods", "Allocated", "Free", "State", "PCI", "UUID"], gpus),
     element("h3", {}, "Pods"),
     pods.length ? table("Pods", ["Pod", "Units", "State", "Priority"], pods) : element("p", {}, "None."),
-    ...(held.length ? [element("h3", {}, "Reported by the node only"), table("Reported by the node only", ["Pod", "Gpu", "Units", "Why"], held)] : []),
+    ...(held.length ? [element("h3", {}, "Reported by the node only"), table("Reported by the node only", ["Pod", "GPU", "Units", "Why"], held)] : []),
   ];
 }
 
@@ -55,8 +55,8 @@ function bound(pod) {
   const gpus = (pod.gpus ?? []).map((gpu) => [gpu.index, `${gpu.units} of ${gpu.of ?? "?"}`, gpu.model, gpu.state, gpu.uuid]);
   return [
     facts(["State", stateOf(pod.state)], ["Node", nodeLink(pod.node)], ["Request", pod.request], ["Unit", pod.unit ?? ""], ["Priority", pod.priority ?? ""], ["UID", pod.uid]),
-    element("h3", {}, "Gpus"),
-    gpus.length ? table("Gpus", ["GPU", "Units", "Model", "State", "UUID"], gpus) : element("p", {}, "Its GPU is not known."),
+    element("h3", {}, "GPUs"),
+    gpus.length ? table("GPUs", ["GPU", "Units", "Model", "State", "UUID"], gpus) : element("p", {}, "Its GPU is not known."),
   ];
 }
 
@@ -71,8 +71,7 @@ function waiting(pod) {
   ]);
   const more = pod.all_nodes - rows.length;
   return [
-    element("p", {}, pod.verdict),
-    facts(["State", "pending"], ["Request", pod.request], ["Priority", pod.priority], ["UID", pod.uid],
+    facts(["Verdict", pod.verdict], ["State", "pending"], ["Request", pod.request], ["Priority", pod.priority], ["UID", pod.uid],
       ["Why it waits", pod.reason || "kube-scheduler has reported nothing yet"]),
     element("h3", {}, `GPUs have room on ${pod.fitting_nodes} of ${pod.all_nodes} nodes`),
     element("p", {}, pod.note),
