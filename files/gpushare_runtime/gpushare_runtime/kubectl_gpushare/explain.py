@@ -147,7 +147,7 @@ def headline(pod: PendingPod, found: Sequence[Verdict], reported: str, largest: 
     fitting = sum(one.fits for one in found)
     if fitting:
         nodes = f"{fitting} {'node' if fitting == 1 else 'nodes'}"
-        what = _waits_for(reported)
+        what = _waits_for(reported, fitting)
         if what:
             return f"the GPUs fit on {nodes}: it waits for {what}"
         return f"the GPUs fit on {nodes}" + ("; kube-scheduler has reported nothing yet" if not reported else "")
@@ -164,23 +164,30 @@ def headline(pod: PendingPod, found: Sequence[Verdict], reported: str, largest: 
 
 EXTENDER_SILENT: Final = re.compile(r"connection refused|context deadline exceeded|\bEOF\b|connection reset|x509|certificate")
 """What kube-scheduler reports if it calls the extender and gets no answer."""
-# What kube-scheduler reports of things that are no GPUs, in its words, and in ours.
+# What kube-scheduler reports of things that are no GPUs, in its words, and in ours; and what excludes nodes such as control planes.
 _OTHER_REASONS: Final = (
     (re.compile(r"Insufficient cpu"), "CPU"),
     (re.compile(r"Insufficient memory"), "main memory"),
     (re.compile(r"Insufficient ephemeral-storage"), "disk of a node"),
     (re.compile(r"Too many pods"), "a node with room for one more pod"),
-    (re.compile(r"untolerated taint"), "a node without a taint that it does not tolerate"),
-    (re.compile(r"didn't match Pod's node (affinity|selector)|didn't satisfy plugin"), "a node that its selector or affinity allows"),
     (re.compile(r"pod (anti-)?affinity|topology spread"), "its rules about other pods"),
     (re.compile(r"volume|PersistentVolume|persistentvolume"), "a volume"),
     (EXTENDER_SILENT, "the extender, which does not answer"),
     (re.compile(r"lease"), "the extender, which waits after a change of leader"),
 )
+_EXCLUDING: Final = (
+    (re.compile(r"untolerated taint"), "a node without a taint that it does not tolerate"),
+    (re.compile(r"didn't match Pod's node (affinity|selector)|didn't satisfy plugin"), "a node that its selector or affinity allows"),
+)
+_COUNTED: Final = re.compile(r"(\d{1,7}) ([^,]+)")
 
 
-def _waits_for(reported: str) -> str:
+def _waits_for(reported: str, fitting: int) -> str:
+    """fitting: nodes whose GPUs have room. Taints and selectors count only where other reasons do not explain all of these."""
     found = [words for pattern, words in _OTHER_REASONS if pattern.search(reported)]
+    counts = [int(count) for count, reason in _COUNTED.findall(reported) if any(pattern.search(reason) for pattern, _ in _OTHER_REASONS)]
+    if not found or (counts and sum(counts) < fitting):
+        found += [words for pattern, words in _EXCLUDING if pattern.search(reported)]
     return " and ".join(found[:_NAMED])
 
 

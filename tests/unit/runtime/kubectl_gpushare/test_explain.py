@@ -193,8 +193,11 @@ CPU = "0/3 nodes are available: 3 Insufficient cpu. preemption: 0/3 nodes are av
         ({"mem": 9}, "", "fits on no node; cheapest change: request 6 units"),
         ({"mem": 13}, "", "fits on no node; cheapest change: end default/p"),
         ({"mem": 3}, CPU, "the GPUs fit on 1 node: it waits for CPU"),
+        # The taint is that of the control planes: memory is missing on as many nodes as have room.
         ({"mem": 3}, "x: 1 node(s) had untolerated taint {a: b}, 2 Insufficient memory",
-         "the GPUs fit on 1 node: it waits for main memory and a node without a taint that it does not tolerate"),
+         "the GPUs fit on 1 node: it waits for main memory"),
+        ({"mem": 3}, "0/3 nodes are available: 3 node(s) had untolerated taint {a: b}.",
+         "the GPUs fit on 1 node: it waits for a node without a taint that it does not tolerate"),
         ({"mem": 3}, "Post https://127.0.0.1:32766: connection refused",
          "the GPUs fit on 1 node: it waits for the extender, which does not answer"),
         ({"mem": 3}, "", "the GPUs fit on 1 node; kube-scheduler has reported nothing yet"),

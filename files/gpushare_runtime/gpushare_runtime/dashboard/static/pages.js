@@ -96,8 +96,7 @@ function waiting(pod) {
   ]);
   const more = pod.all_nodes - rows.length;
   return [
-    element("p", {}, pod.verdict),
-    facts(["State", "pending"], ["Request", pod.request], ["Priority", pod.priority], ["UID", pod.uid],
+    facts(["Verdict", pod.verdict], ["State", "pending"], ["Request", pod.request], ["Priority", pod.priority], ["UID", pod.uid],
       ["Why it waits", pod.reason || "kube-scheduler has reported nothing yet"]),
     element("h3", {}, `GPUs have room on ${pod.fitting_nodes} of ${pod.all_nodes} nodes`),
     element("p", {}, pod.note),
