@@ -714,7 +714,6 @@ SUITES = (
         tests=("tests/walks/test_tarball.py", "tests/walks/test_samples.py", "tests/walks/test_pending.py"),
         lab="two",
         paths=(
-            "README.md",
             "docs/start/quickstart.md",
             "docs/operate/troubleshooting.md",
             "docs/operate/uninstall.md",

@@ -26,7 +26,7 @@ from walks.pages import BLOCK, Block, blocks, codes, rows, section, steps
 
 PAGES = [path for path in files() if path.endswith(".md") and not path.startswith(".github/")]
 #: What users read; pages for those who change the code name its internals.
-FOR_USERS = [path for path in PAGES if path.startswith(("docs/", "roles/")) or path in ("README.md", "SECURITY.md")]
+FOR_USERS = [path for path in PAGES if path.startswith(("docs/", "roles/")) or path in ("README.md", "README.zh-CN.md", "SECURITY.md")]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s#]*)(#[^)\s]*)?\)")
 VARIABLES = set(variables(REPOSITORY))
 METRICS = set(re.findall(r"^\| `(gpushare_\w+)` \|", (REPOSITORY / "docs/reference/metrics.md").read_text(), re.M))
