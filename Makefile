@@ -67,7 +67,7 @@ lint: venv ## Linters and types only
 	$(call say,mypy)
 	@mypy -p gpushare_runtime
 	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
-	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline suites life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures policies cluster_mode gpu_proof)
+	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline suites life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures policies cluster_mode gpu_proof image)
 	$(call say,yamllint and ansible-lint)
 	@yamllint --strict .
 	@ansible-lint --offline
@@ -146,6 +146,12 @@ bench: venv ## Pods bound a second without and with the extender, at 500 and 500
 docs: $(DOCS_VENV)/.complete ## The documentation as a site in build/docs/html: no warning, nothing from other servers
 	$(call say,the site)
 	@cd tests && PYTHONPATH=. ../$(DOCS_VENV)/bin/python -m pages.build ../build/docs
+
+ARCH ?=
+.PHONY: image
+image: venv ## The container image of all programs, in build/image, without a container tool; ARCH=arm64 for another (Debian 12)
+	$(call say,the image)
+	@$(subst bench.scheduling,image,$(BENCH)) build/image $(if $(ARCH),--architecture $(ARCH))
 
 KEY ?=
 .PHONY: release

@@ -47,6 +47,7 @@ PROGRAMS: Final = (
     ("gpushare-device-plugin", "device_plugin.options"),
     ("gpushare-mps", "mps.main"),
     ("gpushare-pki", "pki.main"),
+    ("gpushare-probe", "probe.main"),
     ("gpushare-dashboard", "dashboard.main"),
 )
 

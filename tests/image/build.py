@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import shutil
@@ -15,7 +14,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import tomllib
+import tomllib  # type: ignore[import-not-found,unused-ignore]
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import build_wheel, locked_requirements
 
 from gpushare_lab import debian
@@ -26,6 +25,7 @@ from .layout import (
     ENVIRONMENT,
     MACHINES,
     NAME,
+    OF_KUBECTL,
     PACKAGES,
     PYTHON,
     SITE,
@@ -39,7 +39,14 @@ from .layout import (
 
 SECONDS = 900
 # /tmp is the only folder that anybody may write, where the root file system may be written at all.
-_FOLDERS = {"tmp": Folder(0o1777), "proc": Folder(), "sys": Folder(), "dev": Folder(), "run": Folder(), "var/run": Link("/run")}
+_FOLDERS: dict[str, Member] = {
+    "tmp": Folder(0o1777),
+    "proc": Folder(),
+    "sys": Folder(),
+    "dev": Folder(),
+    "run": Folder(),
+    "var/run": Link("/run"),
+}
 
 
 def machine() -> str:
@@ -80,7 +87,9 @@ def unpack_wheels(wheels: Sequence[Path], root: Path) -> None:
 def download_wheels(source: Path, architecture: str, folder: Path) -> list[Path]:
     folder.mkdir(parents=True)
     locked = folder / "requirements.txt"
-    locked.write_text("\n".join(requirements(locked_requirements(source, "kubectl").decode(), architecture)))
+    lines = [*requirements(locked_requirements(source).decode(), architecture)]
+    lines += requirements(locked_requirements(source, "kubectl").decode(), architecture, OF_KUBECTL)
+    locked.write_text("\n".join(lines))
     abis = [f"cp{PYTHON.replace('.', '')}", "abi3", "none"]
     options = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--implementation=cp", f"--python-version={PYTHON}"]
     options += [f"--abi={abi}" for abi in abis] + [f"--platform={platform}" for platform in platforms(architecture)]
@@ -124,7 +133,10 @@ def members_of(root: Path) -> dict[str, Member]:
 
 
 def build(source: Path, architecture: str, work: Path, output: Path) -> tuple[str, str]:
-    """Write the image of the runtime at `source`. Returns its reference and its digest. work: a folder to make and remove."""
+    """Write the image of the runtime at `source`. Returns its reference and its digest. work: a folder to make and remove.
+
+    output: its file; if it is a folder, the files of the image are put there instead, and there is no digest.
+    """
     if not machine():
         raise SystemExit(f"this machine is {os.uname().machine}; the image is built on {' or '.join(MACHINES.values())}")
     project = tomllib.loads((source / "pyproject.toml").read_text())["project"]
@@ -143,6 +155,10 @@ def build(source: Path, architecture: str, work: Path, output: Path) -> tuple[st
         compile_all(root, compiler)
         reference = f"{NAME}:{project['version']}"
         write_layer(work / "layer.tar", {**_FOLDERS, **members_of(root), **own_members(project["scripts"])})
+        if output.is_dir():
+            with tarfile.open(work / "layer.tar") as layer:
+                layer.extractall(output, filter="tar")
+            return reference, ""
         labels = {
             "org.opencontainers.image.title": "gpushare",
             "org.opencontainers.image.version": project["version"],
@@ -153,10 +169,6 @@ def build(source: Path, architecture: str, work: Path, output: Path) -> tuple[st
         return reference, write_image(output, image)
     finally:
         shutil.rmtree(work)
-
-
-def digest_of(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _run(*command: str) -> bytes:

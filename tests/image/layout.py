@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
@@ -41,6 +41,12 @@ USER: Final = 65535
 # As `platform.machine` of Linux says it, and the C library's name of the linker.
 MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 NAME: Final = "localhost/gpushare"
+MOST_PACKED_MB: Final = 60
+MOST_MB: Final = 150
+
+#: What the image has of the extra `kubectl`. The package `kubernetes` reads kubeconfigs whose users log in by a program, which is in no
+#: image: with what it needs it would be more than half of this one.
+OF_KUBECTL: Final = ("markdown-it-py", "mdurl", "msgspec", "pygments", "rich")
 
 #: An interpreter below our folder: take_over.yml tells our processes from those of the original by the first word of their command.
 _INTERPRETER: Final = f"/{ROOT}/bin/python3"
@@ -72,8 +78,11 @@ def kept(name: str) -> str | None:
     return place if _KEPT.fullmatch(place) else None
 
 
-def requirements(lock: str, architecture: str) -> Iterator[str]:
-    """The lines of a lock that count for the image's Python, with their hashes: pip evaluates markers for the Python that runs it."""
+def requirements(lock: str, architecture: str, names: Collection[str] = ()) -> Iterator[str]:
+    """The lines of a lock that count for the image's Python, with their hashes: pip evaluates markers for the Python that runs it.
+
+    names: only these packages, () for all.
+    """
     environment = {
         "python_version": PYTHON,
         "python_full_version": f"{PYTHON}.0",
@@ -91,6 +100,8 @@ def requirements(lock: str, architecture: str) -> Iterator[str]:
         requirement = Requirement(text)
         if not hashes:
             raise ValueError(f"{text} has no hash: `make lock` writes them")
+        if names and requirement.name not in names:
+            continue
         if requirement.marker is None or requirement.marker.evaluate(environment):
             yield " ".join([f"{requirement.name}{requirement.specifier}", *hashes])
 

@@ -750,6 +750,14 @@ SUITES = (
         seconds=200,
     ),
     Suite(
+        "image",
+        "the container image: built twice with the same bytes, its programs run by podman without any right",
+        tests=("tests/image",),
+        paths=("tests/image/*", "tests/lab/gpushare_lab/archive.py", "files/gpushare_runtime/*.*", f"{RUNTIME}/*/main.py"),
+        prepared=True,
+        seconds=400,
+    ),
+    Suite(
         "sanity",
         "ansible-test sanity on every Python of this machine",
         tests=("tests/quality/test_sanity.py",),

@@ -40,6 +40,7 @@ from gpushare_runtime.kube import events
 from gpushare_runtime.kubectl_gpushare import cordon
 from gpushare_runtime.mps import main as mps_main
 from gpushare_runtime.pki import certificates
+from image import layout as image
 from measured import read, span
 from quality.tree import REPOSITORY, files
 from suites import report, run
@@ -261,6 +262,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         (f"{REFERENCE}/kubectl.md", "{:,} GPUs and {:,} pods", (8 * KUBECTL["nodes"], KUBECTL["pods"])),
         (f"{REFERENCE}/kubectl.md", "The target is {:g} s of CPU time", (KUBECTL["target_cpu_seconds"],)),
         (f"{REFERENCE}/kubectl.md", "took {:.1f} and {:.1f} times as long", tuple(TIMES_BEFORE)),
+        (f"{REFERENCE}/image.md", "each at most {} MB, and at most {} MB", (image.MOST_PACKED_MB, image.MOST_MB)),
         (f"{REFERENCE}/metrics.md", "At most {} requests are answered at a time", (page_server._MOST,)),
         (f"{REFERENCE}/metrics.md", "or after {:g} s. It lasts {:g} s for a pod of", (pods.RESERVED_SECONDS, objects.GROUP_SECONDS)),
         (f"{REFERENCE}/metrics.md", "It lasts {:g} minutes for a pod with volumes", (objects.VOLUME_SECONDS / 60,)),
