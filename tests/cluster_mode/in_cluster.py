@@ -31,11 +31,17 @@ _IMPORT = ("ctr", "-n", "k8s.io", "images", "import", "--no-unpack", "-")
 
 @cache
 def archive() -> Path:
-    """The image of this tree, built anew: a machine has the archive of another tree from before."""
+    """The image of this tree: built where there is none, or an older one."""
     folder = REPOSITORY / "build/image"
-    subprocess.run(["make", "image"], cwd=REPOSITORY, check=True, timeout=900, capture_output=True)
-    (found,) = folder.glob("gpushare-*-amd64.tar")
-    return found
+    sources = [path for place in ("files/gpushare_runtime", "tests/image") for path in (REPOSITORY / place).rglob("*.*") if path.is_file()]
+    newest = max(path.stat().st_mtime for path in sources if path.suffix != ".pyc")
+    found = list(folder.glob("gpushare-*-amd64.tar"))
+    if len(found) != 1 or found[0].stat().st_mtime < newest:
+        for old in found:
+            old.unlink()
+        subprocess.run(["make", "image"], cwd=REPOSITORY, check=True, timeout=900, capture_output=True)
+        found = list(folder.glob("gpushare-*-amd64.tar"))
+    return found[0]
 
 
 def bring_images(cluster: Cluster, image: Path) -> None:

@@ -265,7 +265,7 @@ SUITES = (
     ),
     Suite(
         "cluster-mode",
-        "gpushare as pods, through the API alone: bad input, install, requests, samples, killed pods, uninstall",
+        "gpushare as pods, through the API alone: bad input, install, requests of every shape, killed pods, uninstall",
         tests=(
             "tests/cluster_mode/test_install.py",
             "tests/e2e/test_requests.py",

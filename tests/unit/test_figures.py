@@ -388,6 +388,11 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         ("roles/dashboard/README.md", "renews the certificate ({} days)", (certificates.LIFE["server"].days,)),
         ("roles/extender/README.md", "has at most {} GiB of memory", (unit("gpushare-extender", "MemoryMax").removesuffix("G"),)),
         ("roles/extender/README.md", "renews the certificates ({} days)", (certificates.LIFE["server"].days,)),
+        (
+            "roles/in_cluster/README.md",
+            "it waits up to {} s",
+            re.findall(r"int, (\d+)\]", (REPOSITORY / "roles/in_cluster/tasks/main.yml").read_text()),
+        ),
         ("roles/mps/README.md", "queries the daemon every {:g} s", (mps_main.INTERVAL_SECONDS,)),
         ("roles/preflight/README.md", "an `httpTimeout` above {:g} s", (LONGEST_HTTP_TIMEOUT,)),
         ("roles/preflight/README.md", "less than {} MiB for the runtime", (MINIMUM_FREE_MIB,)),

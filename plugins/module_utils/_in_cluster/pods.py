@@ -21,6 +21,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.pro
 POLL_SECONDS = 0.5
 SCHEDULER = "gpushare-scheduler"
 #: Of the image.
+PROBE_PROGRAM = "/opt/gpushare/bin/gpushare-probe"
 PYTHON = "/opt/gpushare/bin/python3"
 STATE_FOLDER = "/var/lib/gpushare-device-plugin"
 CONTAINER = "main"
@@ -30,13 +31,6 @@ _LONGEST_NODE_NAME = 200
 _ENDED = ("Succeeded", "Failed")
 #: More than a probe prints.
 _LOG_BYTES = 65536
-# By the variables of the process itself, which is the container's first.
-_PRINT = """\
-import json, os
-devices = sorted("/dev/" + name for name in os.listdir("/dev") if name.startswith("nvidia"))
-variables = {key: value for key, value in os.environ.items() if key.startswith("ALIYUN_COM_")}
-print(json.dumps({"devices": devices, "environment": variables}))
-"""
 # Root's files are root's, and no power beside that is needed.
 _SWEEP = """\
 import os, shutil
@@ -75,7 +69,7 @@ def probe(node: str, image: Image) -> Dict[str, Any]:
     """One unit of this node's GPUs, asked of our scheduler, whatever taints the node has."""
     this_node = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     rights = {**RESTRICTED, "readOnlyRootFilesystem": True, "seccompProfile": {"type": "RuntimeDefault"}}
-    container = {"command": [PYTHON, "-c", _PRINT], "resources": {"limits": {MEMORY: "1"}}, "securityContext": rights}
+    container = {"command": [PROBE_PROGRAM], "resources": {"limits": {MEMORY: "1"}}, "securityContext": rights}
     spec = {
         "schedulerName": SCHEDULER,
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [this_node]}}},

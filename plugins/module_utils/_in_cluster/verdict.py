@@ -65,7 +65,7 @@ def seen(log: str) -> Tuple[List[str], Dict[str, str]]:
         raise ValueError(f"the words {log[:_SHOWN]!r}") from None
     if not isinstance(devices, list) or not isinstance(variables, dict) or max(len(devices), len(variables)) > _MOST:
         raise ValueError(f"the words {log[:_SHOWN]!r}")
-    numbered = sorted(one for one in map(str, devices) if one.startswith("/dev/nvidia") and one[len("/dev/nvidia") :].isdigit())
+    numbered = sorted(f"/dev/{one}" for one in map(str, devices) if one.startswith("nvidia") and one[len("nvidia") :].isdigit())
     return numbered, {str(key): str(value) for key, value in variables.items()}
 
 

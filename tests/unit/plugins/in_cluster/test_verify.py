@@ -5,15 +5,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Ended, Image, probe
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster import pods
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Ended, Image
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.verdict import judge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.verify import verify
 
+from gpushare_runtime.probe import main as probe
 from unit.plugins.in_cluster.kubectl import Fake, Json
 
 GPUS = json.dumps(
@@ -31,7 +32,7 @@ GIVEN = {"scheduler.framework.gpushare.allocation": json.dumps({"0": {"1": 1}})}
 IMAGE = Image("localhost/gpushare:1", "gpushare-system", "nvidia")
 
 
-def printed(devices: Any = ("/dev/nvidia5", "/dev/nvidiactl"), index: str = "1") -> str:
+def printed(devices: Any = ("nvidia5", "nvidiactl"), index: str = "1") -> str:
     return json.dumps({"devices": list(devices), "environment": {"ALIYUN_COM_GPU_MEM_IDX": index}})
 
 
@@ -47,8 +48,8 @@ def test_a_pod_has_the_gpu_of_its_annotation() -> None:
 @pytest.mark.parametrize(
     ("one", "words"),
     [
-        (ended(printed(["/dev/nvidia3"])), "found the device nodes /dev/nvidia3; expected /dev/nvidia5, GPU 1"),
-        (ended(printed(["/dev/nvidia3", "/dev/nvidia5"])), "expected /dev/nvidia5"),
+        (ended(printed(["nvidia3"])), "found the device nodes /dev/nvidia3; expected /dev/nvidia5, GPU 1"),
+        (ended(printed(["nvidia3", "nvidia5"])), "expected /dev/nvidia5"),
         (ended(printed([])), "found the device nodes none"),
         (ended(printed(index="0")), "found ALIYUN_COM_GPU_MEM_IDX=0 in its first process; expected 1"),
         (ended(printed(), annotations={}), "found the allocation 'none'"),
@@ -58,7 +59,7 @@ def test_a_pod_has_the_gpu_of_its_annotation() -> None:
         (ended("no JSON"), "found the words 'no JSON'"),
         (ended("[]"), "found the words '[]'"),
         (ended(json.dumps({"devices": 1, "environment": []})), "found the words"),
-        (ended(printed([f"/dev/nvidia{number}" for number in range(300)])), "found the words"),
+        (ended(printed([f"nvidia{number}" for number in range(300)])), "found the words"),
         (ended("[" * 100000), "found the words"),
     ],
 )
@@ -68,12 +69,14 @@ def test_it_has_not(one: Ended, words: str) -> None:
     assert len(said) < 1000
 
 
-def test_the_pods_program_prints_what_is_read() -> None:
-    (container,) = probe("gpu1", IMAGE)["spec"]["containers"]
-    done = subprocess.run(
-        [sys.executable, *container["command"][1:]], capture_output=True, text=True, check=True, env={"ALIYUN_COM_X": "1"}
-    )
-    assert json.loads(done.stdout)["environment"] == {"ALIYUN_COM_X": "1"}
+def test_the_pods_program_prints_what_is_read(tmp_path: Path) -> None:
+    (container,) = pods.probe("gpu1", IMAGE)["spec"]["containers"]
+    assert container["command"][0].rpartition("/")[2] == probe.NAME
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidia5").touch()
+    (tmp_path / "proc/1").mkdir(parents=True)
+    (tmp_path / "proc/1/environ").write_bytes(b"ALIYUN_COM_GPU_MEM_IDX=1\0PATH=/bin\0")
+    assert judge(ended(json.dumps(probe.probe(tmp_path))), NODE) == []
 
 
 def test_pods_run_where_there_is_room_and_are_removed() -> None:
