@@ -67,10 +67,21 @@ class PendingContainers:
 
         Of containers without a record one comes first whose former ids are free: the others could not start now.
         """
-        gone, allocated, other = self.usage.dropped_by_kubelet(), self.usage.allocated(), None
-        known = [self._by_processes(pod) for pod in self.pods if pod.uid not in gone and self._may_be_requested(pod)]
+        gone = self.usage.dropped_by_kubelet()
+        known = [pod for pod in self.pods if pod.uid not in gone and self._may_be_requested(pod)]
+        found = self._match(known, resource, size, late=late)
+        if found is None and late:
+            # What the API server reports may be old: of these their processes say whether they run.
+            shown = [pod for pod in known if pod.running and self.usage.record_lost(pod.uid)]
+            lost = [replace(pod, running=frozenset(c for c in pod.running if not self.usage.lost((pod.uid, c, resource)))) for pod in shown]
+            found = self._match(lost, resource, size, late=True)
+        return found
+
+    def _match(self, known: Collection[LocalPod], resource: str, size: int, *, late: bool) -> PendingContainer | None:
+        allocated, other = self.usage.allocated(), None
         while found := match_request(known, allocated, resource, size, rejected=self.rejected, late=late):
-            if not self._lost(found.key):
+            # kubelet requests nothing for a container that lost its record and runs.
+            if not self.usage.lost(found.key):
                 return other or found
             if not self.usage.may_run(found.key, self.processes.containers):
                 if len(self.usage.former_ids(found.key)) == size:
@@ -79,25 +90,11 @@ class PendingContainers:
             allocated.add(found.key)
         return other
 
-    def _lost(self, key: DeviceKey) -> bool:
-        """Whether kubelet has lost its record of this container, and the plugin has it."""
-        return self.usage.record_lost(key[0]) and key in self.usage.still_in_use(key[2])
-
-    def _by_processes(self, pod: LocalPod) -> LocalPod:
-        """Without the containers of which only their processes say whether they run: what the API server reports may be old."""
-        if not pod.running or not self.usage.record_lost(pod.uid):
-            return pod
-        lost = {of.container for of in pod.container_devices if self._lost((pod.uid, of.container, of.resource))}
-        return replace(pod, running=pod.running - lost)
-
     def may_request(self) -> set[str]:
         """UIDs of the pods for which kubelet may request something at this moment: to admit them, or to start an ended container."""
         over, allocated = self.usage.dropped_by_kubelet(), self.usage.allocated()
         left = (
-            (pod.uid, of)
-            for pod in self.pods
-            if pod.active and pod.uid not in over
-            for of in next_requests(self._by_processes(pod), allocated, admitted=True)
+            (pod.uid, of) for pod in self.pods if pod.active and pod.uid not in over for of in next_requests(pod, allocated, admitted=True)
         )
         return {
             uid

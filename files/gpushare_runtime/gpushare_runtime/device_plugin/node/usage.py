@@ -415,6 +415,11 @@ class Usage:
         state, pod = self._states.get(uid), self._pods.get(uid)
         return state is not None and state.record_lost and pod is not None and pod.active
 
+    def lost(self, key: DeviceKey) -> bool:
+        """Whether kubelet has lost its record of this container, and the plugin has it."""
+        usage = self._table.get(key)
+        return usage is not None and not usage.listed and self.record_lost(key[0]) and not self._states[key[0]].released
+
     def dropped_by_kubelet(self) -> set[str]:
         """UIDs of the pods that kubelet no longer counts, even if the watch still shows them."""
         return {u for u, state in self._states.items() if state.freed or (state.dropped_at is not None and not self.record_lost(u))}
