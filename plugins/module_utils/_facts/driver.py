@@ -13,8 +13,8 @@ import mmap
 import os
 import posixpath
 import re
-from dataclasses import dataclass
-from typing import List, Optional, Tuple
+from dataclasses import dataclass, field
+from typing import List, Mapping, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
@@ -35,6 +35,8 @@ _MOST_KERNELS = 64
 _INFINIBAND, _SWITCH_MANAGER = "/sys/class/infiniband", b"SW_MNG"
 _VPD, _MOST_CONTROLLERS = 32768, 256
 _FABRIC_MANAGER = "nv-fabricmanager"
+_NUMA = "/sys/devices/system/node"
+_OPTION, _MOST_OPTIONS = re.compile(r'^([A-Za-z][A-Za-z0-9_]{0,63}): "?([^"\n]{0,200})"?$', re.MULTILINE), 200
 #: Where the GPU Operator's driver container puts the driver's files, for other containers.
 CONTAINER = "/run/nvidia/driver"
 
@@ -58,7 +60,8 @@ class Driver:
     signed: whether the module on disk has a signature, None if there is none or it cannot be told; other_kernels: kernels other than
     the running one that have a module on disk; container: whether a driver container of NVIDIA's GPU Operator provides the driver.
     switches: the number of NVSwitches on the PCI bus; nvlink5: whether network controllers manage NVSwitches that are not on that bus, as
-    from HGX B200 on; fabric_manager: whether NVIDIA's fabric manager runs.
+    from HGX B200 on; fabric_manager: whether NVIDIA's fabric manager runs. options: of the loaded module, without NVreg_. memory_nodes: the
+    number of NUMA nodes with memory and without a processor, as memory of GPUs is on Grace.
     """
 
     loaded: Optional[str]
@@ -76,6 +79,8 @@ class Driver:
     switches: int = 0
     nvlink5: bool = False
     fabric_manager: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
+    memory_nodes: int = 0
 
     @property
     def lacks_fabric_manager(self) -> bool:
@@ -134,6 +139,17 @@ def driver(host: Host) -> Driver:
         switches=_switches(host),
         nvlink5=_has_nvlink5(host),
         fabric_manager=host.process(_FABRIC_MANAGER) is not None,
+        options=dict(_OPTION.findall(host.text("/proc/driver/nvidia/params") or "")[:_MOST_OPTIONS]),
+        memory_nodes=_memory_nodes(host),
+    )
+
+
+def _memory_nodes(host: Host) -> int:
+    nodes = [name for name in host.names(_NUMA) if re.fullmatch("node[0-9]{1,5}", name)]
+    return sum(
+        host.line(f"{_NUMA}/{node}/cpulist") in (None, "")
+        and re.search(r"MemTotal: +[1-9]", host.text(f"{_NUMA}/{node}/meminfo") or "") is not None
+        for node in nodes
     )
 
 

@@ -140,6 +140,14 @@ FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
     ),
     ("In Progress", lambda r: smi(r, "<state>N/A", "<state>In Progress"), [("gpus", "error")]),
     ("NVSwitch", lambda r: r.pci("0000:c0:00.0", kind="0x068000", driver="nvidia-nvswitch"), [("gpus", "error")]),
+    (
+        "GPU memory as NUMA nodes",
+        lambda r: [
+            r.pci("0000:05:00.0", device="0x2342"),
+            r.file("/sys/devices/system/node/node1/meminfo", "Node 1 MemTotal:       98304 kB\n"),
+        ],
+        [("driver", "error")],
+    ),
     ("nouveau", lambda r: r.file("/sys/module/nouveau/x"), [("driver", "error")]),
     ("vfio", lambda r: r.pci("0000:0c:00.0", driver="vfio-pci"), [("driver", "warning")]),
     ("dead kubelet", lambda r: r.at("/proc/30/cmdline").unlink(), [("kubelet", "error")]),
