@@ -31,6 +31,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versi
 
 OPEN, PROPRIETARY = "open", "proprietary"
 DKMS, PRECOMPILED = "dkms", "precompiled"
+#: In place of a repository's address: those that the host has, and the folder of packages.
+HOST = "host"
 NVIDIA, DISTRIBUTION, RUN_FILE = "nvidia", "distribution", "run_file"
 BLACKLIST_FILE = "/etc/modprobe.d/gpushare-nouveau.conf"
 BLACKLIST = "# Made by gpushare.kubernetes: NVIDIA's driver needs the GPUs.\nblacklist nouveau\noptions nouveau modeset=0\n"
@@ -375,7 +377,7 @@ def _elsewhere(draft: _Draft, source: Mapping[str, Any]) -> Set[str]:
 def _repository(draft: _Draft, source: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
     """NVIDIA's own, or what the variables name in its place."""
     wish, one = draft.wish, source.get("repository")
-    if one is None and not wish.repository:
+    if wish.repository == HOST or (one is None and not wish.repository):
         return None
     base: Mapping[str, Any] = one or {"name": "nvidia-driver"}
     url = wish.repository or base["url"].format(machine=(base.get("machines") or {}).get(draft.facts.machine, draft.facts.machine))

@@ -727,3 +727,8 @@ def test_what_the_kernel_is_to_load_and_how() -> None:
     assert plan(devices=(GH200,)).options == ("nvidia NVreg_CoherentGPUMemoryMode=driver",)
     assert plan(wish=replace(CURRENT, module_options=("nvidia NVreg_X=1",))).options == ("nvidia NVreg_X=1",)
     assert checks(plan(wish=replace(CURRENT, module_options=("nvidia NVreg_X=1", "blacklist nvidia")))) == ["options"]
+
+
+def test_a_host_with_a_folder_of_packages_needs_no_repository() -> None:
+    found = plan("rhel_10", replace(CURRENT, repository="host"))
+    assert (checks(found), found.repository) == ([], None)
