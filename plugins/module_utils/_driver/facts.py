@@ -15,7 +15,8 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import driver, kernels, pci
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import driver, pci
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.next_boot import has_headers, next_kernel
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.pods import Pod, Pods
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import kernel, system
@@ -84,7 +85,7 @@ class HostFacts:
 def gather(host: Host) -> HostFacts:
     """The facts of the host."""
     own, core, parts = system(host), kernel(host), driver(host)
-    newest = _newest(host, core.release)
+    newest = next_kernel(host)
     return HostFacts(
         id=own.id,
         like=own.like,
@@ -93,7 +94,7 @@ def gather(host: Host) -> HostFacts:
         machine=own.architecture,
         release=core.release,
         next_release=newest,
-        headers=tuple(release for release in dict.fromkeys((core.release, newest)) if _has_headers(host, release)),
+        headers=tuple(release for release in dict.fromkeys((core.release, newest)) if has_headers(host, release)),
         devices=tuple(gpu.device for gpu in pci(host).gpus),
         switches=parts.switches,
         strict=core.secure_boot == "enabled" or core.signed_modules_only,
@@ -111,27 +112,6 @@ def gather(host: Host) -> HostFacts:
         nvlink5=parts.nvlink5,
         kernel_packages=_kernel_packages(host, (core.release, newest)),
     )
-
-
-def _newest(host: Host, running: str) -> str:
-    # A folder that a removed kernel left behind has none of the kernel's own files.
-    own = "modules.builtin"
-    found = [one for one in kernels(host) if host.exists(f"/lib/modules/{one}/{own}") or host.exists(f"/usr/lib/modules/{one}/{own}")]
-    found = [one for one in found if _flavour(one) == _flavour(running)]
-    return max([*found, running], key=_order)
-
-
-def _order(release: str) -> Tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"[0-9]+", release))
-
-
-def _flavour(release: str) -> str:
-    return re.sub(r"[0-9.]+", "", release)
-
-
-def _has_headers(host: Host, release: str) -> bool:
-    folders = (f"/lib/modules/{release}/build", f"/usr/src/linux-headers-{release}", f"/usr/src/kernels/{release}")
-    return any(host.exists(f"{folder}/Makefile") for folder in folders)
 
 
 def _blacklisted(host: Host) -> bool:

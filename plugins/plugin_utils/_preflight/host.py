@@ -13,6 +13,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.generations import is_coherent
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.advisories import open_in_driver
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import (
@@ -247,6 +248,23 @@ def _driver(found: Reasons, facts: NodeFacts, managed: bool) -> None:
     if vulnerable is not None:
         cure = "upgrade it at a time of your choice; the README of the role nvidia_driver lists NVIDIA's bulletins"
         found.warn("driver", f"driver {driver.loaded}, which has {vulnerable.to}", vulnerable.fixed, cure)
+    if driver.next_without and not managed:
+        seen = f"the kernel {driver.next_without}, which boots next and has no module of NVIDIA's driver"
+        cure = (
+            "install its headers and have DKMS build the module (`dkms autoinstall`), or its precompiled module; and the package that "
+            "brings them with later kernels, such as linux-headers-generic-hwe-22.04 or kernel-devel-matched"
+        )
+        found.error("driver", seen, "a module for it: after the next reboot the node would have no GPUs", cure)
+    if driver.upgraded_alone and not managed:
+        seen = f"unattended-upgrades, which may upgrade {_few(driver.upgraded_alone)} under running pods"
+        cure = (
+            f"hold them (apt-mark hold {driver.upgraded_alone[0]} ...): with a library of another version than the loaded module pods fail"
+        )
+        found.warn("driver", seen, "driver packages that are held", cure)
+    if driver.loaded and driver.memory_nodes and any(is_coherent(gpu.device) for gpu in pci.gpus) and not managed:
+        seen = f"GPU memory that the kernel has as {driver.memory_nodes} NUMA nodes, which kubelet takes for memory of the host"
+        cure = "set the module's option NVreg_CoherentGPUMemoryMode=driver (from driver 580 on) in /etc/modprobe.d, and reboot the host"
+        found.error("driver", seen, "GPU memory that the driver has", cure)
     if driver.nouveau_loaded and problem != "nouveau" and not managed:
         found.error("driver", "nouveau loaded", "NVIDIA's driver alone", "blacklist nouveau, rebuild the initramfs and reboot")
     for gpu in pci.gpus:

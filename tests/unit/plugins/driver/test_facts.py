@@ -295,3 +295,13 @@ def test_the_packages_that_bring_the_kernels(root: FakeRoot) -> None:
     )
     root.program("/usr/bin/dpkg-query", "\n".join(rows) + "\n")
     assert facts(root).kernel_packages == ("linux-image-cloud-amd64",)
+
+
+def test_options_in_use_and_memory_of_gpus_as_numa_nodes(root: FakeRoot) -> None:
+    root.file("/proc/driver/nvidia/params", 'CreateImexChannel0: 0\nCoherentGPUMemoryMode: "driver"\nRmMsg: ""\ngarbage\n')
+    for node, cpus, memory in ((0, "0-71\n", 500000), (1, "\n", 98304), (2, "\n", 0)):
+        root.file(f"/sys/devices/system/node/node{node}/cpulist", cpus)
+        root.file(f"/sys/devices/system/node/node{node}/meminfo", f"Node {node} MemTotal:       {memory} kB\n")
+    parts = driver(Host(str(root)))
+    assert parts.options == {"CreateImexChannel0": "0", "CoherentGPUMemoryMode": "driver", "RmMsg": ""}
+    assert parts.memory_nodes == 1

@@ -719,3 +719,16 @@ def test_precompiled_modules_of_the_running_the_next_and_later_kernels() -> None
     assert modules == [f"{start}6.8.0-45-generic", f"{start}6.8.0-47-generic", f"{start}generic-hwe-24.04"]
     found = plan("rhel_9", replace(CURRENT, build="precompiled"), next_release="5.14.0-570.1.1.el9_6.x86_64")
     assert {f"kmod-nvidia-open-580.159.03-{one}" for one in ("5.14.0-503.11.1", "5.14.0-570.1.1")} <= set(names(found))
+
+
+def test_what_the_kernel_is_to_load_and_how() -> None:
+    assert plan("ubuntu_24.04", nvlink5=True, devices=(B200,)).modules == ("ib_umad",)
+    assert plan("ubuntu_24.04", switches=4, devices=(H100,)).modules == plan().options == ()
+    assert plan(devices=(GH200,)).options == ("nvidia NVreg_CoherentGPUMemoryMode=driver",)
+    assert plan(wish=replace(CURRENT, module_options=("nvidia NVreg_X=1",))).options == ("nvidia NVreg_X=1",)
+    assert checks(plan(wish=replace(CURRENT, module_options=("nvidia NVreg_X=1", "blacklist nvidia")))) == ["options"]
+
+
+def test_a_host_with_a_folder_of_packages_needs_no_repository() -> None:
+    found = plan("rhel_10", replace(CURRENT, repository="host"))
+    assert (checks(found), found.repository) == ([], None)

@@ -105,6 +105,24 @@ def os_release(text: str) -> Callable[[FakeRoot], None]:
     return lambda root: overwrite(root, "/usr/lib/os-release", text)
 
 
+NEXT = "/lib/modules/6.1.0-99-amd64"
+OFF = 'APT::Periodic::Unattended-Upgrade "0";\n'
+
+
+def next_kernel(root: FakeRoot) -> None:
+    """A newer kernel, for which nobody has built a module."""
+    root.file("/lib/modules/6.1.0-30-amd64/modules.dep", "updates/dkms/nvidia.ko:\n")
+    root.file("/lib/modules/6.1.0-30-amd64/updates/dkms/nvidia.ko", f"\0license=NVIDIA\0version={MENDED}\0")
+    root.file(f"{NEXT}/modules.builtin", "")
+
+
+def unattended(root: FakeRoot) -> None:
+    root.file("/etc/apt/apt.conf.d/20auto-upgrades", 'APT::Periodic::Unattended-Upgrade "1";\n')
+    root.program("/usr/bin/unattended-upgrade")
+    rows = ("install\tinstalled\tnvidia-utils-535", "hold\tinstalled\tlibnvidia-ml1", "install\tinstalled\tnvidia-container-toolkit")
+    root.program("/usr/bin/dpkg-query", "\n".join(rows) + "\n")
+
+
 # What is done to a fit GPU node, and what is then said of it.
 FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
     ("Debian 11", os_release('ID=debian\nVERSION_ID="11"\n'), [("os", "error")]),
@@ -141,6 +159,19 @@ FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
     ),
     ("In Progress", lambda r: smi(r, "<state>N/A", "<state>In Progress"), [("gpus", "error")]),
     ("NVSwitch", lambda r: r.pci("0000:c0:00.0", kind="0x068000", driver="nvidia-nvswitch"), [("gpus", "error")]),
+    ("next kernel", next_kernel, [("driver", "error")]),
+    ("next kernel, DKMS", lambda r: [next_kernel(r), r.program("/usr/sbin/dkms"), r.file(f"{NEXT}/build/Makefile")], []),
+    ("next kernel with a module", lambda r: [next_kernel(r), r.file(f"{NEXT}/modules.dep", "updates/nvidia.ko:\n")], []),
+    ("unattended upgrades", unattended, [("driver", "warning")]),
+    ("unattended upgrades, off", lambda r: [unattended(r), r.file("/etc/apt/apt.conf.d/99local", OFF)], []),
+    (
+        "GPU memory as NUMA nodes",
+        lambda r: [
+            r.pci("0000:05:00.0", device="0x2342"),
+            r.file("/sys/devices/system/node/node1/meminfo", "Node 1 MemTotal:       98304 kB\n"),
+        ],
+        [("driver", "error")],
+    ),
     ("nouveau", lambda r: r.file("/sys/module/nouveau/x"), [("driver", "error")]),
     ("vfio", lambda r: r.pci("0000:0c:00.0", driver="vfio-pci"), [("driver", "warning")]),
     ("dead kubelet", lambda r: r.at("/proc/30/cmdline").unlink(), [("kubelet", "error")]),
