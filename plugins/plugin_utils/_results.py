@@ -134,7 +134,7 @@ RESULTS: Mapping[str, Shape] = {
         **{key if key in _ALWAYS else f"{key}?": shape for key, shape in of_dataclass(NodeFacts).items()},
     },
     "gpushare_accounts_info": {"accounts": [str], "without_node": [str]},
-    "gpushare_cluster_info": {"version": str, "nodes": [str], "authorities": [str], "may_grant": bool},
+    "gpushare_cluster_info": {"version": str, "nodes": [str], "authorities": [str], "may_grant": bool, "in_cluster": [str]},
     "gpushare_cluster_objects": {"objects": [str], "unserved": [str], "missing": [str], "diff": [_CHANGE]},
     "gpushare_dead_nodes_info": {"states": Map(str), "accounts": [str], "pods": [_GPU_POD]},
     "gpushare_device_strategy_info": {"strategy": str, "kept": str, "obstacles": [str], "cdi": CdiFacts, "mps": [str]},

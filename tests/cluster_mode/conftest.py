@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,14 +30,15 @@ class Bare:
 def bare(labs: Labs, tmp_path_factory: pytest.TempPathFactory) -> Bare:
     cluster = labs.bare(IN_CLUSTER)
     bring_images(cluster, archive())
-    cluster.api.create("/apis/node.k8s.io/v1/runtimeclasses", RUNTIME_CLASS)
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps(RUNTIME_CLASS))
     folder = tmp_path_factory.mktemp("bare")
     return Bare(cluster, Site(cluster, folder, GPU_NODES).state(), set(InCluster(cluster, folder).objects()))
 
 
 @pytest.fixture(scope="session")
-def cluster(bare: Bare, labs: Labs) -> Cluster:
-    return labs.installed(IN_CLUSTER)
+def cluster(bare: Bare, labs: Labs, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    folder = tmp_path_factory.mktemp("install")
+    return labs.installed(IN_CLUSTER, lambda cluster: InCluster(cluster, folder).play())
 
 
 @pytest.fixture

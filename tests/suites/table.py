@@ -42,6 +42,27 @@ LIFE_FAULTS = tuple(
         "wrong_gpu",
     )
 )
+# Of the end-to-end tests those that look at pods alone: others ask the extender, or read units, on a control plane's host.
+IN_CLUSTER = (
+    "tests/e2e/test_requests.py",
+    "--deselect=tests/e2e/test_requests.py::test_filter_rejects_what_cannot_be_meant",
+    "--deselect=tests/e2e/test_requests.py::test_an_annotation_makes_the_scheduler_look_at_a_rejected_pod_again",
+    *(
+        f"tests/e2e/test_shapes.py::test_{name}"
+        for name in (
+            "memory_on_two_gpus_of_one_node",
+            "an_amount_that_gpus_cannot_share_is_rejected",
+            "containers_of_one_pod_share_its_gpu",
+            "an_init_container_and_a_sidecar_count_as_in_kubernetes",
+            "both_kinds_of_request_use_the_same_gpus",
+        )
+    ),
+    "tests/e2e/test_whole_gpus.py",
+    "tests/e2e/test_samples.py::test_every_container_has_the_gpu_of_its_annotation",
+    "tests/e2e/test_samples.py::test_nvidia_smi_lists_one_gpu",
+    "tests/e2e/test_samples.py::test_the_large_pod_is_told_why",
+    "tests/e2e/test_full.py",
+)
 # How pods come by their GPUs: the core that both daemons share.
 CORE = f"{RUNTIME}/core/*"
 # How another device plugin leaves a node, and programs that stand in for those of others.
@@ -268,9 +289,7 @@ SUITES = (
         "gpushare as pods, through the API alone: bad input, install, requests of every shape, killed pods, uninstall",
         tests=(
             "tests/cluster_mode/test_install.py",
-            "tests/e2e/test_requests.py",
-            "tests/e2e/test_shapes.py",
-            "tests/e2e/test_full.py",
+            *IN_CLUSTER,
             "tests/cluster_mode/test_killed.py",
             "tests/cluster_mode/test_uninstall.py",
         ),

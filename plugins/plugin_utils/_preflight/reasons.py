@@ -182,14 +182,15 @@ class Answer:
     may_grant: bool = True
     why: str = ""
     authorities: tuple[str, ...] = ()
+    in_cluster: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, result: Mapping[str, Any]) -> Answer:
         """From a result of gpushare_cluster_info."""
         if "nodes" not in result:
             return cls(str(result["item"]), None, why=failure_of(result))
-        nodes, authorities = (tuple(map(str, result.get(key) or ())) for key in ("nodes", "authorities"))
-        return cls(str(result["item"]), nodes, str(result["version"]), bool(result["may_grant"]), authorities=authorities)
+        nodes, authorities, pods = (tuple(map(str, result.get(key) or ())) for key in ("nodes", "authorities", "in_cluster"))
+        return cls(str(result["item"]), nodes, str(result["version"]), bool(result["may_grant"]), "", authorities, pods)
 
 
 def judge_authorities(known: Mapping[str, Collection[str]]) -> list[Reason]:
@@ -258,6 +259,10 @@ def judge_cluster(
     asked = next((answer for answer in answers if answer.nodes is not None), None)
     if asked is None:
         return found
+    if asked.in_cluster:
+        seen = f"gpushare as pods (DaemonSet {asked.in_cluster[0][:_SHOWN]})"
+        cure = "keep one mode: run the playbook cluster with gpushare_cluster_state: absent first, or leave this playbook out"
+        found.append(Reason(asked.plane, "deploy_mode", ERROR, seen, "no gpushare of the other mode", cure))
     version = numbers(asked.version)
     if version is not None and version[:2] < OLDEST_KUBERNETES:
         cure = (

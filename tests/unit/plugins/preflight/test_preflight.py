@@ -649,6 +649,11 @@ def test_an_answer_without_authorities_is_one_of_an_older_release() -> None:
     assert Answer.of({**answer("cp1", NODES), "authorities": ["a"]}).authorities == ("a",)
 
 
+def test_pods_of_gpushare_in_the_cluster_are_the_other_mode() -> None:
+    pods = {**answer("cp1", NODES), "in_cluster": ["gpushare-system/gpushare-device-plugin"]}
+    assert of_cluster(pods) == [("cp1", "deploy_mode", "gpushare as pods (DaemonSet gpushare-system/gpushare-device-plugin)")]
+
+
 @pytest.mark.parametrize("version", ["v1.24.17", "v1.22.2+rke2r1", "v1.20.0"])
 def test_a_cluster_whose_scheduler_could_not_read_our_configuration_is_rejected(version: str) -> None:
     assert of_cluster(answer("cp1", NODES, version)) == [("cp1", "kubernetes", f"Kubernetes {version}")]
