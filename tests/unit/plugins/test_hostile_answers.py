@@ -341,7 +341,15 @@ def verdict(found: dict[str, Any], api: list[Json]) -> set[tuple[str, ...]]:
     return {(one["host"], one["check"], one["severity"], one["found"]) for one in reasons if one["host"] != "evil"}
 
 
-API = {"item": "cp1", "changed": False, "version": "v1.36.3", "nodes": ["cp1", "gpu1", "evil"], "may_grant": True, "authorities": [], "in_cluster": []}
+API = {
+    "item": "cp1",
+    "changed": False,
+    "version": "v1.36.3",
+    "nodes": ["cp1", "gpu1", "evil"],
+    "may_grant": True,
+    "authorities": [],
+    "in_cluster": [],
+}
 
 
 @settings(SETTINGS, max_examples=40)
