@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -117,7 +118,7 @@ def test_a_gpu_is_out_of_use_and_back(empty: Cluster, held: Held, say: Say, kind
     assert health(empty)[held.good] == "ok"
     if kind != "cordon":
         for name in ("some", NODE):
-            empty.until(f"an event of {name} reports it", lambda name=name: reported(empty, name), 25)
+            empty.until(f"an event of {name} reports it", partial(reported, empty, name), 25)
         assert not reported(empty, "most")
     empty.until("the map for the original's extender has the GPU", lambda: listed(empty) == str(held.bad), 25)
     # Free ids first; what is held goes with its pod. The whole GPU is gone at once, since nobody has it whole.
