@@ -120,6 +120,8 @@ _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
     "module_utils/_driver/apply.py": ("plugins/driver/test_apply.py",),
     "module_utils/_driver/facts.py": ("plugins/driver/test_facts.py",),
     "module_utils/_driver/generations.py": ("plugins/driver/test_plan.py",),
+    "module_utils/_driver/names.py": ("plugins/driver/test_plan.py",),
+    "module_utils/_driver/options.py": ("plugins/driver/test_options.py",),
     "module_utils/_driver/plan.py": ("plugins/driver/test_plan.py",),
     "module_utils/_facts/diagnosis.py": ("plugins/facts/test_diagnosis.py", "plugins/facts/test_nvidia_smi.py"),
     "plugin_utils/_preflight/gpus.py": ("plugins/preflight/test_gpus.py",),

@@ -13,7 +13,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.generations import is_coherent
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.generations import DOMAINS, is_coherent
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.advisories import open_in_driver
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import (
@@ -248,6 +248,10 @@ def _driver(found: Reasons, facts: NodeFacts, managed: bool) -> None:
     if vulnerable is not None:
         cure = "upgrade it at a time of your choice; the README of the role nvidia_driver lists NVIDIA's bulletins"
         found.warn("driver", f"driver {driver.loaded}, which has {vulnerable.to}", vulnerable.fixed, cure)
+    domain = next((DOMAINS[gpu.device.lower()] for gpu in pci.gpus if gpu.device.lower() in DOMAINS), "")
+    if domain and not managed:
+        seen = f"{domain}, whose NVLink domain spans several machines (IMEX), which this release does not give to pods"
+        found.warn("driver", seen, "GPUs of one machine", "share them within a machine only; pods get no IMEX channel")
     if driver.next_without and not managed:
         seen = f"the kernel {driver.next_without}, which boots next and has no module of NVIDIA's driver"
         cure = (

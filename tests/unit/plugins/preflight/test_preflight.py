@@ -159,6 +159,7 @@ FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
     ),
     ("In Progress", lambda r: smi(r, "<state>N/A", "<state>In Progress"), [("gpus", "error")]),
     ("NVSwitch", lambda r: r.pci("0000:c0:00.0", kind="0x068000", driver="nvidia-nvswitch"), [("gpus", "error")]),
+    ("GB200", lambda r: r.pci("0000:05:00.0", device="0x2941"), [("driver", "warning")]),
     ("next kernel", next_kernel, [("driver", "error")]),
     ("next kernel, DKMS", lambda r: [next_kernel(r), r.program("/usr/sbin/dkms"), r.file(f"{NEXT}/build/Makefile")], []),
     ("next kernel with a module", lambda r: [next_kernel(r), r.file(f"{NEXT}/modules.dep", "updates/nvidia.ko:\n")], []),
