@@ -32,7 +32,7 @@ from policies.engine import (
 )
 from policies.requests import MOST_BYTES, binding, changed, many, node, pod
 
-MOST = 3
+MOST = 4
 MEASURED = 4
 #: Enough to see the square of it, which would be twenty times the least.
 NUMBER = 10000

@@ -290,6 +290,7 @@ SUITES = (
         tests=(
             "tests/cluster_mode/test_install.py",
             *IN_CLUSTER,
+            "tests/cluster_mode/test_rights.py",
             "tests/cluster_mode/test_killed.py",
             "tests/cluster_mode/test_uninstall.py",
         ),

@@ -482,6 +482,8 @@ def test_a_secret_is_not_repeated() -> None:
         ({"gpushare_node_schedule": "mps", "gpushare_isolation": "mps"}, ""),
         ({"gpushare_node_schedule": "core_mem", "gpushare_isolation": "mps"}, ""),
         ({"gpushare_node_schedule": "cgpu", "gpushare_isolation": "driver"}, ""),
+        ({"gpushare_deploy_mode": "systemd"}, ""),
+        ({"gpushare_deploy_mode": "kubernetes"}, "gpushare_deploy_mode: kubernetes in a run on hosts"),
         ({"gpushare_node_schedule": "share"}, ""),
         ({"gpushare_node_schedule": ""}, ""),
         ({"gpushare_node_schedule": "mps"}, "gpushare_node_schedule: mps with gpushare_isolation: auto"),
