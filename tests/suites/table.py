@@ -309,6 +309,7 @@ SUITES = (
             "playbooks/cluster.yml",
             "tests/image/*",
             "tests/cluster_mode/*",
+            "tests/e2e/test_[frsw]*",
             *CLUSTER_TESTS,
         ),
         seconds=900,
