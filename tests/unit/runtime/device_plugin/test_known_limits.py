@@ -230,6 +230,17 @@ def test_a_limit_follows_the_units_of_its_pod_at_once(machine: Machine) -> None:
     assert machine.look() == {"pod": {0: 3, 1: 4}}
 
 
+def test_a_pod_that_comes_back_to_a_gpu_has_not_the_limit_that_it_had_there(machine: Machine) -> None:
+    settled(machine)
+    machine.give({"pod": {0: 1}})
+    machine.run("pod")
+    machine.look()
+    machine.give({"pod": {1: 1}})
+    machine.look(check=True)
+    machine.give({"pod": {0: 2}})
+    assert machine.look()["pod"][0] == 2
+
+
 def test_a_limit_that_is_right_is_not_set_again(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     settled(machine)
     machine.give({"pod": {0: 2}})

@@ -227,8 +227,9 @@ class PodLimits:
         if gpu not in self._node.limited_gpus or self._able.get(gpu) != "":
             return False
         if (uid, gpu) in self._node.limited:
-            # Until the first check, which sets it, a limit of the process before counts as right.
-            return self._most.get((uid, gpu), most) != most
+            # Until the first check, which sets it, a limit of the process before counts as right. Later one that no check has found is of
+            # a GPU that the pod had before, and has again.
+            return self._most.get((uid, gpu), 0 if self._compared else most) != most
         return not asked and (uid, gpu) not in self._node.exempt
 
     async def _probe(self, gpus: Sequence[str]) -> None:
