@@ -67,7 +67,7 @@ lint: venv ## Linters and types only
 	$(call say,mypy)
 	@mypy -p gpushare_runtime
 	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
-	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline suites life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures policies cluster_mode gpu_proof image)
+	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline suites life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures policies cluster_mode charts chart manifests gpu_proof image)
 	$(call say,yamllint and ansible-lint)
 	@yamllint --strict .
 	@ansible-lint --offline

@@ -336,7 +336,8 @@ def verdict(found: dict[str, Any], api: list[Json]) -> set[tuple[str, ...]]:
     return {(one["host"], one["check"], one["severity"], one["found"]) for one in result["reasons"] if one["host"] not in ("evil",)}
 
 
-API = {"item": "cp1", "changed": False, "version": "v1.36.3", "nodes": ["cp1", "gpu1", "evil"], "may_grant": True, "authorities": [], "in_cluster": []}
+API = {"item": "cp1", "changed": False, "version": "v1.36.3", "nodes": ["cp1", "gpu1", "evil"], "may_grant": True, "authorities": []}
+API |= {"in_cluster": []}
 
 
 @settings(SETTINGS, max_examples=40)
