@@ -16,6 +16,7 @@ RELEASED = frozenset(
         "README.md",
         "SECURITY.md",
         "changelogs",
+        "charts",
         "docs",
         "files",
         "inventory.example",
