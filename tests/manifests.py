@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""docs/manifests, printed from the builders: `python tests/manifests.py` checks, `--write` writes.
+"""docs/manifests and the chart's templates, printed from the builders: `python tests/manifests.py` checks, `--write` writes.
 
-They are for `kubectl apply` without Ansible: with the default variables, in the namespace gpushare-system.
+The manifests are for `kubectl apply` without Ansible: with the default variables, in the namespace gpushare-system.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values, scheduler_image  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables  # noqa: E402
 
+import chart  # noqa: E402
+
 FOLDER = Path("docs/manifests")
+CHART = Path("charts/gpushare/templates")
 #: Of the images, where a cluster has another version it needs another one.
 KUBERNETES = "v1.36.3"
 HEADER = """\
@@ -65,25 +68,25 @@ def printed(made: Iterable[Any], what: str) -> str:
 
 
 def files() -> dict[str, str]:
-    """Name to what it must be."""
+    """Path to what it must be."""
     made = objects(values())
     names = [one for one in made if one["kind"].startswith("Mutating")]
     return {
-        "gpushare.yaml": printed([one for one in made if one not in names], EVERYTHING),
-        "scheduler-name.yaml": printed(names, NAMES),
+        f"{FOLDER}/gpushare.yaml": printed([one for one in made if one not in names], EVERYTHING),
+        f"{FOLDER}/scheduler-name.yaml": printed(names, NAMES),
+        **{f"{CHART}/{name}": text for name, text in chart.templates().items()},
     }
 
 
 def main() -> None:
-    folder = ROOT / FOLDER
     if sys.argv[1:] == ["--write"]:
-        folder.mkdir(parents=True, exist_ok=True)
         for name, text in files().items():
-            (folder / name).write_text(text)
-    stale = [name for name, text in files().items() if not (folder / name).is_file() or (folder / name).read_text() != text]
+            (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
+            (ROOT / name).write_text(text)
+    stale = [name for name, text in files().items() if not (ROOT / name).is_file() or (ROOT / name).read_text() != text]
     if stale:
-        sys.exit(f"{', '.join(f'{FOLDER}/{name}' for name in stale)} is not as the code makes it; run `python tests/manifests.py --write`")
-    print(f"{len(files())} manifests are as the code makes them")
+        sys.exit(f"{', '.join(stale)} is not as the code makes it; run `python tests/manifests.py --write`")
+    print(f"{len(files())} manifests and templates are as the code makes them")
 
 
 if __name__ == "__main__":

@@ -164,6 +164,7 @@ RESULTS: Mapping[str, Shape] = {
         "pods": [str],
         "may_bind": str,
     },
+    "gpushare_in_cluster_plan": {},
     "gpushare_in_cluster_ready_info": {"left": [str]},
     "gpushare_in_cluster_remove": {"removed": [str], "nodes": [str], "diff": [_CHANGE]},
     "gpushare_in_cluster_verify": {"nodes": [str], "unproven": [str], "findings": [str]},

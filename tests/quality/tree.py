@@ -17,6 +17,7 @@ RELEASED = frozenset(
         "README.zh-CN.md",
         "SECURITY.md",
         "changelogs",
+        "charts",
         "docs",
         "files",
         "inventory.example",

@@ -285,6 +285,14 @@ SUITES = (
         seconds=300,
     ),
     Suite(
+        "chart",
+        "the Helm chart has the objects of the playbook, and its schema rejects bad values, by Helm's own engine",
+        tests=("tests/charts",),
+        paths=(f"{PLUGIN_UTILS}/_manifests/*", "charts/*", "tests/chart.py", "tests/charts/*", "tests/lab/go/chart/*"),
+        prepared=True,
+        seconds=120,
+    ),
+    Suite(
         "cluster-mode",
         "gpushare as pods, through the API alone: bad input, install, requests of every shape, killed pods, uninstall",
         tests=(

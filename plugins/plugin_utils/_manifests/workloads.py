@@ -121,7 +121,7 @@ def _kube_scheduler(values: Values) -> Json:
         "image": values.scheduler_image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["kube-scheduler", f"--config=/etc/gpushare/{_CONFIG}"],
-        "env": _api_server(values),
+        **_environment(values),
         "volumeMounts": [_mount("config", "/etc/gpushare")],
         "startupProbe": _probe("/livez", _SCHEDULER_PORT, "HTTPS", period=2, failures=60),
         "livenessProbe": _probe("/livez", _SCHEDULER_PORT, "HTTPS", period=10, failures=6),
@@ -148,7 +148,7 @@ def _extender(values: Values) -> Json:
         "imagePullPolicy": "IfNotPresent",
         "command": [f"{PROGRAMS}/gpushare-extender"],
         "args": arguments,
-        "env": _api_server(values),
+        **_environment(values),
         "startupProbe": _probe("/healthz", HEALTH_PORT, period=2, failures=60),
         "livenessProbe": _probe("/healthz", HEALTH_PORT, period=10, failures=6),
         "readinessProbe": _probe("/readyz", HEALTH_PORT, period=5, failures=3),
@@ -253,6 +253,12 @@ def _api_server(values: Values) -> list[Json]:
     if found is None:
         return []
     return [{"name": "KUBERNETES_SERVICE_HOST", "value": found[0]}, {"name": "KUBERNETES_SERVICE_PORT", "value": str(found[1])}]
+
+
+def _environment(values: Values) -> Json:
+    """Of a container that needs nothing else: an empty list is not what Kubernetes would say."""
+    found = _api_server(values)
+    return {"env": found} if found else {}
 
 
 def workloads(values: Values) -> list[Json]:

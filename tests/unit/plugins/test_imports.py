@@ -58,6 +58,10 @@ CONTRACTS = {
     "module_utils._evidence": tuple(
         f"module_utils.{name}" for name in ("_formats", "_host", "_facts", "_cluster", "_runtimes", "_daemon.environment", "_scheduler")
     ),
+    "module_utils._in_cluster": tuple(
+        f"module_utils.{name}"
+        for name in ("_formats", "_cluster", "_evidence.cluster", "_removal.cluster", "_scheduler.proof", "_takeover.plugins")
+    ),
     "plugin_utils._answers": ("plugin_utils._results", "plugin_utils._shape"),
     "plugin_utils._results": ("module_utils", "plugin_utils._scheduler.wiring", "plugin_utils._shape"),
     "plugin_utils._shape": (),
