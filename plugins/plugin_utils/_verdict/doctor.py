@@ -23,6 +23,7 @@ CODES = frozenset(
     [
         *(f"{daemon}_{what}" for daemon in ("plugin", "extender", "dashboard") for what in ("missing", "older_than_file", "not_at_boot")),
         *("plugin_stopped", "plugin_not_registered", "second_plugin", "gpu_unhealthy"),
+        *("plugin_not_synced", "state_not_kept", "token_foreign", "token_forbidden", "token_exposed", "token_unreadable"),
         *("extender_down", "extender_not_synced", "runtime_differs"),
         *("dashboard_down", "dashboard_not_synced", "dashboard_open"),
         *("token_missing", "token_expired", "token_rejected", "token_not_renewed", "certificate_expired", "certificate_wrong"),
