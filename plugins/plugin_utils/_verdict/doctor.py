@@ -56,13 +56,14 @@ class Health:
 
 @dataclass(frozen=True)
 class Doctor:
-    """The answer. problem: why there is none, "" if there is one.
+    """The answer. problem: why there is none, "" if there is one; cure: for that, "" where the runtime is to be built anew.
 
     daemons: by the names of their units; strangers: processes that listen on sockets of other device plugins, in words; registered:
     resource to the GPUs that kubelet has recorded for it.
     """
 
     problem: str = ""
+    cure: str = ""
     findings: tuple[Finding, ...] = ()
     daemons: Mapping[str, Daemon] = field(default_factory=dict)
     health: Health = Health(why="the extender does not run")
@@ -73,7 +74,7 @@ class Doctor:
 def read(answer: Mapping[str, str], host: str) -> Doctor:
     """The answer of the host with this name in the inventory, as _evidence/daemons.py has it."""
     if answer["problem"]:
-        return Doctor(problem=_words(answer["problem"]))
+        return Doctor(problem=_words(answer["problem"]), cure=_words(answer["cure"]))
     try:
         said = json.loads(answer["answer"])
         if said["v"] != VERSION:
