@@ -48,12 +48,12 @@ COMMON: Shape = {
 #: The same, which Ansible itself has parsed already; only lists of them are taken.
 PARSED = ("warnings", "deprecations")
 
-_DOCTOR = {"problem": str, "answer": str}
+_DOCTOR = {"problem": str, "cure": str, "answer": str}
 _GPU = {
     "nvidia_smi": SmiReport,
     "driver": Maybe(Driver),
     "managers": [Manager],
-    "container_runtime": Maybe(dict.fromkeys(("name", "problem", "file_default", "running_default", "lacks", "unit"), str)),
+    "container_runtime": Maybe(dict.fromkeys(("name", "problem", "broken", "file_default", "running_default", "lacks", "unit"), str)),
     "images": [IMAGE],
     "cdi": {"mode": str, "specs": [{"path": str, "gpus": [str], "versions": [str], "missing": [str], "newer": bool}]},
     "strategy": {"cdi": CdiFacts, "toolkit": ToolkitFacts, "now": str, "holders": [str]},

@@ -200,6 +200,68 @@ def token_expired(cluster: Cluster) -> Iterator[None]:
         cluster.playbook()
 
 
+OWN, SEED = f"/var/lib/{PLUGIN}/token", "/etc/gpushare/device-plugin.token"
+
+
+@contextlib.contextmanager
+def token_unreadable(cluster: Cluster) -> Iterator[None]:
+    """Tokens that were copied with another owner: a plugin without root's powers cannot read them. The printed cure, word for word."""
+    sh(cluster, "gpu1", f"chown 65534 {OWN} {SEED}; systemctl restart {PLUGIN}")
+    try:
+        yield
+    finally:
+        for path in (OWN, SEED):
+            sh(cluster, "gpu1", f"chown 0 {path}; chmod 0600 {path}; systemctl restart {PLUGIN}")
+
+
+def token_exposed(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
+    return mode_of(cluster, "gpu1", OWN, "0644", "0600")
+
+
+@contextlib.contextmanager
+def mode_of(cluster: Cluster, node: str, path: str, mode: str, before: str) -> Iterator[None]:
+    cluster.on(node, "chmod", mode, path)
+    try:
+        yield
+    finally:
+        cluster.on(node, "chmod", before, path)
+
+
+@contextlib.contextmanager
+def token_foreign(cluster: Cluster) -> Iterator[None]:
+    """The token of another node's plugin; the printed cure removes it, and site.yml gives a fresh one."""
+    sh(cluster, "gpu1", f"cat > {OWN}; systemctl restart {PLUGIN}", cluster.on("gpu2", "cat", OWN))
+    try:
+        yield
+    finally:
+        cluster.on("gpu1", "rm", OWN)
+        cluster.playbook()
+
+
+@contextlib.contextmanager
+def plugin_not_synced(cluster: Cluster) -> Iterator[None]:
+    """A kubeconfig with an API server that does not answer; the printed cure, site.yml, writes it anew."""
+    sh(
+        cluster,
+        "gpu1",
+        f"sed -i 's#server: .*#server: https://127.0.0.1:9#' /etc/gpushare/device-plugin.kubeconfig; systemctl restart {PLUGIN}",
+    )
+    try:
+        yield
+    finally:
+        cluster.playbook()
+
+
+@contextlib.contextmanager
+def state_not_kept(cluster: Cluster) -> Iterator[None]:
+    folder = f"/var/lib/{PLUGIN}"
+    sh(cluster, "gpu1", f"mount --bind {folder} {folder}; mount -o remount,bind,ro {folder}")
+    try:
+        yield
+    finally:
+        cluster.on("gpu1", "umount", folder)
+
+
 def extender_not_called(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
     return scheduler_config(cluster, f"s#name: {MEMORY}$#name: {MEMORY}ory#")
 

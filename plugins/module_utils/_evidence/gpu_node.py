@@ -28,18 +28,24 @@ _IMAGES = 5
 
 
 def container_runtime(name: str, unit_name: str, config: str, run: RunWithin) -> Dict[str, Any]:
-    """A container runtime of KINDS: its default runtime in the files and in the process, and what the process lacks of them."""
+    """A container runtime of KINDS: its default runtime in the files and in the process, and what the process lacks of them.
+
+    problem: why it does not answer; broken: why it would not start again from its files, although it runs.
+    """
     kind = KINDS[name]
     found: Dict[str, Any] = {
         "name": name,
         "problem": "",
+        "broken": "",
         "file_default": "",
         "running_default": "",
         "lacks": "",
         "unit": unit_name or kind.unit,
     }
+    runs = False
     try:
         unit = find_unit(found["unit"], run, arguments_of, kind.program)
+        runs = unit.active == "active"
         service = kind.open(unit, config or None, run, ASK_SECONDS)
         wanted = service.wanted()
         found["file_default"] = wanted.default
@@ -48,7 +54,9 @@ def container_runtime(name: str, unit_name: str, config: str, run: RunWithin) ->
         running = service.running()[1]
         found["running_default"] = running.default
         found["lacks"] = service.differs(wanted, running) or ""
-    except (Rejected, SilentError, OSError, ValueError) as error:
+    except Rejected as error:
+        found["broken" if runs else "problem"] = str(error)
+    except (SilentError, OSError, ValueError) as error:
         found["problem"] = str(error)
     return found
 

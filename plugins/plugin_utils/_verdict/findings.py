@@ -34,7 +34,10 @@ _NO_PLUGIN = (
     ("node_not_ready", _SAME),
     ("kubelet_stopped", _SAME),
 )
-_NO_API = (("rbac_differs", _ANY), ("policy_differs", _ANY), ("token_expired", _SAME), ("token_missing", _SAME), ("token_rejected", _SAME))
+_NO_API = (
+    *(("rbac_differs", _ANY), ("policy_differs", _ANY)),
+    *((f"token_{what}", _SAME) for what in ("unreadable", "foreign", "expired", "missing", "rejected", "forbidden")),
+)
 _NO_EXTENDER = (
     ("runtime_missing", _SAME),
     ("certificate_wrong", _SAME),
@@ -61,6 +64,10 @@ FOLLOWS_FROM: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("plugin_stopped", _SAME),
         ("kubelet_stopped", _SAME),
     ),
+    "token_forbidden": (("rbac_differs", _ANY),),
+    "token_missing": (("token_unreadable", _SAME),),
+    "token_expired": (("state_not_kept", _SAME),),
+    "plugin_not_synced": _NO_API,
     "annotation_wrong": (*_NO_PLUGIN, *_NO_API),
     "wrong_gpu_count": (*_NO_PLUGIN, *_NO_API),
     "capacity_short": (*_NO_PLUGIN, ("wrong_gpu_count", _SAME)),

@@ -88,6 +88,9 @@ def _container_runtime(found: Findings, runtime: Mapping[str, Any], default: str
     if runtime["problem"]:
         cure = f"systemctl restart {unit}; journalctl -u {unit} -n 50 says why it fails"
         found.error("runtime_silent", runtime["problem"], f"{name} to answer kubelet's questions", cure)
+    elif runtime["broken"]:
+        cure = f"correct what the message names; do not restart {unit} before: it runs with its former files, and would not start again"
+        found.error("runtime_file_broken", f"{name} running, and {runtime['broken']}", "files with which it would start again", cure)
     elif default != "unchanged" and running != _RUNTIME and file == _RUNTIME:
         seen = f"default runtime {running!r} in the running {name} ({runtime['lacks']})"
         expected = f"{_RUNTIME!r}, as its files say"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 import tempfile
 from dataclasses import replace
@@ -23,6 +24,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cri import CriError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import KINDS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import arguments_of
 
@@ -66,22 +68,41 @@ def doctor(root: FakeRoot, *names: str) -> dict[str, str]:
 def test_the_doctors_answer_is_taken_as_it_is(root: FakeRoot, status: int) -> None:
     root.at(DOCTOR).write_text(f'#!/bin/sh\necho "$*"\nexit {status}\n')
     root.at(DOCTOR).chmod(0o755)
-    assert doctor(root, "a", "b") == {"problem": "", "answer": "--output json a b\n"}
+    assert doctor(root, "a", "b") == {"problem": "", "cure": "", "answer": "--output json a b\n"}
     root.at(DOCTOR).write_text(f"#!/bin/sh\nhead -c 300000 /dev/zero\nexit {status}\n")
     assert len(doctor(root)["answer"]) == 256 * 1024
 
 
 def test_why_the_doctor_does_not_answer_is_said(root: FakeRoot) -> None:
-    assert doctor(root) == {"problem": f"there is no {DOCTOR}", "answer": ""}
+    assert doctor(root) == {"problem": f"there is no {DOCTOR}", "cure": "", "answer": ""}
     root.program(DOCTOR, "no root", status=2)
-    assert doctor(root) == {"problem": f"{DOCTOR} ended with 2: no root", "answer": ""}
+    assert doctor(root) == {"problem": f"{DOCTOR} ended with 2: no root", "cure": "", "answer": ""}
     root.at(DOCTOR).write_text("#!/bin/sh\necho ImportError: x >&2\nexit 1\n")
-    assert doctor(root) == {"problem": f"{DOCTOR} ended with 1: ImportError: x", "answer": ""}
+    assert doctor(root) == {"problem": f"{DOCTOR} ended with 1: ImportError: x", "cure": "", "answer": ""}
+    root.at(DOCTOR).chmod(0o644)
+    assert doctor(root) == {"problem": f"{DOCTOR} may not be executed", "cure": f"chmod 0755 {DOCTOR}", "answer": ""}
+    root.at(DOCTOR).chmod(0o755)
     # As a venv is left whose Python was removed.
     root.at(DOCTOR).write_text("#!/nowhere/python\n")
     found = doctor(root)
     assert found["problem"].startswith(f"{DOCTOR} ended with None: [Errno 2] No such file")
     assert found["answer"] == ""
+
+
+def test_a_runtime_on_a_mount_without_programs_is_not_to_be_removed(root: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing could be built there anew."""
+    real = os.statvfs(root.at("/"))
+    monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(f_flag=real.f_flag | os.ST_NOEXEC))
+    assert doctor(root) == {
+        "problem": f"the file system of {DOCTOR} is mounted noexec",
+        "cure": "mount -o remount,exec $(findmnt -n -o TARGET -T /opt/gpushare)",
+        "answer": "",
+    }
+
+
+def test_a_link_to_a_runtime_that_is_gone_is_no_runtime(root: FakeRoot) -> None:
+    root.link("/opt/gpushare/current", "gone-1")
+    assert daemons.runtime(Host(str(root)), "/opt/gpushare")["environment"] == ""
 
 
 def test_a_doctor_that_hangs_is_left() -> None:
@@ -95,7 +116,8 @@ def test_a_doctor_that_hangs_is_left() -> None:
         place = Path(folder, "current/bin/gpushare-doctor")
         place.parent.mkdir(parents=True)
         place.touch(0o755)
-        assert daemons.doctor(Host("/", run=run), folder, []) == {"problem": f"{place} did not end within 90 s", "answer": ""}
+        hangs = {"cure": f"see on the host what hangs: {place}", "answer": ""}
+        assert daemons.doctor(Host("/", run=run), folder, []) == {"problem": f"{place} did not end within 90 s", **hangs}
 
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
@@ -350,9 +372,9 @@ def test_a_container_runtime_is_compared_with_its_files(monkeypatch: pytest.Monk
         return answers.pop(0)
 
     monkeypatch.setattr(gpu_node, "KINDS", {name: replace(gpu_node.KINDS[name], open=open_)})
-    monkeypatch.setattr(gpu_node, "find_unit", lambda *asked: asked)
+    monkeypatch.setattr(gpu_node, "find_unit", lambda *asked: type("Found", (tuple,), {"active": "active"})(asked))
     answers = [runtime_service(None, "an entry"), runtime_service(None, None), runtime_service("dead", None)]
-    seen = {"name": name, "problem": "", "file_default": "of files", "running_default": "of process", "unit": unit or usual}
+    seen = {"name": name, "problem": "", "broken": "", "file_default": "of files", "running_default": "of process", "unit": unit or usual}
     for expected in ({**seen, "lacks": "an entry"}, {**seen, "lacks": ""}):
         assert gpu_node.container_runtime(name, unit, config, "run") == expected  # type: ignore[arg-type]
     silent = {**seen, "problem": "dead", "running_default": "", "lacks": ""}
@@ -367,7 +389,21 @@ def test_why_a_container_runtime_does_not_answer_is_said(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(gpu_node, "find_unit", find_unit)
     found = gpu_node.container_runtime("docker", "x.service", "", lambda *_: None)  # type: ignore[arg-type,return-value]
-    assert found == {"name": "docker", "problem": "no", "file_default": "", "running_default": "", "lacks": "", "unit": "x.service"}
+    rest = {"file_default": "", "running_default": "", "lacks": "", "unit": "x.service"}
+    assert found == {"name": "docker", "problem": "no", "broken": "", **rest}
+
+
+@pytest.mark.parametrize(("active", "key"), [("active", "broken"), ("failed", "problem")])
+def test_a_file_that_does_not_parse_is_told_from_a_runtime_that_does_not_run(
+    monkeypatch: pytest.MonkeyPatch, active: str, key: str
+) -> None:
+    def reject(*_arguments: object) -> None:
+        raise Rejected("(26, 2): unexpected token")
+
+    monkeypatch.setattr(gpu_node, "find_unit", lambda *_: SimpleNamespace(active=active))
+    monkeypatch.setitem(KINDS, "docker", replace(KINDS["docker"], open=reject))
+    found = gpu_node.container_runtime("docker", "x.service", "", lambda *_: None)  # type: ignore[arg-type,return-value]
+    assert {one: found[one] for one in ("problem", "broken")} == {"problem": "", "broken": "", key: "(26, 2): unexpected token"}
 
 
 @pytest.mark.parametrize(
@@ -413,7 +449,7 @@ def test_a_container_that_starts_while_the_host_is_looked_at_is_seen(root: FakeR
         return float(pid)
 
     starts(50)
-    monkeypatch.setattr(daemons, "doctor", lambda *_: {"problem": "", "answer": str(starts(51))})
+    monkeypatch.setattr(daemons, "doctor", lambda *_: {"problem": "", "cure": "", "answer": str(starts(51))})
     monkeypatch.setattr(daemons, "now", lambda: starts(52))
     found = see(Host(str(root)), Places(gpu_node=True, control_plane=False))
     assert (found["now"], found["gpu"]["containers"]) == (52.0, started)
@@ -464,7 +500,7 @@ def test_everything_in_one_go_is_json_and_writes_nothing(root: FakeRoot, tmp_pat
     assert "there is no" in found["doctor"]["problem"]
     again = see(Host(str(root)), Places(gpu_node=True, control_plane=True, extender_port=1), ["containers", "extender"])
     assert set(again["gpu"]) == {"containers"}
-    assert set(again["doctor"]) == {"problem", "answer"}
+    assert set(again["doctor"]) == {"problem", "cure", "answer"}
 
 
 def test_a_dashboard_that_is_there_is_looked_at_whether_it_shall_be_or_not(root: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:

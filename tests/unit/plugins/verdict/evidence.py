@@ -78,7 +78,7 @@ def finding(code: str, severity: str = "error", found: str = "words") -> Json:
 def printed(host: Json) -> Json:
     """What was seen of the host, with the doctor's answer as it is printed."""
     answer = host["doctor"]
-    return {**host, "doctor": answer if "problem" in answer else {"problem": "", "answer": json.dumps(answer)}}
+    return {**host, "doctor": answer if "problem" in answer else {"problem": "", "cure": "", "answer": json.dumps(answer)}}
 
 
 def runtime() -> Json:
@@ -114,6 +114,7 @@ def gpu_host() -> Json:
         "container_runtime": {
             "name": "containerd",
             "problem": "",
+            "broken": "",
             "file_default": "nvidia",
             "running_default": "nvidia",
             "lacks": "",

@@ -127,6 +127,10 @@ FOREIGN = {MEMORY: [UUIDS[0], "b", "z"], GPUS: list(UUIDS)}
         ({"container_runtime": None}, []),
         ({"container_runtime": {"problem": "dead", "lacks": "y"}}, [("runtime_silent", "dead")]),
         (
+            {"container_runtime": {"broken": "config dump failed: (26, 2)", "file_default": ""}},
+            [("runtime_file_broken", "containerd running, and config dump failed: (26, 2)")],
+        ),
+        (
             {"container_runtime": {"running_default": "runc", "lacks": "no nvidia"}},
             [("default_runtime_not_running", "default runtime 'runc' in the running containerd (no nvidia)")],
         ),

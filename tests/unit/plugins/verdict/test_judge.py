@@ -117,7 +117,7 @@ OF_EXTENDER = {code for code in CODES if code.startswith(("extender", "certifica
 FAULTS: list[tuple[Change, str, str]] = [
     *((lambda w, code=code: reported(w.cp, code), "cp1", code) for code in sorted(OF_EXTENDER)),
     *((lambda w, code=code: reported(w.gpu, code), "gpu1", code) for code in sorted(CODES - OF_EXTENDER)),
-    (lambda w: w.cp.update(doctor={"problem": "there is no gpushare-doctor", "answer": ""}), "cp1", "not_checked"),
+    (lambda w: w.cp.update(doctor={"problem": "there is no gpushare-doctor", "cure": "", "answer": ""}), "cp1", "not_checked"),
     (lambda w: add_manifest(w, seen.manifest()), "cp1", "stale_scheduler_file"),
     (lambda w: add_manifest(w, seen.manifest().replace("name: kube-scheduler", "name: x", 1).replace("--config", OWN_LEASE)), "cp1", ""),
     (lambda w: w.gpu["gpu"]["managers"].append({"name": "HAMi", "active": True, "evidence": ["process 7"]}), "gpu1", "second_plugin"),
@@ -148,6 +148,7 @@ FAULTS: list[tuple[Change, str, str]] = [
     (lambda w: runtime_of(w, running_default="runc", lacks="the default is runc"), "gpu1", "default_runtime_not_running"),
     (lambda w: runtime_of(w, file_default="runc"), "gpu1", "default_runtime_missing"),
     (lambda w: runtime_of(w, problem="containerd is dead"), "gpu1", "runtime_silent"),
+    (lambda w: runtime_of(w, broken="config dump failed"), "gpu1", "runtime_file_broken"),
     (lambda w: cdi(w, versions=["535.216.01"]), "gpu1", "cdi_stale"),
     (lambda w: cdi(w, gpus=[UUIDS[0]]), "gpu1", "cdi_stale"),
     (lambda w: cdi(w, missing=["/usr/lib/libcuda.so.1"]), "gpu1", "cdi_stale"),
@@ -440,7 +441,7 @@ def test_an_extender_that_nothing_is_known_of_was_not_called(world: World) -> No
     said_of_calls(world, ((3, 0), (4, 0)))
     world.more["probed"]["plane0"]["doctor"]["health"] = None
     assert [one.found for one in judge(world.evidence()).findings] == ["the extender does not run"]
-    world.more["probed"]["plane0"]["doctor"] = {"problem": "no answer", "answer": ""}
+    world.more["probed"]["plane0"]["doctor"] = {"problem": "no answer", "cure": "", "answer": ""}
     assert [one.found for one in judge(world.evidence()).findings] == ["no answer"]
 
 
@@ -545,11 +546,13 @@ def test_metrics_are_where_the_inventory_has_them(
 
 
 def test_a_host_without_a_runtime_is_said_once_and_one_without_an_answer_of_the_doctor_too(world: World) -> None:
-    world.gpu["doctor"] = {"problem": "there is no gpushare-doctor", "answer": ""}
+    world.gpu["doctor"] = {"problem": "there is no gpushare-doctor", "cure": "", "answer": ""}
     (finding,) = judge(world.evidence()).findings
     assert (finding.host, finding.check) == ("gpu1", "not_checked")
     assert finding.found == "nothing of the daemons, because there is no gpushare-doctor"
     assert "/opt/gpushare/0.1.0-0123456789ab" in finding.cure
+    world.gpu["doctor"]["cure"] = "mount it"
+    assert judge(world.evidence()).findings[0].cure == "mount it; then run verify again"
     # One of another release has no doctor, or another one.
     world.gpu["runtime"]["wheel_sha256"] = "c" * 64
     assert causes(world) == {("gpu1", "runtime_differs")}
