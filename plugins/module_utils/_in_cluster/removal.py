@@ -90,8 +90,8 @@ class Removal:
         """
         if self._on_hosts:
             raise RemovalError(
-                f"found accounts of services on hosts: {', '.join(self._on_hosts[:_SHOWN])}; expected gpushare as pods; run uninstall with the "
-                "inventory of these hosts. Nothing was changed"
+                f"found accounts of services on hosts: {', '.join(self._on_hosts[:_SHOWN])}; expected gpushare as pods; run uninstall "
+                "with the inventory of these hosts. Nothing was changed"
             )
         if force or not self.removed:
             return
