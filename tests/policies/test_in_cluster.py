@@ -131,7 +131,7 @@ def of_scheduler() -> list[Case]:
             Request(POD_SCHEDULER, "pods", notes(WAITING, **{REQUEUED: "1"}), WAITING),
             "Bindings and the status of pods only",
         ),
-        ("a new pod", Request(POD_SCHEDULER, "pods", WAITING), "Bindings and the status of pods only"),
+        ("a new pod", Request(POD_SCHEDULER, "pods", pod()), "Bindings and the status of pods only"),
         ("a node", Request(POD_SCHEDULER, "nodes/status", notes(GPU1, **{GPUS: ""}), GPU1), "Bindings and the status of pods only"),
         ("its event", Request(POD_SCHEDULER, "events", event("gpushare-extender", "x", 2), event("gpushare-extender", "x")), ALLOWED),
         ("kube-scheduler's event", Request(POD_SCHEDULER, "events", {**newer, "count": 2}, newer), ALLOWED),

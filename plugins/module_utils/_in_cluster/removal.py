@@ -14,7 +14,14 @@ import time
 from typing import Any, Callable, Dict, Mapping, Sequence
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_GPUS, LABEL_NODE, NAMESPACE, PLUGIN
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    ANNOTATION_GPUS,
+    EXTENDER,
+    LABEL_NODE,
+    NAMESPACE,
+    PLUGIN,
+    PLUGIN_ACCOUNT_PREFIX,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import (
     CLEANUP,
     POLL_SECONDS,
@@ -60,6 +67,10 @@ class Removal:
             items = kubectl.items(["get", resource, *place])
             if ours(items, version, kind):
                 self._found[resource] = items[0]
+        accounts = kubectl.items(["get", "serviceaccounts", "--namespace", NAMESPACE, "--show-managed-fields"])
+        self._on_hosts = [
+            one.name for one in ours(accounts, "v1", "ServiceAccount") if one.name == EXTENDER or one.name.startswith(PLUGIN_ACCOUNT_PREFIX)
+        ]
         nodes = kubectl.items(["get", "nodes"])
         self.nodes = sorted(str(node["metadata"]["name"]) for node in nodes if _served(node))
         spaces = [] if namespace == NAMESPACE else kubectl.items(["get", "namespace", namespace, *place[2:]])
@@ -74,7 +85,14 @@ class Removal:
         return self._found.get(_WORKLOADS[1][2])
 
     def check(self, force: bool) -> None:
-        """RemovalError where pods with a share of a GPU run: they would lose what keeps others off their memory."""
+        """RemovalError in a cluster of the other mode, whose objects are not ours to remove; and where pods with a share of a GPU run: they
+        would lose what keeps others off their memory.
+        """
+        if self._on_hosts:
+            raise RemovalError(
+                f"found accounts of services on hosts: {', '.join(self._on_hosts[:_SHOWN])}; expected gpushare as pods; run uninstall "
+                "with the inventory of these hosts. Nothing was changed"
+            )
         if force or not self.removed:
             return
         pods = json.loads(self._kubectl.text(["get", "--raw", "/api/v1/pods"]))["items"]

@@ -73,6 +73,13 @@ def test_pods_with_a_share_stop_it() -> None:
     Removal(fake.kubectl, SPACE, 5).check(force=True)
 
 
+def test_services_on_hosts_stop_it_also_where_there_are_no_pods() -> None:
+    """Their accounts and policies have names that begin like ours."""
+    fake = Fake({"get serviceaccounts --namespace kube-system": [named("ServiceAccount", "gpushare-extender", "kube-system")]})
+    with pytest.raises(RemovalError, match=r"found accounts of services on hosts: gpushare-extender; .* Nothing was changed"):
+        Removal(fake.kubectl, SPACE, 5).check(force=True)
+
+
 def test_files_that_stay_stop_it_before_the_objects_go() -> None:
     fake = Fake({**OURS, **pods("Failed"), "logs": "cannot be removed"})
     with pytest.raises(RemovalError, match=r"files stay on gpu1: .*cannot be removed"):
