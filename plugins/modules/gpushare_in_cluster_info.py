@@ -51,6 +51,47 @@ nodes:
   returned: success
   type: list
   elements: dict
+number:
+  description: Number of all nodes.
+  returned: success
+  type: int
+missing:
+  description: Names of nodes that the cluster does not have.
+  returned: success
+  type: list
+  elements: str
+runtime_classes:
+  description: Names of the RuntimeClasses.
+  returned: success
+  type: list
+  elements: str
+enforces:
+  description: The standard for pods that the namespace enforces.
+  returned: success
+  type: str
+on_hosts:
+  description: Accounts of daemons that are services of hosts.
+  returned: success
+  type: list
+  elements: str
+others:
+  description: DaemonSets of other device plugins.
+  returned: success
+  type: list
+  elements: str
+unit:
+  description: Memory unit of the installed device plugin.
+  returned: success
+  type: str
+pods:
+  description: Pods with a share of a GPU.
+  returned: success
+  type: list
+  elements: str
+may_bind:
+  description: "The API server's reason against a binding of system:kube-scheduler, or nothing."
+  returned: success
+  type: str
 """
 
 from ansible.module_utils.basic import AnsibleModule
