@@ -266,6 +266,36 @@ def extender_not_called(cluster: Cluster) -> contextlib.AbstractContextManager[N
     return scheduler_config(cluster, f"s#name: {MEMORY}$#name: {MEMORY}ory#")
 
 
+def extender_ignorable(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
+    """Pods with GPUs are placed without the extender while it is down."""
+    return scheduler_config(cluster, "s#ignorable: false#ignorable: true#")
+
+
+def extender_impatient(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
+    return scheduler_config(cluster, "s#httpTimeout: .*#httpTimeout: 1ms#")
+
+
+def files_changed(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
+    """The next restart would evict pods."""
+    return changed(cluster, "gpu1", f"/etc/gpushare/{PLUGIN}.env", "sed -i 's/--overuse report/--overuse evict/' $1; grep -q evict $1")
+
+
+@contextlib.contextmanager
+def unit_overridden(cluster: Cluster) -> Iterator[None]:
+    """A drop-in with another unit of memory, from the next daemon-reload on; the printed cure removes it."""
+    drop_in, env = f"/etc/systemd/system/{PLUGIN}.service.d/50-mine.conf", f"/etc/gpushare/{PLUGIN}.env"
+    command = f"sed -n 's/^GPUSHARE_COMMAND=.\\(.*\\).$/ExecStart=\\1/p' {env} | sed 's/--memory-unit GiB/--memory-unit 256MiB/'"
+    sh(
+        cluster,
+        "gpu1",
+        f"mkdir -p $(dirname {drop_in}); (printf '[Service]\\nExecStart=\\n'; {command}) > {drop_in}; grep 256MiB {drop_in}",
+    )
+    try:
+        yield
+    finally:
+        cluster.on("gpu1", "rm", drop_in)
+
+
 def scheduler_older_than_file(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
     return changed(cluster, CONTROL_PLANE, CONFIG, "echo '# tuned by hand' >> $1")
 

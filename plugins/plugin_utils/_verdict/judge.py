@@ -26,6 +26,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemo
     Artifact,
     judge_dashboard,
     judge_doctor,
+    judge_files,
     judge_runtime,
 )
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Health, read
@@ -73,6 +74,7 @@ def judge(evidence: Evidence) -> Verdict:
         judge_runtime(found, seen["runtime"], evidence.artifact, plane=seen["plane"] is not None)
         doctor = read(seen["doctor"], host)
         judge_doctor(found, doctor, seen["runtime"]["environment"])
+        judge_files(found, seen["files"])
         judge_dashboard(found, doctor, wanted=seen["places"].get("dashboard", False))
         if seen["gpu"] is not None:
             judge_node(found, seen, doctor, nodes.get(seen["node_name"], {}) if cluster else None)

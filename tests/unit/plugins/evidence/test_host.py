@@ -148,6 +148,9 @@ PLACES: dict[str, Any] = {
     "install_dir": "/i",
     "pki_dir": "/p",
     "extender_port": 1,
+    "extender_weight": 3,
+    "extender_http_timeout": "2s",
+    "preemption": False,
     "memory_unit": "MiB",
     "device_strategy": "cdi",
     "minimum_driver": "550.54",
@@ -179,6 +182,7 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
         "kubelet": {"running": True, "root": ROOT},
         "runtime": ("runtime", "/i"),
         "doctor": ("doctor", "/i", [PLUGIN, EXTENDER, "gpushare-dashboard"]),
+        "files": {"problem": "", "changed": [], "unrecorded": [], "drop_ins": []},
         "now": 5.0,
     }
     assert (len(smi["gpus"]), driver["loaded"], driver["library"]) == (2, "535.261.03", "535.261.03")
