@@ -57,6 +57,7 @@ _GPU = {
     "images": [IMAGE],
     "cdi": {"mode": str, "specs": [{"path": str, "gpus": [str], "versions": [str], "missing": [str], "newer": bool}]},
     "strategy": {"cdi": CdiFacts, "toolkit": ToolkitFacts, "now": str, "holders": [str]},
+    "strangers": [{"name": str, "gpus": [str], "privileged": bool}],
     "containers": Map([str]),
 }
 _SCHEDULER = {"manifest": Maybe(str), "others": Map(str), "configs": Map(Maybe({"text": str, "sha256": str}))}

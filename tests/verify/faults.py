@@ -388,6 +388,19 @@ def runtime_differs(cluster: Cluster) -> contextlib.AbstractContextManager[None]
 
 
 @contextlib.contextmanager
+def gpu_without_request(cluster: Cluster) -> Iterator[None]:
+    """A manifest that asks for nothing and takes a GPU by a volume of the host, on a node with the strategy volume-mounts."""
+    uuid = cluster.gpus("gpu2")[1].uuid
+    by_volumes = {"NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"}
+    name = cluster.create(pod("no-request", node="gpu2", environment=by_volumes, mounted=[uuid]))["metadata"]["name"]
+    try:
+        cluster.until_running(name)
+        yield
+    finally:
+        cluster.delete(name)
+
+
+@contextlib.contextmanager
 def wrong_gpu(cluster: Cluster) -> Iterator[None]:
     """A manifest that asks for one GPU, and takes another by a volume of the host."""
     other = cluster.gpus("gpu2")[1].uuid

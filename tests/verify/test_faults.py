@@ -67,6 +67,14 @@ def test_a_planted_fault_is_named_with_its_cure(clean: Verify, fault: faults.Fau
     assert f"{host or 'cluster'}: {code}: found" in verdict.words
 
 
+def test_a_container_with_a_gpu_and_without_a_request_is_a_warning(clean: Verify) -> None:
+    with faults.gpu_without_request(clean.cluster):
+        verdict = clean.run()
+    assert verdict.status == 0, verdict.words
+    assert [(one["host"], one["check"], one["severity"]) for one in verdict.findings] == [("gpu2", "gpu_without_request", "warning")]
+    assert "no-request" in verdict.one("gpu_without_request")["found"]
+
+
 def test_a_full_node_is_not_proven_and_no_fault(clean: Verify) -> None:
     cluster = clean.cluster
     name = cluster.create(pod("full", memory=14, node="gpu1"))["metadata"]["name"]

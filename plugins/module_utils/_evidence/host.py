@@ -99,6 +99,7 @@ def _gpu(host: Host, places: Places, facts: NodeFacts) -> Dict[str, Any]:
         else None,
         "images": evidence_gpu_node.images(host, facts.kubelet.endpoint),
         "cdi": evidence_gpu_node.cdi(host),
+        "strangers": evidence_gpu_node.strangers(host, root),
         "strategy": _strategy(facts),
     }
 

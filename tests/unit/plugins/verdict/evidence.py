@@ -139,6 +139,7 @@ def gpu_host() -> Json:
             "mode": "cdi",
             "specs": [{"path": "/var/run/cdi/nvidia.yaml", "gpus": list(UUIDS), "versions": ["535.261.03"], "missing": [], "newer": False}],
         },
+        "strangers": [],
         "containers": {CONTAINER: ["nvidia0"], "d" * 64: []},
         "strategy": {
             "cdi": {"kubelet": "", "runtime": "containerd 1.6.20 does not take CDI devices from kubelet"},

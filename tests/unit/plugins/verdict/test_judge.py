@@ -281,6 +281,22 @@ def test_a_dashboard_that_the_inventory_does_not_have_is_a_warning(world: World)
     assert (causes(world), softer(world)) == (set(), [])
 
 
+def test_containers_that_hold_gpus_and_request_none_are_a_warning(world: World) -> None:
+    world.gpu["gpu"]["strangers"].append({"name": "container c of pod n/p", "gpus": ["nvidia1"], "privileged": False})
+    sibling = {"index": 1, "name": "side", "units": 0, "gpus": 0, "privileged": False}
+    (only,) = world.cluster["pods"]
+    only["containers"].append(sibling)
+    only["running"].append({"name": "side", "id": "d" * 64, "started": NOW - 100})
+    verdict = judge(world.evidence())
+    assert [one.found for one in verdict.findings] == ["container c of pod n/p with nvidia1 in its /dev"]
+    world.gpu["gpu"]["containers"]["d" * 64] = ["nvidia0"]
+    (finding,) = judge(world.evidence()).findings
+    assert (finding.check, finding.severity) == ("gpu_without_request", "warning")
+    assert f"container side of pod {only['namespace']}/{only['name']} with nvidia0 in its /dev" in finding.found
+    sibling["privileged"] = True
+    assert "side" not in judge(world.evidence()).findings[0].found
+
+
 def test_containers_that_are_young_privileged_or_going_are_not_judged(world: World) -> None:
     (only,) = world.cluster["pods"]
     world.gpu["gpu"]["containers"] = {}
