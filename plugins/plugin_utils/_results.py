@@ -57,6 +57,7 @@ _GPU = {
     "images": [IMAGE],
     "cdi": {"mode": str, "specs": [{"path": str, "gpus": [str], "versions": [str], "missing": [str], "newer": bool}]},
     "strategy": {"cdi": CdiFacts, "toolkit": ToolkitFacts, "now": str, "holders": [str]},
+    "strangers": [{"name": str, "gpus": [str], "privileged": bool}],
     "containers": Map([str]),
 }
 _SCHEDULER = {"manifest": Maybe(str), "others": Map(str), "configs": Map(Maybe({"text": str, "sha256": str}))}
@@ -67,6 +68,7 @@ _SEEN = {
     "kubelet": {"running": bool, "root": str},
     "runtime": dict.fromkeys(("version", "wheel_sha256", "requirements_sha256", "environment"), str),
     "doctor": _DOCTOR,
+    "files": {"problem": str, "changed": [str], "unrecorded": [str], "drop_ins": [{"path": str, "starts": bool}]},
     "gpu": Maybe(_GPU),
     "plane": Maybe({"scheduler": _SCHEDULER}),
 }

@@ -266,6 +266,36 @@ def extender_not_called(cluster: Cluster) -> contextlib.AbstractContextManager[N
     return scheduler_config(cluster, f"s#name: {MEMORY}$#name: {MEMORY}ory#")
 
 
+def extender_ignorable(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
+    """Pods with GPUs are placed without the extender while it is down."""
+    return scheduler_config(cluster, "s#ignorable: false#ignorable: true#")
+
+
+def extender_impatient(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
+    return scheduler_config(cluster, "s#httpTimeout: .*#httpTimeout: 1ms#")
+
+
+def files_changed(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
+    """The next restart would evict pods."""
+    return changed(cluster, "gpu1", f"/etc/gpushare/{PLUGIN}.env", "sed -i 's/--overuse report/--overuse evict/' $1; grep -q evict $1")
+
+
+@contextlib.contextmanager
+def unit_overridden(cluster: Cluster) -> Iterator[None]:
+    """A drop-in with another unit of memory, from the next daemon-reload on; the printed cure removes it."""
+    drop_in, env = f"/etc/systemd/system/{PLUGIN}.service.d/50-mine.conf", f"/etc/gpushare/{PLUGIN}.env"
+    command = f"sed -n 's/^GPUSHARE_COMMAND=.\\(.*\\).$/ExecStart=\\1/p' {env} | sed 's/--memory-unit GiB/--memory-unit 256MiB/'"
+    sh(
+        cluster,
+        "gpu1",
+        f"mkdir -p $(dirname {drop_in}); (printf '[Service]\\nExecStart=\\n'; {command}) > {drop_in}; grep 256MiB {drop_in}",
+    )
+    try:
+        yield
+    finally:
+        cluster.on("gpu1", "rm", drop_in)
+
+
 def scheduler_older_than_file(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
     return changed(cluster, CONTROL_PLANE, CONFIG, "echo '# tuned by hand' >> $1")
 
@@ -355,6 +385,19 @@ def label_gone(cluster: Cluster) -> Iterator[None]:
 def runtime_differs(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
     path = "$(echo /opt/gpushare/current/lib/python3*/site-packages/gpushare_runtime/core/quantity.py)"
     return changed(cluster, "gpu1", path, "echo '# patched by hand' >> $1")
+
+
+@contextlib.contextmanager
+def gpu_without_request(cluster: Cluster) -> Iterator[None]:
+    """A manifest that asks for nothing and takes a GPU by a volume of the host, on a node with the strategy volume-mounts."""
+    uuid = cluster.gpus("gpu2")[1].uuid
+    by_volumes = {"NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"}
+    name = cluster.create(pod("no-request", node="gpu2", environment=by_volumes, mounted=[uuid]))["metadata"]["name"]
+    try:
+        cluster.until_running(name)
+        yield
+    finally:
+        cluster.delete(name)
 
 
 @contextlib.contextmanager

@@ -29,6 +29,10 @@ PLANTED = [
     (faults.plugin_not_synced, "gpu1", "plugin_not_synced", "https://127.0.0.1:9"),
     (faults.state_not_kept, "gpu1", "state_not_kept", "mount it read-write"),
     (faults.extender_not_called, CONTROL_PLANE, "extender_not_called", "managedResources"),
+    (faults.extender_ignorable, CONTROL_PLANE, "extender_entry_differs", "run site.yml again"),
+    (faults.extender_impatient, CONTROL_PLANE, "extender_entry_differs", "run site.yml again"),
+    (faults.files_changed, "gpu1", "files_changed", "site.yml --check --diff"),
+    (faults.unit_overridden, "gpu1", "unit_overridden", "rm /etc/systemd/system/gpushare-device-plugin.service.d/50-mine.conf"),
     (faults.scheduler_older_than_file, CONTROL_PLANE, "scheduler_older_than_file", "run site.yml again"),
     (faults.extender_address_wrong, CONTROL_PLANE, "extender_address_wrong", "127.0.0.1:32766"),
     (faults.plugin_stopped, "gpu1", "plugin_stopped", "systemctl restart gpushare-device-plugin"),
@@ -61,6 +65,14 @@ def test_a_planted_fault_is_named_with_its_cure(clean: Verify, fault: faults.Fau
     assert verdict.causes == {(host, code)}, verdict.words
     assert cure in verdict.one(code)["cure"]
     assert f"{host or 'cluster'}: {code}: found" in verdict.words
+
+
+def test_a_container_with_a_gpu_and_without_a_request_is_a_warning(clean: Verify) -> None:
+    with faults.gpu_without_request(clean.cluster):
+        verdict = clean.run()
+    assert verdict.status == 0, verdict.words
+    assert [(one["host"], one["check"], one["severity"]) for one in verdict.findings] == [("gpu2", "gpu_without_request", "warning")]
+    assert "no-request" in verdict.one("gpu_without_request")["found"]
 
 
 def test_a_full_node_is_not_proven_and_no_fault(clean: Verify) -> None:

@@ -246,7 +246,10 @@ class _Node:
         """Where the published GPUs are not those that the driver has now."""
         found = []
         if self.wanted_unit and annotation.unit != self.wanted_unit:
-            cure = "run site.yml again with the wanted gpushare_memory_unit, with no pod on the node"
+            cure = (
+                "run site.yml again with the wanted gpushare_memory_unit, with no pod on the node; if site.yml says this: what else sets "
+                "--memory-unit, such as a drop-in? systemctl cat gpushare-device-plugin.service"
+            )
             found.append(
                 self._difference("annotation", f"units of {annotation.unit}", f"units of {self.wanted_unit}", cure, "annotation_wrong")
             )

@@ -117,6 +117,15 @@ def _config(found: Findings, seen: Mapping[str, Any], doctor: Doctor, path: str,
     if _address(prefix) != _address(expected):
         cure = f"{SITE}, or write {expected} into {path} and restart the scheduler"
         found.error("extender_address_wrong", f"urlPrefix {prefix!r} in {path}", f"{expected!r}, where the extender listens", cure)
+    places = seen["places"]
+    tls = posixpath.join(places["pki_dir"], "scheduler") if places["pki_dir"] else ""
+    wanted = scheduler_config.Extender(expected, places["extender_weight"], places["extender_http_timeout"], (), tls, places["preemption"])
+    differ = scheduler_config.differing(entry, wanted)
+    if differ:
+        words = (f"{name}: {found_} in {path}" for name, (found_, _) in differ.items())
+        cure = f"{SITE}: it writes the entry and restarts the scheduler with it (site.yml --check --diff shows it before)"
+        wishes = ", ".join(f"{name}: {wish}" for name, (_, wish) in differ.items())
+        found.error("extender_entry_differs", ", ".join(words), f"{wishes}, as the role scheduler writes it", cure)
     port = seen["places"]["extender_port"]
     if _address(expected)[2] != port:
         cure = f"{SITE}, which moves extender and scheduler to that port; or correct gpushare_extender_port"

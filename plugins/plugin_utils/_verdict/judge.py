@@ -19,13 +19,14 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler imp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils import _yaml
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.containers import free_units, judge_containers
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.containers import free_units, judge_containers, judge_strangers
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.control_plane import judge_plane
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import (
     SITE,
     Artifact,
     judge_dashboard,
     judge_doctor,
+    judge_files,
     judge_runtime,
 )
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Health, read
@@ -73,9 +74,11 @@ def judge(evidence: Evidence) -> Verdict:
         judge_runtime(found, seen["runtime"], evidence.artifact, plane=seen["plane"] is not None)
         doctor = read(seen["doctor"], host)
         judge_doctor(found, doctor, seen["runtime"]["environment"])
+        judge_files(found, seen["files"])
         judge_dashboard(found, doctor, wanted=seen["places"].get("dashboard", False))
         if seen["gpu"] is not None:
             judge_node(found, seen, doctor, nodes.get(seen["node_name"], {}) if cluster else None)
+            judge_strangers(found, seen["gpu"]["strangers"])
             containers += _containers(found, seen, seen["gpu"]["containers"], seen["now"], _pods_of(cluster, seen))
         if seen["plane"] is not None:
             judge_plane(found, seen, doctor, cluster["schedulers"].get(seen["node_name"]) if cluster else None, cluster is not None)

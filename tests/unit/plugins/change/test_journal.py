@@ -154,6 +154,25 @@ def test_the_first_owner_stays_and_a_change_of_others_is_never_forgotten(journal
         assert not made.untouched(b"something else")
 
 
+OURS = b"# SPDX-License-Identifier: Apache-2.0\n# Copyright: gpushare.kubernetes contributors\n[Unit]\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "original"),
+    [
+        (OURS + b"edited", None),
+        (b"x" * 600 + OURS, b"x" * 600 + OURS),
+        (b"theirs", b"theirs"),
+        (b"a# Copyright: gpushare.kub", b"a# Copyright: gpushare.kub"),
+    ],
+)
+def test_a_file_of_ours_is_never_what_was_there_before_us(journal: Journal, before: bytes, original: bytes | None) -> None:
+    """A journal that was lost, and a run that repairs what somebody has edited since."""
+    made = journal.record(PATH, "device_plugin", FileState(before, 0o644, 0, 0, None), OURS)
+    assert (made.original and made.original.content) == original
+    assert made.left == (digest(before), digest(OURS))
+
+
 def test_restoring_says_what_was_said_and_writes_only_what_differs(journal: Journal) -> None:
     before = journal.record(PATH, "first", OLD, b"1")
     inode = files(journal)[0].stat().st_ino

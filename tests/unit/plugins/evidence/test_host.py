@@ -133,7 +133,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
     for module, names in (
         (daemons, ("runtime", "doctor")),
-        (gpu_node, ("images", "cdi", "containers")),
+        (gpu_node, ("images", "cdi", "containers", "strangers")),
         (evidence_control_plane, ("scheduler_files",)),
     ):
         for name in names:
@@ -148,6 +148,9 @@ PLACES: dict[str, Any] = {
     "install_dir": "/i",
     "pki_dir": "/p",
     "extender_port": 1,
+    "extender_weight": 3,
+    "extender_http_timeout": "2s",
+    "preemption": False,
     "memory_unit": "MiB",
     "device_strategy": "cdi",
     "minimum_driver": "550.54",
@@ -179,6 +182,7 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
         "kubelet": {"running": True, "root": ROOT},
         "runtime": ("runtime", "/i"),
         "doctor": ("doctor", "/i", [PLUGIN, EXTENDER, "gpushare-dashboard"]),
+        "files": {"problem": "", "changed": [], "unrecorded": [], "drop_ins": []},
         "now": 5.0,
     }
     assert (len(smi["gpus"]), driver["loaded"], driver["library"]) == (2, "535.261.03", "535.261.03")
@@ -187,6 +191,7 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
         "container_runtime": gpu_["container_runtime"],
         "images": ("images", "unix:///run/containerd/containerd.sock"),
         "cdi": ("cdi",),
+        "strangers": ("strangers", ROOT),
         "containers": ("containers",),
         "strategy": {
             "cdi": {
@@ -404,6 +409,28 @@ def test_a_file_that_does_not_parse_is_told_from_a_runtime_that_does_not_run(
     monkeypatch.setitem(KINDS, "docker", replace(KINDS["docker"], open=reject))
     found = gpu_node.container_runtime("docker", "x.service", "", lambda *_: None)  # type: ignore[arg-type,return-value]
     assert {one: found[one] for one in ("problem", "broken")} == {"problem": "", "broken": "", key: "(26, 2): unexpected token"}
+
+
+UID, OTHER = "11111111-2222-4333-8444-555555555555", "21111111-2222-4333-8444-555555555555"
+
+
+def test_containers_with_gpus_that_kubelet_gave_no_device(root: FakeRoot) -> None:
+    kinds = {40: (UID, ("nvidia0",)), 41: (OTHER, ("nvidia1", "null")), 42: (OTHER, ("nvidia0", "kmsg")), 43: (OTHER, ("nvidia0", "kmsg"))}
+    for pid, (uid, nodes) in kinds.items():
+        root.process(pid, "/app", namespace="pid:[7]")
+        root.file(f"/proc/{pid}/cgroup", f"0::/kubepods/pod{uid}/{pid:02d}{'a' * 62}\n")
+        for node in nodes:
+            root.file(f"/proc/{pid}/root/dev/{node}")
+    # Of two privileged ones, which have every device node, one uses a GPU.
+    root.link("/proc/43/fd/7", "/dev/nvidia1")
+    root.link("/proc/42/fd/7", "/dev/nvidiactl")
+    entry = {"PodUID": UID, "ContainerName": "c", "ResourceName": "aliyun.com/gpu-mem"}
+    root.file(f"{ROOT}/device-plugins/kubelet_internal_checkpoint", json.dumps({"Data": {"PodDeviceEntries": [entry]}}))
+    root.file(f"/var/log/pods/n_p_{OTHER}/x")
+    assert gpu_node.strangers(Host(str(root)), ROOT) == [
+        {"name": "container 41aaaaaaaaaa of pod n/p (process 41)", "gpus": ["nvidia1"], "privileged": False},
+        {"name": "container 43aaaaaaaaaa of pod n/p (process 43)", "gpus": ["nvidia1"], "privileged": True},
+    ]
 
 
 @pytest.mark.parametrize(

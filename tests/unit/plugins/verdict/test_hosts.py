@@ -350,9 +350,39 @@ def test_the_extender_is_called_where_it_says_that_it_listens_or_at_its_port() -
     assert of_config(moved, extender={"listens": "127.0.0.1:32767"}) == [
         ("warning extender_elsewhere", "the extender listens on 127.0.0.1:32767")
     ]
-    plain = CONFIG.replace("https:", "http:")
+    assert of_config(CONFIG.replace("https:", "http:")) == [("extender_address_wrong", NAMED.replace("https", "http"))]
+    tls = CONFIG[CONFIG.index("  tlsConfig:") : CONFIG.index("  managedResources:")]
+    plain = CONFIG.replace("https:", "http:").replace("enableHTTPS: true", "enableHTTPS: false").replace(tls, "")
     assert of_config(plain, places={"pki_dir": ""}) == []
-    assert of_config(plain, places={"pki_dir": "/p"}) == [("extender_address_wrong", NAMED.replace("https", "http"))]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("  weight: 1\n", "  weight: 1\n  ignorable: true\n", "ignorable: True"),
+        ("httpTimeout: 1s", "httpTimeout: 1ms", "httpTimeout: 1ms"),
+        ("  httpTimeout: 1s\n", "", "httpTimeout: 5s"),
+        ("httpTimeout: 1s", "httpTimeout: [x]", "httpTimeout: ['x']"),
+        ("weight: 1", "weight: 7", "weight: 7"),
+        ("nodeCacheCapable: true", "nodeCacheCapable: false", "nodeCacheCapable: False"),
+        ("  preemptVerb: preempt\n", "", "preemptVerb: None"),
+        ("prioritizeVerb: prioritize", "prioritizeVerb: x", "prioritizeVerb: x"),
+        ("enableHTTPS: true", "enableHTTPS: false", "enableHTTPS: False"),
+        # The same, in other words.
+        ("httpTimeout: 1s", "httpTimeout: 1000ms", None),
+        ("  weight: 1\n", "  weight: 1\n  ignorable: false\n", None),
+    ],
+)
+def test_the_entry_is_what_the_role_writes_field_by_field(old: str, new: str, expected: str | None) -> None:
+    assert old in CONFIG
+    assert of_config(CONFIG.replace(old, new)) == ([("extender_entry_differs", f"{expected} in {CONFIG_PATH}")] if expected else [])
+
+
+def test_the_entry_follows_the_inventory() -> None:
+    wanted = {"extender_weight": 3, "extender_http_timeout": "2s", "preemption": False}
+    ((code, words),) = of_plane(places=wanted)
+    assert code == "extender_entry_differs"
+    assert [words.count(name) for name in ("weight: 1 ", "httpTimeout: 1s ", "preemptVerb: preempt ")] == [1, 1, 1]
 
 
 def test_the_schedulers_manifest_names_its_configuration() -> None:

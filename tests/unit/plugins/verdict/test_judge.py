@@ -135,6 +135,9 @@ FAULTS: list[tuple[Change, str, str]] = [
     (lambda w: configured(w, CONFIG.replace("filterVerb: filter", 'filterVerb: ""')), "cp1", "extender_not_called"),
     (lambda w: configured(w, CONFIG.replace("32766", "32767")), "cp1", "extender_address_wrong"),
     (lambda w: configured(w, CONFIG.replace("https:", "http:")), "cp1", "extender_address_wrong"),
+    (lambda w: configured(w, CONFIG.replace("  weight: 1\n", "  ignorable: true\n  weight: 1\n")), "cp1", "extender_entry_differs"),
+    (lambda w: w.gpu["files"]["changed"].append("/etc/gpushare/gpushare-device-plugin.env"), "gpu1", "files_changed"),
+    (lambda w: w.gpu["files"]["drop_ins"].append({"path": "/a.conf", "starts": True}), "gpu1", "unit_overridden"),
     (lambda w: configured(w, CONFIG.partition("extenders:")[0]), "cp1", "scheduler_not_configured"),
     (lambda w: w.cp["plane"]["scheduler"]["configs"].clear(), "cp1", "scheduler_not_configured"),
     (lambda w: w.cp["plane"]["scheduler"].update(manifest=seen.manifest().replace("--config", "--v")), "cp1", "scheduler_not_configured"),
@@ -276,6 +279,22 @@ def test_a_dashboard_that_the_inventory_does_not_have_is_a_warning(world: World)
     assert (causes(world), softer(world)) == (set(), [("cp1", "dashboard_unexpected", "warning")])
     world.cp["places"]["dashboard"] = True
     assert (causes(world), softer(world)) == (set(), [])
+
+
+def test_containers_that_hold_gpus_and_request_none_are_a_warning(world: World) -> None:
+    world.gpu["gpu"]["strangers"].append({"name": "container c of pod n/p", "gpus": ["nvidia1"], "privileged": False})
+    sibling = {"index": 1, "name": "side", "units": 0, "gpus": 0, "privileged": False}
+    (only,) = world.cluster["pods"]
+    only["containers"].append(sibling)
+    only["running"].append({"name": "side", "id": "d" * 64, "started": NOW - 100})
+    verdict = judge(world.evidence())
+    assert [one.found for one in verdict.findings] == ["container c of pod n/p with nvidia1 in its /dev"]
+    world.gpu["gpu"]["containers"]["d" * 64] = ["nvidia0"]
+    (finding,) = judge(world.evidence()).findings
+    assert (finding.check, finding.severity) == ("gpu_without_request", "warning")
+    assert f"container side of pod {only['namespace']}/{only['name']} with nvidia0 in its /dev" in finding.found
+    sibling["privileged"] = True
+    assert "side" not in judge(world.evidence()).findings[0].found
 
 
 def test_containers_that_are_young_privileged_or_going_are_not_judged(world: World) -> None:
