@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from blocks import lines
 from e2e.cluster import CONTROL_PLANE
 from e2e.manifests import pod
 from verify import faults
@@ -64,7 +65,7 @@ def test_a_planted_fault_is_named_with_its_cure(clean: Verify, fault: faults.Fau
         verdict = clean.run()
     assert verdict.causes == {(host, code)}, verdict.words
     assert cure in verdict.one(code)["cure"]
-    assert f"{host or 'cluster'}: {code}: found" in verdict.words
+    assert f"{host or 'cluster'}: {code}: found" in lines(verdict.words)
 
 
 def test_a_container_with_a_gpu_and_without_a_request_is_a_warning(clean: Verify) -> None:
