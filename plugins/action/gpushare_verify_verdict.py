@@ -16,7 +16,13 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import ReportError, lines_of, write
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import Artifact
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import NOTE, Verdict
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import Evidence, judge, placeable, scheduler_name
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import (
+    Evidence,
+    judge,
+    obstructed,
+    placeable,
+    scheduler_name,
+)
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import WheelError, build_wheel, locked_requirements
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -73,15 +79,15 @@ class ActionModule(ActionBase):
         )
 
     def _plan(self, arguments: dict[str, Any], evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
-        """Which probe pods to place. None while something is wrong: they would only say so again."""
+        """Which probe pods to place. None where something is wrong: they would only say so again."""
         pods = [] if isinstance(evidence.cluster, str) else evidence.cluster["pods"]
         left = [f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["probe"]]
         nodes: dict[str, str] = {}
         unproven: dict[str, str] = {}
-        if arguments["probe"] and verdict.ok:
+        if arguments["probe"]:
             nodes, unproven = placeable(evidence, arguments["image"])
-        elif arguments["probe"]:
-            unproven = {seen["node_name"]: "first cure what is wrong" for seen in evidence.gpu.values()}
+            unproven.update(obstructed(evidence, verdict))
+            nodes = {node: image for node, image in nodes.items() if node not in unproven}
         return {"nodes": nodes, "unproven": unproven, "left_behind": left, "scheduler_name": scheduler_name(evidence)}
 
 

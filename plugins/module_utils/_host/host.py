@@ -252,6 +252,16 @@ class Host:
         status = self._file_system(path)
         return status is not None and bool(status.f_flag & os.ST_NOEXEC)
 
+    def is_read_only(self, path: str) -> bool:
+        """Whether nothing can be written where the path is, or will be."""
+        status = self._file_system(path)
+        return status is not None and bool(status.f_flag & os.ST_RDONLY)
+
+    def inodes(self, path: str) -> float:
+        """How many files can be made where the path is, or will be; infinite where the file system does not count them."""
+        status = self._file_system(path)
+        return float("inf") if status is None or not status.f_files else status.f_favail
+
     def _is_own(self, pid: int) -> bool:
         """Whether the host's root runs it, outside of every container: of a pod with hostPID, root is somebody else."""
         own = self.link("/proc/self/ns/pid")

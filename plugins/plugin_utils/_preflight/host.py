@@ -23,6 +23,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_
     choose,
     obstacles,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground import MANIFESTS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import gates
@@ -107,12 +108,14 @@ class Wanted:
     runtime_configured: bool = False
     target_kubernetes: str = ""
     take_over: bool = False
+    extender_port: int = 32766
 
 
 def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
     """All that speaks against changing this host."""
     found = Reasons(host)
     _system(found, facts, wanted)
+    _ground(found, facts, wanted)
     if wanted.gpu_node:
         _gpus(found, facts, wanted)
         _memory_unit(found, facts, wanted.memory_unit)
@@ -147,6 +150,31 @@ def _system(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
         cure = "free some space, or put gpushare_install_dir elsewhere"
         found.error("disk", f"{disk.free_mib} MiB free for {disk.path}", f"{MINIMUM_FREE_MIB} MiB or more", cure)
     _python(found, facts, wanted.python)
+
+
+def _ground(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
+    """What would make the run fail halfway."""
+    ground = facts.ground
+    if ground is None:
+        return
+    for path in ground.read_only:
+        if path != MANIFESTS or wanted.control_plane:
+            found.error(
+                "disk", f"{path} on a file system mounted read-only", "a folder that can be written", "see dmesg; mount it read-write"
+            )
+    for path in ground.full:
+        if path != MANIFESTS or wanted.control_plane:
+            cure = f"remove files there (df -i {path}), or use another file system"
+            found.error("disk", f"too few free inodes for {path}", "inodes for the files that are written", cure)
+    for path in ground.no_programs:
+        cure = "mount it without noexec, or put gpushare_install_dir elsewhere"
+        found.error("disk", f"{path} on a file system mounted noexec", "one from which programs run", cure)
+    if ground.unreached:
+        cure = "see routes and packet filters from this host to it: its daemons ask that API server"
+        found.error("api", f"no connection from this host to {ground.server} ({ground.unreached})", "one", cure)
+    if wanted.control_plane and wanted.extender_port in ground.listening and not ground.extender:
+        cure = f"end it (ss -ltnp 'sport = :{wanted.extender_port}' names it), or set gpushare_extender_port to a free port"
+        found.error("port", f"another process listening on port {wanted.extender_port}", "it free for the extender", cure)
 
 
 def family_of(name: str, like: Sequence[str]) -> str | None:
@@ -414,6 +442,9 @@ def _control_plane(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
         others = ", ".join(plane.manifests.values()) or "none"
         cure = "name it in gpushare_scheduler_manifest"
         found.error("control_plane", f"static pods {others}", f"kube-scheduler's in {wanted.scheduler_manifest}", cure)
+    elif facts.ground is not None and not facts.ground.scheduler:
+        cure = "see why: crictl ps -a --name kube-scheduler, crictl logs, journalctl -u kubelet; correct the manifest first"
+        found.error("scheduler", f"no process of kube-scheduler, though {wanted.scheduler_manifest} is there", "it to run", cure)
     if plane.kubectl is None and not wanted.kubectl.startswith("/"):
         found.error(
             "control_plane", f"no {wanted.kubectl}", "it in one of the usual folders", "install it, or name its path in gpushare_kubectl"

@@ -83,6 +83,15 @@ def _one(
             cure = "delete the pod so that it is scheduled anew; if it comes again, see whether its scheduler calls the extender"
             found.error("not_annotated", f"{who} without an annotation that names its GPU", ANNOTATION_ALLOCATION, cure)
         return
+    gone = sorted(gpu for gpu in wanted if gpu not in gpus)
+    if gone:
+        indexes = ", ".join(map(str, gone))
+        cure = (
+            "look for Xid in dmesg, and for the GPU on the bus (lspci -d 10de:), then reboot the host; leave the pod until then: it is "
+            "the last trace of the GPU"
+        )
+        found.error("gpu_missing", f"no GPU {indexes}, which {who} was given", "each GPU that the node had when the pod started", cure)
+        return
     unknown = sorted(gpu for gpu in wanted if gpus.get(gpu) is None)
     expected = sorted(f"nvidia{gpus[gpu]}" for gpu in wanted if gpus.get(gpu) is not None)
     if unknown or nodes != expected:

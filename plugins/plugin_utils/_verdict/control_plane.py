@@ -15,7 +15,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, EXTENDER, GPUS, MEMORY
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    ANNOTATION_SCHEDULER_CONFIG,
+    EXTENDER,
+    GPUS,
+    MEMORY,
+    NAMESPACE,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
@@ -148,7 +154,10 @@ def _address(url: str) -> tuple[str, str, int | None, str]:
 
 def _running(found: Findings, manifest: Mapping[str, Any], mirror: Mapping[str, Any] | None, noted: str | None, path: str) -> None:
     """Whether the scheduler that runs is the one of the manifest."""
-    cure = f"journalctl -u kubelet on this host says why; moving {path} away and back makes kubelet start it anew"
+    cure = (
+        f"wait 20 s and run verify again; if it stays: its Events (kubectl describe pod -n {NAMESPACE} of it) and journalctl -u kubelet "
+        f"on this host name what is wrong in {path}: correct that, or {SITE}; only if nothing is, move the file away and back"
+    )
     try:
         missing = proof.not_running(mirror, noted, scheduler_manifest.shape(manifest))
     except (proof.HopelessError, scheduler_manifest.SchedulerError) as error:

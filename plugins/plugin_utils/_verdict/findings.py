@@ -47,7 +47,16 @@ _NO_EXTENDER = (
 )
 _NO_CALL = (
     *((code, _ANY) for code in ("extender_missing", "extender_down", "extender_not_synced", "certificate_wrong", "certificate_expired")),
-    *((code, _ANY) for code in ("scheduler_not_configured", "extender_not_called", "extender_address_wrong", "stale_scheduler_file")),
+    *(
+        (code, _ANY)
+        for code in (
+            "scheduler_not_configured",
+            "extender_not_called",
+            "extender_entry_differs",
+            "extender_address_wrong",
+            "stale_scheduler_file",
+        )
+    ),
     *((code, _ANY) for code in ("scheduler_older_than_file", "scheduler_stopped")),
 )
 
@@ -70,17 +79,18 @@ FOLLOWS_FROM: Mapping[str, tuple[tuple[str, str], ...]] = {
     "plugin_not_synced": _NO_API,
     "files_changed": (("runtime_missing", _SAME),),
     "annotation_wrong": (("unit_overridden", _SAME), ("files_changed", _SAME), *_NO_PLUGIN, *_NO_API),
-    "wrong_gpu_count": (*_NO_PLUGIN, *_NO_API),
+    "wrong_gpu_count": (("gpu_missing", _SAME), *_NO_PLUGIN, *_NO_API),
     "capacity_short": (*_NO_PLUGIN, ("wrong_gpu_count", _SAME)),
     "capacity_over": (*_NO_PLUGIN, ("wrong_gpu_count", _SAME)),
     "gpu_unusable": (*_NO_PLUGIN, ("gpu_unhealthy", _SAME)),
     "gpu_unhealthy": (("driver_mismatch", _SAME), ("driver_problem", _SAME), ("gpu_lost", _SAME), ("gpu_failing", _SAME)),
     "gpu_lost": (("driver_mismatch", _SAME),),
-    "cdi_stale": (("driver_mismatch", _SAME), ("driver_problem", _SAME), ("gpu_lost", _SAME)),
+    "cdi_stale": (("driver_mismatch", _SAME), ("driver_problem", _SAME), ("gpu_lost", _SAME), ("gpu_missing", _SAME)),
+    "gpu_missing": (("driver_mismatch", _SAME), ("driver_problem", _SAME), ("gpu_lost", _SAME)),
     "node_not_ready": (("kubelet_stopped", _SAME), ("default_runtime_not_running", _SAME), ("runtime_silent", _SAME)),
     "certificate_wrong": (("runtime_missing", _SAME),),
     "extender_missing": (("runtime_missing", _SAME),),
-    "extender_down": (("runtime_missing", _SAME), ("port_taken", _SAME)),
+    "extender_down": (*((code, _SAME) for code in ("runtime_missing", "port_taken", "certificate_wrong", "certificate_expired")),),
     "extender_older_than_file": (("extender_down", _SAME),),
     "extender_not_synced": (*_NO_EXTENDER, *_NO_API),
     "extender_address_wrong": (("extender_down", _SAME), ("extender_missing", _SAME), ("stale_scheduler_file", _SAME)),

@@ -131,6 +131,7 @@ def control_plane(root: FakeRoot) -> FakeRoot:
     for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"):
         root.file(f"/etc/kubernetes/manifests/{name}.yaml", "apiVersion: v1\n")
     root.file("/etc/kubernetes/admin.conf", "{}")
+    root.process(31, "kube-scheduler", "--config=/etc/kubernetes/gpushare/kube-scheduler.yaml")
     root.program("/usr/bin/kubectl")
     return root
 

@@ -56,7 +56,8 @@ CONTRACTS = {
         "module_utils._facts.device_managers",
     ),
     "module_utils._evidence": tuple(
-        f"module_utils.{name}" for name in ("_formats", "_host", "_facts", "_cluster", "_runtimes", "_daemon.environment", "_scheduler")
+        f"module_utils.{name}"
+        for name in ("_formats", "_host", "_facts", "_cluster", "_runtimes", "_change.journal", "_daemon.environment", "_scheduler")
     ),
     "module_utils._in_cluster": tuple(
         f"module_utils.{name}"

@@ -20,6 +20,7 @@ from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, ODD, WAR
 
 _MOST_NAME: Final = 253
 LEGEND: Final = {"B": "bad", "C": "cordoned", "O": "orphaned units", "W": "whole GPU"}
+CLOSED: Final = {"N": "node not ready", "S": "node cordoned", "P": "device plugin away"}
 GPU_BAD, GPU_CORDONED, OVER = "GPU bad", "GPU cordoned", "over"
 NOT_TRIED: Final = "kube-scheduler has reported nothing yet"
 
@@ -133,6 +134,15 @@ class GpuView(NamedTuple):
         return ", ".join(found) or "ok"
 
 
+def closed(node: NodeLedger, info: NodeInfo) -> str:
+    """Why the node takes no new pods, as a key of CLOSED; "" where it does. Its free units are free for nobody."""
+    if not info.ready:
+        return "N"
+    if info.cordoned:
+        return "S"
+    return "P" if info.offered == 0 and node.inventory and any(gpu.usable and gpu.units for gpu in node.inventory.gpus) else ""
+
+
 def gpus_of(node: NodeLedger, *, with_pods: bool = True) -> list[GpuView]:
     """By index. with_pods: whether pods are counted, which takes longer than all the rest."""
     sums = node.usage()
@@ -198,7 +208,8 @@ def nodes_view(cluster: Cluster, select: Selection) -> Table:
     for node in nodes:
         view = views[node.name]
         info = cluster.infos.get(node.name, UNKNOWN_NODE)
-        seen.update("".join([gpu.marks for gpu in view]))
+        shut = closed(node, info)
+        seen.update("".join([gpu.marks for gpu in view]) + shut)
         by_index = {gpu.gpu.index: gpu for gpu in view}
         allocated, total = sum(gpu.allocated for gpu in view), sum(gpu.gpu.units for gpu in view)
         usable = sum(gpu.gpu.usable for gpu in view)
@@ -207,12 +218,12 @@ def nodes_view(cluster: Cluster, select: Selection) -> Table:
         of_used = f"{_used(sum(used) if used else None, node).text}/" if known else ""
         cells = [
             Cell(_text(node.name), BAD if node.inventory is None else ""),
-            Cell(f"{usable}/{len(view)}", WARN if usable < len(view) else "", usable),
+            Cell(f"{usable}/{len(view)}{' ' if shut else ''}{shut}", WARN if usable < len(view) or shut else "", usable),
             Cell(f"{of_used}{allocated}/{total}", "", allocated),
-            _count(node.largest_free()) if usable else _NOTHING,
+            _count(node.largest_free()) if usable and not shut else _NOTHING,
             Cell(_unit(node)),
             Cell((node.inventory.isolation if node.inventory else "") or ABSENT),
-            _count(node.free) if usable else _NOTHING,
+            _count(node.free) if usable and not shut else _NOTHING,
             _count(node.empty_gpus()),
             Cell(info.address),
             Cell(_text(models)),
@@ -222,10 +233,11 @@ def nodes_view(cluster: Cluster, select: Selection) -> Table:
         of = [by_index.get(index) for index in range(most)]
         shares = [None if gpu is None else gpu.allocated / (gpu.gpu.units or 1) for gpu in of]
         table.rows.append(Row(f"node/{_text(node.name)}", cells, [_grid_cell(gpu) for gpu in of], shares, [_glyph(gpu) for gpu in of]))
-    table.marks = "  ".join(f"{mark} {text}" for mark, text in LEGEND.items() if mark in seen)
+    table.marks = "  ".join(f"{mark} {text}" for mark, text in {**LEGEND, **CLOSED}.items() if mark in seen)
     unit = "" if units <= {"GiB"} or len(units) > 1 else f"one unit is {units.copy().pop()}; "
     table.legend = [unit + _total(cluster, nodes, views)]
-    table.glyphs = "GPUs: · empty  ▁ to █ allocated  x bad  c cordoned"
+    nodes_in_words = "".join(f"  {mark} {text}" for mark, text in CLOSED.items() if mark in seen)
+    table.glyphs = f"GPUs: · empty  ▁ to █ allocated  x bad  c cordoned{nodes_in_words}"
     return table
 
 
@@ -244,7 +256,8 @@ def _node_state(node: NodeLedger, info: NodeInfo, gpus: list[GpuView]) -> str:
         return as_text(node.inventory_error) or "no GPUs are known"
     bad, cordoned = sum(gpu.gpu.health != HEALTHY for gpu in gpus), sum(gpu.gpu.cordoned for gpu in gpus)
     orphaned = sum(gpu.orphaned for gpu in gpus)
-    found = ["node cordoned"] if info.cordoned else []
+    shut = closed(node, info)
+    found = [CLOSED[shut]] if shut else []
     found += [f"{bad} bad"] if bad else []
     found += [f"{cordoned} cordoned"] if cordoned else []
     found += [f"{orphaned} orphaned"] if orphaned else []
@@ -255,7 +268,8 @@ def _total(cluster: Cluster, nodes: list[NodeLedger], views: Mapping[str, list[G
     mib = {node.name: node.inventory.unit.mib for node in nodes if node.inventory}
     total = sum(node.inventory.units * mib[node.name] for node in nodes if node.inventory)
     allocated = sum(gpu.allocated * mib[name] for name, view in views.items() for gpu in view)
-    free = sum(node.free * mib.get(node.name, 0) for node in nodes)
+    open_to_pods = [node for node in nodes if not closed(node, cluster.infos.get(node.name, UNKNOWN_NODE))]
+    free = sum(node.free * mib.get(node.name, 0) for node in open_to_pods)
     share = f" ({100 * allocated // total} %)" if total else ""
     pending = len(cluster.waiting)
     return (
@@ -286,15 +300,17 @@ def gpus_view(cluster: Cluster, select: Selection) -> Table:
     )
     table = Table(columns)
     for node in nodes:
+        shut = closed(node, cluster.infos.get(node.name, UNKNOWN_NODE))
         for view in gpus_of(node):
             gpu = view.gpu
+            states = view.states() if not shut else CLOSED[shut] + ("" if view.states() == "ok" else f", {view.states()}")
             cells = [
                 Cell(_text(node.name)),
                 _count(gpu.index),
                 Cell(_text(gpu.model) or ABSENT),
                 _count(view.allocated),
                 _count(gpu.units),
-                _NOTHING if view.free is None else _count(view.free),
+                _NOTHING if view.free is None or shut else _count(view.free),
                 Cell(_unit(node)),
                 _count(view.pods),
                 _used(cluster.used.by_gpu.get(gpu.uuid), node),
@@ -303,7 +319,7 @@ def gpus_view(cluster: Cluster, select: Selection) -> Table:
                 _count(gpu.minor),
                 Cell(_text(gpu.pci) or ABSENT),
                 Cell(_text(gpu.uuid)),
-                Cell(as_text(view.states()), view.style),
+                Cell(as_text(states), view.style or (WARN if shut else "")),
             ]
             table.rows.append(Row(f"gpu/{_text(node.name)}/{gpu.index}", cells))
     return table
@@ -578,10 +594,11 @@ def models_view(cluster: Cluster, select: Selection) -> Table:
         for gpu in gpus_of(node):
             if not select.names or gpu.gpu.model in select.names:
                 groups.setdefault((gpu.gpu.model, _unit(node)), []).append((node.name, gpu))
+    shut = {node.name for node in cluster.nodes if closed(node, cluster.infos.get(node.name, UNKNOWN_NODE))}
     table = Table(columns)
     for (model, unit), gpus in sorted(groups.items()):
         views = [gpu for _, gpu in gpus]
-        usable = [gpu for gpu in views if gpu.gpu.usable]
+        usable = [gpu for name, gpu in gpus if gpu.gpu.usable and name not in shut]
         cells = [
             Cell(_text(model) or ABSENT),
             _count(len({name for name, _ in gpus})),

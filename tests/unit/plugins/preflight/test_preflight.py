@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground import Ground
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts, gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import Wanted, judge
@@ -213,6 +214,40 @@ FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
     ("NVIDIA's plugin", lambda r: r.process(60, "nvidia-device-plugin", namespace="pid:[3]"), [("managers", "error")]),
     ("HAMi's folder", lambda r: r.file("/usr/local/vgpu/x"), [("managers", "warning")]),
 ]
+
+
+FIT = Ground((), (), (), (), False, "", "", True)
+
+
+@pytest.mark.parametrize(
+    ("ground", "wanted", "check", "words"),
+    [
+        (
+            {"read_only": ("/etc/kubernetes/manifests",)},
+            CONTROL_PLANE,
+            "disk",
+            "/etc/kubernetes/manifests on a file system mounted read-only",
+        ),
+        ({"read_only": ("/etc/kubernetes/manifests",)}, GPU_NODE, "", ""),
+        ({"full": ("/opt/gpushare",)}, GPU_NODE, "disk", "too few free inodes for /opt/gpushare"),
+        ({"no_programs": ("/opt/gpushare",)}, GPU_NODE, "disk", "/opt/gpushare on a file system mounted noexec"),
+        ({"server": "https://a:6443", "unreached": "refused"}, GPU_NODE, "api", "no connection from this host to https://a:6443 (refused)"),
+        ({"listening": (22, 32766)}, CONTROL_PLANE, "port", "another process listening on port 32766"),
+        ({"listening": (22, 32766)}, replace(CONTROL_PLANE, extender_port=1), "", ""),
+        ({"listening": (32766,), "extender": True}, CONTROL_PLANE, "", ""),
+        ({"listening": (32766,)}, GPU_NODE, "", ""),
+        ({"scheduler": False}, CONTROL_PLANE, "scheduler", "no process of kube-scheduler"),
+        ({"scheduler": False}, GPU_NODE, "", ""),
+    ],
+)
+def test_what_would_make_the_run_fail_halfway(tmp_path: Path, ground: dict[str, Any], wanted: Wanted, check: str, words: str) -> None:
+    host = control_plane(gpu(kubelet(debian(FakeRoot(tmp_path))), MENDED))
+    facts = gather(Host(str(host)))
+    assert facts.ground is not None
+    assert facts.ground.scheduler
+    judged = judge("h", replace(facts, ground=replace(FIT, **ground)), wanted).reasons
+    assert [(one.check, one.severity) for one in judged] == ([(check, "error")] if check else [])
+    assert all(words in one.found and one.cure for one in judged)
 
 
 @pytest.mark.parametrize(("plant", "expected"), [fault[1:] for fault in FAULTS], ids=[fault[0] for fault in FAULTS])

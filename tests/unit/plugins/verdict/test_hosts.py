@@ -493,7 +493,7 @@ UNNAMED = ("not_annotated", f"{WHO} without an annotation that names its GPU")
         ({"annotations": allocation(_0={"3": 6}), "has": {CONTAINER: ["nvidia7"]}}, 1, []),
         ({"annotations": allocation(_0={"3": 3, "0": 3}), "has": {CONTAINER: ["nvidia0", "nvidia7"]}}, 1, []),
         ({"annotations": allocation(_0={"0": 3, "2": 3})}, 1, [("wrong_gpu", f"{WHO} with nvidia0 in its /dev")]),
-        ({"annotations": allocation(_0={"0": 3, "9": 3})}, 1, [("wrong_gpu", f"{WHO} with nvidia0 in its /dev")]),
+        ({"annotations": allocation(_0={"0": 3, "9": 3})}, 1, [("gpu_missing", f"no GPU 9, which {WHO} was given")]),
         ({"has": {CONTAINER: []}}, 1, [("wrong_gpu", f"{WHO} with no GPU in its /dev")]),
         ({"has": {CONTAINER: ["nvidia0", "nvidia1"]}}, 1, [("wrong_gpu", f"{WHO} with nvidia0, nvidia1 in its /dev")]),
     ],

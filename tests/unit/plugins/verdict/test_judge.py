@@ -4,15 +4,17 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.containers import free_units
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import CODES
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import judge, placeable, scheduler_name
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import judge, obstructed, placeable, scheduler_name
 
 from blocks import lines
 from unit.plugins.verdict import evidence as seen
@@ -476,6 +478,33 @@ def test_probe_pods_that_could_not_be_made_or_are_gone(world: World) -> None:
     assert causes(world) == {("", "probe_failed")}
     probed(world, None)
     assert causes(world) == {("gpu1", "probe_failed")}
+
+
+def test_a_sick_node_keeps_no_probe_pod_from_the_others(world: World) -> None:
+    second = copy.deepcopy(world.gpu)
+    second["node_name"] = "node-2"
+    sick = {"hosts": {"cp1": world.cp, "gpu1": world.gpu, "gpu2": second}}
+    world.more = sick
+    reported(world.gpu, "plugin_stopped")
+    only = {"gpu1": "first cure plugin_stopped of gpu1"}
+
+    def obstacles() -> dict[str, str]:
+        verdict = judge(world.evidence())
+        mine = [one for one in verdict.findings if one.host == "gpu2" and one.severity == "error"]
+        verdict = replace(verdict, findings=tuple(one for one in verdict.findings if one not in mine))
+        return obstructed(world.evidence(), verdict)
+
+    assert obstacles() == {"node-1": only["gpu1"]}
+    reported(world.cp, "extender_not_synced")
+    assert obstacles() == {"node-1": only["gpu1"], "node-2": "first cure extender_not_synced of cp1"}
+
+
+def test_gpus_of_two_hosts_with_one_uuid_are_a_warning(world: World) -> None:
+    assert not judge(world.evidence()).findings
+    second = copy.deepcopy(world.gpu)
+    world.more = {"hosts": {"cp1": world.cp, "gpu1": world.gpu, "gpu2": second}}
+    (finding,) = [one for one in judge(world.evidence()).findings if one.check == "uuid_twice"]
+    assert (finding.severity, finding.found) == ("warning", f"{UUIDS[0]} on gpu1 and gpu2, {UUIDS[1]} on gpu1 and gpu2")
 
 
 def test_where_a_probe_pod_has_room(world: World) -> None:

@@ -80,6 +80,38 @@ $
 """)
 
 
+def shut(name: str, why: str) -> dict[str, Any]:
+    made = node(name, "10.0.0.1", 16)
+    if why == "not ready":
+        made["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
+    elif why == "cordoned":
+        made["spec"] = {"unschedulable": True}
+    elif why == "plugin away":
+        made["status"]["allocatable"] = {"aliyun.com/gpu-mem": "0"}
+    return made
+
+
+def test_what_no_pod_can_get_is_not_free() -> None:
+    cluster = read_all([shut(f"gpu{i}", why) for i, why in enumerate(("", "not ready", "cordoned", "plugin away"))], [])
+    assert shown(cluster) == golden("""
+NAME   GPUS  ALLOC/TOTAL  LARGEST  ISOLATION  GPU0$
+gpu0    1/1         0/16       16  -          0/16$
+gpu1  1/1 N         0/16        -  -          0/16$
+gpu2  1/1 S         0/16        -  -          0/16$
+gpu3  1/1 P         0/16        -  -          0/16$
+$
+N node not ready  S node cordoned  P device plugin away$
+0 of 64 GiB allocated (0 %), 16 GiB free on usable GPUs, 0 pods pending$
+""")
+    rows = shown(cluster, "gpus", headers=False).splitlines()
+    assert [row.split()[6] for row in rows] == ["16", "-", "-", "-"]
+    assert [row.rpartition("  ")[2] for row in rows] == ["ok", "node not ready", "node cordoned", "device plugin away"]
+    ((_tesla, _t4, _nodes, every, usable, *_, free, _largest, _unit),) = [
+        row.split() for row in shown(cluster, "models", headers=False).splitlines()
+    ]
+    assert (every, usable, free) == ("4", "1", "16")
+
+
 def test_the_quick_start_shows_what_is_printed() -> None:
     nodes = [node("gpu1", "10.0.0.1", 16, 16), node("gpu2", "10.0.0.2", 16, 24)]
     pods = [pod(f"share-{number}", "gpu1", gpu=place, mem=6) for number, place in enumerate((0, 0, 1))]
