@@ -20,6 +20,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rep
 
 ERROR, WARNING = "error", "warning"
 _HOSTS_SHOWN = 4
+#: Checks of hosts of which nothing else is known.
+_SILENT = ("unreachable", "facts", "become", "identity")
 _SHOWN = 80
 #: Of API server and kubelets: older ones were never run with the daemons. Their kubelets and schedulers have playbooks of their own.
 OLDEST_KUBERNETES = (1, 25)
@@ -244,7 +246,8 @@ def judge_cluster(
     if planes and nobody and unasked.issuperset(planes):
         cure = "see the reasons of each control plane"
         seen = f"no control plane to ask ({', '.join(planes)})"
-        because = next((one.check for judgement in judgements if judgement.host in planes for one in judgement.reasons), "")
+        of_planes = [one.check for judgement in judgements if judgement.host in planes for one in judgement.reasons]
+        because = next((check for check in of_planes if check in _SILENT), "")
         found.append(Reason("", "api", ERROR, seen, "one that reaches the API server", cure, because))
     for answer in answers:
         reasons = Reasons(answer.plane)

@@ -37,7 +37,7 @@ def blocks(reasons: Sequence[Reason], nowhere: str) -> str:
     parts = []
     for (check, expected, cure), same in causes.items():
         lines = [f"✗ {check:<12} {_hosts((one.host for one in same), nowhere)}", *_found(same, nowhere)]
-        parts.append("\n".join([*lines, f"    expected  {expected}", f"    do        {cure}"]))
+        parts.append("\n".join([*lines, f"    expected  {_flat(expected)}", f"    do        {_flat(cure)}"]))
     follow = [f"  {line}" for line in lines_of([one for one in reasons if one.because])]
     if follow:
         parts.append("\n".join(["These follow from the problems above:", *follow]))
@@ -60,7 +60,7 @@ def lines_of(reasons: Iterable[Reason]) -> list[str]:
     for one in reasons:
         said = (one.check, one.severity, one.found, one.expected, one.cure, one.because)
         hosts.setdefault(said, (one, []))[1].append(one.host)
-    return [one.line(", ".join(of)) for one, of in hosts.values()]
+    return [_flat(one.line(", ".join(of))) for one, of in hosts.values()]
 
 
 def write(path: Path, report: Mapping[str, Any], variable: str) -> None:
@@ -80,8 +80,13 @@ def _found(same: Sequence[Reason], nowhere: str) -> list[str]:
     for one in same:
         hosts.setdefault(one.found, []).append(one.host)
     if len(hosts) == 1:
-        return [f"    found     {found}" for found in hosts]
-    return [f"    found     {found} ({_hosts(of, nowhere)})" for found, of in hosts.items()]
+        return [f"    found     {_flat(found)}" for found in hosts]
+    return [f"    found     {_flat(found)} ({_hosts(of, nowhere)})" for found, of in hosts.items()]
+
+
+def _flat(words: str) -> str:
+    """On one line: a host's answer must not look like a block of its own."""
+    return " ".join(words.split())
 
 
 def _hosts(hosts: Iterable[str], nowhere: str) -> str:

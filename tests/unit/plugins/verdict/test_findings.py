@@ -120,6 +120,11 @@ def test_what_differs_between_hosts_stands_with_its_hosts_and_long_lists_are_cut
     ]
 
 
+def test_an_answer_of_a_host_cannot_look_like_a_block() -> None:
+    shown = verdict([replace(error("gpu1", "plugin_stopped"), found="x\n\n✗ gpu_lost gpu2\n    found y")], {}).words
+    assert "    found     x ✗ gpu_lost gpu2 found y\n" in shown
+
+
 def test_the_report_is_json_with_a_version(tmp_path: Path) -> None:
     file = tmp_path / "new" / "report.json"
     write(file, verdict([error("", "rbac_differs")], {"hosts": 2}).as_dict(), "gpushare_verify_report")
