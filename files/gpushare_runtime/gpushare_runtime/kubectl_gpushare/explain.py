@@ -20,6 +20,7 @@ from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.request import Request
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster
 from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, Cell, Column, Row, Table
+from gpushare_runtime.kubectl_gpushare.views import CLOSED, closed
 
 VERSION: Final = 1
 NOT_JUDGED: Final = "Only GPUs are judged: not CPU, main memory, taints, selectors or volumes."
@@ -70,6 +71,9 @@ def _verdict(cluster: Cluster, node: NodeLedger, request: Request, placement: Pl
         return Verdict(
             node.name, (), "the node takes no new pods (kubectl cordon)", (f"kubectl uncordon {node.name}",) if allocation else ()
         )
+    shut = closed(node, cluster.infos.get(node.name, UNKNOWN_NODE))
+    if shut:
+        return Verdict(node.name, (), f"{CLOSED[shut]}: the node takes no new pods", (f"kubectl describe node {node.name}",))
     if allocation is not None:
         return Verdict(node.name, sorted(allocation.by_gpu))
     return Verdict(node.name, (), exact(request, node), tuple(_cures(node, request)))

@@ -70,6 +70,20 @@ def test_a_cordoned_gpu_and_a_cordoned_node() -> None:
     assert (found.fits, found.reason, found.cures) == (False, "the node takes no new pods (kubectl cordon)", ("kubectl uncordon b",))
 
 
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ({"conditions": [{"type": "Ready", "status": "Unknown"}]}, "node not ready"),
+        ({"allocatable": {"aliyun.com/gpu-mem": "0"}}, "device plugin away"),
+    ],
+)
+def test_a_node_that_takes_no_pods_does_not_fit(status: dict[str, object], words: str) -> None:
+    raw = node("b", "10.0.0.2", 16)
+    raw["status"].update(status)
+    found = by_node(read_all([raw], []), asks(mem=1))["b"]
+    assert (found.fits, found.reason, found.cures) == (False, f"{words}: the node takes no new pods", ("kubectl describe node b",))
+
+
 def test_nodes_without_usable_gpus_say_so() -> None:
     found = by_node(read_all([node("a", "10.0.0.1", gpus='{"v":9}')], []), asks(mem=1))["a"]
     assert found.reason.startswith("its annotation gpushare/gpus cannot be used: version 9")
