@@ -79,7 +79,7 @@ def allocatable(cluster: Cluster) -> dict[str, int]:
 def reported(cluster: Cluster, name: str) -> bool:
     """Whether an Event of the pod or node reports an unusable GPU; those of a former pod of the name do not count."""
     uid = name if name == NODE else cluster.pod(name)["metadata"]["uid"]
-    return any((event["reason"], event["involvedObject"]["uid"]) == ("GPUShareGPUUnusable", uid) for event in cluster.events(name))
+    return any((event["reason"], event["involvedObject"].get("uid")) == ("GPUShareGPUUnusable", uid) for event in cluster.events(name))
 
 
 def follow(cluster: Cluster, say: Say, what: str, since: float, wanted: Mapping[str, int]) -> None:
