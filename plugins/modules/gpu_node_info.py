@@ -151,7 +151,7 @@ disk:
     path: {description: The folder., type: str}
     free_mib: {description: Free space in MiB., type: int}
 ground:
-  description: What an installation stands on.
+  description: Folders, ports, API server and scheduler that an installation needs.
   returned: when V(system) is gathered
   type: dict
   contains:

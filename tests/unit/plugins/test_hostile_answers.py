@@ -160,7 +160,9 @@ def verdict_with(said: Any, roles: Json) -> tuple[set[tuple[str, ...]], Json]:
     plan = {"images": images, "unproven": unproven, "scheduler": scheduler_name(evidence)}
     plan["images"].pop("evil", None)
     plan["unproven"].pop("evil", None)
-    return {(one.host, one.check, one.severity, one.found) for one in findings if one.host != "evil"}, plan
+    # A warning that two hosts name one UUID is about the two, and names both.
+    told = [one for one in findings if one.host != "evil" and not (one.check == "uuid_twice" and "evil" in one.found)]
+    return {(one.host, one.check, one.severity, one.found) for one in told}, plan
 
 
 GPU_NODE = {"gpu_node": True, "control_plane": False}
