@@ -19,6 +19,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -35,11 +36,12 @@ FOLDER = "var/lib/gpushare/journal"
 VERSION = 1
 _MARK = b"\n# Copyright: gpushare.kubernetes contributors\n"
 _HEAD = 512
+_OURS = re.compile(r"/etc/(?:systemd/system|gpushare)/gpushare-(?:extender|device-plugin|dashboard|pki|mps)[\w@.-]*$")
 
 
-def is_ours(content: Optional[bytes]) -> bool:
-    """Whether a whole file is ours, by its first lines: nobody had it before us."""
-    return content is not None and _MARK in b"\n" + content[:_HEAD]
+def is_ours(path: str, content: Optional[bytes]) -> bool:
+    """Whether a whole file is ours, by the name of one of our daemons and by its first lines: nobody had it before us."""
+    return content is not None and _OURS.search(path) is not None and _MARK in b"\n" + content[:_HEAD]
 
 
 class JournalError(Exception):
@@ -92,7 +94,7 @@ class Journal:
         known = self.entry(path)
         left = (state_digest(before), digest(after))
         if known is None or state_digest(known.original) == state_digest(before):
-            lost = known is None and before is not None and is_ours(before.content)
+            lost = known is None and before is not None and is_ours(path, before.content)
             entry = Entry(path, owner, None if lost else before, left, False)
         else:
             entry = Entry(path, known.owner, known.original, left, known.others or state_digest(before) not in known.left)

@@ -170,7 +170,7 @@ class Transaction:
 
     def _forgotten(self) -> List[Change]:
         same = [change for change in self._changes if change.path.startswith("/") and change.after is not None and not _differs(change)]
-        return [change for change in same if is_ours(change.after) and self.journal.entry(change.path) is None]
+        return [change for change in same if is_ours(change.path, change.after) and self.journal.entry(change.path) is None]
 
     def _begin(self, changes: List[Change]) -> List[Saved]:
         """Note how everything was before this change, or before the one that was killed on its way to it."""

@@ -43,7 +43,7 @@ def files(host: Host) -> Dict[str, Any]:
         content = host.data(path)
         if digest(content) != entry.left[1] and (content is not None or path.endswith(".env")):
             found["changed"].append(path)
-    found["unrecorded"] = [path for path in paths if path not in entries and is_ours(host.data(path, _BYTES))]
+    found["unrecorded"] = [path for path in paths if path not in entries and is_ours(path, host.data(path, _BYTES))]
     return {key: value if isinstance(value, str) else value[:_MOST] for key, value in found.items()}
 
 

@@ -135,7 +135,7 @@ def _unrecorded(layout: Layout, known: Collection[str]) -> List[str]:
     found = []
     for path in (*units, *settings):
         state = None if path in known else read_or_none(layout.real(path))[0]
-        if state is not None and is_ours(state.content):
+        if state is not None and is_ours(path, state.content):
             found.append(path)
     return found
 

@@ -100,17 +100,17 @@ def test_a_lost_journal_is_said_and_written_again(host: Path) -> None:
 
     def planned() -> Transaction:
         transaction = Transaction("device_plugin", str(host))
-        transaction.write("/etc/ours", ours)
+        transaction.write("/etc/gpushare/gpushare-pki.env", ours)
         transaction.write("/etc/theirs", b"as it is")
         return transaction
 
-    (host / "etc").mkdir(exist_ok=True)
-    (host / "etc/ours").write_bytes(ours)
+    (host / "etc/gpushare").mkdir(parents=True, exist_ok=True)
+    (host / "etc/gpushare/gpushare-pki.env").write_bytes(ours)
     (host / "etc/theirs").write_bytes(b"as it is")
     transaction = planned()
-    assert (transaction.changes, transaction.forgotten) == ([], ["/etc/ours"])
+    assert (transaction.changes, transaction.forgotten) == ([], ["/etc/gpushare/gpushare-pki.env"])
     transaction.apply()
-    entry = Journal(str(host)).entry("/etc/ours")
+    entry = Journal(str(host)).entry("/etc/gpushare/gpushare-pki.env")
     assert entry is not None
     assert (entry.original, entry.owner) == (None, "device_plugin")
     assert planned().forgotten == []
