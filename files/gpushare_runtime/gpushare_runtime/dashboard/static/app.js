@@ -139,22 +139,24 @@ function sums() {
   $("warnings").hidden = !model.head.warnings.length;
 }
 
-function options(select, values) {
+// Whether an element was made from other values than these, which it is made from now.
+function differs(made, values) {
   const wanted = JSON.stringify(values);
-  if (select.dataset.values === wanted) return;
+  if (made.dataset.values === wanted) return false;
+  made.dataset.values = wanted;
+  return true;
+}
+
+function options(select, values) {
+  if (!differs(select, values)) return;
   const chosen = select.value;
-  select.dataset.values = wanted;
   fill(select, ...Object.entries(values).map(([value, text]) => element("option", { value }, text)));
   select.value = chosen in values ? chosen : Object.keys(values)[0];
 }
 
 function choices() {
   const { namespaces, models } = model.terms;
-  const wanted = JSON.stringify(namespaces);
-  if ($("namespaces").dataset.values !== wanted) {
-    $("namespaces").dataset.values = wanted;
-    fill($("namespaces"), ...namespaces.map((value) => element("option", { value })));
-  }
+  if (differs($("namespaces"), namespaces)) fill($("namespaces"), ...namespaces.map((value) => element("option", { value })));
   const known = filters.model && !models.includes(filters.model) ? [filters.model, ...models] : models;
   options($("filter-model"), Object.fromEntries([["", "any"], ...known.map((name) => [name, name || "unknown"])]));
 }
@@ -282,7 +284,8 @@ const reasonOf = (pod) => pod.reason || "kube-scheduler has reported nothing yet
 
 // The colours of the namespaces that have most, and what the two patterns mean.
 function legend() {
-  const all = model.namespacesByMemory;
+  const all = model.terms.byMemory;
+  if (!differs($("legend"), all)) return;
   const shown = all.slice(0, MOST_COLOURS).map((name) => element("li", {}, swatch(name), name));
   const more = all.length > MOST_COLOURS ? [element("li", {}, `and ${all.length - MOST_COLOURS} more namespaces`)] : [];
   const patterns = [
@@ -296,7 +299,8 @@ function legend() {
 function head(kind, width) {
   const wide = width >= NARROW && kind.sorts === POD_SORTS;
   $("view-head").hidden = !wide;
-  if (!wide) return;
+  // A button that is made again has lost the focus.
+  if (!wide || !differs($("view-head"), filters.sort)) return;
   const buttons = Object.entries(POD_SORTS).map(([sort, text]) => {
     const made = element("button", { type: "button", "aria-pressed": String(filters.sort === sort) }, text);
     made.addEventListener("click", () => {

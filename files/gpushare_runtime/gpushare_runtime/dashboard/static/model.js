@@ -44,7 +44,6 @@ export class Model {
     this._sorted = null;
     this._pods = null;
     this._terms = null;
-    this._spaces = null;
     this._changes = new Map();
   }
 
@@ -72,7 +71,7 @@ export class Model {
     for (const pod of waiting) this.waiting.set(pod.uid, pod);
     this.head = head;
     this.version = head.version;
-    if (nodes.length || gone?.length) this._sorted = this._pods = this._terms = this._spaces = null;
+    if (nodes.length || gone?.length) this._sorted = this._pods = this._terms = null;
   }
 
   // What a GPU had when it changed, since the page was opened: [{time, units, allocated}], time in Unix seconds.
@@ -95,16 +94,6 @@ export class Model {
     }
   }
 
-  // Namespaces by the memory of their pods, the largest first.
-  get namespacesByMemory() {
-    if (!this._spaces) {
-      const sums = new Map();
-      for (const one of this.pods) sums.set(one.pod[POD.namespace], (sums.get(one.pod[POD.namespace]) ?? 0) + podMemory(one));
-      this._spaces = [...sums].sort((a, b) => b[1] - a[1] || before(a[0], b[0])).map(([name]) => name);
-    }
-    return this._spaces;
-  }
-
   get sorted() {
     this._sorted ??= [...this.nodes.values()].sort((a, b) => order.compare(a.name, b.name));
     return this._sorted;
@@ -118,20 +107,21 @@ export class Model {
     return this._pods;
   }
 
-  // The namespaces and models that there are to choose from.
+  // The namespaces and models that there are to choose from; and the namespaces that have GPUs, those with most memory first.
   get terms() {
     if (!this._terms) {
-      const namespaces = new Set();
+      const memories = new Map();
       const models = new Set();
       for (const node of this.nodes.values()) {
-        for (const pod of node.pods) namespaces.add(pod[POD.namespace]);
+        for (const pod of node.pods) memories.set(pod[POD.namespace], (memories.get(pod[POD.namespace]) ?? 0) + podMemory({ node, pod }));
         for (const gpu of node.gpus) models.add(gpu[GPU.model]);
       }
-      this._terms = { namespaces, models: [...models].sort(before) };
+      const byMemory = [...memories].sort((a, b) => b[1] - a[1] || before(a[0], b[0])).map(([name]) => name);
+      this._terms = { byMemory, models: [...models].sort(before) };
     }
-    const namespaces = new Set(this._terms.namespaces);
+    const namespaces = new Set(this._terms.byMemory);
     for (const pod of this.waiting.values()) namespaces.add(pod.namespace);
-    return { namespaces: [...namespaces].sort(before), models: this._terms.models };
+    return { ...this._terms, namespaces: [...namespaces].sort(before) };
   }
 
   _ofNamespace(wanted) {
