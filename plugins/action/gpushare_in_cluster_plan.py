@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ansible.plugins.action import ActionBase
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACE, PLUGIN_ACCOUNT_PREFIX
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import ALL_NODES_UP_TO, Values, scheduler_image
@@ -41,6 +42,11 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "settings": {"type": "dict", "required": True},
     "kubectl": {"type": "str", "default": "kubectl"},
     "kubeconfig": {"type": "str", "required": True},
+    # Of a change of the mode: the services on the hosts go on for now; the schedulers' pods come later.
+    "changes": {"type": "bool", "default": False},
+    # Whether the run reaches the control planes, too, and adds the extender to their kube-schedulers.
+    "wires": {"type": "bool", "default": False},
+    "replicas": {"type": "int", "default": Values.replicas},
 }
 #: What the others can do, `auto` does here: the nodes' kubelets and runtimes cannot be asked.
 _STRATEGY = "envvar"
@@ -75,21 +81,32 @@ class ActionModule(ActionBase):
             memory_unit=settings["gpushare_memory_unit"],
             evicts=settings["gpushare_overuse"] == "evict",
             without_policies=settings["gpushare_without_policies"],
+            scheduler=settings["gpushare_scheduler"],
+            wires=arguments["wires"],
+            changes=arguments["changes"],
         )
         percentage = settings["gpushare_percentage_of_nodes_to_score"]
         strategy = settings["gpushare_device_strategy"]
+        fields = {field: settings[name] for name, field in _FIELDS.items()}
+        on_hosts = facts["on_hosts"] if arguments["changes"] else []
+        users = [f"system:serviceaccount:{NAMESPACE}:{account}" for account in on_hosts]
         values = Values(
-            **{field: settings[name] for name, field in _FIELDS.items()},
+            **{**fields, "writers": [*fields["writers"], *users]},
+            replicas=arguments["replicas"],
+            default_scheduler=settings["gpushare_scheduler"] == "default",
             scheduler_image=image,
             policies="ValidatingAdmissionPolicy" in facts["admission"],
             mutating="MutatingAdmissionPolicy" in facts["admission"],
             percentage=(100 if facts["number"] <= ALL_NODES_UP_TO else 0) if percentage < 0 else percentage,
             device_strategy=_STRATEGY if strategy == "auto" else strategy,
         )
-        reasons = accept(judge(facts, asked), settings["gpushare_preflight_accept"])
+        accepted = [*settings["gpushare_preflight_accept"], *(["deploy_mode"] if arguments["changes"] else [])]
+        reasons = accept(judge(facts, asked), accepted)
         made = objects(values)
         labels = [node(one["name"]) for one in facts["nodes"]] if settings["gpushare_cluster_nodes"] else []
-        return {**self._result(reasons), "objects": made, "labels": labels, "version": facts["version"]}
+        served = [one[len(PLUGIN_ACCOUNT_PREFIX) :] for one in on_hosts if one.startswith(PLUGIN_ACCOUNT_PREFIX)]
+        found = {"objects": made, "labels": labels, "version": facts["version"], "on_hosts": served}
+        return {**self._result(reasons), **found}
 
     @staticmethod
     def _typed(given: dict[str, Any], known: Any) -> tuple[dict[str, Any], list[Reason]]:

@@ -80,6 +80,7 @@ class ActionModule(ActionBase):
             "memory_unit",
             "target_kubernetes",
             "take_over",
+            "services",
             "expected",
             "extender_port",
             "driver_managed",
@@ -106,6 +107,7 @@ class ActionModule(ActionBase):
         return {
             "memory_unit": of("gpushare_memory_unit"),
             "expected": expected,
+            "services": of("gpushare_deploy_mode") == "systemd",
             "extender_port": of("gpushare_extender_port"),
             "driver_managed": managed,
             "device_strategy": strategy,

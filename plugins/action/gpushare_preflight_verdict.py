@@ -70,7 +70,8 @@ class ActionModule(ActionBase):
             without_policies = bool(self._of_cluster(known, arguments["hosts"], "gpushare_without_policies"))
             chosen = ("gpushare_overuse", "gpushare_unstartable")
             evicts = [name for name in chosen if self._of_cluster(known, arguments["hosts"], name) == "evict"]
-            of_inventory += judge_cluster(judgements, answers, without_policies, evicts)
+            services = self._of_cluster(known, arguments["hosts"], "gpushare_deploy_mode") == "systemd"
+            of_inventory += judge_cluster(judgements, answers, without_policies, evicts, services)
         believed = {answer.plane: answer.authorities for answer in answers}
         of_inventory += judge_authorities(
             believed | {host: self._authorities(known, host, arguments["result"]) for host in arguments["hosts"]}

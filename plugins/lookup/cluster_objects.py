@@ -14,7 +14,8 @@ description:
 author: gpushare.kubernetes contributors (@gpushare)
 options:
   _terms:
-    description: Roles whose objects are returned, of C(admission), C(extender), C(device_plugin) and C(dashboard).
+    description: Roles whose objects are returned, of C(admission), C(extender), C(device_plugin) and C(dashboard). Also C(closed), the
+      policy that rejects pods with GPUs while the mode changes.
     type: list
     elements: str
     required: true

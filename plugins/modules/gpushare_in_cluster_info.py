@@ -83,6 +83,10 @@ unit:
   description: Memory unit of the installed device plugin.
   returned: success
   type: str
+scheduler:
+  description: Which scheduler the installed extender serves, V(own) or V(default), or nothing.
+  returned: success
+  type: str
 pods:
   description: Pods with a share of a GPU.
   returned: success

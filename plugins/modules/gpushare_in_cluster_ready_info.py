@@ -24,6 +24,15 @@ options:
     description: The namespace of gpushare's pods.
     type: str
     required: true
+  scheduler_only:
+    description: Whether only the scheduler's pods are waited for, because services on the hosts serve the nodes for now.
+    type: bool
+    default: false
+  scheduler:
+    description: Which scheduler places the pods with GPUs, V(own) or the cluster's V(default).
+    type: str
+    choices: [own, default]
+    default: own
   timeout:
     description: Seconds to wait.
     type: int
@@ -55,13 +64,16 @@ def main() -> None:
         argument_spec=dict(
             cluster_kubectl.ARGUMENTS,
             namespace={"type": "str", "required": True},
+            scheduler_only={"type": "bool", "default": False},
+            scheduler={"type": "str", "choices": ["own", "default"], "default": "own"},
             timeout={"type": "int", "required": True},
         ),
         supports_check_mode=True,
     )
     params = module.params
+    default = params["scheduler"] == "default"
     try:
-        left = wait(cluster_kubectl.for_module(module), params["namespace"], params["timeout"])
+        left = wait(cluster_kubectl.for_module(module), params["namespace"], params["timeout"], params["scheduler_only"], default)
     except cluster_kubectl.KubectlError as error:
         module.fail_json(msg=str(error))
     if left:

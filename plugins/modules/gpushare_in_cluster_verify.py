@@ -32,6 +32,11 @@ options:
     description: The RuntimeClass of the pods, or nothing.
     type: str
     default: ""
+  scheduler:
+    description: Which scheduler places the pods with GPUs, V(own) or the cluster's V(default).
+    type: str
+    choices: [own, default]
+    default: own
   timeout:
     description: Seconds for the pods to run.
     type: int
@@ -77,6 +82,7 @@ def main() -> None:
             namespace={"type": "str", "required": True},
             image={"type": "str", "required": True},
             runtime_class={"type": "str", "default": ""},
+            scheduler={"type": "str", "choices": ["own", "default"], "default": "own"},
             timeout={"type": "int", "required": True},
         ),
         supports_check_mode=True,
@@ -84,7 +90,7 @@ def main() -> None:
     params = module.params
     if module.check_mode:
         module.exit_json(changed=False, nodes=[], findings=[], unproven=[])
-    image = Image(params["image"], params["namespace"], params["runtime_class"])
+    image = Image(params["image"], params["namespace"], params["runtime_class"], params["scheduler"])
     try:
         nodes, unproven, findings = verify(cluster_kubectl.for_module(module), image, params["timeout"])
     except cluster_kubectl.KubectlError as error:

@@ -34,6 +34,10 @@ options:
     type: str
     choices: [services, dashboard, leftovers]
     required: true
+  keep_state:
+    description: With V(services), whether the device plugin's state folder stays, because a pod needs it.
+    type: bool
+    default: false
   install_dir:
     description: Folder of the runtime's environments.
     type: path
@@ -120,6 +124,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "what": {"type": "str", "choices": ["services", "dashboard", "leftovers"], "required": True},
+            "keep_state": {"type": "bool", "default": False},
             "install_dir": {"type": "path", "default": "/opt/gpushare"},
             "config_dir": {"type": "path", "default": "/etc/gpushare"},
             "pki_dir": {"type": "path", "default": "/etc/gpushare/pki"},
@@ -143,7 +148,7 @@ def main() -> None:
             if what == "services" and not module.check_mode:
                 check_scheduler(layout)
             plan = {
-                "services": lambda: plan_services(layout, run),
+                "services": lambda: plan_services(layout, run, module.params["keep_state"]),
                 "dashboard": lambda: plan_dashboard(layout, run),
                 "leftovers": lambda: plan_leftovers(layout, module.check_mode),
             }[what]()

@@ -151,6 +151,7 @@ RESULTS: Mapping[str, Shape] = {
         "problem": Maybe(Problem),
     },
     "gpushare_driver_plan": {},
+    "gpushare_handover": {"objects": [str], "diff": [_CHANGE]},
     "gpushare_identity": {"kubeconfig": str, "due": Map(str), "seeds": Map(str)},
     "gpushare_in_cluster_info": {
         "version": str,
@@ -163,6 +164,7 @@ RESULTS: Mapping[str, Shape] = {
         "on_hosts": [str],
         "others": [str],
         "unit": str,
+        "scheduler": str,
         "pods": [str],
         "may_bind": str,
     },

@@ -31,6 +31,8 @@ ANNOTATION_MIRROR = "kubernetes.io/config.mirror"
 
 # Labels of nodes: that ours serves it, and how its GPUs are filled.
 LABEL_NODE = "gpushare.kubernetes/node"
+#: While the mode changes: a service of the host still serves the node, and the DaemonSet keeps off.
+LABEL_ON_HOST = "gpushare.kubernetes/on-host"
 LABEL_PLACEMENT = "ack.node.gpu.placement"
 #: What keeps pods to their memory there, in ACK's words: pods written for ACK select nodes by it.
 LABEL_SCHEDULE = "ack.node.gpu.schedule"

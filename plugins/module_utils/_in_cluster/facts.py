@@ -21,6 +21,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
     PLUGIN_ACCOUNT_PREFIX,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import served
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import SCHEDULER
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import gpu_pods, ours
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import other_plugins
 
@@ -52,6 +53,7 @@ def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str]) -> Dict[str,
         "on_hosts": [one.name for one in accounts if one.name == EXTENDER or one.name.startswith(PLUGIN_ACCOUNT_PREFIX)],
         "others": [f"{plugin.title} ({plugin.kind})" for plugin in other_plugins(others)],
         "unit": _unit(own[0]) if own else "",
+        "scheduler": _scheduler(kubectl, namespace),
         "pods": [f"{one['pod']} on {one['node']}" for one in gpu_pods(_listed(kubectl, "/api/v1/pods"), None)],
         "may_bind": _may_bind(kubectl, namespace),
     }
@@ -99,6 +101,13 @@ def _unit(daemon_set: Mapping[str, Any]) -> str:
     containers = daemon_set["spec"]["template"]["spec"].get("containers") or []
     said = [word for one in containers for word in one.get("args") or [] if str(word).startswith(_UNIT)]
     return str(said[0])[len(_UNIT) :] if said else ""
+
+
+def _scheduler(kubectl: Kubectl, namespace: str) -> str:
+    """Where the extender of an installation is: "own" beside a scheduler of its own, "default" beside the cluster's, "" nowhere."""
+    paths = {"own": f"deployments/{SCHEDULER}", "default": f"daemonsets/{EXTENDER}"}
+    found = [which for which, path in paths.items() if kubectl.raw(f"/apis/apps/v1/namespaces/{namespace}/{path}") is not None]
+    return found[0] if found else ""
 
 
 def _may_bind(kubectl: Kubectl, namespace: str) -> str:

@@ -47,11 +47,12 @@ raise SystemExit(f"cannot be removed: {left}" if left else 0)
 
 @dataclass(frozen=True)
 class Image:
-    """What the pods run, and how. runtime_class: "" for the nodes' default."""
+    """What the pods run, and how. runtime_class: "" for the nodes' default; scheduler: "own" or "default"."""
 
     reference: str
     namespace: str
     runtime_class: str = ""
+    scheduler: str = "own"
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def probe(node: str, image: Image) -> Dict[str, Any]:
     rights = {**RESTRICTED, "readOnlyRootFilesystem": True, "seccompProfile": {"type": "RuntimeDefault"}}
     container = {"command": [PROBE_PROGRAM], "resources": {"limits": {MEMORY: "1"}}, "securityContext": rights}
     spec = {
-        "schedulerName": SCHEDULER,
+        **({"schedulerName": SCHEDULER} if image.scheduler == "own" else {}),
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [this_node]}}},
         **({"runtimeClassName": image.runtime_class} if image.runtime_class else {}),
     }

@@ -13,7 +13,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_NODE, PLUGIN
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import EXTENDER, LABEL_NODE, PLUGIN
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import nodes as node_facts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import settled
 
@@ -27,13 +27,15 @@ def wait(
     kubectl: Kubectl,
     namespace: str,
     seconds: float,
+    scheduler_only: bool = False,
+    default_scheduler: bool = False,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> List[str]:
-    """What is still not ready after that many seconds; nothing if all is."""
+    """What is still not ready after that many seconds; nothing if all is. scheduler_only: nodes are served by services for now."""
     deadline = clock() + seconds
     while True:
-        left = unready(kubectl, namespace)
+        left = unready(kubectl, namespace, scheduler_only, default_scheduler)
         if not left:
             return []
         if clock() > deadline:
@@ -41,16 +43,16 @@ def wait(
         sleep(POLL_SECONDS)
 
 
-def unready(kubectl: Kubectl, namespace: str) -> List[str]:
+def unready(kubectl: Kubectl, namespace: str, scheduler_only: bool = False, default_scheduler: bool = False) -> List[str]:
     """Which of the two workloads, and which nodes, do not serve yet."""
     place = ["--namespace", namespace, "--ignore-not-found"]
-    found = kubectl.items(["get", f"deployments.apps/{SCHEDULER}", f"daemonsets.apps/{PLUGIN}", *place])
-    there = {str(item["kind"]) for item in found}
-    left = [
-        f"{kind} {namespace}/{name} is not there" for kind, name in (("Deployment", SCHEDULER), ("DaemonSet", PLUGIN)) if kind not in there
-    ]
+    wanted = [("DaemonSet", EXTENDER) if default_scheduler else ("Deployment", SCHEDULER)]
+    wanted += [] if scheduler_only else [("DaemonSet", PLUGIN)]
+    found = kubectl.items(["get", *(f"{kind.lower()}s.apps/{name}" for kind, name in wanted), *place])
+    there = {(str(item["kind"]), str(item["metadata"]["name"])) for item in found}
+    left = [f"{kind} {namespace}/{name} is not there" for kind, name in wanted if (kind, name) not in there]
     left += [words for words in map(_unready, found) if words]
-    if left:
+    if left or scheduler_only:
         return left
     labelled = kubectl.items(["get", "nodes", "--selector", f"{LABEL_NODE}=true"])
     names = [str(item["metadata"]["name"]) for item in labelled]
@@ -74,7 +76,8 @@ def _unready(item: Mapping[str, Any]) -> str:
     want, new = int(status.get("desiredNumberScheduled", 0)), int(status.get("updatedNumberScheduled", 0))
     good = int(status.get("numberReady", 0))
     if not want:
-        return f"{title}: no node has the label {LABEL_NODE}=true"
+        lacks = "the label of a control plane" if metadata["name"] == EXTENDER else f"the label {LABEL_NODE}=true"
+        return f"{title}: no node has {lacks}"
     return "" if new == good == want else f"{title}: {good} of {want} pods serve, {new} of them as written"
 
 

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, Mapping, Sequence
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
     ANNOTATION_GPUS,
+    ANNOTATION_SCHEDULER_CONFIG,
     EXTENDER,
     LABEL_NODE,
     NAMESPACE,
@@ -37,6 +38,7 @@ _SHOWN = 10
 _WORKLOADS = (
     ("apps/v1", "Deployment", f"deployments.apps/{SCHEDULER}"),
     ("apps/v1", "DaemonSet", f"daemonsets.apps/{PLUGIN}"),
+    ("apps/v1", "DaemonSet", f"daemonsets.apps/{EXTENDER}"),
     ("policy/v1", "PodDisruptionBudget", f"poddisruptionbudgets.policy/{SCHEDULER}"),
 )
 
@@ -93,6 +95,15 @@ class Removal:
                 f"found accounts of services on hosts: {', '.join(self._on_hosts[:_SHOWN])}; expected gpushare as pods; run uninstall "
                 "with the inventory of these hosts. Nothing was changed"
             )
+        if f"daemonsets.apps/{EXTENDER}" in self._found:
+            planes = self._kubectl.items(["get", "pods", "--namespace", NAMESPACE, "--selector", "component=kube-scheduler"])
+            wired = [one for one in planes if ANNOTATION_SCHEDULER_CONFIG in (one["metadata"].get("annotations") or {})]
+            if wired:
+                names = ", ".join(str(one["metadata"]["name"]) for one in wired[:_SHOWN])
+                raise RemovalError(
+                    f"found that {names} asks the extender; expected none; run uninstall with the inventory of the control planes. Nothing "
+                    "was changed"
+                )
         if force or not self.removed:
             return
         pods = json.loads(self._kubectl.text(["get", "--raw", "/api/v1/pods"]))["items"]

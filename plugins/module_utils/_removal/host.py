@@ -103,8 +103,8 @@ _CURES = {
 }
 
 
-def plan_services(layout: Layout, run: Run) -> Plan:
-    """What stops and goes; ask `check_scheduler` before it is applied."""
+def plan_services(layout: Layout, run: Run, keep_state: bool = False) -> Plan:
+    """What stops and goes; ask `check_scheduler` before it is applied. keep_state: the device plugin goes on as a pod, which reads it."""
     plan, journal = Plan(layout), Journal(layout.root)
     noted = [os.path.basename(entry.path) for entry in journal.entries() if os.path.dirname(entry.path) == layout.units]
     names = OUR_UNITS + tuple(name for name in noted if name.endswith((".service", ".socket", ".timer", ".path")) and name not in OUR_UNITS)
@@ -123,6 +123,8 @@ def plan_services(layout: Layout, run: Run) -> Plan:
     _plan_reload(plan, units, run)
     _plan_credentials(plan)
     for name in STATE:
+        if keep_state and name == PLUGIN:
+            continue
         owner = units.get(os.path.basename(name) + ".service")
         if owner is None or not owner.foreign:
             plan.remove_tree(os.path.join(layout.state, name))

@@ -15,19 +15,20 @@ from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
     DASHBOARD,
-    EXTENDER,
     NAMESPACE,
     PLUGIN,
     PLUGIN_ACCOUNT_PREFIX,
     UNHEALTHY_PREFIX,
 )
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import SCHEDULER, Json
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import EXTENDER, SCHEDULER, Json
 
 RBAC_GROUP = "rbac.authorization.k8s.io"
 RBAC = f"{RBAC_GROUP}/v1"
 _LEASES = "coordination.k8s.io"
 #: What kube-scheduler itself needs, roles that every cluster has.
 OF_KUBERNETES = ("system:kube-scheduler", "system:volume-scheduler")
+#: Lease of the cluster's own.
+DEFAULT_SCHEDULER = "kube-scheduler"
 AUTH_READER = "extension-apiserver-authentication-reader"
 
 
@@ -96,8 +97,12 @@ def device_plugin(node: str) -> list[Json]:
     return _account(account, device_plugin_rules(node), own)
 
 
-def in_cluster(namespace: str, evict: bool) -> list[Json]:
+def in_cluster(namespace: str, evict: bool, default_scheduler: bool = False) -> list[Json]:
     """The accounts of the scheduler's pods and of the device plugins' pods. kubelet renews their tokens."""
+    plugin = [service_account(PLUGIN, namespace), *_granted(PLUGIN, device_plugin_rules(), namespace)]
+    if default_scheduler:
+        rules = [*extender_rules(evict), rule(_LEASES, ["leases"], ["get"], [DEFAULT_SCHEDULER])]
+        return [service_account(EXTENDER, namespace), *_granted(EXTENDER, rules, namespace), *plugin]
     lease = [
         rule(_LEASES, ["leases"], ["create"]),
         rule(_LEASES, ["leases"], ["get", "update"], [SCHEDULER]),
@@ -107,7 +112,7 @@ def in_cluster(namespace: str, evict: bool) -> list[Json]:
     scheduler += [role_of(SCHEDULER, lease, namespace), role_binding(SCHEDULER, SCHEDULER, SCHEDULER, namespace, namespace)]
     # kube-scheduler asks by it who its own callers are.
     scheduler += [role_binding(f"{SCHEDULER}-auth-reader", AUTH_READER, SCHEDULER, namespace, NAMESPACE)]
-    return [*scheduler, service_account(PLUGIN, namespace), *_granted(PLUGIN, device_plugin_rules(), namespace)]
+    return [*scheduler, *plugin]
 
 
 def service_account(name: str, namespace: str) -> Json:

@@ -17,7 +17,9 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.val
 
 def objects(values: Values) -> list[Json]:
     """Those that others need first: the policies are there before the accounts whose rights they restrict."""
-    rules = policies.in_cluster(values.namespace, values.writers, values.mutating) if values.policies else []
-    rights = accounts.in_cluster(values.namespace, values.evict)
+    rules: list[Json] = []
+    if values.policies:
+        rules = policies.in_cluster(values.namespace, values.writers, values.mutating, values.default_scheduler)
+    rights = accounts.in_cluster(values.namespace, values.evict, values.default_scheduler)
     own = [] if values.namespace == NAMESPACE else [workloads.namespace(values)]
     return [*own, *rules, *rights, *workloads.workloads(values)]

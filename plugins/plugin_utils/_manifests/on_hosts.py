@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import accounts, policies
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import Json
 
-ROLES = ("admission", "extender", "device_plugin", "dashboard")
+ROLES = ("admission", "extender", "device_plugin", "dashboard", "closed")
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,8 @@ def objects(role: str, values: OnHosts) -> list[Json]:
         return policies.on_hosts(values.writers, values.token_seconds)
     if role == "extender":
         return accounts.extender(values.lease, values.evict)
+    if role == "closed":
+        return policies.closed()
     if role == "dashboard":
         return accounts.dashboard()
     if role == "device_plugin":

@@ -26,7 +26,7 @@ API = "admissionregistration.k8s.io/v1"
 _FORBIDDEN = "Forbidden"
 #: The name of the profile, the Lease, the account and the Deployment of the scheduler in the cluster.
 SCHEDULER = "gpushare-scheduler"
-PLUGIN = "gpushare-device-plugin"
+PLUGIN, EXTENDER = "gpushare-device-plugin", "gpushare-extender"
 
 # The annotations by who writes them and on what. They stand here only; a test compares them with core/protocol.py.
 _ALLOCATION = (
@@ -117,18 +117,25 @@ def on_hosts(writers: Sequence[str], token_seconds: int) -> list[Json]:
     return _with_bindings([*made, _annotations(daemons)])
 
 
-def in_cluster(namespace: str, writers: Sequence[str], mutating: bool) -> list[Json]:
-    """The policies for daemons that are pods. mutating: whether the API server has MutatingAdmissionPolicy (1.36)."""
+def in_cluster(namespace: str, writers: Sequence[str], mutating: bool, default_scheduler: bool = False) -> list[Json]:
+    """The policies for daemons that are pods. mutating: whether the API server has MutatingAdmissionPolicy (1.36).
+
+    default_scheduler: the extender is beside the cluster's own kube-scheduler, whose name pods have anyway.
+    """
+    binder = EXTENDER if default_scheduler else SCHEDULER
     daemons = Daemons(
         namespace=namespace,
-        binder=SCHEDULER,
+        binder=binder,
         per_node=False,
-        accounts=(SCHEDULER, PLUGIN),
+        accounts=(binder, PLUGIN),
         token_seconds=_POD_TOKEN_SECONDS,
         writers=tuple(writers),
     )
-    made = [_device_plugin(daemons), _events(daemons), _tokens(daemons), _placement(daemons), _scheduler(daemons), _scheduler_name()]
-    return [*_with_bindings([*made, _annotations(daemons)]), *(_sets_the_name() if mutating else [])]
+    made = [_device_plugin(daemons), _events(daemons), _tokens(daemons), _placement(daemons)]
+    if default_scheduler:
+        return _with_bindings([*made, _extender(daemons), _annotations(daemons)])
+    made += [_scheduler(daemons), _scheduler_name(), _annotations(daemons)]
+    return [*_with_bindings(made), *(_sets_the_name() if mutating else [])]
 
 
 def _with_bindings(policies: Sequence[Json]) -> list[Json]:
@@ -459,6 +466,27 @@ def _scheduler_name() -> Json:
             )
         ],
         [_ALL_CONTAINERS],
+    )
+
+
+def closed() -> list[Json]:
+    """In the place of `_scheduler_name`, for the moment in which no scheduler serves pods with GPUs. Controllers try again."""
+    return _with_bindings(
+        [
+            _policy(
+                "scheduler-name",
+                [_CREATE],
+                ["pods"],
+                {"is-no-kubelet": "!('system:nodes' in request.userInfo.?groups.orValue([]))"},
+                [
+                    _must(
+                        f"variables.containers.size() > {FEW} || !{_ASK_FOR_GPUS}",
+                        "gpushare gets another scheduler at this moment: create pods that ask for GPU memory (aliyun.com/*) in a minute",
+                    )
+                ],
+                [_ALL_CONTAINERS],
+            )
+        ]
     )
 
 

@@ -29,7 +29,8 @@ _HTTPS = 443
 
 @dataclass(frozen=True)
 class Values:
-    """image: gpushare's; scheduler_image: kube-scheduler's of the API server's minor version. runtime_class: "" where the nodes' default
+    """image: gpushare's; default_scheduler: pods beside the kube-schedulers of kubeadm's control planes instead of a scheduler of our own;
+    scheduler_image: kube-scheduler's of the API server's minor version. runtime_class: "" where the nodes' default
     runtime is NVIDIA's. api_server: a URL for clusters in which the Service `kubernetes` cannot be reached, "" otherwise. mutating:
     whether the API server has MutatingAdmissionPolicy.
     """
@@ -43,6 +44,7 @@ class Values:
     writers: Sequence[str] = ()
     policies: bool = True
     mutating: bool = True
+    default_scheduler: bool = False
     replicas: int = 2
     memory_unit: str = "GiB"
     isolation: str = "auto"

@@ -14,10 +14,16 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, RESOURCES
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    ANNOTATION_SCHEDULER_CONFIG,
+    LABEL_ON_HOST,
+    NAMESPACE,
+    RESOURCES,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import KIND, PERCENTAGE, Extender
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.releases import V1
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import PLUGIN, SCHEDULER, Json
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.accounts import DEFAULT_SCHEDULER
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import EXTENDER, PLUGIN, SCHEDULER, Json
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import NODE_LABEL, Values
 
 #: Where the image has its programs.
@@ -28,6 +34,8 @@ HEALTH_PORT = 9443
 _SCHEDULER_PORT = 10259
 #: On the nodes: the usage file, which the service of a host has in the same place, and CDI's folders.
 STATE_FOLDER = "/var/lib/gpushare-device-plugin"
+#: Of the certificates of a control plane, as with services.
+PKI_FOLDER = "/etc/gpushare/pki"
 _CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 #: Where the device plugin's container sees the host.
 HOST_CGROUPS, HOST_DEV = "/host/sys/fs/cgroup", "/host/dev"
@@ -102,7 +110,7 @@ def deployment(values: Values) -> Json:
             "runAsGroup": _USER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_kube_scheduler(values), _extender(values)],
+        "containers": [_kube_scheduler(values), _extender(values, f"--lease={values.namespace}/{SCHEDULER}")],
         "volumes": [{"name": "config", "configMap": {"name": SCHEDULER}}],
     }
     spec = {
@@ -131,30 +139,74 @@ def _kube_scheduler(values: Values) -> Json:
     }
 
 
-def _extender(values: Values) -> Json:
+def _extender(values: Values, *own: str) -> Json:
+    """own: arguments that depend on where it runs."""
     arguments = [
         "--listen=127.0.0.1:32766",
-        f"--lease={values.namespace}/{SCHEDULER}",
+        *own,
         f"--placement={values.placement}",
         *([f"--gpu-placement={values.gpu_placement}"] if values.gpu_placement else []),
         *(["--preempt"] if values.preemption else []),
         *(["--evict"] if values.evict else []),
         *([f"--most-nodes={values.most_nodes}"] if values.most_nodes else []),
-        f"--health-listen=0.0.0.0:{HEALTH_PORT}",
     ]
+    host = "127.0.0.1" if values.default_scheduler else ""
     return {
         "name": "extender",
         "image": values.image,
         "imagePullPolicy": "IfNotPresent",
         "command": [f"{PROGRAMS}/gpushare-extender"],
-        "args": arguments,
+        "args": [*arguments, f"--health-listen={host or '0.0.0.0'}:{HEALTH_PORT}"],
         **_environment(values),
-        "startupProbe": _probe("/healthz", HEALTH_PORT, period=2, failures=60),
-        "livenessProbe": _probe("/healthz", HEALTH_PORT, period=10, failures=6),
-        "readinessProbe": _probe("/readyz", HEALTH_PORT, period=5, failures=3),
+        "startupProbe": _probe("/healthz", HEALTH_PORT, period=2, failures=60, host=host),
+        "livenessProbe": _probe("/healthz", HEALTH_PORT, period=10, failures=6, host=host),
+        "readinessProbe": _probe("/readyz", HEALTH_PORT, period=5, failures=3, host=host),
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": _NOTHING,
     }
+
+
+def extender_daemon_set(values: Values) -> Json:
+    """The extender on each control plane, where kube-scheduler calls it on the host's loopback address, by TLS as beside a service.
+
+    The certificates are the host's, made and renewed in the pod, root's as kube-scheduler is. The extender has copies of its own alone.
+    """
+    copies = "/run/gpushare-pki"
+    tls = [f"--tls-cert={copies}/extender.crt", f"--tls-key={copies}/extender.key", f"--client-ca={copies}/ca.crt"]
+    extender = _extender(values, f"--lease={NAMESPACE}/{DEFAULT_SCHEDULER}", *tls)
+    extender["volumeMounts"] = [_mount("copies", copies)]
+    keeper = {
+        "image": values.image,
+        "imagePullPolicy": "IfNotPresent",
+        "volumeMounts": [_mount("pki", PKI_FOLDER, False), _mount("copies", copies, False)],
+        "securityContext": _NOTHING,
+    }
+    program, places = f"{PROGRAMS}/gpushare-pki", [f"--dir={PKI_FOLDER}", f"--copy-to={copies}"]
+    small = {"requests": {"cpu": "5m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}}
+    pod = {
+        "serviceAccountName": EXTENDER,
+        "automountServiceAccountToken": True,
+        "enableServiceLinks": False,
+        "priorityClassName": "system-node-critical",
+        "nodeSelector": {"kubernetes.io/os": "linux", _CONTROL_PLANE: ""},
+        "tolerations": [{"operator": "Exists"}],
+        # Its name is the host's, which kube-scheduler's Lease has.
+        "hostNetwork": True,
+        "dnsPolicy": "ClusterFirstWithHostNet",
+        "securityContext": {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}},
+        "initContainers": [{"name": "certificates", "command": [program], "args": ["ensure", *places], **keeper}],
+        "containers": [extender, {"name": "renewal", "command": [program], "args": ["keep", *places], "resources": small, **keeper}],
+        "volumes": [
+            {"name": "pki", "hostPath": {"path": PKI_FOLDER, "type": "DirectoryOrCreate"}},
+            {"name": "copies", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+        ],
+    }
+    spec = {
+        "selector": {"matchLabels": labels(EXTENDER)},
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}},
+        "template": {"metadata": {"labels": labels(EXTENDER)}, "spec": pod},
+    }
+    return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": _named(EXTENDER, values), "spec": spec}
 
 
 def daemon_set(values: Values) -> Json:
@@ -205,6 +257,7 @@ def daemon_set(values: Values) -> Json:
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
         "securityContext": rights,
     }
+    not_on_host = {"matchExpressions": [{"key": LABEL_ON_HOST, "operator": "DoesNotExist"}]}
     pod = {
         "serviceAccountName": PLUGIN,
         "automountServiceAccountToken": True,
@@ -212,6 +265,7 @@ def daemon_set(values: Values) -> Json:
         **({"runtimeClassName": values.runtime_class} if values.runtime_class else {}),
         "priorityClassName": "system-node-critical",
         "nodeSelector": {"kubernetes.io/os": "linux", **NODE_LABEL},
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [not_on_host]}}},
         "tolerations": [{"operator": "Exists"}],
         "hostPID": True,
         "securityContext": {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}},
@@ -242,8 +296,8 @@ def _mount(name: str, path: str, read_only: bool = True) -> Json:
     return {"name": name, "mountPath": path, **({"readOnly": True} if read_only else {})}
 
 
-def _probe(path: str, port: int, scheme: str = "HTTP", *, period: int, failures: int) -> Json:
-    get = {"path": path, "port": port, "scheme": scheme}
+def _probe(path: str, port: int, scheme: str = "HTTP", *, period: int, failures: int, host: str = "") -> Json:
+    get = {**({"host": host} if host else {}), "path": path, "port": port, "scheme": scheme}
     return {"httpGet": get, "periodSeconds": period, "failureThreshold": failures, "timeoutSeconds": 5}
 
 
@@ -263,6 +317,8 @@ def _environment(values: Values) -> Json:
 
 def workloads(values: Values) -> list[Json]:
     """Every object that runs something, in the order in which they are applied."""
+    if values.default_scheduler:
+        return [extender_daemon_set(values), daemon_set(values)]
     return [config_map(values), disruption_budget(values), deployment(values), daemon_set(values)]
 
 

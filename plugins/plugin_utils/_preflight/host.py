@@ -89,7 +89,7 @@ _MENDED_BY_ROLE = ("driver_too_old", "gpu_fabric_not_ready")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the host is to be and how, from the inventory's variables."""
+    """What the host is to be and how, from the inventory's variables. services: whether the daemons are its services, or else pods."""
 
     gpu_node: bool
     control_plane: bool
@@ -108,6 +108,7 @@ class Wanted:
     runtime_configured: bool = False
     target_kubernetes: str = ""
     take_over: bool = False
+    services: bool = True
     extender_port: int = 32766
 
 
@@ -128,7 +129,7 @@ def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
         _isolation(found, facts, wanted.isolation)
         _shared_memory(found, facts, wanted)
         _managers(found, facts, wanted.take_over)
-    if wanted.control_plane:
+    if wanted.control_plane and wanted.services:
         _control_plane(found, facts, wanted)
     return Judgement(host, facts.kubelet.node_name, tuple(found.list))
 
@@ -149,7 +150,8 @@ def _system(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
     if disk is not None and disk.free_mib is not None and disk.free_mib < MINIMUM_FREE_MIB:
         cure = "free some space, or put gpushare_install_dir elsewhere"
         found.error("disk", f"{disk.free_mib} MiB free for {disk.path}", f"{MINIMUM_FREE_MIB} MiB or more", cure)
-    _python(found, facts, wanted.python)
+    if wanted.services:
+        _python(found, facts, wanted.python)
 
 
 def _ground(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
@@ -172,7 +174,7 @@ def _ground(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
     if ground.unreached:
         cure = "see routes and packet filters from this host to it: its daemons ask that API server"
         found.error("api", f"no connection from this host to {ground.server} ({ground.unreached})", "one", cure)
-    if wanted.control_plane and wanted.extender_port in ground.listening and not ground.extender:
+    if wanted.control_plane and wanted.services and wanted.extender_port in ground.listening and not ground.extender:
         cure = f"end it (ss -ltnp 'sport = :{wanted.extender_port}' names it), or set gpushare_extender_port to a free port"
         found.error("port", f"another process listening on port {wanted.extender_port}", "it free for the extender", cure)
 

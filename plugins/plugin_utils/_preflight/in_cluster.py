@@ -30,7 +30,7 @@ _SHOWN = 4
 
 @dataclass(frozen=True)
 class Asked:
-    """What the variables ask for."""
+    """What the variables ask for. wires: whether this run also changes the hosts' kube-schedulers; changes: whether it changes the mode."""
 
     image: str
     namespace: str
@@ -40,6 +40,9 @@ class Asked:
     memory_unit: str
     evicts: bool
     without_policies: bool
+    scheduler: str = "own"
+    wires: bool = False
+    changes: bool = False
 
 
 def judge(facts: Mapping[str, Any], asked: Asked) -> list[Reason]:
@@ -49,7 +52,7 @@ def judge(facts: Mapping[str, Any], asked: Asked) -> list[Reason]:
     _nodes(found, facts, asked)
     _space(found, facts, asked)
     if facts["on_hosts"]:
-        cure = "keep one mode: run uninstall with the inventory of the hosts first, or keep the services and leave this playbook out"
+        cure = "keep one mode: change it by the playbook change_mode with the inventory of the hosts, or keep the services"
         found.error("deploy_mode", f"accounts of services on hosts ({_few(facts['on_hosts'])})", "no gpushare of the other mode", cure)
     if facts["others"]:
         cure = "remove it, or take its nodes over by take_over.yml: two device plugins would give the same GPUs twice"
@@ -57,6 +60,7 @@ def judge(facts: Mapping[str, Any], asked: Asked) -> list[Reason]:
     if asked.isolation == "mps":
         cure = "set gpushare_isolation to auto, watch, driver or none, or install with gpushare_deploy_mode: systemd"
         found.error("isolation", "gpushare_isolation: mps", "another one: each MPS control daemon needs a mount namespace of its own", cure)
+    _scheduler(found, facts, asked)
     if facts["unit"] and facts["unit"] != asked.memory_unit and facts["pods"]:
         seen = f"gpushare_memory_unit: {asked.memory_unit}, {facts['unit']} before, and pods with GPUs ({_few(facts['pods'])})"
         found.error("memory_unit", seen, "no pod that was counted in the other unit", f"end these pods first, or keep {facts['unit']}")
@@ -79,6 +83,23 @@ def _server(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:
         seen = f"{asked.scheduler_image[:120]} and an API server {facts['version']}"
         cure = "leave gpushare_scheduler_image out, or name an image of the API server's minor version"
         found.error("scheduler", seen, f"kube-scheduler {release[0]}.{release[1]}", cure)
+
+
+def _scheduler(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:
+    default = asked.scheduler == "default"
+    if default and not asked.wires:
+        cure = "run site with the inventory of the control planes and gpushare_deploy_mode: kubernetes, or set gpushare_scheduler: own"
+        found.error("scheduler", "gpushare_scheduler: default in a run that reaches no host", "own: kube-scheduler is a host's", cure)
+    if default and asked.namespace == "kube-system":
+        cure = "set gpushare_namespace: gpushare-system"
+        found.error("scheduler", "gpushare_scheduler: default in kube-system, where services have their accounts", "another one", cure)
+    if default and asked.changes:
+        cure = "set gpushare_scheduler: own, or uninstall first"
+        found.error("scheduler", "gpushare_scheduler: default in a change of the mode", "own", cure)
+    if facts["scheduler"] not in ("", asked.scheduler):
+        seen = f"gpushare_scheduler: {asked.scheduler}, and an installation with {facts['scheduler']}"
+        cure = f"uninstall first, or set gpushare_scheduler: {facts['scheduler']}"
+        found.error("scheduler", seen, "one of the two: both would give the same GPUs", cure)
 
 
 def _nodes(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:

@@ -197,8 +197,12 @@ def together(host: str, values: Mapping[str, Any]) -> list[Reason]:
 
     found: list[Reason] = []
     if values.get("gpushare_deploy_mode") == "kubernetes":
-        cure = "run the playbook cluster instead, which needs no inventory, or set gpushare_deploy_mode: systemd"
-        reject("gpushare_deploy_mode: kubernetes in a run on hosts", "systemd", cure)
+        if values.get("gpushare_isolation") == "mps":
+            cure = "set gpushare_isolation to auto, watch, driver or none, or gpushare_deploy_mode: systemd"
+            reject("gpushare_deploy_mode: kubernetes with gpushare_isolation: mps", "another isolation", cure)
+        if values.get("gpushare_dashboard_state") == "present":
+            cure = "remove it: kubectl gpushare dashboard serves the page on your machine"
+            reject("gpushare_deploy_mode: kubernetes with gpushare_dashboard_state: present", "no service on a host", cure)
     _dashboard(values, reject)
     mode, isolation = str(values.get("gpushare_node_schedule") or ""), str(values.get("gpushare_isolation") or "auto")
     if mode in _MODES and isolation not in _MODES[mode]:

@@ -10,6 +10,9 @@ import ssl
 import stat
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,8 @@ import gpushare_runtime
 from gpushare_runtime.daemon import files
 from gpushare_runtime.pki import main as command
 from gpushare_runtime.pki.certificates import issue, read_certificate, read_key
+from gpushare_runtime.pki.folder import Folder
+from gpushare_runtime.pki.main import keep
 
 NOW = datetime(2026, 11, 21, 10, tzinfo=timezone.utc)
 DAY = timedelta(days=1)
@@ -381,3 +386,39 @@ def test_python_tls_takes_them(host: Host) -> None:
             except ssl.SSLWantReadError:
                 continue
     assert dict(pair[0] for pair in ends[1].getpeercert()["subject"]) == {"commonName": "gpushare-scheduler"}  # type: ignore[index,misc]
+
+
+def test_a_pod_keeps_them_and_copies_what_its_server_needs(tmp_path: Path) -> None:
+    folder, to, stop = Folder(tmp_path / "pki"), tmp_path / "copies", threading.Event()
+    to.mkdir()
+    keeper = threading.Thread(target=keep, args=(folder, lambda: datetime.now(timezone.utc), to, stop, 0.05))
+    keeper.start()
+    try:
+        until(lambda: (to / "ca.crt").is_file())
+        assert sorted(path.name for path in to.iterdir()) == ["ca.crt", "extender.crt", "extender.key"]
+        assert {path.stat().st_mode & 0o777 for path in to.iterdir()} == {0o600}
+        before = (to / "extender.crt").read_bytes()
+        # What is lost is made again; what is not due stays.
+        (folder.path / "extender.key").unlink()
+        until(lambda: (to / "extender.crt").read_bytes() != before)
+        assert (to / "extender.crt").read_bytes() == (folder.path / "extender.crt").read_bytes()
+        # A folder that cannot be written is told of, and tried again.
+        (folder.path / "ca.key").unlink()
+        (folder.path / "ca.key").mkdir()
+    finally:
+        stop.set()
+        keeper.join(30)
+    assert not keeper.is_alive()
+
+
+def test_a_folder_that_cannot_be_made_ends_it_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "pki").write_text("")
+    with pytest.raises(OSError, match="pki"):
+        keep(Folder(tmp_path / "pki"), lambda: datetime.now(timezone.utc), tmp_path, threading.Event())
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

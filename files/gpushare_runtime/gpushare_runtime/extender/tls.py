@@ -16,6 +16,9 @@ from gpushare_runtime.daemon.runner import FatalError
 
 log = logging.getLogger(__name__)
 
+LOOK_SECONDS: Final = 60.0
+"""Between two looks at the files: in a pod nobody sends a signal once they are renewed."""
+
 
 class TlsError(FatalError):
     """Files that make no TLS server; the text has the file, what was found and what was expected. Fatal only at the start."""
@@ -28,6 +31,13 @@ class TlsFiles:
     certificate: Path
     key: Path
     client_ca: Path
+
+    def stamps(self) -> list[tuple[int, int]]:
+        """What differs after a file was replaced; nothing where one is not there."""
+        try:
+            return [(found.st_ino, found.st_mtime_ns) for found in (path.stat() for path in (self.certificate, self.key, self.client_ca))]
+        except OSError:
+            return []
 
     def context(self) -> ssl.SSLContext:
         """A server's context that asks for a client certificate, and does without. TlsError if the files are not good."""
@@ -79,10 +89,15 @@ class Tls:
         self._newest = self.files.context()
         self._certificate_ends = _end_of(self.files.certificate)
 
-    async def follow(self, reload: asyncio.Event) -> NoReturn:
-        """Read the files again whenever `reload` is set. Never returns; cancel it."""
+    async def follow(self, reload: asyncio.Event, seconds: float = LOOK_SECONDS) -> NoReturn:
+        """Read the files again whenever `reload` is set, or they are others after so many seconds. Never returns; cancel it."""
         while True:
-            await reload.wait()
+            before = self.files.stamps()
+            try:
+                await asyncio.wait_for(reload.wait(), seconds)
+            except asyncio.TimeoutError:
+                if self.files.stamps() == before:
+                    continue
             reload.clear()
             try:
                 self.reload()

@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from ipaddress import ip_address
@@ -19,6 +22,7 @@ from gpushare_runtime import __version__
 from gpushare_runtime.pki.folder import CA, EXTENDER, Folder, Purpose, dashboard
 
 NAME: Final = "gpushare-pki"
+KEEP_SECONDS: Final = 6 * 3600.0
 _RELOAD_DUE: Final = ".reload"
 _NAME: Final = re.compile(r"(?=.{1,253}\Z)(?=.*[A-Za-z])[A-Za-z0-9]([-A-Za-z0-9]{0,62})(\.[A-Za-z0-9][-A-Za-z0-9]{0,62})*", re.ASCII)
 
@@ -40,6 +44,39 @@ def ensure(folder: Folder, now: datetime, unit: str, systemctl: Callable[[str], 
             systemctl(unit)
             marker.unlink()
     return due.names
+
+
+def copy(folder: Folder, to: Path) -> list[str]:
+    """What the server needs, without the key of the CA, as files of this user's own; the names of those that were other ones."""
+    changed = []
+    for name in (folder.purpose.leaves[0].key, folder.purpose.leaves[0].certificate, CA.certificate):
+        content, place = (folder.path / name).read_bytes(), to / name
+        if not place.is_file() or place.read_bytes() != content:
+            new = to / f".{name}.new"
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+            new.replace(place)
+            changed.append(name)
+    return changed
+
+
+def keep(folder: Folder, now: Callable[[], datetime], to: Path, stop: threading.Event, seconds: float = KEEP_SECONDS) -> None:
+    """Renew what is due and copy it, again and again until `stop` is set. OSError, Failed at the first time only."""
+    first = True
+    while True:
+        try:
+            changed = [*ensure(folder, now(), "", try_reload), *copy(folder, to)]
+        except (OSError, Failed) as error:
+            if first:
+                raise
+            # What is there lasts for months more.
+            print(f"{NAME}: not renewed, tried again in {seconds:g} s: {error}", file=sys.stderr, flush=True)
+        else:
+            print(json.dumps({"changed": changed}), flush=True)
+        first = False
+        if stop.wait(seconds):
+            return
 
 
 def try_reload(unit: str) -> None:
@@ -67,7 +104,15 @@ def main(argv: Sequence[str] | None = None, now: Callable[[], datetime] = lambda
         if options.command == "status":
             print(json.dumps({"certificates": folder.status(time)}))
             return 0
+        if options.command == "keep":
+            stop = threading.Event()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: stop.set())
+            keep(folder, now, options.copy_to, stop)
+            return 0
         changed = folder.due(time).names if options.command == "plan" else ensure(folder, time, options.reload, try_reload)
+        if options.command == "ensure" and options.copy_to:
+            copy(folder, options.copy_to)
     except Failed as error:
         print(f"{NAME}: {error}", file=sys.stderr)
         return 1
@@ -108,6 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     for command, text in {
         "ensure": "make what is missing or broken, renew what has less than a third of its life left",
+        "keep": "do so, and again every six hours until SIGTERM; for a container beside the extender",
         "plan": "report what ensure would change; change nothing",
         "status": "report what each certificate is and what is wrong with it",
     }.items():
@@ -121,6 +167,14 @@ def _parser() -> argparse.ArgumentParser:
             type=_name,
             help="host name or address of the dashboard beside localhost; may be repeated",
         )
+        if command in ("ensure", "keep"):
+            sub.add_argument(
+                "--copy-to",
+                type=Path,
+                required=command == "keep",
+                metavar="FOLDER",
+                help="where the server reads its certificate, its key and the CA's certificate",
+            )
         if command == "ensure":
             sub.add_argument("--reload", default="", metavar="UNIT", help="systemd unit to reload when its certificate or the CA is new")
     return parser

@@ -47,6 +47,16 @@ def test_it_serves() -> None:
     assert unready(cluster(deployment(), daemon_set()).kubectl, SPACE) == []
 
 
+def test_beside_the_scheduler_of_the_cluster_it_serves_without_one_of_its_own() -> None:
+    extender = {**daemon_set(), "metadata": {**daemon_set()["metadata"], "name": "gpushare-extender"}}
+    fake = Fake({"get daemonsets.apps": [extender, daemon_set()], "get nodes": [node()]})
+    assert unready(fake.kubectl, SPACE, default_scheduler=True) == []
+    nowhere = {**extender, "status": {**extender["status"], "desiredNumberScheduled": 0}}
+    fake = Fake({"get daemonsets.apps": [nowhere]})
+    found = unready(fake.kubectl, SPACE, scheduler_only=True, default_scheduler=True)
+    assert found == ["DaemonSet gpushare-system/gpushare-extender: no node has the label of a control plane"]
+
+
 @pytest.mark.parametrize(
     ("workloads", "units", "words"),
     [

@@ -20,7 +20,7 @@ CONTAINER = {"image": "localhost/gpushare:1", "args": ["--kubelet-root=/data/kub
 PLUGIN = named("DaemonSet", "gpushare-device-plugin", SPACE, spec={"template": {"spec": {"containers": [CONTAINER]}}})
 OURS: dict[str, Answer] = {
     "get deployments.apps": [named("Deployment", "gpushare-scheduler", SPACE)],
-    "get daemonsets.apps": [PLUGIN],
+    "get daemonsets.apps/gpushare-device-plugin": [PLUGIN],
     "get poddisruptionbudgets": [named("PodDisruptionBudget", "gpushare-scheduler", SPACE)],
     "get nodes": [LABELLED, {"metadata": {"name": "cp1"}}],
     "get namespace": [named("Namespace", SPACE)],
@@ -54,6 +54,21 @@ def test_all_of_it_goes_and_the_namespace_last() -> None:
         "delete poddisruptionbudgets.policy/gpushare-scheduler",
         "delete namespace",
     ]
+
+
+@pytest.mark.parametrize("annotations", [{}, {"gpushare.kubernetes/scheduler-config-sha256": "0"}])
+def test_an_extender_that_kube_scheduler_asks_stays(annotations: dict[str, str]) -> None:
+    mirror: Json = {"metadata": {"name": "kube-scheduler-cp1", "annotations": annotations}}
+    extender: Answer = [named("DaemonSet", "gpushare-extender", SPACE)]
+    fake = Fake({**OURS, "get daemonsets.apps/gpushare-extender": extender, "get pods --namespace kube-system": [mirror]})
+    fake.answers = {"get daemonsets.apps/gpushare-extender": extender, **fake.answers}
+    removal = Removal(fake.kubectl, SPACE, 5)
+    if annotations:
+        with pytest.raises(RemovalError, match="kube-scheduler-cp1 asks the extender"):
+            removal.check(force=True)
+    else:
+        removal.check(force=True)
+    assert fake.writes() == []
 
 
 def test_where_nothing_of_ours_is_nothing_goes() -> None:

@@ -20,6 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.var
 
 from gpushare_runtime.device_plugin import options as plugin_options
 from gpushare_runtime.extender import options as extender_options
+from gpushare_runtime.pki import main as pki
 from image import layout
 
 Json = dict[str, Any]
@@ -30,6 +31,7 @@ SETS = (
     replace(VALUES, namespace="gpushare-other", api_server="https://10.0.0.1:6443", overuse="evict", gpu_placement="spread", most_nodes=5),
     replace(VALUES, isolation="driver", device_strategy="cdi", kubelet_root="/data/kubelet", preemption=False, policies=False),
 )
+BESIDE = replace(VALUES, default_scheduler=True)
 
 
 def of(kind: str, values: Values = VALUES) -> Json:
@@ -68,6 +70,30 @@ def test_the_programs_know_their_arguments(values: Values) -> None:
     assert extender.listen.loopback
     assert str(extender.listen) == workloads.EXTENDER_URL.removeprefix("http://")
     assert (extender.preempt, extender.evict) == (values.preemption, values.evict)
+
+
+def test_the_extender_beside_the_clusters_scheduler() -> None:
+    """It has the host's name and loopback address, the certificates that kube-scheduler believes, and no right that it needs not."""
+    made = {key(one): one for one in in_cluster.objects(BESIDE)}
+    assert foreign(list(made.values()), BESIDE.namespace) is None
+    assert not [name for name in made if "gpushare-scheduler" in name[2] and name[0] != "ValidatingAdmissionPolicy"]
+    assert ("ValidatingAdmissionPolicy", "", "gpushare-extender") in made
+    pod = made["DaemonSet", "gpushare-system", "gpushare-extender"]["spec"]["template"]["spec"]
+    assert (pod["hostNetwork"], pod.get("hostPID", False)) == (True, False)
+    extender, renewal = pod["containers"]
+    settings = extender_options.parse_arguments(extender["args"])
+    assert (settings.lease, str(settings.listen)) == ("kube-system/kube-scheduler", "127.0.0.1:32766")
+    assert settings.tls is not None
+    assert settings.health is not None
+    assert {one["httpGet"]["host"] for name, one in extender.items() if name.endswith("Probe")} == {"127.0.0.1"}
+    # The key of the CA stays where the extender does not see it.
+    assert [one["mountPath"] for one in extender["volumeMounts"]] == [str(settings.tls.key.parent)]
+    for one in (*pod["initContainers"], renewal):
+        with mock.patch("sys.stderr"):
+            options = pki._parser().parse_args(one["args"])
+        assert (str(options.dir), str(options.copy_to)) == ("/etc/gpushare/pki", str(settings.tls.key.parent))
+    for one in (*pod["initContainers"], *pod["containers"]):
+        assert one["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
 def test_the_namespace_is_a_value_everywhere() -> None:

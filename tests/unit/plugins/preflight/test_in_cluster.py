@@ -23,6 +23,7 @@ FACTS: dict[str, Any] = {
     "on_hosts": [],
     "others": [],
     "unit": "",
+    "scheduler": "",
     "pods": [],
     "may_bind": "",
 }
@@ -51,6 +52,7 @@ ASKED = Asked(
         ({"nodes": [{**NODE, "images": []}]}, {"image": "registry.example.org/gpushare@sha256:00"}),
         ({}, {"scheduler_image": "mirror.example.org/kube-scheduler@sha256:00"}),
         ({}, {"namespace": "kube-system"}),
+        ({"scheduler": "default"}, {"scheduler": "default", "wires": True}),
     ],
 )
 def test_nothing_speaks_against_it(facts: dict[str, Any], asked: dict[str, Any]) -> None:
@@ -67,13 +69,18 @@ def test_nothing_speaks_against_it(facts: dict[str, Any], asked: dict[str, Any])
         ({"missing": ["gpu9"]}, {}, "node", "no node gpu9"),
         ({"version": "v1.29.1", "admission": []}, {"scheduler_image": "k:v1.29.1"}, "policies", "1.30 or newer"),
         ({"others": ["DaemonSet kube-system/nvidia-device-plugin (nvidia)"]}, {}, "managers", "nvidia-device-plugin"),
-        ({"on_hosts": ["gpushare-extender"]}, {}, "deploy_mode", "run uninstall"),
+        ({"on_hosts": ["gpushare-extender"]}, {}, "deploy_mode", "playbook change_mode"),
         ({"runtime_classes": ["gvisor"]}, {}, "runtime", "no RuntimeClass nvidia (gvisor)"),
         ({}, {"scheduler_image": "registry.k8s.io/kube-scheduler:v1.35.2"}, "scheduler", "kube-scheduler 1.36"),
         ({"unit": "GiB", "pods": ["default/a on gpu1"]}, {"memory_unit": "MiB"}, "memory_unit", "default/a on gpu1"),
         ({"enforces": "restricted"}, {}, "namespace", "enforces restricted pods"),
         ({}, {"namespace": "default"}, "namespace", "begins with gpushare-"),
         ({}, {"isolation": "mps"}, "isolation", "mount namespace"),
+        ({}, {"scheduler": "default"}, "scheduler", "run site with the inventory"),
+        ({}, {"scheduler": "default", "wires": True, "namespace": "kube-system"}, "scheduler", "in kube-system"),
+        ({}, {"scheduler": "default", "wires": True, "changes": True}, "scheduler", "in a change of the mode"),
+        ({"scheduler": "own"}, {"scheduler": "default", "wires": True}, "scheduler", "an installation with own"),
+        ({"scheduler": "default"}, {}, "scheduler", "an installation with default"),
         ({"may_bind": "Forbidden: x"}, {}, "rights", "no right to bind system:kube-scheduler (Forbidden: x)"),
     ],
 )

@@ -518,7 +518,9 @@ def test_a_secret_is_not_repeated() -> None:
         ({"gpushare_node_schedule": "core_mem", "gpushare_isolation": "mps"}, ""),
         ({"gpushare_node_schedule": "cgpu", "gpushare_isolation": "driver"}, ""),
         ({"gpushare_deploy_mode": "systemd"}, ""),
-        ({"gpushare_deploy_mode": "kubernetes"}, "gpushare_deploy_mode: kubernetes in a run on hosts"),
+        ({"gpushare_deploy_mode": "kubernetes"}, ""),
+        ({"gpushare_deploy_mode": "kubernetes", "gpushare_isolation": "mps"}, "kubernetes with gpushare_isolation: mps"),
+        ({**SERVED, "gpushare_deploy_mode": "kubernetes"}, "kubernetes with gpushare_dashboard_state: present"),
         ({"gpushare_node_schedule": "share"}, ""),
         ({"gpushare_node_schedule": ""}, ""),
         ({"gpushare_node_schedule": "mps"}, "gpushare_node_schedule: mps with gpushare_isolation: auto"),
@@ -690,6 +692,7 @@ def test_an_answer_without_authorities_is_one_of_an_older_release() -> None:
 def test_pods_of_gpushare_in_the_cluster_are_the_other_mode() -> None:
     pods = {**answer("cp1", NODES), "in_cluster": ["gpushare-system/gpushare-device-plugin"]}
     assert of_cluster(pods) == [("cp1", "deploy_mode", "gpushare as pods (DaemonSet gpushare-system/gpushare-device-plugin)")]
+    assert judge_cluster([Judgement("cp1", "cp1", ())], [Answer.of(pods)], services=False) == []
 
 
 @pytest.mark.parametrize("version", ["v1.24.17", "v1.22.2+rke2r1", "v1.20.0"])

@@ -1,0 +1,210 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The steps in the cluster by which a node's device plugin, and then the scheduler, change between a service of a host and a pod.
+
+Private to this collection. A label keeps the DaemonSet off the nodes whose service serves them. Two schedulers with an extender each
+would give the same GPUs twice, so one has ended before the other one begins.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, as_list
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_ON_HOST, NAMESPACE, PLUGIN, RESOURCES
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import key
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import nodes as node_facts
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import settled
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import POLL_SECONDS, SCHEDULER
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import KINDS, ours
+
+#: The policies that give pods the name of the scheduler in the cluster, or reject pods with another one.
+NAME_POLICY = "gpushare-scheduler-name"
+_POLICY_KINDS = (
+    "mutatingadmissionpolicybindings",
+    "mutatingadmissionpolicies",
+    "validatingadmissionpolicybindings",
+    "validatingadmissionpolicies",
+)
+_WORKLOADS = ((f"deployments.apps/{SCHEDULER}"), (f"daemonsets.apps/{PLUGIN}"), (f"poddisruptionbudgets.policy/{SCHEDULER}"))
+_SHOWN = 8
+
+
+class HandoverError(RuntimeError):
+    """Why the next step is not taken: what was found, what was expected, what to do."""
+
+
+class Handover:
+    """seconds: for each step. clock and sleep: of this process, in seconds."""
+
+    def __init__(
+        self,
+        kubectl: Kubectl,
+        namespace: str,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._kubectl = kubectl
+        self._namespace = namespace
+        self._place = ["--namespace", namespace]
+        self._seconds = seconds
+        self._clock = clock
+        self._sleep = sleep
+
+    def waiting(self, to_pods: bool) -> None:
+        """HandoverError for pods that ask for GPUs and wait for the scheduler that is about to end: a pod keeps its scheduler's name."""
+        left: List[str] = []
+
+        def none() -> bool:
+            pods = json.loads(self._kubectl.text(["get", "--raw", "/api/v1/pods?fieldSelector=spec.nodeName%3D,status.phase%3DPending"]))
+            left[:] = [_name(one) for one in pods["items"] if _asks(one) and (_scheduler(one) != SCHEDULER) == to_pods]
+            return not left
+
+        if not self._until(none):
+            more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+            raise HandoverError(
+                f"found pods that wait for GPUs and keep the name of their scheduler: {', '.join(left[:_SHOWN])}{more}; expected none; "
+                "wait until they run, or delete them: what their controllers make anew gets the new scheduler"
+            )
+
+    def mark(self, nodes: Sequence[str], dry: bool) -> List[str]:
+        """Keep the DaemonSet off these nodes. What has changed, in words."""
+        there = {str(item["metadata"]["name"]): _labels(item) for item in self._kubectl.items(["get", "nodes"])}
+        missing = [name for name in nodes if name in there and there[name].get(LABEL_ON_HOST) != "true"]
+        if missing and not dry:
+            self._kubectl.text(["label", "nodes", *missing, f"{LABEL_ON_HOST}=true", "--overwrite"])
+        return [f"Node {name}" for name in missing]
+
+    def to_pod(self, node: str, dry: bool) -> List[str]:
+        """Let the DaemonSet have this node, and wait until its pod serves and kubelet offers what it publishes."""
+        (item,) = self._kubectl.items(["get", "node", node])
+        if LABEL_ON_HOST not in _labels(item):
+            return []
+        if not dry:
+            self._kubectl.text(["label", "node", node, f"{LABEL_ON_HOST}-"])
+            if not self._until(lambda: self._serves(node)):
+                raise HandoverError(
+                    f"found that the pod of the device plugin on {node} does not serve within {self._seconds:g} s; expected it to; see "
+                    f"`kubectl -n {self._namespace} describe pods` and the pod's log, and run again"
+                )
+        return [f"Node {node}"]
+
+    def to_host(self, node: str, dry: bool) -> List[str]:
+        """Take the DaemonSet off this node, and wait until its pod is gone."""
+        changed = self.mark([node], dry)
+        if not dry and not self._until(lambda: not self._plugins(node)):
+            raise HandoverError(
+                f"found that the pod of the device plugin on {node} does not end within {self._seconds:g} s; expected it to; see whether "
+                "kubelet runs there, and run again"
+            )
+        return changed
+
+    def stop_scheduler(self, dry: bool) -> List[str]:
+        """No pod of the scheduler is left, and none comes."""
+        found = self._kubectl.items(["get", f"deployments.apps/{SCHEDULER}", *self._place, "--ignore-not-found"])
+        if not found or int(found[0]["spec"].get("replicas", 1)) == 0:
+            return []
+        if not dry:
+            self._kubectl.text(["scale", f"deployments.apps/{SCHEDULER}", *self._place, "--replicas=0"])
+            if not self._until(lambda: not self._pods(SCHEDULER)):
+                raise HandoverError(
+                    f"found pods of {SCHEDULER} that do not end within {self._seconds:g} s; expected none; delete those on nodes that are "
+                    "gone, and run again"
+                )
+        return [f"Deployment {self._namespace}/{SCHEDULER}"]
+
+    def open(self, dry: bool) -> List[str]:
+        """Pods keep the name of the scheduler that they have."""
+        gone = []
+        for kind in _POLICY_KINDS:
+            path = f"/apis/admissionregistration.k8s.io/v1/{kind}/{NAME_POLICY}"
+            if self._kubectl.raw(path) is not None:
+                gone.append(f"{kind}/{NAME_POLICY}")
+        if gone and not dry:
+            self._kubectl.text(["delete", *gone, "--ignore-not-found"])
+        return gone
+
+    def prune(self, keep: Sequence[Mapping[str, Any]], pods_too: bool, dry: bool) -> List[str]:
+        """Remove our objects that are not among these. pods_too: also the pods' workloads and their namespace, and the nodes' label."""
+        kept = {key(one) for one in keep}
+        if not kept:
+            raise HandoverError("found no object to keep; expected those of the new mode; this is an error of the playbook")
+        gone: List[Dict[str, Any]] = []
+        for path, version, kind in KINDS:
+            items = (self._kubectl.raw(path) or {}).get("items") or []
+            gone += [one.reference() for one in ours(items, version, kind) if (one.kind, one.namespace, one.name) not in kept]
+        titles = [f"{one['kind']} {one['metadata'].get('namespace', '')}/{one['metadata']['name']}" for one in gone]
+        found, spaces, labelled = self._of_pods() if pods_too else ([], [], [])
+        if dry:
+            return [*titles, *found, *spaces, *labelled]
+        for resource in found:
+            self._kubectl.text(["delete", resource, *self._place, "--ignore-not-found", "--wait=true", f"--timeout={self._seconds:g}s"])
+        if gone:
+            self._kubectl.text(["delete", "-f", "-", "--ignore-not-found"], as_list(gone))
+        for space in spaces:
+            self._kubectl.text(["delete", space, "--ignore-not-found", "--wait=true", f"--timeout={self._seconds:g}s"])
+        if labelled:
+            self._kubectl.text(["label", "nodes", *labelled, f"{LABEL_ON_HOST}-"])
+        return [*titles, *found, *spaces, *labelled]
+
+    def _of_pods(self) -> Tuple[List[str], List[str], List[str]]:
+        """Workloads, the namespace, and nodes with the label."""
+        found = [one for one in _WORKLOADS if self._kubectl.items(["get", one, *self._place, "--ignore-not-found"])]
+        listed = (
+            []
+            if self._namespace == NAMESPACE
+            else self._kubectl.items(["get", "namespace", self._namespace, "--ignore-not-found", "--show-managed-fields"])
+        )
+        spaces = [f"namespace/{self._namespace}"] if ours(listed, "v1", "Namespace") else []
+        nodes = self._kubectl.items(["get", "nodes", "--selector", LABEL_ON_HOST])
+        return found, spaces, [str(item["metadata"]["name"]) for item in nodes]
+
+    def _serves(self, node: str) -> bool:
+        ready = [pod for pod in self._plugins(node) if _is_ready(pod)]
+        return bool(ready) and all(map(settled, node_facts(self._kubectl, [node])))
+
+    def _plugins(self, node: str) -> List[Dict[str, Any]]:
+        return [pod for pod in self._pods(PLUGIN) if (pod.get("spec") or {}).get("nodeName") == node]
+
+    def _pods(self, name: str) -> List[Dict[str, Any]]:
+        return self._kubectl.items(["get", "pods", *self._place, "--selector", f"app.kubernetes.io/name={name}"])
+
+    def _until(self, holds: Callable[[], bool]) -> bool:
+        deadline = self._clock() + self._seconds
+        while not holds():
+            if self._clock() > deadline:
+                return False
+            self._sleep(POLL_SECONDS)
+        return True
+
+
+def _labels(item: Mapping[str, Any]) -> Mapping[str, str]:
+    return item["metadata"].get("labels") or {}
+
+
+def _name(pod: Mapping[str, Any]) -> str:
+    return f"{pod['metadata'].get('namespace', '')}/{pod['metadata']['name']}"
+
+
+def _scheduler(pod: Mapping[str, Any]) -> str:
+    return str((pod.get("spec") or {}).get("schedulerName") or "default-scheduler")
+
+
+def _asks(pod: Mapping[str, Any]) -> bool:
+    spec = pod.get("spec") or {}
+    for one in [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]:
+        resources = one.get("resources") or {}
+        if any(name in (resources.get(part) or {}) for part in ("limits", "requests") for name in RESOURCES):
+            return True
+    return False
+
+
+def _is_ready(pod: Mapping[str, Any]) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    here = "deletionTimestamp" not in pod["metadata"]
+    return here and any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
