@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,9 +45,9 @@ def archive() -> Path:
     return found[0]
 
 
-def bring_images(cluster: Cluster, image: Path) -> None:
+def bring_images(cluster: Cluster, image: Path, planes: Sequence[str] = (CONTROL_PLANE,)) -> None:
     """Ours on every node, and kube-scheduler's, which a control plane has, on the others."""
-    for node in (CONTROL_PLANE, *GPU_NODES):
+    for node in (*planes, *GPU_NODES):
         with image.open("rb") as archived:
             subprocess.run([*cluster.entering(node), *_IMPORT], stdin=archived, check=True, timeout=120, capture_output=True)
     names = cluster.on(CONTROL_PLANE, "ctr", "-n", "k8s.io", "images", "ls", "-q").split()
@@ -101,3 +102,21 @@ class InCluster:
             for one in listed
             if not one["metadata"]["name"].startswith("bootstrap-token-")
         }
+
+
+class Modes:
+    """site.yml, change_mode.yml and uninstall.yml with a mode."""
+
+    def __init__(self, cluster: Cluster, folder: Path, **settings: Any) -> None:
+        self.site = Site(cluster, folder, GPU_NODES)
+        server = yaml.safe_load(cluster.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
+        # The lab has no kube-proxy, and so no Services.
+        self._settings = {"gpushare_api_server": server, "gpushare_uninstall_wait": 0, **settings}
+
+    def play(self, playbook: str, mode: str, *arguments: str) -> tuple[Results, str]:
+        settings: dict[str, Any] = {**self._settings, "gpushare_deploy_mode": mode}
+        return self.site.play(playbook, "-e", json.dumps(settings), *arguments)
+
+
+def of_hosts(site: Site) -> dict[str, object]:
+    return {name: value for name, value in site.state(resources=False).items() if not name.startswith("node ")}

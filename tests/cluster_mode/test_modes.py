@@ -10,38 +10,21 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from cluster_mode.in_cluster import archive, bring_images
+from cluster_mode.in_cluster import Modes, archive, bring_images, of_hosts
 from e2e.api import ApiError
 from e2e.checks import check_devices, check_environment, check_totals
 from e2e.cluster import GPU_NODES, MEMORY, Cluster
 from e2e.manifests import pod
-from hosts.site import Site, differences
+from hosts.site import differences
 from labs import TWO, Labs
-from quality.results import Results
 
 pytestmark = pytest.mark.timeout(1800)
 
 PODS = 20
 HELD = "/var/lib/gpushare-device-plugin/held.json"
-
-
-class Modes:
-    """site.yml, change_mode.yml and uninstall.yml with a mode."""
-
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
-        self.site = Site(cluster, folder, GPU_NODES)
-        server = yaml.safe_load(cluster.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
-        # The lab has no kube-proxy, and so no Services.
-        self._settings = {"gpushare_api_server": server, "gpushare_uninstall_wait": 0}
-
-    def play(self, playbook: str, mode: str, *arguments: str) -> tuple[Results, str]:
-        settings: dict[str, Any] = {**self._settings, "gpushare_deploy_mode": mode}
-        return self.site.play(playbook, "-e", json.dumps(settings), *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +37,6 @@ def bare(labs: Labs) -> Cluster:
 @pytest.fixture
 def modes(bare: Cluster, tmp_path: Path) -> Modes:
     return Modes(bare, tmp_path)
-
-
-def of_hosts(site: Site) -> dict[str, object]:
-    return {name: value for name, value in site.state(resources=False).items() if not name.startswith("node ")}
 
 
 def test_site_makes_pods_and_uninstall_takes_them_away(bare: Cluster, modes: Modes) -> None:

@@ -104,7 +104,9 @@ class Room:
         annotations = {"gpushare/gpus": Inventory(GIB, gpus).to_json()}
         labels = {"kubernetes.io/hostname": name, "gpushare": "true"}
         metadata = {"name": name, "labels": labels, "annotations": annotations}
-        self.cluster.api.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+        # Schedulers that are pods must not go where nothing runs them.
+        spec = {"taints": [{"key": _GATE, "effect": "NoSchedule"}]}
+        self.cluster.api.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec})
 
     def _make_lease(self, name: str) -> None:
         spec = {"holderIdentity": name, "leaseDurationSeconds": _LEASE_SECONDS, "renewTime": _time()}
@@ -130,7 +132,7 @@ class Room:
         return [
             node["metadata"]["name"]
             for node in self.cluster.nodes()
-            if node["spec"].get("taints") and node["metadata"]["name"] in self.names
+            if len(node["spec"].get("taints", ())) > 1 and node["metadata"]["name"] in self.names
         ]
 
     def _label(self, node: str, value: str | None) -> None:
@@ -145,6 +147,7 @@ def manifests(seed: int) -> list[Json]:
             one = pod(f"burst-{kind}-{number:03}", memory=size)
             one["spec"]["nodeSelector"] = {_GATE: kind}
             one["spec"]["automountServiceAccountToken"] = False
+            one["spec"]["tolerations"] = [{"key": _GATE, "operator": "Exists"}]
             made.append(one)
     random.Random(seed).shuffle(made)
     return made

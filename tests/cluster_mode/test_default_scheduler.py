@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The extender in pods beside the kube-schedulers of three control planes: installed by site.yml, the leader's host dies, uninstalled."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from cluster_mode.in_cluster import NAMESPACE, Modes, archive, bring_images
+from e2e.checks import check_devices, check_environment, check_totals
+from e2e.cluster import Cluster, CommandError
+from e2e.manifests import pod
+from ha.planes import PLANES, kill_node, leader
+from labs import THREE_PLANES, Labs
+
+PODS = 30
+pytestmark = pytest.mark.timeout(1800)
+
+
+@pytest.fixture(scope="module")
+def cluster(labs: Labs) -> Cluster:
+    cluster = labs.bare(THREE_PLANES)
+    bring_images(cluster, archive(), PLANES)
+    return cluster
+
+
+@pytest.fixture
+def modes(cluster: Cluster, tmp_path: Path) -> Modes:
+    return Modes(cluster, tmp_path, gpushare_scheduler="default")
+
+
+def until_whole(cluster: Cluster) -> None:
+    """Until each control plane has a scheduler, and an extender that serves it."""
+
+    def whole() -> bool:
+        try:
+            for plane in PLANES:
+                cluster.on(plane, "pgrep", "-x", "kube-scheduler")
+        except CommandError:
+            return False
+        status = cluster.api.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/gpushare-extender")["status"]
+        return bool(status.get("numberReady") == status.get("desiredNumberScheduled") == len(PLANES))
+
+    cluster.until("each control plane has its scheduler and its extender", whole, 300)
+
+
+def shares(cluster: Cluster, *names: str, seconds: float = 120) -> None:
+    running = cluster.until_running(*names, seconds=seconds)
+    assert check_devices(cluster, running) == []
+    assert check_environment(cluster, running) == []
+    assert check_totals(cluster) == []
+
+
+def test_site_adds_the_extenders_pods_to_the_schedulers(cluster: Cluster, modes: Modes) -> None:
+    before = modes.site.objects()
+    modes.play("site.yml", "kubernetes")
+    until_whole(cluster)
+    keys = {plane: cluster.on(plane, "sha256sum", "/etc/gpushare/pki/ca.crt").split()[0] for plane in PLANES}
+    assert len(set(keys.values())) == len(PLANES), keys
+    for plane in PLANES:
+        assert "https://127.0.0.1:32766/gpushare-scheduler" in cluster.on(plane, "cat", "/etc/kubernetes/gpushare/kube-scheduler.yaml")
+        assert "gpushare" not in cluster.on(plane, "ls", "/etc/systemd/system")
+    assert "Deployment gpushare-system/gpushare-scheduler" not in set(modes.site.objects()) - set(before)
+    cluster.create(pod("first", memory=2))
+    shares(cluster, "first")
+    assert cluster.pod("first")["spec"]["schedulerName"] == "default-scheduler"
+    again, output = modes.play("site.yml", "kubernetes")
+    assert again.changes() == {}, output
+
+
+def test_the_leaders_host_dies_while_pods_wait(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.clear()
+    former = leader(cluster)
+    names = [f"wait-{number}" for number in range(PODS)]
+    for name in names:
+        cluster.create(pod(name, memory=2))
+    kill_node(cluster, former)
+    begin = time.monotonic()
+    try:
+        shares(cluster, *names, seconds=600)
+        with capsys.disabled():
+            print(f"\nmeasured: {PODS} pods run {time.monotonic() - begin:.0f} s after the host of the leader died")
+        assert leader(cluster) != former
+    finally:
+        cluster.lab("up", seconds=600)
+    until_whole(cluster)
+    cluster.clear()
+
+
+def test_uninstall_takes_all_of_it_away(cluster: Cluster, modes: Modes) -> None:
+    """The hosts' files are compared in test_modes.py; here, that kube-scheduler is as it was and needs no extender."""
+    modes.play("playbooks/uninstall.yml", "kubernetes")
+    for plane in PLANES:
+        assert "gpushare" not in cluster.on(plane, "cat", "/etc/kubernetes/manifests/kube-scheduler.yaml")
+        assert "gpushare" not in cluster.on(plane, "ls", "/etc", "/etc/kubernetes", "/var/lib")
+    assert [name for name in modes.site.objects() if "gpushare" in name] == []
+    modes.site.schedules("afterwards")
