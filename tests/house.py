@@ -74,9 +74,9 @@ def test_imports(python: Mapping[str, str]) -> list[str]:
     """The imports of a test's module by another file, each with its place."""
     found = []
     for path, text in python.items():
-        if path.startswith(AREAS["tests"]):
-            for node in ast.walk(ast.parse(text)):
-                names = {f"{node.module}.{alias.name}" for alias in node.names} if isinstance(node, ast.ImportFrom) else set()
+        for node in ast.walk(ast.parse(text)) if path.startswith(AREAS["tests"]) else ():
+            if isinstance(node, ast.ImportFrom):
+                names = {f"{node.module}.{alias.name}" for alias in node.names}
                 if any(f"tests/{'/'.join(name.split('.')[:length])}.py" in python for name in names for length in _of_tests(name)):
                     found.append(f"{path}:{node.lineno}")
     return found
