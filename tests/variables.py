@@ -66,7 +66,7 @@ TOPICS = {
     "NVIDIA's driver": "driver_",
     "Python, folders and downloads": "python pip_extra_args proxy no_proxy install_dir config_dir kubectl_plugin_dir",
     "Verification": "verify_",
-    "Taking over and removing": "take_over takeover hand_over remove_ uninstall_",
+    "Taking over and removing": "take_over takeover hand_over gpu_operator remove_ uninstall_",
 }
 NAME = re.compile(r"\bgpushare_[a-z0-9_]+\b")
 EXPRESSION = re.compile(

@@ -57,10 +57,11 @@ labels:
   returned: success
   type: list
   elements: dict
-version:
-  description: Version of the API server.
+nodes:
+  description: Names of the GPU nodes.
   returned: success
-  type: str
+  type: list
+  elements: str
 """
 
 from ansible.module_utils.basic import AnsibleModule
