@@ -126,7 +126,8 @@ def test_the_playbook_says_it_and_its_removal_restores_it(cluster: Server, tmp_p
 
 def played(server: Server, folder: Path, *arguments: str) -> str:
     settings = {"gpushare_kubectl": str(server.program), "gpushare_kubeconfig": str(server.plane.kubeconfig), "gpushare_uninstall_wait": 0}
-    command: list[str | Path] = [Path(sys.executable).parent / "ansible-playbook", ROOT / "playbooks/cluster.yml", "-e", json.dumps(settings), *arguments]
+    program = Path(sys.executable).parent / "ansible-playbook"
+    command: list[str | Path] = [program, ROOT / "playbooks/cluster.yml", "-e", json.dumps(settings), *arguments]
     environment = {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_LOCAL_TEMP": str(folder)}
     local = ["-e", json.dumps({"ansible_python_interpreter": sys.executable})]
     done = subprocess.run(
