@@ -11,6 +11,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import presets
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import ALL_NODES_UP_TO, Values, scheduler_image
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.workloads import node
@@ -59,6 +60,8 @@ class ActionModule(ActionBase):
         settings, reasons = self._typed(arguments["settings"], known)
         if reasons:
             return self._result(reasons)
+        defaults = {name: known[name].spec.get("default") for name in settings}
+        settings = presets.applied(settings, settings["gpushare_preset"], defaults)
         options = {name: arguments[name] for name in ("kubectl", "kubeconfig")}
         options |= {"namespace": settings["gpushare_namespace"], "nodes": settings["gpushare_cluster_nodes"]}
         facts = ask(self, task_vars, "gpushare.kubernetes.gpushare_in_cluster_info", options)
@@ -93,7 +96,13 @@ class ActionModule(ActionBase):
             return result
         made = objects(values)
         labels = [node(one["name"]) for one in facts["nodes"]] if settings["gpushare_cluster_nodes"] else []
-        return {**result, "objects": made, "labels": labels, "nodes": [one["name"] for one in facts["nodes"]]}
+        return {
+            **result,
+            "objects": made,
+            "labels": labels,
+            "nodes": [one["name"] for one in facts["nodes"]],
+            "runtime_class": asked.runtime_class,
+        }
 
     @staticmethod
     def _typed(given: dict[str, Any], known: Any) -> tuple[dict[str, Any], list[Reason]]:

@@ -62,6 +62,10 @@ nodes:
   returned: success
   type: list
   elements: str
+runtime_class:
+  description: RuntimeClass of the pods, by the variable or by the preset.
+  returned: success
+  type: str
 """
 
 from ansible.module_utils.basic import AnsibleModule

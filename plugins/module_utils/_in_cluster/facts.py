@@ -103,10 +103,24 @@ def _node(item: Mapping[str, Any]) -> Dict[str, Any]:
     return {
         "name": str(item["metadata"]["name"]),
         "architecture": str(info.get("architecture", "")),
+        "platform": _platform(item["metadata"]),
         "ready": bool(ready),
         "images": [str(name) for one in images for name in one.get("names") or []],
         "all": len(images) < IMAGES_TOLD,
     }
+
+
+def _platform(metadata: Mapping[str, Any]) -> str:
+    """A provider's kind of node whose pods get no folder of the host, "" for another one.
+
+    By label or name, as projects on GitHub that tell them apart do (read on 2026-11-25).
+    """
+    labels, name = metadata.get("labels") or {}, str(metadata["name"])
+    if labels.get("eks.amazonaws.com/compute-type") == "fargate" or name.startswith("fargate-ip-"):
+        return "Fargate"
+    if labels.get("cloud.google.com/gke-autopilot") == "true" or name.startswith("gk3-"):
+        return "GKE Autopilot"
+    return ""
 
 
 def _enforces(namespace: Optional[Mapping[str, Any]]) -> str:

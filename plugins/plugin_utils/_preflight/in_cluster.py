@@ -104,6 +104,10 @@ def _nodes(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:
     if odd:
         cure = "take them out of gpushare_cluster_nodes, or remove their label"
         found.error("image", f"nodes of another architecture: {_few(odd)}", " or ".join(_ARCHITECTURES), cure)
+    managed = [f"{one['name']} ({one['platform']})" for one in facts["nodes"] if one["platform"]]
+    if managed:
+        cure = "use nodes of another kind: a managed or own node group of EKS, a Standard cluster of GKE"
+        found.error("node", f"nodes whose pods get no folder of the host: {_few(managed)}", "nodes with hostPath and hostPID", cure)
     away = [one["name"] for one in facts["nodes"] if not one["ready"]]
     if away:
         found.error(

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.facts import gather
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import believe
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import RESULTS
@@ -54,6 +55,21 @@ def test_what_is_there() -> None:
     assert facts["on_hosts"] == ["gpushare-device-plugin-gpu1"]
     assert facts["others"] == []
     assert facts["gpu_operator"] == {"versions": [], "policies": [], "nodes": [], "ours": []}
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "platform"),
+    [
+        ("fargate-ip-10-0-1-2.ec2.internal", {}, "Fargate"),
+        ("x", {"eks.amazonaws.com/compute-type": "fargate"}, "Fargate"),
+        ("gk3-default-pool-094ee287-d05m", {}, "GKE Autopilot"),
+        ("x", {"cloud.google.com/gke-autopilot": "true"}, "GKE Autopilot"),
+        ("gke-default-pool-094ee287-d05m", {"cloud.google.com/gke-accelerator": "nvidia-l4"}, ""),
+    ],
+)
+def test_nodes_without_folders_of_the_host_are_known(name: str, labels: dict[str, str], platform: str) -> None:
+    facts = gather(Fake({**ANSWERS, "get --raw /api/v1/nodes": [of_node(name, labels)]}).kubectl, SPACE, [name])
+    assert facts["nodes"][0]["platform"] == platform
 
 
 def test_device_plugins_of_others_count_where_they_serve_our_nodes() -> None:

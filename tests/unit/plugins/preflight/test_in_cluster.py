@@ -13,7 +13,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_
 from unit.plugins.preflight.test_gpu_operator import operator, policy
 
 IMAGE = "localhost/gpushare:1"
-NODE = {"name": "gpu1", "architecture": "amd64", "ready": True, "images": [IMAGE], "all": True}
+NODE = {"name": "gpu1", "architecture": "amd64", "platform": "", "ready": True, "images": [IMAGE], "all": True}
 FACTS: dict[str, Any] = {
     "version": "v1.36.3",
     "admission": ["ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"],
@@ -70,6 +70,7 @@ def test_nothing_speaks_against_it(facts: dict[str, Any], asked: dict[str, Any])
     [
         ({"nodes": [{**NODE, "images": []}]}, {}, "image", "no image localhost/gpushare:1 on gpu1"),
         ({"nodes": [{**NODE, "architecture": "s390x"}]}, {}, "image", "gpu1 (s390x)"),
+        ({"nodes": [{**NODE, "platform": "GKE Autopilot"}]}, {}, "node", "no folder of the host: gpu1 (GKE Autopilot)"),
         ({"nodes": [{**NODE, "ready": False}]}, {}, "node", "not Ready: gpu1"),
         ({"nodes": []}, {}, "node", "kubectl label node NAME"),
         ({"missing": ["gpu9"]}, {}, "node", "no node gpu9"),
