@@ -294,13 +294,15 @@ SUITES = (
     ),
     Suite(
         "cluster-mode",
-        "gpushare as pods, through the API alone: bad input, install, requests of every shape, killed pods, uninstall",
+        "gpushare as pods, through the API alone: bad input, install, requests of every shape, killed pods, uninstall; by kubectl and helm",
         tests=(
             "tests/cluster_mode/test_install.py",
             *IN_CLUSTER,
             "tests/cluster_mode/test_rights.py",
             "tests/cluster_mode/test_killed.py",
             "tests/cluster_mode/test_uninstall.py",
+            # On the cluster that is bare again.
+            "tests/cluster_mode/test_ways.py",
         ),
         lab="in-cluster",
         paths=(
@@ -315,6 +317,8 @@ SUITES = (
             "plugins/*/gpushare_in_cluster*",
             "roles/in_cluster/*",
             "playbooks/cluster.yml",
+            "charts/*",
+            f"{RUNTIME}/kubectl_gpushare/manifests.*",
             "tests/image/*",
             "tests/cluster_mode/*",
             "tests/e2e/test_[frsw]*",
