@@ -52,6 +52,11 @@ def judge_state_folder(found: Findings, host: Host, unit: Unit) -> None:
     no_inode = disk.f_files > 0 and disk.f_favail == 0
     if read_only or free < _LEAST_BYTES or no_inode:
         seen = "read-only" if read_only else f"{free // 1024} KiB free" if free < _LEAST_BYTES else "no inode free"
-        cure = f"free space on it (df -h {folder}; df -i {folder}), or mount it read-write; then: systemctl restart {unit.name}"
+        room = (
+            f"see dmesg, then: mount -o remount,rw $(findmnt -n -o TARGET -T {folder})"
+            if read_only
+            else f"free space on it: df -h {folder}; df -i {folder}"
+        )
+        cure = f"{room}; then: systemctl restart {unit.name}"
         words = "a folder that the daemon can write: without it the next process knows neither token nor usage"
         found.error("state_not_kept", f"{folder} with {seen}" if not read_only else f"{folder} {seen}", words, cure)
