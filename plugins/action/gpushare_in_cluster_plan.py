@@ -12,12 +12,14 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACE, PLUGIN_ACCOUNT_PREFIX
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import presets
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import ALL_NODES_UP_TO, Values, scheduler_image
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.workloads import node
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import variables as preflight_variables
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import WHERE, Asked, judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, Reason, accept, summary
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import blocks
 
 #: The variables that the objects depend on, by the field of Values, without those that the cluster decides.
 _FIELDS = {
@@ -64,6 +66,8 @@ class ActionModule(ActionBase):
         settings, reasons = self._typed(arguments["settings"], known)
         if reasons:
             return self._result(reasons)
+        defaults = {name: known[name].spec.get("default") for name in settings}
+        settings = presets.applied(settings, settings["gpushare_preset"], defaults)
         options = {name: arguments[name] for name in ("kubectl", "kubeconfig")}
         options |= {"namespace": settings["gpushare_namespace"], "nodes": settings["gpushare_cluster_nodes"]}
         facts = ask(self, task_vars, "gpushare.kubernetes.gpushare_in_cluster_info", options)
@@ -84,6 +88,7 @@ class ActionModule(ActionBase):
             scheduler=settings["gpushare_scheduler"],
             wires=arguments["wires"],
             changes=arguments["changes"],
+            operator=settings["gpushare_gpu_operator"],
         )
         percentage = settings["gpushare_percentage_of_nodes_to_score"]
         strategy = settings["gpushare_device_strategy"]
@@ -101,12 +106,19 @@ class ActionModule(ActionBase):
             device_strategy=_STRATEGY if strategy == "auto" else strategy,
         )
         accepted = [*settings["gpushare_preflight_accept"], *(["deploy_mode"] if arguments["changes"] else [])]
-        reasons = accept(judge(facts, asked), accepted)
+        result = self._result(accept(judge(facts, asked), accepted))
+        if result.get("failed"):
+            return result
         made = objects(values)
         labels = [node(one["name"]) for one in facts["nodes"]] if settings["gpushare_cluster_nodes"] else []
-        served = [one[len(PLUGIN_ACCOUNT_PREFIX) :] for one in on_hosts if one.startswith(PLUGIN_ACCOUNT_PREFIX)]
-        found = {"objects": made, "labels": labels, "version": facts["version"], "on_hosts": served}
-        return {**self._result(reasons), **found}
+        return {
+            **result,
+            "objects": made,
+            "labels": labels,
+            "nodes": [one["name"] for one in facts["nodes"]],
+            "runtime_class": asked.runtime_class,
+            "on_hosts": [one[len(PLUGIN_ACCOUNT_PREFIX) :] for one in on_hosts if one.startswith(PLUGIN_ACCOUNT_PREFIX)],
+        }
 
     @staticmethod
     def _typed(given: dict[str, Any], known: Any) -> tuple[dict[str, Any], list[Reason]]:
@@ -116,12 +128,15 @@ class ActionModule(ActionBase):
         reasons = preflight_variables.impossible(WHERE, values, specs) + preflight_variables.together(WHERE, values)
         return values, reasons
 
-    @staticmethod
-    def _result(reasons: list[Reason]) -> dict[str, Any]:
+    def _result(self, reasons: list[Reason]) -> dict[str, Any]:
         errors = [reason for reason in reasons if reason.severity == ERROR]
         result = {
             "changed": False,
             "reasons": [asdict(reason) for reason in reasons],
             "warnings": [str(reason) for reason in reasons if reason.severity != ERROR],
         }
-        return {**result, "failed": True, "msg": summary(reasons)} if errors else result
+        if not errors:
+            return result
+        # Ansible prints the result of what failed once more, on one line: it has the sum only.
+        self._display.display(f"{summary(reasons)}\n\n{blocks(errors, WHERE)}\n")
+        return {"changed": False, "failed": True, "msg": summary(reasons), "warnings": result["warnings"]}

@@ -32,15 +32,7 @@ INSTALL = (
 )
 # One of each layer: scheduler, kubelet, containerd, driver, API server, container. The suite `verify` has the others.
 LIFE_FAULTS = tuple(
-    f"tests/verify/test_faults.py::test_a_planted_fault_is_named_with_its_cure[{code}]"
-    for code in (
-        "extender_address_wrong",
-        "plugin_not_registered",
-        "default_runtime_not_running",
-        "driver_mismatch",
-        "policy_differs",
-        "wrong_gpu",
-    )
+    f"tests/verify/test_faults.py::test_planted_faults_are_named_and_their_cures_help[{group}]" for group in ("first-day", "driver")
 )
 # Of the end-to-end tests those that look at pods alone: others ask the extender, or read units, on a control plane's host.
 IN_CLUSTER = (
@@ -345,6 +337,40 @@ SUITES = (
             *CLUSTER_TESTS,
         ),
         seconds=900,
+    ),
+    Suite(
+        "cluster-scheduler",
+        "the extender in pods beside the kube-schedulers of three control planes; the leader's host dies",
+        tests=("tests/cluster_mode/test_default_scheduler.py",),
+        lab="three-planes",
+        paths=(
+            f"{RUNTIME}/pki/*",
+            f"{RUNTIME}/extender/tls.py",
+            f"{PLUGIN_UTILS}/_manifests/workloads.py",
+            "playbooks/to_pods.yml",
+            "roles/in_cluster/*",
+            "tests/cluster_mode/test_default_scheduler.py",
+            *CLUSTER_TESTS,
+        ),
+        seconds=900,
+    ),
+    Suite(
+        "others",
+        "clusters of others on a real API server: the GPU Operator's ClusterPolicy, through the playbook cluster",
+        tests=("tests/others",),
+        paths=(
+            *TAKE_OVER,
+            f"{UTILS}/_in_cluster/facts.py",
+            f"{UTILS}/_cluster/kubectl.py",
+            f"{PLUGIN_UTILS}/_preflight/gpu_operator.py",
+            f"{PLUGIN_UTILS}/_preflight/in_cluster.py",
+            "plugins/*/gpushare_gpu_operator.py",
+            "roles/in_cluster/*",
+            "tests/bench/scheduling/control_plane.py",
+            "tests/others/*",
+        ),
+        prepared=True,
+        seconds=150,
     ),
     Suite(
         "verify",

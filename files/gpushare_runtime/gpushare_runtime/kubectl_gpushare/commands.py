@@ -28,7 +28,7 @@ from gpushare_runtime.kubectl_gpushare.api import (
     read_file,
     read_manifests,
 )
-from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster
+from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, scheduler_of
 from gpushare_runtime.kubectl_gpushare.cordon import drain, set_cordon
 from gpushare_runtime.kubectl_gpushare.explain import VERSION, document, explain, headline, table_of
 from gpushare_runtime.kubectl_gpushare.kubeconfig import context_namespace, find_kubeconfig, load_kubeconfig
@@ -79,7 +79,7 @@ def run_explain(arguments: argparse.Namespace, form: Format) -> int:
         [raw, _], *others = read_manifests(arguments.filename)
         if others:
             raise InputError(f"{arguments.filename}: found {len(others) + 1} pods; expected one. `simulate` takes several")
-        return _explain_one(cluster, _pending(raw, arguments.filename), "", form)
+        return _explain_one(cluster, _pending(raw, arguments.filename), "", form, scheduler_of(raw))
     if not arguments.pod:
         return _explain_all(cluster, form)
     waiting = [one for one in cluster.waiting.values() if one.pod.name == arguments.pod and (everywhere or one.pod.namespace == namespace)]
@@ -88,15 +88,15 @@ def run_explain(arguments: argparse.Namespace, form: Format) -> int:
         raise InputError(f"found {len(waiting)} pods {quote(arguments.pod)}; choose one of the namespaces with -n: {as_text(names, 1000)}")
     if not waiting:
         return _on_a_node(cluster, "" if everywhere else namespace, arguments.pod)
-    return _explain_one(cluster, waiting[0].pod, waiting[0].reported, form)
+    return _explain_one(cluster, waiting[0].pod, waiting[0].reported, form, waiting[0].scheduler)
 
 
-def _explain_one(cluster: Cluster, pod: PendingPod | InvalidPod, reported: str, form: Format) -> int:
+def _explain_one(cluster: Cluster, pod: PendingPod | InvalidPod, reported: str, form: Format, scheduler: str) -> int:
     if isinstance(pod, InvalidPod):
         print(as_text(f"{pod}: {pod.error}", 4096))
         return FITS_NOWHERE
     verdicts = explain(cluster, pod)
-    sentence = headline(pod, verdicts, reported, cluster.largest())
+    sentence = headline(pod, verdicts, reported, cluster.largest(), scheduler)
     if form.name in ("json", "yaml"):
         sys.stdout.write(written(document(pod, reported, verdicts, sentence), form.name))
     else:
@@ -118,7 +118,7 @@ def _explain_all(cluster: Cluster, form: Format) -> int:
     for one in waiting[:MOST_EXPLAINED]:
         pod = one.pod
         verdicts = [] if isinstance(pod, InvalidPod) else explain(cluster, pod)
-        sentence = pod.error if isinstance(pod, InvalidPod) else headline(pod, verdicts, one.reported, largest)
+        sentence = pod.error if isinstance(pod, InvalidPod) else headline(pod, verdicts, one.reported, largest, one.scheduler)
         good = any(verdict.fits for verdict in verdicts)
         fits &= good
         names = [as_text(pod.namespace, 253), as_text(pod.name, 253)]
