@@ -117,6 +117,7 @@ class ActionModule(ActionBase):
             "labels": labels,
             "nodes": [one["name"] for one in facts["nodes"]],
             "runtime_class": asked.runtime_class,
+            "kubelet_root": values.kubelet_root,
             "on_hosts": [one[len(PLUGIN_ACCOUNT_PREFIX) :] for one in on_hosts if one.startswith(PLUGIN_ACCOUNT_PREFIX)],
         }
 

@@ -184,6 +184,7 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_in_cluster_plan": {},
     "gpushare_in_cluster_ready_info": {"left": [str]},
     "gpushare_in_cluster_remove": {"removed": [str], "nodes": [str], "diff": [_CHANGE]},
+    "gpushare_in_cluster_trial": {"nodes": [str], "problems": [str]},
     "gpushare_in_cluster_verify": {"nodes": [str], "unproven": [str], "findings": [str]},
     "gpushare_mps": {"waiting": [str], "diff": [_CHANGE]},
     "gpushare_node_ready_info": {"ready": bool},

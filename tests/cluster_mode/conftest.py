@@ -31,6 +31,8 @@ def bare(labs: Labs, tmp_path_factory: pytest.TempPathFactory) -> Bare:
     cluster = labs.bare(IN_CLUSTER)
     bring_images(cluster, archive())
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps(RUNTIME_CLASS))
+    unknown = {**RUNTIME_CLASS, "metadata": {"name": "unknown-handler"}, "handler": "unknown"}
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps(unknown))
     folder = tmp_path_factory.mktemp("bare")
     return Bare(cluster, Site(cluster, folder, GPU_NODES).state(), set(InCluster(cluster, folder).objects()))
 

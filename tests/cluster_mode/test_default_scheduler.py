@@ -62,7 +62,7 @@ def test_site_adds_the_extenders_pods_to_the_schedulers(cluster: Cluster, modes:
     assert len(set(keys.values())) == len(PLANES), keys
     for plane in PLANES:
         assert "https://127.0.0.1:32766/gpushare-scheduler" in cluster.on(plane, "cat", "/etc/kubernetes/gpushare/kube-scheduler.yaml")
-        assert "gpushare" not in cluster.on(plane, "ls", "/etc/systemd/system")
+        assert "gpushare-extender" not in cluster.on(plane, "ls", "/etc/systemd/system")
     assert "Deployment gpushare-system/gpushare-scheduler" not in set(modes.site.objects()) - set(before)
     cluster.create(pod("first", memory=2))
     shares(cluster, "first")
@@ -95,6 +95,7 @@ def test_uninstall_takes_all_of_it_away(cluster: Cluster, modes: Modes) -> None:
     modes.play("playbooks/uninstall.yml", "kubernetes")
     for plane in PLANES:
         assert "gpushare" not in cluster.on(plane, "cat", "/etc/kubernetes/manifests/kube-scheduler.yaml")
-        assert "gpushare" not in cluster.on(plane, "ls", "/etc", "/etc/kubernetes", "/var/lib")
+        left = "/etc/gpushare /etc/kubernetes/gpushare /var/lib/gpushare-extender /var/lib/gpushare.kubernetes"
+        assert cluster.on(plane, "sh", "-c", f"ls -d {left} 2>/dev/null || true").split() == []
     assert [name for name in modes.site.objects() if "gpushare" in name] == []
     modes.site.schedules("afterwards")

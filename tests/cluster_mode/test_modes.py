@@ -145,7 +145,8 @@ def test_both_modes_at_once_are_rejected(shared: Cluster, modes: Modes) -> None:
 def test_services_become_pods(shared: Cluster, modes: Modes, capsys: pytest.CaptureFixture[str]) -> None:
     changed(modes, shared, "kubernetes", capsys)
     for node in GPU_NODES:
-        assert "gpushare" not in shared.on(node, "ls", "/etc/systemd/system", "/opt")
+        assert "gpushare-device-plugin" not in shared.on(node, "ls", "/etc/systemd/system")
+        assert "gpushare" not in shared.on(node, "ls", "/opt")
     again, output = modes.play("site.yml", "kubernetes")
     assert again.changes() == {}, output
 

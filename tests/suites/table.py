@@ -316,6 +316,7 @@ SUITES = (
             "tests/e2e/test_[frsw]*",
             *CLUSTER_TESTS,
         ),
+        full={"GPUSHARE_FULL": "1"},
         seconds=900,
     ),
     Suite(

@@ -76,7 +76,7 @@ def probe(node: str, image: Image) -> Dict[str, Any]:
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [this_node]}}},
         **({"runtimeClassName": image.runtime_class} if image.runtime_class else {}),
     }
-    return _pod("verify", node, image, PROBE, container, spec)
+    return simple_pod("verify", node, image, PROBE, container, spec)
 
 
 def cleanup(node: str, image: Image, kubelet_root: str) -> Dict[str, Any]:
@@ -88,10 +88,10 @@ def cleanup(node: str, image: Image, kubelet_root: str) -> Dict[str, Any]:
         {"name": "lib", "hostPath": {"path": STATE_FOLDER.rpartition("/")[0], "type": "Directory"}},
         {"name": "device-plugins", "hostPath": {"path": f"{kubelet_root}/device-plugins", "type": "Directory"}},
     ]
-    return _pod("cleanup", node, image, CLEANUP, container, {"nodeName": node, "volumes": volumes})
+    return simple_pod("cleanup", node, image, CLEANUP, container, {"nodeName": node, "volumes": volumes})
 
 
-def _pod(what: str, node: str, image: Image, label: str, container: Mapping[str, Any], spec: Mapping[str, Any]) -> Dict[str, Any]:
+def simple_pod(what: str, node: str, image: Image, label: str, container: Mapping[str, Any], spec: Mapping[str, Any]) -> Dict[str, Any]:
     suffix = node if len(node) <= _LONGEST_NODE_NAME else hashlib.sha256(node.encode()).hexdigest()[:16]
     return {
         "apiVersion": "v1",
@@ -134,8 +134,8 @@ class Runs:
         """Also what a run that was killed has left behind."""
         self._kubectl.text(["delete", "pods", *self._select, "--ignore-not-found", "--now", "--wait=true", f"--timeout={seconds}s"])
 
-    def run(self, pods: Mapping[str, Mapping[str, Any]], seconds: float) -> List[Ended]:
-        """pods: by their nodes. Those that have not ended within the time have no phase."""
+    def run(self, pods: Mapping[str, Mapping[str, Any]], seconds: float, hopeless: Callable[[], bool] = lambda: False) -> List[Ended]:
+        """pods: by their nodes. Those that have not ended within the time, or until it is hopeless, have no phase."""
         if not pods:
             return []
         self._kubectl.text(["create", "-f", "-"], as_list(list(pods.values())))
@@ -143,7 +143,7 @@ class Runs:
         while True:
             live = {str(item["metadata"]["name"]): item for item in self._kubectl.items(["get", "pods", *self._select])}
             found = {node: live.get(pod["metadata"]["name"]) for node, pod in pods.items()}
-            if all(one is None or _phase(one) in _ENDED for one in found.values()) or self._clock() > deadline:
+            if all(one is None or _phase(one) in _ENDED for one in found.values()) or self._clock() > deadline or hopeless():
                 return [self._ended(node, one) for node, one in found.items()]
             self._sleep(POLL_SECONDS)
 

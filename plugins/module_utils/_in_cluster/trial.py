@@ -1,0 +1,143 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Before anything is installed: a pod on each GPU node that needs what the device plugin's pod needs, and ends at once.
+
+Private to this collection. The API server does not say where a kubelet has its folder, which images a node can run, and which runtimes it
+knows: kubelet says it of a pod. What was made for the trial is gone afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import PLUGIN
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import PROBE_PROGRAM, Ended, Image, Runs, simple_pod
+
+TRIAL = "trial"
+#: kubelet tries again for ever; after so many seconds of warnings about a pod it does not run.
+HOPELESS_SECONDS = 15.0
+_ROOT = "--kubelet-root="
+_ENFORCE = {"pod-security.kubernetes.io/enforce": "privileged"}
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a node must have."""
+
+    image: Image
+    kubelet_root: str
+
+    @property
+    def socket(self) -> str:
+        return f"{self.kubelet_root}/device-plugins/kubelet.sock"
+
+
+def trial_pod(node: str, needs: Needs) -> Dict[str, Any]:
+    """Runs a program of the image to its end, on a node on which kubelet has its socket where it is expected."""
+    rights = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
+    mounts = [{"name": "kubelet", "mountPath": "/host/kubelet.sock", "readOnly": True}]
+    container = {"command": [PROBE_PROGRAM, "--version"], "volumeMounts": mounts, "securityContext": rights}
+    spec = {
+        "nodeName": node,
+        "volumes": [{"name": "kubelet", "hostPath": {"path": needs.socket, "type": "Socket"}}],
+        **({"runtimeClassName": needs.image.runtime_class} if needs.image.runtime_class else {}),
+    }
+    return simple_pod(TRIAL, node, needs.image, TRIAL, container, spec)
+
+
+class Trial:
+    """clock and sleep: of this process, in seconds."""
+
+    def __init__(
+        self,
+        kubectl: Kubectl,
+        needs: Needs,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._kubectl = kubectl
+        self._needs = needs
+        self._space = needs.image.namespace
+        self._clock = clock
+        self._runs = Runs(kubectl, self._space, TRIAL, clock, sleep)
+
+    def run(self, nodes: Sequence[str], seconds: float) -> Tuple[List[str], List[str]]:
+        """(nodes that were tried, what is wrong with them). Nodes whose device plugin runs with the same needs are not tried."""
+        tried = [node for node in nodes if node not in self._proven()]
+        if not tried:
+            return [], []
+        made = self._kubectl.raw(f"/api/v1/namespaces/{self._space}") is None
+        if made:
+            space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self._space, "labels": _ENFORCE}}
+            self._kubectl.text(["create", "-f", "-"], json.dumps(space))
+        try:
+            self._runs.remove(60)
+            ended = self._runs.run({node: trial_pod(node, self._needs) for node in tried}, seconds, self._hopeless())
+            said = self._warnings()
+        finally:
+            self._runs.remove(60)
+            if made:
+                self._kubectl.text(["delete", "namespace", self._space, "--ignore-not-found", "--wait=true", "--timeout=60s"])
+        return tried, [self._words(one, said) for one in ended if one.phase != "Succeeded"]
+
+    def _proven(self) -> List[str]:
+        """The nodes on which the device plugin serves that is to be installed."""
+        place = ["--namespace", self._space]
+        pods = self._kubectl.items(["get", "pods", *place, "--selector", f"app.kubernetes.io/name={PLUGIN}", "--ignore-not-found"])
+        wanted = (self._needs.image.reference, self._needs.image.runtime_class, f"{_ROOT}{self._needs.kubelet_root}")
+        found = []
+        for pod in pods:
+            spec, status = pod.get("spec") or {}, pod.get("status") or {}
+            (container,) = (spec.get("containers") or [{}])[:1]
+            root = next((word for word in container.get("args") or [] if str(word).startswith(_ROOT)), "")
+            ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or [])
+            if ready and (container.get("image"), spec.get("runtimeClassName", ""), root) == wanted:
+                found.append(str(spec.get("nodeName", "")))
+        return found
+
+    def _warnings(self) -> Dict[str, str]:
+        """The last warning about each pod."""
+        events = self._kubectl.items(["get", "events", "--namespace", self._space, "--field-selector", "type=Warning"])
+        return {
+            str((one.get("involvedObject") or {}).get("name", "")): " ".join(f"{one.get('reason', '')}: {one.get('message', '')}".split())[
+                :300
+            ]
+            for one in events
+        }
+
+    def _hopeless(self) -> Callable[[], bool]:
+        """Whether there have been warnings for so long that no more is to be waited for."""
+        first: List[float] = []
+
+        def hopeless() -> bool:
+            if not first and self._warnings():
+                first.append(self._clock())
+            return bool(first) and self._clock() - first[0] > HOPELESS_SECONDS
+
+        return hopeless
+
+    def _words(self, ended: Ended, warnings: Mapping[str, str]) -> str:
+        name = str((ended.pod.get("metadata") or {}).get("name", "")) if ended.pod else ""
+        said = "; ".join(one for one in (ended.why, warnings.get(name, "")) if one)
+        image = self._needs.image
+        if "kubelet.sock" in said or "hostPath type check failed" in said:
+            seen, cure = f"no socket {self._needs.socket}", "name kubelet's root folder there in gpushare_kubelet_root"
+        elif "exec format error" in said:
+            seen, cure = (
+                f"that {image.reference} is of another architecture",
+                "import the image of the node's one: make image ARCH=arm64 or amd64",
+            )
+        elif "ImagePull" in said or "ErrImage" in said or "Failed to pull image" in said:
+            seen, cure = f"no image {image.reference}", "import it there, or name an image of a registry in gpushare_image"
+        elif "no runtime for" in said or "RuntimeHandler" in said or "runtime handler" in said:
+            seen = f"no runtime for the RuntimeClass {image.runtime_class}"
+            cure = "add NVIDIA's runtime to the container runtime, or correct gpushare_runtime_class"
+        else:
+            seen, cure = "that a pod of gpushare's image does not run", "see the reason"
+        return f"node {ended.node}: found {seen} ({said[:300]}); expected a node that can run the device plugin; {cure}"

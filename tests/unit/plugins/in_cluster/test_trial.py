@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The trial of a node before an installation: what is told of one that cannot run the device plugin, and that nothing stays."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import KubectlError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Image
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.trial import Needs, Trial, trial_pod
+
+from unit.plugins.in_cluster.kubectl import Answer, Fake, Json
+
+SPACE = "gpushare-system"
+IMAGE = "localhost/gpushare:1"
+NEEDS = Needs(Image(IMAGE, SPACE, "nvidia"), "/var/lib/kubelet")
+PODS = f"get pods --namespace {SPACE} --selector gpushare.kubernetes/probe=trial"
+NO_SPACE: dict[str, Answer] = {f"get --raw /api/v1/namespaces/{SPACE}": lambda: KubectlError("NotFound")}
+
+
+def tried(phase: str, waiting: str = "") -> list[Json]:
+    states = [{"state": {"waiting": {"reason": waiting, "message": ""}}}] if waiting else []
+    return [{"metadata": {"name": "gpushare-trial-gpu1"}, "status": {"phase": phase, "containerStatuses": states}}]
+
+
+def trial(fake: Fake) -> Trial:
+    seconds = itertools.count()
+    return Trial(fake.kubectl, NEEDS, clock=lambda: float(next(seconds)), sleep=lambda _: None)
+
+
+def warning(words: str) -> list[Json]:
+    return [{"involvedObject": {"name": "gpushare-trial-gpu1"}, "reason": "Failed", "message": words}]
+
+
+def test_a_good_node_and_nothing_stays() -> None:
+    fake = Fake({PODS: tried("Succeeded"), **NO_SPACE})
+    assert trial(fake).run(["gpu1"], 60) == (["gpu1"], [])
+    assert [" ".join(words.split()[:2]) for words in fake.writes()] == [
+        "create -f",
+        "delete pods",
+        "create -f",
+        "delete pods",
+        "delete namespace",
+    ]
+
+
+def test_a_namespace_that_was_there_stays() -> None:
+    fake = Fake({PODS: tried("Succeeded"), f"get --raw /api/v1/namespaces/{SPACE}": {"kind": "Namespace"}})
+    trial(fake).run(["gpu1"], 60)
+    assert not any("namespace gpushare" in words and words.startswith("delete namespace") for words in fake.writes())
+
+
+@pytest.mark.parametrize(
+    ("phase", "waiting", "event", "words"),
+    [
+        (
+            "Pending",
+            "",
+            "MountVolume.SetUp failed: hostPath type check failed: x is not a socket file",
+            "no socket /var/lib/kubelet/device-pl",
+        ),
+        ("Failed", "", "exec /opt/gpushare/bin/gpushare-probe: exec format error", "is of another architecture"),
+        ("Pending", "ErrImageNeverPull", "x", f"no image {IMAGE}"),
+        ("Pending", "", 'no runtime for "nvidia" is configured', "no runtime for the RuntimeClass nvidia"),
+        ("Failed", "", "something", "; Failed: something); expected"),
+    ],
+)
+def test_what_is_wrong_with_a_node(phase: str, waiting: str, event: str, words: str) -> None:
+    fake = Fake({PODS: tried(phase, waiting), "get events": warning(event), **NO_SPACE})
+    nodes, problems = trial(fake).run(["gpu1"], 600)
+    assert nodes == ["gpu1"]
+    (problem,) = problems
+    assert problem.startswith("node gpu1: found ")
+    assert words in problem
+    assert "; expected a node that can run the device plugin; " in problem
+    # Long before the time is over, and nothing stays.
+    assert len(fake.asked) < 60
+    assert [words.split()[1] for words in fake.writes()][-2:] == ["pods", "namespace"]
+
+
+@pytest.mark.parametrize(("image", "wanted"), [(IMAGE, []), ("localhost/gpushare:0", ["gpu1"])])
+def test_nodes_that_serve_with_the_same_are_not_tried(image: str, wanted: list[str]) -> None:
+    container = {"image": image, "args": ["--kubelet-root=/var/lib/kubelet"]}
+    spec = {"nodeName": "gpu1", "runtimeClassName": "nvidia", "containers": [container]}
+    plugin: list[Json] = [{"metadata": {"name": "p"}, "spec": spec, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}]
+    fake = Fake({PODS: tried("Succeeded"), f"get pods --namespace {SPACE} --selector app": plugin, **NO_SPACE})
+    assert trial(fake).run(["gpu1"], 60) == (wanted, [])
+    assert bool(fake.writes()) == bool(wanted)
+
+
+def test_the_pod_needs_no_power() -> None:
+    made = trial_pod("gpu1", NEEDS)["spec"]
+    (container,) = made["containers"]
+    assert made["runtimeClassName"] == "nvidia"
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert made["volumes"][0]["hostPath"] == {"path": "/var/lib/kubelet/device-plugins/kubelet.sock", "type": "Socket"}
