@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import os
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional
 
@@ -47,22 +48,20 @@ class Outcome:
     restarted: bool
 
 
-class Service:
-    """What runs on the files. The functions do their own waiting, within a deadline.
+class Service(ABC):
+    """What runs on the files. Each method does its own waiting, within a deadline."""
 
-    due(): whether the running process is older than the files, or not as they say;
-    restart(): make it read them, by whatever means; healthy(): None, or in words what is wrong.
-    """
+    @abstractmethod
+    def due(self) -> bool:
+        """Whether the running process is older than the files, or not as they say."""
 
-    def __init__(
-        self,
-        due: Callable[[], bool],
-        restart: Callable[[], None],
-        healthy: Callable[[], Optional[str]],
-    ) -> None:
-        self.due = due
-        self.restart = restart
-        self.healthy = healthy
+    @abstractmethod
+    def restart(self) -> None:
+        """Make it read them, by whatever means."""
+
+    @abstractmethod
+    def problem(self) -> Optional[str]:
+        """Why it is not healthy; None if it is."""
 
 
 def _nothing(point: str) -> None:
@@ -157,7 +156,7 @@ class Transaction:
                 service.restart()
                 restarted = True
                 self._point("restarted")
-            problem = service.healthy() if service and (restarted or changes or unfinished) else None
+            problem = service.problem() if service and (restarted or changes or unfinished) else None
         except Exception as error:
             for one in staged.values():
                 one.discard()
@@ -195,7 +194,7 @@ class Transaction:
             if service and saved:
                 if service.due():
                     service.restart()
-                still = service.healthy()
+                still = service.problem()
                 if still:
                     self._pending.clear()
                     return TransactionError(f"{why}; {back}, but: {still}", restored=True)

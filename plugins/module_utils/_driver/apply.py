@@ -12,7 +12,7 @@ due is asked of the host, and what was there before is noted before it changes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Callable, Dict, List, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
@@ -115,7 +115,7 @@ def absent(run: RunWithin, dry: bool, root: str = "/", timeout: float = 1800.0) 
         result.files, result.diff = [change.path for change in transaction.changes], transaction.diff()
         result.steps += [f"remove {path}" for path in result.files] + [f"rebuild the initramfs ({' '.join(initramfs)})"]
         if not dry:
-            transaction.apply(_initramfs(run, initramfs, transaction, Host(root)))
+            transaction.apply(_Initramfs(run, initramfs, transaction, Host(root)))
             for entry in files:
                 journal.forget(entry.path)
     loaded = driver(Host(root)).loaded
@@ -223,21 +223,28 @@ def _configure(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: Re
     if transaction.unfinished or any(path != MODULES_FILE for path in result.files):
         result.steps.append(f"rebuild the initramfs ({' '.join(wanted.initramfs)})")
     if not dry:
-        transaction.apply(_initramfs(run, wanted.initramfs, transaction, host))
+        transaction.apply(_Initramfs(run, wanted.initramfs, transaction, host))
         for path in gone:
             transaction.journal.forget(path)
 
 
-def _initramfs(run: RunWithin, command: Sequence[str], transaction: Transaction, host: Host) -> Service:
-    """Rebuilt where the file changed, or a run was killed before it was; the file goes back where that fails."""
-    due = any(change.path != MODULES_FILE for change in transaction.changes) or transaction.unfinished
+class _Initramfs(Service):
+    """Rebuilt where the file changed, or a run was killed before it was; the file is restored where that fails."""
 
-    def rebuild() -> None:
+    def __init__(self, run: RunWithin, command: Sequence[str], transaction: Transaction, host: Host) -> None:
+        self._due = any(change.path != MODULES_FILE for change in transaction.changes) or transaction.unfinished
+        self._run, self._command, self._host = run, command, host
+
+    def due(self) -> bool:
+        return self._due
+
+    def restart(self) -> None:
         # Hosts that boot another way have none.
-        if host.program(command[0]) is not None:
-            _must(run, command, _REBUILD, "rebuild the initramfs")
+        if self._host.program(self._command[0]) is not None:
+            _must(self._run, self._command, _REBUILD, "rebuild the initramfs")
 
-    return Service(lambda: due, rebuild, lambda: None)
+    def problem(self) -> Optional[str]:
+        return None
 
 
 def _load_at_boot(module: str, run: RunWithin, host: Host, dry: bool, result: Result) -> None:

@@ -84,7 +84,7 @@ def converge(
     ours = [*plan.files, *(entry.path for entry in entries)]
     service = KubeletService(host, unit, run, _ready(host, found), ours, wanted.timeout, wanted.allow_daemon_reload)
     changes = [change.path for change in transaction.changes]
-    due = bool(changes) or transaction.unfinished or (bool(ours) and service.is_due())
+    due = bool(changes) or transaction.unfinished or (bool(ours) and service.due())
     if changes and written(dict.fromkeys(changes)):
         service.check_reload()
     if due and wanted.state == "present":

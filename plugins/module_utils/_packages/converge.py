@@ -182,15 +182,20 @@ class _Lists(Service):
     def __init__(self, manager: Manager, repository: Repository) -> None:
         self._refresh: Callable[[], None] = lambda: manager.refresh(repository)
         self._asked = False
-        super().__init__(lambda: True, self._restart, lambda: None)
 
-    def _restart(self) -> None:
+    def due(self) -> bool:
+        return True
+
+    def restart(self) -> None:
         first, self._asked = not self._asked, True
         try:
             self._refresh()
         except (PackagesError, OSError):
             if first:
                 raise
+
+    def problem(self) -> Optional[str]:
+        return None
 
 
 def absent(owner: str, manager: Manager, dry: bool, keep: bool = False, root: str = "/", exposed: Exposed = lambda: None) -> Result:

@@ -118,14 +118,14 @@ class DockerService(RuntimeService):
                 "gpushare_container_runtime_allow_container_kill"
             )
 
-    def restart_now(self) -> None:
+    def restart(self) -> None:
         """Reload it if that suffices, otherwise restart it; RestartError where that would end containers and must not."""
         wanted, data = self.wanted(), self._data()
         if not self._reload_suffices(wanted, data):
             ends = None if self._allowed else self._ends(wanted, data)
             if ends:
                 raise RestartError(ends)
-            super().restart_now()
+            super().restart()
             return
         outcome = self._run(["systemctl", "reload", self.unit.name], self._timeout)
         if not outcome.ok:

@@ -114,7 +114,6 @@ class RuntimeService(Service):
     """
 
     def __init__(self, unit: Unit, run: RunWithin, timeout: float) -> None:
-        super().__init__(self.is_due, self.restart_now, self.problem)
         self.unit = unit
         self._run = run
         self._timeout = timeout
@@ -157,7 +156,7 @@ class RuntimeService(Service):
         """Rejected if the way to `wanted` is a restart that would end containers. allowed: whether it may."""
         raise NotImplementedError
 
-    def is_due(self) -> bool:
+    def due(self) -> bool:
         """Whether the process does not run what the files on the disk say, as far as it concerns us."""
         return self.lacks(self.wanted()) is not None
 
@@ -168,7 +167,7 @@ class RuntimeService(Service):
         except SilentError as error:
             return str(error)
 
-    def restart_now(self) -> None:
+    def restart(self) -> None:
         """Restart it; RestartError if systemd says no or does not end within the timeout."""
         self._restarted_at = time.time()
         # A daemon that failed a few times in a row would not be started again otherwise.

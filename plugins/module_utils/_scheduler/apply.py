@@ -94,7 +94,7 @@ def apply(host: Host, tools: Tools, plan: Mapping[str, Any], resource: str, tls_
         change = _change_policy(tools, transaction, plan["policy"], state)
         once = replace(host, read_once=tuple(scheduler["read_once"]))
         service = SchedulerService(once, tools.kubectl, expected, tools.end_container, change)
-    if state == "present" and service is not None and (transaction.changes or transaction.unfinished or service.is_due()):
+    if state == "present" and service is not None and (transaction.changes or transaction.unfinished or service.due()):
         _check_extender(host, tls_dir)
     policy = plan.get("policy")
     is_new = policy is not None and policy["sha256_before"] != digest(policy["content"].encode())

@@ -271,7 +271,6 @@ class _Refresh(Service):
     """The units that write the CDI spec. systemd reads a unit that it has not had when it is started, without daemon-reload."""
 
     def __init__(self, host: Host, run: RunWithin) -> None:
-        super().__init__(self._due, self._settle, self._problem)
         self._host, self._run = host, run
 
     def not_enabled(self) -> List[str]:
@@ -285,11 +284,11 @@ class _Refresh(Service):
     def _show(self, unit: str, name: str) -> str:
         return parsed(self._run(show_command(unit, name), _QUESTION).out).get(name, "")
 
-    def _due(self) -> bool:
+    def due(self) -> bool:
         path, _service = self._names()
-        return bool(self.not_enabled()) or self._show(path, "ActiveState") != "active" or self._problem() is not None
+        return bool(self.not_enabled()) or self._show(path, "ActiveState") != "active" or self.problem() is not None
 
-    def _settle(self) -> None:
+    def restart(self) -> None:
         path, service = self._names()
         for argv in (["--no-reload", "enable", path, service], ["start", path], ["restart", service]):
             outcome = self._run(["systemctl", *argv], _GENERATE)
@@ -297,7 +296,7 @@ class _Refresh(Service):
                 said = self._run(["journalctl", "-u", service, "-n", "20", "--no-pager", "-o", "cat"], _QUESTION).words
                 raise Rejected(f"systemctl {' '.join(argv)} failed: {outcome.words}; the log of {service} says: {said}")
 
-    def _problem(self) -> Optional[str]:
+    def problem(self) -> Optional[str]:
         """Why the spec is not of these GPUs and of this driver. Without a driver there is nothing to name."""
         listed = self._host.ask(self._host.program("nvidia-smi"), ["-L"], _QUESTION)
         if listed is None or not listed.ok:
