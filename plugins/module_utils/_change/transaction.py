@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal, Pending, Saved, is_ours
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry, Journal, Pending, Saved, is_ours
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, Staged, digest, read_state, remove
 
 
@@ -64,14 +64,14 @@ class Service(ABC):
         """Why it is not healthy; None if it is."""
 
 
-def _nothing(point: str) -> None:
+def nothing(point: str) -> None:
     """Called at each point where a kill must be harmless; tests put something else here."""
 
 
 class Transaction:
     """owner: who asks, as `uninstall` and `report` will name it ("scheduler", "container_runtime")."""
 
-    def __init__(self, owner: str, root: str = "/", point: Callable[[str], None] = _nothing) -> None:
+    def __init__(self, owner: str, root: str = "/", point: Callable[[str], None] = nothing) -> None:
         self.owner = owner
         self.root = root
         self.journal = Journal(root)
@@ -98,6 +98,10 @@ class Transaction:
         """Plan: the journal shall say that `name`, which is no file, was turned from `before` into `after`."""
         state = None if before is None else FileState(before, 0, 0, 0, None)
         self._changes.append(Change(name, state, after, 0, False))
+
+    def entries(self) -> List[Entry]:
+        """What the journal has of this owner."""
+        return [entry for entry in self.journal.entries() if entry.owner == self.owner]
 
     @property
     def unfinished(self) -> bool:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.yaml_scalars import scalars
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
@@ -31,7 +32,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.argum
     environment_file_paths,
     start_of,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import DROP_IN, Found, Rejected
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import DROP_IN, Found
 
 POLL_SECONDS = 0.5
 # So long the same process must have lived: one that systemd restarts again and again has not.

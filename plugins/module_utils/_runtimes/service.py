@@ -18,9 +18,10 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import parsed, show_command
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Rejected, Runtimes, SilentError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Runtimes, SilentError
 
 POLL_SECONDS = 0.3
 # So long a process must have lived when it is called healthy: one that systemd restarts again and again has not.

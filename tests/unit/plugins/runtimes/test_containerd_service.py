@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
@@ -18,7 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cont
     address_of,
     config_of,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Rejected, Runtimes
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Runtimes
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import RestartError, Unit, check_program, find_unit
 
 from unit.plugins.runtimes.fake_containerd import model
