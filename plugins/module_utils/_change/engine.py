@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction, nothing
@@ -46,6 +46,8 @@ class Subject(ABC):
 
     owner: str
     root = "/"
+    #: Of its files while it is present; None: as they are, or the usual one.
+    mode: Optional[int] = None
 
     def __init__(self) -> None:
         self.notes: List[str] = []
@@ -77,6 +79,10 @@ class Subject(ABC):
         """The last word before anything is changed: what the running process lacks, "" for nothing to tell. changes: the paths."""
         return ""
 
+    def elsewhere(self) -> Dict[str, Tuple[bytes, bytes]]:
+        """Names for the journal of what else changes, each with its state before and after: "service:NAME" and the like."""
+        return {}
+
     def shown(self, text: str) -> str:
         """A text as it may be shown."""
         return text
@@ -86,9 +92,7 @@ class Subject(ABC):
         return
 
 
-def converge(
-    subject: Subject, absent: bool, check: bool, point: Callable[[str], None] = nothing, modes: Optional[Mapping[str, int]] = None
-) -> Converged:
+def converge(subject: Subject, absent: bool, check: bool, point: Callable[[str], None] = nothing) -> Converged:
     """Do it, or with `check` say what would be done. Rejected: nothing was changed; TransactionError: it was put back."""
     transaction = Transaction(subject.owner, subject.root, point)
     entries = transaction.entries()
@@ -96,12 +100,13 @@ def converge(
         return Converged(notes=[NOT_RECORDED])
     subject.look(entries)
     texts = subject.absent([entry for entry in entries if entry.is_file]) if absent else subject.present()
-    before = {entry.path: entry.original.mode for entry in entries if entry.original is not None} if absent else dict(modes or {})
-    for path, text in texts.items():
+    if absent:
+        transaction.restore({path: None if text is None else text.encode() for path, text in texts.items()}, entries)
+    for path, text in () if absent else texts.items():
         if text is None:
             transaction.remove(path)
         else:
-            transaction.write(path, text.encode(), before.get(path))
+            transaction.write(path, text.encode(), subject.mode)
     changes = [change.path for change in transaction.changes]
     service = subject.service([*texts, *(entry.path for entry in entries)])
     due = bool(changes) or transaction.unfinished or (service is not None and service.due())
@@ -109,6 +114,8 @@ def converge(
     diff = [dict(one, before=subject.shown(one["before"]), after=subject.shown(one["after"])) for one in transaction.diff()]
     if not check:
         if due:
+            for name, (was, becomes) in subject.elsewhere().items():
+                transaction.note(name, was, becomes)
             transaction.apply(service)
         if absent:
             for entry in entries:

@@ -17,7 +17,7 @@ import errno
 import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Optional
+from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry, Journal, Pending, Saved, is_ours
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, Staged, digest, read_state, remove
@@ -93,6 +93,15 @@ class Transaction:
     def remove(self, path: str, secret: bool = False) -> None:
         """Plan: there shall be no `path`."""
         self._changes.append(Change(path, read_state(self._real(path)), None, 0, secret))
+
+    def restore(self, files: Mapping[str, Optional[bytes]], entries: Sequence[Entry]) -> None:
+        """Plan: each file has this content (None: no file), and the mode from before us, if one of these entries has it."""
+        modes = {entry.path: entry.original.mode for entry in entries if entry.original is not None}
+        for path, content in files.items():
+            if content is None:
+                self.remove(path)
+            else:
+                self.write(path, content, modes.get(path))
 
     def note(self, name: str, before: Optional[bytes], after: Optional[bytes]) -> None:
         """Plan: the journal shall say that `name`, which is no file, was turned from `before` into `after`."""

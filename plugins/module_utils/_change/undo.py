@@ -56,7 +56,7 @@ def undo(entry: Entry, now: Optional[bytes], without_ours: Optional[WithoutOurs]
     """What becomes of the file of this entry, which has this content now."""
     path, original = entry.path, None if entry.original is None else entry.original.content
     if now is None and not (original is not None and entry.untouched(now)):
-        return Undo(None, f"{path} is gone, so there was nothing to take out" if entry.left[1] else "")
+        return Undo(None, "" if original is None else f"{path} was there before this collection and is gone now; it is not brought back")
     if entry.untouched(now) or as_before(entry, now):
         return Undo(original)
     if without_ours is not None:

@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction, TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
     ANNOTATION_SCHEDULER_CONFIG,
@@ -30,10 +31,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.ser
 OWNER = "scheduler"
 FOLDER = "folder:"
 CLUSTER = ["configmap", "--namespace", NAMESPACE, kubeadm.NAME]
-
-
-class Rejected(RuntimeError):
-    """Nothing was changed; says what was found and what to do."""
 
 
 class Tools:
