@@ -18,7 +18,7 @@ CONTRACTS = {
     "module_utils._formats": (),
     "module_utils._cluster.names": (),
     "module_utils._host": ("module_utils._formats",),
-    "module_utils._change": ("module_utils._host",),
+    "module_utils._change": ("module_utils._host", "module_utils._cluster.names"),
     "module_utils._facts": ("module_utils._formats", "module_utils._host", "module_utils._cluster.names"),
     "module_utils._facts.device_strategy": (
         "module_utils._formats",
@@ -64,8 +64,7 @@ CONTRACTS = {
             "_facts",
             "_cluster",
             "_runtimes",
-            "_change.journal",
-            "_change.undo",
+            "_change",
             "_daemon.environment",
             "_scheduler",
         )
