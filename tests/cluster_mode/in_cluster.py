@@ -56,6 +56,12 @@ def bring_images(cluster: Cluster, image: Path, planes: Sequence[str] = (CONTROL
     content = subprocess.run(export, check=True, timeout=120, capture_output=True).stdout
     for node in GPU_NODES:
         subprocess.run([*cluster.entering(node), *_IMPORT], input=content, check=True, timeout=120, capture_output=True)
+    # kubelet tells the API server of new images within ten seconds; preflight believes it.
+    cluster.until("kubelets tell of the image", lambda: all(_has_image(cluster.node(name)) for name in (*planes, *GPU_NODES)), 60)
+
+
+def _has_image(node: Json) -> bool:
+    return any(name.startswith("localhost/gpushare:") for one in node["status"].get("images", ()) for name in one.get("names") or ())
 
 
 class InCluster:
