@@ -413,6 +413,26 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
 
 #: (page, words, where the number comes from)
 ELSEWHERE = [
+    *(
+        (f"{OPERATE}/kubernetes.md", words, "what tests/cluster_mode/test_killed.py has printed at full size")
+        for words in (
+            "with two GPU nodes",
+            "with 100 pods pending",
+            "of 304 pods with 37 pods of scheduler",
+            "failed 16 pods",
+            "with 8 pods |",
+            "its GPU | 35.2 s",
+            "bound after 9.8 to 10.9 s",
+            "the last after 12.8 s",
+            "extender 43 MiB",
+            "device plugin 57 MiB",
+        )
+    ),
+    (
+        f"{OPERATE}/failures.md",
+        "8 of 8 bare pods with GPUs failed at a reboot, and the node had all units 12.2 s after power-on",
+        "what tests/cluster_mode/test_killed.py has printed",
+    ),
     (f"{REFERENCE}/events.md", "8 GiB of GPU 2 (NVIDIA A100 80GB)", "an example"),
     ("docs/project/gpu-proof.md", "with 36 MiB", "what gpu_proof.pack has printed for this lock"),
     (f"{OPERATE}/high-availability.md", "another takes it within 2 s", "kube-scheduler's retryPeriod"),
