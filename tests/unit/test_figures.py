@@ -417,7 +417,7 @@ ELSEWHERE = [
         (f"{OPERATE}/kubernetes.md", words, "what tests/cluster_mode/test_killed.py has printed at full size")
         for words in (
             "with two GPU nodes",
-            "with 100 pods pending",
+            "with 100 pods pending, 5 times",
             "of 304 pods with 37 pods of scheduler",
             "failed 16 pods",
             "with 8 pods |",
