@@ -477,7 +477,8 @@ def closed() -> list[Json]:
                 "scheduler-name",
                 [_CREATE],
                 ["pods"],
-                {"is-no-kubelet": "!('system:nodes' in request.userInfo.?groups.orValue([]))"},
+                # The pod by which the role scheduler proves that kube-scheduler asks the extender is there.
+                {"is-not-of-the-system": f"request.namespace != '{NAMESPACE}'"},
                 [
                     _must(
                         f"variables.containers.size() > {FEW} || !{_ASK_FOR_GPUS}",
