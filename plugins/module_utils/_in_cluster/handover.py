@@ -105,10 +105,11 @@ class Handover:
         return changed
 
     def stop_scheduler(self, dry: bool) -> List[str]:
-        """No pod of the scheduler is left, and none comes."""
+        """No pod of the scheduler is left, and none comes. No pod gets its name any more: that by which kube-scheduler is proven must not."""
+        gone = self._delete(_POLICY_KINDS[:2], dry)
         found = self._kubectl.items(["get", f"deployments.apps/{SCHEDULER}", *self._place, "--ignore-not-found"])
         if not found or int(found[0]["spec"].get("replicas", 1)) == 0:
-            return []
+            return gone
         if not dry:
             self._kubectl.text(["scale", f"deployments.apps/{SCHEDULER}", *self._place, "--replicas=0"])
             if not self._until(lambda: not self._pods(SCHEDULER)):
@@ -116,12 +117,16 @@ class Handover:
                     f"found pods of {SCHEDULER} that do not end within {self._seconds:g} s; expected none; delete those on nodes that are "
                     "gone, and run again"
                 )
-        return [f"Deployment {self._namespace}/{SCHEDULER}"]
+        return [*gone, f"Deployment {self._namespace}/{SCHEDULER}"]
 
     def open(self, dry: bool) -> List[str]:
         """Pods keep the name of the scheduler that they have."""
+        return self._delete(_POLICY_KINDS, dry)
+
+    def _delete(self, kinds: Sequence[str], dry: bool) -> List[str]:
+        """The policies about the name of the scheduler, of these kinds."""
         gone = []
-        for kind in _POLICY_KINDS:
+        for kind in kinds:
             path = f"/apis/admissionregistration.k8s.io/v1/{kind}/{NAME_POLICY}"
             if self._kubectl.raw(path) is not None:
                 gone.append(f"{kind}/{NAME_POLICY}")

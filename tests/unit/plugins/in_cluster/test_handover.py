@@ -110,3 +110,19 @@ def test_what_the_other_mode_needed_goes_and_nothing_else() -> None:
     assert fake.writes() == ["delete -f - --ignore-not-found"]
     with pytest.raises(HandoverError, match="no object to keep"):
         handover(fake).prune([], False, False)
+
+
+def test_the_scheduler_ends_and_no_pod_gets_its_name_any_more() -> None:
+    """The pod by which the role scheduler proves kube-scheduler would wait for nobody."""
+    api = "get --raw /apis/admissionregistration.k8s.io/v1"
+    deployment = {"kind": "Deployment", "metadata": {"name": "gpushare-scheduler"}, "spec": {"replicas": 2}}
+    there: Json = {"metadata": {}}
+    fake = Fake({f"{api}/mutating": there, f"{api}/validating": there, "get deployments.apps": [deployment]})
+    gone = ["mutatingadmissionpolicybindings/gpushare-scheduler-name", "mutatingadmissionpolicies/gpushare-scheduler-name"]
+    assert handover(fake).stop_scheduler(True) == [*gone, f"Deployment {SPACE}/gpushare-scheduler"]
+    assert fake.writes() == []
+    handover(fake).stop_scheduler(False)
+    assert fake.writes() == [f"delete {' '.join(gone)} --ignore-not-found"]
+    assert "scale deployments.apps/gpushare-scheduler --namespace gpushare-system --replicas=0" in fake.asked
+    # Which reject others, too, go once the scheduler of the hosts serves.
+    assert len(handover(fake).open(False)) == 4
