@@ -105,7 +105,7 @@ class Handover:
         return changed
 
     def stop_scheduler(self, dry: bool) -> List[str]:
-        """No pod of the scheduler is left, and none comes. No pod gets its name any more: that by which kube-scheduler is proven must not."""
+        """No pod of the scheduler is left. New pods do not get its name: kube-scheduler is proven by a pod that would wait."""
         gone = self._delete(_POLICY_KINDS[:2], dry)
         found = self._kubectl.items(["get", f"deployments.apps/{SCHEDULER}", *self._place, "--ignore-not-found"])
         if not found or int(found[0]["spec"].get("replicas", 1)) == 0:
