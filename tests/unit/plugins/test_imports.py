@@ -27,12 +27,7 @@ CONTRACTS = {
         "module_utils._facts.kubernetes",
         "module_utils._runtimes.cri",
     ),
-    "module_utils._cluster": (
-        "module_utils._formats",
-        "module_utils._host",
-        "module_utils._facts.diagnosis",
-        "module_utils._facts.nvidia_smi",
-    ),
+    "module_utils._cluster": ("module_utils._formats", "module_utils._host"),
     "module_utils._identity": ("module_utils._host", "module_utils._cluster"),
     "module_utils._runtimes": ("module_utils._formats", "module_utils._host", "module_utils._change"),
     "module_utils._kubelet": (
@@ -70,7 +65,15 @@ CONTRACTS = {
     ),
     "module_utils._in_cluster": tuple(
         f"module_utils.{name}"
-        for name in ("_formats", "_cluster", "_evidence.cluster", "_removal.cluster", "_scheduler.proof", "_takeover.plugins")
+        for name in (
+            "_formats",
+            "_cluster",
+            "_evidence.cluster",
+            "_facts.capacity",
+            "_removal.cluster",
+            "_scheduler.proof",
+            "_takeover.plugins",
+        )
     ),
     "plugin_utils._answers": ("plugin_utils._results", "plugin_utils._shape"),
     "plugin_utils._results": ("module_utils", "plugin_utils._scheduler.wiring", "plugin_utils._shape"),
@@ -92,7 +95,7 @@ CONTRACTS = {
         "plugin_utils._yaml",
     ),
     "plugin_utils._verdict": (
-        *(f"module_utils.{name}" for name in ("_facts.device_strategy", "_facts.nvidia_smi", "_cluster", "_scheduler")),
+        *(f"module_utils.{name}" for name in ("_facts.capacity", "_facts.device_strategy", "_facts.nvidia_smi", "_cluster", "_scheduler")),
         "plugin_utils._preflight.gpus",
         "plugin_utils._preflight.reasons",
         "plugin_utils._preflight.report",
