@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,7 @@ CONTRACTS = {
     "module_utils._takeover": (
         "module_utils._cluster.names",
         "module_utils._cluster.kubectl",
+        "module_utils._cluster.objects",
         "module_utils._facts.device_managers",
     ),
     "module_utils._evidence": tuple(
@@ -72,7 +74,7 @@ CONTRACTS = {
             "_facts.capacity",
             "_removal.cluster",
             "_scheduler.proof",
-            "_takeover.plugins",
+            "_takeover",
         )
     ),
     "plugin_utils._answers": ("plugin_utils._results", "plugin_utils._shape"),
@@ -80,9 +82,18 @@ CONTRACTS = {
     "plugin_utils._shape": (),
     "plugin_utils._wheel": (),
     "plugin_utils._yaml": ("plugin_utils._shape",),
-    "plugin_utils._manifests": ("module_utils._cluster.names", "module_utils._scheduler"),
+    "plugin_utils._manifests": ("module_utils._cluster.names", "module_utils._cluster.public", "module_utils._scheduler"),
     "plugin_utils._preflight": tuple(
-        f"module_utils.{name}" for name in ("_cluster.names", "_driver.generations", "_facts", "_formats", "_kubelet.gates")
+        f"module_utils.{name}"
+        for name in (
+            "_cluster.names",
+            "_cluster.public",
+            "_driver.generations",
+            "_facts",
+            "_formats",
+            "_kubelet.gates",
+            "_takeover.operator",
+        )
     ),
     "plugin_utils._removal": ("module_utils._cluster.names", "plugin_utils._answers"),
     "plugin_utils._takeover": ("module_utils._cluster.names", "module_utils._facts.device_managers", "module_utils._formats"),
@@ -163,6 +174,11 @@ MODULES = [path for path in sorted(ROOT.rglob("*.py")) if path.name != "__init__
 def test_each_package_imports_what_it_may(path: Path) -> None:
     assert contract_of(module_of(path)), f"{path} is in no package of CONTRACTS"
     assert list(forbidden(module_of(path), path.read_text())) == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_of)
+def test_each_module_finds_the_names_that_it_imports(path: Path) -> None:
+    importlib.import_module(PREFIX + module_of(path))
 
 
 def test_packages_are_empty_and_nothing_lies_beside_them() -> None:
