@@ -74,7 +74,6 @@ GROUPS: Final[Mapping[str, tuple[Planted, ...]]] = {
         Planted(faults.extender_not_at_boot, CONTROL_PLANE, "extender_not_at_boot", "systemctl enable", "warning"),
         Planted(faults.token_unreadable, "gpu1", "token_unreadable", "chown 0 /var/lib/gpushare-device-plugin/token"),
         Planted(faults.cdi_missing, "gpu1", "cdi_missing", "nvidia-ctk cdi generate --output="),
-        Planted(faults.state_not_kept, "gpu1", "state_not_kept", "mount -o remount,rw"),
         Planted(faults.runtime_silent, "gpu2", "runtime_silent", "systemctl restart containerd.service"),
     ),
     "kubelet and scheduler": (
@@ -82,7 +81,10 @@ GROUPS: Final[Mapping[str, tuple[Planted, ...]]] = {
         Planted(faults.certificate_wrong, CONTROL_PLANE, "certificate_wrong", "systemctl start gpushare-pki.service"),
         Planted(faults.kubelet_stopped, "gpu1", "kubelet_stopped", "systemctl restart kubelet"),
     ),
-    "a flag": (Planted(faults.scheduler_stopped, CONTROL_PLANE, "scheduler_stopped", "correct that", by_hand=faults.flag_removed),),
+    "a flag": (
+        Planted(faults.scheduler_stopped, CONTROL_PLANE, "scheduler_stopped", "correct that", by_hand=faults.flag_removed),
+        Planted(faults.state_not_kept, "gpu1", "state_not_kept", "mount -o remount,rw"),
+    ),
     "site, first": (
         Planted(faults.extender_not_called, CONTROL_PLANE, "extender_not_called", "managedResources"),
         Planted(faults.token_expired, "gpu1", "token_expired", _SITE),
