@@ -68,12 +68,12 @@ class Handover:
         if not self._until(none):
             more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
             raise HandoverError(
-                f"found pods that wait for GPUs and keep the name of their scheduler: {', '.join(left[:_SHOWN])}{more}; expected none; "
-                "wait until they run, or delete them: what their controllers make anew gets the new scheduler"
+                f"found pods that wait for GPUs and keep the name of their scheduler: {', '.join(left[:_SHOWN])}{more}; expected none. "
+                "Wait until they run, or delete them: what their controllers make again gets the new scheduler"
             )
 
     def mark(self, nodes: Sequence[str], dry: bool) -> List[str]:
-        """Keep the DaemonSet off these nodes. What has changed, in words."""
+        """Keep the DaemonSet off these nodes. The nodes that change."""
         there = {str(item["metadata"]["name"]): _labels(item) for item in self._kubectl.items(["get", "nodes"])}
         missing = [name for name in nodes if name in there and there[name].get(LABEL_ON_HOST) != "true"]
         if missing and not dry:
@@ -81,7 +81,7 @@ class Handover:
         return [f"Node {name}" for name in missing]
 
     def to_pod(self, node: str, dry: bool) -> List[str]:
-        """Let the DaemonSet have this node, and wait until its pod serves and kubelet offers what it publishes."""
+        """Let the DaemonSet have this node, and wait until its pod serves and kubelet provides what it publishes."""
         (item,) = self._kubectl.items(["get", "node", node])
         if LABEL_ON_HOST not in _labels(item):
             return []
@@ -89,7 +89,7 @@ class Handover:
             self._kubectl.text(["label", "node", node, f"{LABEL_ON_HOST}-"])
             if not self._until(lambda: self._serves(node)):
                 raise HandoverError(
-                    f"found that the pod of the device plugin on {node} does not serve within {self._seconds:g} s; expected it to; see "
+                    f"found that the pod of the device plugin on {node} does not serve within {self._seconds:g} s; expected it to. See "
                     f"`kubectl -n {self._namespace} describe pods` and the pod's log, and run again"
                 )
         return [f"Node {node}"]
@@ -99,13 +99,13 @@ class Handover:
         changed = self.mark([node], dry)
         if not dry and not self._until(lambda: not self._plugins(node)):
             raise HandoverError(
-                f"found that the pod of the device plugin on {node} does not end within {self._seconds:g} s; expected it to; see whether "
+                f"found that the pod of the device plugin on {node} does not end within {self._seconds:g} s; expected it to. See whether "
                 "kubelet runs there, and run again"
             )
         return changed
 
     def stop_scheduler(self, dry: bool) -> List[str]:
-        """No pod of the scheduler is left. New pods do not get its name: kube-scheduler is proven by a pod that would wait."""
+        """No pod of the scheduler is left, and new pods do not get its name: the role scheduler verifies kube-scheduler by one."""
         gone = self._delete(_POLICY_KINDS[:2], dry)
         found = self._kubectl.items(["get", f"deployments.apps/{SCHEDULER}", *self._place, "--ignore-not-found"])
         if not found or int(found[0]["spec"].get("replicas", 1)) == 0:
@@ -114,7 +114,7 @@ class Handover:
             self._kubectl.text(["scale", f"deployments.apps/{SCHEDULER}", *self._place, "--replicas=0"])
             if not self._until(lambda: not self._pods(SCHEDULER)):
                 raise HandoverError(
-                    f"found pods of {SCHEDULER} that do not end within {self._seconds:g} s; expected none; delete those on nodes that are "
+                    f"found pods of {SCHEDULER} that do not end within {self._seconds:g} s; expected none. Delete those on nodes that are "
                     "gone, and run again"
                 )
         return [*gone, f"Deployment {self._namespace}/{SCHEDULER}"]
@@ -138,7 +138,7 @@ class Handover:
         """Remove our objects that are not among these. pods_too: also the pods' workloads and their namespace, and the nodes' label."""
         kept = {key(one) for one in keep}
         if not kept:
-            raise HandoverError("found no object to keep; expected those of the new mode; this is an error of the playbook")
+            raise HandoverError("found no object to keep; expected those of the new mode. This is an error of the playbook")
         gone: List[Dict[str, Any]] = []
         for path, version, kind in KINDS:
             items = (self._kubectl.raw(path) or {}).get("items") or []

@@ -5,7 +5,7 @@
 """Before anything is installed: a pod on each GPU node that needs what the device plugin's pod needs, and ends at once.
 
 Private to this collection. The API server does not say where a kubelet has its folder, which images a node can run, and which runtimes it
-knows: kubelet says it of a pod. What was made for the trial is gone afterwards.
+knows: kubelet says it of a pod. Afterwards nothing of the trial is left.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ENFORCE = {"pod-security.kubernetes.io/enforce": "privileged"}
 
 @dataclass(frozen=True)
 class Needs:
-    """What a node must have."""
+    """The needs of the device plugin on a node."""
 
     image: Image
     kubelet_root: str

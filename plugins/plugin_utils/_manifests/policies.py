@@ -477,7 +477,7 @@ def closed() -> list[Json]:
                 "scheduler-name",
                 [_CREATE],
                 ["pods"],
-                # The pod by which the role scheduler proves that kube-scheduler asks the extender is there.
+                # There the role scheduler verifies by a pod that kube-scheduler asks the extender.
                 {"is-not-of-the-system": f"request.namespace != '{NAMESPACE}'"},
                 [
                     _must(
