@@ -64,7 +64,11 @@ _VERSIONS_IN_WORDS = "Debian 12 or 13, Ubuntu 22.04, 24.04 or 26.04, Enterprise 
 _TRIED_IN_WORDS = "Debian 12, on which it was"
 MACHINES = ("x86_64", "aarch64")
 KNOWN_RUNTIMES = ("containerd", "docker", "cri-o")
-DISTRIBUTIONS = ("kubeadm",)
+SYSTEMD, KUBERNETES = "systemd", "kubernetes"
+#: What installed Kubernetes to the modes in which a run on its hosts installs gpushare. The playbook `cluster` needs no host.
+DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {"kubeadm": (SYSTEMD,), "k3s": (KUBERNETES,), "rke2": (KUBERNETES,)}
+#: From here on both have containerd 2, whose CDI is on (k3s-io/k3s release notes, read on 2026-08-21).
+FIRST_CONTAINERD_2 = {31: (1, 31, 6), 32: (1, 32, 2)}
 MINIMUM_FREE_MIB = 500
 #: Other managers of the GPUs that the playbook take_over moves aside.
 MOVABLE = (NVIDIA, OPERATOR, HAMI, ORIGINAL)
@@ -111,11 +115,15 @@ class Wanted:
     target_kubernetes: str = ""
     take_over: bool = False
     extender_port: int = 32766
+    mode: str = SYSTEMD
 
 
 def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
     """All that speaks against changing this host."""
     found = Reasons(host)
+    if wanted.mode == KUBERNETES:
+        _for_pods(found, facts, wanted)
+        return Judgement(host, facts.kubelet.node_name, tuple(found.list))
     _system(found, facts, wanted)
     _ground(found, facts, wanted)
     if wanted.gpu_node:
@@ -124,7 +132,7 @@ def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
         _driver(found, facts, wanted.driver_managed)
         _kubelet(found, facts)
         _target(found, facts, wanted.target_kubernetes)
-        _distribution_of(found, facts, "its containerd and its scheduler are configured in a way that this release does not know")
+        _distribution_of(found, facts, SYSTEMD)
         _runtime(found, facts)
         _strategy(found, facts, wanted)
         _isolation(found, facts, wanted.isolation)
@@ -427,18 +435,50 @@ def _managers(found: Reasons, facts: NodeFacts, take_over: bool) -> None:
             found.error("managers", seen, "no other manager of the GPUs", cure)
 
 
-def _distribution_of(found: Reasons, facts: NodeFacts, cure: str) -> bool:
-    """Whether Kubernetes is of a kind that this release knows, or cannot be told."""
+def _distribution_of(found: Reasons, facts: NodeFacts, mode: str) -> bool:
+    """Whether Kubernetes is of a kind whose hosts a run in this mode knows, or cannot be told."""
+    name, known = facts.distribution.name, [one for one, modes in DISTRIBUTIONS.items() if mode in modes]
+    if name in known or (mode == SYSTEMD and name in ("none", "unknown")):
+        return True
+    if not any(reason.check == "distribution" for reason in found.list):
+        if KUBERNETES in DISTRIBUTIONS.get(name, ()):
+            cure = "set gpushare_deploy_mode: kubernetes, by which the daemons are pods with a scheduler of their own"
+        else:
+            cure = "run the playbook cluster, which changes no host (docs/operate/clusters-of-others.md has presets), not a run on hosts"
+        found.error("distribution", f"Kubernetes by {name} with gpushare_deploy_mode: {mode}", " or ".join(known), cure)
+    return False
+
+
+def _for_pods(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
+    """What speaks against preparing this host for daemons that are pods."""
+    if not _distribution_of(found, facts, KUBERNETES):
+        return
     name = facts.distribution.name
-    known = name in (*DISTRIBUTIONS, "none", "unknown")
-    if not known and not any(reason.check == "distribution" for reason in found.list):
-        found.error("distribution", f"Kubernetes by {name}", " or ".join(DISTRIBUTIONS), cure)
-    return known
+    if wanted.gpu_node:
+        _gpus(found, facts, wanted)
+        _memory_unit(found, facts, wanted.memory_unit)
+        _driver(found, facts, wanted.driver_managed)
+        _kubelet(found, facts)
+        _managers(found, facts, wanted.take_over)
+        if facts.kubelet.runtime == "docker":
+            cure = f"start {name} without --docker: its own containerd gets NVIDIA's runtime by itself"
+            found.error("runtime", f"{name} with docker as container runtime ({facts.kubelet.endpoint})", "its own containerd", cure)
+        version = numbers(facts.kubelet.version) or ()
+        if version and version < FIRST_CONTAINERD_2.get(version[1], (1, 31, 6)):
+            cure = "upgrade it, or set gpushare_device_strategy: envvar, by which any container with NVIDIA's runtime selects GPUs"
+            seen = f"{name} {facts.kubelet.version}, whose containerd has no CDI by default"
+            found.warn("strategy", seen, "1.31.6 or 1.32.2, or newer", cure)
+    if wanted.control_plane and not facts.control_plane.present:
+        cure = "take the host out of the group of control planes, or name the right group in gpushare_control_plane_group"
+        found.error("control_plane", f"a host that runs no server of {name}", "a control plane", cure)
+    elif wanted.control_plane and facts.control_plane.kubectl is None and not wanted.kubectl.startswith("/"):
+        cure = "install it, or name its path in gpushare_kubectl"
+        found.error("control_plane", f"no {wanted.kubectl}", "it in one of the usual folders", cure)
 
 
 def _control_plane(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
     plane = facts.control_plane
-    if not _distribution_of(found, facts, "its scheduler is configured in a way that this release does not know"):
+    if not _distribution_of(found, facts, SYSTEMD):
         return
     if not plane.present:
         cure = "take the host out of the group of control planes, or name the right group in gpushare_control_plane_group"

@@ -530,7 +530,6 @@ def test_a_secret_is_not_repeated() -> None:
         ({"gpushare_node_schedule": "core_mem", "gpushare_isolation": "mps"}, ""),
         ({"gpushare_node_schedule": "cgpu", "gpushare_isolation": "driver"}, ""),
         ({"gpushare_deploy_mode": "systemd"}, ""),
-        ({"gpushare_deploy_mode": "kubernetes"}, "gpushare_deploy_mode: kubernetes in a run on hosts"),
         ({"gpushare_node_schedule": "share"}, ""),
         ({"gpushare_node_schedule": ""}, ""),
         ({"gpushare_node_schedule": "mps"}, "gpushare_node_schedule: mps with gpushare_isolation: auto"),
@@ -839,6 +838,50 @@ def test_a_gpu_node_of_another_distribution_is_rejected_before_its_containerd_is
     assert ("distribution", "error") in found(root)
     both = replace(GPU_NODE, control_plane=True)
     assert [check for check, _severity in found(root, both)].count("distribution") == 1
+
+
+def rancher(root: FakeRoot, version: str = "v1.32.2+k3s1", *arguments: str) -> FakeRoot:
+    """A server of k3s with GPUs, as it installs itself."""
+    gpu(debian(root), MENDED).program("/usr/local/bin/k3s", f"k3s version {version} (381620ef)\ngo version go1.23.6")
+    root.process(50, "/usr/local/bin/k3s", "server", *arguments)
+    root.file("/etc/rancher/k3s/k3s.yaml")
+    root.link("/usr/local/bin/kubectl", "k3s")
+    return root
+
+
+PODS = replace(GPU_NODE, mode="kubernetes", control_plane=True)
+
+
+@pytest.mark.parametrize(
+    ("version", "arguments", "expected"),
+    [
+        ("v1.32.2+k3s1", (), []),
+        ("v1.36.0+k3s1", (), []),
+        ("v1.31.5+k3s1", (), [("strategy", "warning")]),
+        ("v1.32.1+k3s1", (), [("strategy", "warning")]),
+        ("v1.32.2+k3s1", ("--docker", "--tls-san=a"), [("runtime", "error")]),
+        ("v1.32.2+k3s1", ("--docker=true",), [("runtime", "error")]),
+    ],
+)
+def test_hosts_of_k3s_are_taken_where_the_daemons_are_pods(
+    tmp_path: Path, version: str, arguments: tuple[str, ...], expected: list[Any]
+) -> None:
+    assert found(rancher(FakeRoot(tmp_path), version, *arguments), PODS) == expected
+
+
+def test_services_on_k3s_are_rejected_with_the_mode_to_set(tmp_path: Path) -> None:
+    (why,) = [one for one in reasons(rancher(FakeRoot(tmp_path)), GPU_NODE) if one.check == "distribution"]
+    assert (why.found, why.expected) == ("Kubernetes by k3s with gpushare_deploy_mode: systemd", "kubeadm")
+    assert "set gpushare_deploy_mode: kubernetes" in why.cure
+
+
+@pytest.mark.parametrize("name", ["kubeadm", "openshift"])
+def test_pods_on_hosts_of_others_are_for_the_playbook_cluster(tmp_path: Path, name: str) -> None:
+    root = debian(FakeRoot(tmp_path))
+    root.file("/etc/machine-config-daemon/currentconfig" if name == "openshift" else "/etc/kubernetes/kubelet.conf")
+    (why,) = reasons(root, PODS)
+    assert (why.check, why.expected) == ("distribution", "k3s or rke2")
+    assert "run the playbook cluster" in why.cure
 
 
 def test_gates_that_the_next_kubernetes_does_not_take_are_reported_when_it_is_named(node: FakeRoot) -> None:
