@@ -166,6 +166,7 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_in_cluster_info": {
         "version": str,
         "admission": [str],
+        "openshift": bool,
         "nodes": [Open({"name": str, "architecture": str, "platform": str, "ready": bool, "images": [str], "all": bool})],
         "number": int,
         "missing": [str],

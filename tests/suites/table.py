@@ -324,13 +324,14 @@ SUITES = (
     ),
     Suite(
         "others",
-        "clusters of others on a real API server: the GPU Operator's ClusterPolicy, through the playbook cluster",
+        "clusters of others on a real API server: the GPU Operator's ClusterPolicy, OpenShift's constraints",
         tests=("tests/others",),
         paths=(
             *TAKE_OVER,
             f"{UTILS}/_in_cluster/facts.py",
             f"{UTILS}/_cluster/kubectl.py",
             f"{PLUGIN_UTILS}/_preflight/gpu_operator.py",
+            f"{PLUGIN_UTILS}/_manifests/openshift.py",
             f"{PLUGIN_UTILS}/_preflight/in_cluster.py",
             "plugins/*/gpushare_gpu_operator.py",
             "roles/in_cluster/*",
