@@ -24,7 +24,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import Token
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Step
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import Policy
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import ClusterPolicy
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import PolicyMap
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._shape import Map, Maybe, Open, of_dataclass
 
@@ -123,7 +123,7 @@ _MIRROR = {
     "status": {"containerStatuses": [Open({"restartCount?": int, "state?": _STATE, "lastState?": _STATE})]},
 }
 _ALWAYS = ("distribution", "kubelet", "control_plane")
-_OPERATOR = {"versions": [str], "policies": [Policy], "nodes": [str], "ours": [str]}
+_OPERATOR = {"versions": [str], "policies": [ClusterPolicy], "nodes": [str], "ours": [str]}
 _GPU_POD = {"pod": str, "node": str, "asks": str}
 
 #: By the module's name. `?`: not in every answer.
@@ -161,7 +161,6 @@ RESULTS: Mapping[str, Shape] = {
         "problem": Maybe(Problem),
     },
     "gpushare_driver_plan": {},
-    "gpushare_gpu_operator": {"objects": [str], "left": [str], "kept": [str], "diff": [_CHANGE]},
     "gpushare_identity": {"kubeconfig": str, "due": Map(str), "seeds": Map(str)},
     "gpushare_in_cluster_info": {
         "version": str,
@@ -186,6 +185,7 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_in_cluster_verify": {"nodes": [str], "unproven": [str], "findings": [str]},
     "gpushare_mps": {"waiting": [str], "diff": [_CHANGE]},
     "gpushare_node_ready_info": {"ready": bool},
+    "gpushare_openshift_policy": {"notes": [str], "diff": [_CHANGE]},
     "gpushare_packages": {
         "manager": str,
         "managed_by": str,

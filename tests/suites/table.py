@@ -329,7 +329,6 @@ SUITES = (
             f"{PLUGIN_UTILS}/_preflight/gpu_operator.py",
             f"{PLUGIN_UTILS}/_manifests/openshift.py",
             f"{PLUGIN_UTILS}/_preflight/in_cluster.py",
-            "plugins/*/gpushare_gpu_operator.py",
             "roles/in_cluster/*",
             "tests/bench/scheduling/control_plane.py",
             "tests/others/*",

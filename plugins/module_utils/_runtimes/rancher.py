@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """k3s and RKE2 on a host: whether their containerd knows NVIDIA's runtime, the one restart by which it finds it, and their image store.
 
-Private to this collection. Both look for the program when they start, and write containerd's configuration themselves: no file of theirs
+Private to this collection. Both search for the program when they start, and write containerd's configuration themselves: no file of theirs
 is changed here (k3s-io/k3s pkg/agent/containerd/runtimes.go, docs.rke2.io/reference/cli_tools, read on 2026-11-25).
 """
 
@@ -21,7 +21,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host imp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import parsed, show_command
 
 RUNTIME = "nvidia"
-#: Where both look for it: the GPU Operator's comes first.
+#: Places in which both search for it. The GPU Operator's comes first.
 PROGRAMS = ("/usr/local/nvidia/toolkit/nvidia-container-runtime", "/usr/bin/nvidia-container-runtime")
 ADDRESS = "/run/k3s/containerd/containerd.sock"
 _PLUGINS = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
@@ -31,8 +31,8 @@ _PAUSE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class Kind:
-    """One of the two. units: of which a host has one; folder: of its agent's files; ctr: its own client of containerd."""
+class RancherKind:
+    """One of the two. A host has one of the units. folder: of its agent's files. ctr: its own client of containerd."""
 
     units: Tuple[str, ...]
     folder: str
@@ -48,9 +48,9 @@ class Kind:
         return f"{self.folder}/images"
 
 
-KINDS: Mapping[str, Kind] = {
-    "k3s": Kind(("k3s.service", "k3s-agent.service"), "/var/lib/rancher/k3s/agent", ("k3s", "ctr")),
-    "rke2": Kind(("rke2-server.service", "rke2-agent.service"), "/var/lib/rancher/rke2/agent", ("ctr",)),
+KINDS: Mapping[str, RancherKind] = {
+    "k3s": RancherKind(("k3s.service", "k3s-agent.service"), "/var/lib/rancher/k3s/agent", ("k3s", "ctr")),
+    "rke2": RancherKind(("rke2-server.service", "rke2-agent.service"), "/var/lib/rancher/rke2/agent", ("ctr",)),
 }
 
 
@@ -59,9 +59,11 @@ class RancherError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class State:
-    """unit: the service that runs; program: NVIDIA's runtime on the host, "" for none; knows: whether containerd's configuration has it;
-    has_image: whether the image store has the image, None where none was asked for."""
+class RancherState:
+    """Of one host. unit: the service that runs. program: NVIDIA's runtime, "" for none. knows: whether containerd's configuration has it.
+
+    has_image: whether the image store has the image, None where none was asked for.
+    """
 
     unit: str
     program: str
@@ -88,14 +90,14 @@ class Rancher:
         self._host, self._name, self._run, self._clock, self._sleep = host, name, run, clock, sleep
         self.kind = KINDS[name]
 
-    def state(self, image: str = "") -> State:
+    def state(self, image: str = "") -> RancherState:
         """RancherError where no service of it runs, or its containerd cannot be asked."""
         unit = next((unit for unit in self.kind.units if self._is_active(unit)), "")
         if not unit:
             raise RancherError(
                 f"found no active {' or '.join(self.kind.units)}; expected one; start it (journalctl -u {self.kind.units[0]} says why not)"
             )
-        return State(unit, next(iter(self._host.existing(PROGRAMS)), ""), self.knows(), self._has(image) if image else None)
+        return RancherState(unit, next(iter(self._host.existing(PROGRAMS)), ""), self.knows(), self._has(image) if image else None)
 
     def knows(self) -> bool:
         """Whether the configuration of containerd that it has written has the runtime."""
@@ -118,7 +120,7 @@ class Rancher:
             if self._clock() > deadline:
                 raise RancherError(
                     f"found {'no' if wanted else 'still the'} runtime {RUNTIME} in {self.kind.config} within {seconds:.0f} s after a "
-                    f"restart of {unit}; expected {self._name} to write that file anew; see whether you have a config.toml.tmpl"
+                    f"restart of {unit}; {self._name} has not written that file again, see whether you have a config.toml.tmpl"
                 )
             self._sleep(_PAUSE_SECONDS)
 

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What OpenShift asks for before it admits our pods: SecurityContextConstraints of the device plugin, and the rights to use them.
+"""OpenShift admits our pods by these objects: SecurityContextConstraints of the device plugin, and the rights to use them.
 
 Private to this collection, used on the controller only. Pure. The fields are those of openshift/api, security/v1/types.go (read on
 2026-11-25), all of which that type requires.
@@ -17,12 +17,12 @@ GROUP = "security.openshift.io"
 KIND = "SecurityContextConstraints"
 #: OpenShift's own, for pods with a user of their choice that is not root; from 4.11 on.
 NONROOT = "nonroot-v2"
-#: Without it OpenShift writes the labels for pod security of a namespace anew, by what its accounts may use.
+#: Without it OpenShift replaces the labels for pod security of a namespace, by what its accounts may use.
 NAMESPACE_LABELS = {"security.openshift.io/scc.podSecurityLabelSync": "false"}
 
 
 def constraints() -> Json:
-    """What the device plugin's pod has, no more: root without capabilities, folders and processes of the host, any SELinux type."""
+    """The rights of the device plugin's pod, no more: root without capabilities, folders and processes of the host, any SELinux type."""
     return {
         "apiVersion": f"{GROUP}/v1",
         "kind": KIND,
