@@ -12,12 +12,12 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, List, Mapping, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import AnnotationError, published
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
     ANNOTATION_ALLOCATION,
     ANNOTATION_GPUS,
     ANNOTATION_INDEX,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import AnnotationError, published
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Ended
 
 _MOST = 256
