@@ -11,8 +11,8 @@ module: gpushare_takeover
 short_description: Move other device plugins away from nodes, and restore them
 version_added: 0.1.0
 description:
-  - The roles C(take_over) and C(uninstall) use this module on a control plane, C(in_cluster) with your kubeconfig. Its options may change
-    in any release.
+  - The roles C(take_over) and C(uninstall) use this module on a control plane, C(in_cluster) with your kubeconfig.
+  - Its options may change in any release.
   - With O(state=aside), changes the label of the nodes that the DaemonSet selects. If the DaemonSet has no such label, adds an expression
     to its node affinity and labels the nodes. Annotations of nodes and DaemonSet store the state before.
   - With O(state=returned), restores the labels of the nodes. Restores the DaemonSet as soon as no other node needs its change. Labels
