@@ -138,7 +138,7 @@ def test_nothing_that_a_node_says_is_obeyed_by_a_terminal() -> None:
 @pytest.mark.parametrize(
     ("resource", "amount", "says"),
     [
-        ("aliyun.com/gpu-count", "65", "its aliyun.com/gpu-count of 65 cannot be; a node has at most 64"),
+        ("aliyun.com/gpu-count", "129", "its aliyun.com/gpu-count of 129 cannot be; a node has at most 128"),
         ("aliyun.com/gpu-count", "1e18", "its aliyun.com/gpu-count of 1000000000000000000 cannot be"),
         ("aliyun.com/gpu-count", "-1", "its aliyun.com/gpu-count of -1 cannot be"),
         ("aliyun.com/gpu-mem", "2147483648", "its aliyun.com/gpu-mem of 2147483648 cannot be"),
