@@ -187,4 +187,4 @@ def meaning(cell: str) -> str:
 
 def foreign(devices: Sequence[str], own: Sequence[str]) -> set[str]:
     """GPU nodes that a container has beyond those of its own GPUs."""
-    return {name for name in devices if re.fullmatch(r"nvidia\d+", name)} - set(own)
+    return {name for name in devices if re.fullmatch(r"nvidia\d+|nvidia-caps/.*", name)} - set(own)

@@ -34,9 +34,7 @@ def check(run: Callable[..., str], gpus: Sequence[Gpu]) -> None:
 
 
 def _listed(index: int, gpu: Gpu) -> list[str]:
-    instances = [
-        f"  MIG {one.profile(gpu.memory_mib):<12}Device {place:>2}: (UUID: {one.uuid})" for place, one in enumerate(gpu.instances)
-    ]
+    instances = [f"  MIG {one.profile(gpu.memory_mib):<12}Device {place:>2}: (UUID: {one.uuid})" for place, one in enumerate(gpu.instances)]
     return [f"GPU {index}: {gpu.name} (UUID: {gpu.uuid})", *instances]
 
 
