@@ -157,9 +157,9 @@ def driver_code(problem: Problem) -> str:
 
 def _published_gpu(gpu: Mapping[str, Any]) -> PublishedGpu:
     state = str(gpu["health"]) if gpu["health"] != "ok" else "cordoned" if gpu["cordoned"] else "ok"
-    nodes = (f"nvidia{int(gpu['minor'])}",) if "minor" in gpu else ()
-    nodes += tuple(f"{CAPS}/nvidia-cap{int(cap)}" for cap in gpu.get("caps", [])[:2])
-    return PublishedGpu(int(gpu["index"]), str(gpu["uuid"]), int(gpu["mib"]), int(gpu["units"]), state == "ok", state, nodes)
+    nodes = [f"nvidia{int(gpu['minor'])}"] if "minor" in gpu else []
+    nodes += [f"{CAPS}/nvidia-cap{int(cap)}" for cap in gpu.get("caps", [])[:2]]
+    return PublishedGpu(int(gpu["index"]), str(gpu["uuid"]), int(gpu["mib"]), int(gpu["units"]), state == "ok", state, tuple(nodes))
 
 
 def _missing(name: str, known: Collection[str]) -> Difference:

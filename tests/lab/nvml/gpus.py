@@ -297,8 +297,9 @@ def parse(text: str) -> State:
                     of_gpu, of_compute, pid, memory_mib, command = value.split(" ", 4)
                     processes[int(index)].append(Process(int(pid), int(memory_mib), command, (int(of_gpu), int(of_compute))))
                 elif name == "instance":
-                    *numbers, text = value.split()
-                    instances[int(index)].append(Instance(*map(int, numbers), text))
+                    of_gpu, of_compute, slices, compute, memory_mib, text = value.split()
+                    one = Instance(int(of_gpu), int(of_compute), int(slices), int(compute), int(memory_mib), text)
+                    instances[int(index)].append(one)
                 else:
                     gpus[int(index)][name] = value
         except (ValueError, IndexError) as error:
