@@ -47,6 +47,7 @@ SCOPES: Mapping[str, str] = {
     "gpushare_extender_tls": CONTROL_PLANES,
     "gpushare_extender_weight": CONTROL_PLANES,
     "gpushare_gpu_group": CLUSTER,
+    "gpushare_gpu_operator": CLUSTER,
     "gpushare_max_fail_percentage": GPU_NODES,
     "gpushare_most_nodes": CONTROL_PLANES,
     "gpushare_overuse": CLUSTER,
