@@ -26,6 +26,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground import MANIFESTS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import preferred
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import gates
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected, judge_gpus
@@ -106,6 +107,7 @@ class Wanted:
     mps_shared_memory_mib: int = 0
     expected: Expected = field(default_factory=Expected)
     driver_managed: bool = False
+    prerequisites_managed: bool = False
     toolkit_configured: bool = False
     toolkit_managed: bool = False
     runtime_configured: bool = False
@@ -152,7 +154,7 @@ def _system(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
     if disk is not None and disk.free_mib is not None and disk.free_mib < MINIMUM_FREE_MIB:
         cure = "free some space, or put gpushare_install_dir elsewhere"
         found.error("disk", f"{disk.free_mib} MiB free for {disk.path}", f"{MINIMUM_FREE_MIB} MiB or more", cure)
-    _python(found, facts, wanted.python)
+    _python(found, facts, wanted.python, wanted.prerequisites_managed)
 
 
 def _ground(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
@@ -206,22 +208,25 @@ def _distribution(found: Reasons, name: str, like: Sequence[str], version: str, 
         found.warn("os", f"{words}, on which this release was never installed as a whole", _TRIED_IN_WORDS, "try it on one node first")
 
 
-def _python(found: Reasons, facts: NodeFacts, wanted: str) -> None:
+def _python(found: Reasons, facts: NodeFacts, wanted: str, managed: bool) -> None:
     pythons = facts.pythons or ()
     if wanted:
         pythons = tuple(python for python in pythons if wanted in (python.path, posixpath.basename(python.path)))
-    # As the runtime chooses: the distribution's own if it is new enough, else the newest.
-    chosen = next((p for p in pythons if posixpath.basename(p.path) == "python3"), next(iter(pythons), None))
+    chosen = preferred(pythons)
+    missing = ", ".join(facts.python_packages or ())
+    report, own = found.error, f"install {missing}, or set gpushare_prerequisites: managed" if missing else ""
+    if managed and missing and not wanted:
+        report, own = found.warn, f"nothing to do: the role python_environment installs {missing} (gpushare_prerequisites: managed)"
     if chosen is None and wanted.startswith("/"):
         return  # somewhere else than programs usually are: the role looks at it
     if chosen is None:
         seen = f"no {wanted} of version 3.10 or newer" if wanted else "no Python 3.10 or newer"
         cure = "install one from the distribution (such as python3.11 on Enterprise Linux 8 and 9), or name its path in gpushare_python"
-        found.error("python", seen, "one for the runtime", cure)
+        report("python", seen, "one for the runtime", own if own and not wanted else cure)
     elif not chosen.venv:
         seen = f"{chosen.path} ({chosen.version}) without ensurepip"
         cure = f"install the distribution's package for it: python3-venv or python{chosen.version}-venv on Debian and Ubuntu"
-        found.error("python", seen, "a Python that can make virtual environments", cure)
+        report("python", seen, "a Python that can make virtual environments", own or cure)
 
 
 def _gpus(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:

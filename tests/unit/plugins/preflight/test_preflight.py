@@ -337,6 +337,19 @@ def test_paths_of_the_inventory_are_followed(plane: FakeRoot) -> None:
     assert found(plane, replace(CONTROL_PLANE, scheduler_manifest="/x", kubectl="/opt/k", kubeconfig="/c")) == [("control_plane", "error")]
 
 
+def test_what_a_host_lacks_for_its_python_is_no_reason_where_the_role_installs_it(node: FakeRoot) -> None:
+    node.at("/usr/lib/python3.11/ensurepip/__init__.py").unlink()
+    managed = replace(GPU_NODE, prerequisites_managed=True)
+    (lacking,) = reasons(node)
+    assert (lacking.severity, lacking.cure) == ("error", "install python3-venv, or set gpushare_prerequisites: managed")
+    (coming,) = reasons(node, managed)
+    assert (coming.severity, coming.cure[:13]) == ("warning", "nothing to do")
+    # A Python that somebody names is theirs, and for an unknown distribution nothing is known.
+    assert [one.severity for one in reasons(node, replace(managed, python="python3"))] == ["error"]
+    overwrite(node, "/etc/os-release", "ID=gentoo\nVERSION_ID=2\n")
+    assert ("python", "error") in found(node, managed)
+
+
 def test_a_python_by_name(node: FakeRoot) -> None:
     node.program("/usr/bin/python3.12", "Python 3.12.1")
     assert found(node, replace(GPU_NODE, python="python3.12")) == [("python", "error")]  # it has no ensurepip
