@@ -69,7 +69,7 @@ MODELS = (
 
 # Of a GPU instance: memory slices (of 8) by compute slices, and the ids that A100 and H100 give instances of that size.
 MEMORY_SLICES = {1: 1, 2: 2, 3: 4, 4: 4, 7: 8}
-INSTANCE_IDS = {1: (7, 8, 9, 10, 11, 12, 13), 2: (3, 4, 5), 3: (1, 2), 4: (1,), 7: (0,)}
+INSTANCE_IDS = {1: (7, 8, 9, 10, 11, 12, 13), 2: (3, 4, 5), 3: (1, 2), 4: (1, 2), 7: (0,)}
 
 
 @dataclass(frozen=True)
