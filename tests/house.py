@@ -28,9 +28,9 @@ LIMITS = {
     "modules": 43,
     "breaches of the language in the code of runtime": 420,
     "breaches of the language in the code of plugins": 640,
-    "class names used twice": 43,
+    "class names used twice": 44,
     "imports of a test by a test": 93,
-    "folder circles": 2,
+    "folder circles": 1,
 }
 #: A limit that is further above its measure is lowered.
 SLACK = 60

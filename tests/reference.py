@@ -300,7 +300,7 @@ def verify_codes() -> dict[str, tuple[set[str], str]]:
     """Code to (severities, program that makes the finding)."""
     by_verify = findings_in([*sorted((PLUGIN_UTILS / "_verdict").glob("*.py")), PLUGIN_UTILS / "_preflight/gpus.py"])
     by_verify = {name: kinds for name, kinds in by_verify.items() if "_" in name}
-    for name, kinds in findings_in([MODULE_UTILS / "_cluster/capacity.py"]).items():
+    for name, kinds in findings_in([MODULE_UTILS / "_facts/capacity.py"]).items():
         by_verify.setdefault(name, set()).update(kinds)
     by_verify |= {name: {"error"} for name in ("driver_mismatch", "driver_problem", "gpu_lost") if name not in by_verify}
     # A warning of the module gpu_mem_capacity, and an error of verify.

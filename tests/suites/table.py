@@ -346,7 +346,7 @@ SUITES = (
             "playbooks/verify.yml",
             f"{UTILS}/_evidence/*",
             f"{PLUGIN_UTILS}/_verdict/*",
-            f"{UTILS}/_cluster/capacity.py",
+            f"{UTILS}/_facts/capacity.py",
             "plugins/*/gpushare_verify*",
             f"{RUNTIME}/doctor/*",
             "plugins/modules/gpu_mem_capacity.py",

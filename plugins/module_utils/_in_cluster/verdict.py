@@ -13,12 +13,12 @@ import json
 import re
 from typing import Any, Dict, List, Mapping, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import AnnotationError, published
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
     ANNOTATION_ALLOCATION,
     ANNOTATION_GPUS,
     ANNOTATION_INDEX,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import AnnotationError, published
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Ended
 
 _MOST = 256

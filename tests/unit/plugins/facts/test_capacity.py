@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import AnnotationError, compare, published
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import AnnotationError, compare, published
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import Problem
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import MigDevice, SmiGpu, SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import quantity, unit_mib
