@@ -99,7 +99,7 @@ def requirements() -> str:
                 f"NVIDIA's container toolkit {default_of('gpushare_toolkit_minimum')} or newer, or `gpushare_toolkit_state: managed`",
                 "`toolkit`",
             ],
-            ["GPU nodes", "GPUs that report their memory, without MIG", "`gpus`"],
+            ["GPU nodes", "GPUs that report their memory; in MIG mode, [instances](../operate/mig.md)", "`gpus`"],
             ["GPU nodes", "no other device plugin or operator that allocates the GPUs", "`managers`"],
         ],
     )

@@ -18,6 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.advisor
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import (
     AUTO,
+    CDI,
     STRATEGIES,
     Brings,
     choose,
@@ -25,6 +26,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground import MANIFESTS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import preferred
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import gates
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected, judge_gpus
@@ -109,6 +111,7 @@ class Wanted:
     mps_shared_memory_mib: int = 0
     expected: Expected = field(default_factory=Expected)
     driver_managed: bool = False
+    prerequisites_managed: bool = False
     toolkit_configured: bool = False
     toolkit_managed: bool = False
     runtime_configured: bool = False
@@ -159,7 +162,7 @@ def _system(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
     if disk is not None and disk.free_mib is not None and disk.free_mib < MINIMUM_FREE_MIB:
         cure = "free some space, or put gpushare_install_dir elsewhere"
         found.error("disk", f"{disk.free_mib} MiB free for {disk.path}", f"{MINIMUM_FREE_MIB} MiB or more", cure)
-    _python(found, facts, wanted.python)
+    _python(found, facts, wanted.python, wanted.prerequisites_managed)
 
 
 def _ground(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
@@ -213,22 +216,25 @@ def _distribution(found: Reasons, name: str, like: Sequence[str], version: str, 
         found.warn("os", f"{words}, on which this release was never installed as a whole", _TRIED_IN_WORDS, "try it on one node first")
 
 
-def _python(found: Reasons, facts: NodeFacts, wanted: str) -> None:
+def _python(found: Reasons, facts: NodeFacts, wanted: str, managed: bool) -> None:
     pythons = facts.pythons or ()
     if wanted:
         pythons = tuple(python for python in pythons if wanted in (python.path, posixpath.basename(python.path)))
-    # As the runtime chooses: the distribution's own if it is new enough, else the newest.
-    chosen = next((p for p in pythons if posixpath.basename(p.path) == "python3"), next(iter(pythons), None))
+    chosen = preferred(pythons)
+    missing = ", ".join(facts.python_packages or ())
+    report, own = found.error, f"install {missing}, or set gpushare_prerequisites: managed" if missing else ""
+    if managed and missing and not wanted:
+        report, own = found.warn, f"nothing to do: the role python_environment installs {missing} (gpushare_prerequisites: managed)"
     if chosen is None and wanted.startswith("/"):
         return  # somewhere else than programs usually are: the role looks at it
     if chosen is None:
         seen = f"no {wanted} of version 3.10 or newer" if wanted else "no Python 3.10 or newer"
         cure = "install one from the distribution (such as python3.11 on Enterprise Linux 8 and 9), or name its path in gpushare_python"
-        found.error("python", seen, "one for the runtime", cure)
+        report("python", seen, "one for the runtime", own if own and not wanted else cure)
     elif not chosen.venv:
         seen = f"{chosen.path} ({chosen.version}) without ensurepip"
         cure = f"install the distribution's package for it: python3-venv or python{chosen.version}-venv on Debian and Ubuntu"
-        found.error("python", seen, "a Python that can make virtual environments", cure)
+        report("python", seen, "a Python that can make virtual environments", own or cure)
 
 
 def _gpus(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
@@ -255,9 +261,6 @@ def _gpus(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
         if gpu.memory_mib is None:
             cure = "it cannot be shared by memory; update the driver if it should report it"
             (found.warn if len(report.gpus) > 1 else found.error)("gpus", f"{name} that reports no memory", "its memory in MiB", cure)
-        if gpu.mig_mode == "enabled":
-            cure = f"disable MIG (nvidia-smi -i {gpu.index} -mig 0), or give the GPU to NVIDIA's own device plugin on another node"
-            found.error("gpus", f"{name} in MIG mode", "GPUs without MIG: it divides memory by itself", cure)
         if gpu.compute_mode == "Prohibited":
             found.error("gpus", f"{name} in compute mode Prohibited", "Default", f"nvidia-smi -i {gpu.index} -c DEFAULT")
         elif gpu.compute_mode in ("Exclusive_Process", "Exclusive_Thread"):
@@ -267,7 +270,7 @@ def _gpus(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
 
 
 def _memory_unit(found: Reasons, facts: NodeFacts, unit: str) -> None:
-    gpus = facts.nvidia_smi.gpus if facts.nvidia_smi else ()
+    gpus = facts.nvidia_smi.shared if facts.nvidia_smi else ()
     memory = [(gpu.uuid, gpu.memory_mib) for gpu in gpus if gpu.memory_mib is not None]
     now = facts.sharing
     judge_unit(found, unit, memory, now.unit if now else "", now.pods if now else ())
@@ -389,6 +392,32 @@ def _strategy(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
     if chosen.kept:
         seen = f"{len(now.holders)} pods that have GPUs by the device strategy {chosen.strategy}, which the host therefore keeps"
         found.warn("strategy", seen, chosen.kept, "run again when no pod of the host has GPUs")
+    _instances(found, facts, chosen.strategy, wanted.isolation)
+
+
+def _instances(found: Reasons, facts: NodeFacts, strategy: str, isolation: str) -> None:
+    """What the device plugin will not share out of GPUs in MIG mode; its own word for it is in `no_instances` of node/strategy.py."""
+    gpus = facts.nvidia_smi.gpus if facts.nvidia_smi is not None else ()
+    report = found.error if all(gpu.mig_mode == "enabled" for gpu in gpus) else found.warn
+    for gpu in gpus:
+        if gpu.mig_mode != "enabled":
+            continue
+        name, off = f"GPU {gpu.index} ({gpu.model}) in MIG mode", f"disable MIG (nvidia-smi -i {gpu.index} -mig 0)"
+        places = [device.gpu_instance for device in gpu.mig_devices]
+        several = sorted({str(place) for place in places if places.count(place) > 1})
+        if not gpu.mig_devices:
+            cure = f"make some (nvidia-smi mig -i {gpu.index} -cgi PROFILE -C), or {off}; until then no pod gets anything of it"
+            report("gpus", f"{name} without instances", "MIG instances, or MIG off", cure)
+        elif strategy != CDI:
+            cure = f"make the host fit for gpushare_device_strategy: {CDI}, or {off}; else no pod gets its instances"
+            report("gpus", f"{name} with the device strategy {strategy}", f"{CDI}, the only one that gives pods MIG instances", cure)
+        elif isolation in ("mps", "driver"):
+            cure = f"set gpushare_isolation to auto or watch for this host, or {off}; else no pod gets its instances"
+            report("gpus", f"{name} with gpushare_isolation: {isolation}", "auto, watch or none: instances have no such limits", cure)
+        elif several:
+            cure = "make one per GPU instance (nvidia-smi mig -cgi PROFILE -C); no pod gets these"
+            seen = f"{name} with several compute instances in GPU instance {', '.join(several)}"
+            found.warn("gpus", seen, "one: they share the memory of their GPU instance", cure)
 
 
 def _isolation(found: Reasons, facts: NodeFacts, asked: str) -> None:
@@ -402,7 +431,8 @@ def _isolation(found: Reasons, facts: NodeFacts, asked: str) -> None:
 def _shared_memory(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
     """Containers fill it beside their own memory limits once those that wrote it have ended."""
     memory = facts.system.memory_mib if facts.system is not None else None
-    gpus = len(facts.nvidia_smi.gpus) if facts.nvidia_smi is not None else 0
+    # Those in MIG mode get no control daemon.
+    gpus = sum(gpu.mig_mode != "enabled" for gpu in facts.nvidia_smi.gpus) if facts.nvidia_smi is not None else 0
     if wanted.isolation == "mps" and memory is not None and gpus * wanted.mps_shared_memory_mib * 2 > memory:
         seen = f"gpushare_mps_shared_memory_mib: {wanted.mps_shared_memory_mib} for each of {gpus} GPUs, on a host with {memory} MiB"
         found.error("isolation", seen, "at most half of the memory for all GPUs together", "lower gpushare_mps_shared_memory_mib")
