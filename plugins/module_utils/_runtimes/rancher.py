@@ -147,7 +147,7 @@ class Rancher:
                 os.fchmod(target.fileno(), 0o644)
                 os.fsync(target.fileno())
             if found != sha256:
-                raise RancherError(f"found an archive that arrived with SHA-256 {found}; expected {sha256}; run again")
+                raise RancherError(f"found an archive that arrived with SHA-256 {found}, expected {sha256}; run again")
             os.rename(staged, place)
         finally:
             if os.path.exists(staged):

@@ -22,7 +22,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.ranc
 )
 
 from unit.plugins.fake_root import FakeRoot
-from unit.plugins.test_hostile_answers import action
 
 IMAGE = "localhost/gpushare:0.1.0"
 #: After pkg/agent/templates of k3s, of containerd 2 and of 1.7.
@@ -166,7 +165,7 @@ def test_the_archive_takes_its_place_whole_or_not_at_all(tmp_path: Path) -> None
         machine.rancher.archive(str(sent), hashlib.sha256(content).hexdigest())
         assert machine.rancher.archived() == hashlib.sha256(content).hexdigest()
     sent.write_bytes(b"damaged")
-    with pytest.raises(RancherError, match=r"arrived with SHA-256 .*; expected 0000; run again"):
+    with pytest.raises(RancherError, match=r"arrived with SHA-256 .*, expected 0000; run again"):
         machine.rancher.archive(str(sent), "0000")
     place = machine.root.at(machine.kind.archive)
     assert (place.read_bytes(), [path.name for path in place.parent.iterdir()]) == (b"two", ["gpushare.tar"])
@@ -183,14 +182,17 @@ def test_the_archive_is_sent_only_to_a_host_that_lacks_it(tmp_path: Path) -> Non
         {"changed": True, "restarted": "", "imported": True},
         {"changed": False, "restarted": "", "imported": False},
     ]
-    made, variables = action(gpushare_rancher, {"distribution": "k3s", "archive": str(archive)})
+    task = SimpleNamespace(args={"distribution": "k3s", "archive": str(archive)}, action="gpushare_rancher", async_val=0, check_mode=False)
+    shell = SimpleNamespace(tmpdir="/remote", join_path=lambda *parts: "/".join(parts))
+    connection = SimpleNamespace(_shell=shell, has_pipelining=True, become=None)
+    made = gpushare_rancher.ActionModule(task, connection, SimpleNamespace(), None, None, None)
+    made._early_needs_tmp_path = lambda: False
     made._execute_module = lambda module_args, **_more: (asked.append(module_args["received"].copy()), told.pop(0))[1]
     made._find_needle = lambda folder, name: name
-    made._connection._shell = SimpleNamespace(tmpdir="/remote", join_path=lambda *parts: "/".join(parts))
     made._transfer_file = lambda *names: sent.append(names)
     made._fixup_perms2 = lambda names: None
-    assert made.run(None, variables) == {"changed": True, "restarted": "", "imported": True}
-    assert made.run(None, variables)["changed"] is False
+    assert made.run(None, {}) == {"changed": True, "restarted": "", "imported": True}
+    assert made.run(None, {})["changed"] is False
     assert sent == [(str(archive), "/remote/gpushare.tar")]
     received = {"sha256": hashlib.sha256(b"image").hexdigest()}
     assert asked == [received, {**received, "path": "/remote/gpushare.tar"}, received]
