@@ -23,7 +23,7 @@ LIMIT = 512 * 1024
 _PUBLIC_KEY, _PUBLIC_SUBKEY, _USER_ID, _USER_ATTRIBUTE, _SIGNATURE = 6, 14, 13, 17, 2
 _OF_A_KEY = (_PUBLIC_SUBKEY, _USER_ID, _USER_ATTRIBUTE, _SIGNATURE)
 _PRIVATE = (5, 7)
-# What carries no meaning for others: trust packets of a keyring, the marker, padding.
+# These packets carry no meaning for others: trust packets of a keyring, the marker, padding.
 _PASSED_OVER = (12, 10, 21)
 # Public-key algorithms that can only encrypt: RSA (2), Elgamal (16), ECDH (18), X25519, X448, ML-KEM with either.
 _ENCRYPT_ONLY = (2, 16, 18, 25, 26, 35, 36)
@@ -47,7 +47,7 @@ class _Packet(NamedTuple):
 
 @dataclass(frozen=True)
 class Subkey:
-    """A subkey with its signatures. signs: whether it may sign, by its algorithm and by what its bindings, which nobody checked, say."""
+    """A subkey with its signatures. signs: whether it may sign, by its algorithm and by its bindings. They may be forged."""
 
     fingerprint: str
     packets: bytes
@@ -109,7 +109,7 @@ def _uses(signature: bytes) -> "Iterator[Optional[bool]]":
         return
     width = 2 if version == 4 else 4
     place = 4 + width
-    # What is not signed itself (behind the hashed part) counts for nothing.
+    # The part behind it is not signed.
     hashed, found = signature[place : place + _number(signature, 4, width)], None
     place = 0
     while place < len(hashed):
