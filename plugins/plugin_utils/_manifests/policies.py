@@ -51,7 +51,7 @@ FEW = 250
 #: What daemons need on none of their own objects, and how CEL writes that there is none.
 _EXTRAS = (("labels", "{}"), ("annotations", "{}"), ("finalizers", "[]"), ("ownerReferences", "[]"))
 #: Of an event's message. The daemons cut it after as many bytes, and the API server those of the newer kind after as many characters.
-_EVENT_CHARACTERS = 1024
+EVENT_CHARACTERS = 1024
 
 _WRITES = ("pods", "pods/status", "nodes", "nodes/status")
 _BINDS = ("pods", "pods/status", "pods/binding", "bindings", "nodes", "nodes/status")
@@ -317,8 +317,8 @@ def _events(daemons: Daemons) -> Json:
                 "a daemon of gpushare may send events about pods only, and a device plugin about its own node",
             ),
             _must(
-                f"object.?message.orValue('').size() <= {_EVENT_CHARACTERS} && {extras}",
-                f"an event of gpushare has at most {_EVENT_CHARACTERS} characters, and no labels, annotations, finalizers and owners",
+                f"object.?message.orValue('').size() <= {EVENT_CHARACTERS} && {extras}",
+                f"an event of gpushare has at most {EVENT_CHARACTERS} characters, and no labels, annotations, finalizers and owners",
             ),
         ],
         daemons.node,
