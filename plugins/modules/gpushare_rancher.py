@@ -116,7 +116,7 @@ def bring(module: AnsibleModule, rancher: Rancher) -> None:
 
 def take_away(module: AnsibleModule, rancher: Rancher) -> None:
     """Remove the archive, let it see that the runtime is gone, and answer. RancherError or OSError."""
-    state, placed = rancher.state(), rancher.archived() != ""
+    state, placed = rancher.state(), rancher.has_archive()
     if not module.check_mode:
         rancher.remove_archive()
         if state.is_due:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import IO, Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats import toml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import files
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import parsed, show_command
@@ -150,14 +151,15 @@ class Rancher:
                 raise RancherError(f"found an archive that arrived with SHA-256 {found}, expected {sha256}; run again")
             os.rename(staged, place)
         finally:
-            if os.path.exists(staged):
-                os.unlink(staged)
+            files.remove(staged)
+
+    def has_archive(self) -> bool:
+        """Whether an archive lies there."""
+        return self._host.exists(self.kind.archive)
 
     def remove_archive(self) -> None:
         """There may be none."""
-        place = self._host.outside(self.kind.archive)
-        if os.path.exists(place):
-            os.unlink(place)
+        files.remove(self._host.outside(self.kind.archive))
 
     def bring(self) -> None:
         """Import the archive."""

@@ -169,9 +169,11 @@ def test_the_archive_takes_its_place_whole_or_not_at_all(tmp_path: Path) -> None
         machine.rancher.archive(str(sent), "0000")
     place = machine.root.at(machine.kind.archive)
     assert (place.read_bytes(), [path.name for path in place.parent.iterdir()]) == (b"two", ["gpushare.tar"])
+    assert machine.rancher.has_archive()
     machine.rancher.remove_archive()
     machine.rancher.remove_archive()
     assert machine.rancher.archived() == ""
+    assert not machine.rancher.has_archive()
 
 
 def test_the_archive_is_sent_only_to_a_host_that_lacks_it(tmp_path: Path) -> None:
