@@ -445,6 +445,8 @@ def started_again(cluster: Cluster) -> None:
     pods_deleted(cluster)
     for node in GPU_NODES:
         cluster.on(node, "systemctl", "start", "containerd", "kubelet")
+        # kubelet keeps the list of another plugin, also of one that has ended, until ours registers again.
+        sh(cluster, node, f"systemctl restart {PLUGIN} || :")
 
 
 def pods_deleted(cluster: Cluster) -> None:
