@@ -1,0 +1,239 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Make a bundle: download, describe, sum, and write it. The same input makes the same bytes, except for the signature.
+
+Private to this collection, used on the controller only.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import without_credentials, without_values
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats import tar
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle import sbom
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.archive import SPARE, Source, need_space, parts_of, sha256_of
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.collection import chart, collection, version_of
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import (
+    CHART,
+    COLLECTION,
+    IMAGES,
+    LIMITS,
+    MANIFEST,
+    PACKAGES,
+    RUNTIME,
+    SBOM,
+    SIGNATURE,
+    SUMS,
+    WHEELS,
+    BundleError,
+    Image,
+    checksums,
+    manifest,
+)
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.images import images_of
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import Target, chosen, names, pins
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.packages import PackagesOf, collect
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import build_wheel, locked_requirements
+
+#: What a Python on an architecture needs while it is downloaded, as was measured with the lock of 0.1.0.
+_BYTES_OF_TARGET = 20 << 20
+_PIP_SECONDS, _GPG_SECONDS = 900, 120
+#: The extra with the packages of all others.
+_WHOLE = "kubectl"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What goes into the bundle. root: of the collection; folder: where the bundle goes; pip: more arguments of it; sign: a key of gpg."""
+
+    root: Path
+    folder: Path
+    pythons: tuple[str, ...]
+    machines: tuple[str, ...]
+    images: tuple[Path, ...] = ()
+    packages: tuple[PackagesOf, ...] = ()
+    pip: tuple[str, ...] = ()
+    sign: str = ""
+
+
+@dataclass(frozen=True)
+class Made:
+    """The bundle that was written. changed: there was none, or another."""
+
+    path: Path
+    sha256: str
+    size: int
+    changed: bool
+    files: int
+
+
+def make(wish: Wish, say: Say) -> Made:
+    """Write the bundle. BundleError, WheelError or OSError; then there is the former one, or none."""
+    version = version_of(wish.root)
+    images = [image for path in wish.images for image in images_of(path)]
+    _once([path.name for path in wish.images], "gpushare_bundle_images")
+    _once([f"{one.system} on {one.machine}" for one in wish.packages], "gpushare_bundle_packages")
+    wish.folder.mkdir(parents=True, exist_ok=True)
+    given = sum(path.stat().st_size for path in wish.images)
+    need_space(wish.folder, 2 * _BYTES_OF_TARGET * len(wish.pythons) * len(wish.machines) + given + SPARE)
+    with tempfile.TemporaryDirectory(prefix=".gpushare-bundle-", dir=wish.folder) as scratch:
+        files: dict[str, Source] = {f"{IMAGES}{path.name}": path for path in wish.images}
+        files |= _packages(wish, Path(scratch), say)
+        source = wish.root / "files/gpushare_runtime"
+        own = build_wheel(source)
+        files[f"{RUNTIME}{own.filename}"] = own.content
+        files[f"{COLLECTION}gpushare-kubernetes-{version}.tar.gz"] = collection(wish.root)
+        files[f"{CHART}gpushare-{version}.tgz"] = chart(wish.root, version)
+        # What takes minutes comes last.
+        files |= {f"{WHEELS}{path.name}": path for path in _wheels(wish, source, Path(scratch) / "wheels", say)}
+        files[MANIFEST] = manifest(version, wish.pythons, wish.machines, images)
+        sums = {name: sha256_of(of) for name, of in files.items()}
+        files[SBOM] = bill(version, sums, images, locked_requirements(source, _WHOLE).decode()).encode()
+        sums[SBOM] = sha256_of(files[SBOM])
+        files[SUMS] = summed = checksums(sums)
+        if wish.sign:
+            files[SIGNATURE] = _signature(summed, wish.sign)
+        say(f"writing {len(files)} files")
+        return write(wish.folder / f"gpushare-bundle-{version}.tar", files)
+
+
+def bill(version: str, sums: Mapping[str, str], images: Iterable[Image], lock: str) -> str:
+    """The bill of materials of a bundle with these files (name to SHA-256)."""
+    by_hash = {sha256: pin for pin in pins(lock) for sha256 in pin.hashes}
+    wheels: dict[tuple[str, str], list[str]] = {}
+    parts = []
+    references = {image.file: image.references[0] for image in images}
+    for name, sha256 in sorted(sums.items()):
+        if name.startswith(WHEELS):
+            pin = by_hash[sha256]
+            wheels.setdefault((pin.name, pin.version), []).append(name)
+        else:
+            kind = "container" if name.startswith(IMAGES) else "application" if name.startswith((COLLECTION, RUNTIME)) else "file"
+            more = [("gpushare:image", references[name])] if name in references else []
+            parts.append(sbom.Component(kind, name, "", [sha256], properties=more))
+    for (package, number), files in wheels.items():
+        one = sbom.pypi(package, number, [sums[name] for name in files])
+        parts.append(sbom.Component(one.kind, one.name, one.version, one.hashes, one.purl, [("gpushare:file", name) for name in files]))
+    return sbom.bill(version, parts, checksums(sums).decode())
+
+
+def write(path: Path, files: Mapping[str, Source]) -> Made:
+    """The archive with these files, whole or not at all."""
+    sizes = {name: len(of) if isinstance(of, bytes) else of.stat().st_size for name, of in files.items()}
+    large = max(sizes, key=lambda name: sizes[name])
+    if sizes[large] > LIMITS.member_bytes or sum(sizes.values()) > LIMITS.bytes or len(sizes) > LIMITS.members:
+        seen = f"{len(sizes)} files of {sum(sizes.values()) >> 20} MiB, the largest {large[:80]} of {sizes[large] >> 20} MiB"
+        most = f"at most {LIMITS.members} of {LIMITS.bytes >> 20} MiB, each of {LIMITS.member_bytes >> 20} MiB"
+        raise BundleError(seen, most, "make several bundles, such as one for each kind of host")
+    need_space(path.parent, sum(sizes.values()) + SPARE)
+    former = sha256_of(path) if path.is_file() else ""
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        with temporary.open("wb") as stream:
+            # What says what follows comes first.
+            for name in sorted(files, key=lambda one: ("/" in one, one)):
+                tar.add(stream, name, sizes[name], parts_of(files[name]))
+            tar.finish(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        sha256, size = sha256_of(temporary), temporary.stat().st_size
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return Made(path, sha256, size, former != sha256, len(files))
+
+
+def _wheels(wish: Wish, source: Path, folder: Path, say: Say) -> list[Path]:
+    lock = locked_requirements(source, _WHOLE).decode()
+    folder.mkdir()
+    wheels: dict[str, str] = {}
+    needed: set[str] = set()
+    for target in [Target(python, machine) for python in wish.pythons for machine in wish.machines]:
+        lacking = chosen(lock, target, wheels)[1]
+        if lacking:
+            say(f"downloading {len(lacking)} wheels for {target}")
+            wanted = folder.with_name("requirements.txt")
+            wanted.write_text("\n".join(pin.line for pin in lacking))
+            _download(target, wanted, folder, wish.pip)
+            wheels = {path.name: sha256_of(path) for path in folder.iterdir()}
+        found, lacking = chosen(lock, target, wheels)
+        if lacking:
+            cure = "leave this Python or architecture out of gpushare_bundle_pythons or gpushare_bundle_architectures"
+            raise BundleError(f"no wheel of {names(lacking)} for {target}", "one whose hash is in the lock", cure)
+        needed.update(found)
+    return [folder / name for name in sorted(needed)]
+
+
+def _download(target: Target, requirements: Path, folder: Path, extra: tuple[str, ...]) -> None:
+    abis = [f"cp{target.python.replace('.', '')}", "abi3", "none"]
+    options = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--implementation=cp", f"--python-version={target.python}"]
+    options += [f"--abi={abi}" for abi in abis] + [f"--platform={platform}" for platform in target.platforms]
+    command = [*_pip(), "download", "--disable-pip-version-check", "--no-input", "--quiet", *options, f"--dest={folder}", *extra]
+    try:
+        done = subprocess.run(
+            [*command, "-r", str(requirements)],
+            capture_output=True,
+            text=True,
+            timeout=_PIP_SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        words = done.stderr if done.returncode else ""
+    except subprocess.TimeoutExpired:
+        words = f"it did not end within {_PIP_SECONDS} s"
+    if words:
+        shown = without_credentials(without_values(" ".join(words.split()), extra))[-400:]
+        cure = "see its configuration on this machine, or name an index in gpushare_pip_extra_args"
+        raise BundleError(f"pip that fails for {target}: {shown}", "the locked packages from a package index", cure)
+
+
+def _pip() -> list[str]:
+    """Of the Python that runs Ansible, else the one of this machine: it downloads for others in any case."""
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip"]
+    program = shutil.which("pip3") or shutil.which("pip")
+    if program is None:
+        raise BundleError("no pip on this machine", "pip, which downloads the locked packages", "install it (python3-pip)")
+    return [program]
+
+
+def _packages(wish: Wish, scratch: Path, say: Say) -> dict[str, Source]:
+    found: dict[str, Source] = {}
+    for number, wanted in enumerate(wish.packages):
+        if wanted.names:
+            say(f"downloading {len(wanted.names)} packages for {wanted.system} on {wanted.machine}")
+        folder = scratch / f"packages-{number}"
+        folder.mkdir()
+        found |= {f"{PACKAGES}{wanted.system}/{wanted.machine}/{path.name}": path for path in collect(wanted, folder)}
+    return found
+
+
+def _signature(summed: bytes, key: str) -> bytes:
+    command = ["gpg", "--batch", "--yes", "--local-user", key, "--armor", "--detach-sign"]
+    try:
+        done = subprocess.run(command, input=summed, capture_output=True, timeout=_GPG_SECONDS, check=False)
+        words = done.stderr.decode("utf-8", "replace") if done.returncode else ""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        words = str(error)
+    if words:
+        cure = "see `gpg --list-secret-keys`, and correct gpushare_bundle_sign"
+        raise BundleError(f"gpg that does not sign ({' '.join(words.split())[-200:]})", f"a signature by {key[:80]}", cure)
+    return done.stdout
+
+
+def _once(found: list[str], variable: str) -> None:
+    twice = next((name for name in found if found.count(name) > 1), None)
+    if twice is not None:
+        raise BundleError(f"{twice[:80]} twice in {variable}", "each once", f"correct {variable}")
