@@ -22,6 +22,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnos
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import System
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import Token
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Step
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import PolicyMap
@@ -136,6 +137,7 @@ RESULTS: Mapping[str, Shape] = {
         **{key if key in _ALWAYS else f"{key}?": shape for key, shape in of_dataclass(NodeFacts).items()},
     },
     "gpushare_accounts_info": {"accounts": [str], "without_node": [str]},
+    "gpushare_bundle": {},
     "gpushare_cluster_info": {"version": str, "nodes": [str], "authorities": [str], "may_grant": bool, "in_cluster": [str]},
     "gpushare_cluster_objects": {"objects": [str], "unserved": [str], "missing": [str], "diff": [_CHANGE]},
     "gpushare_dead_nodes_info": {"states": Map(str), "accounts": [str], "pods": [_GPU_POD]},
@@ -173,6 +175,8 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_mps": {"waiting": [str], "diff": [_CHANGE]},
     "gpushare_node_ready_info": {"ready": bool},
     "gpushare_packages": {
+        "missing?": bool,
+        "system?": System,
         "manager": str,
         "managed_by": str,
         "versions": Map(Maybe(str)),
@@ -191,7 +195,15 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_remove": {"stopped": [str], "removed": [str], "restored": [str], "left": _LEFT, "notes": [str], "diff": [_CHANGE]},
     "gpushare_remove_cluster": {"removed": [str], "left": _LEFT, "diff": [_CHANGE]},
     "gpushare_report": {"words": [str], "report": Any},
-    "gpushare_runtime_env": {"environment?": str, "python?": str, "removed?": [str], "missing?": bool, "diff?": _CHANGE},
+    "gpushare_runtime_env": {
+        "environment?": str,
+        "python?": str,
+        "removed?": [str],
+        "missing?": bool,
+        "python_version?": re.compile(r"3\.[0-9]{1,3}"),
+        "machine?": re.compile("[a-z0-9_]{1,20}"),
+        "diff?": _CHANGE,
+    },
     "gpushare_scheduler_join": {"files?": Map(str), "kept?": [str], "diff?": [_CHANGE]},
     "gpushare_service": {"restarted": bool, "diff": [_CHANGE]},
     "gpushare_takeover": {"objects": [str], "left": [str], "kept": [str], "served": [str], "diff": [_CHANGE]},

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats import tar
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received import LIMITS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import (
-    LIMITS,
     MANIFEST,
     MOST_TEXT,
     SIGNATURE,

@@ -24,7 +24,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.tar import Limits
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._shape import Open, other_shape, quoted
 
 FORMAT = 1
@@ -33,8 +32,6 @@ WHEELS, IMAGES, PACKAGES, RUNTIME, COLLECTION, CHART = "wheels/", "images/", "pa
 #: Those that the runtime's metadata admits and the lock has wheels for, and what `uname -m` says.
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 MACHINES: Mapping[str, str] = {"x86_64": "amd64", "aarch64": "arm64"}
-#: The driver's packages have some hundred MB each.
-LIMITS = Limits(members=4000, member_bytes=2 << 30, bytes=8 << 30)
 #: Of what is read into memory.
 MOST_TEXT = 4 << 20
 _SUM = re.compile(r"([0-9a-f]{64})  (\S{1,255})")

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import without_credentials, without_values
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats import tar
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received import LIMITS
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle import sbom
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.archive import SPARE, Source, need_space, parts_of, sha256_of
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.collection import chart, collection, version_of
@@ -28,7 +29,6 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.conten
     CHART,
     COLLECTION,
     IMAGES,
-    LIMITS,
     MANIFEST,
     PACKAGES,
     RUNTIME,

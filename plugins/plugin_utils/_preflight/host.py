@@ -25,6 +25,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground import MANIFESTS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Python
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import gates
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected, judge_gpus
@@ -69,6 +70,7 @@ MINIMUM_FREE_MIB = 500
 #: Other managers of the GPUs that the playbook take_over moves aside.
 MOVABLE = (NVIDIA, OPERATOR, HAMI, ORIGINAL)
 _PODS_SHOWN = 8
+_LABEL = 80
 _WITHOUT_LIMITS = ("watch", "none")
 # Problems of the driver that end where the role nvidia_driver installs one.
 _INSTALLED_BY_ROLE = (
@@ -199,12 +201,22 @@ def _distribution(found: Reasons, name: str, like: Sequence[str], version: str, 
         found.warn("os", f"{words}, on which this release was never installed as a whole", _TRIED_IN_WORDS, "try it on one node first")
 
 
-def _python(found: Reasons, facts: NodeFacts, wanted: str) -> None:
-    pythons = facts.pythons or ()
+def chosen_python(pythons: Sequence[Python], wanted: str) -> Python | None:
+    """As the runtime chooses: the one that is wanted; else the distribution's own if it is new enough, else the newest."""
     if wanted:
-        pythons = tuple(python for python in pythons if wanted in (python.path, posixpath.basename(python.path)))
-    # As the runtime chooses: the distribution's own if it is new enough, else the newest.
-    chosen = next((p for p in pythons if posixpath.basename(p.path) == "python3"), next(iter(pythons), None))
+        pythons = [python for python in pythons if wanted in (python.path, posixpath.basename(python.path))]
+    return next((p for p in pythons if posixpath.basename(p.path) == "python3"), next(iter(pythons), None))
+
+
+def packages_label(name: str, like: Sequence[str], version: str) -> str:
+    """What a bundle calls the distribution whose packages a host takes, such as debian-12 or rhel-9; by the words of os-release."""
+    family, here = family_of(name, like), numbers(version) or ()
+    known = next((one for one in SYSTEMS.get(family or "", ()) if here[: len(one.split("."))] == numbers(one)), version)
+    return f"{family or name}-{known}"[:_LABEL]
+
+
+def _python(found: Reasons, facts: NodeFacts, wanted: str) -> None:
+    chosen = chosen_python(facts.pythons or (), wanted)
     if chosen is None and wanted.startswith("/"):
         return  # somewhere else than programs usually are: the role looks at it
     if chosen is None:

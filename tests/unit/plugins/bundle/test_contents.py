@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats import tar
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received import LIMITS
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle import archive as archives
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.archive import Bundle, opened
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import (
-    LIMITS,
     MANIFEST,
     SBOM,
     SIGNATURE,
