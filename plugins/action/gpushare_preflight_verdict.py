@@ -70,8 +70,9 @@ class ActionModule(ActionBase):
         arguments = self.validate_argument_spec(argument_spec=_ARGUMENTS)[1]
         judgements = [self._judgement(known, host, arguments["result"]) for host in arguments["hosts"]]
         groups = {name: list(hosts) for name, hosts in known["groups"].items()}
+        machines = {host: self._machine(known, host, arguments["result"]) for host in arguments["hosts"]}
         of_inventory = judge_controller(ansible_version)
-        of_inventory += judge_inventory(judgements, groups, arguments["control_plane_group"], arguments["gpu_group"])
+        of_inventory += judge_inventory(judgements, groups, arguments["control_plane_group"], arguments["gpu_group"], machines)
         of_inventory += self._scattered(known, groups.get(arguments["control_plane_group"], []), groups.get(arguments["gpu_group"], []))
         answers = [Answer.of(one) for one in arguments["cluster"] or ()]
         if arguments["cluster"] is not None:
@@ -159,6 +160,11 @@ class ActionModule(ActionBase):
     def _authorities(task_vars: dict[str, Any], host: str, name: str) -> list[str]:
         facts = (task_vars["hostvars"][host].get(name) or {}).get("facts") or {}
         return [str(one)[:64] for one in (facts.get("authorities") or [])[:8]]
+
+    @staticmethod
+    def _machine(task_vars: dict[str, Any], host: str, name: str) -> str:
+        facts = (task_vars["hostvars"][host].get(name) or {}).get("facts") or {}
+        return str((facts.get("ground") or {}).get("machine_id") or "")[:64]
 
     @staticmethod
     def _judgement(task_vars: dict[str, Any], host: str, name: str) -> Judgement:

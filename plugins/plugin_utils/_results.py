@@ -58,6 +58,7 @@ _GPU = {
     "images": [IMAGE],
     "cdi": {"mode": str, "specs": [{"path": str, "gpus": [str], "versions": [str], "missing": [str], "newer": bool}]},
     "strategy": {"cdi": CdiFacts, "toolkit": ToolkitFacts, "now": str, "holders": [str]},
+    "devices": {"nodes": Map(int), "mode": int},
     "strangers": [{"name": str, "gpus": [str], "privileged": bool}],
     "containers": Map([str]),
 }
@@ -97,7 +98,7 @@ FOUND: Shape = {
     "running": Any,
 }
 _POD = {
-    **dict.fromkeys(("namespace", "name", "node", "phase", "message", "scheduling"), str),
+    **dict.fromkeys(("namespace", "name", "node", "scheduler", "phase", "message", "scheduling"), str),
     "deleted": bool,
     "probe": bool,
     "annotations": Map(str),

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
     OLDEST_WITH_POLICIES,
@@ -23,7 +24,6 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
 
 WHERE = "cluster"
 _ARCHITECTURES = ("amd64", "arm64")
-_NAMESPACE = re.compile(r"kube-system|gpushare-[a-z0-9](?:[-a-z0-9]{0,50}[a-z0-9])?")
 _TAG = re.compile(r":v?([0-9]{1,3})\.([0-9]{1,3})\.[0-9]+")
 _SHOWN = 4
 
@@ -111,7 +111,7 @@ def _nodes(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:
 
 
 def _space(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:
-    if not _NAMESPACE.fullmatch(asked.namespace):
+    if not re.fullmatch(NAMESPACES, asked.namespace):
         cure = "correct gpushare_namespace"
         found.error("namespace", f"gpushare_namespace: {asked.namespace[:80]!r}", "kube-system, or a name that begins with gpushare-", cure)
     if facts["enforces"] not in ("", "privileged"):

@@ -75,7 +75,7 @@ CONTRACTS = {
     "plugin_utils._yaml": ("plugin_utils._shape",),
     "plugin_utils._manifests": ("module_utils._cluster.names", "module_utils._scheduler"),
     "plugin_utils._preflight": (
-        *(f"module_utils.{name}" for name in ("_driver.generations", "_facts", "_formats", "_kubelet.gates")),
+        *(f"module_utils.{name}" for name in ("_cluster.names", "_driver.generations", "_facts", "_formats", "_kubelet.gates")),
         "plugin_utils._bundle",
         "plugin_utils._wheel",
     ),
