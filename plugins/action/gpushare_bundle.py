@@ -62,4 +62,4 @@ class ActionModule(ActionBase):
             made = make(wish, self._display.display)
         except (BundleError, LockError, WheelError, OSError) as error:
             raise AnsibleActionFail(str(error)) from error
-        return {"changed": made.changed, "path": str(made.path), "sha256": made.sha256, "size": made.size, "files": made.files}
+        return {"changed": made.changed, "bundle": str(made.path), "sha256": made.sha256, "bytes": made.size, "files": made.files}

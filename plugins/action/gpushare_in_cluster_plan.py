@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from ansible.plugins.action import ActionBase
@@ -15,7 +15,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import ALL_NODES_UP_TO, Values, scheduler_image
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.workloads import node
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import variables as preflight_variables
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import WHERE, Asked, judge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.bundle import checked
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import WHERE, Asked, Bundled, judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, Reason, accept, summary
 
 #: The variables that the objects depend on, by the field of Values, without those that the cluster decides.
@@ -41,6 +42,9 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "settings": {"type": "dict", "required": True},
     "kubectl": {"type": "str", "default": "kubectl"},
     "kubeconfig": {"type": "str", "required": True},
+    "bundle": {"type": "str", "default": ""},
+    "bundle_key": {"type": "str", "default": ""},
+    "hosts": {"type": "list", "elements": "str", "default": []},
 }
 #: What the others can do, `auto` does here: the nodes' kubelets and runtimes cannot be asked.
 _STRATEGY = "envvar"
@@ -65,6 +69,9 @@ class ActionModule(ActionBase):
             cure = "name a kubeconfig of the cluster's administrator in gpushare_kubeconfig, and kubectl in gpushare_kubectl"
             seen = f"no answer from the API server ({' '.join(str(facts.get('msg')).split())[-300:]})"
             return self._result([Reason(WHERE, "api", ERROR, seen, "one to kubectl on this machine", cure)])
+        bundle = self._bundle(arguments, task_vars or {})
+        if isinstance(bundle, Reason):
+            return self._result([replace(bundle, host=WHERE)])
         image = settings["gpushare_scheduler_image"] or scheduler_image(facts["version"])
         asked = Asked(
             image=settings["gpushare_image"],
@@ -75,6 +82,7 @@ class ActionModule(ActionBase):
             memory_unit=settings["gpushare_memory_unit"],
             evicts=settings["gpushare_overuse"] == "evict",
             without_policies=settings["gpushare_without_policies"],
+            bundle=bundle,
         )
         percentage = settings["gpushare_percentage_of_nodes_to_score"]
         strategy = settings["gpushare_device_strategy"]
@@ -90,6 +98,21 @@ class ActionModule(ActionBase):
         made = objects(values)
         labels = [node(one["name"]) for one in facts["nodes"]] if settings["gpushare_cluster_nodes"] else []
         return {**self._result(reasons), "objects": made, "labels": labels, "version": facts["version"]}
+
+    @staticmethod
+    def _bundle(arguments: dict[str, Any], task_vars: dict[str, Any]) -> Bundled | Reason | None:
+        """The images of the bundle, and the nodes by the names of the inventory's hosts."""
+        if not arguments["bundle"]:
+            return None
+        contents = checked(arguments["bundle"], arguments["bundle_key"], preflight_variables.COLLECTION)
+        if isinstance(contents, Reason):
+            return contents
+        images: dict[str, set[str]] = {}
+        for image in contents.images:
+            images.setdefault(image.architecture, set()).update(image.references)
+        names = [str(task_vars["hostvars"][host].get("gpushare_node_name") or host).lower() for host in arguments["hosts"]]
+        # kubelet's own name is that of the host, with its domain or without.
+        return Bundled(images, {*names, *(name.partition(".")[0] for name in names)})
 
     @staticmethod
     def _typed(given: dict[str, Any], known: Any) -> tuple[dict[str, Any], list[Reason]]:

@@ -91,7 +91,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-path:
+bundle:
   description: The bundle.
   returned: outside check mode
   type: str
@@ -100,7 +100,7 @@ sha256:
   description: Its SHA-256.
   returned: outside check mode
   type: str
-size:
+bytes:
   description: Its bytes.
   returned: outside check mode
   type: int

@@ -23,6 +23,19 @@ options:
     description: The variables of the role, by their names.
     type: dict
     required: true
+  bundle:
+    description: A bundle on the controller whose images the hosts get before. By default the nodes have them, or pull them.
+    type: str
+    default: ""
+  bundle_key:
+    description: Public keys on the controller, of which one must have signed the bundle. Empty for any bundle.
+    type: str
+    default: ""
+  hosts:
+    description: Names in the inventory of the hosts that get the images.
+    type: list
+    elements: str
+    default: []
   kubectl:
     description: Name or path of kubectl on the controller.
     type: str
@@ -72,6 +85,9 @@ def main() -> None:
             "settings": {"type": "dict", "required": True},
             "kubectl": {"type": "str", "default": "kubectl"},
             "kubeconfig": {"type": "str", "required": True},
+            "bundle": {"type": "str", "default": ""},
+            "bundle_key": {"type": "str", "default": "", "no_log": False},
+            "hosts": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
     )

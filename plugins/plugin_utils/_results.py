@@ -155,6 +155,7 @@ RESULTS: Mapping[str, Shape] = {
     },
     "gpushare_driver_plan": {},
     "gpushare_identity": {"kubeconfig": str, "due": Map(str), "seeds": Map(str)},
+    "gpushare_images": {"imported": [IMAGE], "missing?": [re.compile(r"images/[^/]{1,200}")]},
     "gpushare_in_cluster_info": {
         "version": str,
         "admission": [str],
