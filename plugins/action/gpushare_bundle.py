@@ -13,7 +13,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import MACHINES, PYTHONS, BundleError
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import LockError
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.make import Wish, make
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.make import Recipe, make
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.packages import PackagesOf
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import WheelError
 
@@ -45,7 +45,7 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         given = self.validate_argument_spec(argument_spec=_ARGUMENTS)[1]
         packages = (PackagesOf(one["system"], one["architecture"], one["folder"] or "", tuple(one["names"])) for one in given["packages"])
-        wish = Wish(
+        recipe = Recipe(
             root=COLLECTION,
             folder=Path(given["folder"]).absolute(),
             pythons=tuple(one for one in PYTHONS if one in given["pythons"] or not given["pythons"]),
@@ -56,10 +56,10 @@ class ActionModule(ActionBase):
             sign=given["sign"],
         )
         if self._task.check_mode:
-            # What it would have is known only once it has been downloaded.
+            # The downloads decide whether its bytes would be others.
             return {"changed": True}
         try:
-            made = make(wish, self._display.display)
+            made = make(recipe, self._display.display)
         except (BundleError, LockError, WheelError, OSError) as error:
             raise AnsibleActionFail(str(error)) from error
-        return {"changed": made.changed, "bundle": str(made.path), "sha256": made.sha256, "bytes": made.size, "files": made.files}
+        return {"changed": made.changed, "bundle": str(made.bundle), "sha256": made.sha256, "bytes": made.size, "files": made.files}

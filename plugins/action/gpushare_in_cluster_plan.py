@@ -64,7 +64,7 @@ class ActionModule(ActionBase):
             return self._result(reasons)
         options = {name: arguments[name] for name in ("kubectl", "kubeconfig")}
         options |= {"namespace": settings["gpushare_namespace"], "nodes": settings["gpushare_cluster_nodes"]}
-        facts = ask(self, task_vars, "gpushare.kubernetes.gpushare_in_cluster_info", options)
+        facts = ask(self, task_vars, "gpushare.kubernetes.gpushare_in_cluster_plan", {**options, "settings": {}})
         if facts.get("failed"):
             cure = "name a kubeconfig of the cluster's administrator in gpushare_kubeconfig, and kubectl in gpushare_kubectl"
             seen = f"no answer from the API server ({' '.join(str(facts.get('msg')).split())[-300:]})"

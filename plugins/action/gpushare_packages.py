@@ -40,6 +40,6 @@ class ActionModule(ActionBase):
                     raise BundleError(seen, "those that this host lacks", cure)
                 received = send(self, bundle, names)
         except BundleError as error:
-            # Preflight's plan fails for nobody, and `failed_when` does not see what is raised.
+            # `failed_when` of the task does not see an exception.
             return {"changed": False, "failed": True, "msg": str(error)}
         return ask(self, task_vars, _MODULE, {**arguments, "received": received})

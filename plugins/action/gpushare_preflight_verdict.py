@@ -17,7 +17,6 @@ from ansible.release import __version__ as ansible_version
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Python
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import MACHINES, PYTHONS
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import Target
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.bundle import CHECK as BUNDLE
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.bundle import Needs, checked
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.bundle import judge as judge_bundle
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import chosen_python, packages_label
@@ -90,7 +89,7 @@ class ActionModule(ActionBase):
             found = ((host, known["hostvars"][host].get(name) or {}) for host in arguments["hosts"])
             # It has changed nothing, and failed for nobody: that is said here.
             unplanned = [no_plan(host, check, str(one["msg"])) for host, one in found if "msg" in one and not one.get("skipped")]
-            spoiled = [replace(one, because=BUNDLE) if any(not reason.host for reason in of_bundle) else one for one in unplanned]
+            spoiled = [replace(one, because="bundle") if any(not reason.host for reason in of_bundle) else one for one in unplanned]
             of_inventory += spoiled if check == "packages" else unplanned
         reasons = accept([*of_inventory, *(reason for judgement in judgements for reason in judgement.reasons)], arguments["accept"])
         errors = [reason for reason in reasons if reason.severity == ERROR]

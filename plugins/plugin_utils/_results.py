@@ -156,7 +156,7 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_driver_plan": {},
     "gpushare_identity": {"kubeconfig": str, "due": Map(str), "seeds": Map(str)},
     "gpushare_images": {"imported": [IMAGE], "missing?": [re.compile(r"images/[^/]{1,200}")]},
-    "gpushare_in_cluster_info": {
+    "gpushare_in_cluster_plan": {
         "version": str,
         "admission": [str],
         "nodes": [Open({"name": str, "architecture": str, "ready": bool, "images": [str], "all": bool})],
@@ -170,8 +170,6 @@ RESULTS: Mapping[str, Shape] = {
         "pods": [str],
         "may_bind": str,
     },
-    "gpushare_in_cluster_plan": {},
-    "gpushare_in_cluster_ready_info": {"left": [str]},
     "gpushare_in_cluster_remove": {"removed": [str], "nodes": [str], "diff": [_CHANGE]},
     "gpushare_in_cluster_verify": {"nodes": [str], "unproven": [str], "findings": [str]},
     "gpushare_mps": {"waiting": [str], "diff": [_CHANGE]},

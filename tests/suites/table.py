@@ -520,9 +520,11 @@ SUITES = (
         tests=("tests/packages",),
         paths=(
             f"{UTILS}/_packages/*",
+            f"{PLUGIN_UTILS}/_bundle/*",
+            f"{UTILS}/_host/received.py",
             f"{UTILS}/_toolkit/*",
             f"{UTILS}/_change/*",
-            "plugins/modules/gpushare_packages.py",
+            "plugins/*/gpushare_packages.py",
             "plugins/modules/gpushare_toolkit.py",
             "roles/nvidia_container_toolkit/*",
             "tests/packages/*",

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Dict, Iterable, List
 
 _BLOCK = 512
-#: What a program that copies files reads at once.
+#: Bytes of one read or write.
 CHUNK = 1 << 20
 _LONGEST_NAME = 255
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~!%:@=-]*(?:/[A-Za-z0-9][A-Za-z0-9._+~!%:@=-]*){0,4}")
@@ -32,7 +32,7 @@ class TarError(ValueError):
 
 
 @dataclass(frozen=True)
-class Limits:
+class ArchiveLimits:
     """How many files an archive may have, and how many bytes each of them and all together."""
 
     members: int
@@ -49,7 +49,7 @@ class Member:
     size: int
 
 
-def members(stream: BinaryIO, limits: Limits) -> Dict[str, Member]:
+def members(stream: BinaryIO, limits: ArchiveLimits) -> Dict[str, Member]:
     """The files of an archive by name, in its order. Reads their headers only. TarError."""
     end = stream.seek(0, os.SEEK_END)
     found: Dict[str, Member] = {}
@@ -120,7 +120,7 @@ def finish(stream: BinaryIO) -> None:
     stream.write(bytes(2 * _BLOCK))
 
 
-def unpack(stream: BinaryIO, limits: Limits, folder: str) -> List[str]:
+def unpack(stream: BinaryIO, limits: ArchiveLimits, folder: str) -> List[str]:
     """Write all files into an empty folder, by the last part of their names. Returns their paths. TarError."""
     paths = []
     for member in members(stream, limits).values():

@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Files that the controller has sent as one archive, unpacked where only root may write. No Ansible here.
 
-The archive lies in a folder of the user whom Ansible logs in as. What is unpacked is a copy, whose sum was compared.
+The archive lies in a folder of the user whom Ansible logs in as. So a copy is unpacked, whose sum was compared.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Iterator
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats import tar
 
-#: Of a bundle and of each part of it: the driver's packages have some hundred MB each.
-LIMITS = tar.Limits(members=4000, member_bytes=2 << 30, bytes=8 << 30)
+#: For a bundle and its parts: the driver's packages have some hundred MB each.
+LIMITS = tar.ArchiveLimits(members=4000, member_bytes=2 << 30, bytes=8 << 30)
 #: Not /tmp, which may be memory.
 PLACE = "/var/tmp"
 _SPARE = 64 << 20
@@ -53,7 +53,7 @@ def unpacked(path: str, sha256: str, place: str = PLACE) -> Iterator[str]:
             with open(copy, "rb") as stream:
                 tar.unpack(stream, LIMITS, files)
         except tar.TarError as error:
-            raise ReceivedError(f"what the controller has sent cannot be unpacked ({error}); nothing was changed") from error
+            raise ReceivedError(f"the archive from the controller cannot be unpacked ({error}); nothing was changed") from error
         os.unlink(copy)
         # Package managers read as users of their own.
         for one in (folder, files):

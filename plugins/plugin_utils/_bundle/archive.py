@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reading a bundle from its file: whole once, to check it, and the parts that a host gets. What is read is what was summed.
+"""Reading a bundle from its file: whole once, to check it, and the parts that a host gets. Only bytes whose sum is right are handed on.
 
 Private to this collection, used on the controller only.
 """
@@ -128,7 +128,7 @@ def opened(path: str, key: str = "") -> Iterator[Bundle]:
 
 
 def signed_by(keys: Collection[openpgp.Key], text: bytes, signature: bytes) -> str:
-    """Why this is no good signature of the text by one of the keys; "" if it is. Only gpgv is asked, with these keys alone."""
+    """Why the signature of the text is not a good one by one of these keys; "" if it is. Only gpgv is asked, with these keys alone."""
     program = shutil.which("gpgv")
     if program is None:
         return "there is no gpgv on this machine to check it: install gnupg"

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a bundle has: its names, its own description of itself, its checksums, and what of it a host gets.
+"""The files of a bundle: their names, their description, their checksums, and those that a host gets.
 
 Private to this collection, used on the controller only. Pure. A bundle is an archive (see _formats/tar.py) of
 
@@ -44,7 +44,7 @@ _SYSTEM = re.compile(r"[a-z]+-[0-9]{1,4}(?:\.[0-9]{1,4})?")
 
 
 class BundleError(ValueError):
-    """The file is no bundle that may be used: found, expected, and what to do."""
+    """The file is not a bundle that may be used: found, expected, and what to do."""
 
     def __init__(self, found: str, expected: str, cure: str) -> None:
         super().__init__(f"the bundle: found {found}; expected {expected}; {cure}")
@@ -52,7 +52,7 @@ class BundleError(ValueError):
 
 
 @dataclass(frozen=True)
-class Image:
+class BundledImage:
     """One container image. file: of the archive that has it, among others perhaps; id: of its configuration, as runtimes name it."""
 
     file: str
@@ -63,12 +63,12 @@ class Image:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a bundle says that it has. sums: SHA-256 of each file by name."""
+    """A bundle by its own description. sums: SHA-256 of each file by name."""
 
     version: str
     pythons: tuple[str, ...]
     architectures: tuple[str, ...]
-    images: tuple[Image, ...]
+    images: tuple[BundledImage, ...]
     sums: Mapping[str, str]
 
     @property
@@ -85,16 +85,16 @@ class Contents:
         """The administrator's packages for such a host."""
         return [name for name in self.sums if name.startswith(f"{PACKAGES}{system}/{machine}/")]
 
-    def image_files(self, references: Collection[str], machine: str) -> dict[str, list[Image]]:
+    def image_files(self, references: Collection[str], machine: str) -> dict[str, list[BundledImage]]:
         """The archives that have one of these images for the architecture, all without references; with all of their images."""
-        found: dict[str, list[Image]] = {}
+        found: dict[str, list[BundledImage]] = {}
         for image in self.images:
             if image.architecture == MACHINES.get(machine) and (not references or set(references) & set(image.references)):
                 found.setdefault(image.file, []).append(image)
         return found
 
 
-def manifest(version: str, pythons: Collection[str], architectures: Collection[str], images: Collection[Image]) -> bytes:
+def manifest(version: str, pythons: Collection[str], architectures: Collection[str], images: Collection[BundledImage]) -> bytes:
     """The bundle's description of itself."""
     of_images = [asdict(one) for one in sorted(images, key=lambda one: (one.file, one.references))]
     written = {"format": FORMAT, "version": version, "pythons": list(pythons), "architectures": list(architectures), "images": of_images}
@@ -126,8 +126,8 @@ def parse(described: bytes, summed: bytes, names: Collection[str]) -> Contents:
         raise BundleError(f"format {quoted(form)}", f"format {FORMAT}", cure)
     wrong = other_shape(_SHAPE, found) or other_shape([Open(_IMAGE)], found.get("images"))
     if wrong is not None:
-        raise _damaged(f"{MANIFEST}: {wrong}", "what the playbook bundle writes")
-    images = tuple(Image(one["file"], tuple(one["references"]), one["architecture"], one["id"]) for one in found["images"])
+        raise _damaged(f"{MANIFEST}: {wrong}", "the form that the playbook bundle writes")
+    images = tuple(BundledImage(one["file"], tuple(one["references"]), one["architecture"], one["id"]) for one in found["images"])
     for image in images:
         if image.file not in sums:
             raise _damaged(f"no {quoted(image.file)}", f"every image of {MANIFEST}")

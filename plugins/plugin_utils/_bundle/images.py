@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import IMAGES, MACHINES, BundleError, Image
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import IMAGES, MACHINES, BundledImage, BundleError
 
 _MOST_JSON, _MOST_IMAGES = 4 << 20, 100
 _NAMES = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
 
 
-def images_of(path: Path) -> list[Image]:
+def images_of(path: Path) -> list[BundledImage]:
     """The images in the archive, with their references. BundleError where it is none that a runtime would import."""
     try:
         with tarfile.open(path, "r:") as archive:
@@ -37,7 +37,7 @@ def images_of(path: Path) -> list[Image]:
     return found
 
 
-def _images(archive: tarfile.TarFile, file: str) -> Iterator[Image]:
+def _images(archive: tarfile.TarFile, file: str) -> Iterator[BundledImage]:
     try:
         listed = _json(archive, "manifest.json")
     except KeyError:
@@ -47,7 +47,7 @@ def _images(archive: tarfile.TarFile, file: str) -> Iterator[Image]:
         yield _image(archive, file, str(one["Config"]), one["RepoTags"] or ())
 
 
-def _of_oci(archive: tarfile.TarFile, file: str) -> Iterator[Image]:
+def _of_oci(archive: tarfile.TarFile, file: str) -> Iterator[BundledImage]:
     for one in _json(archive, "index.json")["manifests"]:
         names = one.get("annotations") or {}
         name = next((names[key] for key in _NAMES if names.get(key)), None)
@@ -55,9 +55,9 @@ def _of_oci(archive: tarfile.TarFile, file: str) -> Iterator[Image]:
         yield _image(archive, file, _blob(manifest["config"]["digest"]), [name] if name else [])
 
 
-def _image(archive: tarfile.TarFile, file: str, config: str, names: Any) -> Image:
+def _image(archive: tarfile.TarFile, file: str, config: str, names: Any) -> BundledImage:
     data = _read(archive, config)
-    return Image(file, tuple(map(str, names)), str(json.loads(data)["architecture"]), f"sha256:{hashlib.sha256(data).hexdigest()}")
+    return BundledImage(file, tuple(map(str, names)), str(json.loads(data)["architecture"]), f"sha256:{hashlib.sha256(data).hexdigest()}")
 
 
 def _blob(digest: str) -> str:
@@ -72,7 +72,7 @@ def _read(archive: tarfile.TarFile, name: str) -> bytes:
     member = archive.getmember(name)
     file = archive.extractfile(member) if member.isfile() and member.size <= _MOST_JSON else None
     if file is None:
-        raise ValueError(f"{name[:80]} is no file of at most {_MOST_JSON} bytes")
+        raise ValueError(f"{name[:80]} is not a file of at most {_MOST_JSON} bytes")
     return file.read()
 
 

@@ -25,7 +25,7 @@ _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
 class LockError(ValueError):
-    """The lock is no list of exact versions with hashes; says which line."""
+    """The lock is not a list of exact versions with hashes; says which line."""
 
 
 @dataclass(frozen=True, order=True)
@@ -79,7 +79,7 @@ def pins(lock: str, target: Target | None = None) -> Iterator[Pin]:
 
 
 def tags(target: Target) -> list[Tag]:
-    """What the target can install, the best first."""
+    """The tags of wheels that the target can install, the best first."""
     version = tuple(int(part) for part in target.python.split("."))
     abi = f"cp{target.python.replace('.', '')}"
     own = cpython_tags(version, [abi], target.platforms, warn=False)

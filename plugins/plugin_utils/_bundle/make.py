@@ -9,17 +9,13 @@ Private to this collection, used on the controller only.
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
 import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import without_credentials, without_values
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats import tar
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received import LIMITS
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle import sbom
@@ -36,27 +32,28 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.conten
     SIGNATURE,
     SUMS,
     WHEELS,
+    BundledImage,
     BundleError,
-    Image,
     checksums,
     manifest,
 )
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.images import images_of
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import Target, chosen, names, pins
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import Target, pins
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.packages import PackagesOf, collect
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.wheels import Say, collect_wheels
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import build_wheel, locked_requirements
 
-#: What a Python on an architecture needs while it is downloaded, as was measured with the lock of 0.1.0.
+#: Of the wheels of one Python on one architecture, as measured with the lock of 0.1.0.
 _BYTES_OF_TARGET = 20 << 20
-_PIP_SECONDS, _GPG_SECONDS = 900, 120
+_GPG_SECONDS = 120
 #: The extra with the packages of all others.
 _WHOLE = "kubectl"
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What goes into the bundle. root: of the collection; folder: where the bundle goes; pip: more arguments of it; sign: a key of gpg."""
+class Recipe:
+    """The content of a bundle. root: of the collection; folder: where the bundle goes. pip: more arguments for it. sign: a key of gpg, or
+    nothing."""
 
     root: Path
     folder: Path
@@ -72,44 +69,46 @@ class Wish:
 class Made:
     """The bundle that was written. changed: there was none, or another."""
 
-    path: Path
+    bundle: Path
     sha256: str
     size: int
     changed: bool
     files: int
 
 
-def make(wish: Wish, say: Say) -> Made:
+def make(recipe: Recipe, say: Say) -> Made:
     """Write the bundle. BundleError, WheelError or OSError; then there is the former one, or none."""
-    version = version_of(wish.root)
-    images = [image for path in wish.images for image in images_of(path)]
-    _once([path.name for path in wish.images], "gpushare_bundle_images")
-    _once([f"{one.system} on {one.machine}" for one in wish.packages], "gpushare_bundle_packages")
-    wish.folder.mkdir(parents=True, exist_ok=True)
-    given = sum(path.stat().st_size for path in wish.images)
-    need_space(wish.folder, 2 * _BYTES_OF_TARGET * len(wish.pythons) * len(wish.machines) + given + SPARE)
-    with tempfile.TemporaryDirectory(prefix=".gpushare-bundle-", dir=wish.folder) as scratch:
-        files: dict[str, Source] = {f"{IMAGES}{path.name}": path for path in wish.images}
-        files |= _packages(wish, Path(scratch), say)
-        source = wish.root / "files/gpushare_runtime"
-        own = build_wheel(source)
+    version = version_of(recipe.root)
+    images = [image for path in recipe.images for image in images_of(path)]
+    _once([path.name for path in recipe.images], "gpushare_bundle_images")
+    _once([f"{one.system} on {one.machine}" for one in recipe.packages], "gpushare_bundle_packages")
+    recipe.folder.mkdir(parents=True, exist_ok=True)
+    given = sum(path.stat().st_size for path in recipe.images)
+    need_space(recipe.folder, 2 * _BYTES_OF_TARGET * len(recipe.pythons) * len(recipe.machines) + given + SPARE)
+    with tempfile.TemporaryDirectory(prefix=".gpushare-bundle-", dir=recipe.folder) as scratch:
+        files: dict[str, Source] = {f"{IMAGES}{path.name}": path for path in recipe.images}
+        files |= _packages(recipe, Path(scratch), say)
+        source = recipe.root / "files/gpushare_runtime"
+        own, lock = build_wheel(source), locked_requirements(source, _WHOLE).decode()
         files[f"{RUNTIME}{own.filename}"] = own.content
-        files[f"{COLLECTION}gpushare-kubernetes-{version}.tar.gz"] = collection(wish.root)
-        files[f"{CHART}gpushare-{version}.tgz"] = chart(wish.root, version)
-        # What takes minutes comes last.
-        files |= {f"{WHEELS}{path.name}": path for path in _wheels(wish, source, Path(scratch) / "wheels", say)}
-        files[MANIFEST] = manifest(version, wish.pythons, wish.machines, images)
+        files[f"{COLLECTION}gpushare-kubernetes-{version}.tar.gz"] = collection(recipe.root)
+        files[f"{CHART}gpushare-{version}.tgz"] = chart(recipe.root, version)
+        # Minutes, so it comes last.
+        targets = [Target(python, machine) for python in recipe.pythons for machine in recipe.machines]
+        wheels = collect_wheels(lock, targets, Path(scratch) / "wheels", recipe.pip, say)
+        files |= {f"{WHEELS}{path.name}": path for path in wheels}
+        files[MANIFEST] = manifest(version, recipe.pythons, recipe.machines, images)
         sums = {name: sha256_of(of) for name, of in files.items()}
-        files[SBOM] = bill(version, sums, images, locked_requirements(source, _WHOLE).decode()).encode()
+        files[SBOM] = bill(version, sums, images, lock).encode()
         sums[SBOM] = sha256_of(files[SBOM])
         files[SUMS] = summed = checksums(sums)
-        if wish.sign:
-            files[SIGNATURE] = _signature(summed, wish.sign)
+        if recipe.sign:
+            files[SIGNATURE] = _signature(summed, recipe.sign)
         say(f"writing {len(files)} files")
-        return write(wish.folder / f"gpushare-bundle-{version}.tar", files)
+        return write(recipe.folder / f"gpushare-bundle-{version}.tar", files)
 
 
-def bill(version: str, sums: Mapping[str, str], images: Iterable[Image], lock: str) -> str:
+def bill(version: str, sums: Mapping[str, str], images: Iterable[BundledImage], lock: str) -> str:
     """The bill of materials of a bundle with these files (name to SHA-256)."""
     by_hash = {sha256: pin for pin in pins(lock) for sha256 in pin.hashes}
     wheels: dict[tuple[str, str], list[str]] = {}
@@ -142,7 +141,7 @@ def write(path: Path, files: Mapping[str, Source]) -> Made:
     temporary = path.with_name(f".{path.name}.part")
     try:
         with temporary.open("wb") as stream:
-            # What says what follows comes first.
+            # The description and the checksums come first.
             for name in sorted(files, key=lambda one: ("/" in one, one)):
                 tar.add(stream, name, sizes[name], parts_of(files[name]))
             tar.finish(stream)
@@ -155,63 +154,9 @@ def write(path: Path, files: Mapping[str, Source]) -> Made:
     return Made(path, sha256, size, former != sha256, len(files))
 
 
-def _wheels(wish: Wish, source: Path, folder: Path, say: Say) -> list[Path]:
-    lock = locked_requirements(source, _WHOLE).decode()
-    folder.mkdir()
-    wheels: dict[str, str] = {}
-    needed: set[str] = set()
-    for target in [Target(python, machine) for python in wish.pythons for machine in wish.machines]:
-        lacking = chosen(lock, target, wheels)[1]
-        if lacking:
-            say(f"downloading {len(lacking)} wheels for {target}")
-            wanted = folder.with_name("requirements.txt")
-            wanted.write_text("\n".join(pin.line for pin in lacking))
-            _download(target, wanted, folder, wish.pip)
-            wheels = {path.name: sha256_of(path) for path in folder.iterdir()}
-        found, lacking = chosen(lock, target, wheels)
-        if lacking:
-            cure = "leave this Python or architecture out of gpushare_bundle_pythons or gpushare_bundle_architectures"
-            raise BundleError(f"no wheel of {names(lacking)} for {target}", "one whose hash is in the lock", cure)
-        needed.update(found)
-    return [folder / name for name in sorted(needed)]
-
-
-def _download(target: Target, requirements: Path, folder: Path, extra: tuple[str, ...]) -> None:
-    abis = [f"cp{target.python.replace('.', '')}", "abi3", "none"]
-    options = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--implementation=cp", f"--python-version={target.python}"]
-    options += [f"--abi={abi}" for abi in abis] + [f"--platform={platform}" for platform in target.platforms]
-    command = [*_pip(), "download", "--disable-pip-version-check", "--no-input", "--quiet", *options, f"--dest={folder}", *extra]
-    try:
-        done = subprocess.run(
-            [*command, "-r", str(requirements)],
-            capture_output=True,
-            text=True,
-            timeout=_PIP_SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-        words = done.stderr if done.returncode else ""
-    except subprocess.TimeoutExpired:
-        words = f"it did not end within {_PIP_SECONDS} s"
-    if words:
-        shown = without_credentials(without_values(" ".join(words.split()), extra))[-400:]
-        cure = "see its configuration on this machine, or name an index in gpushare_pip_extra_args"
-        raise BundleError(f"pip that fails for {target}: {shown}", "the locked packages from a package index", cure)
-
-
-def _pip() -> list[str]:
-    """Of the Python that runs Ansible, else the one of this machine: it downloads for others in any case."""
-    if importlib.util.find_spec("pip") is not None:
-        return [sys.executable, "-m", "pip"]
-    program = shutil.which("pip3") or shutil.which("pip")
-    if program is None:
-        raise BundleError("no pip on this machine", "pip, which downloads the locked packages", "install it (python3-pip)")
-    return [program]
-
-
-def _packages(wish: Wish, scratch: Path, say: Say) -> dict[str, Source]:
+def _packages(recipe: Recipe, scratch: Path, say: Say) -> dict[str, Source]:
     found: dict[str, Source] = {}
-    for number, wanted in enumerate(wish.packages):
+    for number, wanted in enumerate(recipe.packages):
         if wanted.names:
             say(f"downloading {len(wanted.names)} packages for {wanted.system} on {wanted.machine}")
         folder = scratch / f"packages-{number}"

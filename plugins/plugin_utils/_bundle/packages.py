@@ -66,7 +66,7 @@ def collect(wanted: PackagesOf, scratch: Path) -> list[Path]:
 
 
 def command(program: str, names: Sequence[str], machine: str, folder: Path) -> list[str]:
-    """What downloads these packages, which apt-get does into the folder that it is started in.
+    """The command that downloads these packages. apt-get puts them into the folder that it is started in.
 
     A version stands behind `=`, for dnf behind `-`. Nothing is installed, and no package is added that is not named.
     """

@@ -22,8 +22,8 @@ _NAME = "gpushare.kubernetes"
 
 @dataclass(frozen=True)
 class Component:
-    """One part. kind: library, container, application or file; purl: "" where there is none; hashes: SHA-256, several for a locked
-    package, of which an installation takes one file."""
+    """One part. kind: library, container, application or file. purl: "" where there is none. hashes: SHA-256, several for a locked
+    package, because an installation takes one file of several."""
 
     kind: str
     name: str
@@ -34,7 +34,7 @@ class Component:
 
     @property
     def ref(self) -> str:
-        """What names it within its bill."""
+        """Its name within the bill."""
         return self.purl or f"{self.kind}:{self.name}"
 
 

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a bundle lacks for the hosts of a run, all of it, before anything is changed.
+"""The list of all that a bundle lacks for the hosts of a run, before anything is changed.
 
 Private to this collection, used on the controller only.
 """
@@ -20,12 +20,10 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock i
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, Reason
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import WheelError, build_wheel, locked_requirements
 
-CHECK = "bundle"
-
 
 @dataclass(frozen=True)
 class Needs:
-    """What one host needs of a bundle. target: its Python and architecture, None where nothing is known; driver: whether one is to be
+    """The needs of one host. target: its Python and architecture, None where nothing is known; driver: whether one is to be
     installed, from packages for this system, as a bundle calls it."""
 
     host: str
@@ -51,7 +49,7 @@ def checked(path: str, key: str, root: Path) -> Contents | Reason:
 
 
 def judge(contents: Contents, needs: Collection[Needs], root: Path) -> list[Reason]:
-    """What it lacks for each host."""
+    """A reason for each part that a host needs and the bundle lacks."""
     found = []
     lacking: dict[Target, str] = {}
     for one in needs:
@@ -61,11 +59,11 @@ def judge(contents: Contents, needs: Collection[Needs], root: Path) -> list[Reas
             if lacking[one.target]:
                 cure = "make the bundle for it (gpushare_bundle_pythons, gpushare_bundle_architectures), or name another in gpushare_python"
                 found.append(
-                    Reason(one.host, CHECK, ERROR, f"no wheels for {one.target}: {lacking[one.target]}", "those of the lock", cure)
+                    Reason(one.host, "bundle", ERROR, f"no wheels for {one.target}: {lacking[one.target]}", "those of the lock", cure)
                 )
         if one.driver and not contents.packages(one.system, one.machine):
             cure = "make the bundle with them (gpushare_bundle_packages), or install the driver by hand (gpushare_driver_state: present)"
-            found.append(Reason(one.host, CHECK, ERROR, f"no packages for {one.system} on {one.machine}", "those of the driver", cure))
+            found.append(Reason(one.host, "bundle", ERROR, f"no packages for {one.system} on {one.machine}", "those of the driver", cure))
     return found
 
 
@@ -92,4 +90,4 @@ def _other_release(contents: Contents, root: Path) -> Reason | None:
 
 
 def _reason(host: str, error: BundleError) -> Reason:
-    return Reason(host, CHECK, ERROR, error.found, error.expected, error.cure)
+    return Reason(host, "bundle", ERROR, error.found, error.expected, error.cure)

@@ -215,7 +215,7 @@ def chosen_python(pythons: Sequence[Python], wanted: str) -> Python | None:
 
 
 def packages_label(name: str, like: Sequence[str], version: str) -> str:
-    """What a bundle calls the distribution whose packages a host takes, such as debian-12 or rhel-9; by the words of os-release."""
+    """The name in a bundle of the distribution whose packages a host takes, such as debian-12 or rhel-9; by the words of os-release."""
     family, here = family_of(name, like), numbers(version) or ()
     known = next((one for one in SYSTEMS.get(family or "", ()) if here[: len(one.split("."))] == numbers(one)), version)
     return f"{family or name}-{known}"[:_LABEL]

@@ -56,7 +56,7 @@ class Asked:
 
 
 def judge(facts: Mapping[str, Any], asked: Asked) -> list[Reason]:
-    """facts: of the module gpushare_in_cluster_info."""
+    """facts: of the module gpushare_in_cluster_plan."""
     found = Reasons(WHERE)
     _server(found, facts, asked)
     _nodes(found, facts, asked)

@@ -17,7 +17,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.conten
     MANIFEST,
     SBOM,
     SUMS,
-    Image,
+    BundledImage,
     checksums,
     manifest,
 )
@@ -70,7 +70,7 @@ def files(**more: bytes) -> dict[str, bytes]:
         **{f"wheels/{name}": content for name, content in WHEELS.items() if "2_34" not in name and "musl" not in name},
         **{name.replace("__", "/"): content for name, content in more.items()},
     }
-    image = Image("images/gpushare-0.1.0-amd64.tar", (REFERENCE,), "amd64", f"sha256:{'0' * 64}")
+    image = BundledImage("images/gpushare-0.1.0-amd64.tar", (REFERENCE,), "amd64", f"sha256:{'0' * 64}")
     found[MANIFEST] = manifest("0.1.0", ["3.10", "3.11"], ["x86_64", "aarch64"], [image])
     found[SBOM] = make.bill("0.1.0", {name: sha256(content) for name, content in found.items()}, [image], lock()).encode()
     return found

@@ -152,6 +152,14 @@ def test_markers_are_evaluated_for_the_target_and_its_best_wheel_is_taken() -> N
     assert [one.name for one in chosen(lock(), X11, {**wheels, "plain-1.0-py3-none-any.whl": "0" * 64})[1]] == ["plain"]
 
 
+def test_markers_of_architecture_and_system() -> None:
+    hashed = "--hash=sha256:" + "0" * 64
+    text = f"a==1 ; platform_machine == 'aarch64' \\\n    {hashed}\n# no\nb==1 ; sys_platform == 'win32' {hashed}\nC.c==1 {hashed}\n"
+    assert [pin.line for pin in pins(text, X11)] == [f"c-c==1 {hashed}"]
+    assert [pin.name for pin in pins(text, A11)] == ["a", "c-c"]
+    assert [pin.name for pin in pins(text)] == ["a", "b", "c-c"]
+
+
 @pytest.mark.parametrize("text", ["x>=1 --hash=sha256:" + "0" * 64, "x==1", "-r other.txt", "x==1 --hash=md5:00"])
 def test_a_lock_without_exact_versions_or_hashes_is_none(text: str) -> None:
     with pytest.raises(LockError):

@@ -14,7 +14,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats impor
 from hypothesis import given
 from hypothesis import strategies as st
 
-LIMITS = tar.Limits(members=4, member_bytes=1000, bytes=2000)
+LIMITS = tar.ArchiveLimits(members=4, member_bytes=1000, bytes=2000)
 LONG = f"wheels/{'x' * 120}.whl"
 
 

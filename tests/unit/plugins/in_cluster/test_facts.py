@@ -38,7 +38,7 @@ ANSWERS: dict[str, Answer] = {
 
 def test_what_is_there() -> None:
     facts = gather(Fake(ANSWERS).kubectl, SPACE, [])
-    assert believe(facts, RESULTS["gpushare_in_cluster_info"]) == facts
+    assert believe(facts, RESULTS["gpushare_in_cluster_plan"]) == facts
     assert [one["name"] for one in facts["nodes"]] == ["gpu1", "gpu2"]
     # kubelet tells of 50 images, so the second may have more.
     assert [one["all"] for one in facts["nodes"]] == [True, False]
