@@ -8,34 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import Asked, judge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import judge
 
-IMAGE = "localhost/gpushare:1"
-NODE = {"name": "gpu1", "architecture": "amd64", "ready": True, "images": [IMAGE], "all": True}
-FACTS: dict[str, Any] = {
-    "version": "v1.36.3",
-    "admission": ["ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"],
-    "nodes": [NODE],
-    "number": 3,
-    "missing": [],
-    "runtime_classes": ["nvidia"],
-    "enforces": "",
-    "on_hosts": [],
-    "others": [],
-    "unit": "",
-    "pods": [],
-    "may_bind": "",
-}
-ASKED = Asked(
-    image=IMAGE,
-    namespace="gpushare-system",
-    scheduler_image="registry.k8s.io/kube-scheduler:v1.36.0",
-    runtime_class="nvidia",
-    isolation="auto",
-    memory_unit="GiB",
-    evicts=False,
-    without_policies=False,
-)
+from unit.plugins.preflight.cluster_facts import ASKED, FACTS, NODE
 
 
 @pytest.mark.parametrize(
