@@ -17,6 +17,7 @@ from ansible.release import __version__ as ansible_version
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Python
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import MACHINES, PYTHONS
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import Target
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import gpu_operator
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.bundle import Needs, checked
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.bundle import judge as judge_bundle
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import chosen_python, packages_label
@@ -25,6 +26,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
     Answer,
     Judgement,
     Reason,
+    Reasons,
     accept,
     judge_authorities,
     judge_cluster,
@@ -79,6 +81,9 @@ class ActionModule(ActionBase):
             chosen = ("gpushare_overuse", "gpushare_unstartable")
             evicts = [name for name in chosen if self._of_cluster(known, arguments["hosts"], name) == "evict"]
             of_inventory += judge_cluster(judgements, answers, without_policies, evicts)
+            mode = str(self._of_cluster(known, arguments["hosts"], "gpushare_gpu_operator"))
+            gpu_nodes = [one.node_name for one in judgements if one.node_name and one.host in groups.get(arguments["gpu_group"], ())]
+            of_inventory += self._operator(arguments["cluster"], gpu_nodes, mode)
         believed = {answer.plane: answer.authorities for answer in answers}
         of_inventory += judge_authorities(
             believed | {host: self._authorities(known, host, arguments["result"]) for host in arguments["hosts"]}
@@ -142,6 +147,16 @@ class ActionModule(ActionBase):
         driver = bool(plan.get("due")) and bool((plan.get("plan") or {}).get("packages"))
         label = packages_label(str(system["id"]), system["like"], str(system["version"]))
         return Needs(host, Target(python.version, machine) if python and known else None, label, machine, driver)
+
+    @staticmethod
+    def _operator(answers: list[dict[str, Any]], gpu_nodes: list[str], mode: str) -> list[Reason]:
+        """Of the first control plane that has answered."""
+        asked = next((one for one in answers if "gpu_operator" in one), None)
+        if asked is None:
+            return []
+        found = Reasons(str(asked["item"]))
+        gpu_operator.judge(found, asked["gpu_operator"], gpu_nodes, mode)
+        return found.list
 
     def _scattered(self, task_vars: dict[str, Any], planes: list[str], gpu_nodes: list[str]) -> list[Reason]:
         values: dict[str, dict[str, Any]] = {}

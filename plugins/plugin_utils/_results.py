@@ -25,6 +25,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import System
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import Token
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Step
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import Policy
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import PolicyMap
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._shape import Map, Maybe, Open, of_dataclass
 
@@ -123,6 +124,7 @@ _MIRROR = {
     "status": {"containerStatuses": [Open({"restartCount?": int, "state?": _STATE, "lastState?": _STATE})]},
 }
 _ALWAYS = ("distribution", "kubelet", "control_plane")
+_OPERATOR = {"versions": [str], "policies": [Policy], "nodes": [str], "ours": [str]}
 _GPU_POD = {"pod": str, "node": str, "asks": str}
 
 #: By the module's name. `?`: not in every answer.
@@ -139,7 +141,14 @@ RESULTS: Mapping[str, Shape] = {
     },
     "gpushare_accounts_info": {"accounts": [str], "without_node": [str]},
     "gpushare_bundle": {},
-    "gpushare_cluster_info": {"version": str, "nodes": [str], "authorities": [str], "may_grant": bool, "in_cluster": [str]},
+    "gpushare_cluster_info": {
+        "version": str,
+        "nodes": [str],
+        "authorities": [str],
+        "may_grant": bool,
+        "in_cluster": [str],
+        "gpu_operator": _OPERATOR,
+    },
     "gpushare_cluster_objects": {"objects": [str], "unserved": [str], "missing": [str], "diff": [_CHANGE]},
     "gpushare_dead_nodes_info": {"states": Map(str), "accounts": [str], "pods": [_GPU_POD]},
     "gpushare_device_strategy_info": {"strategy": str, "kept": str, "obstacles": [str], "cdi": CdiFacts, "mps": [str]},
@@ -154,18 +163,21 @@ RESULTS: Mapping[str, Shape] = {
         "problem": Maybe(Problem),
     },
     "gpushare_driver_plan": {},
+    "gpushare_gpu_operator": {"objects": [str], "left": [str], "kept": [str], "diff": [_CHANGE]},
     "gpushare_identity": {"kubeconfig": str, "due": Map(str), "seeds": Map(str)},
     "gpushare_images": {"imported": [IMAGE], "missing?": [re.compile(r"images/[^/]{1,200}")]},
     "gpushare_in_cluster_plan": {
         "version": str,
         "admission": [str],
-        "nodes": [Open({"name": str, "architecture": str, "ready": bool, "images": [str], "all": bool})],
+        "nodes": [Open({"name": str, "architecture": str, "platform": str, "ready": bool, "images": [str], "all": bool})],
         "number": int,
         "missing": [str],
         "runtime_classes": [str],
         "enforces": str,
         "on_hosts": [str],
-        "others": [str],
+        "others": [{"title": str, "kind": str, "nodes": [str]}],
+        "holders": [str],
+        "gpu_operator": _OPERATOR,
         "unit": str,
         "pods": [str],
         "may_bind": str,
@@ -210,7 +222,6 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_takeover_info": {
         "plugins": [Open({"kind": str, "title": str, "owner": str, "rejection": str, "original": bool, "nodes": [str]})],
         "pods": Map(str),
-        "operators": Map([str]),
         "writers": [str],
         "node_ports": [int],
     },

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import yaml
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import presets
+
 Json = dict[str, Any]
 
 #: Values of the chart and the fields of the builders that mean the same.
@@ -31,6 +34,10 @@ SETS: tuple[tuple[Json, Json, str], ...] = (
         "v1.36.3",
     ),
 )
+#: Names of the chart to fields of the builders, of those that presets set.
+_FIELDS = {"kubeletRoot": "kubelet_root", "runtimeClass": "runtime_class", "deviceStrategy": "device_strategy"}
+_PRESETS = [yaml.safe_load((presets.FOLDER / f"{name}.yaml").read_text()) for name in presets.names()]
+SETS += tuple((values, {_FIELDS[key]: value for key, value in values.items()}, "v1.36.3") for values in _PRESETS)
 BAD: tuple[Json, ...] = (
     {"isolation": "mps"},
     {"image": ""},

@@ -18,7 +18,7 @@ CONTRACTS = {
     "module_utils._formats": (),
     "module_utils._cluster.names": (),
     "module_utils._host": ("module_utils._formats",),
-    "module_utils._change": ("module_utils._host",),
+    "module_utils._change": ("module_utils._host", "module_utils._cluster.names"),
     "module_utils._facts": ("module_utils._formats", "module_utils._host", "module_utils._cluster.names"),
     "module_utils._facts.device_strategy": (
         "module_utils._formats",
@@ -53,15 +53,25 @@ CONTRACTS = {
     "module_utils._takeover": (
         "module_utils._cluster.names",
         "module_utils._cluster.kubectl",
+        "module_utils._cluster.objects",
         "module_utils._facts.device_managers",
     ),
     "module_utils._evidence": tuple(
         f"module_utils.{name}"
-        for name in ("_formats", "_host", "_facts", "_cluster", "_runtimes", "_change.journal", "_daemon.environment", "_scheduler")
+        for name in (
+            "_formats",
+            "_host",
+            "_facts",
+            "_cluster",
+            "_runtimes",
+            "_change",
+            "_daemon.environment",
+            "_scheduler",
+        )
     ),
     "module_utils._in_cluster": tuple(
         f"module_utils.{name}"
-        for name in ("_formats", "_cluster", "_evidence.cluster", "_removal.cluster", "_scheduler.proof", "_takeover.plugins")
+        for name in ("_formats", "_cluster", "_evidence.cluster", "_removal.cluster", "_scheduler.proof", "_takeover")
     ),
     "plugin_utils._answers": ("plugin_utils._results", "plugin_utils._shape"),
     "plugin_utils._results": ("module_utils", "plugin_utils._scheduler.wiring", "plugin_utils._shape"),
@@ -73,9 +83,20 @@ CONTRACTS = {
         "plugin_utils._wheel",
     ),
     "plugin_utils._yaml": ("plugin_utils._shape",),
-    "plugin_utils._manifests": ("module_utils._cluster.names", "module_utils._scheduler"),
+    "plugin_utils._manifests": ("module_utils._cluster.names", "module_utils._cluster.public", "module_utils._scheduler"),
     "plugin_utils._preflight": (
-        *(f"module_utils.{name}" for name in ("_cluster.names", "_driver.generations", "_facts", "_formats", "_kubelet.gates")),
+        *(
+            f"module_utils.{name}"
+            for name in (
+                "_cluster.names",
+                "_cluster.public",
+                "_driver.generations",
+                "_facts",
+                "_formats",
+                "_kubelet.gates",
+                "_takeover.operator",
+            )
+        ),
         "plugin_utils._bundle",
         "plugin_utils._wheel",
     ),

@@ -9,7 +9,7 @@ from typing import Any
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import Asked
 
 IMAGE = "localhost/gpushare:1"
-NODE = {"name": "gpu1", "architecture": "amd64", "ready": True, "images": [IMAGE], "all": True}
+NODE = {"name": "gpu1", "architecture": "amd64", "platform": "", "ready": True, "images": [IMAGE], "all": True}
 FACTS: dict[str, Any] = {
     "version": "v1.36.3",
     "admission": ["ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"],
@@ -20,10 +20,14 @@ FACTS: dict[str, Any] = {
     "enforces": "",
     "on_hosts": [],
     "others": [],
+    "holders": [],
+    "gpu_operator": {"versions": [], "policies": [], "nodes": [], "ours": []},
     "unit": "",
     "pods": [],
     "may_bind": "",
 }
+NVIDIAS = {"title": "DaemonSet kube-system/nvidia-device-plugin", "kind": "NVIDIA device plugin", "nodes": ["gpu1"]}
+OPERATORS = {"title": "DaemonSet gpu-operator/nvidia-device-plugin-daemonset", "kind": "NVIDIA GPU Operator", "nodes": ["gpu1"]}
 ASKED = Asked(
     image=IMAGE,
     namespace="gpushare-system",

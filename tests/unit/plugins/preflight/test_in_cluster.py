@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import judge
 
-from unit.plugins.preflight.cluster_facts import ASKED, FACTS, NODE
+from unit.plugins.preflight.cluster_facts import ASKED, FACTS, NODE, NVIDIAS, OPERATORS
+from unit.plugins.preflight.test_gpu_operator import operator, policy
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,8 @@ from unit.plugins.preflight.cluster_facts import ASKED, FACTS, NODE
         ({"nodes": [{**NODE, "images": []}]}, {"image": "registry.example.org/gpushare@sha256:00"}),
         ({}, {"scheduler_image": "mirror.example.org/kube-scheduler@sha256:00"}),
         ({}, {"namespace": "kube-system"}),
+        # Its device plugin is about to go.
+        ({"others": [OPERATORS], "gpu_operator": operator(policy(), nodes=("gpu1",))}, {"operator": "patch"}),
     ],
 )
 def test_nothing_speaks_against_it(facts: dict[str, Any], asked: dict[str, Any]) -> None:
@@ -37,11 +40,15 @@ def test_nothing_speaks_against_it(facts: dict[str, Any], asked: dict[str, Any])
     [
         ({"nodes": [{**NODE, "images": []}]}, {}, "image", "no image localhost/gpushare:1 on gpu1"),
         ({"nodes": [{**NODE, "architecture": "s390x"}]}, {}, "image", "gpu1 (s390x)"),
+        ({"nodes": [{**NODE, "platform": "GKE Autopilot"}]}, {}, "node", "no folder of the host: gpu1 (GKE Autopilot)"),
         ({"nodes": [{**NODE, "ready": False}]}, {}, "node", "not Ready: gpu1"),
         ({"nodes": []}, {}, "node", "kubectl label node NAME"),
         ({"missing": ["gpu9"]}, {}, "node", "no node gpu9"),
         ({"version": "v1.29.1", "admission": []}, {"scheduler_image": "k:v1.29.1"}, "policies", "1.30 or newer"),
-        ({"others": ["DaemonSet kube-system/nvidia-device-plugin (nvidia)"]}, {}, "managers", "nvidia-device-plugin"),
+        ({"others": [NVIDIAS]}, {}, "managers", "DaemonSet kube-system/nvidia-device-plugin (NVIDIA device plugin) on gpu1"),
+        ({"holders": ["default/train on gpu1"]}, {}, "managers", "default/train on gpu1; expected none"),
+        ({"gpu_operator": operator(policy())}, {}, "operator", "with the GPU Operator's device plugin, on gpu1"),
+        ({"gpu_operator": operator()}, {"operator": "patch"}, "operator", "no ClusterPolicy"),
         ({"on_hosts": ["gpushare-extender"]}, {}, "deploy_mode", "run uninstall"),
         ({"runtime_classes": ["gvisor"]}, {}, "runtime", "no RuntimeClass nvidia (gvisor)"),
         ({}, {"scheduler_image": "registry.k8s.io/kube-scheduler:v1.35.2"}, "scheduler", "kube-scheduler 1.36"),
