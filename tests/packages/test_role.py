@@ -174,7 +174,7 @@ def test_installed_from_a_bundle_without_a_repository(role: Role, tmp_path: Path
     settings: dict[str, Any] = {"gpushare_toolkit_repository": "auto", "gpushare_bundle": bundle(_SYSTEMS[machine.kind])}
     try:
         seen = role(fails=True, **{**settings, "gpushare_bundle": bundle(_OTHERS[machine.kind])})[1]
-        assert f"no packages for {_SYSTEMS[machine.kind]} on x86_64" in seen
+        assert f"no packages for {_SYSTEMS[machine.kind]} on x86_64" in seen, seen
         assert role("--check", **settings)[0] == 2
         assert machine.files() == before
         assert role(**settings)[0] == 2
