@@ -47,6 +47,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "bundle": {"type": "str", "default": ""},
     "bundle_key": {"type": "str", "default": ""},
     "hosts": {"type": "list", "elements": "str", "default": []},
+    "wait": {"type": "int", "default": 0},
 }
 #: What the others can do, `auto` does here: the nodes' kubelets and runtimes cannot be asked.
 _STRATEGY = "envvar"
@@ -68,11 +69,13 @@ class ActionModule(ActionBase):
         settings = presets.applied(settings, settings["gpushare_preset"], defaults)
         options = {name: arguments[name] for name in ("kubectl", "kubeconfig")}
         options |= {"namespace": settings["gpushare_namespace"], "nodes": settings["gpushare_cluster_nodes"]}
-        facts = ask(self, task_vars, "gpushare.kubernetes.gpushare_in_cluster_plan", {**options, "settings": {}})
-        if facts.get("failed"):
+        options["wait"] = arguments["wait"] if settings["gpushare_image"].startswith("localhost/") and not self._task.check_mode else 0
+        answer = ask(self, task_vars, "gpushare.kubernetes.gpushare_in_cluster_plan", {**options, "settings": settings})
+        if answer.get("failed"):
             cure = "name a kubeconfig of the cluster's administrator in gpushare_kubeconfig, and kubectl in gpushare_kubectl"
-            seen = f"no answer from the API server ({' '.join(str(facts.get('msg')).split())[-300:]})"
+            seen = f"no answer from the API server ({' '.join(str(answer.get('msg')).split())[-300:]})"
             return self._result([Reason(WHERE, "api", ERROR, seen, "one to kubectl on this machine", cure)])
+        facts = answer["facts"]
         bundle = self._bundle(arguments, task_vars or {})
         if isinstance(bundle, Reason):
             return self._result([replace(bundle, host=WHERE)])
@@ -95,6 +98,7 @@ class ActionModule(ActionBase):
             **{field: settings[name] for name, field in _FIELDS.items()},
             scheduler_image=image,
             policies="ValidatingAdmissionPolicy" in facts["admission"],
+            openshift=settings["gpushare_openshift"] or facts["openshift"],
             mutating="MutatingAdmissionPolicy" in facts["admission"],
             percentage=(100 if facts["number"] <= ALL_NODES_UP_TO else 0) if percentage < 0 else percentage,
             device_strategy=_STRATEGY if strategy == "auto" else strategy,

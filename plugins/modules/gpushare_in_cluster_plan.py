@@ -37,6 +37,10 @@ options:
     type: list
     elements: str
     default: []
+  wait:
+    description: Seconds within which kubelet must have told of an image that was imported. Whether it has is judged afterwards.
+    type: int
+    default: 0
   namespace:
     description: The namespace of gpushare's pods. This module's action plugin sets it by the settings, not users.
     type: str
@@ -84,7 +88,7 @@ runtime_class:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.facts import gather
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.facts import gather, when_told
 
 
 def main() -> None:
@@ -95,18 +99,23 @@ def main() -> None:
             bundle={"type": "str", "default": ""},
             bundle_key={"type": "str", "default": "", "no_log": False},
             hosts={"type": "list", "elements": "str", "default": []},
+            wait={"type": "int", "default": 0},
             namespace={"type": "str"},
             nodes={"type": "list", "elements": "str", "default": []},
         ),
         supports_check_mode=True,
     )
-    if module.params["namespace"] is None:
+    params = module.params
+    if params["namespace"] is None:
         module.fail_json(msg="gpushare_in_cluster_plan was run without its action plugin; call it by its full name gpushare.kubernetes.…")
+    kubectl = cluster_kubectl.for_module(module)
     try:
-        facts = gather(cluster_kubectl.for_module(module), module.params["namespace"], module.params["nodes"])
+        facts = when_told(
+            lambda: gather(kubectl, params["namespace"], params["nodes"]), str(params["settings"].get("gpushare_image")), params["wait"]
+        )
     except (cluster_kubectl.KubectlError, ValueError) as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=False, **facts)
+    module.exit_json(changed=False, facts=facts)
 
 
 if __name__ == "__main__":

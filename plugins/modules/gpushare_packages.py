@@ -241,7 +241,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host imp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received import ReceivedError, unpacked
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.converge import (
-    Result,
+    PackagesResult,
     absent,
     lacks,
     manager_of,
@@ -341,7 +341,9 @@ def main() -> None:
     params = module.params
     others = next((name for path, name in params["yields_to"].items() if os.path.exists(path)), "")
     if others and params["state"] == "present":
-        module.exit_json(**asdict(Result(managed_by=others, notes=[f"{others} manages these packages on this host: nothing was changed"])))
+        module.exit_json(
+            **asdict(PackagesResult(managed_by=others, notes=[f"{others} manages these packages on this host: nothing was changed"]))
+        )
 
     def hurt() -> Optional[str]:
         # Where systemd does not run, the scripts do not ask it.
@@ -352,7 +354,7 @@ def main() -> None:
         try:
             if params["state"] == "absent":
                 named = [params["owner"]] if params["owner"] else owners()
-                result = Result()
+                result = PackagesResult()
                 # A host whose packages nobody has changed may have a package manager that is not known here.
                 if named:
                     manager = manager_of(command.run, params["timeout"], Host())
@@ -362,7 +364,7 @@ def main() -> None:
                 packages = tuple(Package(one["name"], one["version"] or params["version"]) for one in params["packages"])
                 received = params["received"]
                 if params["bundle"] and not received and lacks(packages, manager):
-                    module.exit_json(missing=True, system=asdict(system(Host())), **asdict(Result()))
+                    module.exit_json(missing=True, system=asdict(system(Host())), **asdict(PackagesResult()))
                 with unpacked(received["path"], received["sha256"]) if received else nullcontext(params["folder"]) as folder:
                     wanted = Wanted(
                         params["owner"],

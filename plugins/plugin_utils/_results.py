@@ -13,9 +13,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import Difference, Sums
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import Places
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import Difference, Sums
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import Manager
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import CdiFacts, ToolkitFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import Problem
@@ -25,7 +25,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import System
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import Token
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Step
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import Policy
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import ClusterPolicy
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import PolicyMap
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._shape import Map, Maybe, Open, of_dataclass
 
@@ -124,7 +124,7 @@ _MIRROR = {
     "status": {"containerStatuses": [Open({"restartCount?": int, "state?": _STATE, "lastState?": _STATE})]},
 }
 _ALWAYS = ("distribution", "kubelet", "control_plane")
-_OPERATOR = {"versions": [str], "policies": [Policy], "nodes": [str], "ours": [str]}
+_OPERATOR = {"versions": [str], "policies": [ClusterPolicy], "nodes": [str], "ours": [str]}
 _GPU_POD = {"pod": str, "node": str, "asks": str}
 
 #: By the module's name. `?`: not in every answer.
@@ -163,29 +163,32 @@ RESULTS: Mapping[str, Shape] = {
         "problem": Maybe(Problem),
     },
     "gpushare_driver_plan": {},
-    "gpushare_gpu_operator": {"objects": [str], "left": [str], "kept": [str], "diff": [_CHANGE]},
     "gpushare_identity": {"kubeconfig": str, "due": Map(str), "seeds": Map(str)},
     "gpushare_images": {"imported": [IMAGE], "missing?": [re.compile(r"images/[^/]{1,200}")]},
     "gpushare_in_cluster_plan": {
-        "version": str,
-        "admission": [str],
-        "nodes": [Open({"name": str, "architecture": str, "platform": str, "ready": bool, "images": [str], "all": bool})],
-        "number": int,
-        "missing": [str],
-        "runtime_classes": [str],
-        "enforces": str,
-        "on_hosts": [str],
-        "others": [{"title": str, "kind": str, "nodes": [str]}],
-        "holders": [str],
-        "gpu_operator": _OPERATOR,
-        "unit": str,
-        "pods": [str],
-        "may_bind": str,
+        "facts": {
+            "version": str,
+            "admission": [str],
+            "openshift": bool,
+            "nodes": [Open({"name": str, "architecture": str, "platform": str, "ready": bool, "images": [str], "all": bool})],
+            "number": int,
+            "missing": [str],
+            "runtime_classes": [str],
+            "enforces": str,
+            "on_hosts": [str],
+            "others": [{"title": str, "kind": str, "nodes": [str]}],
+            "holders": [str],
+            "gpu_operator": _OPERATOR,
+            "unit": str,
+            "pods": [str],
+            "may_bind": str,
+        }
     },
     "gpushare_in_cluster_remove": {"removed": [str], "nodes": [str], "diff": [_CHANGE]},
     "gpushare_in_cluster_verify": {"nodes": [str], "unproven": [str], "findings": [str]},
     "gpushare_mps": {"waiting": [str], "diff": [_CHANGE]},
     "gpushare_node_ready_info": {"ready": bool},
+    "gpushare_openshift_policy": {"notes": [str], "diff": [_CHANGE]},
     "gpushare_packages": {
         "missing?": bool,
         "system?": System,
@@ -204,6 +207,7 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_preflight": {},
     "gpushare_preflight_verdict": {},
     "gpushare_probe": {"pods?": Map(Maybe(_POD)), "removed": [str]},
+    "gpushare_rancher": {"restarted": str, "imported": bool, "missing?": bool},
     "gpushare_remove": {"stopped": [str], "removed": [str], "restored": [str], "left": _LEFT, "notes": [str], "diff": [_CHANGE]},
     "gpushare_remove_cluster": {"removed": [str], "left": _LEFT, "diff": [_CHANGE]},
     "gpushare_report": {"words": [str], "report": Any},

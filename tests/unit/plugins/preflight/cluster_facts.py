@@ -15,6 +15,7 @@ FACTS: dict[str, Any] = {
     "admission": ["ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"],
     "nodes": [NODE],
     "number": 3,
+    "openshift": False,
     "missing": [],
     "runtime_classes": ["nvidia"],
     "enforces": "",
