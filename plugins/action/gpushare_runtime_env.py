@@ -17,8 +17,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers impor
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.archive import opened
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import WHEELS, BundleError
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import LockError, Target, chosen, names
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.send import send
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import Wheel, WheelError, build_wheel, locked_requirements
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.send import place, send
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import WheelError, build_wheel, locked_requirements
 
 
 class ActionModule(ActionBase):
@@ -45,7 +45,8 @@ class ActionModule(ActionBase):
         target = Target(result.pop("python_version", ""), result.pop("machine", ""))
         if not result.pop("missing", False):
             return result
-        sent = self._send(wheel, requirements)
+        paths = place(self, {wheel.filename: wheel.content, "requirements.txt": requirements})
+        sent = dict(zip(("wheel_path", "requirements_path"), paths, strict=True))
         if arguments.get("bundle"):
             sent |= self._send_wheels(arguments, requirements, target)
         return self._module(arguments, {**artifact, **sent}, task_vars)
@@ -65,15 +66,3 @@ class ActionModule(ActionBase):
         except (BundleError, LockError, ValueError) as error:
             raise AnsibleActionFail(str(error)) from error
         return {"wheels_path": sent["path"], "wheels_sha256": sent["sha256"]}
-
-    def _send(self, wheel: Wheel, requirements: bytes) -> dict[str, str]:
-        # Ansible removes the folder at the end of the task; without pipelining the first call has made it already.
-        folder = self._connection._shell.tmpdir or self._make_tmp_path()
-        paths = {
-            "wheel_path": self._connection._shell.join_path(folder, wheel.filename),
-            "requirements_path": self._connection._shell.join_path(folder, "requirements.txt"),
-        }
-        self._transfer_data(paths["wheel_path"], wheel.content)
-        self._transfer_data(paths["requirements_path"], requirements)
-        self._fixup_perms2([folder, *paths.values()])
-        return paths
