@@ -64,6 +64,7 @@ TOPICS = {
     "Container runtime": "container_runtime_ default_runtime",
     "NVIDIA's container toolkit": "toolkit_ package_folder",
     "NVIDIA's driver": "driver_",
+    "Hosts without a network": "bundle",
     "Python, folders and downloads": "python prerequisites pip_extra_args proxy no_proxy install_dir config_dir kubectl_plugin_dir",
     "Verification": "verify_",
     "Taking over and removing": "take_over takeover hand_over gpu_operator remove_ uninstall_",

@@ -8,13 +8,15 @@ import io
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import tomllib  # type: ignore[import-not-found,unused-ignore]
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import BundleError
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import pins
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.wheels import download
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import build_wheel, locked_requirements
 
 from gpushare_lab import debian
@@ -32,8 +34,7 @@ from .layout import (
     USER,
     kept,
     own_members,
-    platforms,
-    requirements,
+    target,
     wheel_place,
 )
 
@@ -86,14 +87,12 @@ def unpack_wheels(wheels: Sequence[Path], root: Path) -> None:
 
 def download_wheels(source: Path, architecture: str, folder: Path) -> list[Path]:
     folder.mkdir(parents=True)
-    locked = folder / "requirements.txt"
-    lines = [*requirements(locked_requirements(source).decode(), architecture)]
-    lines += requirements(locked_requirements(source, "kubectl").decode(), architecture, OF_KUBECTL)
-    locked.write_text("\n".join(lines))
-    abis = [f"cp{PYTHON.replace('.', '')}", "abi3", "none"]
-    options = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--implementation=cp", f"--python-version={PYTHON}"]
-    options += [f"--abi={abi}" for abi in abis] + [f"--platform={platform}" for platform in platforms(architecture)]
-    _run(sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", *options, f"--dest={folder}", "-r", str(locked))
+    wanted = [*pins(locked_requirements(source).decode(), target(architecture))]
+    wanted += [pin for pin in pins(locked_requirements(source, "kubectl").decode(), target(architecture)) if pin.name in OF_KUBECTL]
+    try:
+        download(target(architecture), wanted, folder)
+    except BundleError as error:
+        raise SystemExit(f"{error.found}; {error.cure}") from error
     return sorted(folder.glob("*.whl"))
 
 

@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from packaging.requirements import Requirement
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import Target
 
 from gpushare_lab.archive import Link, Member, Text
 
@@ -78,38 +78,9 @@ def kept(name: str) -> str | None:
     return place if _KEPT.fullmatch(place) else None
 
 
-def requirements(lock: str, architecture: str, names: Collection[str] = ()) -> Iterator[str]:
-    """The lines of a lock that count for the image's Python, with their hashes: pip evaluates markers for the Python that runs it.
-
-    names: only these packages, () for all.
-    """
-    environment = {
-        "python_version": PYTHON,
-        "python_full_version": f"{PYTHON}.0",
-        "implementation_name": "cpython",
-        "platform_python_implementation": "CPython",
-        "platform_machine": MACHINES[architecture],
-        "platform_system": "Linux",
-        "sys_platform": "linux",
-        "os_name": "posix",
-        "extra": "",
-    }
-    lines = (line for line in lock.replace("\\\n", " ").splitlines() if line.strip() and not line.startswith("#"))
-    for line in lines:
-        text, *hashes = re.split(r"\s+(?=--hash=)", line.strip())
-        requirement = Requirement(text)
-        if not hashes:
-            raise ValueError(f"{text} has no hash: `make lock` writes them")
-        if names and requirement.name not in names:
-            continue
-        if requirement.marker is None or requirement.marker.evaluate(environment):
-            yield " ".join([f"{requirement.name}{requirement.specifier}", *hashes])
-
-
-def platforms(architecture: str) -> list[str]:
-    """The platforms whose wheels run with Debian bookworm's C library, 2.36."""
-    machine = MACHINES[architecture]
-    return [f"manylinux_2_{minor}_{machine}" for minor in range(36, 16, -1)] + [f"manylinux2014_{machine}"]
+def target(architecture: str) -> Target:
+    """The image's Python, with Debian bookworm's C library, 2.36."""
+    return Target(PYTHON, MACHINES[architecture], glibc=36)
 
 
 def wheel_place(name: str) -> str | None:

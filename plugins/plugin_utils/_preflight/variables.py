@@ -41,6 +41,8 @@ SCOPES: Mapping[str, str] = {
     "gpushare_annotation_writers": CLUSTER,
     "gpushare_api_server": GROUP,
     "gpushare_gpu_placement": CONTROL_PLANES,
+    "gpushare_bundle": CLUSTER,
+    "gpushare_bundle_key": CLUSTER,
     "gpushare_control_plane_group": CLUSTER,
     "gpushare_deploy_mode": CLUSTER,
     "gpushare_extender_http_timeout": CONTROL_PLANES,
@@ -200,6 +202,7 @@ def together(host: str, values: Mapping[str, Any]) -> list[Reason]:
 
     found: list[Reason] = []
     _dashboard(values, reject)
+    _sources(values, reject)
     try:
         public(str(values.get("gpushare_prometheus") or ""))
     except ValueError as error:
@@ -221,6 +224,25 @@ def together(host: str, values: Mapping[str, Any]) -> list[Reason]:
     if extender and extender == values.get("gpushare_extender_port", 32766):
         reject(f"port {extender} for the extender and for its metrics", "two ports", "correct gpushare_metrics_extender_port")
     return found
+
+
+#: Where packages come from, beside a bundle; and what is no other source.
+_OTHER_SOURCES = tuple(
+    f"gpushare_{name}" for name in ("pip_extra_args", "proxy", "package_folder", "toolkit_repository", "driver_repository")
+)
+_NO_SOURCE: tuple[Any, ...] = (None, "", "auto", "host", [])
+
+
+def _sources(values: Mapping[str, Any], reject: Callable[[str, str, str], None]) -> None:
+    """A bundle is the only source of a host that has one."""
+    if values.get("gpushare_bundle"):
+        for name in _OTHER_SOURCES:
+            if values.get(name) not in _NO_SOURCE:
+                reject(
+                    f"gpushare_bundle and {name}", "one source of packages", f"remove one of the two: with a bundle {name} has no effect"
+                )
+    elif values.get("gpushare_bundle_key"):
+        reject("gpushare_bundle_key without gpushare_bundle", "the bundle that it is the key of", "set gpushare_bundle, or remove the key")
 
 
 def _dashboard(values: Mapping[str, Any], reject: Callable[[str, str, str], None]) -> None:
