@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import logging
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,8 @@ from gpushare_runtime.device_plugin.gpu.discovery import GpuFacts, MemoryLimit, 
 log = logging.getLogger(__name__)
 
 _DEVICES: Final = Path("/proc/devices")
+_DEV: Final = Path("/dev")
+_GPU_NODE: Final = re.compile("nvidia[0-9]+")
 _REPLACED: Final = "libnvidia-ml.so.1 was replaced while it was in use, as by a driver upgrade"
 _SENTENCES: Final = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
@@ -40,19 +43,34 @@ _UNABLE: Final = {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NO
 
 
 class Pynvml:
-    """NVML of this host. in_container: whether the library is a container's."""
+    """NVML of this host. in_container: whether the library is a container's; library: where the host's own is, which is loaded first.
 
-    def __init__(self, *, in_container: bool = False) -> None:
+    host_dev: where the host's /dev is, None where it is this process's own.
+    """
+
+    def __init__(
+        self, *, in_container: bool = False, library: Callable[[], Path | None] = lambda: None, host_dev: Path | None = None
+    ) -> None:
         self._in_container = in_container
+        self._library = library
+        self._host_dev = host_dev
+        self._seen_nodes = _gpu_nodes(host_dev) if host_dev else frozenset()
         self._loaded: tuple[str, tuple[int, int]] | None = None
         self._devices = _device_numbers()
 
     def start(self) -> None:
+        own = self._library() if self._loaded is None else None
+        if own is not None:
+            # From then on it is the library of that name in this process, which pynvml finds by its name.
+            with contextlib.suppress(OSError):
+                ctypes.CDLL(str(own))
         try:
             _call(pynvml.nvmlInit)
         except NvmlError as error:
             if self._in_container and error.code in _OF_CONTAINER:
                 raise NvmlError(f"{error}; a new container gets the host's library as it is then", reload=True) from None
+            if new := self._new_nodes():
+                raise NvmlError(f"{error}; {new}", reload=True) from None
             if self._replaced():
                 raise NvmlError(f"{error}; {_REPLACED}", reload=True) from None
             if _device_numbers() - self._devices:
@@ -71,11 +89,21 @@ class Pynvml:
         if self._replaced():
             # The old library still works in this process; containers get the new one, which does not fit the driver.
             raise NvmlError(_REPLACED, reload=True)
+        if new := self._new_nodes():
+            raise NvmlError(new, reload=True)
         return int(_call(pynvml.nvmlDeviceGetCount))
 
     def _replaced(self) -> bool:
         """Whether somebody replaced the library that this process has loaded, as a driver upgrade does."""
         return self._loaded is not None and _identity(self._loaded[0]) not in (None, self._loaded[1])
+
+    def _new_nodes(self) -> str:
+        """Whether the host has got GPUs since this process started; a container keeps the device nodes that it was created with."""
+        if self._host_dev is None:
+            return ""
+        # Those that were there before, and that this container lacks nevertheless, a new one would lack as well.
+        new = _gpu_nodes(self._host_dev) - self._seen_nodes - _gpu_nodes(_DEV)
+        return f"the host has got /dev/{', /dev/'.join(sorted(new)[:4])}, which only a new container can have" if new else ""
 
     def driver(self) -> str:
         return _text(_call(pynvml.nvmlSystemGetDriverVersion))
@@ -297,6 +325,13 @@ def _identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return stat.st_ino, stat.st_mtime_ns
+
+
+def _gpu_nodes(folder: Path) -> frozenset[str]:
+    """The names of GPUs' device nodes."""
+    with contextlib.suppress(OSError):
+        return frozenset(name for name in os.listdir(folder) if _GPU_NODE.fullmatch(name))
+    return frozenset()
 
 
 def _device_numbers() -> frozenset[str]:
