@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The templates of charts/gpushare, made from the builders: tests/manifests.py writes and checks them.
+"""The templates of charts/gpushare and of `kubectl gpushare manifests`, made from the builders: tests/manifests.py writes and checks them.
 
 The builders make the objects once with every part that a value may bring. Where they make other objects without one, the difference is
 what the template has in a condition. Values that go into the objects as they are stand there as words, which become expressions.
@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACES
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import workloads
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import SCHEDULER_REPOSITORY, Values
@@ -49,8 +51,9 @@ WORDS: Final[Mapping[str, str]] = {
 }
 #: Those that take the place of more than a text.
 PARTS: Final[Mapping[str, str]] = {
-    "x-tolerations": '.Values.tolerations | default (list (dict "operator" "Exists")) | toJson',
-    "x-node-selector": 'merge (dict "kubernetes.io/os" "linux" "gpushare.kubernetes/node" "true") .Values.nodeSelector | toJson',
+    "x-tolerations": ".Values.tolerations | toJson",
+    "x-node-selector": f"merge (dict {' '.join(json.dumps(word) for pair in workloads.OWN_LABELS.items() for word in pair)}) "
+    ".Values.nodeSelector | toJson",
 }
 _WRITERS: Final = '[\\"x-writer\\"]'
 _RANGE: Final = '[{{ range $place, $user := .Values.annotationWriters }}{{ if $place }}, {{ end }}\\"{{ $user }}\\"{{ end }}]'
@@ -84,11 +87,7 @@ CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
     ({"api_server": ""}, ".Values.apiServer.host"),
     ({"isolation": "watch"}, 'eq .Values.isolation "driver"'),
     # In front of the next, within whose parts it is.
-    (
-        {"driver_root": "/"},
-        'and .Values.driverRoot (ne .Values.driverRoot "/") (not (hasPrefix "/usr/" (print .Values.driverRoot "/"))) '
-        '(not (hasPrefix "/run/nvidia/" (print .Values.driverRoot "/")))',
-    ),
+    ({"driver_root": ""}, ".Values.driverRoot"),
     ({"device_strategy": "envvar"}, 'has .Values.deviceStrategy (list "auto" "cdi")'),
     ({"selinux_type": ""}, ".Values.selinuxType"),
     ({"overuse": "report"}, 'eq .Values.overuse "evict"'),
@@ -203,16 +202,100 @@ def lines(part: Any, indent: int) -> list[str]:
     return found
 
 
+def tree() -> list[Any]:
+    """The objects with words and conditions."""
+    found: Any = made(FULL)
+    for change, condition in CONDITIONS:
+        found = marked(found, made(replace(FULL, **change)), condition)
+    return list(found)
+
+
+def template(values: str, schema: str) -> str:
+    """The same for gpushare_runtime/kubectl_gpushare/manifests.py. values, schema: the chart's files."""
+    (space,) = (one for one in json.loads(json.dumps(objects(FULL))) if one["kind"] == "Namespace")
+    described = json.loads(schema)
+    # Of Helm alone.
+    del described["properties"]["global"]
+    found = {
+        "$comment": f"{described.pop('$comment')}. Made by tests/manifests.py.",
+        "namespace": NAMESPACES,
+        "schedulerRepository": SCHEDULER_REPOSITORY,
+        "values": yaml.safe_load(values),
+        "schema": {key: value for key, value in described.items() if key != "$schema"},
+        "config": placed(_conditional(json.loads(json.dumps(workloads.scheduler_config(FULL))))),
+    }
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}," for key, value in found.items()]
+    each = ",\n".join(json.dumps(placed(one)) for one in [If("own-namespace", space), *tree()])
+    return "\n".join(["{", *lines, '"objects": [', each, "]", "}"]) + "\n"
+
+
+def _conditional(config: Any) -> Any:
+    """kube-scheduler's configuration, whose only part that may be missing is the extender's verb for preemption."""
+    (extender,) = config["extenders"]
+    extender["preemptVerb"] = If(".Values.preemption", extender["preemptVerb"])
+    return config
+
+
+def placed(part: Any) -> Any:
+    """The part with places for values instead of words, and conditions as data. ValueError for an expression that is not known."""
+    if isinstance(part, If):
+        return {"$if": condition_of(part.condition), "$then": placed(part.part)}
+    if isinstance(part, dict):
+        return {key: placed(value) for key, value in part.items()}
+    if isinstance(part, list):
+        return [placed(one) for one in part]
+    if isinstance(part, str) and part in PARTS:
+        own, value = dict(workloads.OWN_LABELS), {"$value": path_of(PARTS[part])}
+        return {"$merge": [value, own]} if part == "x-node-selector" else value
+    if isinstance(part, str):
+        text = part.replace('["x-writer"]', "${annotationWriters}")
+        for word in sorted(WORDS, key=len, reverse=True):
+            text = text.replace(word, f"${{{path_of(WORDS[word])}}}")
+        return text
+    return {"$value": path_of(WORDS[str(part)])} if not isinstance(part, bool) and str(part) in WORDS else part
+
+
+_OF_NO_VALUE: Final = {
+    ".Release.Namespace": "namespace",
+    WORDS["x-config"]: "config",
+    WORDS["x-digest"]: "digest",
+    "own-namespace": "ownNamespace",
+    '.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"': "mutating",
+}
+
+
+def path_of(expression: str) -> str:
+    """The value that an expression is of."""
+    if expression in _OF_NO_VALUE:
+        return _OF_NO_VALUE[expression]
+    found = re.search(r"\.Values\.([A-Za-z.]+)", expression)
+    if found is None:
+        raise ValueError(f"{expression!r} is of no value")
+    return found[1]
+
+
+def condition_of(expression: str) -> dict[str, Any]:
+    negated = re.fullmatch(r"not \((.*)\)", expression)
+    if negated:
+        return {**condition_of(negated[1]), "not": True}
+    equal = re.fullmatch(r'eq (\S+) "(.*)"', expression)
+    if equal:
+        return {"value": path_of(equal[1]), "is": equal[2]}
+    one_of = re.fullmatch(r"has (\S+) \(list (.*)\)", expression)
+    if one_of:
+        return {"value": path_of(one_of[1]), "in": re.findall(r'"(.*?)"', one_of[2])}
+    if expression not in _OF_NO_VALUE and not re.fullmatch(r"\.Values\.[A-Za-z.]+", expression):
+        raise ValueError(f"{expression!r} is a condition that manifests.py does not know")
+    return {"value": path_of(expression)}
+
+
 def templates() -> dict[str, str]:
     """Name to text."""
     header = (
         "{{- /*\nSPDX-License-Identifier: Apache-2.0\nCopyright: gpushare.kubernetes contributors\nMade by tests/manifests.py.\n*/ -}}\n"
     )
-    tree: Any = made(FULL)
-    for change, condition in CONDITIONS:
-        tree = marked(tree, made(replace(FULL, **change)), condition)
     documents = []
-    for one in tree:
+    for one in tree():
         text = "\n".join(["---", *lines(one.part if isinstance(one, If) else one, 0)])
         documents.append(f"{{{{- if {one.condition} }}}}\n{text}\n{{{{- end }}}}" if isinstance(one, If) else text)
     config = words(json.dumps(workloads.scheduler_config(copy.deepcopy(FULL)), indent=2))

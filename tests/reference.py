@@ -28,7 +28,7 @@ for folder in (".collections", "files/gpushare_runtime"):
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import OLDEST  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import advisories  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import MINIMUM_DRIVER  # noqa: E402
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import accounts, on_hosts  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import accounts, on_hosts, presets  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import host, reasons  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict import doctor  # noqa: E402
@@ -378,6 +378,21 @@ def rows_of_rules(documents: Iterable[Mapping[str, Any]]) -> str:
     return table(["account", "scope", "resources", "names", "verbs"], rows)
 
 
+# Clusters of others.
+
+
+def presets_of_clusters() -> str:
+    """A row for each file of charts/gpushare/presets: its heads are comments, its values are Helm's."""
+    rows = []
+    for name in presets.names():
+        text = (presets.FOLDER / f"{name}.yaml").read_text()
+        head = dict(re.findall(r"^# (title|brings|switch|source|read): (.+)$", text, re.M))
+        values = code(f"{key}: {json.dumps(value) if value == '' else value}" for key, value in yaml.safe_load(text).items())
+        rows.append([f"`{name}`", head["title"], head["brings"], head["switch"], values, f"{head['source']}, {head['read']}", "**rules**"])
+    header = ["preset", "cluster", "driver and toolkit", "its own device plugin, switched off by", "values", "source, read on", "state"]
+    return table(header, rows)
+
+
 # XIDs.
 
 
@@ -478,6 +493,7 @@ PARTS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
     "codes": ("docs/reference/codes.md", codes_of_verify),
     "checks": ("docs/reference/codes.md", codes_of_preflight),
     "rules": ("docs/reference/permissions.md", rules),
+    "presets": ("docs/operate/clusters-of-others.md", presets_of_clusters),
     "xids": ("docs/operate/on-call.md", xids),
     "rules-in-cluster": ("docs/reference/permissions.md", rules_in_cluster),
     "benchmarks": ("docs/project/benchmarks/README.md", benchmarks),

@@ -54,7 +54,7 @@ TOPICS = {
         "control_plane_group gpu_group node_name admin_kubeconfig kubectl api_server annotation_writers without_policies"
     ),
     "In the cluster": (
-        "cluster_ deploy_mode image kubeconfig namespace runtime_class kubelet_root scheduler_image driver_root cdi_dir selinux_type "
+        "cluster_ deploy_mode preset image kubeconfig namespace runtime_class kubelet_root scheduler_image driver_root cdi_dir selinux_type "
         "tolerations node_selector"
     ),
     "How a run goes": "serial max_fail_percentage drain preflight_ target_kubernetes start_timeout expect_ minimum_driver",
@@ -69,7 +69,7 @@ TOPICS = {
     "NVIDIA's driver": "driver_",
     "Python, folders and downloads": "python pip_extra_args proxy no_proxy install_dir config_dir kubectl_plugin_dir",
     "Verification": "verify_",
-    "Taking over and removing": "take_over takeover hand_over remove_ uninstall_",
+    "Taking over and removing": "take_over takeover hand_over gpu_operator remove_ uninstall_",
 }
 NAME = re.compile(r"\bgpushare_[a-z0-9_]+\b")
 EXPRESSION = re.compile(

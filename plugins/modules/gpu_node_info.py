@@ -163,6 +163,8 @@ ground:
     server: {description: The API server that kubelet uses., type: str}
     unreached: {description: Why no connection to it could be made., type: str}
     scheduler: {description: Whether a kube-scheduler runs., type: bool}
+    machine_id: {description: "Content of C(/etc/machine-id).", type: str}
+    ahead: {description: "Seconds by which the host's clock is ahead of the API server's.", type: float}
 pci:
   description: NVIDIA's devices on the PCI bus. A hint only, since a host may hide the bus.
   returned: when V(gpus) is gathered

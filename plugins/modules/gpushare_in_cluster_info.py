@@ -75,10 +75,19 @@ on_hosts:
   type: list
   elements: str
 others:
-  description: DaemonSets of other device plugins.
+  description: DaemonSets of other device plugins that serve GPU nodes of this collection.
+  returned: success
+  type: list
+  elements: dict
+holders:
+  description: Pods on these nodes with GPUs of NVIDIA's device plugin.
   returned: success
   type: list
   elements: str
+gpu_operator:
+  description: NVIDIA's GPU Operator, its ClusterPolicy and the nodes that it serves.
+  returned: success
+  type: dict
 unit:
   description: Memory unit of the installed device plugin.
   returned: success

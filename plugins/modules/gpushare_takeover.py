@@ -81,7 +81,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_GPUS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import original
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import Change, TakeOverError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import TakeOverError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import Cluster
 
 
@@ -110,7 +110,7 @@ def main() -> None:
         left=sorted(pod.name for pod in found.left),
         kept=list(found.kept),
         served=list(found.served),
-        diff=[_diff(change) for change in found.changes],
+        diff=[change.diff() for change in found.changes],
     )
 
 
@@ -150,11 +150,6 @@ def _saved(path: str) -> list:
 def _key(item: dict) -> tuple:
     metadata = item["metadata"]
     return item["kind"], metadata.get("namespace"), metadata["name"]
-
-
-def _diff(change: Change) -> dict:
-    before, after = (json.dumps(value, indent=2, sort_keys=True) + "\n" for value in (change.before, change.after))
-    return {"before_header": change.title, "after_header": change.title, "before": before, "after": after}
 
 
 if __name__ == "__main__":

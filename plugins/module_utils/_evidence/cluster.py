@@ -96,6 +96,7 @@ def pod(item: Mapping[str, Any]) -> Dict[str, Any]:
         "namespace": metadata.get("namespace", ""),
         "name": metadata["name"],
         "node": spec.get("nodeName", ""),
+        "scheduler": spec.get("schedulerName", ""),
         "phase": status.get("phase", ""),
         "message": status.get("message", ""),
         "deleted": "deletionTimestamp" in metadata,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Collection, Dict, List, Optional, Set
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cdi_specs import specs
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import holding
@@ -26,6 +26,9 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.serv
 
 _CONTAINER = re.compile(r"([0-9a-f]{64})(?:\.scope)?(?:/|$)")
 _PAUSE = re.compile(r"(?:^|/)pause(?:-[a-z0-9]+)?[:@]")
+_PARAMS = "/proc/driver/nvidia/params"
+# NVIDIA's default of NVreg_DeviceFileMode.
+_DEVICE_MODE = 0o666
 #: Images are named to the probe, the best first; more would be of no use.
 _IMAGES = 5
 _MOST_STRANGERS = 20
@@ -95,6 +98,13 @@ def cdi(host: Host) -> Dict[str, Any]:
     config = host.text("/etc/nvidia-container-runtime/config.toml") or ""
     mode = re.search(r"^\s*mode\s*=\s*\"(\w+)\"", config, re.MULTILINE)
     return {"mode": mode.group(1) if mode else "", "specs": specs(host)}
+
+
+def devices(host: Host, minors: Collection[int]) -> Dict[str, Any]:
+    """nodes: path to mode (-1: no device file there) of each GPU and of the driver's control device; mode: what the driver gives them."""
+    params = re.search(r"^DeviceFileMode: ([0-9]{1,5})$", host.text(_PARAMS) or "", re.MULTILINE)
+    paths = ["/dev/nvidiactl", *(f"/dev/nvidia{minor}" for minor in sorted(minors))]
+    return {"nodes": {path: host.device_mode(path) for path in paths}, "mode": int(params.group(1)) & 0o777 if params else _DEVICE_MODE}
 
 
 def containers(host: Host) -> Dict[str, List[str]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError, as_list
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
@@ -291,15 +291,17 @@ def status_patch(node: NodeTraces) -> List[Dict[str, Any]]:
     return operations
 
 
-def gpu_pods(pods: Sequence[Mapping[str, Any]], nodes: Optional[Set[str]]) -> List[Dict[str, str]]:
-    """The pods on these nodes (None: on any) that ask for our resources and have not ended."""
+def gpu_pods(
+    pods: Sequence[Mapping[str, Any]], nodes: Optional[Set[str]], is_gpu: Callable[[str], object] = RESOURCES.__contains__
+) -> List[Dict[str, str]]:
+    """The pods on these nodes (None: on any) that have not ended and ask for a resource for which is_gpu holds: by default ours."""
     found = []
     for pod in pods:
         spec, metadata = pod["spec"], pod["metadata"]
         node = spec.get("nodeName")
         if not node or (nodes is not None and node not in nodes) or pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
             continue
-        asks = sorted({resource for container in _containers(spec) for resource in RESOURCES if resource in _asked(container)})
+        asks = sorted({resource for container in _containers(spec) for resource in _asked(container) if is_gpu(resource)})
         if asks:
             name = f"{metadata.get('namespace', '')}/{metadata['name']}"
             found.append({"pod": name, "node": str(node), "asks": ", ".join(asks)})

@@ -34,7 +34,7 @@ class Values:
     runtime is NVIDIA's. api_server: a URL for clusters in which the Service `kubernetes` cannot be reached, "" otherwise. mutating:
     whether the API server has MutatingAdmissionPolicy. Of the device plugin's pods alone: driver_root: of the driver's files on the
     nodes, "" for the usual places; cdi_dir: the folder of CDI specs that a reboot empties; selinux_type: "" for the runtime's own;
-    tolerations: () for all taints; node_selector: labels that their nodes have besides ours.
+    node_selector: labels that their nodes have besides ours.
     """
 
     image: str
@@ -46,7 +46,7 @@ class Values:
     driver_root: str = ""
     cdi_dir: str = "/var/run/cdi"
     selinux_type: str = ""
-    tolerations: Sequence[Mapping[str, Any]] = ()
+    tolerations: Sequence[Mapping[str, Any]] = ({"operator": "Exists"},)
     node_selector: Mapping[str, str] = field(default_factory=dict)
     writers: Sequence[str] = ()
     policies: bool = True
@@ -78,11 +78,6 @@ class Values:
     def writes_cdi(self) -> bool:
         """Whether the device plugin may have to write a CDI spec, for which it sees the driver and the toolkit of its node."""
         return self.device_strategy in ("auto", "cdi")
-
-    @property
-    def own_driver_root(self) -> bool:
-        """Whether the driver's place is in none of the folders that the device plugin sees in any case."""
-        return self.driver_root not in ("", "/") and not f"{self.driver_root}/".startswith(("/usr/", "/run/nvidia/"))
 
     @property
     def api_host_and_port(self) -> tuple[str, int] | None:

@@ -33,6 +33,8 @@ HOST = "/host"
 HOST_CGROUPS, HOST_DEV = f"{HOST}/sys/fs/cgroup", f"{HOST}/dev"
 #: The image's user, who owns nothing.
 _USER = 65535
+#: Labels of the device plugin's nodes.
+OWN_LABELS = {"kubernetes.io/os": "linux", **NODE_LABEL}
 #: Folders in which something is mounted later.
 _CHANGING = ("run-nvidia", "driver-root")
 _LABELS = {"app.kubernetes.io/part-of": "gpushare"}
@@ -165,7 +167,7 @@ def daemon_set(values: Values) -> Json:
         # The driver and NVIDIA's toolkit: of the host, and of the GPU Operator, which mounts its driver anew when it changes.
         ("usr", "/usr", "Directory", f"{HOST}/usr", True),
         ("run-nvidia", "/run/nvidia", "DirectoryOrCreate", f"{HOST}/run/nvidia", True),
-        *([("driver-root", values.driver_root, "Directory", f"{HOST}{values.driver_root}", True)] if values.own_driver_root else []),
+        *([("driver-root", values.driver_root, "Directory", f"{HOST}{values.driver_root}", True)] if values.driver_root else []),
         ("cdi", values.cdi_dir, "DirectoryOrCreate", values.cdi_dir, False),
     ]
     folders = [
@@ -228,8 +230,8 @@ def daemon_set(values: Values) -> Json:
         "enableServiceLinks": False,
         **({"runtimeClassName": values.runtime_class} if values.runtime_class else {}),
         "priorityClassName": "system-node-critical",
-        "nodeSelector": {**values.node_selector, "kubernetes.io/os": "linux", **NODE_LABEL},
-        "tolerations": [dict(one) for one in values.tolerations] or [{"operator": "Exists"}],
+        "nodeSelector": {**values.node_selector, **OWN_LABELS},
+        "tolerations": [dict(one) for one in values.tolerations],
         "hostPID": True,
         "securityContext": {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [container],

@@ -69,6 +69,8 @@ MINIMUM_FREE_MIB = 500
 #: Other managers of the GPUs that the playbook take_over moves aside.
 MOVABLE = (NVIDIA, OPERATOR, HAMI, ORIGINAL)
 _PODS_SHOWN = 8
+# Between clocks: what no network explains, and what makes new certificates and tokens invalid.
+_SECONDS_APART, _MOST_SECONDS_APART = 10.0, 300.0
 _WITHOUT_LIMITS = ("watch", "none")
 # Problems of the driver that end where the role nvidia_driver installs one.
 _INSTALLED_BY_ROLE = (
@@ -172,6 +174,10 @@ def _ground(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
     if ground.unreached:
         cure = "see routes and packet filters from this host to it: its daemons ask that API server"
         found.error("api", f"no connection from this host to {ground.server} ({ground.unreached})", "one", cure)
+    if ground.ahead is not None and abs(ground.ahead) > _SECONDS_APART:
+        seen = f"a clock {abs(ground.ahead):.0f} s {'ahead of' if ground.ahead > 0 else 'behind'} that of the API server {ground.server}"
+        cure = "set it: timedatectl timesync-status or chronyc tracking says why it is off; certificates and tokens go by it"
+        (found.error if abs(ground.ahead) > _MOST_SECONDS_APART else found.warn)("clock", seen, "the same time, by NTP", cure)
     if wanted.control_plane and wanted.extender_port in ground.listening and not ground.extender:
         cure = f"end it (ss -ltnp 'sport = :{wanted.extender_port}' names it), or set gpushare_extender_port to a free port"
         found.error("port", f"another process listening on port {wanted.extender_port}", "it free for the extender", cure)

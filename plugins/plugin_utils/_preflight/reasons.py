@@ -150,9 +150,16 @@ def not_believed(host: str, found: str, expected: str, cure: str) -> Judgement:
 
 
 def judge_inventory(
-    judgements: Collection[Judgement], groups: Mapping[str, Sequence[str]], control_planes: str, gpu_nodes: str
+    judgements: Collection[Judgement],
+    groups: Mapping[str, Sequence[str]],
+    control_planes: str,
+    gpu_nodes: str,
+    machines: Mapping[str, str] | None = None,
 ) -> list[Reason]:
-    """What speaks against the hosts as a whole. groups: the inventory's; the other two: names of those that are used."""
+    """What speaks against the hosts as a whole. groups: the inventory's; the next two: names of those that are used.
+
+    machines: host to its machine id, "" if unknown.
+    """
     found = Reasons("")
     for name, variable, what in (
         (control_planes, "gpushare_control_plane_group", "the control planes"),
@@ -171,6 +178,14 @@ def judge_inventory(
             seen = f"{', '.join(sorted(hosts))} which are all the node {node!r}"
             cure = "if it is one machine under several names, keep one; if not, give each kubelet its own --hostname-override"
             found.error("node_names", seen, "one inventory host for each node", cure)
+    by_machine: dict[str, list[str]] = {}
+    for host, machine in (machines or {}).items():
+        by_machine.setdefault(machine, []).append(host)
+    for machine, hosts in sorted(by_machine.items()):
+        if machine and len(hosts) > 1:
+            seen = f"{', '.join(sorted(hosts)[:_HOSTS_SHOWN])} with the same /etc/machine-id {machine}"
+            cure = "on each clone: rm /etc/machine-id; systemd-machine-id-setup; reboot it. DHCP and logs take them for one machine"
+            found.warn("machine_id", seen, "one machine id for each host", cure)
     return found.list
 
 

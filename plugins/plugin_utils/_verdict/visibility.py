@@ -42,8 +42,19 @@ def judge_visibility(found: Findings, seen: Mapping[str, Any], node: Mapping[str
     facts = gpu["strategy"]
     if node:
         _published(found, node, asked, CdiFacts(**facts["cdi"]), facts["holders"])
+    toolkit = ToolkitFacts(**facts["toolkit"])
     if facts["now"]:
-        _visible(found, facts["now"], gpu["container_runtime"], ToolkitFacts(**facts["toolkit"]))
+        _visible(found, facts["now"], gpu["container_runtime"], toolkit)
+    if toolkit.no_cgroups:
+        _no_cgroups(found, needed=facts["now"] != CDI and gpu["cdi"]["mode"] != CDI)
+
+
+def _no_cgroups(found: Findings, *, needed: bool) -> None:
+    """needed: whether it is nvidia's mode legacy that gives containers their GPUs; by CDI the low-level runtime sets up the cgroups."""
+    seen = f"no-cgroups = true in {CONFIG}" + ("" if needed else ", which has no effect in the mode cdi that this host has now")
+    expected = "no-cgroups = false: with it containers have the files of their GPUs and may not open them"
+    cure = "nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups=false; then start the pods of this node with GPUs anew"
+    (found.error if needed else found.warn)("no_cgroups", seen, expected, cure)
 
 
 def _published(found: Findings, node: Mapping[str, Any], asked: str, cdi: CdiFacts, holders: list[str]) -> None:

@@ -351,6 +351,7 @@ API = {
     "may_grant": True,
     "authorities": [],
     "in_cluster": [],
+    "gpu_operator": {"versions": [], "policies": [], "nodes": [], "ours": []},
 }
 
 

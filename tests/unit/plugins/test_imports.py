@@ -53,6 +53,7 @@ CONTRACTS = {
     "module_utils._takeover": (
         "module_utils._cluster.names",
         "module_utils._cluster.kubectl",
+        "module_utils._cluster.objects",
         "module_utils._facts.device_managers",
     ),
     "module_utils._evidence": tuple(
@@ -61,7 +62,7 @@ CONTRACTS = {
     ),
     "module_utils._in_cluster": tuple(
         f"module_utils.{name}"
-        for name in ("_formats", "_cluster", "_evidence.cluster", "_removal.cluster", "_scheduler.proof", "_takeover.plugins")
+        for name in ("_formats", "_cluster", "_evidence.cluster", "_removal.cluster", "_scheduler.proof", "_takeover")
     ),
     "plugin_utils._answers": ("plugin_utils._results", "plugin_utils._shape"),
     "plugin_utils._results": ("module_utils", "plugin_utils._scheduler.wiring", "plugin_utils._shape"),
@@ -69,7 +70,10 @@ CONTRACTS = {
     "plugin_utils._wheel": (),
     "plugin_utils._yaml": ("plugin_utils._shape",),
     "plugin_utils._manifests": ("module_utils._cluster.names", "module_utils._scheduler"),
-    "plugin_utils._preflight": tuple(f"module_utils.{name}" for name in ("_driver.generations", "_facts", "_formats", "_kubelet.gates")),
+    "plugin_utils._preflight": tuple(
+        f"module_utils.{name}"
+        for name in ("_cluster.names", "_driver.generations", "_facts", "_formats", "_kubelet.gates", "_takeover.operator")
+    ),
     "plugin_utils._removal": ("module_utils._cluster.names", "plugin_utils._answers"),
     "plugin_utils._takeover": ("module_utils._cluster.names", "module_utils._facts.device_managers", "module_utils._formats"),
     "plugin_utils._driver": ("module_utils._driver.facts", "plugin_utils._preflight.host"),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The commands of `kubectl gpushare` that are no views: status, explain, simulate, cordon, uncordon, drain."""
+"""The commands of `kubectl gpushare` that are no views: status, explain, simulate, cordon, uncordon, drain, manifests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.placement.explain import amount, too_large
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.kube.client import KubeClient, KubeError
-from gpushare_runtime.kubectl_gpushare import simulate, status
+from gpushare_runtime.kubectl_gpushare import manifests, simulate, status
 from gpushare_runtime.kubectl_gpushare.api import (
     MOST_REPLICAS,
     TIMEOUT_SECONDS,
@@ -25,9 +25,10 @@ from gpushare_runtime.kubectl_gpushare.api import (
     explain_error,
     fill,
     fill_from_files,
+    read_file,
     read_manifests,
 )
-from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster
+from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, scheduler_of
 from gpushare_runtime.kubectl_gpushare.cordon import drain, set_cordon
 from gpushare_runtime.kubectl_gpushare.explain import VERSION, document, explain, headline, table_of
 from gpushare_runtime.kubectl_gpushare.kubeconfig import context_namespace, find_kubeconfig, load_kubeconfig
@@ -78,7 +79,7 @@ def run_explain(arguments: argparse.Namespace, form: Format) -> int:
         [raw, _], *others = read_manifests(arguments.filename)
         if others:
             raise InputError(f"{arguments.filename}: found {len(others) + 1} pods; expected one. `simulate` takes several")
-        return _explain_one(cluster, _pending(raw, arguments.filename), "", form)
+        return _explain_one(cluster, _pending(raw, arguments.filename), "", form, scheduler_of(raw))
     if not arguments.pod:
         return _explain_all(cluster, form)
     waiting = [one for one in cluster.waiting.values() if one.pod.name == arguments.pod and (everywhere or one.pod.namespace == namespace)]
@@ -87,15 +88,15 @@ def run_explain(arguments: argparse.Namespace, form: Format) -> int:
         raise InputError(f"found {len(waiting)} pods {quote(arguments.pod)}; choose one of the namespaces with -n: {as_text(names, 1000)}")
     if not waiting:
         return _on_a_node(cluster, "" if everywhere else namespace, arguments.pod)
-    return _explain_one(cluster, waiting[0].pod, waiting[0].reported, form)
+    return _explain_one(cluster, waiting[0].pod, waiting[0].reported, form, waiting[0].scheduler)
 
 
-def _explain_one(cluster: Cluster, pod: PendingPod | InvalidPod, reported: str, form: Format) -> int:
+def _explain_one(cluster: Cluster, pod: PendingPod | InvalidPod, reported: str, form: Format, scheduler: str) -> int:
     if isinstance(pod, InvalidPod):
         print(as_text(f"{pod}: {pod.error}", 4096))
         return FITS_NOWHERE
     verdicts = explain(cluster, pod)
-    sentence = headline(pod, verdicts, reported, cluster.largest())
+    sentence = headline(pod, verdicts, reported, cluster.largest(), scheduler)
     if form.name in ("json", "yaml"):
         sys.stdout.write(written(document(pod, reported, verdicts, sentence), form.name))
     else:
@@ -117,7 +118,7 @@ def _explain_all(cluster: Cluster, form: Format) -> int:
     for one in waiting[:MOST_EXPLAINED]:
         pod = one.pod
         verdicts = [] if isinstance(pod, InvalidPod) else explain(cluster, pod)
-        sentence = pod.error if isinstance(pod, InvalidPod) else headline(pod, verdicts, one.reported, largest)
+        sentence = pod.error if isinstance(pod, InvalidPod) else headline(pod, verdicts, one.reported, largest, one.scheduler)
         good = any(verdict.fits for verdict in verdicts)
         fits &= good
         names = [as_text(pod.namespace, 253), as_text(pod.name, 253)]
@@ -295,3 +296,26 @@ def run_drain(arguments: argparse.Namespace) -> int:
     except KubeError as error:
         needs = "nodes and pods, to patch nodes, and to create pods/eviction"
         raise InputError(explain_error(error, credentials.server, needs)) from None
+
+
+def run_manifests(arguments: argparse.Namespace) -> int:
+    """Print the objects. Nothing is read from the cluster but its version, and nothing at all where that is given."""
+    text = read_file(arguments.filename, manifests.MOST_VALUES_BYTES, "the chart's values") if arguments.filename else b""
+    values = manifests.read_values(text, arguments.set)
+    version = arguments.kubernetes or _version(arguments)
+    sys.stdout.write(manifests.written(manifests.objects(values, arguments.namespace, version)))
+    return 0
+
+
+def _version(arguments: argparse.Namespace) -> str:
+    """Of the API server, such as v1.36.3."""
+    credentials = load_kubeconfig(find_kubeconfig(arguments.kubeconfig), context=arguments.context)
+
+    async def go() -> object:
+        async with KubeClient(credentials, user_agent="kubectl-gpushare", timeout=TIMEOUT_SECONDS) as client:
+            return (await client.get("/version")).get("gitVersion")
+
+    try:
+        return as_text(str(asyncio.run(go())), 80)
+    except KubeError as error:
+        raise InputError(f"{explain_error(error, credentials.server, 'nothing')}\n  Or name its version: --kubernetes v1.36.3") from None

@@ -158,7 +158,7 @@ def _waiting(cluster: Cluster) -> Iterator[Finding]:
                 WARNING,
                 "waiting",
                 str(one.pod),
-                headline(one.pod, verdicts, one.reported, largest),
+                headline(one.pod, verdicts, one.reported, largest, one.scheduler),
                 f"kubectl describe pod -n {one.pod.namespace} {one.pod.name}",
             )
     more = f" (the first {MOST_WAITING} were tried)" if len(waiting) > MOST_WAITING else ""

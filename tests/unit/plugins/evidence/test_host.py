@@ -133,7 +133,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
     for module, names in (
         (daemons, ("runtime", "doctor")),
-        (gpu_node, ("images", "cdi", "containers", "strangers")),
+        (gpu_node, ("images", "cdi", "devices", "containers", "strangers")),
         (evidence_control_plane, ("scheduler_files",)),
     ):
         for name in names:
@@ -191,6 +191,7 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
         "container_runtime": gpu_["container_runtime"],
         "images": ("images", "unix:///run/containerd/containerd.sock"),
         "cdi": ("cdi",),
+        "devices": ("devices", [0, 1]),
         "strangers": ("strangers", ROOT),
         "containers": ("containers",),
         "strategy": {
@@ -202,7 +203,7 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
                 "reader": "containerd 1.6.20~ds1 reads no CDI specs of version 0.7.0, releases from 1.7.16 on do",
                 "newer": False,
             },
-            "toolkit": {"environment": False, "mounts": True, "problem": ""},
+            "toolkit": {"environment": False, "mounts": True, "problem": "", "no_cgroups": False},
             "now": "",
             "holders": [],
         },

@@ -121,8 +121,6 @@ def test_it_sees_the_driver_and_the_toolkit_of_its_node_and_writes_to_the_folder
     other = seen(replace(VALUES, driver_root="/opt/driver", cdi_dir="/run/cdi"))
     assert other["/host/opt/driver"] == ("/opt/driver", True, "HostToContainer")
     assert other["/run/cdi"] == ("/run/cdi", False, "")
-    for known in ("", "/", "/usr/lib/driver", "/run/nvidia/driver"):
-        assert seen(replace(VALUES, driver_root=known)).keys() == default.keys()
     without = seen(replace(VALUES, device_strategy="envvar", driver_root="/opt/driver"))
     assert not {"/host/usr", "/host/run/nvidia", "/host/opt/driver", "/var/run/cdi"} & set(without)
 

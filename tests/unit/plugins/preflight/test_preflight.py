@@ -238,6 +238,8 @@ FIT = Ground((), (), (), (), False, "", "", True)
         ({"listening": (32766,)}, GPU_NODE, "", ""),
         ({"scheduler": False}, CONTROL_PLANE, "scheduler", "no process of kube-scheduler"),
         ({"scheduler": False}, GPU_NODE, "", ""),
+        ({"server": "https://a:6443", "ahead": 301.0}, GPU_NODE, "clock", "a clock 301 s ahead of that of the API server https://a:6443"),
+        ({"ahead": -9.0}, GPU_NODE, "", ""),
     ],
 )
 def test_what_would_make_the_run_fail_halfway(tmp_path: Path, ground: dict[str, Any], wanted: Wanted, check: str, words: str) -> None:
@@ -248,6 +250,12 @@ def test_what_would_make_the_run_fail_halfway(tmp_path: Path, ground: dict[str, 
     judged = judge("h", replace(facts, ground=replace(FIT, **ground)), wanted).reasons
     assert [(one.check, one.severity) for one in judged] == ([(check, "error")] if check else [])
     assert all(words in one.found and one.cure for one in judged)
+
+
+def test_a_clock_that_is_a_little_off_is_a_warning(tmp_path: Path) -> None:
+    facts = gather(Host(str(gpu(kubelet(debian(FakeRoot(tmp_path))), MENDED))))
+    (only,) = judge("h", replace(facts, ground=replace(FIT, ahead=-42.4)), GPU_NODE).reasons
+    assert (only.check, only.severity, only.found) == ("clock", "warning", "a clock 42 s behind that of the API server ")
 
 
 @pytest.mark.parametrize(("plant", "expected"), [fault[1:] for fault in FAULTS], ids=[fault[0] for fault in FAULTS])
@@ -375,7 +383,11 @@ def test_the_inventory_as_a_whole() -> None:
     assert [(reason.check, reason.severity) for reason in both] == [("groups", "error"), ("node_names", "error")]
     assert both[0].found == "no host in the group 'kube_control_plane', but hosts in 'kube_control_planes'"
     assert both[1].found == "a, b which are all the node 'n1'"
-    assert judge_inventory(judged[2:], groups, "kube_control_planes", "gpu_nodes") == []
+    assert judge_inventory(judged[2:], groups, "kube_control_planes", "gpu_nodes", {"a": "", "b": "", "c": "0" * 32}) == []
+    clones = judge_inventory(judged[2:], groups, "kube_control_planes", "gpu_nodes", {"a": "1" * 32, "b": "0" * 32, "c": "1" * 32})
+    assert [(one.check, one.severity, one.found) for one in clones] == [
+        ("machine_id", "warning", f"a, c with the same /etc/machine-id {'1' * 32}")
+    ]
 
 
 def test_accepted_checks_become_warnings_and_errors_come_first() -> None:
@@ -479,7 +491,7 @@ INT = {"type": "int", "default": 60}
         ),
         ("gpushare_dashboard_title", {"type": "str"}, ["", "gpu-1", "a.b/c"], ["two words", "x" * 81, "a;b", "$HOME", "'a'"]),
         ("gpushare_dashboard_tls_cert", {"type": "path", "default": ""}, ["", "/etc/ssl/a.crt"], ["a.crt", "/etc/../a", "/a b"]),
-        ("gpushare_driver_root", {}, ["", "/", "/run/nvidia/driver"], ["run", "/a/../b", "/a b"]),
+        ("gpushare_driver_root", {}, ["", "/run/nvidia/driver"], ["/", "run", "/a/../b", "/a b"]),
         ("gpushare_cdi_dir", {"type": "path", "default": "/var/run/cdi"}, ["/run/cdi"], ["cdi", ""]),
         ("gpushare_selinux_type", {}, ["", "spc_t"], ["spc_t ", "A"]),
         (
