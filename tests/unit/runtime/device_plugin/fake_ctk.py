@@ -30,7 +30,7 @@ mount = dict(hostPath=root.rstrip("/") + "/" + lib, containerPath="/" + lib)
 common = dict(deviceNodes=[dict(path="/dev/nvidiactl", hostPath=dev + "/dev/nvidiactl")], mounts=[mount])
 common["hooks"] = [hook("update-ldcache", "--folder=" + root), hook("of-a-newer-release")]
 limits = lambda uuid: hook("chmod", "--driver-root", root, "--gpu-id", uuid)
-node = lambda minor: dict(path="/dev/nvidia%d" % minor, hostPath=dev + "/dev/nvidia%d" % minor)
+node = lambda minor: dict(path="/dev/nvidia%d" % minor, hostPath=dev + "/dev/nvidia%d" % minor, major=195, minor=minor)
 devices = [dict(name=uuid, containerEdits=dict(deviceNodes=[node(gpus[uuid])], hooks=[limits(uuid)])) for uuid in asked or gpus]
 kind = one["--vendor"] + "/" + one["--class"]
 print(json.dumps(dict(cdiVersion="0.5.0", kind=kind, devices=devices, containerEdits=common)))

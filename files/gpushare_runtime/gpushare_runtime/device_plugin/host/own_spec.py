@@ -92,6 +92,10 @@ def on_host(text: bytes, root: str, hooks: bytes) -> dict[str, Any]:
         for edits in (spec["containerEdits"], *(device["containerEdits"] for device in spec["devices"])):
             if "hooks" in edits:
                 edits["hooks"] = [hook for hook in edits["hooks"] if hook["args"][1].encode() in hooks]
+            for node in edits.get("deviceNodes", ()):
+                # The container runtime looks them up: that of nvidia-uvm may change when the driver is loaded anew.
+                node.pop("major", None)
+                node.pop("minor", None)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         raise SpecError(f"nvidia-ctk has written {quote(text.decode(errors='replace'))} ({type(error).__name__})") from None
     found = _replaced(spec, root.rstrip("/"))
