@@ -20,7 +20,7 @@ SUITES := PYTHONPATH=$(RUNTIME):tests:tests/lab $(BIN)/python -m suites
 # What `make test` runs: quick, or changed (CI: also what belongs to the changed paths).
 MODE ?= quick
 # These goals install what the machine lacks; the others only name it.
-INSTALLS := $(filter demo test test-full pictures,$(MAKECMDGOALS))
+INSTALLS := $(filter demo demo-cluster test test-full pictures,$(MAKECMDGOALS))
 # Python programs without the suffix.
 SCRIPTS := tests/lab/lab tests/lab/demo tests/lab/check-down tests/lab/node/gpu/usr/local/sbin/gpushare-lab-gpu tests/lab/node/docker/usr/local/sbin/runc
 STARTED := $(shell date +%s)
@@ -46,6 +46,16 @@ demo: venv ## A real Kubernetes cluster with simulated GPUs on this machine, ins
 	$(call say,samples)
 	@$(BIN)/python tests/lab/demo --name $(LAB_NAME)
 	@printf '\nmake demo took %d s (from the second time on: under 60 s)\n' $$(($$(date +%s) - $(STARTED)))
+
+# kubectl apply, or helm install.
+BY ?= manifest
+.PHONY: demo-cluster
+demo-cluster: venv ## The same with gpushare as pods, from the manifest; BY=chart: from the Helm chart (root)
+	$(call say,lab $(LAB_NAME): a control plane and two GPU nodes)
+	@$(LAB) --name $(LAB_NAME) up
+	$(call say,gpushare as pods by the $(BY)$(comma) and samples)
+	@PYTHONPATH=$(RUNTIME):tests:tests/lab $(BIN)/python tests/lab/demo --name $(LAB_NAME) --by $(BY)
+	@printf '\nmake demo-cluster took %d s\n' $$(($$(date +%s) - $(STARTED)))
 
 .PHONY: demo-dashboard
 demo-dashboard: venv ## The dashboard of the demo's cluster: prints its address on this machine, until Ctrl-C (root)

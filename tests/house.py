@@ -25,11 +25,11 @@ AREAS = {"runtime": f"{RUNTIME}/", "plugins": "plugins/", "roles": "roles/", "te
 MADE = re.compile(r".*_pb2(?:_grpc)?\.pyi?")
 #: Measure → its limit.
 LIMITS = {
-    "modules": 42,
+    "modules": 43,
     "breaches of the language in the code of runtime": 420,
     "breaches of the language in the code of plugins": 640,
-    "class names used twice": 44,
-    "imports of a test by a test": 92,
+    "class names used twice": 43,
+    "imports of a test by a test": 93,
     "folder circles": 2,
 }
 #: A limit that is further above its measure is lowered.

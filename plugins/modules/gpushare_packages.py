@@ -210,6 +210,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.urls import open_url
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.exposure import exposed
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command, lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
@@ -222,13 +223,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.conv
     present,
     together,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
-    Package,
-    PackagesError,
-    Rejected,
-    Repository,
-    Wanted,
-)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Package, PackagesError, Repository, Wanted
 
 REPOSITORY = {
     "name": {"type": "str", "required": True},

@@ -17,7 +17,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import dump_section
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Result
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Rejected
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 
 from gpushare_lab import debian
 from gpushare_lab.components import nvidia_toolkit

@@ -22,6 +22,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quant
 VERSION = 1
 #: nvidia-smi rounds memory to MiB in its own way.
 _ROUNDING_MIB = 1
+_GPU_HEALTH = "dmesg | grep -i xid; nvidia-smi -q -d ECC,PAGE_RETIREMENT"
 _PLUGIN = f"systemctl status {PLUGIN}; journalctl -u {PLUGIN} -n 50"
 
 
@@ -287,7 +288,7 @@ class _Node:
                 found.append(self._difference(f"capacity {resource}", seen, str(total), cure, "capacity_short"))
                 continue
             if capacity is not None and capacity != total:
-                cure = f"another device plugin may register the same resource: {_PLUGIN}; or kubelet has an old list: restart it"
+                cure = f"another plugin may register the same resource: {_PLUGIN}; or kubelet has an old list: systemctl restart kubelet"
                 code = "capacity_short" if capacity < total else "capacity_over"
                 expected = f"{total}, the sum of the published GPUs"
                 found.append(self._difference(f"capacity {resource}", str(capacity), expected, cure, code))
@@ -308,7 +309,13 @@ class _Node:
                 ill = any(gpu.state not in ("ok", "cordoned") for gpu in annotation.gpus)
                 code = "gpu_unusable" if ill else "gpu_cordoned"
                 seen = f"{usable} of {capacity} ({unusable})"
-                return [self._difference(what, seen, str(capacity), "cure the named GPUs", code, "warning")]
+                closed = [f"kubectl gpushare uncordon {self.name} {gpu.index}" for gpu in annotation.gpus if gpu.state == "cordoned"]
+                cure = (
+                    f"{_GPU_HEALTH}; docs/operate/on-call.md has what each XID asks for"
+                    if ill
+                    else f"when they shall serve again: {'; '.join(closed)}"
+                )
+                return [self._difference(what, seen, str(capacity), cure, code, "warning")]
         return []
 
     def _mib(self, gpu: SmiGpu, said: PublishedGpu) -> Optional[int]:

@@ -14,9 +14,10 @@ import errno
 import os
 import re
 import socket
-from typing import Dict, List
+from typing import Dict, List, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Entry, Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Undo, read_or_none, undo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
     ANNOTATION_SCHEDULER_CONFIG,
     CERTIFICATES,
@@ -37,8 +38,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan 
     Layout,
     Plan,
     RemoveError,
-    fate,
-    read_or_none,
     shown,
     shown_content,
 )
@@ -247,30 +246,36 @@ def properties(run: Run, unit: str) -> Dict[str, str]:
     return show(run, unit, "LoadState", "ActiveState", "UnitFileState", "FragmentPath", "DropInPaths", "NeedDaemonReload")
 
 
+def _undo(layout: Layout, entry: Entry) -> Tuple[Optional[bytes], Undo]:
+    """The content of the file of this entry now, and what becomes of it."""
+    state, odd = read_or_none(layout.real(entry.path))
+    now = None if state is None else state.content
+    return now, Undo(None, stays=odd) if odd else undo(entry, now)
+
+
 def _plan_entry(plan: Plan, journal: Journal, entry: Entry) -> None:
-    """One file of the journal: back to its old bytes, or away, or left alone if others have made it theirs."""
-    path, real, before, found = entry.path, plan.layout.real(entry.path), entry.original, fate(plan.layout, entry)
+    """One file of the journal: it gets its old bytes, or goes, or is left alone if others have changed it."""
+    path, real, before = entry.path, plan.layout.real(entry.path), entry.original
+    now, found = _undo(plan.layout, entry)
 
     def do() -> None:
-        if before is None:
+        if found.content is None:
             remove(real)
-        elif found.there and not found.as_before:
+        elif before is not None and found.content != now:
             replace(real, before.content, before.mode, before.uid, before.gid, before.label)
         journal.forget(path)
 
-    if found.left_alone:
-        plan.leave(path, found.left_alone)
-    elif before is None and found.there:
-        if found.edited:
-            plan.notes.append(f"{path} is removed although somebody else has changed it: without this collection it would not be there")
+    if found.stays:
+        plan.leave(path, found.stays)
+        return
+    if found.note:
+        plan.notes.append(found.note)
+    if found.content == now:
+        plan.add("removed", f"journal entry of {path}", do)
+    elif found.content is None:
         plan.gone.add(path)
         plan.add("removed", path, do, shown(path, real))
-    elif before is None or found.as_before:
-        plan.add("removed", f"journal entry of {path}", do)
-    elif not found.there:
-        plan.notes.append(f"{path} was there before this collection and is gone now; it is not brought back")
-        plan.add("removed", f"journal entry of {path}", do)
-    else:
+    elif before is not None:
         if path.endswith((".service", ".socket", ".timer")):
             plan.notes.append(f"{path} is again as it was before this collection; it is neither enabled nor started")
         plan.add("restored", path, do, shown(path, real), shown_content(path, before))
@@ -412,7 +417,7 @@ def _plan_journal(plan: Plan, check: bool) -> None:
             cure = _CURES.get(entry.owner, "uninstall.yml, whose step for packages has not ended")
             plan.leave(entry.path, f"{entry.owner} has not taken its part out yet: run {cure}")
             kept.append(entry)
-        elif not proven_elsewhere(entry.owner) and entry.is_file and fate(layout, entry).left_alone:
+        elif not proven_elsewhere(entry.owner) and entry.is_file and _undo(layout, entry)[1].stays:
             kept.append(entry)  # the first half has said why
     if not kept:
         plan.remove_tree(folder)

@@ -15,10 +15,11 @@ import time
 from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Entry, Journal, is_ours
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import as_before, read_or_none
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import MARKER, Environments, is_environment
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import KUBECTL_PLUGINS, OUR_UNITS, properties
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout, fate, read_or_none
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout
 
 _SETTINGS = "/etc/gpushare"
 AS_LEFT, CHANGED, GONE = "as we left it", "changed by others since", "removed by others since"
@@ -118,14 +119,13 @@ def _now(one: Mapping[str, Any]) -> str:
 
 
 def _state(layout: Layout, entry: Entry, pending: Sequence[str]) -> str:
-    found = fate(layout, entry)
-    if not found.there:
+    state, odd = read_or_none(layout.real(entry.path))
+    now = None if state is None else state.content
+    if state is None and not odd:
         return GONE if entry.left[1] else AS_BEFORE if entry.original is None else AS_LEFT
-    if found.as_before:
-        return AS_BEFORE
-    if found.edited:
+    if odd or not (as_before(entry, now) or entry.untouched(now)):
         return CHANGED
-    return UNPROVEN if entry.owner in pending else AS_LEFT
+    return AS_BEFORE if as_before(entry, now) else UNPROVEN if entry.owner in pending else AS_LEFT
 
 
 def _unrecorded(layout: Layout, known: Collection[str]) -> List[str]:

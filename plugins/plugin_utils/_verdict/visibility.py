@@ -54,7 +54,10 @@ def _no_cgroups(found: Findings, *, needed: bool) -> None:
     seen = f"no-cgroups = true in {CONFIG}" + ("" if needed else ", which has no effect in the mode cdi that this host has now")
     expected = "no-cgroups = false: with it containers have the files of their GPUs and may not open them"
     cure = "nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups=false; then start the pods of this node with GPUs anew"
-    (found.error if needed else found.warn)("no_cgroups", seen, expected, cure)
+    if needed:
+        found.error("no_cgroups", seen, expected, cure)
+    else:
+        found.warn("no_cgroups", seen, expected, cure)
 
 
 def _published(found: Findings, node: Mapping[str, Any], asked: str, cdi: CdiFacts, holders: list[str]) -> None:

@@ -58,7 +58,17 @@ CONTRACTS = {
     ),
     "module_utils._evidence": tuple(
         f"module_utils.{name}"
-        for name in ("_formats", "_host", "_facts", "_cluster", "_runtimes", "_change.journal", "_daemon.environment", "_scheduler")
+        for name in (
+            "_formats",
+            "_host",
+            "_facts",
+            "_cluster",
+            "_runtimes",
+            "_change.journal",
+            "_change.undo",
+            "_daemon.environment",
+            "_scheduler",
+        )
     ),
     "module_utils._in_cluster": tuple(
         f"module_utils.{name}"
