@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What the device plugin's pod waits for before its work, and what it chooses by what it sees of the node."""
+"""The device plugin's pod waits for its node before its work, and chooses the strategy by what it sees of the node."""
 
 from __future__ import annotations
 

@@ -37,7 +37,12 @@ def judge_words(found: Findings, host: Host, unit: Unit) -> None:
     cure = f"journalctl -u {unit.name} -n 50 says why; {SITE}: it writes the kubeconfig and the token anew"
     if server:
         cure = f"is {server[1]} in {path} your API server, and does curl -k {server[1]}/version on this host answer? {cure}"
-    found.error("plugin_not_synced", f"a device plugin that says {shown(blind[1]) if blind else 'nothing of the API server'}", "one that watches the pods of its node", cure)
+    found.error(
+        "plugin_not_synced",
+        f"a device plugin that says {shown(blind[1]) if blind else 'nothing of the API server'}",
+        "one that watches the pods of its node",
+        cure,
+    )
 
 
 def judge_state_folder(found: Findings, host: Host, unit: Unit) -> None:

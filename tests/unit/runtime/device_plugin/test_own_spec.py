@@ -16,15 +16,14 @@ import pytest
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from gpushare_runtime.device_plugin.host.cdi_specs import SpecError, SpecFolders
 from gpushare_runtime.device_plugin.host.own_spec import HOOKS, HostFiles, OwnSpec, OwnSpecError, on_host
+from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.main import DevicePlugin
 from gpushare_runtime.device_plugin.node.cdi import CdiDevice, CdiSpecs
 from gpushare_runtime.device_plugin.options import Settings
 from unit.runtime.device_plugin.fake_ctk import FakeHost
 from unit.runtime.device_plugin.fake_nvml import facts
-from unit.runtime.device_plugin.plugin import World, world
-from unit.runtime.device_plugin.test_plugin import GIB, running
-from unit.runtime.device_plugin.test_whole_plugin import health, healthy
-from unit.runtime.device_plugin.test_whole_strategies import pod
+from unit.runtime.device_plugin.local_pods import memory
+from unit.runtime.device_plugin.plugin import GIB, World, health, healthy, running, world
 from unit.runtime.kube.fake_api import until
 from unit.runtime.pods import gpu
 
@@ -108,7 +107,7 @@ def test_why_it_cannot_be_written_and_that_what_is_there_stays(host: FakeHost, f
     assert "nvidia-ctk has named" in why()
     host.gpus({UUIDS[2]: 5})
     folder.chmod(0o777)
-    assert "mode 0777; expected a folder of root that nobody else may write" in why()
+    assert "mode 0777; expected a folder of root that others may not write" in why()
     folder.chmod(0o755)
     hook = host.files.at(HOOKS[0])
     hook.chmod(0o644)
@@ -201,6 +200,12 @@ def kind_of(it: World) -> str:
     return known.cdi_kind if known else "unknown"
 
 
+async def given(it: World) -> pb.ContainerAllocateResponse:
+    """What the container of a pod with 2 units of the first GPU gets."""
+    await it.kubelet.manager.admit(await it.bind(memory(it.inventory, 0, 2)))
+    return it.kubelet.responses[-1]
+
+
 def test_it_is_there_before_kubelet_hears_of_a_gpu_and_follows_the_gpus(host: FakeHost, folder: Path) -> None:
     @running
     async def run() -> None:
@@ -210,7 +215,7 @@ def test_it_is_there_before_kubelet_hears_of_a_gpu_and_follows_the_gpus(host: Fa
             assert it.kubelet.lists["aliyun.com/gpu-mem"], "the first list has healthy ids"
             await until(lambda: healthy(it) == 8)
             assert kind_of(it) == OWN
-            [device] = (await pod(it, 0)).cdi_devices
+            [device] = (await given(it)).cdi_devices
             assert device.name == f"{OWN}={UUIDS[0]}"
             # The second GPU is exchanged: the same device node, another UUID.
             host.gpus({UUIDS[0]: 0, UUIDS[2]: 1})

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from gpushare_runtime.device_plugin.options import Settings
 from gpushare_runtime.device_plugin.preparation import prepared
-from unit.runtime.device_plugin.plugin import NODE
-from unit.runtime.device_plugin.test_plugin import running
+from unit.runtime.device_plugin.plugin import NODE, running
 from unit.runtime.kube.fake_api import FakeApi, connected, serving, until
 
 INFO = {"kubeletVersion": "v1.34.1", "containerRuntimeVersion": "containerd://1.7.29"}

@@ -21,9 +21,8 @@ from gpushare_runtime.device_plugin.metrics import Counters
 from gpushare_runtime.device_plugin.options import parse_arguments
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import NODE, World, world
-from unit.runtime.device_plugin.test_plugin import GIB, MEMORY, running
-from unit.runtime.device_plugin.test_whole_plugin import admitted, health, healthy
+from unit.runtime.device_plugin.plugin import GIB, MEMORY, NODE, World, health, healthy, running, world
+from unit.runtime.device_plugin.test_whole_plugin import admitted
 from unit.runtime.kube.fake_api import until
 
 

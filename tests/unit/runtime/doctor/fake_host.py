@@ -62,6 +62,8 @@ COMMANDS = {
 def settings(name: str, command: str | None = None, stamp: str = STAMP) -> str:
     """The file that the unit reads at each start."""
     return f'# A comment.\nGPUSHARE_GENERATION={stamp}\nGPUSHARE_COMMAND="{COMMANDS[name] if command is None else command}"\n'
+
+
 WATCHES = "API server: watching the pods of this node"
 
 

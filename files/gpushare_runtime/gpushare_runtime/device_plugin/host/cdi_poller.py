@@ -25,7 +25,7 @@ from gpushare_runtime.device_plugin.node.state import NodeState
 
 _PART: Final = "CDI"
 _POLL_SECONDS: Final = 1.0
-# Whoever writes a spec writes several times.
+# A program that writes a spec writes several times.
 _TOGETHER_SECONDS: Final = 0.05
 # Between two attempts to write our spec that fail.
 _RETRY_SECONDS: Final = 5.0
@@ -72,7 +72,7 @@ class CdiPoller:
                 await asyncio.sleep(_TOGETHER_SECONDS)
 
     def _look(self, gpus: Sequence[Gpu], known: Sequence[str], driver: str, kind: str) -> CdiSpecs:
-        """The specs, ours up to date. gpus: those that answer; known: UUIDs of all; kind: of the devices so far."""
+        """The specs, ours up to date. gpus: those that answer, known: UUIDs of all, kind: of the devices so far."""
         specs = self._read()
         if self._own is None or not gpus or specs.kind(gpus, driver, kind) != protocol.CDI_KIND_OWN:
             return specs

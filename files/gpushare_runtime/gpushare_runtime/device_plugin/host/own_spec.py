@@ -2,8 +2,8 @@
 # Copyright: gpushare.kubernetes contributors
 """Writes our own CDI spec for the GPUs of a host whose files are mounted in this container, by NVIDIA's nvidia-ctk.
 
-On a node of NVIDIA's GPU Operator nobody else writes one that names single GPUs: its toolkit's has the device `all` of another kind, and
-the one of its device plugin goes with that. nvidia-ctk looks at the mounts and writes their paths; here they become the host's.
+On a node of NVIDIA's GPU Operator no other spec names single GPUs: its toolkit's has the device `all` of another kind, and the one of its
+device plugin goes with that. nvidia-ctk reads the mounts and writes their paths. Here they become the host's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpushare_runtime.device_plugin.host.cdi_specs import MOST_BYTES, SpecError,
 
 #: Where a driver's files are, as the host sees it: in the container of the GPU Operator's driver, else on the host itself.
 DRIVER_ROOTS: Final = ("/run/nvidia/driver", "/")
-#: The program that containers are prepared with: of the GPU Operator's toolkit, which k3s and RKE2 find too; of a package; of Talos.
+#: The program that prepares containers: of the GPU Operator's toolkit, which k3s and RKE2 find too, of a package, and of Talos.
 HOOKS: Final = ("/usr/local/nvidia/toolkit/nvidia-cdi-hook", "/usr/bin/nvidia-cdi-hook", "/usr/local/bin/nvidia-cdi-hook")
 LIBRARY: Final = "libnvidia-ml.so.1"
 _LIBRARIES: Final = (
@@ -93,7 +93,7 @@ def on_host(text: bytes, root: str, hooks: bytes) -> dict[str, Any]:
             if "hooks" in edits:
                 edits["hooks"] = [hook for hook in edits["hooks"] if hook["args"][1].encode() in hooks]
             for node in edits.get("deviceNodes", ()):
-                # The container runtime looks them up: that of nvidia-uvm may change when the driver is loaded anew.
+                # The container runtime reads them from the node: that of nvidia-uvm may change when the driver is loaded again.
                 node.pop("major", None)
                 node.pop("minor", None)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
@@ -189,11 +189,11 @@ class OwnSpec:
         status = os.stat(self.path.parent, follow_symlinks=False)
         if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022 or not stat.S_ISDIR(status.st_mode):
             found = f"{self.path.parent} of user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}"
-            raise OwnSpecError(f"{found}; expected a folder of root that nobody else may write: chown root:root, chmod 0755")
+            raise OwnSpecError(f"{found}; expected a folder of root that others may not write: chown root:root, chmod 0755")
 
 
 def _program(path: Path) -> bytes:
-    """What the program is, behind a script of the GPU Operator's toolkit."""
+    """The bytes of the program, behind a script of the GPU Operator's toolkit."""
     for name in _candidates(path):
         with contextlib.suppress(FileNotFoundError), open(name, "rb") as file:
             return file.read(_MOST_PROGRAM_BYTES)
@@ -207,7 +207,7 @@ def _candidates(path: Path) -> Iterator[Path]:
 
 def _run(command: Sequence[str]) -> bytes:
     try:
-        # Its output is for its maintainers, but for the last line where it fails.
+        # Only the last line of a failure is for users.
         done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise OwnSpecError(f"{command[0]}: {error}"[:300]) from None

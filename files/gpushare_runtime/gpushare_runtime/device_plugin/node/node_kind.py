@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Who has prepared a node for GPUs, and so how its containers get them, by what its device plugin's pod can see. Pure.
+"""The kind of a node by who has prepared it for GPUs, and so how its containers get them, as its device plugin's pod sees it. Pure.
 
 The pod cannot ask the container runtime whether CDI is on. So it counts as on only where that is the default, or where the GPU Operator,
 which has switched it on, shows it by its own CDI spec. Elsewhere containers get their GPUs by NVIDIA_VISIBLE_DEVICES.
@@ -30,8 +30,12 @@ _VERSION: Final = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})(?:\.([0-9]{1,4}))?")
 
 @dataclass(frozen=True)
 class Seen:
-    """kubelet, runtime: versions, as the node's status has them; operator: whether the GPU Operator works on this node; management: whether
-    the CDI spec of its toolkit is there; runtime_class: of the device plugin's pod, "" where NVIDIA's runtime is the default.
+    """What the pod sees.
+
+    kubelet, runtime: versions, as the node's status has them.
+    operator: whether the GPU Operator works on this node.
+    management: whether the CDI spec of its toolkit is there.
+    runtime_class: of the device plugin's pod, "" where NVIDIA's runtime is the default.
     """
 
     kubelet: str
@@ -43,7 +47,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class NodeKind:
-    """name: of NODE_KINDS; strategy: of protocol.STRATEGIES; why: for the log."""
+    """name: of NODE_KINDS, strategy: of protocol.STRATEGIES, why: for the log."""
 
     name: str
     strategy: str
