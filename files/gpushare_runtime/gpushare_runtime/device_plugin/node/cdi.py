@@ -84,7 +84,7 @@ class CdiSpecs:
     def kind(self, gpus: Collection[Gpu], driver: str, before: str) -> str:
         """The kind of device that new containers get. gpus: those that answer; before: the kind so far.
 
-        Another's spec serves as long as it fits every GPU. From the first time that it does not, ours does: the writer of the other, such as
+        Another's spec serves as long as it fits every GPU. From the first time that it does not, ours does: the writer of the other, as
         NVIDIA's device plugin, may be gone for good. It never goes back, because kubelet repeats an answer as long as its pod exists.
         """
         if not self.own_file:
