@@ -59,11 +59,7 @@ class Pynvml:
         self._devices = _device_numbers()
 
     def start(self) -> None:
-        own = self._library() if self._loaded is None else None
-        if own is not None:
-            # From then on it is the library of that name in this process, which pynvml finds by its name.
-            with contextlib.suppress(OSError):
-                ctypes.CDLL(str(own))
+        self._load()
         try:
             _call(pynvml.nvmlInit)
         except NvmlError as error:
@@ -122,7 +118,15 @@ class Pynvml:
             recovery=_recovery(handle),
         )
 
+    def _load(self) -> None:
+        """Load the host's own library, unless this process has one. pynvml then finds it by its name."""
+        own = self._library() if _loaded_library() is None else None
+        if own is not None:
+            with contextlib.suppress(OSError):
+                ctypes.CDLL(str(own))
+
     def xid_events(self) -> PynvmlEvents:
+        self._load()
         return PynvmlEvents()
 
     def processes(self, uuid: str) -> list[tuple[int, int | None]]:
