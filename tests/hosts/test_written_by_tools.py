@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri, crio, docker, docker_config, unix_http
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import dump_section
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Result
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 
 from gpushare_lab import debian
 from gpushare_lab.components import nvidia_toolkit

@@ -19,10 +19,10 @@ from __future__ import annotations
 import base64
 import json
 import os
-import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import is_ours
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import (
     FileState,
     digest,
@@ -34,14 +34,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files im
 
 FOLDER = "var/lib/gpushare/journal"
 VERSION = 1
-_MARK = b"\n# Copyright: gpushare.kubernetes contributors\n"
-_HEAD = 512
-_OURS = re.compile(r"/etc/(?:systemd/system|gpushare)/gpushare-(?:extender|device-plugin|dashboard|pki|mps)[\w@.-]*$")
-
-
-def is_ours(path: str, content: Optional[bytes]) -> bool:
-    """Whether a whole file is ours, by the name of one of our daemons and by its first lines: nobody had it before us."""
-    return content is not None and _OURS.search(path) is not None and _MARK in b"\n" + content[:_HEAD]
 
 
 class JournalError(Exception):

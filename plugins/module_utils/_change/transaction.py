@@ -19,7 +19,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry, Journal, Pending, Saved, is_ours
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry, Journal, Pending, Saved
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import is_ours
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, Staged, digest, read_state, remove
 
 

@@ -16,9 +16,9 @@ import shutil
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import SETTINGS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import (
-    SETTINGS,
     Daemon,
     Health,
     SystemdError,

@@ -20,6 +20,7 @@ import re
 import time
 from typing import Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import SETTINGS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.health import fetch_json, unhealthy
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
@@ -29,7 +30,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd 
 VARIABLE = "GPUSHARE_GENERATION"
 COMMAND = "GPUSHARE_COMMAND"
 #: Where the files are that our units read at each start, unless it is said otherwise.
-SETTINGS = "/etc/gpushare"
 _SETTINGS_HEAD = "# Copyright: gpushare.kubernetes contributors\n# systemd reads this at each start of the service. site.yml replaces it.\n"
 _START = re.compile(r"^ExecStart=((?:.*\\\n)*.*)$", re.MULTILINE)
 _WORD = re.compile(r"[\w@+=:,./~\[\]-]+", re.ASCII)

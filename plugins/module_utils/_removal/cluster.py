@@ -31,6 +31,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
     RESOURCES,
     UNHEALTHY_PREFIX,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.public import PUBLIC
 
 POLL_SECONDS = 2.0
 ANNOTATIONS = (ANNOTATION_GPUS, ANNOTATION_HELD)
@@ -48,6 +49,9 @@ KINDS = (
     (f"{_RBAC}/{_SYSTEM}/rolebindings", "rbac.authorization.k8s.io/v1", "RoleBinding"),
     (_RBAC + "/clusterroles", "rbac.authorization.k8s.io/v1", "ClusterRole"),
     (f"{_RBAC}/{_SYSTEM}/roles", "rbac.authorization.k8s.io/v1", "Role"),
+    (f"{_RBAC}/namespaces/{PUBLIC}/rolebindings", "rbac.authorization.k8s.io/v1", "RoleBinding"),
+    (f"{_RBAC}/namespaces/{PUBLIC}/roles", "rbac.authorization.k8s.io/v1", "Role"),
+    (f"/api/v1/namespaces/{PUBLIC}/configmaps", "v1", "ConfigMap"),
     (f"/api/v1/{_SYSTEM}/secrets", "v1", "Secret"),
     (f"/api/v1/{_SYSTEM}/configmaps", "v1", "ConfigMap"),
     (f"/api/v1/{_SYSTEM}/serviceaccounts", "v1", "ServiceAccount"),

@@ -18,7 +18,7 @@ CONTRACTS = {
     "module_utils._formats": (),
     "module_utils._cluster.names": (),
     "module_utils._host": ("module_utils._formats",),
-    "module_utils._change": ("module_utils._host",),
+    "module_utils._change": ("module_utils._host", "module_utils._cluster.names"),
     "module_utils._facts": ("module_utils._formats", "module_utils._host", "module_utils._cluster.names"),
     "module_utils._facts.device_strategy": (
         "module_utils._formats",
@@ -64,8 +64,7 @@ CONTRACTS = {
             "_facts",
             "_cluster",
             "_runtimes",
-            "_change.journal",
-            "_change.undo",
+            "_change",
             "_daemon.environment",
             "_scheduler",
         )
@@ -79,10 +78,18 @@ CONTRACTS = {
     "plugin_utils._shape": (),
     "plugin_utils._wheel": (),
     "plugin_utils._yaml": ("plugin_utils._shape",),
-    "plugin_utils._manifests": ("module_utils._cluster.names", "module_utils._scheduler"),
+    "plugin_utils._manifests": ("module_utils._cluster.names", "module_utils._cluster.public", "module_utils._scheduler"),
     "plugin_utils._preflight": tuple(
         f"module_utils.{name}"
-        for name in ("_cluster.names", "_driver.generations", "_facts", "_formats", "_kubelet.gates", "_takeover.operator")
+        for name in (
+            "_cluster.names",
+            "_cluster.public",
+            "_driver.generations",
+            "_facts",
+            "_formats",
+            "_kubelet.gates",
+            "_takeover.operator",
+        )
     ),
     "plugin_utils._removal": ("module_utils._cluster.names", "plugin_utils._answers"),
     "plugin_utils._takeover": ("module_utils._cluster.names", "module_utils._facts.device_managers", "module_utils._formats"),

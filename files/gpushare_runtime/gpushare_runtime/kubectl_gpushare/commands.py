@@ -15,7 +15,7 @@ from gpushare_runtime.core.bounds import as_text, quote
 from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.placement.explain import amount, too_large
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
-from gpushare_runtime.kube.client import KubeClient, KubeError
+from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kubectl_gpushare import manifests, simulate, status
 from gpushare_runtime.kubectl_gpushare.api import (
     MOST_REPLICAS,
@@ -39,7 +39,9 @@ from gpushare_runtime.kubectl_gpushare.views import share_state, shares
 
 FITS_NOWHERE: Final = 3
 WRONG: Final = 3
-LEASE: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler"
+_LEASES: Final = "/apis/coordination.k8s.io/v1"
+_OF_EXTENDER: Final = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/roles/gpushare-extender"
+_IN_CLUSTER_NAMESPACE: Final = "gpushare-system"
 MOST_EXPLAINED: Final = 100
 _LISTED: Final = 20
 
@@ -244,32 +246,67 @@ def run_cordon(arguments: argparse.Namespace) -> int:
     return 0 if followed else 1
 
 
+async def find_leases(client: KubeClient) -> list[status.Lease]:
+    """Of kube-scheduler, by whatever name the extender goes, and of gpushare's own scheduler where the daemons are pods. KubeError."""
+    name = await _lease_of_extender(client) or status.Lease.scheduler
+    own = await _leases_named(client, status.IN_CLUSTER, _IN_CLUSTER_NAMESPACE)
+    found = await _leases_named(client, name, status.Lease.namespace)
+    # Without leader election, or on a control plane that others run, there is none: that only matters to pods of ours that it places.
+    return [*own, *(found or ([] if own else [status.Lease(scheduler=name)]))]
+
+
+async def _leases_named(client: KubeClient, name: str, namespace: str) -> list[status.Lease]:
+    """In any namespace, where those of all may be listed; else in this one."""
+    try:
+        items = (await client.get(f"{_LEASES}/leases", fieldSelector=f"metadata.name={name}", limit=_LISTED)).get("items") or []
+        return [status.read_lease(one) for one in items]
+    except KubeError as error:
+        if error.status == 404:
+            return []
+        if error.status != 403:
+            raise
+    try:
+        return [status.read_lease(await client.get(path(_LEASES[len("/apis/") :], "namespaces", namespace, "leases", name)))]
+    except KubeError as error:
+        if error.status == 404 or (error.status == 403 and name == status.IN_CLUSTER):
+            return []
+        if error.status == 403:
+            return [status.Lease(problem="you may not get it", scheduler=name)]
+        raise
+
+
+async def _lease_of_extender(client: KubeClient) -> str:
+    """The Lease that the extender beside a kube-scheduler may get, "" where nobody may see that."""
+    try:
+        rules = (await client.get(_OF_EXTENDER)).get("rules") or []
+    except KubeError as error:
+        if error.status not in (403, 404):
+            raise
+        return ""
+    return next((str(name) for rule in rules if "leases" in (rule.get("resources") or ()) for name in rule.get("resourceNames") or ()), "")
+
+
 def run_status(arguments: argparse.Namespace, form: Format) -> int:
     """0 if nothing is wrong, WRONG if something is."""
-    cluster, lease = Cluster(), None
+    cluster, leases = Cluster(), list[status.Lease]()
     if arguments.from_file:
         fill_from_files(cluster, arguments.from_file)
     else:
         file = find_kubeconfig(arguments.kubeconfig)
         credentials = load_kubeconfig(file, context=arguments.context)
 
-        async def go() -> status.Lease:
+        async def go() -> list[status.Lease]:
             async with KubeClient(credentials, user_agent="kubectl-gpushare", timeout=TIMEOUT_SECONDS) as client:
                 await fill(client, cluster, "", context_namespace(file, arguments.context))
-                try:
-                    return status.read_lease(await client.get(LEASE))
-                except KubeError as error:
-                    if error.status not in (403, 404):
-                        raise
-                    return status.Lease() if error.status == 404 else status.Lease(problem="you may not get it")
+                return await find_leases(client)
 
         try:
-            lease = asyncio.run(go())
+            leases = asyncio.run(go())
         except KubeError as error:
             raise InputError(explain_error(error, credentials.server, "nodes, and pods in all namespaces")) from None
     if not cluster.complete:
         raise InputError(f"{'; '.join(cluster.warnings[-2:])}. status needs both rights: choose another user with --context")
-    findings = status.judge(cluster, lease)
+    findings = status.judge(cluster, leases)
     if form.name in ("json", "yaml"):
         sys.stdout.write(written(status.document(findings), form.name))
     else:

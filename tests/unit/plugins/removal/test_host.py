@@ -712,6 +712,7 @@ def test_a_file_elsewhere_with_the_name_of_a_unit_is_no_unit(tmp_path: Path) -> 
     units = [
         *("gpushare-pki.timer", "gpushare-pki.service", "gpushare-extender.socket", "gpushare-extender-metrics.socket"),
         *("gpushare-extender.service", *DASHBOARD_UNITS, "gpushare-device-plugin-metrics.socket", "gpushare-device-plugin.service"),
+        *("gpushare-cdi-refresh.path", "gpushare-cdi-refresh.service"),
     ]
     assert asked == units
     transaction = Transaction("gpushare-more", str(root))
