@@ -84,6 +84,7 @@ class ActionModule(ActionBase):
             evicts=settings["gpushare_overuse"] == "evict",
             without_policies=settings["gpushare_without_policies"],
             operator=settings["gpushare_gpu_operator"],
+            strategy=settings["gpushare_device_strategy"],
         )
         percentage = settings["gpushare_percentage_of_nodes_to_score"]
         values = Values(

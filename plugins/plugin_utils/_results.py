@@ -166,7 +166,20 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_in_cluster_info": {
         "version": str,
         "admission": [str],
-        "nodes": [Open({"name": str, "architecture": str, "platform": str, "ready": bool, "images": [str], "all": bool})],
+        "nodes": [
+            Open(
+                {
+                    "name": str,
+                    "architecture": str,
+                    "platform": str,
+                    "ready": bool,
+                    "images": [str],
+                    "all": bool,
+                    "kubelet": str,
+                    "runtime": str,
+                }
+            )
+        ],
         "number": int,
         "missing": [str],
         "runtime_classes": [str],

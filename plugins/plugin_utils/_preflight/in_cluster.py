@@ -16,6 +16,7 @@ from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import OPERATOR
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import by_status
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import CHECK
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import gpu_operator
@@ -44,6 +45,7 @@ class Asked:
     evicts: bool
     without_policies: bool
     operator: str = CHECK
+    strategy: str = "auto"
 
 
 def judge(facts: Mapping[str, Any], asked: Asked) -> list[Reason]:
@@ -113,6 +115,10 @@ def _nodes(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:
         found.error(
             "node", f"nodes that are not Ready: {_few(away)}", "Ready", "bring them back, or take them out of gpushare_cluster_nodes"
         )
+    old = [f"{one['name']}: {why}" for one in facts["nodes"] if (why := by_status(one["kubelet"], one["runtime"]))]
+    if old and asked.strategy == "cdi":
+        cure = "set gpushare_device_strategy to auto, by which each node has the strategy that it can, or upgrade these nodes"
+        found.error("strategy", f"gpushare_device_strategy: cdi, and {_few(old)}", "nodes that pass CDI devices on", cure)
     if asked.image.startswith("localhost/"):
         # Nobody can pull it, and kubelet has told of all that it has.
         without = [one["name"] for one in facts["nodes"] if one["all"] and asked.image not in one["images"]]

@@ -219,7 +219,8 @@ class DevicePlugin:
         folders = SpecFolders(settings.cdi_folders, in_container=settings.in_container)
         own = None
         if settings.cdi_dir and settings.host_root:
-            own = OwnSpec(settings.cdi_dir / protocol.CDI_FILE, HostFiles(settings.host_root, settings.driver_root))
+            settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+            own = OwnSpec(settings.cdi_dir / protocol.CDI_FILE, HostFiles(settings.host_root, settings.driver_root), settings.state)
         return CdiPoller(folders, self.node, self.status, report, own)
 
     def metrics_text(self) -> Iterator[str]:

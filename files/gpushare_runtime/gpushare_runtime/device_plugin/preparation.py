@@ -16,7 +16,7 @@ from gpushare_runtime.daemon.runner import Status
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.host.cdi_specs import SpecFolders
 from gpushare_runtime.device_plugin.host.own_spec import HostFiles
-from gpushare_runtime.device_plugin.node.node_kind import Seen, node_kind
+from gpushare_runtime.device_plugin.node.node_kind import NodeSight, node_kind
 from gpushare_runtime.device_plugin.options import Settings
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 
@@ -55,7 +55,7 @@ async def _chosen(settings: Settings, files: HostFiles, client: KubeClient, stat
         return settings
     info = await _node_info(settings.node, client, status)
     specs = await in_thread(SpecFolders(settings.cdi_folders, in_container=True).read)
-    seen = Seen(
+    seen = NodeSight(
         kubelet=str(info.get("kubeletVersion", "")),
         runtime=str(info.get("containerRuntimeVersion", "")),
         operator=operator,

@@ -13,7 +13,16 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_
 from unit.plugins.preflight.test_gpu_operator import operator, policy
 
 IMAGE = "localhost/gpushare:1"
-NODE = {"name": "gpu1", "architecture": "amd64", "platform": "", "ready": True, "images": [IMAGE], "all": True}
+NODE = {
+    "name": "gpu1",
+    "architecture": "amd64",
+    "platform": "",
+    "ready": True,
+    "images": [IMAGE],
+    "all": True,
+    "kubelet": "v1.36.3",
+    "runtime": "containerd://2.4.2",
+}
 FACTS: dict[str, Any] = {
     "version": "v1.36.3",
     "admission": ["ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"],
@@ -51,6 +60,7 @@ ASKED = Asked(
         ({"enforces": "privileged"}, {}),
         ({"unit": "GiB", "pods": ["default/a on gpu1"]}, {}),
         ({"unit": "MiB"}, {}),
+        ({"nodes": [{**NODE, "kubelet": "v1.27.0"}]}, {}),
         ({"runtime_classes": []}, {"runtime_class": ""}),
         # kubelet has not told of all its images; a registry has the other one.
         ({"nodes": [{**NODE, "images": [], "all": False}]}, {}),
@@ -70,6 +80,7 @@ def test_nothing_speaks_against_it(facts: dict[str, Any], asked: dict[str, Any])
     [
         ({"nodes": [{**NODE, "images": []}]}, {}, "image", "no image localhost/gpushare:1 on gpu1"),
         ({"nodes": [{**NODE, "architecture": "s390x"}]}, {}, "image", "gpu1 (s390x)"),
+        ({"nodes": [{**NODE, "kubelet": "v1.27.0"}]}, {"strategy": "cdi"}, "strategy", "cdi, and gpu1: kubelet v1.27.0 knows"),
         ({"nodes": [{**NODE, "platform": "GKE Autopilot"}]}, {}, "node", "no folder of the host: gpu1 (GKE Autopilot)"),
         ({"nodes": [{**NODE, "ready": False}]}, {}, "node", "not Ready: gpu1"),
         ({"nodes": []}, {}, "node", "kubectl label node NAME"),

@@ -13,7 +13,7 @@ from gpushare_runtime.device_plugin.host.own_spec import HOOKS, HostFiles
 # As nvidia-ctk 1.20.1 does it: paths below the roots that it is given, hooks by name, one device for each id.
 PROGRAM = """\
 #!{python} -IS
-import json, pathlib, sys
+import json, os, pathlib, sys
 options = [word.partition("=")[::2] for word in sys.argv if word.startswith("--")]
 one = dict(options)
 gpus = json.loads(pathlib.Path({state!r}).read_text())
@@ -21,7 +21,9 @@ if isinstance(gpus, str):
     sys.exit(gpus)
 asked = [value for name, value in options if name == "--device-id"]
 if set(asked) - set(gpus):
-    sys.exit("level=error msg=failed to get device handle from UUID: Not Found")
+    sys.exit('time="now" level=error msg="failed to get device handle from UUID: Not Found"')
+# It writes a file before it prints.
+pathlib.Path(os.environ["TMPDIR"], "nvcdi-spec").touch(exist_ok=False)
 def hook(*words):
     return dict(hookName="createContainer", path=one["--nvidia-cdi-hook-path"], args=["nvidia-cdi-hook", *words])
 root, dev = one["--driver-root"], one["--dev-root"]
@@ -37,7 +39,7 @@ print(json.dumps(dict(cdiVersion="0.5.0", kind=kind, devices=devices, containerE
 """
 
 
-class FakeHost:
+class CtkHost:
     """root: below which the host is mounted; programs: a folder for PATH."""
 
     def __init__(self, folder: Path, *, driver: str = "/run/nvidia/driver") -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_runtime.core.protocol import STRATEGIES
-from gpushare_runtime.device_plugin.node.node_kind import NODE_KINDS, Seen, node_kind
+from gpushare_runtime.device_plugin.node.node_kind import NODE_KINDS, NodeSight, node_kind
 
 OPERATOR = {"operator": True, "management": True, "runtime_class": "nvidia"}
 NAMED = {"runtime_class": "nvidia"}
@@ -20,7 +20,7 @@ NAMED = {"runtime_class": "nvidia"}
     [
         ("v1.34.1", "containerd://2.1.4", OPERATOR, "gpu-operator", "cdi"),
         ("v1.34.1", "containerd://1.7.29", OPERATOR, "gpu-operator", "cdi"),
-        ("v1.34.1", "containerd://1.7.1", OPERATOR, "gpu-operator", "envvar"),
+        ("v1.34.1", "containerd://1.7.15", OPERATOR, "gpu-operator", "envvar"),
         ("v1.34.1", "cri-o://1.33.0", OPERATOR, "gpu-operator", "cdi"),
         # Its toolkit works without CDI, as it did by default before 25.10.
         ("v1.34.1", "containerd://1.7.29", {"operator": True, **NAMED}, "gpu-operator", "envvar"),
@@ -39,14 +39,14 @@ NAMED = {"runtime_class": "nvidia"}
     ],
 )
 def test_the_kinds_of_nodes(kubelet: str, runtime: str, seen: dict[str, object], name: str, strategy: str) -> None:
-    found = node_kind(Seen(kubelet, runtime, **seen))  # type: ignore[arg-type]
+    found = node_kind(NodeSight(kubelet, runtime, **seen))  # type: ignore[arg-type]
     assert (found.name, found.strategy) == (name, strategy)
     assert ("the weakest strategy" in found.why) == (strategy == "envvar")
 
 
 @given(st.text(max_size=300), st.text(max_size=300), st.booleans(), st.booleans(), st.text(max_size=3))
 def test_any_words_of_a_node_have_a_kind(kubelet: str, runtime: str, operator: bool, management: bool, runtime_class: str) -> None:
-    found = node_kind(Seen(kubelet, runtime, operator, management, runtime_class))
+    found = node_kind(NodeSight(kubelet, runtime, operator, management, runtime_class))
     assert found.name in NODE_KINDS
     assert found.strategy in STRATEGIES
     assert len(found.why) < 500

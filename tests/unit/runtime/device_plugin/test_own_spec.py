@@ -20,7 +20,7 @@ from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.main import DevicePlugin
 from gpushare_runtime.device_plugin.node.cdi import CdiDevice, CdiSpecs
 from gpushare_runtime.device_plugin.options import Settings
-from unit.runtime.device_plugin.fake_ctk import FakeHost
+from unit.runtime.device_plugin.fake_ctk import CtkHost
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import memory
 from unit.runtime.device_plugin.plugin import GIB, World, health, healthy, running, world
@@ -32,8 +32,8 @@ UUIDS = [facts(index, 0).uuid for index in range(3)]
 
 
 @pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
-    made = FakeHost(tmp_path)
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CtkHost:
+    made = CtkHost(tmp_path)
     monkeypatch.setenv("PATH", str(made.programs), prepend=os.pathsep)
     made.gpus({UUIDS[0]: 0, UUIDS[1]: 1})
     return made
@@ -45,8 +45,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "cdi"
 
 
-def test_it_has_a_device_for_each_gpu_and_the_paths_of_the_host(host: FakeHost, folder: Path) -> None:
-    OwnSpec(folder / "gpushare.json", host.files).write(())
+def test_it_has_a_device_for_each_gpu_and_the_paths_of_the_host(host: CtkHost, folder: Path) -> None:
+    OwnSpec(folder / "gpushare.json", host.files, folder).write(())
     written = (folder / "gpushare.json").read_text()
     assert str(host.root) not in written
     spec = json.loads(written)
@@ -65,15 +65,15 @@ def test_it_has_a_device_for_each_gpu_and_the_paths_of_the_host(host: FakeHost, 
 
 
 def test_a_driver_on_the_host_itself(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = FakeHost(tmp_path, driver="/")
+    made = CtkHost(tmp_path, driver="/")
     monkeypatch.setenv("PATH", str(made.programs), prepend=os.pathsep)
     made.gpus({UUIDS[0]: 0})
-    OwnSpec(folder / "gpushare.json", made.files).write(())
+    OwnSpec(folder / "gpushare.json", made.files, folder).write(())
     assert json.loads((folder / "gpushare.json").read_text())["containerEdits"]["mounts"][0]["hostPath"] == (
         "/usr/lib64/libcuda.so.535.261.03"
     )
     with pytest.raises(OwnSpecError, match=r"libnvidia-ml\.so\.1 of the driver below /opt/driver of the host: .* gpushare_driver_root"):
-        OwnSpec(folder / "gpushare.json", HostFiles(made.root, "/opt/driver")).write(())
+        OwnSpec(folder / "gpushare.json", HostFiles(made.root, "/opt/driver"), folder).write(())
 
 
 def test_what_it_does_not_know_is_no_spec() -> None:
@@ -88,9 +88,9 @@ def test_what_it_does_not_know_is_no_spec() -> None:
             on_host(text, "/host", b"")
 
 
-def test_why_it_cannot_be_written_and_that_what_is_there_stays(host: FakeHost, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_it_cannot_be_written_and_that_what_is_there_stays(host: CtkHost, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = folder / "gpushare.json"
-    own = OwnSpec(path, host.files)
+    own = OwnSpec(path, host.files, folder)
     own.write(())
     before = path.read_bytes()
 
@@ -100,7 +100,7 @@ def test_why_it_cannot_be_written_and_that_what_is_there_stays(host: FakeHost, f
         assert path.read_bytes() == before
         return str(found.value)
 
-    assert "failed: level=error msg=failed to get device handle from UUID: Not Found" in why(UUIDS[2:])
+    assert "nvidia-ctk failed: failed to get device handle from UUID: Not Found" in why(UUIDS[2:])
     host.gpus("failed to initialize NVML: Driver Not Loaded")
     assert "Driver Not Loaded" in why()
     host.gpus({})
@@ -118,9 +118,9 @@ def test_why_it_cannot_be_written_and_that_what_is_there_stays(host: FakeHost, f
     assert own.intact()
 
 
-def test_what_others_put_in_its_place_is_seen(host: FakeHost, folder: Path) -> None:
+def test_what_others_put_in_its_place_is_seen(host: CtkHost, folder: Path) -> None:
     path = folder / "gpushare.json"
-    own = OwnSpec(path, host.files)
+    own = OwnSpec(path, host.files, folder)
     assert not own.intact()
     own.write(())
     assert own.intact()
@@ -135,7 +135,7 @@ def test_what_others_put_in_its_place_is_seen(host: FakeHost, folder: Path) -> N
     assert own.intact()
     assert not path.is_symlink()
     # Another process of the plugin takes over a file with the same bytes.
-    other = OwnSpec(path, host.files)
+    other = OwnSpec(path, host.files, folder)
     other.write(())
     assert other.intact()
 
@@ -180,7 +180,7 @@ def test_only_our_file_may_name_our_devices() -> None:
 # The whole plugin.
 
 
-def own_settings(host: FakeHost, folder: Path) -> dict[str, Any]:
+def own_settings(host: CtkHost, folder: Path) -> dict[str, Any]:
     return {
         "strategy": "cdi",
         "cdi_folders": (str(folder),),
@@ -206,7 +206,7 @@ async def given(it: World) -> pb.ContainerAllocateResponse:
     return it.kubelet.responses[-1]
 
 
-def test_it_is_there_before_kubelet_hears_of_a_gpu_and_follows_the_gpus(host: FakeHost, folder: Path) -> None:
+def test_it_is_there_before_kubelet_hears_of_a_gpu_and_follows_the_gpus(host: CtkHost, folder: Path) -> None:
     @running
     async def run() -> None:
         async with world(4 * GIB, 4 * GIB, **own_settings(host, folder)) as it:
@@ -242,7 +242,7 @@ def test_it_is_there_before_kubelet_hears_of_a_gpu_and_follows_the_gpus(host: Fa
     run()
 
 
-def test_a_half_written_and_a_foreign_spec_do_not_stay_and_name_no_gpu(host: FakeHost, folder: Path) -> None:
+def test_a_half_written_and_a_foreign_spec_do_not_stay_and_name_no_gpu(host: CtkHost, folder: Path) -> None:
     @running
     async def run() -> None:
         async with world(4 * GIB, 4 * GIB, **own_settings(host, folder)) as it:
@@ -272,7 +272,7 @@ def test_a_half_written_and_a_foreign_spec_do_not_stay_and_name_no_gpu(host: Fak
     run()
 
 
-def test_a_spec_of_nvidias_serves_until_it_no_longer_fits(host: FakeHost, folder: Path) -> None:
+def test_a_spec_of_nvidias_serves_until_it_no_longer_fits(host: CtkHost, folder: Path) -> None:
     def nvidias(*minors: int) -> None:
         devices = [{"name": UUIDS[minor], "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{minor}"}]}} for minor in minors]
         text = json.dumps({"cdiVersion": "0.6.0", "kind": NVIDIA, "devices": devices})

@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import stat
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -45,9 +47,8 @@ _REAL: Final = ".real"
 _MOST_PROGRAM_BYTES: Final = 64 * 1024 * 1024
 _SECONDS: Final = 30
 _MODE: Final = 0o644
+_MESSAGE: Final = re.compile(r'msg="(.*)"$')
 _COMMAND: Final = ("nvidia-ctk", "--quiet", "cdi", "generate", "--mode=nvml", "--format=json", "--device-name-strategy=uuid")
-
-Run = Callable[[Sequence[str]], bytes]
 
 
 class OwnSpecError(Exception):
@@ -118,12 +119,12 @@ def _replaced(value: Any, root: str) -> Any:
 
 
 class OwnSpec:
-    """path: of our spec, in a folder of CDI specs; run: runs nvidia-ctk, and returns what it prints."""
+    """path: of our spec, in a folder of CDI specs; scratch: a folder of this process alone, for what nvidia-ctk writes meanwhile."""
 
-    def __init__(self, path: Path, files: HostFiles, run: Run | None = None) -> None:
+    def __init__(self, path: Path, files: HostFiles, scratch: Path) -> None:
         self.path = path
         self._files = files
-        self._run = run or _run
+        self._scratch = scratch
         self._written: bytes | None = None
 
     def intact(self) -> bool:
@@ -167,7 +168,7 @@ class OwnSpec:
             *(f"--device-id={uuid}" for uuid in uuids),
         ]
         try:
-            spec = on_host(self._run([*_COMMAND, *arguments]), root, _program(self._files.at(hook)))
+            spec = on_host(_run(self._scratch, [*_COMMAND, *arguments]), root, _program(self._files.at(hook)))
             data = json.dumps(spec, indent=1).encode() + b"\n"
             parsed = parse_spec(data)
         except (OSError, SpecError) as error:
@@ -205,13 +206,17 @@ def _candidates(path: Path) -> Iterator[Path]:
     yield path
 
 
-def _run(command: Sequence[str]) -> bytes:
+def _run(scratch: Path, command: Sequence[str]) -> bytes:
+    """What nvidia-ctk prints, which it writes to a file of its own first. scratch: a folder for that."""
     try:
-        # Only the last line of a failure is for users.
-        done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False, stdin=subprocess.DEVNULL)
+        with tempfile.TemporaryDirectory(prefix=".nvidia-ctk-", dir=scratch) as folder:
+            environment = {**os.environ, "TMPDIR": folder}
+            done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False, stdin=subprocess.DEVNULL, env=environment)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise OwnSpecError(f"{command[0]}: {error}"[:300]) from None
     if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {done.returncode}"]
-        raise OwnSpecError(f"{command[0]} failed: {lines[-1][-300:]}")
+        # Only the last line of a failure is for users. Its time would make each failure another one.
+        last = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        message = _MESSAGE.search(last)
+        raise OwnSpecError(f"{command[0]} failed: {(message[1] if message else last)[-300:]}")
     return done.stdout

@@ -21,15 +21,15 @@ DEFAULT_RUNTIME: Final = "default-runtime"
 TOOLKIT: Final = "toolkit"
 NODE_KINDS: Final = (GPU_OPERATOR, K3S, RKE2, DEFAULT_RUNTIME, TOOLKIT)
 
-# From which on each reads CDI devices of a device plugin: docs/operate/isolation.md has the sources.
+# From which on each reads CDI devices of a device plugin, and specs of version 0.7.0: docs/operate/isolation.md has the sources.
 _KUBELET: Final = (1, 29, 0)
-_BY_DEFAULT: Final = {"containerd": (2, 0, 0), "cri-o": (1, 28, 0)}
-_SWITCHED_ON: Final = {"containerd": (1, 7, 2), "cri-o": (1, 28, 0)}
+_BY_DEFAULT: Final = {"containerd": (2, 0, 0), "cri-o": (1, 30, 0)}
+_SWITCHED_ON: Final = {"containerd": (1, 7, 16), "cri-o": (1, 30, 0)}
 _VERSION: Final = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})(?:\.([0-9]{1,4}))?")
 
 
 @dataclass(frozen=True)
-class Seen:
+class NodeSight:
     """What the pod sees.
 
     kubelet, runtime: versions, as the node's status has them.
@@ -54,7 +54,7 @@ class NodeKind:
     why: str
 
 
-def node_kind(seen: Seen) -> NodeKind:
+def node_kind(seen: NodeSight) -> NodeKind:
     name = _name(seen)
     runtime, _, version = seen.runtime.partition("://")
     oldest = (_SWITCHED_ON if seen.management else _BY_DEFAULT).get(runtime)
@@ -66,7 +66,7 @@ def node_kind(seen: Seen) -> NodeKind:
     return NodeKind(name, protocol.STRATEGY_ENVIRONMENT, f"{words}: CDI is not known to be on; {weak}; {cure}")
 
 
-def _name(seen: Seen) -> str:
+def _name(seen: NodeSight) -> str:
     if seen.operator or seen.management:
         return GPU_OPERATOR
     if "+k3s" in seen.kubelet:
