@@ -202,7 +202,7 @@ def _reader(kubelet: KubeletFacts, runtimes: Sequence[Runtime]) -> str:
 
 def by_status(kubelet: str, runtime: str) -> str:
     """Why the versions in a node's status exclude CDI devices of a device plugin, whatever is configured there; "" where they do not."""
-    version, (name, _, words) = numbers(kubelet), runtime.partition("://")
+    version, (name, words) = numbers(kubelet), runtime.partition("://")[::2]
     if version is not None and version[:2] < (1, 28):
         return f"kubelet {kubelet[:40]} knows no CDI devices of device plugins"
     found, number = Runtime(name, None, words[:40], None, True), numbers(words)

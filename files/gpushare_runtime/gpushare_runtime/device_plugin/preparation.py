@@ -39,7 +39,7 @@ async def prepared(settings: Settings, client: KubeClient, stop: asyncio.Event) 
     choosing = asyncio.ensure_future(_chosen(settings, HostFiles(settings.host_root), client, status))
     stopping = asyncio.ensure_future(stop.wait())
     try:
-        done, _ = await asyncio.wait({choosing, stopping, *health}, return_when=asyncio.FIRST_COMPLETED)
+        done = (await asyncio.wait({choosing, stopping, *health}, return_when=asyncio.FIRST_COMPLETED))[0]
         for task in done.intersection(health):
             task.result()
         return choosing.result() if choosing in done else None

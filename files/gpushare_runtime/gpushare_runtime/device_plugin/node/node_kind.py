@@ -56,7 +56,7 @@ class NodeKind:
 
 def node_kind(seen: NodeSight) -> NodeKind:
     name = _name(seen)
-    runtime, _, version = seen.runtime.partition("://")
+    runtime, version = seen.runtime.partition("://")[::2]
     oldest = (_SWITCHED_ON if seen.management else _BY_DEFAULT).get(runtime)
     words = f"kubelet {seen.kubelet[:40]}, {seen.runtime[:40]}"
     if oldest is not None and _numbers(version) >= oldest and _numbers(seen.kubelet) >= _KUBELET:
