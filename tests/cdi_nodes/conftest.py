@@ -13,8 +13,11 @@ from cdi_nodes.operator_nodes import Operator, lab_gpu
 from cluster_mode.conftest import Bare
 from cluster_mode.in_cluster import RUNTIME_CLASS, archive, bring_images
 from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster
+from e2e.conftest import say
 from hosts.site import Site
 from labs import GPU_OPERATOR, Labs
+
+__all__ = ["bare", "cluster", "here", "say"]
 
 
 @pytest.fixture(scope="session")
