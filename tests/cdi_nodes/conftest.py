@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables
 
 from cdi_nodes.operator_nodes import Operator, lab_gpu
 from cluster_mode.conftest import Bare
@@ -17,7 +18,13 @@ from e2e.conftest import say
 from hosts.site import Site
 from labs import GPU_OPERATOR, Labs
 
+IMAGE = str(variables()["gpushare_image"].spec["default"])
 __all__ = ["bare", "cluster", "here", "say"]
+
+
+def images(cluster: Cluster, node: str) -> list[str]:
+    """Those that its kubelet tells of, half a minute after they came."""
+    return [name for one in cluster.node(node)["status"].get("images", []) for name in one.get("names", [])]
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +36,7 @@ def bare(labs: Labs, tmp_path_factory: pytest.TempPathFactory) -> Bare:
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps(RUNTIME_CLASS))
     names = [f"node/{name}" for name in (CONTROL_PLANE, *GPU_NODES)]
     cluster.kubectl("wait", "--for=condition=Ready", *names, "--timeout=120s", seconds=150)
+    cluster.until("kubelets tell of the image", lambda: all(IMAGE in images(cluster, node) for node in GPU_NODES), 180)
     folder = tmp_path_factory.mktemp("bare")
     return Bare(cluster, Site(cluster, folder, GPU_NODES).state(), set(Operator(cluster, folder).objects()))
 
