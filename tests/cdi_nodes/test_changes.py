@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from cdi_nodes.operator_nodes import OWN, SPEC, STATE, Operator, health, lab_gpu, named, seconds_between, spec, usable
+from e2e.api import Json
 from e2e.checks import check_devices, check_environment, check_totals
 from e2e.cluster import GPU_NODES, Cluster, is_running
 from e2e.manifests import pod
@@ -103,21 +104,26 @@ def test_the_device_plugin_waits_for_the_operators_toolkit(empty: Cluster, here:
     node = GPU_NODES[0]
     empty.on(node, "rm", TOOLKIT_READY)
 
-    def own() -> dict[str, object]:
+    def own() -> Json:
         [found] = [one for one in here.pods("gpushare-device-plugin") if one["spec"]["nodeName"] == node]
         return found
 
-    before = own()["metadata"]["uid"]  # type: ignore[index]
-    empty.kubectl("delete", "pod", "-n", "gpushare-system", own()["metadata"]["name"], "--wait=true")  # type: ignore[index]
+    before = own()["metadata"]["uid"]
+    empty.kubectl("delete", "pod", "-n", "gpushare-system", own()["metadata"]["name"], "--wait=true")
 
     def waits() -> bool:
         found = own()
-        if found["metadata"]["uid"] == before:  # type: ignore[index]
+        if found["metadata"]["uid"] == before:
             return False
-        said = empty.kubectl("logs", "-n", "gpushare-system", found["metadata"]["name"])  # type: ignore[index]
+        said = empty.kubectl("logs", "-n", "gpushare-system", found["metadata"]["name"])
         return f"waiting for {TOOLKIT_READY}" in said
+
+    def serves() -> bool:
+        # What the one before has published is still there.
+        ready = [one for one in own()["status"]["conditions"] if one["type"] == "Ready" and one["status"] == "True"]
+        return bool(ready) and usable(empty, node)
 
     empty.until("it waits", waits, 120)
     empty.on(node, "touch", TOOLKIT_READY)
-    empty.until("it serves", lambda: is_running(own()) and usable(empty, node), 120)
+    empty.until("it serves", serves, 120)
     pods_have_their_gpus(empty, node, "ready")
