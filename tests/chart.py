@@ -63,6 +63,7 @@ FULL: Final = Values(
     namespace="x-namespace",
     runtime_class="x-runtime-class",
     api_server="https://x-host:64999",
+    openshift=True,
     kubelet_root="/x-kubelet",
     driver_root="/x-driver",
     cdi_dir="/x-cdi",
@@ -94,6 +95,7 @@ CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
     ({"gpu_placement": ""}, ".Values.gpuPlacement"),
     ({"most_nodes": 0}, ".Values.mostNodes"),
     ({"preemption": False}, ".Values.preemption"),
+    ({"openshift": False}, ".Values.openshift"),
     ({"mutating": False}, '.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"'),
 )
 _CHOSEN: Final = re.compile("--(isolation|device-strategy|overuse|driver-root)=.*")
@@ -212,7 +214,8 @@ def tree() -> list[Any]:
 
 def template(values: str, schema: str) -> str:
     """The same for gpushare_runtime/kubectl_gpushare/manifests.py. values, schema: the chart's files."""
-    (space,) = (one for one in json.loads(json.dumps(objects(FULL))) if one["kind"] == "Namespace")
+    spaces = (json.loads(json.dumps(workloads.namespace(values))) for values in (FULL, replace(FULL, openshift=False)))
+    space = marked(next(spaces), next(spaces), ".Values.openshift")
     described = json.loads(schema)
     # Of Helm alone.
     del described["properties"]["global"]

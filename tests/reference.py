@@ -77,6 +77,7 @@ def default_of(name: str) -> str:
 
 def requirements() -> str:
     ansible = yaml.safe_load((ROOT / "meta/runtime.yml").read_text())["requires_ansible"].lstrip(">=")
+    by_hosts = " or ".join(name for name, modes in host.DISTRIBUTIONS.items() if host.SYSTEMD in modes)
     return table(
         ["on", "required", "check of preflight"],
         [
@@ -84,7 +85,7 @@ def requirements() -> str:
             ["every host", f"{' or '.join(host.MACHINES)}, systemd", "`os`"],
             ["every host", f"Python {OLDEST[0]}.{OLDEST[1]} or newer with venv", "`python`"],
             ["every host", f"{host.MINIMUM_FREE_MIB} MiB of free disk in `gpushare_install_dir`", "`disk`"],
-            ["the cluster", f"Kubernetes {reasons.OLDEST_IN_WORDS}, by {' or '.join(host.DISTRIBUTIONS)}", "`kubernetes`, `distribution`"],
+            ["the cluster", f"Kubernetes {reasons.OLDEST_IN_WORDS}, by {by_hosts}; as pods any", "`kubernetes`, `distribution`"],
             [
                 "the cluster",
                 f"Kubernetes {'.'.join(map(str, reasons.OLDEST_WITH_POLICIES))} or newer for admission policies, "
@@ -98,7 +99,7 @@ def requirements() -> str:
                 f"NVIDIA's container toolkit {default_of('gpushare_toolkit_minimum')} or newer, or `gpushare_toolkit_state: managed`",
                 "`toolkit`",
             ],
-            ["GPU nodes", "GPUs that report their memory, without MIG", "`gpus`"],
+            ["GPU nodes", "GPUs that report their memory; in MIG mode, [instances](../operate/mig.md)", "`gpus`"],
             ["GPU nodes", "no other device plugin or operator that allocates the GPUs", "`managers`"],
         ],
     )
@@ -300,7 +301,7 @@ def verify_codes() -> dict[str, tuple[set[str], str]]:
     """Code to (severities, program that makes the finding)."""
     by_verify = findings_in([*sorted((PLUGIN_UTILS / "_verdict").glob("*.py")), PLUGIN_UTILS / "_preflight/gpus.py"])
     by_verify = {name: kinds for name, kinds in by_verify.items() if "_" in name}
-    for name, kinds in findings_in([MODULE_UTILS / "_cluster/capacity.py"]).items():
+    for name, kinds in findings_in([MODULE_UTILS / "_facts/capacity.py"]).items():
         by_verify.setdefault(name, set()).update(kinds)
     by_verify |= {name: {"error"} for name in ("driver_mismatch", "driver_problem", "gpu_lost") if name not in by_verify}
     # A warning of the module gpu_mem_capacity, and an error of verify.

@@ -91,6 +91,7 @@ class ActionModule(ActionBase):
             **{field: settings[name] for name, field in _FIELDS.items()},
             scheduler_image=image,
             policies="ValidatingAdmissionPolicy" in facts["admission"],
+            openshift=settings["gpushare_openshift"] or facts["openshift"],
             mutating="MutatingAdmissionPolicy" in facts["admission"],
             percentage=(100 if facts["number"] <= ALL_NODES_UP_TO else 0) if percentage < 0 else percentage,
         )

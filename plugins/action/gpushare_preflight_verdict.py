@@ -15,6 +15,7 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.release import __version__ as ansible_version
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import gpu_operator
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import KUBERNETES
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
     ERROR,
     Answer,
@@ -73,7 +74,8 @@ class ActionModule(ActionBase):
             without_policies = bool(self._of_cluster(known, arguments["hosts"], "gpushare_without_policies"))
             chosen = ("gpushare_overuse", "gpushare_unstartable")
             evicts = [name for name in chosen if self._of_cluster(known, arguments["hosts"], name) == "evict"]
-            of_inventory += judge_cluster(judgements, answers, without_policies, evicts)
+            pods = self._of_cluster(known, arguments["hosts"], "gpushare_deploy_mode") == KUBERNETES
+            of_inventory += judge_cluster(judgements, answers, without_policies, evicts, pods)
             mode = str(self._of_cluster(known, arguments["hosts"], "gpushare_gpu_operator"))
             gpu_nodes = [one.node_name for one in judgements if one.node_name and one.host in groups.get(arguments["gpu_group"], ())]
             of_inventory += self._operator(arguments["cluster"], gpu_nodes, mode)

@@ -46,6 +46,10 @@ admission:
   returned: success
   type: list
   elements: str
+openshift:
+  description: Whether the API server has SecurityContextConstraints.
+  returned: success
+  type: bool
 nodes:
   description: The GPU nodes, with their architecture and images.
   returned: success

@@ -216,7 +216,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import c
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.converge import (
-    Result,
+    PackagesResult,
     absent,
     manager_of,
     owners,
@@ -309,7 +309,9 @@ def main() -> None:
     params = module.params
     others = next((name for path, name in params["yields_to"].items() if os.path.exists(path)), "")
     if others and params["state"] == "present":
-        module.exit_json(**asdict(Result(managed_by=others, notes=[f"{others} manages these packages on this host: nothing was changed"])))
+        module.exit_json(
+            **asdict(PackagesResult(managed_by=others, notes=[f"{others} manages these packages on this host: nothing was changed"]))
+        )
 
     def hurt() -> Optional[str]:
         # Where systemd does not run, the scripts do not ask it.
@@ -320,7 +322,7 @@ def main() -> None:
         try:
             if params["state"] == "absent":
                 named = [params["owner"]] if params["owner"] else owners()
-                result = Result()
+                result = PackagesResult()
                 # A host whose packages nobody has changed may have a package manager that is not known here.
                 if named:
                     manager = manager_of(command.run, params["timeout"], Host())

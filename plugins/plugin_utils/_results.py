@@ -13,9 +13,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import Difference, Sums
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import Places
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import Difference, Sums
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import Manager
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import CdiFacts, ToolkitFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import Problem
@@ -24,7 +24,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import Token
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Step
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import Policy
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import ClusterPolicy
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import PolicyMap
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._shape import Map, Maybe, Open, of_dataclass
 
@@ -123,7 +123,7 @@ _MIRROR = {
     "status": {"containerStatuses": [Open({"restartCount?": int, "state?": _STATE, "lastState?": _STATE})]},
 }
 _ALWAYS = ("distribution", "kubelet", "control_plane")
-_OPERATOR = {"versions": [str], "policies": [Policy], "nodes": [str], "ours": [str]}
+_OPERATOR = {"versions": [str], "policies": [ClusterPolicy], "nodes": [str], "ours": [str]}
 _GPU_POD = {"pod": str, "node": str, "asks": str}
 
 #: By the module's name. `?`: not in every answer.
@@ -161,11 +161,11 @@ RESULTS: Mapping[str, Shape] = {
         "problem": Maybe(Problem),
     },
     "gpushare_driver_plan": {},
-    "gpushare_gpu_operator": {"objects": [str], "left": [str], "kept": [str], "diff": [_CHANGE]},
     "gpushare_identity": {"kubeconfig": str, "due": Map(str), "seeds": Map(str)},
     "gpushare_in_cluster_info": {
         "version": str,
         "admission": [str],
+        "openshift": bool,
         "nodes": [
             Open(
                 {
@@ -198,6 +198,7 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_in_cluster_verify": {"nodes": [str], "unproven": [str], "findings": [str]},
     "gpushare_mps": {"waiting": [str], "diff": [_CHANGE]},
     "gpushare_node_ready_info": {"ready": bool},
+    "gpushare_openshift_policy": {"notes": [str], "diff": [_CHANGE]},
     "gpushare_packages": {
         "manager": str,
         "managed_by": str,
@@ -214,6 +215,7 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_preflight": {},
     "gpushare_preflight_verdict": {},
     "gpushare_probe": {"pods?": Map(Maybe(_POD)), "removed": [str]},
+    "gpushare_rancher": {"restarted": str, "imported": bool, "images": str},
     "gpushare_remove": {"stopped": [str], "removed": [str], "restored": [str], "left": _LEFT, "notes": [str], "diff": [_CHANGE]},
     "gpushare_remove_cluster": {"removed": [str], "left": _LEFT, "diff": [_CHANGE]},
     "gpushare_report": {"words": [str], "report": Any},

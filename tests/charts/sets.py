@@ -39,6 +39,7 @@ SETS: tuple[tuple[Json, Json, str], ...] = (
     ),
     ({"isolation": "none", "deviceStrategy": "cdi"}, {"isolation": "none", "device_strategy": "cdi"}, "v1.36.3"),
     ({"overuse": "evict", "overuseGrace": 90}, {"overuse": "evict", "overuse_grace": 90}, "v1.36.3"),
+    ({"openshift": True, "isolation": "watch"}, {"openshift": True, "isolation": "watch"}, "v1.36.3"),
     (
         {"placement": "fgd", "gpuPlacement": "spread", "preemption": False},
         {"placement": "fgd", "gpu_placement": "spread", "preemption": False},
@@ -51,7 +52,13 @@ SETS: tuple[tuple[Json, Json, str], ...] = (
     ),
 )
 #: Names of the chart to fields of the builders, of those that presets set.
-_FIELDS = {"kubeletRoot": "kubelet_root", "runtimeClass": "runtime_class", "deviceStrategy": "device_strategy"}
+_FIELDS = {
+    "kubeletRoot": "kubelet_root",
+    "runtimeClass": "runtime_class",
+    "deviceStrategy": "device_strategy",
+    "selinuxType": "selinux_type",
+    "openshift": "openshift",
+}
 _PRESETS = [yaml.safe_load((presets.FOLDER / f"{name}.yaml").read_text()) for name in presets.names()]
 SETS += tuple((values, {_FIELDS[key]: value for key, value in values.items()}, "v1.36.3") for values in _PRESETS)
 BAD: tuple[Json, ...] = (

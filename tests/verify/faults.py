@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from e2e.api import Json
-from e2e.cluster import CONTROL_PLANE, MEMORY, Cluster
+from e2e.cluster import CONTROL_PLANE, GPU_NODES, MEMORY, Cluster
 from e2e.manifests import pod
 
 PLUGIN, EXTENDER = "gpushare-device-plugin", "gpushare-extender"
@@ -438,6 +438,13 @@ def other_scheduler(cluster: Cluster, later: contextlib.ExitStack) -> None:
 
 def _run(cluster: Cluster, wanted: Json) -> None:
     cluster.until_running(cluster.create(wanted)["metadata"]["name"])
+
+
+def started_again(cluster: Cluster) -> None:
+    """After a failed test: without these site.yml changes nothing."""
+    pods_deleted(cluster)
+    for node in GPU_NODES:
+        cluster.on(node, "systemctl", "start", "containerd", "kubelet")
 
 
 def pods_deleted(cluster: Cluster) -> None:

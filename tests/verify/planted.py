@@ -30,14 +30,14 @@ class Planted:
 _RESTART = "systemctl restart gpushare-device-plugin"
 _SITE = "run site.yml again"
 
-#: Faults of a group are planted at once: none of them explains another one. Each scheduler's file is in one group only.
+#: Faults of a group are planted at once, in their order, so pods come first: none of them explains another one.
 GROUPS: Final[Mapping[str, tuple[Planted, ...]]] = {
     "first day": (
+        Planted(faults.wrong_gpu, "gpu2", "wrong_gpu", "NVIDIA_VISIBLE_DEVICES", by_hand=faults.pods_deleted),
         Planted(faults.extender_address_wrong, CONTROL_PLANE, "extender_address_wrong", "127.0.0.1:32766"),
         Planted(faults.plugin_not_registered, "gpu1", "plugin_not_registered", _RESTART),
         Planted(faults.default_runtime_not_running, "gpu2", "default_runtime_not_running", "systemctl restart containerd.service"),
         Planted(faults.policy_gone, ANYWHERE, "policy_differs", _SITE),
-        Planted(faults.wrong_gpu, "gpu2", "wrong_gpu", "NVIDIA_VISIBLE_DEVICES", by_hand=faults.pods_deleted),
     ),
     "driver": (Planted(faults.driver_mismatch, "gpu1", "driver_mismatch", "reboot the host", by_hand=faults.driver_reloaded),),
     "daemons": (
@@ -59,6 +59,8 @@ GROUPS: Final[Mapping[str, tuple[Planted, ...]]] = {
         Planted(faults.second_plugin, "gpu2", "second_plugin", "keep it off this node", by_hand=faults.second_plugin_stopped),
     ),
     "pods and GPUs": (
+        Planted(faults.gpu_without_request, "gpu2", "gpu_without_request", "hostPath", "warning", faults.pods_deleted),
+        Planted(faults.other_scheduler, ANYWHERE, "other_scheduler", "schedulerName: default-scheduler", "warning", faults.pods_deleted),
         Planted(faults.extender_unheard, CONTROL_PLANE, "extender_down", "packet filter", by_hand=faults.filter_removed),
         Planted(faults.runtime_file_broken, "gpu1", "runtime_file_broken", "correct what", by_hand=faults.runtime_file_corrected),
         Planted(faults.no_cgroups, "gpu1", "no_cgroups", "no-cgroups=false", "warning"),
@@ -66,15 +68,12 @@ GROUPS: Final[Mapping[str, tuple[Planted, ...]]] = {
         Planted(faults.device_closed, "gpu2", "gpu_device_closed", "chmod 0666 /dev/nvidia1", "warning"),
         Planted(faults.gpu_cordoned, "gpu2", "gpu_cordoned", "kubectl gpushare uncordon gpu2 1", "warning"),
         Planted(faults.plugin_not_at_boot, "gpu2", "plugin_not_at_boot", "systemctl enable", "warning"),
-        Planted(faults.gpu_without_request, "gpu2", "gpu_without_request", "hostPath", "warning", faults.pods_deleted),
-        Planted(faults.other_scheduler, ANYWHERE, "other_scheduler", "schedulerName: default-scheduler", "warning", faults.pods_deleted),
     ),
     "tokens and files": (
         Planted(faults.certificate_expired, CONTROL_PLANE, "certificate_expired", "systemctl start gpushare-pki.service"),
         Planted(faults.extender_not_at_boot, CONTROL_PLANE, "extender_not_at_boot", "systemctl enable", "warning"),
         Planted(faults.token_unreadable, "gpu1", "token_unreadable", "chown 0 /var/lib/gpushare-device-plugin/token"),
         Planted(faults.cdi_missing, "gpu1", "cdi_missing", "nvidia-ctk cdi generate --output="),
-        Planted(faults.state_not_kept, "gpu1", "state_not_kept", "mount -o remount,rw"),
         Planted(faults.runtime_silent, "gpu2", "runtime_silent", "systemctl restart containerd.service"),
     ),
     "kubelet and scheduler": (
@@ -82,7 +81,10 @@ GROUPS: Final[Mapping[str, tuple[Planted, ...]]] = {
         Planted(faults.certificate_wrong, CONTROL_PLANE, "certificate_wrong", "systemctl start gpushare-pki.service"),
         Planted(faults.kubelet_stopped, "gpu1", "kubelet_stopped", "systemctl restart kubelet"),
     ),
-    "a flag": (Planted(faults.scheduler_stopped, CONTROL_PLANE, "scheduler_stopped", "correct that", by_hand=faults.flag_removed),),
+    "a flag": (
+        Planted(faults.scheduler_stopped, CONTROL_PLANE, "scheduler_stopped", "correct that", by_hand=faults.flag_removed),
+        Planted(faults.state_not_kept, "gpu1", "state_not_kept", "mount -o remount,rw"),
+    ),
     "site, first": (
         Planted(faults.extender_not_called, CONTROL_PLANE, "extender_not_called", "managedResources"),
         Planted(faults.token_expired, "gpu1", "token_expired", _SITE),

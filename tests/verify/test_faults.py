@@ -55,6 +55,7 @@ def test_planted_faults_are_named_and_their_cures_help(clean: Verify, group: str
             _record(group, planted, verdict, seconds, did)
     except BaseException:
         # What is next must not suffer from it.
+        faults.started_again(cluster)
         cluster.playbook()
         raise
 

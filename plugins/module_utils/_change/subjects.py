@@ -31,7 +31,7 @@ _HEAD = 512
 
 
 @dataclass(frozen=True)
-class Installed:
+class HostDaemon:
     """One of our daemons on a host. units: in the order in which they stop, so that none starts another.
 
     credentials: names in the folder of settings; state: paths below /var/lib; pki: the folder of its certificates below the folder of
@@ -64,14 +64,14 @@ class Owner:
 
 
 DAEMONS = (
-    Installed(
+    HostDaemon(
         EXTENDER,
         ("gpushare-pki.timer", "gpushare-pki.service", EXTENDER + ".socket", EXTENDER + "-metrics.socket", EXTENDER + ".service"),
         ("extender.kubeconfig", "extender.token", "extender-metrics.token"),
         (EXTENDER, f"private/{EXTENDER}", "systemd/timers/stamp-gpushare-pki.timer"),
         certificates=CERTIFICATES,
     ),
-    Installed(
+    HostDaemon(
         DASHBOARD,
         ("gpushare-dashboard-pki.timer", "gpushare-dashboard-pki.service", DASHBOARD + ".socket", DASHBOARD + ".service"),
         ("dashboard.kubeconfig", "dashboard.token", "dashboard-viewer.token"),
@@ -79,15 +79,15 @@ DAEMONS = (
         DASHBOARD_PKI,
         DASHBOARD_CERTIFICATES,
     ),
-    Installed(
+    HostDaemon(
         PLUGIN,
         (PLUGIN + "-metrics.socket", PLUGIN + ".service"),
         ("device-plugin.kubeconfig", "device-plugin.token", "device-plugin-metrics.token"),
         (PLUGIN,),
     ),
     # Its units have the UUIDs of GPUs in their names.
-    Installed("gpushare-mps", state=("gpushare-mps",)),
-    Installed("gpushare-cdi-refresh", ("gpushare-cdi-refresh.path", "gpushare-cdi-refresh.service")),
+    HostDaemon("gpushare-mps", state=("gpushare-mps",)),
+    HostDaemon("gpushare-cdi-refresh", ("gpushare-cdi-refresh.path", "gpushare-cdi-refresh.service")),
 )
 #: An owner's name may go on after a dot: "container_runtime.docker". The longest name that fits counts.
 OWNERS: Mapping[str, Owner] = {
@@ -118,7 +118,7 @@ def owner_of(name: str) -> Owner:
     return OWNERS.get(name, _OURS)
 
 
-def units(daemons: Tuple[Installed, ...] = DAEMONS) -> Dict[str, Installed]:
+def units(daemons: Tuple[HostDaemon, ...] = DAEMONS) -> Dict[str, HostDaemon]:
     """The units with a fixed name, in the order in which they stop, each with its daemon."""
     return {unit: daemon for daemon in daemons for unit in daemon.units}
 

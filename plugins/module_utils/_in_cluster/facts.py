@@ -49,6 +49,7 @@ def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str]) -> Dict[str,
     return {
         "version": str((kubectl.raw("/version") or {}).get("gitVersion", "")),
         "admission": sorted(served(ADMISSION, kubectl.raw)),
+        "openshift": "SecurityContextConstraints" in served("security.openshift.io/v1", kubectl.raw),
         "nodes": found,
         "number": len(nodes),
         "missing": sorted(set(wanted) - {one["name"] for one in found}),

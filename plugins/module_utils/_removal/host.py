@@ -18,7 +18,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import subjects
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Entry, Journal
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import Installed, owner_of
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import HostDaemon, owner_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Undo, read_or_none, undo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, DASHBOARD, PLUGIN
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import mps
@@ -77,7 +77,7 @@ def plan_dashboard(layout: Layout, run: Run) -> Plan:
 
 
 def _plan_daemons(
-    layout: Layout, run: Run, daemons: Tuple[Installed, ...], entries: Sequence[Entry], more: Sequence[str]
+    layout: Layout, run: Run, daemons: Tuple[HostDaemon, ...], entries: Sequence[Entry], more: Sequence[str]
 ) -> Tuple[Plan, Dict[str, "_Unit"]]:
     """These daemons with their files, and these entries of the journal. more: names of further units."""
     plan, journal = Plan(layout), Journal(layout.root)
@@ -285,7 +285,7 @@ def _plan_shared_memory(plan: Plan, run: Run) -> None:
             plan.add("removed", f"the mount of {os.path.join(mps.FOLDER, gpu, mps.SHARED_MEMORY)}", do)
 
 
-def _plan_credentials(plan: Plan, daemon: Installed) -> None:
+def _plan_credentials(plan: Plan, daemon: HostDaemon) -> None:
     """The settings, credentials and certificates of a daemon; a folder of certificates that is its own goes with them."""
     layout = plan.layout
     for name in (*daemon.settings, *daemon.credentials):

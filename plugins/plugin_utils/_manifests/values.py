@@ -30,11 +30,18 @@ _HTTPS = 443
 
 @dataclass(frozen=True)
 class Values:
-    """image: gpushare's; scheduler_image: kube-scheduler's of the API server's minor version. runtime_class: "" where the nodes' default
-    runtime is NVIDIA's. api_server: a URL for clusters in which the Service `kubernetes` cannot be reached, "" otherwise. mutating:
-    whether the API server has MutatingAdmissionPolicy. Of the device plugin's pods alone: driver_root: of the driver's files on the
-    nodes, "" for the usual places; cdi_dir: the folder of CDI specs that a reboot empties; selinux_type: "" for the runtime's own;
-    node_selector: labels that their nodes have besides ours.
+    """The values of one installation.
+
+    image: gpushare's.
+    scheduler_image: kube-scheduler's of the API server's minor version.
+    runtime_class: "" where the nodes' default runtime is NVIDIA's.
+    api_server: a URL for clusters in which the Service `kubernetes` cannot be reached, "" otherwise.
+    mutating: whether the API server has MutatingAdmissionPolicy.
+    openshift: whether it has SecurityContextConstraints.
+    driver_root: of the driver's files on the nodes, "" for the usual places.
+    cdi_dir: the folder of CDI specs that a reboot empties.
+    selinux_type: of the device plugin's container, "" for the runtime's own.
+    node_selector: labels that the nodes of the device plugin have besides ours.
     """
 
     image: str
@@ -42,6 +49,7 @@ class Values:
     namespace: str = "gpushare-system"
     runtime_class: str = "nvidia"
     api_server: str = ""
+    openshift: bool = False
     kubelet_root: str = "/var/lib/kubelet"
     driver_root: str = ""
     cdi_dir: str = "/var/run/cdi"

@@ -17,6 +17,7 @@ from typing import Any
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, RESOURCES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import KIND, PERCENTAGE, Extender
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.releases import V1
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import openshift
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import PLUGIN, SCHEDULER, Json
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import NODE_LABEL, Values
 
@@ -49,7 +50,7 @@ def labels(name: str) -> dict[str, str]:
 
 def namespace(values: Values) -> Json:
     """Its own. The device plugin sees the host's processes and folders, which the standard for pods calls privileged."""
-    enforce = {"pod-security.kubernetes.io/enforce": "privileged"}
+    enforce = {"pod-security.kubernetes.io/enforce": "privileged", **(openshift.NAMESPACE_LABELS if values.openshift else {})}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": values.namespace, "labels": {**_LABELS, **enforce}}}
 
 
@@ -164,7 +165,7 @@ def _extender(values: Values) -> Json:
 def daemon_set(values: Values) -> Json:
     """The device plugin on each node with our label. It is root without any of root's powers but that root's files are its own."""
     cdi = [
-        # The driver and NVIDIA's toolkit: of the host, and of the GPU Operator, which mounts its driver anew when it changes.
+        # The driver and NVIDIA's toolkit: of the host, and of the GPU Operator, which mounts its driver again when it changes.
         ("usr", "/usr", "Directory", f"{HOST}/usr", True),
         ("run-nvidia", "/run/nvidia", "DirectoryOrCreate", f"{HOST}/run/nvidia", True),
         *([("driver-root", values.driver_root, "Directory", f"{HOST}{values.driver_root}", True)] if values.driver_root else []),

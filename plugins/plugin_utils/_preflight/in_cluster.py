@@ -72,6 +72,11 @@ def judge(facts: Mapping[str, Any], asked: Asked) -> list[Reason]:
     if asked.isolation == "mps":
         cure = "set gpushare_isolation to auto, watch, driver or none, or install with gpushare_deploy_mode: systemd"
         found.error("isolation", "gpushare_isolation: mps", "another one: each MPS control daemon needs a mount namespace of its own", cure)
+    if facts["openshift"] and asked.isolation == "driver":
+        cure = (
+            "set gpushare_isolation to auto, watch or none: the constraints that OpenShift admits the device plugin by have no capability"
+        )
+        found.error("isolation", "gpushare_isolation: driver on OpenShift, which needs CAP_SYS_ADMIN", "another one", cure)
     if facts["unit"] and facts["unit"] != asked.memory_unit and facts["pods"]:
         seen = f"gpushare_memory_unit: {asked.memory_unit}, {facts['unit']} before, and pods with GPUs ({_few(facts['pods'])})"
         found.error("memory_unit", seen, "no pod that was counted in the other unit", f"end these pods first, or keep {facts['unit']}")

@@ -247,11 +247,16 @@ def judge_controller(ansible: str) -> list[Reason]:
 
 
 def judge_cluster(
-    judgements: Collection[Judgement], answers: Sequence[Answer], without_policies: bool = False, evicts: Collection[str] = ()
+    judgements: Collection[Judgement],
+    answers: Sequence[Answer],
+    without_policies: bool = False,
+    evicts: Collection[str] = (),
+    pods: bool = False,
 ) -> list[Reason]:
     """Whether the control planes may ask the API server, what it is, and whether the hosts of the run are its nodes.
 
-    without_policies, evicts: what the inventory accepts, and the variables by which pods may be evicted.
+    without_policies, evicts: what the inventory accepts, and the variables by which pods may be evicted; pods: whether the daemons will be
+    pods, of which the role in_cluster judges the rest.
     """
     found: list[Reason] = []
     unasked = {judgement.host for judgement in judgements if not judgement.node_name}
@@ -277,7 +282,7 @@ def judge_cluster(
     asked = next((answer for answer in answers if answer.nodes is not None), None)
     if asked is None:
         return found
-    if asked.in_cluster:
+    if asked.in_cluster and not pods:
         seen = f"gpushare as pods (DaemonSet {asked.in_cluster[0][:_SHOWN]})"
         cure = "keep one mode: run the playbook cluster with gpushare_cluster_state: absent first, or leave this playbook out"
         found.append(Reason(asked.plane, "deploy_mode", ERROR, seen, "no gpushare of the other mode", cure))

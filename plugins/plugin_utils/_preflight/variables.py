@@ -199,9 +199,6 @@ def together(host: str, values: Mapping[str, Any]) -> list[Reason]:
         found.append(Reason(host, "variables", ERROR, found_, expected, cure))
 
     found: list[Reason] = []
-    if values.get("gpushare_deploy_mode") == "kubernetes":
-        cure = "run the playbook cluster instead, which needs no inventory, or set gpushare_deploy_mode: systemd"
-        reject("gpushare_deploy_mode: kubernetes in a run on hosts", "systemd", cure)
     _dashboard(values, reject)
     try:
         public(str(values.get("gpushare_prometheus") or ""))

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import AnnotationError, published
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_GPUS
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import AnnotationError, published
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import (
     AUTO,
     CDI,

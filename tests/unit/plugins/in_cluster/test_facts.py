@@ -54,6 +54,7 @@ def test_what_is_there() -> None:
     assert (facts["unit"], facts["enforces"], facts["number"], facts["may_bind"]) == ("MiB", "restricted", 3, "")
     assert facts["on_hosts"] == ["gpushare-device-plugin-gpu1"]
     assert facts["others"] == []
+    assert facts["openshift"] is False
     assert facts["gpu_operator"] == {"versions": [], "policies": [], "nodes": [], "ours": []}
 
 

@@ -28,6 +28,7 @@ FACTS: dict[str, Any] = {
     "admission": ["ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"],
     "nodes": [NODE],
     "number": 3,
+    "openshift": False,
     "missing": [],
     "runtime_classes": ["nvidia"],
     "enforces": "",
@@ -97,6 +98,7 @@ def test_nothing_speaks_against_it(facts: dict[str, Any], asked: dict[str, Any])
         ({"enforces": "restricted"}, {}, "namespace", "enforces restricted pods"),
         ({}, {"namespace": "default"}, "namespace", "begins with gpushare-"),
         ({}, {"isolation": "mps"}, "isolation", "mount namespace"),
+        ({"openshift": True}, {"isolation": "driver"}, "isolation", "CAP_SYS_ADMIN"),
         ({"may_bind": "Forbidden: x"}, {}, "rights", "no right to bind system:kube-scheduler (Forbidden: x)"),
     ],
 )

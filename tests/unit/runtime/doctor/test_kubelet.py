@@ -209,6 +209,14 @@ def test_a_plugin_that_is_not_known_to_kubelet(
             "CDI: GPU 0: no spec; gpus: GPU 1 (GPU-2): the driver requires a reset: stop",
             ["gpu_unhealthy: GPU 1 (GPU-2): the driver requires a reset: stop"],
         ),
+        (
+            "gpus: GPU 0 (GPU-1): its NVLink fabric is not ready (Not Started): look at nvidia-fabricmanager; GPU 11070 (MIG-2): lost",
+            [
+                "gpu_unhealthy: GPU 0 (GPU-1): its NVLink fabric is not ready (Not Started): look at nvidia-fabricmanager; "
+                "GPU 11070 (MIG-2): lost"
+            ],
+        ),
+        ("gpus: 9 with 79 units of 1 GiB; GPU 1 in MIG mode without instances: make some; token: good", []),
         ("", []),
     ],
 )
