@@ -215,7 +215,7 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_preflight": {},
     "gpushare_preflight_verdict": {},
     "gpushare_probe": {"pods?": Map(Maybe(_POD)), "removed": [str]},
-    "gpushare_rancher": {"restarted": str, "imported": bool, "images": str},
+    "gpushare_rancher": {"restarted": str, "imported": bool, "missing?": bool},
     "gpushare_remove": {"stopped": [str], "removed": [str], "restored": [str], "left": _LEFT, "notes": [str], "diff": [_CHANGE]},
     "gpushare_remove_cluster": {"removed": [str], "left": _LEFT, "diff": [_CHANGE]},
     "gpushare_report": {"words": [str], "report": Any},

@@ -395,7 +395,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         (
             "roles/in_cluster/README.md",
             "it waits up to {} s",
-            re.findall(r"int, (\d+)\]", (REPOSITORY / "roles/in_cluster/tasks/main.yml").read_text()),
+            re.findall(r"start_timeout \| int, (\d+)\]", (REPOSITORY / "roles/in_cluster/tasks/main.yml").read_text()),
         ),
         ("roles/mps/README.md", "queries the daemon every {:g} s", (mps_main.INTERVAL_SECONDS,)),
         ("roles/preflight/README.md", "an `httpTimeout` above {:g} s", (LONGEST_HTTP_TIMEOUT,)),

@@ -230,7 +230,7 @@ def default_runtime_not_running(cluster: Cluster, later: contextlib.ExitStack) -
     runc = f's/default_runtime_name = .*/default_runtime_name = "runc"/;w {CONTAINERD}'
     sh(
         cluster,
-        "gpu2",
+        "gpu1",
         f"cp -p {CONTAINERD} /run/test-containerd; sed -n '{runc}' /run/test-containerd; ! grep -q '= .nvidia' {CONTAINERD}; "
         f"systemctl restart containerd; cp -p /run/test-containerd {CONTAINERD}",
     )

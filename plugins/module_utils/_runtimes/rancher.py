@@ -10,12 +10,15 @@ is changed here (k3s-io/k3s pkg/agent/containerd/runtimes.go, docs.rke2.io/refer
 
 from __future__ import annotations
 
+import hashlib
+import os
 import posixpath
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import IO, Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats import toml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import files
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import parsed, show_command
@@ -28,6 +31,7 @@ _PLUGINS = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
 _ASK_SECONDS = 20.0
 _IMPORT_SECONDS = 300.0
 _PAUSE_SECONDS = 2.0
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -43,9 +47,9 @@ class RancherKind:
         return f"{self.folder}/etc/containerd/config.toml"
 
     @property
-    def images(self) -> str:
-        """Archives in it are imported at each start."""
-        return f"{self.folder}/images"
+    def archive(self) -> str:
+        """Ours, in the folder whose archives are imported at each start."""
+        return f"{self.folder}/images/gpushare.tar"
 
 
 KINDS: Mapping[str, RancherKind] = {
@@ -124,8 +128,42 @@ class Rancher:
                 )
             self._sleep(_PAUSE_SECONDS)
 
-    def bring(self, archive: str) -> None:
-        """Import an archive of images that lies on the host."""
+    def archived(self) -> str:
+        """SHA-256 of the archive with the image that lies there, "" without one."""
+        try:
+            with open(self._host.outside(self.kind.archive), "rb") as file:
+                return _sum(file)
+        except FileNotFoundError:
+            return ""
+
+    def archive(self, path: str, sha256: str) -> None:
+        """Place the one that has arrived. RancherError where it has another sum, OSError where there is no room."""
+        place = self._host.outside(self.kind.archive)
+        os.makedirs(os.path.dirname(place), mode=0o755, exist_ok=True)
+        # Not one that the distribution would import half-written.
+        staged = place + ".gpushare-staged"
+        try:
+            with open(path, "rb") as source, open(staged, "wb") as target:
+                found = _sum(source, target.write)
+                os.fchmod(target.fileno(), 0o644)
+                os.fsync(target.fileno())
+            if found != sha256:
+                raise RancherError(f"found an archive that arrived with SHA-256 {found}, expected {sha256}; run again")
+            os.rename(staged, place)
+        finally:
+            files.remove(staged)
+
+    def has_archive(self) -> bool:
+        """Whether an archive lies there."""
+        return self._host.exists(self.kind.archive)
+
+    def remove_archive(self) -> None:
+        """There may be none."""
+        files.remove(self._host.outside(self.kind.archive))
+
+    def bring(self) -> None:
+        """Import the archive."""
+        archive = self.kind.archive
         done = self._run([*self._ctr(), "images", "import", archive], _IMPORT_SECONDS)
         if not done.ok:
             raise RancherError(
@@ -149,6 +187,14 @@ class Rancher:
         if not done.ok:
             raise RancherError(f"found no answer from {posixpath.basename(argv[0])} ({done.words or 'it took too long'}); expected one")
         return done.out
+
+
+def _sum(source: IO[bytes], also: Callable[[bytes], object] = len) -> str:
+    digest = hashlib.sha256()
+    for part in iter(lambda: source.read(_CHUNK), b""):
+        digest.update(part)
+        also(part)
+    return digest.hexdigest()
 
 
 def knows(config: str) -> bool:

@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.action import gpushare_rancher
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.rancher import (
@@ -115,9 +118,9 @@ def test_one_restart_makes_it_see_the_runtime_and_its_own_ctr_imports(tmp_path: 
     state = machine.rancher.state(IMAGE)
     assert (state.unit, state.is_due, state.has_image) == (unit, True, False)
     machine.rancher.restart(state.unit, True, 60)
-    machine.rancher.bring("/x.tar")
+    machine.rancher.bring()
     assert [call for call in machine.asked if call[0] == "systemctl"] == [["systemctl", "restart", unit]]
-    assert machine.asked[-1] == [*ctr, "--address", ADDRESS, "--namespace", "k8s.io", "images", "import", "/x.tar"]
+    assert machine.asked[-1] == [*ctr, "--address", ADDRESS, "--namespace", "k8s.io", "images", "import", machine.kind.archive]
     # Again: nothing to do.
     state = machine.rancher.state(IMAGE)
     assert (state.is_due, state.has_image) == (False, True)
@@ -152,3 +155,46 @@ def test_a_template_of_the_administrator_is_named(tmp_path: Path) -> None:
 def test_a_host_where_it_does_not_run(tmp_path: Path) -> None:
     with pytest.raises(RancherError, match=r"found no active rke2-server\.service or rke2-agent\.service; expected one"):
         Machine(tmp_path, "rke2", "other.service").rancher.state()
+
+
+def test_the_archive_takes_its_place_whole_or_not_at_all(tmp_path: Path) -> None:
+    machine, sent = Machine(tmp_path / "root", "k3s", "k3s.service"), tmp_path / "sent"
+    assert machine.rancher.archived() == ""
+    for content in (b"one", b"two"):
+        sent.write_bytes(content)
+        machine.rancher.archive(str(sent), hashlib.sha256(content).hexdigest())
+        assert machine.rancher.archived() == hashlib.sha256(content).hexdigest()
+    sent.write_bytes(b"damaged")
+    with pytest.raises(RancherError, match=r"arrived with SHA-256 .*, expected 0000; run again"):
+        machine.rancher.archive(str(sent), "0000")
+    place = machine.root.at(machine.kind.archive)
+    assert (place.read_bytes(), [path.name for path in place.parent.iterdir()]) == (b"two", ["gpushare.tar"])
+    assert machine.rancher.has_archive()
+    machine.rancher.remove_archive()
+    machine.rancher.remove_archive()
+    assert machine.rancher.archived() == ""
+    assert not machine.rancher.has_archive()
+
+
+def test_the_archive_is_sent_only_to_a_host_that_lacks_it(tmp_path: Path) -> None:
+    archive, sent, asked = tmp_path / "gpushare.tar", [], []
+    archive.write_bytes(b"image")
+    told: list[dict[str, object]] = [
+        {"changed": False, "restarted": "", "imported": False, "missing": True},
+        {"changed": True, "restarted": "", "imported": True},
+        {"changed": False, "restarted": "", "imported": False},
+    ]
+    task = SimpleNamespace(args={"distribution": "k3s", "archive": str(archive)}, action="gpushare_rancher", async_val=0, check_mode=False)
+    shell = SimpleNamespace(tmpdir="/remote", join_path=lambda *parts: "/".join(parts))
+    connection = SimpleNamespace(_shell=shell, has_pipelining=True, become=None)
+    made = gpushare_rancher.ActionModule(task, connection, SimpleNamespace(), None, None, None)
+    made._early_needs_tmp_path = lambda: False
+    made._execute_module = lambda module_args, **_more: (asked.append(module_args["received"].copy()), told.pop(0))[1]
+    made._find_needle = lambda folder, name: name
+    made._transfer_file = lambda *names: sent.append(names)
+    made._fixup_perms2 = lambda names: None
+    assert made.run(None, {}) == {"changed": True, "restarted": "", "imported": True}
+    assert made.run(None, {})["changed"] is False
+    assert sent == [(str(archive), "/remote/gpushare.tar")]
+    received = {"sha256": hashlib.sha256(b"image").hexdigest()}
+    assert asked == [received, {**received, "path": "/remote/gpushare.tar"}, received]
