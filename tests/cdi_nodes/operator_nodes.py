@@ -14,6 +14,22 @@ SPEC = "/run/cdi/gpushare.json"
 OWN = "gpushare.kubernetes/gpu"
 STATE = "/var/lib/gpushare-lab/gpus.state"
 _PROGRAM = "/usr/local/sbin/gpushare-lab-gpu"
+_GPUS = "/usr/local/lib/gpushare-lab/gpus.py"
+# A driver's list is in every /proc, and the lab's in the node's alone. So each new container of the device plugin gets it from there.
+_CAPABILITIES = """
+import ctypes, os, pathlib
+name, text = "/proc/driver/nvidia-caps/mig-minors", pathlib.Path("/proc/driver/nvidia-caps/mig-minors").read_text()
+own = lambda pid: b"bin/gpushare-device-" + b"plugin" in pathlib.Path("/proc", pid, "cmdline").read_bytes() and int(pid) != os.getpid()
+for pid in [pid for pid in os.listdir("/proc") if pid.isdigit() and own(pid) and not os.path.exists(f"/proc/{pid}/root{name}")]:
+    if os.fork() == 0:
+        libc = ctypes.CDLL(None, use_errno=True)
+        assert libc.setns(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY), 0) == 0, os.strerror(ctypes.get_errno())
+        assert libc.mount(b"tmpfs", b"/proc/driver", b"tmpfs", 0, b"mode=755") == 0, os.strerror(ctypes.get_errno())
+        os.mkdir(os.path.dirname(name))
+        pathlib.Path(name).write_text(text)
+        os._exit(0)
+    os.wait()
+"""
 
 
 class Operator(InCluster):
@@ -61,3 +77,14 @@ def seconds_between(cluster: Cluster, node: str, first: str, second: str) -> flo
     """From the last change of one file to that of another."""
     times = [float(cluster.on(node, "stat", "-c", "%.Y", path)) for path in (first, second)]
     return times[1] - times[0]
+
+
+def divide(cluster: Cluster, node: str, layout: str) -> dict[str, list[str]]:
+    """Give the second GPU of the node these MIG instances; UUID of each to its device nodes."""
+    cluster.on(node, "python3", _GPUS, "instances", "1", layout)
+    lab_gpu(cluster, node, "refresh")
+    return {one["uuid"]: one["nodes"] for gpu in json.loads(cluster.on(node, _PROGRAM, "show")) for one in gpu["instances"]}
+
+
+def tell_of_capabilities(cluster: Cluster, node: str) -> None:
+    cluster.on(node, "python3", "-c", _CAPABILITIES)

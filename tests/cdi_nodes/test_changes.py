@@ -9,12 +9,27 @@ from collections.abc import Iterator
 
 import pytest
 
-from cdi_nodes.operator_nodes import OWN, SPEC, STATE, Operator, health, lab_gpu, named, seconds_between, spec, usable
+from cdi_nodes.operator_nodes import (
+    OWN,
+    SPEC,
+    STATE,
+    Operator,
+    divide,
+    health,
+    lab_gpu,
+    named,
+    published,
+    seconds_between,
+    spec,
+    tell_of_capabilities,
+    usable,
+)
 from e2e.api import Json
 from e2e.checks import check_devices, check_environment, check_totals
-from e2e.cluster import GPU_NODES, Cluster, is_running
+from e2e.cluster import GPU_NODES, Cluster, allocation, is_running
 from e2e.manifests import pod
 from e2e.running import Say
+from hosts.visibility import foreign
 
 FOREIGN = "/run/cdi/foreign.json"
 TOOLKIT_READY = "/run/nvidia/validations/toolkit-ready"
@@ -50,6 +65,40 @@ def test_exchanged_gpus(empty: Cluster, node: str, say: Say) -> None:
     pods_have_their_gpus(empty, node, "exchanged")
     lab_gpu(empty, node, "set", "--gpus", sizes, "--node", node, "--seed", empty.name)
     empty.until("the node offers the first ones", lambda: usable(empty, node), 30)
+
+
+@pytest.fixture
+def mixed(empty: Cluster) -> Iterator[str]:
+    """A node with a GPU that can have MIG instances."""
+    node = GPU_NODES[0]
+    lab_gpu(empty, node, "set", "--gpus", "16+80", "--node", node, "--seed", "mixed")
+    empty.until("the node offers them", lambda: usable(empty, node), 30)
+    yield node
+    empty.clear()
+    lab_gpu(empty, node, "set", "--gpus", "2x16", "--node", node, "--seed", empty.name)
+    empty.until("the node offers the first ones", lambda: usable(empty, node), 120)
+
+
+def test_mig_instances(mixed: str, empty: Cluster) -> None:
+    """Each is a device of our spec with its own device nodes, which the device plugin sees from a new container."""
+    made = divide(empty, mixed, "3g,1g")
+
+    def offered() -> bool:
+        tell_of_capabilities(empty, mixed)
+        gpus = {one["uuid"] for one in published(empty, mixed)["gpus"] if one["health"] == "ok"}
+        return len(gpus) == 3 and set(made) <= gpus == named(empty, mixed)
+
+    empty.until("the node offers the instances", offered, 180)
+    for name, memory in (("large", 39), ("small", 9)):
+        manifest = pod(name, memory=memory, node=mixed)
+        manifest["metadata"]["annotations"] = {"gpushare.request/models": "MIG"}
+        empty.create(manifest)
+    uuids = {one["index"]: one["uuid"] for one in published(empty, mixed)["gpus"]}
+    for container in empty.containers(empty.until_running("large", "small", seconds=120)):
+        [index] = allocation(container.pod)
+        own = set(made[uuids[index]])
+        assert own <= set(container.devices)
+        assert foreign(container.devices, own) == set()
 
 
 @pytest.mark.parametrize("node", GPU_NODES)

@@ -57,6 +57,7 @@ _FIELDS = {
     "runtimeClass": "runtime_class",
     "deviceStrategy": "device_strategy",
     "selinuxType": "selinux_type",
+    "driverRoot": "driver_root",
     "openshift": "openshift",
 }
 _PRESETS = [yaml.safe_load((presets.FOLDER / f"{name}.yaml").read_text()) for name in presets.names()]

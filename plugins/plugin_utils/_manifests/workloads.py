@@ -167,6 +167,8 @@ def daemon_set(values: Values) -> Json:
     cdi = [
         # The driver and NVIDIA's toolkit: of the host, and of the GPU Operator, which mounts its driver again when it changes.
         ("usr", "/usr", "Directory", f"{HOST}/usr", True),
+        # Where /usr is an OSTree image, as on OpenShift, this is a link out of it.
+        ("usr-local", "/usr/local", "Directory", f"{HOST}/usr/local", True),
         ("run-nvidia", "/run/nvidia", "DirectoryOrCreate", f"{HOST}/run/nvidia", True),
         *([("driver-root", values.driver_root, "Directory", f"{HOST}{values.driver_root}", True)] if values.driver_root else []),
         ("cdi", values.cdi_dir, "DirectoryOrCreate", values.cdi_dir, False),

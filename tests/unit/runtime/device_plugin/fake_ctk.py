@@ -32,8 +32,10 @@ mount = dict(hostPath=root.rstrip("/") + "/" + lib, containerPath="/" + lib)
 common = dict(deviceNodes=[dict(path="/dev/nvidiactl", hostPath=dev + "/dev/nvidiactl")], mounts=[mount])
 common["hooks"] = [hook("update-ldcache", "--folder=" + root), hook("of-a-newer-release")]
 limits = lambda uuid: hook("chmod", "--driver-root", root, "--gpu-id", uuid)
-node = lambda minor: dict(path="/dev/nvidia%d" % minor, hostPath=dev + "/dev/nvidia%d" % minor, major=195, minor=minor)
-devices = [dict(name=uuid, containerEdits=dict(deviceNodes=[node(gpus[uuid])], hooks=[limits(uuid)])) for uuid in asked or gpus]
+node = lambda name, minor: dict(path=name, hostPath=dev + name, major=195, minor=minor)
+def nodes(minor, *caps):
+    return [node("/dev/nvidia%d" % minor, minor), *(node("/dev/nvidia-caps/nvidia-cap%d" % cap, cap) for cap in caps)]
+devices = [dict(name=uuid, containerEdits=dict(deviceNodes=nodes(*gpus[uuid]), hooks=[limits(uuid)])) for uuid in asked or gpus]
 kind = one["--vendor"] + "/" + one["--class"]
 print(json.dumps(dict(cdiVersion="0.5.0", kind=kind, devices=devices, containerEdits=common)))
 """
@@ -61,6 +63,7 @@ class CtkHost:
         program.write_text(PROGRAM.format(python=sys.executable, state=str(self._state), version=version))
         program.chmod(0o755)
 
-    def gpus(self, minors: dict[str, int] | str) -> None:
-        """UUID → minor of the GPUs that NVML answers for; a text is why it does not answer."""
-        self._state.write_text(json.dumps(minors))
+    def gpus(self, minors: dict[str, int] | dict[str, tuple[int, ...]] | str) -> None:
+        """UUID → minor of the GPUs that NVML answers for, with the numbers of a MIG instance; a text is why it does not answer."""
+        known = minors if isinstance(minors, str) else {uuid: (one,) if isinstance(one, int) else one for uuid, one in minors.items()}
+        self._state.write_text(json.dumps(known))

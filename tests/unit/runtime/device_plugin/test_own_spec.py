@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,29 @@ def test_it_has_a_device_for_each_gpu_and_the_paths_of_the_host(host: CtkHost, f
     ]
     assert stat.S_IMODE((folder / "gpushare.json").stat().st_mode) == 0o644
     assert os.listdir(folder) == ["gpushare.json"]
+
+
+def test_mig_instances_are_named_by_their_own_uuids_with_their_own_nodes(host: CtkHost, folder: Path) -> None:
+    first, second = (gpu(at, 9, uuid=f"MIG-{at}", minor=1, caps=(66 + 9 * at, 67 + 9 * at)) for at in range(2))
+    host.gpus({UUIDS[0]: (0,), **{one.uuid: (one.minor, *one.caps) for one in (first, second)}})
+    OwnSpec(folder / "gpushare.json", host.files, folder).write((UUIDS[0], first.uuid, second.uuid))
+    found = replace(SpecFolders((str(folder),), in_container=True).read(), own_file=str(folder / "gpushare.json"))
+    assert [found.problem(one, "535.261.03", OWN) for one in (first, second)] == ["", ""]
+    assert "has nvidia-cap66, nvidia-cap67 for it instead of nvidia-cap7 and nvidia-cap8" in (
+        found.problem(replace(first, caps=(7, 8)), "535.261.03", OWN)
+    )
+
+
+def test_the_hook_of_a_toolkit_beside_the_driver(host: CtkHost, folder: Path) -> None:
+    """As on GKE, where the GPU Operator installs both into one folder."""
+    root = "/home/kubernetes/bin/nvidia"
+    toolkit = host.files.at(root) / "toolkit"
+    (host.files.at(root) / "lib64").mkdir(parents=True)
+    (host.files.at(root) / "lib64/libnvidia-ml.so.1").touch()
+    host.files.at(HOOKS[0]).parent.rename(toolkit)
+    OwnSpec(folder / "gpushare.json", HostFiles(host.root, root), folder).write(())
+    hooks = json.loads((folder / "gpushare.json").read_text())["containerEdits"]["hooks"]
+    assert [one["path"] for one in hooks] == [f"{root}/toolkit/nvidia-cdi-hook"]
 
 
 def test_a_driver_on_the_host_itself(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 _DEVICES: Final = Path("/proc/devices")
 _DEV: Final = Path("/dev")
-_GPU_NODE: Final = re.compile("nvidia[0-9]+")
+_GPU_NODE: Final = re.compile("nvidia[0-9]+|nvidia-cap[0-9]+")
+_CAPS: Final = "nvidia-caps"
 # NVIDIA, MIG user guide, "/dev based nvidia-capabilities": a line such as "gpu0/gi7/ci0/access 67" for every instance that could be.
 _CAPABILITIES: Final = Path("/proc/driver/nvidia-caps/mig-minors")
 _MOST_CAPABILITIES: Final = 1024 * 1024
@@ -97,7 +98,10 @@ class Pynvml:
         return self._loaded is not None and _identity(self._loaded[0]) not in (None, self._loaded[1])
 
     def _new_nodes(self) -> str:
-        """Whether the host has got GPUs since this process started; a container keeps the device nodes that it was created with."""
+        """Whether the host has got GPUs or MIG instances since this process started.
+
+        A container keeps the device nodes that it was created with, and NVML tells of an instance only where its own are.
+        """
         if self._host_dev is None:
             return ""
         # Those that were there before, and that this container lacks nevertheless, a new one would lack as well.
@@ -377,11 +381,13 @@ def _identity(path: str) -> tuple[int, int] | None:
     return stat.st_ino, stat.st_mtime_ns
 
 
-def _gpu_nodes(folder: Path) -> frozenset[str]:
-    """The names of GPUs' device nodes."""
-    with contextlib.suppress(OSError):
-        return frozenset(name for name in os.listdir(folder) if _GPU_NODE.fullmatch(name))
-    return frozenset()
+def _gpu_nodes(dev: Path) -> frozenset[str]:
+    """The device nodes of GPUs and MIG instances, by their paths below `dev`."""
+    found: set[str] = set()
+    for below in ("", _CAPS):
+        with contextlib.suppress(OSError):
+            found.update(os.path.join(below, name) for name in os.listdir(dev / below) if _GPU_NODE.fullmatch(name))
+    return frozenset(found)
 
 
 def _device_numbers() -> frozenset[str]:

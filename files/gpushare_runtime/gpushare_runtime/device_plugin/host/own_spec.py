@@ -79,7 +79,11 @@ class HostFiles:
 
     def hook(self) -> str | None:
         """The hook program, as the host sees it; None without one."""
-        return next((path for path in HOOKS if os.access(self.at(path), os.X_OK)), None)
+        return next((path for path in self.hooks() if os.access(self.at(path), os.X_OK)), None)
+
+    def hooks(self) -> tuple[str, ...]:
+        """Where it may be. On GKE the GPU Operator's toolkit is in the folder of the driver."""
+        return (f"{self.driver_root}/toolkit/nvidia-cdi-hook", *HOOKS) if self.driver_root else HOOKS
 
 
 def on_host(text: bytes, root: str, hooks: bytes) -> dict[str, Any]:
@@ -156,7 +160,9 @@ class OwnSpec:
             raise OwnSpecError(f"no {LIBRARY} of the driver below {places} of the host: name the driver's place in gpushare_driver_root")
         hook = self._files.hook()
         if hook is None:
-            raise OwnSpecError(f"the host has no {' or '.join(HOOKS)}: install NVIDIA's container toolkit 1.17 or newer there")
+            raise OwnSpecError(
+                f"the host has no {' or '.join(self._files.hooks())}: install NVIDIA's container toolkit 1.17 or newer there"
+            )
         arguments = [
             f"--vendor={protocol.CDI_KIND_OWN.partition('/')[0]}",
             f"--class={protocol.CDI_KIND_OWN.partition('/')[2]}",
