@@ -84,7 +84,9 @@ options:
         type: str
         required: true
       fingerprints:
-        description: The whole fingerprints of all keys that O(repository.key) may hold.
+        description:
+          - The whole fingerprints of all keys that O(repository.key) may hold, and of those of their subkeys that may sign.
+          - A subkey that is not named, and can only encrypt, is left out.
         type: list
         elements: str
         required: true
@@ -264,8 +266,7 @@ def repository_of(params: "Optional[dict[str, Any]]") -> Optional[Repository]:
     if params is None:
         return None
     try:
-        keys = openpgp.read_keys(key_file(params["key"]))
-        openpgp.check(keys, params["fingerprints"])
+        keys = openpgp.pinned(openpgp.read_keys(key_file(params["key"])), params["fingerprints"])
     except openpgp.KeyError_ as error:
         raise Rejected(f"the key of the repository {params['name'][:80]} is not trusted: {error}; nothing was changed") from error
     return Repository(

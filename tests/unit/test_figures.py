@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import policies as admission
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import MINIMUM_FREE_MIB, MOST_SECONDS_APART, SECONDS_APART
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import LONGEST_HTTP_TIMEOUT, variables
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import ALL_NODES_UP_TO
@@ -328,6 +329,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
     + [
         (f"{REFERENCE}/permissions.md", text, values)
         for text, values in [
+            ("event has at most {} characters", (admission.EVENT_CHARACTERS,)),
             ("(root only, {} years)", (certificates.LIFE["ca"].days // 365,)),
             ("certificates are valid for {} days", (certificates.LIFE["server"].days,)),
             (
