@@ -28,6 +28,12 @@ _FIELDS = {
     "gpushare_runtime_class": "runtime_class",
     "gpushare_api_server": "api_server",
     "gpushare_kubelet_root": "kubelet_root",
+    "gpushare_device_strategy": "device_strategy",
+    "gpushare_driver_root": "driver_root",
+    "gpushare_cdi_dir": "cdi_dir",
+    "gpushare_selinux_type": "selinux_type",
+    "gpushare_tolerations": "tolerations",
+    "gpushare_node_selector": "node_selector",
     "gpushare_annotation_writers": "writers",
     "gpushare_memory_unit": "memory_unit",
     "gpushare_isolation": "isolation",
@@ -49,8 +55,6 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "hosts": {"type": "list", "elements": "str", "default": []},
     "wait": {"type": "int", "default": 0},
 }
-#: What the others can do, `auto` does here: the nodes' kubelets and runtimes cannot be asked.
-_STRATEGY = "envvar"
 
 
 class ActionModule(ActionBase):
@@ -91,9 +95,9 @@ class ActionModule(ActionBase):
             without_policies=settings["gpushare_without_policies"],
             bundle=bundle,
             operator=settings["gpushare_gpu_operator"],
+            strategy=settings["gpushare_device_strategy"],
         )
         percentage = settings["gpushare_percentage_of_nodes_to_score"]
-        strategy = settings["gpushare_device_strategy"]
         values = Values(
             **{field: settings[name] for name, field in _FIELDS.items()},
             scheduler_image=image,
@@ -101,7 +105,6 @@ class ActionModule(ActionBase):
             openshift=settings["gpushare_openshift"] or facts["openshift"],
             mutating="MutatingAdmissionPolicy" in facts["admission"],
             percentage=(100 if facts["number"] <= ALL_NODES_UP_TO else 0) if percentage < 0 else percentage,
-            device_strategy=_STRATEGY if strategy == "auto" else strategy,
         )
         result = self._result(accept(judge(facts, asked), settings["gpushare_preflight_accept"]))
         if result.get("failed"):

@@ -170,7 +170,20 @@ RESULTS: Mapping[str, Shape] = {
             "version": str,
             "admission": [str],
             "openshift": bool,
-            "nodes": [Open({"name": str, "architecture": str, "platform": str, "ready": bool, "images": [str], "all": bool})],
+            "nodes": [
+                Open(
+                    {
+                        "name": str,
+                        "architecture": str,
+                        "platform": str,
+                        "ready": bool,
+                        "images": [str],
+                        "all": bool,
+                        "kubelet": str,
+                        "runtime": str,
+                    }
+                )
+            ],
             "number": int,
             "missing": [str],
             "runtime_classes": [str],

@@ -44,6 +44,16 @@ NAME: Final = "localhost/gpushare"
 MOST_PACKED_MB: Final = 60
 MOST_MB: Final = 150
 
+#: NVIDIA's program that writes CDI specs, for the device plugin on nodes that somebody else prepares.
+CTK: Final = f"{ROOT}/bin/nvidia-ctk"
+CTK_NOTICE_FILE: Final = "usr/share/doc/nvidia-container-toolkit/copyright"
+CTK_NOTICE: Final = """\
+nvidia-ctk of NVIDIA's container toolkit {version}, built from its Go module without changes.
+Source: https://github.com/NVIDIA/nvidia-container-toolkit
+Copyright: NVIDIA CORPORATION. Licence: Apache-2.0, https://www.apache.org/licenses/LICENSE-2.0
+`go version -m nvidia-ctk` lists the Go modules in it.
+"""
+
 #: What the image has of the extra `kubectl`. The package `kubernetes` reads kubeconfigs whose users log in by a program, which is in no
 #: image: with what it needs it would be more than half of this one.
 OF_KUBECTL: Final = ("markdown-it-py", "mdurl", "msgspec", "pygments", "rich")

@@ -124,6 +124,8 @@ def _node(item: Mapping[str, Any]) -> Dict[str, Any]:
         "architecture": str(info.get("architecture", "")),
         "platform": _platform(item["metadata"]),
         "ready": bool(ready),
+        "kubelet": str(info.get("kubeletVersion", "")),
+        "runtime": str(info.get("containerRuntimeVersion", "")),
         "images": [str(name) for one in images for name in one.get("names") or []],
         "all": len(images) < IMAGES_TOLD,
     }

@@ -16,6 +16,7 @@ from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import OPERATOR
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import by_status
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import CHECK
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import gpu_operator
@@ -57,6 +58,7 @@ class Asked:
     without_policies: bool
     bundle: Bundled | None = None
     operator: str = CHECK
+    strategy: str = "auto"
 
 
 def judge(facts: Mapping[str, Any], asked: Asked) -> list[Reason]:
@@ -131,6 +133,10 @@ def _nodes(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:
         found.error(
             "node", f"nodes that are not Ready: {_few(away)}", "Ready", "bring them back, or take them out of gpushare_cluster_nodes"
         )
+    old = [f"{one['name']}: {why}" for one in facts["nodes"] if (why := by_status(one["kubelet"], one["runtime"]))]
+    if old and asked.strategy == "cdi":
+        cure = "set gpushare_device_strategy to auto, by which each node has the strategy that it can, or upgrade these nodes"
+        found.error("strategy", f"gpushare_device_strategy: cdi, and {_few(old)}", "nodes that pass CDI devices on", cure)
     # Nobody can pull such an image.
     if asked.image.startswith("localhost/") and (without := _without(facts, asked, asked.image)):
         cure = "import it there (ctr -n k8s.io images import gpushare-VERSION-ARCH.tar), or name an image of a registry in gpushare_image"

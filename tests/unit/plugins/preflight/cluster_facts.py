@@ -9,7 +9,16 @@ from typing import Any
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import Asked
 
 IMAGE = "localhost/gpushare:1"
-NODE = {"name": "gpu1", "architecture": "amd64", "platform": "", "ready": True, "images": [IMAGE], "all": True}
+NODE = {
+    "name": "gpu1",
+    "architecture": "amd64",
+    "platform": "",
+    "ready": True,
+    "images": [IMAGE],
+    "all": True,
+    "kubelet": "v1.36.3",
+    "runtime": "containerd://2.4.2",
+}
 FACTS: dict[str, Any] = {
     "version": "v1.36.3",
     "admission": ["ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"],

@@ -21,6 +21,7 @@ from unit.plugins.preflight.test_gpu_operator import operator, policy
         ({"enforces": "privileged"}, {}),
         ({"unit": "GiB", "pods": ["default/a on gpu1"]}, {}),
         ({"unit": "MiB"}, {}),
+        ({"nodes": [{**NODE, "kubelet": "v1.27.0"}]}, {}),
         ({"runtime_classes": []}, {"runtime_class": ""}),
         # kubelet has not told of all its images; a registry has the other one.
         ({"nodes": [{**NODE, "images": [], "all": False}]}, {}),
@@ -40,6 +41,7 @@ def test_nothing_speaks_against_it(facts: dict[str, Any], asked: dict[str, Any])
     [
         ({"nodes": [{**NODE, "images": []}]}, {}, "image", "no image localhost/gpushare:1 on gpu1"),
         ({"nodes": [{**NODE, "architecture": "s390x"}]}, {}, "image", "gpu1 (s390x)"),
+        ({"nodes": [{**NODE, "kubelet": "v1.27.0"}]}, {"strategy": "cdi"}, "strategy", "cdi, and gpu1: kubelet v1.27.0 knows"),
         ({"nodes": [{**NODE, "platform": "GKE Autopilot"}]}, {}, "node", "no folder of the host: gpu1 (GKE Autopilot)"),
         ({"nodes": [{**NODE, "ready": False}]}, {}, "node", "not Ready: gpu1"),
         ({"nodes": []}, {}, "node", "kubectl label node NAME"),

@@ -294,6 +294,17 @@ def test_what_would_make_the_run_fail_halfway(tmp_path: Path, ground: dict[str, 
     assert all(words in one.found and one.cure for one in judged)
 
 
+@pytest.mark.parametrize("field", ["read_only", "full"])
+def test_a_runtimes_configuration_that_cannot_be_written_is_a_warning_on_gpu_nodes(tmp_path: Path, field: str) -> None:
+    """The run may have nothing to write there."""
+    facts = gather(Host(str(control_plane(gpu(kubelet(debian(FakeRoot(tmp_path))), MENDED)))))
+    closed = replace(facts, ground=replace(FIT, **{field: ("/etc/containerd",)}))
+    (only,) = judge("h", closed, GPU_NODE).reasons
+    assert (only.check, only.severity) == ("disk", "warning")
+    assert "/etc/containerd" in only.found
+    assert judge("h", closed, CONTROL_PLANE).reasons == ()
+
+
 def test_a_clock_that_is_a_little_off_is_a_warning(tmp_path: Path) -> None:
     facts = gather(Host(str(gpu(kubelet(debian(FakeRoot(tmp_path))), MENDED))))
     (only,) = judge("h", replace(facts, ground=replace(FIT, ahead=-42.4)), GPU_NODE).reasons
@@ -546,6 +557,21 @@ INT = {"type": "int", "default": 60}
         ),
         ("gpushare_dashboard_title", {"type": "str"}, ["", "gpu-1", "a.b/c"], ["two words", "x" * 81, "a;b", "$HOME", "'a'"]),
         ("gpushare_dashboard_tls_cert", {"type": "path", "default": ""}, ["", "/etc/ssl/a.crt"], ["a.crt", "/etc/../a", "/a b"]),
+        ("gpushare_driver_root", {}, ["", "/run/nvidia/driver"], ["/", "run", "/a/../b", "/a b"]),
+        ("gpushare_cdi_dir", {"type": "path", "default": "/var/run/cdi"}, ["/run/cdi"], ["cdi", ""]),
+        ("gpushare_selinux_type", {}, ["", "spc_t"], ["spc_t ", "A"]),
+        (
+            "gpushare_node_selector",
+            {},
+            [{}, {"nvidia.com/gpu.present": "true", "a": ""}],
+            [{"a": True}, {"a": 1}, {"a b": "c"}, {1: "a"}, {"a": "b c"}, {f"a{n}": "" for n in range(51)}],
+        ),
+        (
+            "gpushare_tolerations",
+            {},
+            [[], [{"operator": "Exists"}, {"key": "a/b", "value": "c", "effect": "NoSchedule", "tolerationSeconds": 3}]],
+            [[{}], [{"operator": "exists"}], [{"effect": "No"}], [{"key": 1}], [{"name": "a"}], [{"key": "a", "tolerationSeconds": "3"}]],
+        ),
         (
             "gpushare_scheduler_lease",
             {"type": "str"},
