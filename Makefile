@@ -81,7 +81,7 @@ lint: venv ## Linters and types only
 	$(call say,mypy)
 	@mypy -p gpushare_runtime
 	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
-	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline suites address life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures six_nodes house policies gpu_proof image cluster_mode others charts chart manifests questions)
+	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline suites address life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures six_nodes house policies gpu_proof image cluster_mode others cdi_nodes offline charts chart manifests questions repositories)
 	$(call say,yamllint and ansible-lint)
 	@yamllint --strict .
 	@ansible-lint --offline
@@ -192,16 +192,18 @@ mutants: venv ## Would the unit tests notice one wrong operator or line in the c
 	@PYTHONPATH=$(RUNTIME):tests $(BIN)/python -m mutants $(MUTANTS)
 
 .PHONY: lock
-lock: ## Rewrite the locked requirements with hashes from their .in files; ansible-core moves to the newest
+lock: ## Rewrite the locked requirements with hashes from their .in files: the newest patch releases, and the newest ansible-core
 	$(call say,locking with uv$(comma) itself locked$(comma) in a scratch environment)
 	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
 	$(PYTHON) -m venv "$$scratch" && "$$scratch/bin/pip" install -q --require-hashes -r requirements/lock.txt && \
-	lock="$$scratch/bin/uv pip compile --quiet --generate-hashes --universal --no-header --no-emit-index-url --no-annotate" && \
-	$$lock --python-version 3.10 $(RUNTIME)/requirements.in -o $(RUNTIME)/requirements.txt && \
-	$$lock --python-version 3.10 -c $(RUNTIME)/requirements.txt $(RUNTIME)/requirements-kubectl.in -o $(RUNTIME)/requirements-kubectl.txt && \
-	$$lock --python-version 3.11 --upgrade-package ansible-core -c $(RUNTIME)/requirements-kubectl.txt requirements/dev.in -o requirements/dev.txt && \
-	$$lock --python-version 3.11 -c requirements/dev.txt requirements/docs.in -o requirements/docs.txt && \
-	$$lock --python-version 3.11 requirements/lock.in -o requirements/lock.txt
+	lock() { "$(PYTHON)" tests/locks.py --within "$$2" > "$$scratch/within" && \
+	  "$$scratch/bin/uv" pip compile --quiet --generate-hashes --universal --no-header --no-emit-index-url --no-annotate --upgrade \
+	    -c "$$scratch/within" --python-version "$$1" "$${@:3}" -o "$$2"; }; \
+	lock 3.10 $(RUNTIME)/requirements.txt $(RUNTIME)/requirements.in && \
+	lock 3.10 $(RUNTIME)/requirements-kubectl.txt -c $(RUNTIME)/requirements.txt $(RUNTIME)/requirements-kubectl.in && \
+	lock 3.11 requirements/dev.txt -c $(RUNTIME)/requirements-kubectl.txt requirements/dev.in && \
+	lock 3.11 requirements/docs.txt -c requirements/dev.txt requirements/docs.in && \
+	lock 3.11 requirements/lock.txt requirements/lock.in
 
 .PHONY: venv
 venv: $(VENV)/.complete ## The Python environment that all targets use

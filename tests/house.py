@@ -25,9 +25,9 @@ AREAS = {"runtime": f"{RUNTIME}/", "plugins": "plugins/", "roles": "roles/", "te
 MADE = re.compile(r".*_pb2(?:_grpc)?\.pyi?")
 #: Measure → its limit.
 LIMITS = {
-    "modules": 43,
+    "modules": 44,
     "breaches of the language in the code of runtime": 420,
-    "breaches of the language in the code of plugins": 640,
+    "breaches of the language in the code of plugins": 642,
     "class names used twice": 44,
     "imports of a test by a test": 93,
     "folder circles": 1,

@@ -51,7 +51,7 @@ QUESTIONS: Final = (
         "Does it fit a cluster whose driver comes from the GPU Operator's container?",
         (
             Step(README, _READ, "docs/operate/gpu-operator.md"),
-            Step("docs/operate/gpu-operator.md", "Who owns what", "are rejected"),
+            Step("docs/operate/gpu-operator.md", "Who owns what", "the operator's driver container"),
         ),
     ),
     Question(

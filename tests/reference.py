@@ -77,6 +77,7 @@ def default_of(name: str) -> str:
 
 def requirements() -> str:
     ansible = yaml.safe_load((ROOT / "meta/runtime.yml").read_text())["requires_ansible"].lstrip(">=")
+    by_hosts = " or ".join(name for name, modes in host.DISTRIBUTIONS.items() if host.SYSTEMD in modes)
     return table(
         ["on", "required", "check of preflight"],
         [
@@ -84,7 +85,7 @@ def requirements() -> str:
             ["every host", f"{' or '.join(host.MACHINES)}, systemd", "`os`"],
             ["every host", f"Python {OLDEST[0]}.{OLDEST[1]} or newer with venv", "`python`"],
             ["every host", f"{host.MINIMUM_FREE_MIB} MiB of free disk in `gpushare_install_dir`", "`disk`"],
-            ["the cluster", f"Kubernetes {reasons.OLDEST_IN_WORDS}, by {' or '.join(host.DISTRIBUTIONS)}", "`kubernetes`, `distribution`"],
+            ["the cluster", f"Kubernetes {reasons.OLDEST_IN_WORDS}, by {by_hosts}; as pods any", "`kubernetes`, `distribution`"],
             [
                 "the cluster",
                 f"Kubernetes {'.'.join(map(str, reasons.OLDEST_WITH_POLICIES))} or newer for admission policies, "
@@ -98,7 +99,7 @@ def requirements() -> str:
                 f"NVIDIA's container toolkit {default_of('gpushare_toolkit_minimum')} or newer, or `gpushare_toolkit_state: managed`",
                 "`toolkit`",
             ],
-            ["GPU nodes", "GPUs that report their memory, without MIG", "`gpus`"],
+            ["GPU nodes", "GPUs that report their memory; in MIG mode, [instances](../operate/mig.md)", "`gpus`"],
             ["GPU nodes", "no other device plugin or operator that allocates the GPUs", "`managers`"],
         ],
     )

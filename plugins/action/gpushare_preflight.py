@@ -80,16 +80,17 @@ class ActionModule(ActionBase):
             "memory_unit",
             "target_kubernetes",
             "take_over",
-            "services",
             "expected",
             "extender_port",
             "driver_managed",
+            "prerequisites_managed",
             "device_strategy",
             "isolation",
             "mps_shared_memory_mib",
             "toolkit_configured",
             "toolkit_managed",
             "runtime_configured",
+            "mode",
         )
         judgement = judge(host, facts, Wanted(**{name: arguments[name] for name in names}))
         # Without a kubelet that runs nobody is to be that node: what the host lacks is what counts.
@@ -107,10 +108,11 @@ class ActionModule(ActionBase):
         return {
             "memory_unit": of("gpushare_memory_unit"),
             "expected": expected,
-            "services": of("gpushare_deploy_mode") == "systemd",
             "extender_port": of("gpushare_extender_port"),
             "driver_managed": managed,
+            "prerequisites_managed": of("gpushare_prerequisites") == "managed",
             "device_strategy": strategy,
+            "mode": of("gpushare_deploy_mode"),
             "isolation": of("gpushare_isolation"),
             "mps_shared_memory_mib": of("gpushare_mps_shared_memory_mib"),
             "toolkit_configured": of("gpushare_toolkit_state") != "unmanaged",

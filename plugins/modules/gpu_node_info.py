@@ -143,6 +143,11 @@ pythons:
     path: {description: Path., type: str, sample: /usr/bin/python3}
     version: {description: Version., type: str, sample: "3.11"}
     venv: {description: Whether it can make virtual environments with pip., type: bool}
+python_packages:
+  description: Packages of the distribution that the runtime lacks on this host, for its Python.
+  returned: when V(system) is gathered
+  type: list
+  elements: str
 disk:
   description: The file system of O(install_dir).
   returned: when V(system) is gathered

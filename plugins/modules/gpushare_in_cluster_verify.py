@@ -22,12 +22,13 @@ options:
     description:
       - V(trial) runs a pod with gpushare's image, the RuntimeClass and kubelet's socket on each of O(nodes), then removes it, and the
         namespace if it was not there. It leaves out nodes on which the device plugin serves with the same settings.
-      - V(pods) waits until the scheduler's and the device plugin's workloads run as they are written, and kubelet provides on each GPU
-        node what its device plugin has published. V(scheduler) waits for the scheduler's alone.
-      - V(gpus) runs a pod with one unit on each node with the label C(gpushare.kubernetes/node=true). It compares the pod's device nodes
-        and the variables of its first process with its annotation, then removes it.
+      - V(scheduler) waits until the scheduler's pods run as they are written.
+      - V(everything) waits until the scheduler's and the device plugin's workloads run as they are written, and kubelet provides on each
+        GPU node what its device plugin has published. Then it runs a pod with one unit on each node with the label
+        C(gpushare.kubernetes/node=true), compares the pod's device nodes and the variables of its first process with its annotation, and
+        removes it.
     type: str
-    choices: [trial, scheduler, pods, gpus]
+    choices: [trial, scheduler, everything]
     required: true
   namespace:
     description: The namespace of gpushare's pods.
@@ -39,7 +40,7 @@ options:
     elements: str
     default: []
   image:
-    description: gpushare's image, for V(trial) and V(gpus).
+    description: gpushare's image, for V(trial) and V(everything).
     type: str
     default: ""
   runtime_class:
@@ -55,18 +56,22 @@ options:
     type: str
     choices: [own, default]
     default: own
-  timeout:
-    description: Seconds for the pods to run.
+  start_timeout:
+    description: Seconds for gpushare's pods, or those of the trial, to run.
     type: int
     required: true
+  timeout:
+    description: Seconds for the pods that verify, for V(everything).
+    type: int
 """
 
 EXAMPLES = r"""
 - name: Verify each node
   gpushare.kubernetes.gpushare_in_cluster_verify:
-    what: gpus
+    what: everything
     namespace: gpushare-system
     image: localhost/gpushare:0.1.0
+    start_timeout: 180
     timeout: 120
 """
 
@@ -98,7 +103,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.ve
 _FAILED = {
     "trial": "GPU nodes cannot run gpushare, nothing was changed:",
     "scheduler": "gpushare's pods do not serve in time:",
-    "pods": "gpushare's pods do not serve in time:",
+    "everything": "gpushare's pods do not serve in time:",
     "gpus": "gpushare does not work:",
 }
 
@@ -107,31 +112,33 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec=dict(
             cluster_kubectl.ARGUMENTS,
-            what={"type": "str", "choices": ["trial", "scheduler", "pods", "gpus"], "required": True},
+            what={"type": "str", "choices": ["trial", "scheduler", "everything"], "required": True},
             namespace={"type": "str", "required": True},
             nodes={"type": "list", "elements": "str", "default": []},
             image={"type": "str", "default": ""},
             runtime_class={"type": "str", "default": ""},
             kubelet_root={"type": "path", "default": "/var/lib/kubelet"},
             scheduler={"type": "str", "choices": ["own", "default"], "default": "own"},
-            timeout={"type": "int", "required": True},
+            start_timeout={"type": "int", "required": True},
+            timeout={"type": "int"},
         ),
-        required_if=[("what", "trial", ["nodes", "image"]), ("what", "gpus", ["image"])],
+        required_if=[("what", "trial", ["nodes", "image"]), ("what", "everything", ["image", "timeout"])],
         supports_check_mode=True,
     )
     params, what = module.params, module.params["what"]
     if module.check_mode:
         module.exit_json(changed=False, nodes=[], findings=[], unproven=[])
-    kubectl, seconds = cluster_kubectl.for_module(module), params["timeout"]
+    kubectl, seconds = cluster_kubectl.for_module(module), params["start_timeout"]
     image = Image(params["image"], params["namespace"], params["runtime_class"], params["scheduler"])
     nodes, unproven = [], []
     try:
         if what == "trial":
             nodes, findings = Trial(kubectl, Needs(image, params["kubelet_root"].rstrip("/"))).run(params["nodes"], seconds)
-        elif what == "gpus":
-            nodes, unproven, findings = verify(kubectl, image, seconds)
         else:
             findings = wait(kubectl, params["namespace"], seconds, what == "scheduler", params["scheduler"] == "default")
+            if what == "everything" and not findings:
+                what = "gpus"
+                nodes, unproven, findings = verify(kubectl, image, params["timeout"])
     except cluster_kubectl.KubectlError as error:
         module.fail_json(msg=str(error))
     result = {"nodes": nodes, "findings": findings, "unproven": unproven}

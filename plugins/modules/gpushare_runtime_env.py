@@ -50,11 +50,23 @@ options:
     type: list
     elements: str
     default: []
+  bundle:
+    description: A bundle on the controller that has the dependencies. No package index is asked then.
+    type: str
+    default: ""
+  bundle_key:
+    description: Public keys on the controller, of which one must have signed the bundle. Empty for any bundle.
+    type: str
+    default: ""
   link:
     description: Whether O(root)/current is to lead to the environment. Set it last, after all daemons of the environment have been
       verified.
     type: bool
     default: true
+  comes:
+    description: Whether the run installs a Python where the host has none, so that check mode can say what follows.
+    type: bool
+    default: false
   artifact:
     description: The artifact to install. This module's action plugin on the controller sets it, not users.
     type: dict
@@ -81,6 +93,13 @@ options:
       requirements_path:
         description: Where the locked requirements lie on the host, once they have been sent.
         type: path
+      wheels_path:
+        description: Where the archive with the wheels of a bundle lies on the host, once it has been sent.
+        type: path
+      wheels_sha256:
+        description: Hash of that archive.
+        type: str
+        default: ""
 """
 
 EXAMPLES = r"""
@@ -113,8 +132,10 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import (
+    COMES,
     Artifact,
     Environments,
+    Interpreter,
     RuntimeEnvError,
     environment_name,
     find_python,
@@ -122,6 +143,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.enviro
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received import ReceivedError, unpacked
 
 
 def install(module: AnsibleModule, run, environments: Environments, name: str, python) -> None:
@@ -135,7 +157,15 @@ def install(module: AnsibleModule, run, environments: Environments, name: str, p
             found = hashlib.sha256(file.read()).hexdigest()
         if found != wanted:
             raise RuntimeEnvError(f"{path} arrived with SHA-256 {found}, expected {wanted}: the transfer was damaged, run again")
-    extra = json.loads(artifact["pip_extra_args"])
+    if artifact["wheels_path"]:
+        with unpacked(artifact["wheels_path"], artifact["wheels_sha256"]) as wheels:
+            build(environments, name, python, artifact, run, ["--no-index", f"--find-links={wheels}"])
+    else:
+        build(environments, name, python, artifact, run, json.loads(artifact["pip_extra_args"]))
+
+
+def build(environments: Environments, name: str, python, artifact, run, extra) -> None:
+    """extra: more arguments of pip, by which it finds the dependencies."""
     files, steps = pip_steps(artifact["requirements_path"], artifact["wheel_path"], artifact["wheel_sha256"], extra)
     for path, content in files.items():
         with open(path, "w", encoding="utf-8") as file:
@@ -156,7 +186,10 @@ def main() -> None:
             "root": {"type": "path", "default": "/opt/gpushare"},
             "python": {"type": "str", "default": ""},
             "pip_extra_args": {"type": "list", "elements": "str", "default": []},
+            "bundle": {"type": "str", "default": ""},
+            "bundle_key": {"type": "str", "default": "", "no_log": False},
             "link": {"type": "bool", "default": True},
+            "comes": {"type": "bool", "default": False},
             "artifact": {
                 "type": "dict",
                 "options": {
@@ -167,6 +200,8 @@ def main() -> None:
                     "pip_extra_args": {"type": "str", "no_log": True, "default": "[]"},
                     "wheel_path": {"type": "path"},
                     "requirements_path": {"type": "path"},
+                    "wheels_path": {"type": "path"},
+                    "wheels_sha256": {"type": "str", "default": ""},
                 },
             },
         },
@@ -185,7 +220,12 @@ def main() -> None:
             return module.run_command(argv)
 
         try:
-            python = find_python(run, Host().program, module.params["python"])
+            try:
+                python = find_python(run, Host().program, module.params["python"])
+            except RuntimeEnvError:
+                if not (module.check_mode and module.params["comes"]):
+                    raise
+                python = Interpreter(f"/usr/bin/python{COMES}", COMES)
             name, before = environment_name(artifact, python.version), environments.current()
             whole = environments.is_whole(name)
             switch = module.params["link"] and before != name
@@ -197,13 +237,13 @@ def main() -> None:
             }
             if not module.check_mode:
                 if not whole and not given["wheel_path"]:
-                    module.exit_json(changed=False, missing=True)
+                    module.exit_json(changed=False, missing=True, python_version=python.version, machine=Host().machine)
                 if not whole:
                     install(module, run, environments, name, python)
                 if switch:
                     environments.switch(name)
                     result["removed"] = environments.remove_all_but([name, before, *environments.in_use()])
-        except (RuntimeEnvError, OSError) as error:
+        except (RuntimeEnvError, ReceivedError, OSError) as error:
             module.fail_json(msg=str(error))
         module.exit_json(**result)
 

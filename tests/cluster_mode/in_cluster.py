@@ -50,14 +50,19 @@ def bring_images(cluster: Cluster, image: Path, planes: Sequence[str] = (CONTROL
     for node in (*planes, *GPU_NODES):
         with image.open("rb") as archived:
             subprocess.run([*cluster.entering(node), *_IMPORT], stdin=archived, check=True, timeout=120, capture_output=True)
-    names = cluster.on(CONTROL_PLANE, "ctr", "-n", "k8s.io", "images", "ls", "-q").split()
-    scheduler = next(name for name in names if "/kube-scheduler:" in name)
-    export = [*cluster.entering(CONTROL_PLANE), "ctr", "-n", "k8s.io", "images", "export", "-", scheduler]
-    content = subprocess.run(export, check=True, timeout=120, capture_output=True).stdout
+    content = scheduler_archive(cluster)
     for node in GPU_NODES:
         subprocess.run([*cluster.entering(node), *_IMPORT], input=content, check=True, timeout=120, capture_output=True)
     # kubelet tells the API server of new images within ten seconds; preflight believes it.
     cluster.until("kubelets tell of the image", lambda: all(_has_image(cluster.node(name)) for name in (*planes, *GPU_NODES)), 60)
+
+
+def scheduler_archive(cluster: Cluster) -> bytes:
+    """kube-scheduler's image, which a control plane has."""
+    names = cluster.on(CONTROL_PLANE, "ctr", "-n", "k8s.io", "images", "ls", "-q").split()
+    scheduler = next(name for name in names if "/kube-scheduler:" in name)
+    export = [*cluster.entering(CONTROL_PLANE), "ctr", "-n", "k8s.io", "images", "export", "-", scheduler]
+    return subprocess.run(export, check=True, timeout=120, capture_output=True).stdout
 
 
 def _has_image(node: Json) -> bool:

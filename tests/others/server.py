@@ -17,12 +17,11 @@ from gpushare_lab.prepare import the_cache
 
 Json = dict[str, Any]
 _SECONDS = 60
-_OPEN = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
-def crd(group: str, version: str, kind: str, plural: str, properties: Json) -> Json:
-    """Of a kind without namespaces. properties: beside metadata."""
-    schema = {"type": "object", "properties": properties}
+def crd(group: str, version: str, kind: str, plural: str, properties: Json, required: tuple[str, ...] = ()) -> Json:
+    """Of a kind without namespaces. properties: beside metadata; required: of them."""
+    schema = {"type": "object", "properties": properties, **({"required": list(required)} if required else {})}
     served = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
     names = {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"}
     return {
@@ -40,6 +39,28 @@ def _object(properties: Json) -> Json:
 #: As GPU Operator 26.7 defines it (api/nvidia/v1/clusterpolicy_types.go, read on 2026-08-21): whatever else it has stays as it is.
 CLUSTER_POLICY = crd(
     "nvidia.com", "v1", "ClusterPolicy", "clusterpolicies", {"spec": _object({"devicePlugin": _object({"enabled": {"type": "boolean"}})})}
+)
+_NULLABLE_TEXTS = {"type": "array", "items": {"type": "string"}, "nullable": True}
+_STRATEGY = {"type": "object", "nullable": True, "properties": {"type": {"type": "string"}}}
+_BOOLEANS = (
+    *("allowHostDirVolumePlugin", "allowHostIPC", "allowHostNetwork", "allowHostPID", "allowHostPorts"),
+    *("allowPrivilegedContainer", "readOnlyRootFilesystem"),
+)
+#: As openshift/api defines it (security/v1/types.go and its CRD, read on 2026-11-25). The server cuts other fields off.
+CONSTRAINTS = crd(
+    "security.openshift.io",
+    "v1",
+    "SecurityContextConstraints",
+    "securitycontextconstraints",
+    {
+        **{key: {"type": "boolean"} for key in (*_BOOLEANS, "allowPrivilegeEscalation")},
+        **dict.fromkeys(
+            ("allowedCapabilities", "defaultAddCapabilities", "requiredDropCapabilities", "seccompProfiles", "volumes"), _NULLABLE_TEXTS
+        ),
+        **dict.fromkeys(("fsGroup", "runAsUser", "seLinuxContext", "supplementalGroups"), _STRATEGY),
+        "priority": {"type": "integer", "format": "int32", "nullable": True},
+    },
+    (*_BOOLEANS, "allowedCapabilities", "defaultAddCapabilities", "priority", "requiredDropCapabilities", "volumes"),
 )
 
 

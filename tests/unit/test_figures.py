@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import policies as admission
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import MINIMUM_FREE_MIB, MOST_SECONDS_APART, SECONDS_APART
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import LONGEST_HTTP_TIMEOUT, variables
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import ALL_NODES_UP_TO
@@ -328,6 +329,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
     + [
         (f"{REFERENCE}/permissions.md", text, values)
         for text, values in [
+            ("event has at most {} characters", (admission.EVENT_CHARACTERS,)),
             ("(root only, {} years)", (certificates.LIFE["ca"].days // 365,)),
             ("certificates are valid for {} days", (certificates.LIFE["server"].days,)),
             (
@@ -395,7 +397,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         (
             "roles/in_cluster/README.md",
             "it waits up to {} s",
-            re.findall(r"int, (\d+)\]", (REPOSITORY / "roles/in_cluster/tasks/main.yml").read_text()),
+            re.findall(r"start_timeout \| int, (\d+)\]", (REPOSITORY / "roles/in_cluster/tasks/main.yml").read_text()),
         ),
         ("roles/mps/README.md", "queries the daemon every {:g} s", (mps_main.INTERVAL_SECONDS,)),
         ("roles/preflight/README.md", "an `httpTimeout` above {:g} s", (LONGEST_HTTP_TIMEOUT,)),
@@ -440,6 +442,12 @@ ELSEWHERE = [
     ),
     (f"{REFERENCE}/events.md", "8 GiB of GPU 2 (NVIDIA A100 80GB)", "an example"),
     ("docs/project/gpu-proof.md", "with 36 MiB", "what gpu_proof.pack has printed for this lock"),
+    (
+        f"{OPERATE}/offline.md",
+        "17 MB of wheels on a GPU node, 31 MB on a control plane",
+        "by this lock",
+    ),
+    ("docs/project/release.md", "it would have 210 MB", "by this lock, with one image"),
     (f"{OPERATE}/high-availability.md", "another takes it within 2 s", "kube-scheduler's retryPeriod"),
     (f"{OPERATE}/high-availability.md", "kube-scheduler retries after 1, 2, 4 and 8 s", "kube-scheduler's backoff"),
     (f"{OPERATE}/high-availability.md", "the try after 7 s", "their sum"),

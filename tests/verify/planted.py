@@ -36,7 +36,7 @@ GROUPS: Final[Mapping[str, tuple[Planted, ...]]] = {
         Planted(faults.wrong_gpu, "gpu2", "wrong_gpu", "NVIDIA_VISIBLE_DEVICES", by_hand=faults.pods_deleted),
         Planted(faults.extender_address_wrong, CONTROL_PLANE, "extender_address_wrong", "127.0.0.1:32766"),
         Planted(faults.plugin_not_registered, "gpu1", "plugin_not_registered", _RESTART),
-        Planted(faults.default_runtime_not_running, "gpu2", "default_runtime_not_running", "systemctl restart containerd.service"),
+        Planted(faults.default_runtime_not_running, "gpu1", "default_runtime_not_running", "systemctl restart containerd.service"),
         Planted(faults.policy_gone, ANYWHERE, "policy_differs", _SITE),
     ),
     "driver": (Planted(faults.driver_mismatch, "gpu1", "driver_mismatch", "reboot the host", by_hand=faults.driver_reloaded),),

@@ -52,6 +52,7 @@ _OWN_IN_CLUSTER = {
     "DaemonSet": ("apps/v1", _ANY),
     "PodDisruptionBudget": ("policy/v1", _ANY),
     "Namespace": ("v1", ""),
+    "SecurityContextConstraints": ("security.openshift.io/v1", ""),
     "MutatingAdmissionPolicy": (_ADMISSION, ""),
     "MutatingAdmissionPolicyBinding": (_ADMISSION, ""),
 }

@@ -16,7 +16,7 @@ from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_GPUS, GPUS, MEMORY, PLUGIN
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import Problem
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiGpu, SmiReport
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import CAPS, SharedGpu, SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import quantity, unit_mib
 
 VERSION = 1
@@ -55,7 +55,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class PublishedGpu:
-    """A GPU in the annotation; mib and units as the device plugin counted them; minor: of its device node, -1 where it is not said."""
+    """A GPU or MIG instance in the annotation; mib and units as the device plugin counted them.
+
+    nodes: those below /dev that a container gets of it; () where they are not said.
+    """
 
     index: int
     uuid: str
@@ -63,7 +66,7 @@ class PublishedGpu:
     units: int
     usable: bool
     state: str
-    minor: int = -1
+    nodes: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -155,8 +158,9 @@ def driver_code(problem: Problem) -> str:
 
 def _published_gpu(gpu: Mapping[str, Any]) -> PublishedGpu:
     state = str(gpu["health"]) if gpu["health"] != "ok" else "cordoned" if gpu["cordoned"] else "ok"
-    minor = int(gpu.get("minor", -1))
-    return PublishedGpu(int(gpu["index"]), str(gpu["uuid"]), int(gpu["mib"]), int(gpu["units"]), state == "ok", state, minor)
+    nodes = [f"nvidia{int(gpu['minor'])}"] if "minor" in gpu else []
+    nodes += [f"{CAPS}/nvidia-cap{int(cap)}" for cap in gpu.get("caps", [])[:2]]
+    return PublishedGpu(int(gpu["index"]), str(gpu["uuid"]), int(gpu["mib"]), int(gpu["units"]), state == "ok", state, tuple(nodes))
 
 
 def _missing(name: str, known: Collection[str]) -> Difference:
@@ -198,7 +202,7 @@ class _Node:
             published=sum(gpu.units for gpu in self.published.gpus) if self.published else None,
             capacity=self.capacity[MEMORY],
             allocatable=self.allocatable[MEMORY],
-            gpus_nvml=len(self.report.gpus),
+            gpus_nvml=len(self.report.shared),
             gpus_published=len(self.published.gpus) if self.published else None,
             gpus_capacity=self.capacity[GPUS],
             gpus_allocatable=self.allocatable[GPUS],
@@ -256,7 +260,7 @@ class _Node:
             )
         if self.report.problem is not None and not self.report.gpus:
             return found  # it is said already why none are listed
-        have, said = {gpu.uuid: gpu for gpu in self.report.gpus}, {gpu.uuid: gpu for gpu in annotation.gpus}
+        have, said = {gpu.uuid: gpu for gpu in self.report.shared}, {gpu.uuid: gpu for gpu in annotation.gpus}
         reread = "restart the device plugin so that it reads the GPUs again: systemctl restart gpushare-device-plugin"
         for uuid in sorted(have.keys() - said.keys()):
             found.append(self._difference("annotation", f"no GPU {uuid}", "every GPU that nvidia-smi lists", reread, "wrong_gpu_count"))
@@ -318,7 +322,7 @@ class _Node:
                 return [self._difference(what, seen, str(capacity), cure, code, "warning")]
         return []
 
-    def _mib(self, gpu: SmiGpu, said: PublishedGpu) -> Optional[int]:
+    def _mib(self, gpu: SharedGpu, said: PublishedGpu) -> Optional[int]:
         """The GPU's memory, in the device plugin's own rounding where that explains the difference."""
         if gpu.memory_mib is None:
             return None
@@ -326,11 +330,11 @@ class _Node:
 
     def _nvml_units(self) -> Optional[int]:
         size = self.published.unit_mib if self.published else unit_mib(self.wanted_unit)
-        if size is None or any(gpu.memory_mib is None for gpu in self.report.gpus):
+        if size is None or any(gpu.memory_mib is None for gpu in self.report.shared):
             return None
         said = {gpu.uuid: gpu for gpu in self.published.gpus} if self.published else {}
         total = 0
-        for gpu in self.report.gpus:
+        for gpu in self.report.shared:
             mib = self._mib(gpu, said[gpu.uuid]) if gpu.uuid in said else gpu.memory_mib
             total += (mib or 0) // size
         return total

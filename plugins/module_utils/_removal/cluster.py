@@ -45,6 +45,7 @@ KINDS = (
     (_ADMISSION + "/validatingadmissionpolicies", "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"),
     (_ADMISSION + "/mutatingadmissionpolicybindings", "admissionregistration.k8s.io/v1", "MutatingAdmissionPolicyBinding"),
     (_ADMISSION + "/mutatingadmissionpolicies", "admissionregistration.k8s.io/v1", "MutatingAdmissionPolicy"),
+    ("/apis/security.openshift.io/v1/securitycontextconstraints", "security.openshift.io/v1", "SecurityContextConstraints"),
     (_RBAC + "/clusterrolebindings", "rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
     (f"{_RBAC}/{_SYSTEM}/rolebindings", "rbac.authorization.k8s.io/v1", "RoleBinding"),
     (_RBAC + "/clusterroles", "rbac.authorization.k8s.io/v1", "ClusterRole"),
@@ -56,7 +57,8 @@ KINDS = (
     (f"/api/v1/{_SYSTEM}/configmaps", "v1", "ConfigMap"),
     (f"/api/v1/{_SYSTEM}/serviceaccounts", "v1", "ServiceAccount"),
 )
-OPTIONAL = _ADMISSION  # an API server before 1.30 has none of it, one before 1.36 not all
+# An API server before 1.30 has none of the policies, one before 1.36 not all. Only OpenShift's has constraints.
+OPTIONAL = (_ADMISSION, "/apis/security.openshift.io/")
 
 
 @dataclass(frozen=True)

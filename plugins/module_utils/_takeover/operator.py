@@ -24,7 +24,7 @@ GROUP, API_VERSION, KIND, RESOURCE = "nvidia.com", "v1", "ClusterPolicy", "clust
 #: The merge patch by which the operator deletes its device plugin on every node, and the init container that waits for it.
 WITHOUT_PLUGIN = '{"spec":{"devicePlugin":{"enabled":false}}}'
 CHECK, PATCH = "check", "patch"
-#: What it may be asked to do: `gpushare_gpu_operator`.
+#: The values of `gpushare_gpu_operator`.
 MODES = (CHECK, PATCH)
 # Labels that the operator sets on a node: its device plugin runs there, and its validator.
 _DEPLOYED = ("nvidia.com/gpu.deploy.device-plugin", "nvidia.com/gpu.deploy.operator-validator")
@@ -33,9 +33,9 @@ _QUOTED = 80
 
 
 @dataclass(frozen=True)
-class Policy:
-    """One ClusterPolicy. enabled: whether it deploys the device plugin, as is its default; owner: what would undo a change of it, "" for
-    nothing; release: its Helm release, namespace/name; patched: whether we have switched it off; problem: why it cannot be read.
+class ClusterPolicy:
+    """One ClusterPolicy. enabled: whether it deploys the device plugin, as is its default. owner: what would undo a change of it, "" for
+    nothing. release: its Helm release, namespace/name. patched: whether we have switched it off. problem: why it cannot be read.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Operator:
 
 
 def facts(kubectl: Kubectl) -> Dict[str, Any]:
-    """What preflight judges. nodes: those that the operator serves; ours: those of them that are ours already."""
+    """The facts for preflight. nodes: those that the operator serves; ours: those of them that are ours already."""
     found = read(kubectl)
     nodes: Dict[str, Mapping[str, Any]] = {}
     for label in _DEPLOYED if found.versions else ():
@@ -77,7 +77,7 @@ def read(kubectl: Kubectl) -> Operator:
     return Operator(versions, tuple(found.get("items") or ()))
 
 
-def policy_of(item: Mapping[str, Any]) -> Policy:
+def policy_of(item: Mapping[str, Any]) -> ClusterPolicy:
     metadata = item["metadata"]
     annotations = metadata.get("annotations") or {}
     release = annotations.get("meta.helm.sh/release-name")
@@ -87,7 +87,7 @@ def policy_of(item: Mapping[str, Any]) -> Policy:
         enabled = _enabled(item) is not False
     except TakeOverError as error:
         problem = str(error)
-    return Policy(
+    return ClusterPolicy(
         name=_short(metadata["name"]),
         enabled=enabled,
         owner=owner_of(metadata),
@@ -130,7 +130,7 @@ def returned(item: Mapping[str, Any]) -> Tuple[Optional[Change], List[str]]:
 
 
 def _enabled(item: Mapping[str, Any]) -> Optional[bool]:
-    """devicePlugin.enabled, None where nothing says it. TakeOverError where it is no such field."""
+    """devicePlugin.enabled, None where nothing says it. TakeOverError where it is another field."""
     part = (item.get("spec") or {}).get("devicePlugin")
     enabled = part.get("enabled") if isinstance(part, dict) else None
     if not (part is None or isinstance(part, dict)) or not (enabled is None or isinstance(enabled, bool)):

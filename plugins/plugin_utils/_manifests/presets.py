@@ -34,6 +34,6 @@ def variables(name: str) -> dict[str, Any]:
 
 
 def applied(settings: Mapping[str, Any], preset: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with those of the preset in the place of defaults: what somebody has set stays. preset: "" for none."""
+    """The settings with those of the preset in the place of defaults: other values stay. preset: "" for none."""
     own = variables(preset) if preset else {}
     return {name: own[name] if name in own and value == defaults[name] else value for name, value in settings.items()}

@@ -27,7 +27,7 @@ _OFF = "devicePlugin.enabled: false"
 
 
 def judge(found: Reasons, facts: Mapping[str, Any], ours: Collection[str], mode: str) -> None:
-    """facts: of `_takeover/operator.py`; ours: names of the GPU nodes of this run; mode: `gpushare_gpu_operator`."""
+    """facts: of `_takeover/operator.py`. ours: names of the GPU nodes of this run. mode: `gpushare_gpu_operator`."""
     policies, versions = facts["policies"], facts["versions"]
     if versions and API_VERSION not in versions:
         seen = f"a {KIND} of {GROUP}/{_few(versions)}"
@@ -73,7 +73,7 @@ def _one(found: Reasons, policy: Mapping[str, Any], here: Sequence[str], strange
 
 
 def _command(policy: Mapping[str, Any]) -> str:
-    """What its administrator runs. Of a Helm release the values decide, so that a patch would last until its next upgrade."""
+    """The command for its administrator. Of a Helm release the values decide, so that a patch would last until its next upgrade."""
     space, slash, release = policy["release"].partition("/")
     if slash:
         return f"helm upgrade {release} nvidia/gpu-operator --namespace {space} --reuse-values --set devicePlugin.enabled=false"

@@ -251,12 +251,12 @@ def judge_cluster(
     answers: Sequence[Answer],
     without_policies: bool = False,
     evicts: Collection[str] = (),
-    services: bool = True,
+    pods: bool = False,
 ) -> list[Reason]:
     """Whether the control planes may ask the API server, what it is, and whether the hosts of the run are its nodes.
 
-    without_policies, evicts: what the inventory accepts, and the variables by which pods may be evicted. services: whether the daemons
-    are to be services of the hosts.
+    without_policies, evicts: what the inventory accepts, and the variables by which pods may be evicted; pods: whether the daemons will be
+    pods, of which the role in_cluster judges the rest.
     """
     found: list[Reason] = []
     unasked = {judgement.host for judgement in judgements if not judgement.node_name}
@@ -282,7 +282,7 @@ def judge_cluster(
     asked = next((answer for answer in answers if answer.nodes is not None), None)
     if asked is None:
         return found
-    if asked.in_cluster and services:
+    if asked.in_cluster and not pods:
         seen = f"gpushare as pods (DaemonSet {asked.in_cluster[0][:_SHOWN]})"
         cure = "keep one mode: change it by the playbook change_mode, or set gpushare_deploy_mode: kubernetes"
         found.append(Reason(asked.plane, "deploy_mode", ERROR, seen, "no gpushare of the other mode", cure))

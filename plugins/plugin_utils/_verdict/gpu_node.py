@@ -69,7 +69,7 @@ def _driver(found: Findings, report: SmiReport, driver: Mapping[str, Any] | None
 def _second_plugin(found: Findings, gpu: Mapping[str, Any], doctor: Doctor, report: SmiReport) -> None:
     """Whether somebody else gives away the GPUs, by what only verify compares: the host's programs, and ids with the GPUs."""
     evidence = [f"{one['name']} ({'; '.join(one['evidence'])})" for one in gpu["managers"]]
-    ours = {gpu.uuid for gpu in report.gpus}
+    ours = {gpu.uuid for gpu in report.shared}
     for resource in SOCKETS:
         foreign = sorted(set(doctor.registered.get(resource, ())) - ours)
         # GPUs that are gone, or a driver that does not answer, are said elsewhere: a stranger has a socket, too.
@@ -126,7 +126,7 @@ def _cdi(found: Findings, cdi: Mapping[str, Any], report: SmiReport) -> None:
     if cdi["mode"] == "cdi" and not cdi["specs"]:
         seen = "no CDI spec of nvidia.com/gpu, though nvidia-container-runtime is in mode cdi"
         found.error("cdi_missing", seen, "one that names the GPUs", cure.replace("PATH", "/var/run/cdi/nvidia.yaml"))
-    have = {gpu.uuid for gpu in report.gpus}
+    have = {gpu.uuid for gpu in report.shared}
     for spec in cdi["specs"]:
         stale = []
         named = set(spec["gpus"])

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
@@ -180,7 +181,7 @@ def _pods_of(cluster: Mapping[str, Any] | None, seen: Mapping[str, Any]) -> list
 
 
 def _containers(found: Findings, seen: Mapping[str, Any], has: Mapping[str, list[str]], now: float, pods: list[Mapping[str, Any]]) -> int:
-    gpus = {gpu["index"]: gpu["minor"] for gpu in seen["gpu"]["nvidia_smi"]["gpus"]}
+    gpus = {gpu.index: gpu.nodes for gpu in SmiReport.from_dict(seen["gpu"]["nvidia_smi"]).shared}
     # A driver that does not answer is said already, and without it no index has a device node.
     return judge_containers(found, pods, has, gpus, now) if gpus else 0
 

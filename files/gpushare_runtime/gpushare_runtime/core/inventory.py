@@ -16,6 +16,9 @@ from gpushare_runtime.core.quantity import Unit, parse_unit
 
 VERSION: Final = 1
 _MOST_INDEX: Final = 255
+_MOST_INSTANCE: Final = 99_999
+_FIRST_INSTANCE: Final = 10_000
+_MOST_CAPS: Final = 2
 HEALTHY: Final = "ok"
 
 
@@ -23,12 +26,27 @@ class InventoryError(ValueError):
     """A `gpushare/gpus` annotation that cannot be used; the message says what was found and expected."""
 
 
+INSTANCE_PREFIX: Final = "MIG-"
+"""Of the UUIDs of MIG instances."""
+
+
+def instance_index(gpu: int, gpu_instance: int, compute_instance: int) -> int:
+    """The index of a MIG instance: 10130 of compute instance 0 in GPU instance 13 of GPU 0. It does not change as others come and go."""
+    return _FIRST_INSTANCE + 1000 * gpu + 10 * gpu_instance + compute_instance
+
+
+def physical_index(index: int) -> int:
+    """NVML's index of the physical GPU."""
+    return index if index < _FIRST_INSTANCE else (index - _FIRST_INSTANCE) // 1000
+
+
 @dataclass(frozen=True)
 class Gpu:
-    """One physical GPU.
+    """One physical GPU, or one MIG instance.
 
-    index: NVML's; minor: of /dev/nvidia<minor>; pci: domain:bus:device.function; mib: memory in MiB;
-    units: whole units of it; numa: NUMA node, None if unknown; health: "ok" or what is wrong.
+    index: NVML's, or instance_index; minor: of /dev/nvidia<minor>; pci: domain:bus:device.function; mib: memory in MiB;
+    units: whole units of it; numa: NUMA node, None if unknown; health: "ok" or what is wrong. caps: of an instance, the numbers of its
+    two device nodes /dev/nvidia-caps/nvidia-cap<number>; () if the driver does not say. minor, pci and numa are its GPU's.
     """
 
     index: int
@@ -41,6 +59,12 @@ class Gpu:
     numa: int | None = None
     health: str = HEALTHY
     cordoned: bool = False
+    caps: tuple[int, ...] = ()
+
+    @property
+    def is_instance(self) -> bool:
+        """Whether it is a MIG instance."""
+        return self.uuid.startswith(INSTANCE_PREFIX)
 
     @property
     def usable(self) -> bool:
@@ -56,6 +80,8 @@ class Inventory:
     clients: containers that may use one GPU at a time, by MPS; 0 for no limit.
     strategy: how containers get their GPUs (protocol.STRATEGIES); "" if the device plugin is of a release that does not publish it.
     isolation: what keeps a pod to its units (protocol.ISOLATION_…); "" if the device plugin is of a release that does not publish it.
+    cdi_kind: of the devices that containers get, where the device plugin writes their CDI spec itself; "" where it does not.
+    node_kind: who has prepared the node, where the device plugin has seen that and chosen the strategy by it; "" where it has not.
     """
 
     unit: Unit
@@ -64,6 +90,8 @@ class Inventory:
     strategy: str = ""
     isolation: str = ""
     clients: int = 0
+    cdi_kind: str = ""
+    node_kind: str = ""
 
     def __post_init__(self) -> None:
         indexes = [gpu.index for gpu in self.gpus]
@@ -99,11 +127,12 @@ class Inventory:
                 "numa": c.numa,
                 "health": as_text(c.health),
                 "cordoned": c.cordoned,
+                **({"caps": list(c.caps)} if c.caps else {}),
             }
             for c in self.gpus
         ]
         core = {name: value for name, value in (("core", self.core), ("clients", self.clients)) if value}
-        ways = {name: value for name, value in (("strategy", self.strategy), ("isolation", self.isolation)) if value}
+        ways = {name: value for name in _WAYS if (value := getattr(self, name))}
         return json.dumps({"v": VERSION, "unit": self.unit.name, **core, **ways, "gpus": gpus}, separators=(",", ":"))
 
     @classmethod
@@ -119,10 +148,11 @@ class Inventory:
             raise InventoryError(f"{len(gpus)} GPUs are more than a node has; expected at most {MOST_GPUS}")
         core = _natural(data, "core", "", 100) if "core" in data else 0
         clients = _natural(data, "clients", "") if "clients" in data else 0
-        strategy, isolation = (_typed(data, name, str) if name in data else "" for name in ("strategy", "isolation"))
-        return cls(unit, tuple(_gpu(entry, place) for place, entry in enumerate(gpus)), core, strategy, isolation, clients)
+        ways = {name: _typed(data, name, str) for name in _WAYS if name in data}
+        return cls(unit, tuple(_gpu(entry, place) for place, entry in enumerate(gpus)), core, clients=clients, **ways)
 
 
+_WAYS: Final = ("strategy", "isolation", "cdi_kind", "node_kind")
 _typed = partial(typed, error=InventoryError)
 _natural = partial(natural, error=InventoryError)
 
@@ -144,15 +174,17 @@ def _gpu(entry: object, place: int) -> Gpu:
         index, uuid, minor, pci, model, mib, units, numa, health, _ = values
         texts = f"{uuid}{pci}{model}{health}"
         if (
-            tuple(map(type, values)) in _TYPES
+            "caps" not in entry
+            and tuple(map(type, values)) in _TYPES
             and 0 <= index <= _MOST_INDEX
             and min(minor, mib, units, numa or 0) >= 0
             and max(minor, mib, units, numa or 0) <= MOST_UNITS
             and is_text(texts)
         ):
             return Gpu(*values)
+    instance = str(entry.get("uuid")).startswith(INSTANCE_PREFIX)
     return Gpu(
-        index=_natural(entry, "index", where, _MOST_INDEX),
+        index=_natural(entry, "index", where, _MOST_INSTANCE if instance else _MOST_INDEX),
         uuid=_typed(entry, "uuid", str, where),
         minor=_natural(entry, "minor", where),
         pci=_typed(entry, "pci", str, where),
@@ -162,4 +194,11 @@ def _gpu(entry: object, place: int) -> Gpu:
         numa=None if entry.get("numa") is None else _natural(entry, "numa", where),
         health=_typed(entry, "health", str, where),
         cordoned=_typed(entry, "cordoned", bool, where),
+        caps=_caps(entry.get("caps", []), where),
     )
+
+
+def _caps(value: object, where: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) > _MOST_CAPS or not all(type(one) is int and 0 <= one <= MOST_UNITS for one in value):
+        raise InventoryError(f"{where}.caps must be a list of at most {_MOST_CAPS} numbers, found {quote(value)}")
+    return tuple(value)

@@ -463,6 +463,13 @@ def test_the_device_nodes_of_containers(root: FakeRoot, group: str) -> None:
     root.at("/proc/42/root/dev/nvidia7").touch()
     root.at("/proc/42/root/dev/nvidia12").touch()
     assert gpu_node.containers(Host(str(root)))[other] == ["nvidia12", "nvidia7"]
+    # Instances of GPUs in MIG mode; nvidia-caps of a container that leads elsewhere is not followed.
+    root.file("/proc/42/root/dev/nvidia-caps/nvidia-cap67")
+    root.file("/proc/42/root/dev/nvidia-caps/else")
+    assert gpu_node.containers(Host(str(root)))[other] == ["nvidia-caps/nvidia-cap67", "nvidia12", "nvidia7"]
+    root.at("/proc/42/root/dev/nvidia-caps").rename(root.at("/proc/42/elsewhere"))
+    root.link("/proc/42/root/dev/nvidia-caps", str(root.at("/proc/42/elsewhere")))
+    assert gpu_node.containers(Host(str(root)))[other] == ["nvidia12", "nvidia7"]
 
 
 def test_a_container_that_starts_while_the_host_is_looked_at_is_seen(root: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import AnnotationError, compare, published
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import Problem
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiGpu, SmiReport
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import MigDevice, SmiGpu, SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import quantity, unit_mib
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +54,21 @@ def node(text: str | None, capacity: dict[str, Any], allocatable: dict[str, Any]
 
 FULL = {MEMORY: "40", GPUS: "2"}
 GPUS_OF_GPU1 = (16384, 24576)
+
+
+def test_a_gpu_in_mig_mode_counts_by_its_instances() -> None:
+    devices = tuple(MigDevice(i, 7 + i, 0, 9728, f"MIG-{i}", "1g.10gb", (66 + 9 * i, 67 + 9 * i)) for i in range(2))
+    mixed = replace(report(16384, 81920), gpus=(smi_gpu(0, 16384), replace(smi_gpu(1, 81920), mig_mode="enabled", mig_devices=devices)))
+    gpus = [json.loads(annotation(16384))["gpus"][0]]
+    gpus += [{**gpus[0], "index": 11070 + 10 * i, "uuid": f"MIG-{i}", "minor": 1, "mib": 9728, "units": 9} for i in range(2)]
+    text = json.dumps({"v": 1, "unit": "GiB", "gpus": [gpus[0], *({**one, "caps": [66, 67]} for one in gpus[1:])]})
+    whole = {MEMORY: "34", GPUS: "3"}
+    compared = compare({"gpu1": mixed}, [node(text, whole)])
+    assert (compared.ok, compared.differences) == (True, ())
+    assert (compared.sums[0].nvml, compared.sums[0].gpus_nvml) == (34, 3)
+    assert published(text).gpus[1].nodes == ("nvidia1", "nvidia-caps/nvidia-cap66", "nvidia-caps/nvidia-cap67")
+    (gone,) = compare({"gpu1": replace(mixed, gpus=mixed.gpus[:1])}, [node(text, whole)]).differences[:1]
+    assert (gone.code, gone.found) == ("wrong_gpu_count", "GPU 11070 (MIG-0), which nvidia-smi does not list")
 
 
 def differences(of: SmiReport, api: dict[str, Any], unit: str = "") -> list[tuple[str, str, str]]:

@@ -45,6 +45,21 @@ def test_a_pod_has_the_gpu_of_its_annotation() -> None:
     assert judge(ended(printed()), NODE) == []
 
 
+def test_a_pod_has_the_mig_instance_of_its_annotation() -> None:
+    published = json.loads(GPUS)
+    published["gpus"][1].update(index=11070, uuid="MIG-1", caps=[66, 67])
+    node = {**NODE, "metadata": {"name": "gpu1", "annotations": {"gpushare/gpus": json.dumps(published)}}}
+    given = {"scheduler.framework.gpushare.allocation": json.dumps({"0": {"11070": 1}})}
+
+    def judged(*devices: str) -> list[str]:
+        return judge(ended(printed(devices, "11070"), annotations=given), node)
+
+    assert judged("nvidia5", "nvidiactl", "nvidia-caps/nvidia-cap66", "nvidia-caps/nvidia-cap67") == []
+    (other,) = judged("nvidia5", "nvidia-caps/nvidia-cap75", "nvidia-caps/nvidia-cap76")
+    assert "expected /dev/nvidia-caps/nvidia-cap66, /dev/nvidia-caps/nvidia-cap67, /dev/nvidia5, GPU 11070" in other
+    assert len(judged("nvidia5")) == 1
+
+
 @pytest.mark.parametrize(
     ("one", "words"),
     [
@@ -94,3 +109,13 @@ def test_pods_run_where_there_is_room_and_are_removed() -> None:
 def test_without_a_gpu_node_nothing_is_proven() -> None:
     (said,) = verify(Fake({}).kubectl, IMAGE, 5)[2]
     assert "gpushare_cluster_nodes" in said
+
+
+@pytest.mark.parametrize(("strategy", "runtime_class"), [("cdi", None), ("envvar", "nvidia"), ("", "nvidia")])
+def test_a_probe_runs_as_pods_of_users_do(strategy: str, runtime_class: str | None) -> None:
+    node = {**NODE, "metadata": {"name": "gpu1", "annotations": {"gpushare/gpus": json.dumps({**json.loads(GPUS), "strategy": strategy})}}}
+    live = {"metadata": {"name": "gpushare-verify-gpu1", "annotations": GIVEN}, "status": {"phase": "Succeeded"}}
+    fake = Fake({"get nodes": [node], "get --raw /api/v1/pods": [], "get pods": [live], "logs": printed()})
+    verify(fake.kubectl, IMAGE, 5)
+    (created,) = (json.loads(text) for words, text in fake.inputs if words.startswith("create"))
+    assert created["items"][0]["spec"].get("runtimeClassName") == runtime_class

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from gpushare_runtime.device_plugin.host.cdi_specs import MOST_BYTES, MOST_DEPTH
 from gpushare_runtime.device_plugin.node.cdi import CdiSpecs
 from unit.runtime.pods import gpu
 
+KIND = "nvidia.com/gpu"
 # As nvidia-ctk 1.17 writes it, with less of the same.
 WRITTEN = """\
 ---
@@ -66,8 +68,12 @@ def spec(*devices: tuple[str, list[str]], mounts: Iterable[str] = (), **fields: 
 
 def test_what_nvidia_ctk_writes() -> None:
     devices = parse_spec(WRITTEN.encode()).devices
-    assert {name: sorted(edits.minors) for name, edits in devices.items()} == {"GPU-00000000": [0], "0": [0], "all": [0, 1]}
-    assert devices["GPU-00000000"].paths == {
+    assert {name: sorted(edits.minors) for name, edits in devices.items()} == {
+        f"{KIND}=GPU-00000000": [0],
+        f"{KIND}=0": [0],
+        f"{KIND}=all": [0, 1],
+    }
+    assert devices[f"{KIND}=GPU-00000000"].paths == {
         "/dev/nvidia0",
         "/dev/nvidiactl",
         "/usr/bin/nvidia-cdi-hook",
@@ -78,7 +84,7 @@ def test_what_nvidia_ctk_writes() -> None:
 def test_the_host_path_of_a_device_node_counts() -> None:
     node = {"path": "/dev/nvidia0", "hostPath": "/run/nvidia/driver/dev/nvidia5"}
     data = spec() | {"devices": [{"name": "GPU-1", "containerEdits": {"deviceNodes": [node]}}]}
-    edits = parse_spec(json.dumps(data).encode()).devices["GPU-1"]
+    edits = parse_spec(json.dumps(data).encode()).devices[f"{KIND}=GPU-1"]
     assert (edits.minors, edits.paths) == ({5}, {"/run/nvidia/driver/dev/nvidia5"})
 
 
@@ -86,7 +92,8 @@ def test_other_kinds_are_not_read_any_further() -> None:
     assert parse_spec(b'{"cdiVersion":"0.6.0","kind":"vendor.com/net","devices":[3]}').devices == {}
 
 
-DEEP = "[" * 400_000
+# libyaml allows no more than 1000 from 0.2.6 on.
+DEEP, DEEPEST = "[" * 900, "[" * 400_000
 
 
 @pytest.mark.parametrize(
@@ -99,6 +106,7 @@ DEEP = "[" * 400_000
         ("\t", "neither JSON nor YAML"),
         (DEEP, f"deeper than {MOST_DEPTH}"),
         ('{"a":' + DEEP, f"deeper than {MOST_DEPTH}"),
+        (DEEPEST, "exceeded maximum nesting depth"),
         ("- " * 200_000, f"deeper than {MOST_DEPTH}"),
         ("- a\n" * 150_000, "more than 100000 entries"),
         ("a: &x [b]\nc: *x\n", "YAML alias *x; write out"),
@@ -167,7 +175,7 @@ def test_yaml_and_json_mean_the_same(devices: dict[str, list[str]], mounts: list
     by_json = parse_spec(json.dumps(data).encode())
     assert parse_spec(yaml.safe_dump(data).encode()) == by_json
     assert {name: set(edits.paths) for name, edits in by_json.devices.items()} == {
-        name: {*paths, *mounts} for name, paths in devices.items()
+        f"{KIND}={name}": {*paths, *mounts} for name, paths in devices.items()
     }
 
 
@@ -245,11 +253,31 @@ def test_a_spec_that_gives_another_gpu_than_it_names(host: Path, nodes: list[str
     assert "instead of /dev/nvidia4" in problem(host)
 
 
+def test_a_mig_instance_has_device_nodes_of_its_own_beside_its_gpus(host: Path) -> None:
+    (host / "dev/nvidia-caps").mkdir()
+    for number in (66, 67, 75, 76):
+        (host / f"dev/nvidia-caps/nvidia-cap{number}").touch()
+    own = replace(FIRST, uuid="MIG-a", index=10070, caps=(66, 67))
+
+    def problem(*caps: int) -> str:
+        nodes = [f"{host}/dev/nvidia4", *(f"{host}/dev/nvidia-caps/nvidia-cap{number}" for number in caps)]
+        put(host / "run/nvidia.yaml", spec(("MIG-a", nodes)))
+        return folders(host).read().problem(own)
+
+    assert problem(66, 67) == ""
+    assert "is stale, of /dev/nvidia-caps it has nvidia-cap75, nvidia-cap76 for it instead of nvidia-cap66 and nvidia-cap67" in problem(
+        75, 76
+    )
+    assert "it has nvidia-cap66, nvidia-cap67, nvidia-cap75 for it instead" in problem(66, 67, 75)
+    assert "it has none for it" in problem()
+    assert "the host has no" in problem(66, 68)
+
+
 def test_the_later_folder_counts(host: Path) -> None:
     put(host / "etc/nvidia.yaml", spec(("GPU-a", [f"{host}/dev/nvidia7"])))
     put(host / "run/nvidia.yaml", spec(("GPU-a", [f"{host}/dev/nvidia4"])))
     assert problem(host) == ""
-    assert folders(host).read().devices["GPU-a"].file == f"{host}/run/nvidia.yaml"
+    assert folders(host).read().devices[f"{KIND}=GPU-a"].file == f"{host}/run/nvidia.yaml"
 
 
 def test_two_files_of_one_folder_that_name_it(host: Path) -> None:
@@ -304,6 +332,6 @@ def test_a_file_is_parsed_again_only_when_it_changed(host: Path, monkeypatch: py
     assert f"the host has no {host}/dev/nvidia4" in reader.read().problem(FIRST)
     assert len(parsed) == 2
     put(host / "run/nvidia.yaml", spec(("GPU-b", [f"{host}/dev/nvidia7"])))
-    assert set(reader.read().devices) == {"GPU-b"}
+    assert set(reader.read().devices) == {f"{KIND}=GPU-b"}
     (host / "run/nvidia.yaml").unlink()
     assert reader.read().devices == {}

@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pynvml
 import pytest
 
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
-from gpushare_runtime.device_plugin.gpu.nvml import Pynvml, _failed, _recovery
+from gpushare_runtime.device_plugin.gpu.nvml import Pynvml, _failed, _instances, _recovery
 
 
 @pytest.mark.parametrize("in_container", [True, False])
@@ -31,6 +32,33 @@ def test_another_library_needs_a_new_container(code: int, other_library: bool, i
     assert ("a new container gets" in str(caught.value)) == caught.value.reload
 
 
+def test_gpus_and_instances_that_the_host_gets_need_a_new_container_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pynvml, "nvmlInit", answers(0))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", answers(1))
+    (tmp_path / "nvidia90").touch()
+    nvml = Pynvml(in_container=True, host_dev=tmp_path)
+    nvml.start()
+    assert nvml.count() == 1
+    # A MIG instance and a GPU.
+    (tmp_path / "nvidia-caps").mkdir()
+    for node in ("nvidia-caps/nvidia-cap900", "nvidia91"):
+        (tmp_path / node).touch()
+        with pytest.raises(NvmlError, match=f"the host has got /dev/{node}, which only a new container can have") as caught:
+            nvml.count()
+        assert caught.value.reload
+        # The next process lacks it as well: to end again would mend nothing.
+        nvml = Pynvml(in_container=True, host_dev=tmp_path)
+        assert nvml.count() == 1
+
+
+def test_the_hosts_own_library_is_loaded_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(pynvml, "nvmlInit", answers(0))
+    monkeypatch.setattr("gpushare_runtime.device_plugin.gpu.nvml.ctypes.CDLL", loaded.append)
+    Pynvml(in_container=True, library=lambda: tmp_path / "libnvidia-ml.so.1").start()
+    assert loaded == [str(tmp_path / "libnvidia-ml.so.1")]
+
+
 UNSUPPORTED, FUNCTION_MISSING = pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
 
 
@@ -48,29 +76,30 @@ def without_fabric(handle: object, info: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mig", "mode", "rows", "words"),
+    ("mode", "rows", "words"),
     [
-        ([0, 0], pynvml.NVML_COMPUTEMODE_DEFAULT, (0, 0, 0, 0), ""),
-        (-UNSUPPORTED, -UNSUPPORTED, -UNSUPPORTED, ""),
-        (-FUNCTION_MISSING, 0, -UNSUPPORTED, ""),
-        ([1, 1], 0, (0, 0, 0, 0), "MIG mode is on"),
-        # It is to be on, or off, after the next reset.
-        ([0, 1], 0, (0, 0, 0, 0), ""),
-        ([1, 0], 0, (0, 0, 0, 0), "MIG mode is on"),
-        ([0, 0], pynvml.NVML_COMPUTEMODE_PROHIBITED, (0, 0, 0, 0), "its compute mode is Prohibited"),
+        (pynvml.NVML_COMPUTEMODE_DEFAULT, (0, 0, 0, 0), ""),
+        (-UNSUPPORTED, -UNSUPPORTED, ""),
+        (pynvml.NVML_COMPUTEMODE_PROHIBITED, (0, 0, 0, 0), "its compute mode is Prohibited"),
         # What MPS wants.
-        ([0, 0], pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS, (0, 0, 0, 0), ""),
-        ([1, 1], pynvml.NVML_COMPUTEMODE_PROHIBITED, (0, 0, 0, 1), "remapping a bad row"),
+        (pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS, (0, 0, 0, 0), ""),
+        (pynvml.NVML_COMPUTEMODE_PROHIBITED, (0, 0, 0, 1), "remapping a bad row"),
     ],
 )
-def test_why_a_gpu_is_not_to_be_used(mig: object, mode: object, rows: object, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", answers(mig))
+def test_why_a_gpu_is_not_to_be_used(mode: object, rows: object, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeMode", answers(mode))
     monkeypatch.setattr(pynvml, "nvmlDeviceGetRemappedRows", answers(rows))
     monkeypatch.setattr(pynvml, "nvmlDeviceGetGpuFabricInfo", without_fabric)
     found = _failed(object())
     assert found.startswith(words)
     assert bool(found) == bool(words)
+
+
+@pytest.mark.parametrize("mig", [[0, 0], [0, 1], -UNSUPPORTED, -FUNCTION_MISSING])
+def test_without_mig_mode_there_are_no_instances(mig: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[0, 1]: it will be on after the next reset."""
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", answers(mig))
+    assert _instances(object(), 0) is None
 
 
 @pytest.mark.parametrize(
@@ -91,7 +120,7 @@ def test_a_gpu_behind_nvswitches_waits_for_its_fabric(state: int, status: int, w
     def fabric(handle: object, info: pynvml.c_nvmlGpuFabricInfo_t) -> None:
         info.state, info.status = state, status
 
-    for name in ("nvmlDeviceGetMigMode", "nvmlDeviceGetComputeMode", "nvmlDeviceGetRemappedRows"):
+    for name in ("nvmlDeviceGetComputeMode", "nvmlDeviceGetRemappedRows"):
         monkeypatch.setattr(pynvml, name, answers(-UNSUPPORTED))
     monkeypatch.setattr(pynvml, "nvmlDeviceGetGpuFabricInfo", fabric)
     found = _failed(object())

@@ -8,17 +8,24 @@ import contextlib
 import ctypes
 import logging
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import pynvml
 
-from gpushare_runtime.device_plugin.gpu.discovery import GpuFacts, MemoryLimit, NvmlError
+from gpushare_runtime.device_plugin.gpu.discovery import GpuFacts, MemoryLimit, MigInstance, NvmlError
 
 log = logging.getLogger(__name__)
 
 _DEVICES: Final = Path("/proc/devices")
+_DEV: Final = Path("/dev")
+_GPU_NODE: Final = re.compile("nvidia[0-9]+|nvidia-cap[0-9]+")
+_CAPS: Final = "nvidia-caps"
+# NVIDIA, MIG user guide, "/dev based nvidia-capabilities": a line such as "gpu0/gi7/ci0/access 67" for every instance that could be.
+_CAPABILITIES: Final = Path("/proc/driver/nvidia-caps/mig-minors")
+_MOST_CAPABILITIES: Final = 1024 * 1024
 _REPLACED: Final = "libnvidia-ml.so.1 was replaced while it was in use, as by a driver upgrade"
 _SENTENCES: Final = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
@@ -40,19 +47,30 @@ _UNABLE: Final = {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NO
 
 
 class Pynvml:
-    """NVML of this host. in_container: whether the library is a container's."""
+    """NVML of this host. in_container: whether the library is a container's; library: where the host's own is, which is loaded first.
 
-    def __init__(self, *, in_container: bool = False) -> None:
+    host_dev: where the host's /dev is, None where it is this process's own.
+    """
+
+    def __init__(
+        self, *, in_container: bool = False, library: Callable[[], Path | None] = lambda: None, host_dev: Path | None = None
+    ) -> None:
         self._in_container = in_container
+        self._library = library
+        self._host_dev = host_dev
+        self._seen_nodes = _gpu_nodes(host_dev) if host_dev else frozenset()
         self._loaded: tuple[str, tuple[int, int]] | None = None
         self._devices = _device_numbers()
 
     def start(self) -> None:
+        self._load()
         try:
             _call(pynvml.nvmlInit)
         except NvmlError as error:
             if self._in_container and error.code in _OF_CONTAINER:
                 raise NvmlError(f"{error}; a new container gets the host's library as it is then", reload=True) from None
+            if new := self._new_nodes():
+                raise NvmlError(f"{error}; {new}", reload=True) from None
             if self._replaced():
                 raise NvmlError(f"{error}; {_REPLACED}", reload=True) from None
             if _device_numbers() - self._devices:
@@ -71,20 +89,34 @@ class Pynvml:
         if self._replaced():
             # The old library still works in this process; containers get the new one, which does not fit the driver.
             raise NvmlError(_REPLACED, reload=True)
+        if new := self._new_nodes():
+            raise NvmlError(new, reload=True)
         return int(_call(pynvml.nvmlDeviceGetCount))
 
     def _replaced(self) -> bool:
         """Whether somebody replaced the library that this process has loaded, as a driver upgrade does."""
         return self._loaded is not None and _identity(self._loaded[0]) not in (None, self._loaded[1])
 
+    def _new_nodes(self) -> str:
+        """Whether the host has got GPUs or MIG instances since this process started.
+
+        A container keeps the device nodes that it was created with, and NVML tells of an instance only where its own are.
+        """
+        if self._host_dev is None:
+            return ""
+        # Those that were there before, and that this container lacks nevertheless, a new one would lack as well.
+        new = _gpu_nodes(self._host_dev) - self._seen_nodes - _gpu_nodes(_DEV)
+        return f"the host has got /dev/{', /dev/'.join(sorted(new)[:4])}, which only a new container can have" if new else ""
+
     def driver(self) -> str:
         return _text(_call(pynvml.nvmlSystemGetDriverVersion))
 
     def facts(self, index: int) -> GpuFacts:
         handle = _call(pynvml.nvmlDeviceGetHandleByIndex, index)
+        minor = int(_call(pynvml.nvmlDeviceGetMinorNumber, handle))
         return GpuFacts(
             uuid=_text(_call(pynvml.nvmlDeviceGetUUID, handle)),
-            minor=int(_call(pynvml.nvmlDeviceGetMinorNumber, handle)),
+            minor=minor,
             pci=_pci(_call(pynvml.nvmlDeviceGetPciInfo, handle)),
             model=_text(_call(pynvml.nvmlDeviceGetName, handle)),
             mib=int(_call(pynvml.nvmlDeviceGetMemoryInfo, handle).total) // (1024 * 1024),
@@ -92,9 +124,18 @@ class Pynvml:
             failed=_failed(handle),
             unfit=_unfit(handle),
             recovery=_recovery(handle),
+            instances=_instances(handle, minor),
         )
 
+    def _load(self) -> None:
+        """Load the host's own library, unless this process has one. pynvml then finds it by its name."""
+        own = self._library() if _loaded_library() is None else None
+        if own is not None:
+            with contextlib.suppress(OSError):
+                ctypes.CDLL(str(own))
+
     def xid_events(self) -> PynvmlEvents:
+        self._load()
         return PynvmlEvents()
 
     def processes(self, uuid: str) -> list[tuple[int, int | None]]:
@@ -183,8 +224,6 @@ def _address(handle: Any) -> int | None:
 def _failed(handle: object) -> str:
     if _rows(handle)[1]:
         return "remapping a bad row of its memory has failed: replace the GPU"
-    if _mode(pynvml.nvmlDeviceGetMigMode, handle) == pynvml.NVML_DEVICE_MIG_ENABLE:
-        return "MIG mode is on, which partitions its memory: run `nvidia-smi -mig 0` for it"
     fabric = _fabric(handle)
     if fabric:
         return fabric
@@ -192,6 +231,49 @@ def _failed(handle: object) -> str:
     if _mode(pynvml.nvmlDeviceGetComputeMode, handle) == pynvml.NVML_COMPUTEMODE_PROHIBITED:
         return "its compute mode is Prohibited: run `nvidia-smi -c DEFAULT` for it"
     return ""
+
+
+# How NVML says that an instance is not there, or no longer.
+_GONE: Final = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
+
+
+def _instances(handle: object, minor: int) -> tuple[MigInstance, ...] | None:
+    """The MIG instances; None without MIG mode. The places of instances have gaps, and an instance may go at any moment."""
+    if _mode(pynvml.nvmlDeviceGetMigMode, handle) != pynvml.NVML_DEVICE_MIG_ENABLE:
+        return None
+    minors, found = _capability_minors(), []
+    for place in range(int(_call(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle))):
+        try:
+            found.append(_instance(_call(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place), minor, minors))
+        except NvmlError as error:
+            if error.code not in _GONE:
+                raise
+    return tuple(found)
+
+
+def _instance(handle: object, minor: int, minors: dict[str, int]) -> MigInstance:
+    gpu_instance = int(_call(pynvml.nvmlDeviceGetGpuInstanceId, handle))
+    compute_instance = int(_call(pynvml.nvmlDeviceGetComputeInstanceId, handle))
+    place = f"gpu{minor}/gi{gpu_instance}"
+    caps = [minors.get(f"{place}/access"), minors.get(f"{place}/ci{compute_instance}/access")]
+    return MigInstance(
+        uuid=_text(_call(pynvml.nvmlDeviceGetUUID, handle)),
+        gpu_instance=gpu_instance,
+        compute_instance=compute_instance,
+        model=_text(_call(pynvml.nvmlDeviceGetName, handle)),
+        mib=int(_call(pynvml.nvmlDeviceGetMemoryInfo, handle).total) // (1024 * 1024),
+        caps=tuple(cap for cap in caps if cap is not None) if None not in caps else (),
+    )
+
+
+def _capability_minors() -> dict[str, int]:
+    """Numbers of the device nodes below /dev/nvidia-caps, by capability; {} from a driver without MIG."""
+    try:
+        with _CAPABILITIES.open() as file:
+            words = [line.split() for line in file.read(_MOST_CAPABILITIES).splitlines()]
+    except OSError:
+        return {}
+    return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and pair[1].isdigit()}
 
 
 _FABRIC: Final = {pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED: "Not Started", pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS: "In Progress"}
@@ -297,6 +379,15 @@ def _identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return stat.st_ino, stat.st_mtime_ns
+
+
+def _gpu_nodes(dev: Path) -> frozenset[str]:
+    """The device nodes of GPUs and MIG instances, by their paths below `dev`."""
+    found: set[str] = set()
+    for below in ("", _CAPS):
+        with contextlib.suppress(OSError):
+            found.update(os.path.join(below, name) for name in os.listdir(dev / below) if _GPU_NODE.fullmatch(name))
+    return frozenset(found)
 
 
 def _device_numbers() -> frozenset[str]:

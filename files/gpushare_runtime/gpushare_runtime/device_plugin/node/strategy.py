@@ -45,16 +45,25 @@ class GpuAccess:
     device_nodes: tuple[str, ...] = ()
 
 
-def access_to(strategy: str, gpus: Sequence[Gpu]) -> GpuAccess:
-    """The access to exactly these GPUs. strategy: of protocol.STRATEGIES."""
+def access_to(strategy: str, gpus: Sequence[Gpu], cdi_kind: str = protocol.CDI_KIND) -> GpuAccess:
+    """The access to exactly these GPUs. strategy: of protocol.STRATEGIES; cdi_kind: of the devices that the CDI spec names."""
     uuids = [gpu.uuid for gpu in gpus]
     if strategy == protocol.STRATEGY_CDI:
-        return GpuAccess(_NOTHING, cdi_devices=tuple(f"{protocol.CDI_KIND}={uuid}" for uuid in uuids))
+        return GpuAccess(_NOTHING, cdi_devices=tuple(f"{cdi_kind}={uuid}" for uuid in uuids))
     nodes = (*(f"nvidia{gpu.minor}" for gpu in gpus), *_CONTROL_NODES)
     if strategy == protocol.STRATEGY_MOUNTS:
         mounts = tuple(Mount(f"{protocol.MOUNTED_DEVICES}/{uuid}", "/dev/null") for uuid in uuids)
         return GpuAccess(protocol.MOUNTED_DEVICES, mounts=mounts, device_nodes=nodes)
     return GpuAccess(",".join(uuids), device_nodes=nodes)
+
+
+def no_instances(strategy: str, isolation: str) -> str:
+    """Why pods cannot get MIG instances on a node with these settings, and what to do; "" if they can."""
+    if strategy != protocol.STRATEGY_CDI:
+        return f"MIG instances need the device strategy {protocol.STRATEGY_CDI}, found {strategy}: set gpushare_device_strategy to it"
+    if isolation in (protocol.ISOLATION_MPS, protocol.ISOLATION_DRIVER):
+        return f"MIG instances have no limits by {isolation}: set gpushare_isolation to auto or watch for this host, or the GPU's MIG off"
+    return ""
 
 
 def changed_isolation(isolation: str, before: str, uids: Set[str], live: Callable[[Set[str]], Set[str]]) -> str:
