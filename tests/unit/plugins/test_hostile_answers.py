@@ -494,7 +494,7 @@ SAMPLES = {"str": "x", "bool": True, "int": 1, "float": 1.5, "list": []}
 #: Returned by the action plugin, which computes it on the controller of what the module answers.
 OF_ACTIONS = {
     "gpushare_dead_nodes_info": {"nodes"},
-    "gpushare_in_cluster_plan": {"reasons", "objects", "labels", "nodes", "runtime_class"},
+    "gpushare_in_cluster_plan": {"reasons", "objects", "labels", "nodes", "runtime_class", "kubelet_root", "on_hosts"},
     "gpushare_takeover_info": {"rejections", "moves"},
     "kube_scheduler_extender": {"notes"},
 }

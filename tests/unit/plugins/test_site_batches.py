@@ -87,9 +87,15 @@ def batches(folder: Path, group_vars: dict[str, Any], *arguments: str) -> list[s
     inventory = {
         "all": {"vars": {"ansible_connection": "local"}, "hosts": {"cp1": {}}, "children": {"gpu": {"hosts": hosts, "vars": group_vars}}}
     }
+    done = run(folder, inventory, [SORTING, gpu_play()], *arguments)
+    assert done.returncode == (2 if "broken" in group_vars else 0), done.stdout + done.stderr
+    return re.findall(r"batch (\S+)\.", done.stdout)
+
+
+def run(folder: Path, inventory: dict[str, Any], plays_: list[dict[str, Any]], *arguments: str) -> subprocess.CompletedProcess[str]:
     (folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
-    (folder / "play.yml").write_text(yaml.safe_dump([SORTING, gpu_play()], sort_keys=False))
-    done = subprocess.run(
+    (folder / "play.yml").write_text(yaml.safe_dump(plays_, sort_keys=False))
+    return subprocess.run(
         [Path(sys.executable).parent / "ansible-playbook", "-i", folder / "hosts.yml", folder / "play.yml", *arguments],
         env=os.environ
         | {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_LOCAL_TEMP": str(folder / "tmp")}
@@ -100,8 +106,6 @@ def batches(folder: Path, group_vars: dict[str, Any], *arguments: str) -> list[s
         timeout=120,
         check=False,
     )
-    assert done.returncode == (2 if "broken" in group_vars else 0), done.stdout + done.stderr
-    return re.findall(r"batch (\S+)\.", done.stdout)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +128,37 @@ def batches(folder: Path, group_vars: dict[str, Any], *arguments: str) -> list[s
 )
 def test_batches(tmp_path: Path, group_vars: dict[str, Any], arguments: tuple[str, ...], wanted: list[str]) -> None:
     assert batches(tmp_path, group_vars, *arguments) == wanted
+
+
+def test_pods_on_hosts_of_kubeadm_are_a_matter_of_the_roles_for_hosts(tmp_path: Path) -> None:
+    """And those of k3s and RKE2 are not, in no play."""
+    hosts = {"cp1": "kubeadm", "gpu1": "kubeadm", "gpu2": "k3s", "gpu3": "rke2", "gpu4": ""}
+    inventory = {
+        "all": {
+            "vars": {"ansible_connection": "local"},
+            "children": {
+                "gpushare_pods_control_planes": {"hosts": {"cp1": {}}},
+                "gpushare_pods_gpu_nodes": {"hosts": {name: {} for name in hosts if name != "cp1"}},
+            },
+        }
+    }
+    tasks: list[dict[str, Any]] = [
+        {
+            "ansible.builtin.include_tasks": str(ROOT / "playbooks/tasks/group_pods.yml"),
+            "vars": {"__site_distribution": f"{{{{ {hosts!r}[inventory_hostname] }}}}"},
+        },
+        {"ansible.builtin.debug": {"msg": "{{ inventory_hostname }}: {{ group_names | join('+') }}."}},
+    ]
+    done = run(tmp_path, inventory, [{"hosts": "all", "gather_facts": False, "tasks": tasks}])
+    found = dict(re.findall(r'"msg": "(\w+): (\S+)\."', done.stdout))
+    assert found == {
+        "cp1": "gpushare_control_planes+gpushare_pods_control_planes",
+        "gpu1": "gpushare_gpu_nodes+gpushare_pods_gpu_nodes",
+        "gpu2": "gpushare_pods_gpu_nodes+gpushare_rancher_gpu_nodes",
+        "gpu3": "gpushare_pods_gpu_nodes+gpushare_rancher_gpu_nodes",
+        # Nobody has answered: the removal's own play says so.
+        "gpu4": "gpushare_gpu_nodes+gpushare_pods_gpu_nodes",
+    }, done.stdout + done.stderr
 
 
 def test_every_play_has_the_strategy_that_its_safety_rests_on() -> None:
