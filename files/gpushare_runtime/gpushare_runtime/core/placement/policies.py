@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from gpushare_runtime.core.allocation import Allocation, allocate
 from gpushare_runtime.core.ledger import GpuState, Ledger, NodeLedger
 from gpushare_runtime.core.placement.fragmentation import CHOICES, Workload, fragmentation_increase
 from gpushare_runtime.core.placement.ranking import NodeCost, Ranking, scores_of
+from gpushare_runtime.core.placement.scarcity import STEPS, Scarcity
 from gpushare_runtime.core.request import Request
 
 MANY_NODES: Final = 500
@@ -84,19 +86,49 @@ class Rule(ABC):
 
 
 class Binpack(Rule):
-    """Fill the fullest GPU, and the fullest node, that still takes the pod; whole GPUs are the smallest that are empty."""
+    """Fill the fullest GPU that still takes the pod, but not one that is scarce; whole GPUs are the smallest that are empty.
+
+    A node costs what stays free on the GPU, and for each unit taken what its class is scarce.
+    """
+
+    def __init__(self, scarcity: Scarcity | None = None) -> None:
+        self._scarcity = scarcity or Scarcity({})
 
     def choose_gpus(self, request: Request, node: NodeLedger, candidates: Sequence[GpuState]) -> Sequence[GpuState]:
+        parts = partial(self._parts, node)
         if request.whole_gpus:
-            return _smallest(request, candidates)
-        return sorted(candidates, key=lambda s: (s.free, s.gpu.index))[: request.gpus_per_pod]
+            return sorted(candidates, key=lambda s: (parts(s), s.gpu.units, s.gpu.index))[: request.whole_gpus]
+        # They come in the order of their indexes, and sorting keeps that of equals.
+        return sorted(candidates, key=lambda s: STEPS * s.free + request.per_gpu * parts(s))[: request.gpus_per_pod]
+
+    def _parts(self, node: NodeLedger, state: GpuState) -> int:
+        """How scarce the GPU is, in parts of STEPS."""
+        scarce = self._scarcity.picture.scarce
+        return scarce.get(node.class_of(state.gpu), 0) if scarce else 0
 
     def cost(self, request: Request, node: NodeLedger) -> int | None:
-        return node.remaining_after(request)
+        left, scarce = node.remaining_after(request), self._scarcity.picture.scarce
+        if left is None or not scarce:
+            return left
+        if node.only_class is not None:
+            # Of nearly all nodes the GPUs are alike: whichever it gets.
+            taken = request.whole_gpus * node.only_class.units or request.per_gpu * request.gpus_per_pod
+            return left + scarce.get(node.only_class, 0) * taken // STEPS
+        return node.remembered(("scarce", self._scarcity.picture.version, request.key), lambda: self._mixed(request, node, left))
+
+    def _mixed(self, request: Request, node: NodeLedger, left: int) -> int:
+        chosen = self.choose_gpus(request, node, node.candidates(request))
+        if request.whole_gpus:
+            return left + sum(self._parts(node, state) * state.gpu.units for state in chosen) // STEPS
+        return sum(STEPS * (state.free - request.per_gpu) + request.per_gpu * self._parts(node, state) for state in chosen) // STEPS
+
+    def node_cost(self, request: Request, node: NodeLedger) -> NodeCost | None:
+        # What the node remembers is what stays free: the rest is quickly added.
+        cost = self.cost(request, node)
+        return None if cost is None else (cost, node.free, node.name)
 
     def key(self, request: Request) -> Hashable:
-        # As in NodeLedger.leftover: filter has asked already.
-        return request.key
+        return ("binpack", self._scarcity.picture.version, request.key) if self._scarcity.picture.scarce else request.key
 
 
 class Spread(Rule):
@@ -165,11 +197,12 @@ class Fgd(Rule):
 class Placement:
     """The cluster's policy. GPUs: between the GPUs of a node, where its label does not say otherwise; nodes: between nodes.
 
+    scarcity: what binpack knows of scarce GPUs; without, none are.
     A pod's own annotation goes before both. ValueError if a name is not known.
     """
 
-    def __init__(self, nodes: str = "binpack", gpus: str = "", workload: Workload | None = None) -> None:
-        self._rules: Mapping[str, Rule] = {"binpack": Binpack(), "spread": Spread(), "fgd": Fgd(workload or Workload())}
+    def __init__(self, nodes: str = "binpack", gpus: str = "", workload: Workload | None = None, scarcity: Scarcity | None = None) -> None:
+        self._rules: Mapping[str, Rule] = {"binpack": Binpack(scarcity), "spread": Spread(), "fgd": Fgd(workload or Workload())}
         self._nodes, self._gpus = self._rule(nodes), self._rule(gpus or nodes)
 
     def choose(self, request: Request, node: NodeLedger) -> Allocation | None:
