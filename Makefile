@@ -47,6 +47,10 @@ demo: venv ## A real Kubernetes cluster with simulated GPUs on this machine, ins
 	@$(BIN)/python tests/lab/demo --name $(LAB_NAME)
 	@printf '\nmake demo took %d s (from the second time on: under 60 s)\n' $$(($$(date +%s) - $(STARTED)))
 
+.PHONY: demo-dashboard
+demo-dashboard: venv ## The dashboard of the demo's cluster: prints its address on this machine, until Ctrl-C (root)
+	@$(BIN)/python -m gpushare_runtime.kubectl_gpushare.main dashboard --no-browser --kubeconfig "$$($(LAB) --name $(LAB_NAME) kubeconfig)"
+
 .PHONY: demo-down
 demo-down: venv ## Remove the demo's cluster; the cache stays
 	$(call say,removing lab $(LAB_NAME))
@@ -67,15 +71,18 @@ lint: venv ## Linters and types only
 	$(call say,mypy)
 	@mypy -p gpushare_runtime
 	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
-	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline suites life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures policies gpu_proof)
+	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline suites address life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures six_nodes policies gpu_proof image cluster_mode charts chart manifests)
 	$(call say,yamllint and ansible-lint)
 	@yamllint --strict .
 	@ansible-lint --offline
 	$(call say,locks agree with their inputs; variables with their documentation)
 	@$(BIN)/python tests/locks.py
 	@$(BIN)/python tests/variables.py
+	$(call say,addresses are those of galaxy.yml)
+	@$(BIN)/python tests/address.py
 	$(call say,parts of the docs that are made from code; the picture)
 	@$(BIN)/python tests/reference.py
+	@$(BIN)/python tests/manifests.py
 	@$(BIN)/python tests/picture.py
 	$(call say,Markdown and the language of documentation)
 	@pymarkdown scan $$(git -c safe.directory=$(CURDIR) ls-files '*.md')
@@ -146,16 +153,23 @@ docs: $(DOCS_VENV)/.complete ## The documentation as a site in build/docs/html: 
 	$(call say,the site)
 	@cd tests && PYTHONPATH=. ../$(DOCS_VENV)/bin/python -m pages.build ../build/docs
 
+ARCH ?=
+.PHONY: image
+image: venv ## The container image of all programs, in build/image, without a container tool; ARCH=arm64 for another (Debian 12)
+	$(call say,the image)
+	@$(subst bench.scheduling,image,$(BENCH)) build/image $(if $(ARCH),--architecture $(ARCH))
+
 KEY ?=
+TRIAL ?=
 .PHONY: release
-release: $(DOCS_VENV)/.complete ## The files of a release in build/release: tarball, wheel, SBOM, changelog, checksums; KEY=KEYID signs them
+release: $(DOCS_VENV)/.complete ## The files of a release in build/release: tarball, wheel, SBOM, changelog, checksums; KEY=KEYID signs them, TRIAL=1 makes some that are not to be published
 	$(call say,the release)
-	@$(DOCS_VENV)/bin/python tests/release.py build/release $(if $(KEY),--key $(KEY))
+	@$(DOCS_VENV)/bin/python tests/release.py build/release $(if $(KEY),--key $(KEY)) $(if $(TRIAL),--trial)
 
 .PHONY: pictures
-pictures: demo ## The pictures below docs/pictures, from the demo's cluster: the terminal as SVG, the dashboard by Chromium (root)
-	$(call say,pictures of lab $(LAB_NAME))
-	@PYTHONPATH=$(RUNTIME):tests:tests/lab $(BIN)/python -m pictures --name $(LAB_NAME)
+pictures: venv ## The pictures below docs/pictures, of a made-up cluster: the terminal as SVG, the dashboard by Chromium (root, if it is missing)
+	$(call say,pictures)
+	@$(BIN)/python tests/pictures.py --write
 
 MUTANTS ?= --sample 300
 .PHONY: mutants

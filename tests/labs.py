@@ -33,6 +33,8 @@ class Shape:
 TWO = Shape("two", ("--no-nvidia-runtime",))
 #: Its container runtime knows the nvidia runtime, which is the default. GPUs for 50 pods and more.
 TWO_NVIDIA = Shape("two-nvidia", ("--gpus", "gpu1=2x32,gpu2=32+40"))
+#: The same GPUs as TWO; the daemons will be pods.
+IN_CLUSTER = Shape("in-cluster", ())
 ONE = Shape("one", ("--no-nvidia-runtime", "--gpu-nodes", "1"))
 RUNTIMES = Shape(
     "runtimes",

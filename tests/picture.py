@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The picture of README.md: `python tests/picture.py` checks docs/picture.svg, `--write` draws it again."""
+"""The picture of the design: `python tests/picture.py` checks docs/picture.svg, `--write` draws it again."""
 
 from __future__ import annotations
 

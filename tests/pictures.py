@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""`make pictures`: the pictures of README and docs, made from the demo's cluster: the terminal as SVG, the dashboard by Chromium as PNG.
+"""`make pictures`: the pictures of README and docs. `python tests/pictures.py` compares those of the terminal, `--write` draws all.
 
-Nobody edits them. tests/unit/test_pictures.py says where they are used, and that what they are made from is still there.
+What is drawn is what the product's own programs show of the made-up cluster in six_nodes.py: a terminal as SVG, the dashboard in
+Chromium as PNG. No cluster is needed, and nobody edits a picture.
 """
 
 from __future__ import annotations
@@ -10,41 +11,51 @@ from __future__ import annotations
 import argparse
 import fcntl
 import io
+import json
 import os
 import pty
 import re
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 from pathlib import Path
 from typing import Final
+from xml.etree import ElementTree
 
-from rich.console import Console
-from rich.text import Text
+ROOT: Final = Path(__file__).resolve().parent.parent
+RUNTIME: Final = ROOT / "files/gpushare_runtime"
+sys.path.insert(0, str(RUNTIME))
 
-from dashboard.browser import Browser, Loop
-from dashboard.programs import kubectl_dashboard
-from e2e.cluster import Cluster
-from e2e.samples import TOO_LARGE
-from quality.tree import REPOSITORY
+from rich.console import Console  # noqa: E402
+from rich.text import Text  # noqa: E402
 
-FOLDER: Final = REPOSITORY / "docs/pictures"
-COLUMNS: Final = 100
+from dashboard.browser import Browser, Loop  # noqa: E402
+from dashboard.programs import Cluster, kubectl_dashboard  # noqa: E402
+from six_nodes import WAITING, six_nodes  # noqa: E402
+from unit.runtime.kube.fake_api import kubeconfig  # noqa: E402
+
+FOLDER: Final = ROOT / "docs/pictures"
+COLUMNS: Final = 110
+# Bars of eight GPUs side by side need more.
+WIDER: Final = {"nodes": 150}
+_EXPLAINED: Final = WAITING[0]
 # Of `kubectl gpushare`, by the name of the picture.
 TERMINAL: Final = {
-    "nodes": ("nodes",),
-    "pods": ("pods",),
-    "explain": ("explain", TOO_LARGE),
+    "nodes": (),
+    "pods": ("pods", "-n", "research"),
+    "explain": ("explain", _EXPLAINED[1], "-n", _EXPLAINED[0]),
 }
-# Of the dashboard: the path in the page, and the colours.
+# Of the dashboard: the path in the page, the colours, and the height.
 PAGES: Final = {
-    "dashboard-light": ("#/nodes", "light"),
-    "dashboard-dark": (f"#/pod/default/{TOO_LARGE}", "dark"),
+    "dashboard-light": ("#/nodes", "light", 1020),
+    "dashboard-dark": (f"#/pod/{_EXPLAINED[0]}/{_EXPLAINED[1]}", "dark", 740),
 }
-SIZE: Final = (1000, 560)
+WIDTH: Final = 1280
 # The fonts of rich's export come from another server: a reader's own monospace font will do.
 _FONT_FACE: Final = re.compile(r"@font-face\s*\{.*?\}", re.DOTALL)
+_COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
 _COMMENT: Final = "<!-- SPDX-License-Identifier: Apache-2.0 -->\n<!-- Copyright: gpushare.kubernetes contributors -->\n"
 
 
@@ -53,12 +64,13 @@ def files() -> list[Path]:
     return [*(FOLDER / f"{name}.svg" for name in TERMINAL), *(FOLDER / f"{name}.png" for name in PAGES)]
 
 
-def on_a_terminal(command: list[str]) -> str:
+def on_a_terminal(command: list[str], columns: int = COLUMNS) -> str:
     """What a command prints on a terminal of that width, with its colours."""
     outer, inner = pty.openpty()
-    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 60, COLUMNS, 0, 0))
+    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 60, columns, 0, 0))
     own = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLUMNS")}
-    process = subprocess.Popen(command, stdin=inner, stdout=inner, stderr=subprocess.PIPE, env={**own, "TERM": "xterm-256color"})
+    environment = {**own, "TERM": "xterm-256color", "PYTHONPATH": str(RUNTIME)}
+    process = subprocess.Popen(command, stdin=inner, stdout=inner, stderr=subprocess.PIPE, env=environment)
     os.close(inner)
     printed = bytearray()
     while True:
@@ -74,12 +86,30 @@ def on_a_terminal(command: list[str]) -> str:
     _, errors = process.communicate(timeout=60)
     # 3: the pod of `explain` fits nowhere.
     assert process.returncode in (0, 3), errors.decode()
-    return printed.decode()
+    assert not errors, errors.decode()
+    # A terminal ends its lines with a carriage return, too, and rich draws only what follows the last one of a line.
+    return printed.decode().replace("\r\n", "\n")
 
 
-def svg(title: str, text: str) -> str:
+def printed(name: str) -> str:
+    """What the command of a picture prints about the six nodes, below the command itself."""
+    nodes, pods = six_nodes()
+    items = [{"kind": "Node", **one} for one in nodes] + [{"kind": "Pod", **one} for one in pods]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "six-nodes.json")
+        file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+        program = [sys.executable, "-m", "gpushare_runtime.kubectl_gpushare.main", *TERMINAL[name], "--from-file", str(file)]
+        return f"$ {command(name)}\n{on_a_terminal(program, WIDER.get(name, COLUMNS))}"
+
+
+def command(name: str) -> str:
+    """The command of a picture, as people type it."""
+    return " ".join(("kubectl", "gpushare", *TERMINAL[name]))
+
+
+def svg(title: str, text: str, columns: int = COLUMNS) -> str:
     """The text of a terminal as a picture, which needs nothing from another server."""
-    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console = Console(record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(Text.from_ansi(text.rstrip()))
     drawn = console.export_svg(title=title, unique_id=re.sub(r"\W+", "-", title))
     drawn = (
@@ -88,41 +118,72 @@ def svg(title: str, text: str) -> str:
     return _COMMENT + "\n".join(line.rstrip() for line in drawn.splitlines() if line.strip()) + "\n"
 
 
-def draw_terminals(kubeconfig: Path) -> None:
-    for name, arguments in TERMINAL.items():
-        program = [sys.executable, "-m", "gpushare_runtime.kubectl_gpushare.main", *arguments, "--kubeconfig", str(kubeconfig)]
-        command = " ".join(["kubectl gpushare", *arguments])
-        (FOLDER / f"{name}.svg").write_text(svg(command, f"$ {command}\n{on_a_terminal(program)}"))
+def letters(text: str) -> str:
+    """The text of a terminal without colours and spaces: a line of a picture may be in several parts."""
+    return "".join(_COLOUR.sub("", text).split())
 
 
-def draw_pages(kubeconfig: Path) -> None:
+def shown(drawn: str) -> str:
+    """The letters that a picture of a terminal shows."""
+    texts = ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")
+    return letters("".join("".join(one.itertext()) for one in texts))
+
+
+def stale() -> list[str]:
+    """The pictures of the terminal that do not show what their commands print now."""
+    return [name for name in TERMINAL if letters(printed(name)) not in shown((FOLDER / f"{name}.svg").read_text())]
+
+
+def draw_terminals() -> None:
+    for name in TERMINAL:
+        (FOLDER / f"{name}.svg").write_text(svg(command(name), printed(name), WIDER.get(name, COLUMNS)))
+
+
+def draw_pages() -> None:
     loop = Loop()
+    cluster = Cluster(loop)
     try:
+        nodes, pods = six_nodes()
+        cluster.put(*nodes, *pods)
         browser = Browser(loop)
         try:
-            for name, (path, colours) in PAGES.items():
-                with kubectl_dashboard("--kubeconfig", str(kubeconfig)) as running, browser.page(running.url, *SIZE) as page:
-                    page.scheme(colours)
-                    page.until("the nodes are there", "document.querySelectorAll('.row').length > 0", 60)
-                    page.eval(f"location.hash = {path!r}")
-                    page.until("the page is there", f"location.hash === {path!r} && document.querySelector('.row, .page') !== null")
-                    assert page.errors == [], page.errors
-                    page.picture(FOLDER / f"{name}.png")
+            with tempfile.TemporaryDirectory() as folder:
+                config = Path(folder, "kubeconfig")
+                config.write_text(kubeconfig(cluster.api.url))
+                os.environ["PYTHONPATH"] = str(RUNTIME)
+                for name, (path, colours, height) in PAGES.items():
+                    with kubectl_dashboard("--kubeconfig", str(config)) as running, browser.page(running.url, WIDTH, height) as page:
+                        page.scheme(colours)
+                        page.until("the nodes are there", f"document.querySelectorAll('.row').length === {len(nodes)}", 60)
+                        page.eval(f"location.hash = {path!r}")
+                        page.until("the page is there", f"location.hash === {path!r} && document.querySelector('.row, .page') !== null")
+                        # Without the ring around what has the focus after a change of the page.
+                        page.eval("document.activeElement?.blur()")
+                        assert page.errors == [], page.errors
+                        page.picture(FOLDER / f"{name}.png")
         finally:
             browser.close()
     finally:
+        cluster.close()
         loop.close()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--name", default="demo", help="the lab with the samples (default: %(default)s)")
-    cluster = Cluster(parser.parse_args().name)
+    parser.add_argument("--write", action="store_true", help="draw all pictures")
+    parser.add_argument("--terminal", action="store_true", help="with --write: those of the terminal only, without Chromium")
+    arguments = parser.parse_args()
+    if not arguments.write:
+        old = stale()
+        for name in old:
+            print(f"docs/pictures/{name}.svg does not show what `{command(name)}` prints; run python tests/pictures.py --write")
+        return 1 if old else 0
     FOLDER.mkdir(exist_ok=True)
-    draw_terminals(cluster.kubeconfig)
-    draw_pages(cluster.kubeconfig)
+    draw_terminals()
+    if not arguments.terminal:
+        draw_pages()
     for file in files():
-        print(f"{file.relative_to(REPOSITORY)}: {file.stat().st_size // 1024 + 1} KiB")
+        print(f"{file.relative_to(ROOT)}: {file.stat().st_size // 1024 + 1} KiB")
     return 0
 
 

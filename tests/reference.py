@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
-import jinja2
 import yaml
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -27,11 +26,16 @@ for folder in (".collections", "files/gpushare_runtime"):
     sys.path.insert(0, str(ROOT / folder))
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import OLDEST  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import advisories  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import MINIMUM_DRIVER  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import accounts, on_hosts  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import host, reasons  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict import doctor  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import FOLLOWS_FROM  # noqa: E402
+
+from gpushare_runtime.device_plugin.gpu import health  # noqa: E402
+from unit.plugins.driver.machines import MACHINES  # noqa: E402
 
 PLUGIN_UTILS: Final = ROOT / "plugins/plugin_utils"
 MODULE_UTILS: Final = ROOT / "plugins/module_utils"
@@ -47,6 +51,7 @@ PROGRAMS: Final = (
     ("gpushare-device-plugin", "device_plugin.options"),
     ("gpushare-mps", "mps.main"),
     ("gpushare-pki", "pki.main"),
+    ("gpushare-probe", "probe.main"),
     ("gpushare-dashboard", "dashboard.main"),
 )
 
@@ -103,11 +108,48 @@ def distributions() -> str:
     rows = []
     for family, versions in host.SYSTEMS.items():
         for version in versions:
-            state = "**run**" if version in host.TRIED.get(family, ()) else "**rules**"
+            state = "**tested**" if version in host.TRIED.get(family, ()) else "**from docs**"
             rows.append([f"{FAMILIES[family]} {version}", state])
-    rows.append(["a relative of these", "**rules**"])
+    rows.append(["a relative of these", "**from docs**"])
     rows.append(["older or other ones", "**rejected**"])
     return table(["distribution", "whole installation"], rows)
+
+
+def driver_plans() -> str:
+    """What the role nvidia_driver plans for real machines."""
+    rows = []
+    for machine in MACHINES:
+        plan, family = machine.plan(), machine.distribution.partition("_")[0]
+        on = f"{FAMILIES.get(family, family)} {machine.distribution.partition('_')[2]}, {machine.facts.machine}"
+        driver = f"{machine.wish.version}, {machine.wish.source}"
+        if plan.rejected:
+            rows.append(
+                [machine.name, on, driver, "**rejected**: " + "; ".join(f"{one.check}: {one.found}" for one in plan.rejected), "", ""]
+            )
+            continue
+        packages = dict(plan.packages)
+        fabric = [name for name in packages if re.match(r"nvidia-fabric|nvidia-imex|libnvidia-nscq|libnvsdm|nvlsm|infiniband", name)]
+        modules = [name for name in packages if re.search(r"dkms|kmod-nvidia|kmp|linux-modules-nvidia|driver-G0[67]", name)]
+        later = [name for name, _ in plan.headers[1:]] + [name for name in modules[1:] if not re.search("[0-9]+[.][0-9]+[.][0-9]+", name)]
+        rows.append([machine.name, on, driver, f"{plan.module}: `{modules[0]}`", code(later), code(fabric)])
+    return table(["machine", "system", "driver, source", "kernel module", "headers, later", "fabric"], rows)
+
+
+def toolkit_advisories() -> str:
+    rows = [[", ".join(one.cves), one.fixed_in, one.bulletin, one.published] for one in advisories.TOOLKIT]
+    return table(["vulnerability", "fixed in", "bulletin", "of"], rows) + _read_up_to()
+
+
+def driver_advisories() -> str:
+    rows = []
+    for one in advisories.DRIVER:
+        worst = f"{one.worst} ({one.score:g})" + (f" and {one.more} more" if one.more else "")
+        rows.append([worst, ", ".join(one.fixed_in), one.bulletin, one.published])
+    return table(["vulnerability (CVSS score)", "fixed in", "bulletin", "of"], rows) + _read_up_to()
+
+
+def _read_up_to() -> str:
+    return f"\n\nRead up to {advisories.READ_UP_TO}."
 
 
 # Programs.
@@ -313,26 +355,46 @@ def codes_of_preflight() -> str:
 
 
 def rules() -> str:
-    """The rules of the daemons' accounts, as the templates render them for a node with the default variables."""
-    values = {
-        "gpushare_scheduler_lease": default_of("gpushare_scheduler_lease"),
-        "gpushare_overuse": "evict",
-        "__gpushare_node_names": ["NODE"],
-    }
+    """The rules of the accounts of daemons on the hosts, for a node with the default variables."""
+    values = on_hosts.OnHosts(lease=default_of("gpushare_scheduler_lease"), evict=True, nodes=["NODE"])
+    return rows_of_rules(one for role in ("extender", "dashboard", "device_plugin") for one in on_hosts.objects(role, values))
+
+
+def rules_in_cluster() -> str:
+    """The same for daemons that are pods. What a binding grants of Kubernetes' own roles is not ours to list."""
+    return rows_of_rules(accounts.in_cluster("gpushare-system", evict=True))
+
+
+def rows_of_rules(documents: Iterable[Mapping[str, Any]]) -> str:
     rows = []
-    for name in ("extender", "dashboard", "device_plugin"):
-        text = (ROOT / f"roles/cluster_objects/templates/{name}.yml.j2").read_text()
-        environment = jinja2.Environment(trim_blocks=True)
-        environment.filters["to_json"] = json.dumps
-        for document in yaml.safe_load_all(environment.from_string(text).render(values)):
-            if not document or document["kind"] not in ("ClusterRole", "Role"):
-                continue
-            scope = "cluster" if document["kind"] == "ClusterRole" else document["metadata"]["namespace"]
-            for rule in document["rules"]:
-                group = f"{rule['apiGroups'][0]}: " if rule["apiGroups"][0] else ""
-                what = ", ".join(f"{group}{resource}" for resource in rule["resources"])
-                rows.append([document["metadata"]["name"], scope, what, code(rule.get("resourceNames", ())), ", ".join(rule["verbs"])])
+    for document in documents:
+        if document["kind"] not in ("ClusterRole", "Role"):
+            continue
+        scope = "cluster" if document["kind"] == "ClusterRole" else document["metadata"]["namespace"]
+        for rule in document["rules"]:
+            group = f"{rule['apiGroups'][0]}: " if rule["apiGroups"][0] else ""
+            what = ", ".join(f"{group}{resource}" for resource in rule["resources"])
+            rows.append([document["metadata"]["name"], scope, what, code(rule.get("resourceNames", ())), ", ".join(rule["verbs"])])
     return table(["account", "scope", "resources", "names", "verbs"], rows)
+
+
+# XIDs.
+
+
+def xids() -> str:
+    """NVIDIA's numbers, as the device plugin knows them."""
+    ours = {True: "The GPU stays usable. We log and count it.", False: "New pods go to other GPUs until it has passed its checks."}
+    rows = [
+        [number, f"{one.meaning[0].upper()}{one.meaning[1:]}.", ours[number in health.SPARED_XIDS], f"{one.cure[0].upper()}{one.cure[1:]}."]
+        for number, one in sorted(health.XIDS.items())
+    ]
+    others = sorted(health.SPARED_XIDS - health.XIDS.keys())
+    first = [number for number in others if number - 1 not in others]
+    last = [number for number in others if number + 1 not in others]
+    spans = [str(low) if low == high else f"{low}–{high}" for low, high in zip(first, last, strict=True)]
+    rows.append([", ".join(spans), "The catalogue: restart the program, or nothing.", ours[True], "Read the log of the pod."])
+    rows.append(["any other", "", ours[False], "Read `dmesg` and the catalogue."])
+    return table(["XID", "what it means", "what we do", "what you do"], rows)
 
 
 # Results.
@@ -409,10 +471,15 @@ def benchmarks() -> str:
 PARTS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
     "requirements": ("docs/start/requirements.md", requirements),
     "distributions": ("docs/start/requirements.md", distributions),
+    "driver-plans": ("docs/start/drivers.md", driver_plans),
+    "toolkit-advisories": ("roles/nvidia_container_toolkit/README.md", toolkit_advisories),
+    "driver-advisories": ("roles/nvidia_driver/README.md", driver_advisories),
     "programs": ("docs/reference/cli.md", programs),
     "codes": ("docs/reference/codes.md", codes_of_verify),
     "checks": ("docs/reference/codes.md", codes_of_preflight),
     "rules": ("docs/reference/permissions.md", rules),
+    "xids": ("docs/operate/on-call.md", xids),
+    "rules-in-cluster": ("docs/reference/permissions.md", rules_in_cluster),
     "benchmarks": ("docs/project/benchmarks/README.md", benchmarks),
 }
 

@@ -38,6 +38,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import build_wheel  # noqa: E402
 
+import address  # noqa: E402
+import krew  # noqa: E402
 from quality.tree import copy, files  # noqa: E402
 
 RUNTIME: Final = "files/gpushare_runtime"
@@ -124,8 +126,11 @@ def changelog(tree: Path, number: str, when: datetime) -> str:
     return (place / "CHANGELOG.md").read_text()
 
 
-def release(folder: Path, key: str = "") -> list[Path]:
-    """Write all files; those that are named in SHA256SUMS and that file itself."""
+def release(folder: Path, key: str = "", *, trial: bool = False) -> list[Path]:
+    """Write all files; those that are named in SHA256SUMS and that file itself. trial: they are not published."""
+    reasons = [*address.problems(), *filter(None, [address.rejected(address.repository())])]
+    if reasons and not trial:
+        sys.exit("\n".join(reasons))
     number, when = version(), commit_time()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -136,6 +141,10 @@ def release(folder: Path, key: str = "") -> list[Path]:
         (folder / "CHANGELOG.md").write_text(changelog(Path(scratch) / "changes", number, when))
     wheel = build_wheel(ROOT / RUNTIME)
     (folder / wheel.filename).write_bytes(wheel.content)
+    plugin, name = krew.archive((wheel.filename, wheel.content), (ROOT / LOCK).read_text(), when), f"kubectl-gpushare-{number}.tar.gz"
+    (folder / name).write_bytes(plugin)
+    repository = str(yaml.safe_load((ROOT / "galaxy.yml").read_text())["repository"])
+    (folder / "gpushare.yaml").write_text(krew.manifest(name, plugin, number, repository))
     (folder / "sbom.cdx.json").write_text(bill_of_materials(number, when))
     made = sorted(folder.iterdir())
     sums = folder / "SHA256SUMS"
@@ -149,8 +158,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write the files of a release.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--key", default="", help="sign SHA256SUMS with this key of gpg")
+    parser.add_argument("--trial", action="store_true", help="files that are not published: with the placeholder for the address")
     given = parser.parse_args()
-    for path in release(given.folder, given.key):
+    for path in release(given.folder, given.key, trial=given.trial):
         print(f"{path.stat().st_size:9} {path.name}")
     json.loads((given.folder / "sbom.cdx.json").read_text())
 

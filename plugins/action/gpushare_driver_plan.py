@@ -32,6 +32,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "repository": {"type": "str", "default": ""},
     "key": {"type": "str", "default": ""},
     "fingerprints": {"type": "list", "elements": "str", "default": []},
+    "module_options": {"type": "list", "elements": "str", "default": []},
     "root": {"type": "path", "default": "/"},
 }
 
@@ -49,11 +50,15 @@ class ActionModule(ActionBase):
         if info.get("failed") or "facts" not in info:
             return info
         facts = HostFacts.from_dict(info["facts"])
-        plan = make(facts, Wish(**{**arguments, "fingerprints": tuple(arguments["fingerprints"])}), data_of(folder, facts))
+        plan = make(
+            facts,
+            Wish(**{key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}),
+            data_of(folder, facts),
+        )
         # Loaded is what counts for processes: a driver that is installed and not loaded disturbs nobody.
         due = plan.change != "none" and (info["driver"]["loaded"] is not None or bool(info["processes"]))
         # What the role would then reboot for, also after an earlier run that was not permitted to.
-        pending = reboot_reason(Driver(**info["driver"]), plan.version, plan.module)
+        pending = reboot_reason(Driver(**info["driver"]), plan.version, plan.module, plan.options)
         answer = {key: info[key] for key in ("processes", "machine_id", "boot_id", "driver", "problem")}
         planned = {**asdict(plan), "packages": _named(plan.packages), "headers": _named(plan.headers)}
         result = {"changed": False, "plan": planned, "info": answer, "due": due, "pending": pending, "warnings": list(plan.notes)}

@@ -81,6 +81,7 @@ class ActionModule(ActionBase):
             "target_kubernetes",
             "take_over",
             "expected",
+            "extender_port",
             "driver_managed",
             "device_strategy",
             "isolation",
@@ -105,6 +106,7 @@ class ActionModule(ActionBase):
         return {
             "memory_unit": of("gpushare_memory_unit"),
             "expected": expected,
+            "extender_port": of("gpushare_extender_port"),
             "driver_managed": managed,
             "device_strategy": strategy,
             "isolation": of("gpushare_isolation"),

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleError
+from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.release import __version__ as ansible_version
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
@@ -28,6 +29,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
     summary,
     unreachable,
 )
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import ReportError, blocks, lines_of, write
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import (
     COMPARED,
     of_type,
@@ -44,6 +46,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "cluster": {"type": "list", "elements": "dict"},
     "plans": {"type": "dict", "default": {}},
     "accept": {"type": "list", "elements": "str", "default": []},
+    "report": {"type": "str", "default": ""},
 }
 
 
@@ -65,7 +68,8 @@ class ActionModule(ActionBase):
         answers = [Answer.of(one) for one in arguments["cluster"] or ()]
         if arguments["cluster"] is not None:
             without_policies = bool(self._of_cluster(known, arguments["hosts"], "gpushare_without_policies"))
-            evicts = self._of_cluster(known, arguments["hosts"], "gpushare_overuse") == "evict"
+            chosen = ("gpushare_overuse", "gpushare_unstartable")
+            evicts = [name for name in chosen if self._of_cluster(known, arguments["hosts"], name) == "evict"]
             of_inventory += judge_cluster(judgements, answers, without_policies, evicts)
         believed = {answer.plane: answer.authorities for answer in answers}
         of_inventory += judge_authorities(
@@ -77,13 +81,18 @@ class ActionModule(ActionBase):
             of_inventory += [no_plan(host, check, str(one["msg"])) for host, one in found if "msg" in one and not one.get("skipped")]
         reasons = accept([*of_inventory, *(reason for judgement in judgements for reason in judgement.reasons)], arguments["accept"])
         errors = [reason for reason in reasons if reason.severity == ERROR]
-        result = {
-            "changed": False,
-            "ok": not errors,
-            "reasons": [asdict(reason) for reason in reasons],
-            "warnings": [str(reason) for reason in reasons if reason.severity != ERROR],
-        }
-        return dict(result, failed=True, msg=summary(reasons)) if errors else result
+        found = {"v": 1, "ok": not errors, "reasons": [asdict(reason) for reason in reasons]}
+        if arguments["report"]:
+            try:
+                write(Path(arguments["report"]), found, "gpushare_preflight_report")
+            except ReportError as error:
+                raise AnsibleActionFail(str(error)) from error
+        result = {"changed": False, "warnings": lines_of(reason for reason in reasons if reason.severity != ERROR)}
+        if not errors:
+            return {**result, **found}
+        # Ansible prints the result of what failed once more, on one line: it has the sum only.
+        self._display.display(f"{summary(reasons)}\n\n{blocks(errors, Reason.nowhere)}\n")
+        return dict(result, failed=True, ok=False, msg=summary(reasons))
 
     @staticmethod
     def _of_cluster(task_vars: dict[str, Any], hosts: list[str], name: str) -> Any:

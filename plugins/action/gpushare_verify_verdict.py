@@ -13,9 +13,16 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import WARNING
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import ReportError, lines_of, write
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import Artifact
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import NOTE, Verdict
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import Evidence, judge, placeable, scheduler_name
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import (
+    Evidence,
+    judge,
+    obstructed,
+    placeable,
+    scheduler_name,
+)
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import WheelError, build_wheel, locked_requirements
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -47,17 +54,15 @@ class ActionModule(ActionBase):
         if not arguments["final"]:
             return {"changed": False, "ok": verdict.ok, **self._plan(arguments, evidence, verdict)}
         if arguments["report"]:
-            self._write(Path(arguments["report"]), verdict.as_json())
-        result = {
-            "changed": False,
-            "msg": verdict.words,
-            "report": verdict.as_dict(),
-            "warnings": [str(finding) for finding in verdict.findings if finding.severity in (WARNING, NOTE)],
-        }
-        if not verdict.ok:
-            return dict(result, failed=True)
+            try:
+                write(Path(arguments["report"]), verdict.as_dict(), "gpushare_verify_report")
+            except ReportError as error:
+                raise AnsibleActionFail(str(error)) from error
         self._display.display(verdict.words)
-        return result
+        warnings = lines_of(finding for finding in verdict.findings if finding.severity in (WARNING, NOTE))
+        result = {"changed": False, "msg": verdict.summary, "warnings": warnings}
+        # What failed is on the screen already: Ansible would print the whole result once more, on one line.
+        return dict(result, report=verdict.as_dict()) if verdict.ok else dict(result, failed=True)
 
     def _evidence(self, arguments: dict[str, Any], task_vars: dict[str, Any]) -> Evidence:
         hostvars = task_vars["hostvars"]
@@ -74,26 +79,16 @@ class ActionModule(ActionBase):
         )
 
     def _plan(self, arguments: dict[str, Any], evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
-        """Which probe pods to place. None while something is wrong: they would only say so again."""
+        """Which probe pods to place. None where something is wrong: they would only say so again."""
         pods = [] if isinstance(evidence.cluster, str) else evidence.cluster["pods"]
         left = [f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["probe"]]
         nodes: dict[str, str] = {}
         unproven: dict[str, str] = {}
-        if arguments["probe"] and verdict.ok:
+        if arguments["probe"]:
             nodes, unproven = placeable(evidence, arguments["image"])
-        elif arguments["probe"]:
-            unproven = {seen["node_name"]: "first cure what is wrong" for seen in evidence.gpu.values()}
+            unproven.update(obstructed(evidence, verdict))
+            nodes = {node: image for node, image in nodes.items() if node not in unproven}
         return {"nodes": nodes, "unproven": unproven, "left_behind": left, "scheduler_name": scheduler_name(evidence)}
-
-    @staticmethod
-    def _write(path: Path, text: str) -> None:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            staged = path.with_name(f".{path.name}.new")
-            staged.write_text(text, encoding="utf-8")
-            staged.replace(path)
-        except OSError as error:
-            raise AnsibleActionFail(f"the report cannot be written: {error}; name a file that can be in gpushare_verify_report") from error
 
 
 def _artifact(source: Path) -> Artifact:

@@ -150,6 +150,19 @@ disk:
   contains:
     path: {description: The folder., type: str}
     free_mib: {description: Free space in MiB., type: int}
+ground:
+  description: Folders, ports, API server and scheduler that an installation needs.
+  returned: when V(system) is gathered
+  type: dict
+  contains:
+    read_only: {description: Folders that cannot be written., type: list, elements: str}
+    full: {description: Folders whose file system has too few inodes left., type: list, elements: str}
+    no_programs: {description: "O(install_dir), if its file system is mounted noexec.", type: list, elements: str}
+    listening: {description: TCP ports that are taken on 127.0.0.1., type: list, elements: int}
+    extender: {description: Whether the extender is installed., type: bool}
+    server: {description: The API server that kubelet uses., type: str}
+    unreached: {description: Why no connection to it could be made., type: str}
+    scheduler: {description: Whether a kube-scheduler runs., type: bool}
 pci:
   description: NVIDIA's devices on the PCI bus. A hint only, since a host may hide the bus.
   returned: when V(gpus) is gathered

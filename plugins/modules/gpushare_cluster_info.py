@@ -43,6 +43,12 @@ authorities:
   returned: success
   type: list
   elements: str
+in_cluster:
+  description: The DaemonSets of gpushare's device plugin, if the cluster has it as pods.
+  returned: success
+  type: list
+  elements: str
+  sample: [gpushare-system/gpushare-device-plugin]
 may_grant:
   description: Whether this kubeconfig may make roles and bind them.
   returned: success
@@ -50,11 +56,14 @@ may_grant:
 """
 
 import json
+from typing import List
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import PLUGIN
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.authority import authorities
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import ours
 
 KUBELET_CONFIG = "/var/lib/kubelet/config.yaml"
 
@@ -65,10 +74,19 @@ def main() -> None:
     try:
         version = str(json.loads(kubectl.text(["get", "--raw", "/version"])).get("gitVersion"))
         nodes = [line.partition("/")[2] for line in kubectl.text(["get", "nodes", "--output=name"]).split()]
+        in_cluster = _in_cluster(kubectl)
     except (cluster_kubectl.KubectlError, ValueError, AttributeError) as error:
         module.fail_json(msg=str(error))
     known = authorities(Host(), KUBELET_CONFIG)
-    module.exit_json(changed=False, version=version[:80], nodes=nodes, may_grant=_may_grant(kubectl), authorities=list(known))
+    asked = {"may_grant": _may_grant(kubectl), "in_cluster": in_cluster}
+    module.exit_json(changed=False, version=version[:80], nodes=nodes, authorities=list(known), **asked)
+
+
+def _in_cluster(kubectl: cluster_kubectl.Kubectl) -> List[str]:
+    """Ours alone: the original's DaemonSet may have the same name."""
+    named = ["--field-selector", f"metadata.name={PLUGIN}", "--show-managed-fields"]
+    found = ours(kubectl.items(["get", "daemonsets.apps", "--all-namespaces", *named]), "apps/v1", "DaemonSet")
+    return [f"{one.namespace}/{one.name}" for one in found]
 
 
 def _may_grant(kubectl: cluster_kubectl.Kubectl) -> bool:

@@ -11,7 +11,7 @@ module: gpushare_cluster_objects
 short_description: Apply gpushare's objects to the cluster
 version_added: 0.1.0
 description:
-  - The roles C(cluster_objects) and C(kubelet) use this module. Its options may change in any release.
+  - The roles C(cluster_objects), C(in_cluster) and C(kubelet) use this module. Its options may change in any release.
   - Applies objects by server-side apply through the host's own kubectl, but only if the server's dry run shows a change. Fields of
     these objects that others have changed are reset.
   - Rejects every object with a kind or name that this collection does not create. Of nodes it accepts only gpushare's labels.
@@ -37,6 +37,10 @@ options:
     type: str
     choices: [fail, skip]
     default: fail
+  namespace:
+    description: The namespace of daemons that are pods. Without it, only objects of daemons on hosts are accepted.
+    type: str
+    default: ""
   field_manager:
     description: The field manager's name for the fields of this collection.
     type: str
@@ -83,6 +87,7 @@ def main() -> None:
             objects={"type": "list", "elements": "dict", "required": True},
             create={"type": "bool", "default": True},
             unserved={"type": "str", "choices": ["fail", "skip"], "default": "fail"},
+            namespace={"type": "str", "default": ""},
             field_manager={"type": "str", "default": "gpushare.kubernetes"},
         ),
         supports_check_mode=True,
@@ -93,6 +98,7 @@ def main() -> None:
         create=params["create"],
         skip_unserved=params["unserved"] == "skip",
         field_manager=params["field_manager"],
+        namespace=params["namespace"],
     )
     try:
         check_ours(wanted)

@@ -73,6 +73,8 @@ cdi:
     runtime: {description: Of the container runtime., type: str}
     spec: {description: Why no CDI spec names the GPUs. Empty if one does., type: str}
     "off": {description: Whether the container runtime only has CDI switched off., type: bool}
+    reader: {description: Why the container runtime reads no specs of version 0.7.0. Empty if it does., type: str}
+    newer: {description: Whether the spec in place is of version 0.7.0 or newer., type: bool}
 mps:
   description: UUIDs of the GPUs that have a service with an MPS control daemon.
   returned: success

@@ -12,8 +12,9 @@ short_description: Make a host ready for the driver that its packages brought
 version_added: 0.1.0
 description:
   - The role C(nvidia_driver) uses this module. Its options may change in any release.
-  - Blacklists nouveau, and rebuilds the initramfs only if that changed. Runs NVIDIA's installer if O(run_file) names one. Loads the kernel
-    module and enables the services. Returns whether the host must reboot, and never reboots it.
+  - Blacklists nouveau, writes the options of the kernel modules, and rebuilds the initramfs only if that changed. Runs NVIDIA's
+    installer if O(run_file) names one. Loads the kernel module and enables the services. Returns whether the host must reboot, and never
+    reboots it.
   - Records in the host's journal how each file and each service was before.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -52,6 +53,16 @@ options:
     type: list
     elements: str
     default: []
+  options:
+    description: Options of the driver's kernel modules, as lines of modprobe.d without C(options).
+    type: list
+    elements: str
+    default: []
+  modules:
+    description: Kernel modules to load now and at boot.
+    type: list
+    elements: str
+    default: []
   timeout:
     description: Seconds within which NVIDIA's installer must finish.
     type: int
@@ -61,7 +72,7 @@ options:
 EXAMPLES = r"""
 - name: Load the driver
   gpushare.kubernetes.gpushare_driver:
-    version: 580.126.20
+    version: 580.159.03
     initramfs: [update-initramfs, -u, -k, all]
     services: [nvidia-persistenced.service]
 """
@@ -112,6 +123,8 @@ def main() -> None:
             "initramfs": {"type": "list", "elements": "str", "default": []},
             "run_file": {"type": "list", "elements": "str", "default": []},
             "services": {"type": "list", "elements": "str", "default": []},
+            "options": {"type": "list", "elements": "str", "default": []},
+            "modules": {"type": "list", "elements": "str", "default": []},
             "timeout": {"type": "int", "default": 1800},
         },
         required_if=[("state", "present", ("version",))],

@@ -77,6 +77,11 @@ options:
     type: list
     elements: str
     default: []
+  module_options:
+    description: Options of the driver's kernel modules, such as V(nvidia NVreg_RestrictProfilingToAdminUsers=0).
+    type: list
+    elements: str
+    default: []
   root:
     description: Folder that stands for the host's V(/), for tests.
     type: path
@@ -87,7 +92,7 @@ EXAMPLES = r"""
 - name: Plan the driver
   gpushare.kubernetes.gpushare_driver_plan:
     data: "{{ role_path }}/vars"
-    version: 580.126.20
+    version: 580.159.03
   register: planned
 """
 
@@ -129,6 +134,7 @@ def main() -> None:
             "repository": {"type": "str", "default": ""},
             "key": {"type": "str", "default": "", "no_log": False},
             "fingerprints": {"type": "list", "elements": "str", "default": []},
+            "module_options": {"type": "list", "elements": "str", "default": []},
             "root": {"type": "path", "default": "/"},
         },
         supports_check_mode=True,

@@ -13,7 +13,7 @@ version_added: 0.1.0
 description:
   - The role C(preflight) uses this module. Its options may change in any release.
   - Gathers the reasons of M(gpushare.kubernetes.gpushare_preflight) from each host, and adds those against the inventory as a whole.
-    Fails with the whole list if it contains an error. Warnings are shown and do not fail.
+    Prints a block for each problem and fails if there is one. Warnings are shown and do not fail.
   - Works on the controller and reaches no host. Use it with C(run_once).
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -52,6 +52,10 @@ options:
     type: list
     elements: str
     default: []
+  report:
+    description: Path on the controller for all reasons as JSON. By default no file is written.
+    type: str
+    default: ""
 """
 
 EXAMPLES = r"""
@@ -69,9 +73,16 @@ ok:
   description: Whether there is no error.
   returned: always
   type: bool
+v:
+  description: Version of the form of the reasons.
+  returned: without an error
+  type: int
+  sample: 1
 reasons:
-  description: All reasons, errors first, as M(gpushare.kubernetes.gpushare_preflight) describes them. An empty host means the inventory.
-  returned: always
+  description:
+    - All reasons, errors first, as M(gpushare.kubernetes.gpushare_preflight) describes them. An empty host means the inventory. With an
+      error they are on the screen, and in O(report) for programs.
+  returned: without an error
   type: list
   elements: dict
 """
@@ -89,6 +100,7 @@ def main() -> None:
             "cluster": {"type": "list", "elements": "dict"},
             "plans": {"type": "dict", "default": {}},
             "accept": {"type": "list", "elements": "str", "default": []},
+            "report": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )

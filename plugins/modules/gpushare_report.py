@@ -67,6 +67,7 @@ report:
     settings: {description: "Changes outside of the host's files: what, owner.", type: list, elements: dict}
     kubectl_plugins: {description: Paths of the links, type: list, elements: str}
     unproven: {description: Unverified changes of an interrupted run., type: list, elements: str}
+    unrecorded: {description: Files of ours that the journal does not have., type: list, elements: str}
 """
 
 from ansible.module_utils.basic import AnsibleModule

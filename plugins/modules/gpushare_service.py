@@ -183,7 +183,12 @@ def main() -> None:
             module.fail_json(msg=rejection(daemon.unit, why))
         service = Together(daemon, companions)
         restart = bool({daemon.path, daemon.settings} & set(paths)) or daemon.is_stale() or companions.sockets_are_due(paths)
-        due, enabled = bool(transaction.changes) or transaction.unfinished or service.is_due(), daemon.is_enabled()
+        if transaction.forgotten:
+            module.warn(
+                f"the journal of this host, /var/lib/gpushare/journal, had no entry of {', '.join(transaction.forgotten)}, which are ours; "
+                "expected one of each: it is noted again, and uninstall.yml removes them"
+            )
+        due, enabled = bool(transaction.changes or transaction.forgotten) or transaction.unfinished or service.is_due(), daemon.is_enabled()
         result = {"changed": due or not enabled or params["seed_due"], "restarted": restart, "diff": transaction.diff()}
         if not module.check_mode:
             try:

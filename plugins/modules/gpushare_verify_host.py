@@ -56,6 +56,18 @@ options:
     description: Port on 127.0.0.1 where the extender listens.
     type: int
     default: 32766
+  extender_weight:
+    description: The required weight of the extender's scores.
+    type: int
+    default: 10
+  extender_http_timeout:
+    description: The required timeout of the scheduler's calls of the extender, as a Go duration.
+    type: str
+    default: 1s
+  preemption:
+    description: Whether kube-scheduler asks the extender before it evicts pods.
+    type: bool
+    default: true
   memory_unit:
     description: The required unit of memory.
     type: str
@@ -146,6 +158,9 @@ def main() -> None:
             "install_dir": {"type": "path", "default": "/opt/gpushare"},
             "pki_dir": {"type": "str", "default": ""},
             "extender_port": {"type": "int", "default": 32766},
+            "extender_weight": {"type": "int", "default": 10},
+            "extender_http_timeout": {"type": "str", "default": "1s"},
+            "preemption": {"type": "bool", "default": True},
             "memory_unit": {"type": "str", "default": ""},
             "minimum_driver": {"type": "str", "default": "384.81"},
             "expect_gpus": {"type": "int", "default": 0},

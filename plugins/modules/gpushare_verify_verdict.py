@@ -81,8 +81,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 report:
-  description: The verdict.
-  returned: with O(final=true)
+  description: The verdict. With an error it is on the screen, and in O(report) for programs.
+  returned: with O(final=true) and without an error
   type: dict
   contains:
     v: {description: Version of this form., type: int, sample: 1}

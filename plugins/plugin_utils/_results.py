@@ -48,15 +48,16 @@ COMMON: Shape = {
 #: The same, which Ansible itself has parsed already; only lists of them are taken.
 PARSED = ("warnings", "deprecations")
 
-_DOCTOR = {"problem": str, "answer": str}
+_DOCTOR = {"problem": str, "cure": str, "answer": str}
 _GPU = {
     "nvidia_smi": SmiReport,
     "driver": Maybe(Driver),
     "managers": [Manager],
-    "container_runtime": Maybe(dict.fromkeys(("name", "problem", "file_default", "running_default", "lacks", "unit"), str)),
+    "container_runtime": Maybe(dict.fromkeys(("name", "problem", "broken", "file_default", "running_default", "lacks", "unit"), str)),
     "images": [IMAGE],
-    "cdi": {"mode": str, "specs": [{"path": str, "gpus": [str], "versions": [str], "missing": [str]}]},
+    "cdi": {"mode": str, "specs": [{"path": str, "gpus": [str], "versions": [str], "missing": [str], "newer": bool}]},
     "strategy": {"cdi": CdiFacts, "toolkit": ToolkitFacts, "now": str, "holders": [str]},
+    "strangers": [{"name": str, "gpus": [str], "privileged": bool}],
     "containers": Map([str]),
 }
 _SCHEDULER = {"manifest": Maybe(str), "others": Map(str), "configs": Map(Maybe({"text": str, "sha256": str}))}
@@ -67,6 +68,7 @@ _SEEN = {
     "kubelet": {"running": bool, "root": str},
     "runtime": dict.fromkeys(("version", "wheel_sha256", "requirements_sha256", "environment"), str),
     "doctor": _DOCTOR,
+    "files": {"problem": str, "changed": [str], "unrecorded": [str], "drop_ins": [{"path": str, "starts": bool}]},
     "gpu": Maybe(_GPU),
     "plane": Maybe({"scheduler": _SCHEDULER}),
 }
@@ -134,7 +136,7 @@ RESULTS: Mapping[str, Shape] = {
         **{key if key in _ALWAYS else f"{key}?": shape for key, shape in of_dataclass(NodeFacts).items()},
     },
     "gpushare_accounts_info": {"accounts": [str], "without_node": [str]},
-    "gpushare_cluster_info": {"version": str, "nodes": [str], "authorities": [str], "may_grant": bool},
+    "gpushare_cluster_info": {"version": str, "nodes": [str], "authorities": [str], "may_grant": bool, "in_cluster": [str]},
     "gpushare_cluster_objects": {"objects": [str], "unserved": [str], "missing": [str], "diff": [_CHANGE]},
     "gpushare_dead_nodes_info": {"states": Map(str), "accounts": [str], "pods": [_GPU_POD]},
     "gpushare_device_strategy_info": {"strategy": str, "kept": str, "obstacles": [str], "cdi": CdiFacts, "mps": [str]},
@@ -150,6 +152,24 @@ RESULTS: Mapping[str, Shape] = {
     },
     "gpushare_driver_plan": {},
     "gpushare_identity": {"kubeconfig": str, "due": Map(str), "seeds": Map(str)},
+    "gpushare_in_cluster_info": {
+        "version": str,
+        "admission": [str],
+        "nodes": [Open({"name": str, "architecture": str, "ready": bool, "images": [str], "all": bool})],
+        "number": int,
+        "missing": [str],
+        "runtime_classes": [str],
+        "enforces": str,
+        "on_hosts": [str],
+        "others": [str],
+        "unit": str,
+        "pods": [str],
+        "may_bind": str,
+    },
+    "gpushare_in_cluster_plan": {},
+    "gpushare_in_cluster_ready_info": {"left": [str]},
+    "gpushare_in_cluster_remove": {"removed": [str], "nodes": [str], "diff": [_CHANGE]},
+    "gpushare_in_cluster_verify": {"nodes": [str], "unproven": [str], "findings": [str]},
     "gpushare_mps": {"waiting": [str], "diff": [_CHANGE]},
     "gpushare_node_ready_info": {"ready": bool},
     "gpushare_packages": {

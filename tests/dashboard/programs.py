@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The dashboard as people start it, and a small cluster for it: three nodes, twelve GPUs, forty pods."""
+"""The dashboard as people start it, an API server for it, and a small cluster: three nodes, twelve GPUs, forty pods."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from aiohttp import web
+
+from dashboard.browser import Loop
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB
+from unit.runtime.kube.fake_api import FakeApi
 from unit.runtime.kubectl_gpushare.objects import node, pod
 from unit.runtime.pods import gpu
 
@@ -40,6 +44,43 @@ class Running:
     port: int
     token: str
     pid: int
+
+
+class Cluster:
+    """The API server that the dashboard reads."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self.api = FakeApi()
+        self._runner = loop.run(self._start())
+
+    async def _start(self) -> web.ServerRunner:
+        runner = web.ServerRunner(web.Server(self.api.handle), shutdown_timeout=0.1)  # type: ignore[arg-type]
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.api.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        return runner
+
+    def close(self) -> None:
+        self._loop.run(self._runner.cleanup())
+
+    @staticmethod
+    def _path(value: Json) -> str:
+        metadata = value["metadata"]
+        if "namespace" in metadata:
+            return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+        return f"/api/v1/nodes/{metadata['name']}"
+
+    def put(self, *values: Json) -> None:
+        """Nodes and pods, as they are now."""
+        for value in values:
+            self._loop.run(self.api.put(self._path(value), value))
+
+    def remove(self, value: Json) -> None:
+        self._loop.run(self.api.remove(self._path(value)))
+
+    def cut(self) -> None:
+        self._loop.run(self.api.cut())
 
 
 @contextmanager

@@ -20,9 +20,10 @@ from aiohttp import web
 
 from dashboard.axe import axe_script
 from dashboard.browser import Browser, Loop, Page
-from dashboard.programs import Running, bound_pod, kubectl_dashboard, service, small_cluster, waiting_pod
+from dashboard.programs import Cluster, Running, bound_pod, kubectl_dashboard, service, small_cluster, waiting_pod
 from quality.tree import REPOSITORY
-from unit.runtime.kube.fake_api import FakeApi, kubeconfig
+from six_nodes import six_nodes
+from unit.runtime.kube.fake_api import kubeconfig
 from unit.runtime.kubectl_gpushare.objects import node
 from unit.runtime.pods import inventory
 
@@ -31,43 +32,6 @@ PICTURES: Final = REPOSITORY / "build" / "dashboard"
 APPEARS_SECONDS: Final = 10.0
 """Five times what people are promised."""
 HOSTILE: Final = '<img src=x onerror="window.broken=1"><script>window.broken=1</script>\x1b[31m\u202e'
-
-
-class Cluster:
-    """The API server that the dashboard reads."""
-
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
-        self.api = FakeApi()
-        self._runner = loop.run(self._start())
-
-    async def _start(self) -> web.ServerRunner:
-        runner = web.ServerRunner(web.Server(self.api.handle), shutdown_timeout=0.1)  # type: ignore[arg-type]
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.api.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        return runner
-
-    def close(self) -> None:
-        self._loop.run(self._runner.cleanup())
-
-    @staticmethod
-    def _path(value: Json) -> str:
-        metadata = value["metadata"]
-        if "namespace" in metadata:
-            return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
-        return f"/api/v1/nodes/{metadata['name']}"
-
-    def put(self, *values: Json) -> None:
-        """Nodes and pods, as they are now."""
-        for value in values:
-            self._loop.run(self.api.put(self._path(value), value))
-
-    def remove(self, value: Json) -> None:
-        self._loop.run(self.api.remove(self._path(value)))
-
-    def cut(self) -> None:
-        self._loop.run(self.api.cut())
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +70,17 @@ def running(config: Path) -> Iterator[Running]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def six(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Six nodes with eight GPUs each, from a file."""
+    nodes, pods = six_nodes()
+    items = [{"kind": "Node", **one} for one in nodes] + [{"kind": "Pod", **one} for one in pods]
+    file = tmp_path_factory.mktemp("six") / "six-nodes.json"
+    file.write_text(json.dumps({"kind": "List", "items": items}))
+    with kubectl_dashboard("--from-file", str(file)) as found:
+        yield found
+
+
 @pytest.fixture
 def page(browser: Browser, running: Running) -> Iterator[Page]:
     with browser.page(running.url) as made:
@@ -119,7 +94,8 @@ def go(page: Page, view: str) -> None:
 
 
 def rows(page: Page) -> list[str]:
-    return list(page.eval("[...document.querySelectorAll('.row a')].map(a => a.textContent)"))
+    """The name of each row, whose first link it is."""
+    return list(page.eval("[...document.querySelectorAll('.row')].map(row => row.querySelector('a').textContent)"))
 
 
 def fill(page: Page, field: str, value: str) -> None:
@@ -132,7 +108,9 @@ def fill(page: Page, field: str, value: str) -> None:
 def test_the_page_shows_what_kubectl_gpushare_shows(page: Page) -> None:
     text = page.text
     for expected in (
+        "gpushare 127.0.0.1",
         "95 of 272 GiB (35 %)",
+        "4 × Tesla T4",
         "155 GiB",
         "10 usable of 12",
         "GPU 3 bad: XID 79",
@@ -145,9 +123,9 @@ def test_the_page_shows_what_kubectl_gpushare_shows(page: Page) -> None:
     assert "GPU 3: 0 of 16 GiB allocated, bad: XID 79" in names
     assert "GPU 0: 10 of 16 GiB allocated, ok; team-a/gpu1-0 1, team-a/gpu1-3 4, team-a/gpu1-6 3, team-a/gpu1-9 2" in names
     # Parts of a bar are as wide as what the pods have.
-    widths = page.eval("[...document.querySelector('.bar').children].map(one => one.style.width)")
+    widths = page.eval("[...document.querySelector('.gpus .bar').children].map(one => one.style.width)")
     assert widths == ["6.25%", "25%", "18.75%", "12.5%"]
-    colours = page.eval("[...document.querySelectorAll('.bar i')].map(one => getComputedStyle(one).backgroundColor)")
+    colours = page.eval("[...document.querySelectorAll('.gpus .bar i')].map(one => getComputedStyle(one).backgroundColor)")
     assert len(set(colours)) >= 3
     assert "rgba(0, 0, 0, 0)" not in colours[:12]
 
@@ -261,7 +239,7 @@ def test_everything_can_be_reached_with_the_keyboard(page: Page) -> None:
 
 
 def test_an_update_leaves_the_focus_where_it_is(page: Page, cluster: Cluster) -> None:
-    page.eval("document.querySelectorAll('.row a')[1].focus()")
+    page.eval("document.querySelectorAll('.row')[1].querySelector('a').focus()")
     created = bound_pod("meanwhile", "gpu2", 3, 7, "team-new")
     cluster.put(created)
     page.until("the update", "document.body.innerText.includes('7/16 GiB')", APPEARS_SECONDS)
@@ -270,7 +248,80 @@ def test_an_update_leaves_the_focus_where_it_is(page: Page, cluster: Cluster) ->
     page.until("and back", "!document.body.innerText.includes('7/16 GiB')", APPEARS_SECONDS)
 
 
-VIEWS: Final = ("nodes", "pods", "waiting", "history", "node/gpu3", "pod/team-w/next", "pod/team-a/gpu1-0")
+def test_the_pods_are_a_table_that_sorts(page: Page) -> None:
+    go(page, "pods")
+    page.until("the columns", "!document.getElementById('view-head').hidden")
+    columns = "[...document.querySelectorAll('#view-head button')]"
+    assert page.eval(f"{columns}.map(one => one.textContent)") == ["Pod", "Node", "GPU", "Memory", "State"]
+    cells = "[...document.querySelectorAll('.row')].map(row => [...row.children].map(one => one.textContent))"
+    assert page.eval(cells)[0] == ["team-a/gone", "gpu3", "GPU 3: 5 GiB", "5 GiB", "orphaned"]
+    page.eval(f"{columns}.find(one => one.textContent === 'Memory').click()")
+    sizes = [float(row[3].split()[0]) for row in page.eval(cells)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) > 2
+    assert page.eval("document.activeElement.textContent") == "Memory"
+    page.eval(f"{columns}.find(one => one.textContent === 'Node').click()")
+    assert page.eval(cells)[0][1] == "gpu1"
+    # Columns stand above their cells.
+    left = "one => Math.round(one.getBoundingClientRect().left)"
+    assert page.eval(f"{columns}.map({left})") == page.eval(f"[...document.querySelector('.row').children].map({left})")
+
+
+def test_a_gpu_has_a_page_with_its_pods_and_what_has_changed(page: Page, cluster: Cluster) -> None:
+    page.eval("document.querySelector('.row .label a').click()")
+    page.until("the GPU's page", "document.getElementById('view-title').textContent === 'GPU 0 of gpu1'")
+    page.until("its pods", "document.querySelectorAll('tbody tr').length === 4")
+    assert "10 of 16 GiB" in page.text
+    created = bound_pod("more", "gpu1", 0, 3, "team-new")
+    cluster.put(created)
+    page.until("one more", "document.querySelector('.page').innerText.includes('13 of 16 GiB')", APPEARS_SECONDS)
+    assert "at most 13 since" in page.text
+    cluster.remove(created)
+    page.until("and back", "document.querySelector('.page').innerText.includes('10 of 16 GiB')", APPEARS_SECONDS)
+    assert "10 of 16 GiB are allocated now, at most 13 since" in page.text
+    go(page, "gpu/gpu1/9")
+    page.until("there is none", "document.querySelector('.page')?.innerText.includes('no such GPU')")
+
+
+def test_a_legend_names_the_colours(page: Page) -> None:
+    entries = "[...document.querySelectorAll('#legend li')]"
+    names = page.eval(f"{entries}.map(one => one.textContent)")
+    assert {"team-a", "team-b", "team-c"} < set(names)
+    assert names[-2:] == ["not of a pod that the API shows", "takes no new pods"]
+    mark = "getComputedStyle(one.querySelector('i')).backgroundColor"
+    swatch = page.eval(f"{entries}.filter(one => one.textContent === 'team-a').map(one => {mark})[0]")
+    parts = "[...document.querySelectorAll('.gpus .bar i')].filter(one => one.title.startsWith('team-a/gpu1-0:'))"
+    assert swatch == page.eval(f"{parts}.map(one => getComputedStyle(one).backgroundColor)[0]")
+
+
+@pytest.mark.parametrize(("width", "across"), [(420, 2), (800, 4), (1400, 4), (2560, 8)])
+def test_nothing_overlaps_and_eight_gpus_are_in_rows_of_equal_length(browser: Browser, six: Running, width: int, across: int) -> None:
+    with browser.page(six.url, width, 900) as page:
+        page.until("the nodes", "document.querySelectorAll('.row').length > 1")
+        lefts = page.eval("[...document.querySelector('.gpus').children].map(one => Math.round(one.getBoundingClientRect().left))")
+        assert (len(lefts), len(set(lefts))) == (8, across)
+        assert "offline" in page.eval("document.getElementById('status').textContent")
+        for view in ("nodes", "pods", "waiting", "gpu/gpu4/6"):
+            shown(page, view)
+            assert page.eval("document.documentElement.scrollWidth") <= width, view
+            overlapping = page.eval(
+                """(() => { const boxes = [...document.querySelectorAll(
+                    '#filters p > *, #view-head button, .gpus li, .row, .row .line > *, .cells > *, #legend li, header > *')]
+                  .filter(one => one.offsetParent).map(one => [one, one.getBoundingClientRect()]);
+                const over = [];
+                for (const [a, one] of boxes) for (const [b, two] of boxes)
+                  if (a !== b && !a.contains(b) && !b.contains(a) && a.compareDocumentPosition(b) & 4
+                    && Math.min(one.right, two.right) - Math.max(one.left, two.left) > 1
+                    && Math.min(one.bottom, two.bottom) - Math.max(one.top, two.top) > 1)
+                    over.push(`${a.tagName} ${a.textContent.slice(0, 30)} / ${b.tagName} ${b.textContent.slice(0, 30)}`);
+                return over; })()"""
+            )
+            assert overlapping == [], f"{view} at {width}"
+            page.picture(PICTURES / f"six-{view.replace('/', '-')}-{width}.png")
+        assert page.errors == []
+
+
+VIEWS: Final = ("nodes", "pods", "waiting", "history", "node/gpu3", "gpu/gpu1/0", "pod/team-w/next", "pod/team-a/gpu1-0")
 
 
 def shown(page: Page, view: str) -> None:

@@ -196,7 +196,7 @@ def _enterprise(distribution: Distribution, versions: Sequence[str], nvidia_smi:
         )
     kernel, _dash, release = distribution.kernel.partition("-")
     headers = ((f"usr/src/kernels/{distribution.release}/Makefile", "# stub\n"),)
-    theirs = [Rpm("kernel-devel", kernel, release, files=headers), Rpm("kernel-headers", kernel, release), Rpm("dkms", "3.0.13", "1")]
+    theirs = [Rpm("kernel-devel", kernel, release, files=headers), Rpm("kernel-devel-matched", kernel, release), Rpm("dkms", "3.0.13", "1")]
     return ours, theirs
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from e2e.api import Json
 from e2e.cluster import GPUS, MEMORY
 
-IMAGE = "bvlc/caffe:gpu"
+IMAGE = "ubuntu:24.04"
 
 
 def pod(

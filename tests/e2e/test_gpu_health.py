@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -75,6 +76,12 @@ def allocatable(cluster: Cluster) -> dict[str, int]:
     return {resource: int(found.get(resource, 0)) for resource in (MEMORY, GPUS)}
 
 
+def reported(cluster: Cluster, name: str) -> bool:
+    """Whether an Event of the pod or node reports an unusable GPU; those of a former pod of the name do not count."""
+    uid = name if name == NODE else cluster.pod(name)["metadata"]["uid"]
+    return any((event["reason"], event["involvedObject"].get("uid")) == ("GPUShareGPUUnusable", uid) for event in cluster.events(name))
+
+
 def follow(cluster: Cluster, say: Say, what: str, since: float, wanted: Mapping[str, int]) -> None:
     """Wait until kubelet has so many healthy ids, and until its node status, which it sends every 10 s, says so."""
     cluster.until(f"kubelet has {wanted}", lambda: dict(node_state(cluster).registered) == wanted, 25)
@@ -109,6 +116,10 @@ def test_a_gpu_is_out_of_use_and_back(empty: Cluster, held: Held, say: Say, kind
     empty.until("the extender's inventory says so", lambda: health(empty)[held.bad] != "ok", 25)
     say(f"GPU {kind}: published", time.monotonic() - since)
     assert health(empty)[held.good] == "ok"
+    if kind != "cordon":
+        for name in ("some", NODE):
+            empty.until(f"an event of {name} reports it", partial(reported, empty, name), 25)
+        assert not reported(empty, "most")
     empty.until("the map for the original's extender has the GPU", lambda: listed(empty) == str(held.bad), 25)
     # Free ids first; what is held goes with its pod. The whole GPU is gone at once, since nobody has it whole.
     follow(empty, say, f"GPU {kind}", since, {MEMORY: 16 + 5, GPUS: 1})
@@ -144,7 +155,7 @@ def test_an_error_of_the_application_changes_nothing(empty: Cluster, held: Held)
     gpu(empty, "xid", held.bad, 31)
 
     def heard() -> bool:
-        return "XID 31, an error of the application" in empty.on(NODE, "journalctl", "-u", PLUGIN, "--since", f"@{int(since)}")
+        return "the GPU stays usable: XID 31" in empty.on(NODE, "journalctl", "-u", PLUGIN, "--since", f"@{int(since)}")
 
     empty.until("the device plugin has heard of it", heard, 25)
     # Whatever it makes of it, it has made before it answers the next admission.

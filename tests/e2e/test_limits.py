@@ -168,4 +168,4 @@ def test_a_pod_whose_limit_cannot_be_set_does_not_start_and_says_why(limiting: C
 
 def test_a_pod_that_requires_a_limit_waits_where_no_node_has_one(empty: Cluster) -> None:
     empty.create(strict("strict", 4))
-    assert "with another isolation than gpushare.request/isolation requires" in empty.until_unschedulable("strict")
+    assert "the node has another isolation" in empty.until_unschedulable("strict")

@@ -21,7 +21,7 @@ from e2e.clients import DRY, forbidden, own_token, somebody, with_token
 from e2e.cluster import CONTROL_PLANE, Cluster, CommandError
 from e2e.manifests import pod
 from policies.requests import many
-from unit.plugins.cluster.manifests import objects
+from unit.plugins.cluster.manifests import of_role
 
 SYSTEM = "/api/v1/namespaces/kube-system"
 PODS = "/api/v1/namespaces/default/pods"
@@ -325,7 +325,7 @@ def test_the_policies_take_the_place_of_others_with_their_names_at_once(cluster:
             return 1, "", str(error)
 
     kubectl = Kubectl(run, "kubectl", "/etc/kubernetes/admin.conf")
-    wanted = objects("cluster_objects/templates/admission.yml.j2", gpushare_annotation_writers=[], gpushare_token_seconds=WEEK)
+    wanted = of_role("admission", writers=[], token_seconds=WEEK)
     others = copy.deepcopy(wanted)
     for item in others:
         item["metadata"]["labels"] = {"of": "another-release"}

@@ -13,7 +13,7 @@ from gpu_proof.findings import Findings
 from gpu_proof.node import node
 from gpu_proof.workload import programs
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
-from gpushare_runtime.device_plugin.gpu.health import APPLICATION_XIDS
+from gpushare_runtime.device_plugin.gpu.health import SPARED_XIDS
 
 _XID_SECONDS: Final = 10.0
 _SETTLED_SECONDS: Final = 2.0
@@ -54,7 +54,7 @@ async def _run(context: Context, findings: Findings, uuid: str) -> None:
                 await asyncio.sleep(0.2)
             findings.value("XID errors", xids)
             findings.check(f"the plugin has heard an XID error within {_XID_SECONDS:g} s", xids, "at least one", bool(xids))
-            alien = [one for one in xids if int(one) not in APPLICATION_XIDS]
+            alien = [one for one in xids if int(one) not in SPARED_XIDS]
             findings.check("XID errors that are not an application's", alien, [])
             await asyncio.sleep(_SETTLED_SECONDS)
             findings.check("healthy ids afterwards", it.healthy(), units)

@@ -2,8 +2,9 @@
 # Copyright: gpushare.kubernetes contributors
 """A cluster of the original gpushare with 50 pods is taken over, given back by uninstall, taken over again, and the original's parts go.
 
-The commands are those of the page docs/operate/migrate.md, run as a user runs them, from the installed release. The tests are one story,
-in this order, on one lab. The original's manifests run images of a program that does what the original's device plugin and extender do.
+The commands are those of the page docs/operate/migrate-original.md, run as a user runs them, from the installed release. The tests
+are one story, in this order, on one lab. The original's manifests run images of a program that does what the original's device plugin
+and extender do.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from walks.pages import blocks, steps
 from walks.test_tarball import release
 from ways.hosts import QUIET, counts
 
-PAGE, TEST = "docs/operate/migrate.md", "tests/hosts/test_take_over_original.py"
+PAGE, TEST = "docs/operate/migrate-original.md", "tests/hosts/test_take_over_original.py"
 NODES = ("gpu1", "gpu2")
 #: Pod → units. kubelet gives their ids at random, so they may take ids of a GPU that they do not have: pods that come later need
 #: more room than the sums say.

@@ -238,7 +238,7 @@ def test_each_alert_has_a_case_and_a_runbook() -> None:
     sections = re.findall(r"^### (\w+)$", README, re.M)
     assert sections == list(ALERTS)
     for name, rule in ALERTS.items():
-        assert rule["annotations"]["runbook"] == f"docs/operate/monitoring/README.md#{name.lower()}"
+        assert rule["annotations"]["runbook_url"].endswith(f"/docs/operate/monitoring/README.md#{name.lower()}")
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
 
 

@@ -39,7 +39,7 @@ OF_ANSIBLE: Final = {
 
 def pages() -> list[str]:
     """The Markdown files that become pages."""
-    outside = ("CONTRIBUTING.md", "SECURITY.md", "README.md", "tests/lab/README.md", "tests/lab/nvml/README.md")
+    outside = ("CONTRIBUTING.md", "SECURITY.md", "README.md", "README.zh-CN.md", "tests/lab/README.md", "tests/lab/nvml/README.md")
     return [
         path
         for path in files()

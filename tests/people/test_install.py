@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from blocks import lines
 from e2e.checks import check_devices, check_runs
 from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster, CommandError
 from e2e.manifests import pod
@@ -46,13 +47,13 @@ def test_without_a_way_to_root_nothing_is_changed(untouched: Untouched, config: 
     with pytest.raises(CommandError) as rejected:
         site.play("site.yml")
     said = str(rejected.value)
-    assert "nothing was changed, for 4 reasons:" in said, said
+    assert "nothing was changed" in said, said
     for words in (
         rf"{CONTROL_PLANE}: become: found no way to root \(.*Incorrect sudo password",
         rf"{GPU_NODES[0]}: become: found no way to root \(.*{GUEST} is not in the sudoers file",
         rf"{GPU_NODES[1]}: become: found no way to root \(.*Missing sudo password",
     ):
-        assert re.search(words, said), (words, said)
+        assert re.search(words, lines(said)), (words, said)
     assert "Traceback" not in said
     assert differences(untouched.state, site.state()) == []
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The policies of the template, asked through the API server's own admission plugin: tests/lab/go/policies."""
+"""The policies, asked through the API server's own admission plugin: tests/lab/go/policies."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import in_cluster
+
 from gpushare_lab import components
 from gpushare_lab.prepare import the_cache
-from unit.plugins.cluster.manifests import objects
+from unit.plugins.cluster.manifests import of_role
 
 Json = dict[str, Any]
 
@@ -24,11 +26,12 @@ _KINDS = {"pods": "Pod", "nodes": "Node", "configmaps": "ConfigMap", "events": "
 
 @dataclass(frozen=True)
 class Who:
-    """Somebody who sends requests. may_all: the authorizer allows this user everything."""
+    """Somebody who sends requests. may_all: the authorizer allows this user everything; node: of the pod to which the token is bound."""
 
     name: str
     groups: tuple[str, ...] = ("system:authenticated",)
     may_all: bool = False
+    node: str = ""
 
 
 TENANT = Who("tenant")
@@ -39,6 +42,11 @@ SCHEDULER = Who("system:kube-scheduler")
 KUBELET = Who("system:node:gpu1", ("system:nodes", "system:authenticated"))
 EXTENDER = Who(f"{_ACCOUNT}gpushare-extender")
 PLUGIN = Who(f"{_ACCOUNT}gpushare-device-plugin-gpu1")
+#: The same as pods of the cluster, whose accounts all of a kind share.
+SYSTEM = "gpushare-system"
+POD_SCHEDULER = Who(f"system:serviceaccount:{SYSTEM}:gpushare-scheduler", node="cp1")
+POD_PLUGIN = Who(f"system:serviceaccount:{SYSTEM}:gpushare-device-plugin", node="gpu1")
+UNBOUND = Who(POD_PLUGIN.name)
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,8 @@ class Request:
 
     def as_json(self) -> Json:
         resource, _, subresource = self.where.partition("/")
-        who = {"user": self.who.name, "groups": list(self.who.groups), "may_all": self.who.may_all}
+        who: Json = {"user": self.who.name, "groups": list(self.who.groups), "may_all": self.who.may_all}
+        who["extra"] = {"authentication.kubernetes.io/node-name": [self.who.node]} if self.who.node else {}
         asked = {"object": self.object, "before": self.before, "measured": self.measured}
         return {**who, **asked, "resource": resource, "subresource": subresource}
 
@@ -68,8 +77,14 @@ class Answer:
 
 @cache
 def policies() -> tuple[Json, ...]:
-    """The objects of the template, with one writer besides the daemons."""
-    return tuple(objects("cluster_objects/templates/admission.yml.j2", gpushare_annotation_writers=[WRITER], gpushare_token_seconds=604800))
+    """The policies for daemons on hosts, with one writer besides the daemons."""
+    return tuple(of_role("admission", writers=[WRITER], token_seconds=604800))
+
+
+@cache
+def policies_in_cluster() -> tuple[Json, ...]:
+    """The policies for daemons that are pods; the engine has no policies that change requests."""
+    return tuple(in_cluster(SYSTEM, [WRITER], mutating=False))
 
 
 def never(item: Json) -> Json:

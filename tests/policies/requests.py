@@ -45,8 +45,8 @@ def event(component: str, host: str, count: int = 1) -> Json:
     return {"apiVersion": "v1", "kind": "Event", "metadata": about, "involvedObject": {}, "source": source, "count": count}
 
 
-def token_request(account: str, seconds: int) -> Json:
-    about = {"name": account, "namespace": "kube-system"}
+def token_request(account: str, seconds: int, namespace: str = "kube-system") -> Json:
+    about = {"name": account, "namespace": namespace}
     return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": about, "spec": {"expirationSeconds": seconds}}
 
 

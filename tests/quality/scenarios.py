@@ -37,7 +37,7 @@ ON_LAB = (
 ANYWHERE = ("fake-root",)
 # The first belongs to admission, extender and device_plugin. For mps it matters what pods get: tests/e2e/test_mps.py. Packages need
 # repositories: tests/packages. The others need something to take out, to take over or to report: tests/hosts.
-ELSEWHERE = {"cluster_objects", "mps", "nvidia_container_toolkit", "report", "take_over", "uninstall"}
+ELSEWHERE = {"cluster_objects", "in_cluster", "mps", "nvidia_container_toolkit", "report", "take_over", "uninstall"}
 STEPS = ("syntax", "check", "converge", "idempotence", "verify")
 
 

@@ -14,8 +14,10 @@ RELEASED = frozenset(
     {
         "LICENSES",
         "README.md",
+        "README.zh-CN.md",
         "SECURITY.md",
         "changelogs",
+        "charts",
         "docs",
         "files",
         "inventory.example",

@@ -42,6 +42,27 @@ LIFE_FAULTS = tuple(
         "wrong_gpu",
     )
 )
+# Of the end-to-end tests those that look at pods alone: others ask the extender, or read units, on a control plane's host.
+IN_CLUSTER = (
+    "tests/e2e/test_requests.py",
+    "--deselect=tests/e2e/test_requests.py::test_filter_rejects_what_cannot_be_meant",
+    "--deselect=tests/e2e/test_requests.py::test_an_annotation_makes_the_scheduler_look_at_a_rejected_pod_again",
+    *(
+        f"tests/e2e/test_shapes.py::test_{name}"
+        for name in (
+            "memory_on_two_gpus_of_one_node",
+            "an_amount_that_gpus_cannot_share_is_rejected",
+            "containers_of_one_pod_share_its_gpu",
+            "an_init_container_and_a_sidecar_count_as_in_kubernetes",
+            "both_kinds_of_request_use_the_same_gpus",
+        )
+    ),
+    "tests/e2e/test_whole_gpus.py",
+    "tests/e2e/test_samples.py::test_every_container_has_the_gpu_of_its_annotation",
+    "tests/e2e/test_samples.py::test_nvidia_smi_lists_one_gpu",
+    "tests/e2e/test_samples.py::test_the_large_pod_is_told_why",
+    "tests/e2e/test_full.py",
+)
 # How pods come by their GPUs: the core that both daemons share.
 CORE = f"{RUNTIME}/core/*"
 # How another device plugin leaves a node, and programs that stand in for those of others.
@@ -259,9 +280,47 @@ SUITES = (
         "policies",
         "verdicts and CPU time of the admission policies, by the API server's own code",
         tests=("tests/policies",),
-        paths=("roles/cluster_objects/templates/admission.yml.j2", "tests/policies/*", "tests/lab/go/policies/*"),
+        paths=(f"{PLUGIN_UTILS}/_manifests/policies.py", "tests/policies/*", "tests/lab/go/policies/*"),
         prepared=True,
         seconds=300,
+    ),
+    Suite(
+        "chart",
+        "the Helm chart has the objects of the playbook, and its schema rejects bad values, by Helm's own engine",
+        tests=("tests/charts",),
+        paths=(f"{PLUGIN_UTILS}/_manifests/*", "charts/*", "tests/chart.py", "tests/charts/*", "tests/lab/go/chart/*"),
+        prepared=True,
+        seconds=120,
+    ),
+    Suite(
+        "cluster-mode",
+        "gpushare as pods, through the API alone: bad input, install, requests of every shape, killed pods, uninstall",
+        tests=(
+            "tests/cluster_mode/test_install.py",
+            *IN_CLUSTER,
+            "tests/cluster_mode/test_rights.py",
+            "tests/cluster_mode/test_killed.py",
+            "tests/cluster_mode/test_uninstall.py",
+        ),
+        lab="in-cluster",
+        paths=(
+            CORE,
+            f"{RUNTIME}/extender/*",
+            f"{RUNTIME}/device_plugin/*",
+            f"{RUNTIME}/daemon/health_server.py",
+            f"{PLUGIN_UTILS}/_manifests/*",
+            f"{PLUGIN_UTILS}/_preflight/in_cluster.py",
+            f"{UTILS}/_in_cluster/*",
+            f"{UTILS}/_cluster/objects.py",
+            "plugins/*/gpushare_in_cluster*",
+            "roles/in_cluster/*",
+            "playbooks/cluster.yml",
+            "tests/image/*",
+            "tests/cluster_mode/*",
+            "tests/e2e/test_[frsw]*",
+            *CLUSTER_TESTS,
+        ),
+        seconds=900,
     ),
     Suite(
         "verify",
@@ -618,7 +677,7 @@ SUITES = (
             *TAKE_OVER,
             "roles/uninstall/tasks/cluster.yml",
             f"{UTILS}/_removal/cluster.py",
-            "docs/operate/migrate.md",
+            "docs/operate/migrate-original.md",
             "tests/hosts/test_take_over_original.py",
             "tests/walks/[!t]*",
         ),
@@ -684,7 +743,6 @@ SUITES = (
         tests=("tests/walks/test_tarball.py", "tests/walks/test_samples.py", "tests/walks/test_pending.py"),
         lab="two",
         paths=(
-            "README.md",
             "docs/start/quickstart.md",
             "docs/operate/troubleshooting.md",
             "docs/operate/uninstall.md",
@@ -718,6 +776,14 @@ SUITES = (
             "files/gpushare_runtime/requirements*",
         ),
         seconds=200,
+    ),
+    Suite(
+        "image",
+        "the container image: built twice with the same bytes, its programs run by podman without any right",
+        tests=("tests/image",),
+        paths=("tests/image/*", "tests/lab/gpushare_lab/archive.py", "files/gpushare_runtime/*.*", f"{RUNTIME}/*/main.py"),
+        prepared=True,
+        seconds=400,
     ),
     Suite(
         "sanity",

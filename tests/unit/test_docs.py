@@ -10,12 +10,14 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables
 
 import reference
+from gpushare_lab.images import TEST_IMAGES
 from gpushare_runtime.core import protocol
 from quality.tree import REPOSITORY, files, released
 from suites.table import SUITES
@@ -24,7 +26,7 @@ from walks.pages import BLOCK, Block, blocks, codes, rows, section, steps
 
 PAGES = [path for path in files() if path.endswith(".md") and not path.startswith(".github/")]
 #: What users read; pages for those who change the code name its internals.
-FOR_USERS = [path for path in PAGES if path.startswith(("docs/", "roles/")) or path in ("README.md", "SECURITY.md")]
+FOR_USERS = [path for path in PAGES if path.startswith(("docs/", "roles/")) or path in ("README.md", "README.zh-CN.md", "SECURITY.md")]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s#]*)(#[^)\s]*)?\)")
 VARIABLES = set(variables(REPOSITORY))
 METRICS = set(re.findall(r"^\| `(gpushare_\w+)` \|", (REPOSITORY / "docs/reference/metrics.md").read_text(), re.M))
@@ -100,11 +102,14 @@ def test_the_index_names_every_page() -> None:
     assert {page for page in PAGES if page.startswith("docs/")} - linked - hidden == set()
 
 
-def test_the_readme_is_short_and_opens_with_what_a_release_has() -> None:
+def test_the_readme_is_short_and_shows_a_pod_and_the_product() -> None:
     text = (REPOSITORY / "README.md").read_text()
-    assert len(text.splitlines()) <= 120
-    first = next(block for block in blocks("README.md") if block.kind == "shell")
-    assert not any(command.startswith("make") for command in first.commands)
+    assert len(text.splitlines()) <= 80
+    (manifest,) = (block for block in blocks("README.md") if block.kind == "yaml")
+    assert len(manifest.body.splitlines()) <= 9
+    pod = yaml.safe_load(manifest.body)
+    assert pod["spec"]["containers"][0]["resources"] == {"limits": {"aliyun.com/gpu-mem": 8}}
+    assert text.index("real GPU") < text.index(manifest.body) < text.index("](docs/pictures/nodes.svg)")
 
 
 # Blocks of commands.
@@ -378,7 +383,7 @@ def result(name: str) -> dict[str, object]:
 
 def test_versions_are_the_collections() -> None:
     version = yaml.safe_load((REPOSITORY / "galaxy.yml").read_text())["version"]
-    for page in ("README.md", "docs/start/quickstart.md"):
+    for page in ("docs/start/quickstart.md",):
         named = re.findall(r"gpushare-kubernetes-([\d.]+)\.tar\.gz", (REPOSITORY / page).read_text())
         assert set(named) == {version}
     assert f'version = "{version}"' in (REPOSITORY / "files/gpushare_runtime/pyproject.toml").read_text()
@@ -402,6 +407,41 @@ def test_the_samples_are_listed_and_pytorch_has_the_lines_of_its_page() -> None:
     assert [line for line in shared if line not in script] == []
 
 
+def containers(sample: str) -> list[dict[str, Any]]:
+    """The containers of all pods and templates in a sample."""
+    found = []
+    for one in yaml.safe_load_all((REPOSITORY / "docs/use/samples" / sample).read_text()):
+        spec = one.get("spec") or {}
+        found += (spec.get("template", {}).get("spec") or spec).get("containers", [])
+    return found
+
+
+def test_the_samples_that_tests_run_have_images_of_the_lab() -> None:
+    run = {
+        row[0].strip("[").partition("]")[0] for row in rows((REPOSITORY / "docs/use/samples/README.md").read_text()) if "tests" in row[2]
+    }
+    assert len(run) > 8
+    images = {one["image"] for sample in run for one in containers(sample)}
+    in_the_lab = {name.removeprefix("docker.io/").removeprefix("library/") for name in TEST_IMAGES}
+    assert images - in_the_lab == set()
+    assert [one for one in re.findall(r"^ +image: (\S+)", (REPOSITORY / "README.md").read_text(), re.M) if one not in in_the_lab] == []
+
+
+def test_each_sample_but_that_of_the_original_has_a_tag_and_no_old_image() -> None:
+    old = [
+        path.name for path in (REPOSITORY / "docs/use/samples").glob("*.yaml") for one in containers(path.name) if "caffe" in one["image"]
+    ]
+    assert old == ["13-original.yaml"]
+
+
+def test_the_vllm_sample_has_the_line_of_its_page() -> None:
+    (lines,) = [block.body for block in blocks("docs/use/frameworks.md") if "gpu-memory-utilization" in block.body]
+    limit = re.search(r"--gpu-memory-utilization.*\)\"", lines.replace("\\\n", ""), re.S)
+    assert limit
+    (container,) = containers("10-vllm.yaml")
+    assert " ".join(limit[0].split()) in " ".join(container["args"][0].replace("\\\n", "").split())
+
+
 def test_the_parts_of_the_guide_for_tenants_are_those_of_its_sample() -> None:
     documents = {one["kind"]: one for one in yaml.safe_load_all((REPOSITORY / "docs/use/samples/09-tenant.yaml").read_text())}
     shown = [yaml.safe_load(block.body)["spec"] for block in blocks("docs/use/tenants.md") if block.kind == "yaml"]
@@ -417,6 +457,6 @@ def test_each_cell_of_the_comparison_has_a_source_and_each_source_a_date() -> No
         for cell in row[2:]:
             named = re.findall(r"\[(\w+)\](?!\()", cell)
             used |= set(named)
-            assert named or cell in ("–", "not needed", "NVIDIA"), f"no source: {row[0]}: {cell}"
+            assert named or cell in ("not read", "not needed", "NVIDIA"), f"no source: {row[0]}: {cell}"
     assert used == set(sources)
     assert [number for number, day in sources.items() if not re.fullmatch(r"20\d\d-\d\d-\d\d", day)] == []

@@ -25,9 +25,10 @@ from gpushare_lab import components, debian
 from gpushare_runtime.core import bounds, ledger, mps, objects, overuse, pods
 from gpushare_runtime.core import request as core_request
 from gpushare_runtime.core.placement import budgets, fragmentation, policies, ranking
-from gpushare_runtime.daemon import metrics_server
+from gpushare_runtime.daemon import page_server
 from gpushare_runtime.dashboard import access, feed, history, local, server, state
 from gpushare_runtime.dashboard import pods as page_of_a_pod
+from gpushare_runtime.device_plugin import main as plugin_main
 from gpushare_runtime.device_plugin import options
 from gpushare_runtime.device_plugin.gpu import discovery, pod_memory
 from gpushare_runtime.device_plugin.host import cdi_specs
@@ -36,9 +37,10 @@ from gpushare_runtime.device_plugin.node import allocator, turns, usage
 from gpushare_runtime.device_plugin.publish import eviction_requests
 from gpushare_runtime.extender import evictor, http_server, leadership
 from gpushare_runtime.kube import events
-from gpushare_runtime.kubectl_gpushare import cordon
+from gpushare_runtime.kubectl_gpushare import cordon, live
 from gpushare_runtime.mps import main as mps_main
 from gpushare_runtime.pki import certificates
+from image import layout as image
 from measured import read, span
 from quality.tree import REPOSITORY, files
 from suites import report, run
@@ -94,7 +96,16 @@ def took(*whats: str) -> str:
     return span(saved("failures"), *whats)
 
 
+def took_so_far(what: str) -> str:
+    """The same of a test whose first saved run is yet to come."""
+    try:
+        return took(what)
+    except KeyError:
+        return "a time that is not yet measured"
+
+
 REGISTERED = took(*(f"aliyun.com/{one} registered after kubelet made its socket" for one in ("gpu-mem", "gpu-count")))
+NO_RECORD = "after a lost checkpoint"
 NO_CHECKPOINT, STATUS, AGAIN = (
     "after kubelet starts without its checkpoint",
     "allocatable in the node's status",
@@ -105,6 +116,9 @@ KILLED = sorted(saved("leader-killed"), key=lambda one: one["opened_s"])
 KUBECTL, PAGE, PLUGIN = saved("kubectl"), saved("dashboard"), saved("device-plugin")
 STARTUP = saved("scheduling-5000-sampled")["startup"]
 TIMES_BEFORE = [1 / one["ratio"] for one in KUBECTL["results"] if one["source"] == "API server"]
+CHURN = saved("churn")
+MAKEFILE = (REPOSITORY / "Makefile").read_text()
+MOST_CPU_SECONDS = max(one["cpu_seconds"] for one in KUBECTL["results"])
 HTTP_TIMEOUT = default("gpushare_extender_http_timeout").removesuffix("s")
 #: Each fault must be found within so many binds.
 CI_MINUTES = re.findall(r'"--minutes", type=float, default=(\d+)', (REPOSITORY / "tests/suites/__main__.py").read_text())[0]
@@ -165,6 +179,36 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
                 *re.findall(r"nr_inodes=(\d+)", (REPOSITORY / "roles/mps/templates/gpushare-mps.service.j2").read_text()),
             ),
         ),
+        ("README.md", "Of {} random pods on simulated GPUs, {} got a wrong GPU", (CHURN["pods"], CHURN["here"]["wrong_gpus"])),
+        (
+            "README.md",
+            "gives {} wrong GPUs and over-books {}",
+            (sum(CHURN["original"]["wrong_gpus"].values()), CHURN["original"]["over_booked_gpus"]),
+        ),
+        (
+            "README.md",
+            "Tables of {} nodes and {:,} pods take at most {:.1f} s of CPU",
+            (KUBECTL["nodes"], KUBECTL["pods"], MOST_CPU_SECONDS),
+        ),
+        ("README.md", "later under {} s", tuple(re.findall(r"second time on: under (\d+) s", MAKEFILE))),
+        ("README.md", "{} minutes |", tuple(re.findall(r"from install to uninstall \(root, (\d+) minutes\)", MAKEFILE))),
+        (
+            f"{OPERATE}/footprint.md",
+            "| {:.0f} MiB with {} nodes and {:,} pods | {} GiB |",
+            (STARTUP["resident_mib"], STARTUP["nodes"], STARTUP["pods"], unit("gpushare-extender", "MemoryMax").removesuffix("G")),
+        ),
+        (
+            f"{OPERATE}/footprint.md",
+            "| {:.0f} MiB with {:,} unit ids, and {:.1f} ms of CPU per pod that starts | {} MiB |",
+            (
+                PLUGIN["resident MiB"],
+                PLUGIN["ids"],
+                PLUGIN["CPU ms per pod"],
+                unit("gpushare-device-plugin", "MemoryMax").removesuffix("M"),
+            ),
+        ),
+        (f"{OPERATE}/footprint.md", "needs {} MiB of disk", (MINIMUM_FREE_MIB,)),
+        (f"{OPERATE}/capacity.md", "{} nodes, {:,} pods: [benchmarks]", (STARTUP["nodes"], STARTUP["pods"])),
         (f"{OPERATE}/migrate.md", "(`gpushare_take_over_timeout`, {} s)", (default("gpushare_take_over_timeout"),)),
         (f"{OPERATE}/operations.md", "between scheduler and extender | {} days", (certificates.LIFE["server"].days,)),
         (f"{OPERATE}/operations.md", "one per control plane | {} years", (certificates.LIFE["ca"].days // 365,)),
@@ -196,11 +240,17 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         (f"{REFERENCE}/device-plugin.md", "the plugin registers in about {}.", (REGISTERED,)),
         (f"{OPERATE}/failures.md", "In the first {:g} s after kubelet's start", (registration._SETTLED_SECONDS,)),
         (f"{OPERATE}/failures.md", "checks a GPU every {:g} s", (discovery.INTERVAL_SECONDS,)),
-        (f"{OPERATE}/failures.md", "for at most {:g} s. Then the report", (ledger.UNKNOWN_SECONDS,)),
+        (f"{OPERATE}/failures.md", "for at most {:g} s. After that only", (ledger.UNKNOWN_SECONDS,)),
         (f"{OPERATE}/failures.md", "has been silent for {:g} s. For", (usage._GRACE,)),
         (f"{OPERATE}/failures.md", "never ran it is {:g} s", (usage._SILENCE,)),
         (f"{OPERATE}/failures.md", "holds its GPU back for {:g} s", (ledger.REJECTED_SECONDS,)),
         (f"{OPERATE}/failures.md", "without a record takes {:g} s longer", (turns.QUIET_SECONDS,)),
+        (
+            f"{OPERATE}/failures.md",
+            "all of 16 containers ran again after {}",
+            (took_so_far(f"all of 16 containers run again {NO_RECORD}"),),
+        ),
+        (f"{OPERATE}/failures.md", "the first of them after {}", (took_so_far(f"the first of 16 containers runs again {NO_RECORD}"),)),
     ]
     + [
         (f"{OPERATE}/monitoring/README.md", text, values)
@@ -229,6 +279,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         (f"{REFERENCE}/device-plugin.md", text, values)
         for text, values in [
             ("For {:g} s afterwards `gpushare/held`", (allocator.LIFETIME,)),
+            ("ends with status 1 after {:g} s", (plugin_main._CONTAINER_ENDING_SECONDS,)),
             ("the ids are reserved for {:g} s", (usage._CREATION_SECONDS,)),
             ("queries its daemon every {:g} s", (mps_main.INTERVAL_SECONDS,)),
             ("Without an answer for {:g} s", (mps.FRESH_SECONDS,)),
@@ -253,13 +304,16 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
     ]
     + [
         (f"{REFERENCE}/events.md", "at most every {:g} minutes", (events._REPEAT_SECONDS / 60,)),
+        (f"{REFERENCE}/kubectl.md", "it is read every {:g} s", (live.USED_SECONDS,)),
+        (f"{REFERENCE}/kubectl.md", "by default {:g} seconds", (cordon.DRAIN_SECONDS,)),
         (f"{REFERENCE}/http.md", "Bodies may have {} MiB", (http_server.MOST_BYTES // MIB,)),
         (f"{REFERENCE}/kubectl.md", "it waits up to {:g} seconds", (cordon.WAIT_SECONDS,)),
         (f"{REFERENCE}/kubectl.md", "views of {} nodes with", (KUBECTL["nodes"],)),
         (f"{REFERENCE}/kubectl.md", "{:,} GPUs and {:,} pods", (8 * KUBECTL["nodes"], KUBECTL["pods"])),
         (f"{REFERENCE}/kubectl.md", "The target is {:g} s of CPU time", (KUBECTL["target_cpu_seconds"],)),
         (f"{REFERENCE}/kubectl.md", "took {:.1f} and {:.1f} times as long", tuple(TIMES_BEFORE)),
-        (f"{REFERENCE}/metrics.md", "At most {} requests are answered at a time", (metrics_server._MOST,)),
+        (f"{REFERENCE}/image.md", "each at most {} MB, and at most {} MB", (image.MOST_PACKED_MB, image.MOST_MB)),
+        (f"{REFERENCE}/metrics.md", "At most {} requests are answered at a time", (page_server._MOST,)),
         (f"{REFERENCE}/metrics.md", "or after {:g} s. It lasts {:g} s for a pod of", (pods.RESERVED_SECONDS, objects.GROUP_SECONDS)),
         (f"{REFERENCE}/metrics.md", "It lasts {:g} minutes for a pod with volumes", (objects.VOLUME_SECONDS / 60,)),
         (f"{REFERENCE}/metrics.md", "installer sets to {} s", (HTTP_TIMEOUT,)),
@@ -291,8 +345,8 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
                 "at most {} connections without a certificate, each for {:g} seconds",
                 (http_server._UNVERIFIED, http_server._UNVERIFIED_SECONDS),
             ),
-            ("metrics pages keep {} connections without a valid token", (metrics_server._UNVERIFIED,)),
-            ("and answer {} at a time", (metrics_server._MOST,)),
+            ("metrics pages keep {} connections without a valid token", (page_server._UNVERIFIED,)),
+            ("and answer {} at a time", (page_server._MOST,)),
             ("annotation | {} entries, {} characters |", (bounds.MOST_ASKED, bounds.MOST_ASKED_BYTES)),
             ("that request GPU resources | {} |", (bounds.MOST_CONTAINERS,)),
             ("| GPUs of a node | {} |", (bounds.MOST_GPUS,)),
@@ -334,6 +388,11 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         ("roles/dashboard/README.md", "renews the certificate ({} days)", (certificates.LIFE["server"].days,)),
         ("roles/extender/README.md", "has at most {} GiB of memory", (unit("gpushare-extender", "MemoryMax").removesuffix("G"),)),
         ("roles/extender/README.md", "renews the certificates ({} days)", (certificates.LIFE["server"].days,)),
+        (
+            "roles/in_cluster/README.md",
+            "it waits up to {} s",
+            re.findall(r"int, (\d+)\]", (REPOSITORY / "roles/in_cluster/tasks/main.yml").read_text()),
+        ),
         ("roles/mps/README.md", "queries the daemon every {:g} s", (mps_main.INTERVAL_SECONDS,)),
         ("roles/preflight/README.md", "an `httpTimeout` above {:g} s", (LONGEST_HTTP_TIMEOUT,)),
         ("roles/preflight/README.md", "less than {} MiB for the runtime", (MINIMUM_FREE_MIB,)),
@@ -354,6 +413,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
 
 #: (page, words, where the number comes from)
 ELSEWHERE = [
+    (f"{REFERENCE}/events.md", "8 GiB of GPU 2 (NVIDIA A100 80GB)", "an example"),
     ("docs/project/gpu-proof.md", "with 36 MiB", "what gpu_proof.pack has printed for this lock"),
     (f"{OPERATE}/high-availability.md", "another takes it within 2 s", "kube-scheduler's retryPeriod"),
     (f"{OPERATE}/high-availability.md", "kube-scheduler retries after 1, 2, 4 and 8 s", "kube-scheduler's backoff"),
@@ -365,14 +425,21 @@ ELSEWHERE = [
     (f"{OPERATE}/high-availability.md", "longer than 2 minutes in a cluster where nothing else happened", "tests/generations"),
     (f"{OPERATE}/failures.md", "kubelet sends its node status every 10 s", "kubelet's default"),
     (f"{OPERATE}/failures.md", "kubelet tries it again after 10 to 15 s", "kubelet's backOffPeriod and its jitter"),
-    (f"{OPERATE}/migrate.md", "with 50 pods that the original had started", "the test of that section starts them"),
+    (f"{OPERATE}/migrate-original.md", "with 50 pods that the original had started", "the test of that section starts them"),
     (f"{OPERATE}/monitoring/README.md", "After 5 minutes the extender returns errors", "below"),
     (f"{OPERATE}/troubleshooting.md", "Wait 10 s.", "below"),
     (f"{REFERENCE}/device-plugin.md", "`PreStartContainer` (at most 30 s)", "kubelet's timeout"),
     (f"{REFERENCE}/device-plugin.md", "8 GPUs of 80 GiB", "an example"),
+    (f"{REFERENCE}/device-plugin.md", "further start, up to 5 min", "kubelet's CrashLoopBackOff"),
     (f"{REFERENCE}/kubectl.md", "50,000 pods would cause thousands of writes", "an example"),
     (f"{REFERENCE}/kubectl.md", "table of nodes took 1.9 s, and the table of pods 2.2 s", "test_docs.py"),
-    ("README.md", "in its limits and gets 8 GiB of one GPU", "an example"),
+    ("README.md", "8 GiB of disk", "tests/lab/README.md"),
+    ("README.md", "about 10 minutes the first time", "587 s with a cold cache, where Kubernetes was built from source"),
+    ("docs/use/first-pod.md", "not your 2 GiB, unless", "the sample"),
+    ("docs/use/first-pod.md", "8` means 8 GiB by default", "an example"),
+    ("docs/use/first-pod.md", "has 64 MiB by default", "containerd's and docker's default"),
+    (f"{OPERATE}/capacity.md", "by default 1 GiB", "gpushare_memory_unit"),
+    (f"{OPERATE}/capacity.md", "An L40S of 48 GB reports 46068 MiB", "an example"),
     ("docs/project/testing.md", "a cluster of the original gpushare with 50 pods", "the table of suites"),
     ("docs/project/testing.md", "the worst pods on 5000 nodes", "the table of suites"),
     ("docs/project/testing.md", "kubectl gpushare on 50,000 pods", "the table of suites"),

@@ -121,6 +121,13 @@ def test_the_descriptions_in_yaml_and_in_a_module() -> None:
     assert [(block.line, block.text) for block in language.docstrings(module)] == [(line + 2, text) for line, text in expected]
 
 
+def test_a_page_in_chinese_has_its_paragraphs_on_one_line(tmp_path: Path) -> None:
+    long = "多个 Pod 共用一块 GPU。" * 20
+    for name, expected in (("x.md", ["1: longer than 120 columns"]), ("x.zh-CN.md", [])):
+        (tmp_path / name).write_text(f"{long}\n")
+        assert list(language.file_problems(tmp_path / name)) == expected
+
+
 def test_long_lines_count_outside_of_tables_and_code() -> None:
     long = "x " + "x" * (language.MOST_COLUMNS - 1)
     assert list(language.long_lines(f"{long}\n| {long} |\n```\n{long}\n```\n{long[:-1]}\n`{long}`\n{long}\n")) == [1, 8]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpushare_runtime.core import protocol
+from gpushare_runtime.daemon.health_server import HealthServer
 from gpushare_runtime.daemon.metrics_server import MetricsAddress, MetricsServer
 from quality.tree import REPOSITORY
 from unit.runtime.extender.test_http_server import extending, synced
@@ -19,7 +20,7 @@ from unit.runtime.kube.fake_api import until
 RUNTIME = REPOSITORY / "files/gpushare_runtime/gpushare_runtime"
 EVENTS = (REPOSITORY / "docs/reference/events.md").read_text()
 HTTP = (REPOSITORY / "docs/reference/http.md").read_text()
-ROW = re.compile(r"\| `(GPUShare\w+)` \| (pod|node) \| (extender|device plugin) \| ([^|]+) \| ([^|]+) \|")
+ROW = re.compile(r"\| `(GPUShare\w+)` \| (pod|node|node, its pods) \| (extender|device plugin) \| ([^|]+) \| ([^|]+) \|")
 REASONS = {name: value for name, value in vars(protocol).items() if name.startswith("EVENT_")}
 
 
@@ -54,10 +55,16 @@ def test_no_event_of_the_daemons_has_a_reason_of_another_spelling() -> None:
 
 
 def test_the_object_of_each_event() -> None:
-    on_nodes = {reason for reason, on, *_ in (found.groups() for found in ROW.finditer(EVENTS)) if on == "node"}
-    main = (RUNTIME / "device_plugin/main.py").read_text()
-    assert re.findall(r'events\.emit, node, "Warning", protocol\.(EVENT_\w+)', main) == ["EVENT_CDI"]
-    assert on_nodes == {protocol.EVENT_CDI}
+    on_nodes = {reason: on for reason, on, *_ in (found.groups() for found in ROW.finditer(EVENTS)) if on != "pod"}
+    main, gpus = ((RUNTIME / "device_plugin" / name).read_text() for name in ("main.py", "publish/gpu_events.py"))
+    emitted = re.findall(r'events\.emit, node, "Warning", protocol\.(EVENT_\w+)', main)
+    emitted += re.findall(r'emit\(self\._about_node, "(?:Warning|Normal)", protocol\.(EVENT_\w+)', gpus)
+    assert {REASONS[name] for name in emitted} == set(on_nodes)
+    assert {reason for reason, on in on_nodes.items() if on != "node"} == {protocol.EVENT_GPU_UNUSABLE}
+    normal = set(re.findall(r'"Normal", protocol\.(EVENT_\w+)', "".join(file.read_text() for file in RUNTIME.rglob("*.py"))))
+    named = re.search(r"Three are normal: ([^.]+)\.", EVENTS)
+    assert named
+    assert set(re.findall(r"`(\w+)`", named[1])) == {REASONS[name] for name in normal}
 
 
 def endpoints(heading: str) -> list[tuple[str, str]]:
@@ -85,6 +92,10 @@ def test_the_extender_answers_what_is_documented_and_lists_nothing_else(tmp_path
             assert {path for _, path in rows} - listed == {f"{protocol.EXTENDER_PREFIX}/version"}
 
     asyncio.run(run())
+
+
+def test_the_health_pages_are_the_documented_ones() -> None:
+    assert {path for _, path in endpoints("Health")} == set(HealthServer(("127.0.0.1", 0), lambda: ([], []))._pages)
 
 
 def test_the_metrics_page_answers_what_is_documented() -> None:

@@ -117,9 +117,9 @@ def extender_down(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def stale_scheduler_file(cluster: Cluster) -> Iterator[None]:
-    """A manifest as it was before us, kept where kubelet runs it."""
+    """A manifest without our configuration, kept where kubelet runs it."""
     backup = f"{MANIFEST}.bak"
-    sh(cluster, CONTROL_PLANE, f"sed '/--config=/d; /gpushare/d' {MANIFEST} > /run/backup.yaml; cp /run/backup.yaml {backup}")
+    sh(cluster, CONTROL_PLANE, f"sed '/--config=/d' {MANIFEST} > /run/backup.yaml; cp /run/backup.yaml {backup}")
     try:
         yield
     finally:
@@ -200,8 +200,100 @@ def token_expired(cluster: Cluster) -> Iterator[None]:
         cluster.playbook()
 
 
+OWN, SEED = f"/var/lib/{PLUGIN}/token", "/etc/gpushare/device-plugin.token"
+
+
+@contextlib.contextmanager
+def token_unreadable(cluster: Cluster) -> Iterator[None]:
+    """Tokens that were copied with another owner: a plugin without root's powers cannot read them. The printed cure, word for word."""
+    sh(cluster, "gpu1", f"chown 65534 {OWN} {SEED}; systemctl restart {PLUGIN}")
+    try:
+        yield
+    finally:
+        for path in (OWN, SEED):
+            sh(cluster, "gpu1", f"chown 0 {path}; chmod 0600 {path}; systemctl restart {PLUGIN}")
+
+
+def token_exposed(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
+    return mode_of(cluster, "gpu1", OWN, "0644", "0600")
+
+
+@contextlib.contextmanager
+def mode_of(cluster: Cluster, node: str, path: str, mode: str, before: str) -> Iterator[None]:
+    cluster.on(node, "chmod", mode, path)
+    try:
+        yield
+    finally:
+        cluster.on(node, "chmod", before, path)
+
+
+@contextlib.contextmanager
+def token_foreign(cluster: Cluster) -> Iterator[None]:
+    """The token of another node's plugin; the printed cure removes it, and site.yml gives a fresh one."""
+    sh(cluster, "gpu1", f"cat > {OWN}; systemctl restart {PLUGIN}", cluster.on("gpu2", "cat", OWN))
+    try:
+        yield
+    finally:
+        cluster.on("gpu1", "rm", OWN)
+        cluster.playbook()
+
+
+@contextlib.contextmanager
+def plugin_not_synced(cluster: Cluster) -> Iterator[None]:
+    """A kubeconfig with an API server that does not answer; the printed cure, site.yml, writes it anew."""
+    sh(
+        cluster,
+        "gpu1",
+        f"sed -i 's#server: .*#server: https://127.0.0.1:9#' /etc/gpushare/device-plugin.kubeconfig; systemctl restart {PLUGIN}",
+    )
+    try:
+        yield
+    finally:
+        cluster.playbook()
+
+
+@contextlib.contextmanager
+def state_not_kept(cluster: Cluster) -> Iterator[None]:
+    folder = f"/var/lib/{PLUGIN}"
+    sh(cluster, "gpu1", f"mount --bind {folder} {folder}; mount -o remount,bind,ro {folder}")
+    try:
+        yield
+    finally:
+        cluster.on("gpu1", "umount", folder)
+
+
 def extender_not_called(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
     return scheduler_config(cluster, f"s#name: {MEMORY}$#name: {MEMORY}ory#")
+
+
+def extender_ignorable(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
+    """Pods with GPUs are placed without the extender while it is down."""
+    return scheduler_config(cluster, "s#ignorable: false#ignorable: true#")
+
+
+def extender_impatient(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
+    return scheduler_config(cluster, "s#httpTimeout: .*#httpTimeout: 1ms#")
+
+
+def files_changed(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
+    """The next restart would evict pods."""
+    return changed(cluster, "gpu1", f"/etc/gpushare/{PLUGIN}.env", "sed -i 's/--overuse report/--overuse evict/' $1; grep -q evict $1")
+
+
+@contextlib.contextmanager
+def unit_overridden(cluster: Cluster) -> Iterator[None]:
+    """A drop-in with another unit of memory, from the next daemon-reload on; the printed cure removes it."""
+    drop_in, env = f"/etc/systemd/system/{PLUGIN}.service.d/50-mine.conf", f"/etc/gpushare/{PLUGIN}.env"
+    command = f"sed -n 's/^GPUSHARE_COMMAND=.\\(.*\\).$/ExecStart=\\1/p' {env} | sed 's/--memory-unit GiB/--memory-unit 256MiB/'"
+    sh(
+        cluster,
+        "gpu1",
+        f"mkdir -p $(dirname {drop_in}); (printf '[Service]\\nExecStart=\\n'; {command}) > {drop_in}; grep 256MiB {drop_in}",
+    )
+    try:
+        yield
+    finally:
+        cluster.on("gpu1", "rm", drop_in)
 
 
 def scheduler_older_than_file(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
@@ -293,6 +385,19 @@ def label_gone(cluster: Cluster) -> Iterator[None]:
 def runtime_differs(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
     path = "$(echo /opt/gpushare/current/lib/python3*/site-packages/gpushare_runtime/core/quantity.py)"
     return changed(cluster, "gpu1", path, "echo '# patched by hand' >> $1")
+
+
+@contextlib.contextmanager
+def gpu_without_request(cluster: Cluster) -> Iterator[None]:
+    """A manifest that asks for nothing and takes a GPU by a volume of the host, on a node with the strategy volume-mounts."""
+    uuid = cluster.gpus("gpu2")[1].uuid
+    by_volumes = {"NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"}
+    name = cluster.create(pod("no-request", node="gpu2", environment=by_volumes, mounted=[uuid]))["metadata"]["name"]
+    try:
+        cluster.until_running(name)
+        yield
+    finally:
+        cluster.delete(name)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from blocks import lines
 from e2e.cluster import CONTROL_PLANE
 from e2e.manifests import pod
 from verify import faults
@@ -23,7 +24,16 @@ PLANTED = [
     (faults.driver_mismatch, "gpu1", "driver_mismatch", "reboot the host"),
     (faults.certificate_expired, CONTROL_PLANE, "certificate_expired", "systemctl start gpushare-pki.service"),
     (faults.token_expired, "gpu1", "token_expired", "run site.yml again"),
+    (faults.token_unreadable, "gpu1", "token_unreadable", "chown 0 /var/lib/gpushare-device-plugin/token"),
+    (faults.token_exposed, "gpu1", "token_exposed", "chmod 0600 /var/lib/gpushare-device-plugin/token"),
+    (faults.token_foreign, "gpu1", "token_foreign", "rm /var/lib/gpushare-device-plugin/token"),
+    (faults.plugin_not_synced, "gpu1", "plugin_not_synced", "https://127.0.0.1:9"),
+    (faults.state_not_kept, "gpu1", "state_not_kept", "mount it read-write"),
     (faults.extender_not_called, CONTROL_PLANE, "extender_not_called", "managedResources"),
+    (faults.extender_ignorable, CONTROL_PLANE, "extender_entry_differs", "run site.yml again"),
+    (faults.extender_impatient, CONTROL_PLANE, "extender_entry_differs", "run site.yml again"),
+    (faults.files_changed, "gpu1", "files_changed", "site.yml --check --diff"),
+    (faults.unit_overridden, "gpu1", "unit_overridden", "rm /etc/systemd/system/gpushare-device-plugin.service.d/50-mine.conf"),
     (faults.scheduler_older_than_file, CONTROL_PLANE, "scheduler_older_than_file", "run site.yml again"),
     (faults.extender_address_wrong, CONTROL_PLANE, "extender_address_wrong", "127.0.0.1:32766"),
     (faults.plugin_stopped, "gpu1", "plugin_stopped", "systemctl restart gpushare-device-plugin"),
@@ -55,7 +65,15 @@ def test_a_planted_fault_is_named_with_its_cure(clean: Verify, fault: faults.Fau
         verdict = clean.run()
     assert verdict.causes == {(host, code)}, verdict.words
     assert cure in verdict.one(code)["cure"]
-    assert f"{host or 'cluster'}: {code}: found" in verdict.words
+    assert f"{host or 'cluster'}: {code}: found" in lines(verdict.words)
+
+
+def test_a_container_with_a_gpu_and_without_a_request_is_a_warning(clean: Verify) -> None:
+    with faults.gpu_without_request(clean.cluster):
+        verdict = clean.run()
+    assert verdict.status == 0, verdict.words
+    assert [(one["host"], one["check"], one["severity"]) for one in verdict.findings] == [("gpu2", "gpu_without_request", "warning")]
+    assert "no-request" in verdict.one("gpu_without_request")["found"]
 
 
 def test_a_full_node_is_not_proven_and_no_fault(clean: Verify) -> None:

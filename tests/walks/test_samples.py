@@ -44,6 +44,23 @@ def test_neighbours(installed: Cluster) -> None:
     assert (encoder["spec"]["nodeName"], set(allocation(encoder))) == (decoder["spec"]["nodeName"], set(allocation(decoder)))
 
 
+def test_a_job_runs_its_tasks_two_at_a_time(installed: Cluster) -> None:
+    apply(installed, "12-job.yaml")
+    installed.kubectl("wait", "--for=condition=Complete", "job/batch", "--timeout=120s", seconds=150)
+    tasks = [found for found in installed.pods() if found["metadata"].get("labels", {}).get("job-name") == "batch"]
+    assert [found["status"]["phase"] for found in tasks].count("Succeeded") == 4
+    assert {sum(allocation(found).values()) for found in tasks if found["status"]["phase"] == "Succeeded"} == {2}
+    installed.kubectl("delete", "job", "batch", "--wait=true", seconds=120)
+
+
+def test_a_manifest_of_the_original_runs_unchanged(installed: Cluster) -> None:
+    apply(installed, "13-original.yaml")
+    installed.kubectl("wait", "--for=condition=Available", "deployment/original", "--timeout=120s", seconds=150)
+    (found,) = [one for one in installed.pods() if one["metadata"].get("labels", {}).get("app") == "original"]
+    assert list(allocation(found).values()) == [1]
+    assert check_devices(installed, [found]) == []
+
+
 @pytest.fixture
 def tenant(installed: Cluster) -> Api:
     """A user with the role of the sample, in its namespace."""

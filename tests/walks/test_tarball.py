@@ -74,13 +74,6 @@ def test_the_quick_start_does_what_it_says(bare: Cluster, tmp_path: Path) -> Non
     assert [unit for unit in units if unit.startswith("gpushare-") and not unit.startswith("gpushare-lab-")] == []
 
 
-def test_the_readme_begins_with_the_same_commands() -> None:
-    ours = [step.command for step in steps("README.md", TEST)]
-    quickstart = [step.command for step in steps("docs/start/quickstart.md", TEST)]
-    assert len(ours) > 4
-    assert [command for command in ours if command not in quickstart] == []
-
-
 def test_the_page_of_uninstalling_shows_before_it_removes(installed: Cluster, tmp_path: Path) -> None:
     line = shell(installed, tmp_path)
     line(f"ansible-galaxy collection install {release(tmp_path)}")

@@ -19,6 +19,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -33,6 +34,14 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files im
 
 FOLDER = "var/lib/gpushare/journal"
 VERSION = 1
+_MARK = b"\n# Copyright: gpushare.kubernetes contributors\n"
+_HEAD = 512
+_OURS = re.compile(r"/etc/(?:systemd/system|gpushare)/gpushare-(?:extender|device-plugin|dashboard|pki|mps)[\w@.-]*$")
+
+
+def is_ours(path: str, content: Optional[bytes]) -> bool:
+    """Whether a whole file is ours, by the name of one of our daemons and by its first lines: nobody had it before us."""
+    return content is not None and _OURS.search(path) is not None and _MARK in b"\n" + content[:_HEAD]
 
 
 class JournalError(Exception):
@@ -78,11 +87,15 @@ class Journal:
         return self._read(name) if os.path.exists(name) else None
 
     def record(self, path: str, owner: str, before: Optional[FileState], after: Optional[bytes]) -> Entry:
-        """Note, before it happens, that `owner` turns `before` into `after`."""
+        """Note, before it happens, that `owner` turns `before` into `after`.
+
+        A file of ours that the journal does not have was written by a run whose journal is lost: before us there was none.
+        """
         known = self.entry(path)
         left = (state_digest(before), digest(after))
         if known is None or state_digest(known.original) == state_digest(before):
-            entry = Entry(path, owner, before, left, False)
+            lost = known is None and before is not None and is_ours(path, before.content)
+            entry = Entry(path, owner, None if lost else before, left, False)
         else:
             entry = Entry(path, known.owner, known.original, left, known.others or state_digest(before) not in known.left)
         self._write(entry)

@@ -18,7 +18,7 @@ import os
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal, Pending, Saved
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal, Pending, Saved, is_ours
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, Staged, digest, read_state, remove
 
 
@@ -110,6 +110,11 @@ class Transaction:
         """What really differs."""
         return [change for change in self._changes if _differs(change)]
 
+    @property
+    def forgotten(self) -> List[str]:
+        """Files of ours that are as planned and that the journal does not have: it was lost since they were written."""
+        return [change.path for change in self._forgotten()]
+
     def diff(self) -> List[Dict[str, str]]:
         """In Ansible's form; secrets and binary files as digests only."""
         return [
@@ -138,6 +143,8 @@ class Transaction:
             for change in changes:
                 self.journal.record(change.path, self.owner, change.before, change.after)
                 self._point("noted " + change.path)
+            for change in self._forgotten():
+                self.journal.record(change.path, self.owner, change.before, change.after)
             for change in changes:
                 if change.path in staged:
                     staged.pop(change.path).take_place()
@@ -160,6 +167,10 @@ class Transaction:
         self._pending.clear()
         self._point("done")
         return Outcome(bool(changes) or restarted or unfinished, restarted)
+
+    def _forgotten(self) -> List[Change]:
+        same = [change for change in self._changes if change.path.startswith("/") and change.after is not None and not _differs(change)]
+        return [change for change in same if is_ours(change.path, change.after) and self.journal.entry(change.path) is None]
 
     def _begin(self, changes: List[Change]) -> List[Saved]:
         """Note how everything was before this change, or before the one that was killed on its way to it."""

@@ -54,7 +54,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class PublishedGpu:
-    """A GPU in the annotation; mib and units as the device plugin counted them."""
+    """A GPU in the annotation; mib and units as the device plugin counted them; minor: of its device node, -1 where it is not said."""
 
     index: int
     uuid: str
@@ -62,6 +62,7 @@ class PublishedGpu:
     units: int
     usable: bool
     state: str
+    minor: int = -1
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,8 @@ def driver_code(problem: Problem) -> str:
 
 def _published_gpu(gpu: Mapping[str, Any]) -> PublishedGpu:
     state = str(gpu["health"]) if gpu["health"] != "ok" else "cordoned" if gpu["cordoned"] else "ok"
-    return PublishedGpu(int(gpu["index"]), str(gpu["uuid"]), int(gpu["mib"]), int(gpu["units"]), state == "ok", state)
+    minor = int(gpu.get("minor", -1))
+    return PublishedGpu(int(gpu["index"]), str(gpu["uuid"]), int(gpu["mib"]), int(gpu["units"]), state == "ok", state, minor)
 
 
 def _missing(name: str, known: Collection[str]) -> Difference:
@@ -244,7 +246,10 @@ class _Node:
         """Where the published GPUs are not those that the driver has now."""
         found = []
         if self.wanted_unit and annotation.unit != self.wanted_unit:
-            cure = "run site.yml again with the wanted gpushare_memory_unit, with no pod on the node"
+            cure = (
+                "run site.yml again with the wanted gpushare_memory_unit, with no pod on the node; if site.yml says this: what else sets "
+                "--memory-unit, such as a drop-in? systemctl cat gpushare-device-plugin.service"
+            )
             found.append(
                 self._difference("annotation", f"units of {annotation.unit}", f"units of {self.wanted_unit}", cure, "annotation_wrong")
             )

@@ -40,6 +40,22 @@ _OWN = {
     "ValidatingAdmissionPolicy": (_ADMISSION, ""),
     "ValidatingAdmissionPolicyBinding": (_ADMISSION, ""),
 }
+#: The same for daemons that are pods; "*" for the namespace that they have.
+_ANY = "*"
+_OWN_IN_CLUSTER = {
+    **_OWN,
+    **dict.fromkeys(("Role", "RoleBinding"), (_RBAC, _ANY)),
+    "ServiceAccount": ("v1", _ANY),
+    "ConfigMap": ("v1", _ANY),
+    "Deployment": ("apps/v1", _ANY),
+    "DaemonSet": ("apps/v1", _ANY),
+    "PodDisruptionBudget": ("policy/v1", _ANY),
+    "Namespace": ("v1", ""),
+    "MutatingAdmissionPolicy": (_ADMISSION, ""),
+    "MutatingAdmissionPolicyBinding": (_ADMISSION, ""),
+}
+#: What kube-scheduler needs of Kubernetes' own roles.
+_OF_KUBERNETES = ("system:kube-scheduler", "system:volume-scheduler", "extension-apiserver-authentication-reader")
 _NAME = re.compile(r"gpushare-(?=.{1,244}$)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _NODE_LABELS = (LABEL_NODE, LABEL_PLACEMENT, LABEL_SCHEDULE)
 
@@ -50,9 +66,10 @@ class ForeignError(RuntimeError):
 
 @dataclass(frozen=True)
 class Wanted:
-    """apply: complete objects; create: whether those that are not there may be made."""
+    """apply: complete objects; create: whether those that are not there may be made; namespace: of daemons that are pods, "" for none."""
 
     apply: Sequence[Object] = ()
+    namespace: str = ""
     create: bool = True
     skip_unserved: bool = False
     field_manager: str = FIELD_MANAGER
@@ -73,7 +90,7 @@ class Change:
 
 def check_ours(wanted: Wanted) -> None:
     """ForeignError unless all of them are of kinds and names that this collection makes."""
-    stranger = foreign(wanted.apply)
+    stranger = foreign(wanted.apply, wanted.namespace)
     if stranger is not None:
         raise ForeignError(f"not an object of gpushare's: {stranger}; nothing was changed")
 
@@ -108,10 +125,21 @@ def _apply(kubectl: Kubectl, objects: Sequence[Object], wanted: Wanted, check_mo
         document = as_list([item for item in objects if key(item) in there])
         if not there:
             return [], missing
-    found = changes(live, kubectl.items([*command, "--dry-run=server"], document))
+    found = _predicted(kubectl, [*command, "--dry-run=server"], live, objects if wanted.create else json.loads(document)["items"])
     if found and not check_mode:
         kubectl.text(command, document)
     return found, missing
+
+
+def _predicted(kubectl: Kubectl, command: Sequence[str], live: Sequence[Object], objects: Sequence[Object]) -> List[Change]:
+    """The changes, by the server's dry run. In a namespace that is only to be made it makes none: there everything is new."""
+    there = {key(item) for item in live}
+    coming = {item["metadata"]["name"] for item in objects if item["kind"] == "Namespace"} - {
+        name for kind, _, name in there if kind == "Namespace"
+    }
+    asked = [item for item in objects if item["metadata"].get("namespace") not in coming]
+    found = changes(live, kubectl.items(command, as_list(asked)))
+    return found + [Change(key(item), None, _content(item)) for item in objects if item not in asked]
 
 
 def _split(kubectl: Kubectl, objects: Sequence[Object]) -> Tuple[List[Object], List[str]]:
@@ -121,34 +149,41 @@ def _split(kubectl: Kubectl, objects: Sequence[Object]) -> Tuple[List[Object], L
     return kept, [title(key(item)) for item in objects if item not in kept]
 
 
-def foreign(objects: Sequence[Mapping[str, Any]]) -> Optional[str]:
+def foreign(objects: Sequence[Mapping[str, Any]], namespace: str = "") -> Optional[str]:
     """Which of the objects this collection never makes, and why, in words; None if they are all its own.
+
+    namespace: of daemons that are pods, "" for none.
 
     What is applied here is applied with all rights over the cluster. Of a node, which is somebody else's, there are two labels.
     """
     for item in objects:
-        why = _foreign(item)
+        why = _foreign(item, namespace)
         if why is not None:
             return f"{str(item.get('kind'))[:80]!r} {str((item.get('metadata') or {}).get('name'))[:80]!r}: {why}"
     return None
 
 
-def _foreign(item: Mapping[str, Any]) -> Optional[str]:
+def _foreign(item: Mapping[str, Any], of: str) -> Optional[str]:
     kind, metadata = item.get("kind"), item.get("metadata") or {}
     if kind == "Node":
         if set(item) != {"apiVersion", "kind", "metadata"} or set(metadata) != {"name", "labels"} or item["apiVersion"] != "v1":
             return "expected a node's name and labels, nothing else"
         return None if set(metadata["labels"]) <= set(_NODE_LABELS) else f"expected no other labels than {', '.join(_NODE_LABELS)}"
-    place = _OWN.get(str(kind))
+    own = _OWN_IN_CLUSTER if of else _OWN
+    place = own.get(str(kind))
     if place is None:
-        return f"expected one of the kinds {', '.join(_OWN)}"
-    if place != (item.get("apiVersion"), metadata.get("namespace", "")):
-        return f"expected {place[0]}" + (f" in the namespace {place[1]}" if place[1] else " without a namespace")
-    if not _NAME.fullmatch(str(metadata.get("name"))):
+        return f"expected one of the kinds {', '.join(own)}"
+    version, namespace = place[0], of if place[1] == _ANY else place[1]
+    # The role that kube-scheduler's callers are looked up by is one of kube-system.
+    namespaces = (namespace, NAMESPACE) if of and kind == "RoleBinding" else (namespace,)
+    if item.get("apiVersion") != version or metadata.get("namespace", "") not in namespaces:
+        return f"expected {version}" + (f" in the namespace {namespace}" if namespace else " without a namespace")
+    if not _NAME.fullmatch(str(metadata.get("name"))) or (kind == "Namespace" and metadata["name"] != of):
         return "expected a name that begins with gpushare-"
     if str(kind).endswith("RoleBinding"):
-        named = [item["roleRef"], *item["subjects"]]
-        if [one for one in named if not _NAME.fullmatch(one["name"])] or {one["kind"] for one in item["subjects"]} != {"ServiceAccount"}:
+        role, subjects = item["roleRef"]["name"], item["subjects"]
+        known = _NAME.fullmatch(role) or (of and role in _OF_KUBERNETES)
+        if not known or [one for one in subjects if not _NAME.fullmatch(one["name"]) or one["kind"] != "ServiceAccount"]:
             return "expected roles and ServiceAccounts whose names begin with gpushare-"
     return None
 

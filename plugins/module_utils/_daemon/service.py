@@ -34,6 +34,9 @@ _SETTINGS_HEAD = "# Copyright: gpushare.kubernetes contributors\n# systemd reads
 _START = re.compile(r"^ExecStart=((?:.*\\\n)*.*)$", re.MULTILINE)
 _WORD = re.compile(r"[\w@+=:,./~\[\]-]+", re.ASCII)
 POLL_SECONDS = 0.3
+_INVOCATION = re.compile(r"[0-9a-f]{32}")
+_ERROR = re.compile(r"(?:ERROR|CRITICAL) |\S+: error: ")
+_LINES = 25
 #: Each option of a daemon with an address that it listens on, and how its socket unit is called after the daemon's name.
 LISTENING = {"--listen": ".socket", "--metrics-listen": "-metrics.socket"}
 #: Units that run by themselves, also after a boot; others are started by them.
@@ -242,9 +245,17 @@ class Daemon(Service):
         return ""
 
     def journal(self) -> str:
-        """Its last words."""
-        _dummy, out, _err = self._run(["journalctl", "--unit", self.unit, "--lines=25", "--no-pager", "--output=cat"])
-        return out.strip() or "(its journal is empty)"
+        """Its last words since it was last started; the last error among them comes first."""
+        invocation = show(self._run, self.unit, "InvocationID").get("InvocationID", "")
+        of_this = [f"_SYSTEMD_INVOCATION_ID={invocation}"] if _INVOCATION.fullmatch(invocation) else []
+        out = ""
+        # A start that systemd itself gives up has left no words of its own.
+        for which in filter(None, (of_this, ["--unit", self.unit])):
+            out = out or self._run(["journalctl", *which, f"--lines={_LINES}", "--no-pager", "--output=cat"])[1].strip()
+        lines = out.splitlines()
+        errors = [line for line in lines if _ERROR.match(line)]
+        first = [errors[-1], "Before that:"] if errors and errors[-1] != lines[0] else []
+        return "\n".join([*first, *lines]) or "(its journal is empty)"
 
     def _reason(self) -> Optional[str]:
         if self.is_stale():

@@ -17,6 +17,13 @@ from typing import Callable, Dict, List, Sequence, Tuple
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import computing
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.options import (
+    MODULES_FILE,
+    OPTIONS_FILE,
+    modules_text,
+    not_in_use,
+    options_text,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.plan import BLACKLIST, BLACKLIST_FILE, RUN_FILE_LOG
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver, driver
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome, RunWithin
@@ -46,6 +53,8 @@ class Wanted:
     initramfs: Tuple[str, ...] = ()
     run_file: Tuple[str, ...] = ()
     services: Tuple[str, ...] = ()
+    options: Tuple[str, ...] = ()
+    modules: Tuple[str, ...] = ()
     timeout: float = 1800.0
 
 
@@ -70,11 +79,13 @@ def present(wanted: Wanted, run: RunWithin, dry: bool, root: str = "/", point: C
     if wanted.run_file:
         _install(wanted, run, host, dry, result)
         point("installed")
-    _blacklist(wanted, run, host, dry, result, point)
+    _configure(wanted, run, host, dry, result, point)
+    for module in wanted.modules:
+        _load_at_boot(module, run, host, dry, result)
     _load(wanted, run, host, dry, result)
     for unit in wanted.services:
         _enable(unit, run, root, dry, result, bool(driver(Host(root)).loaded))
-    result.reboot = reboot_reason(driver(Host(root)), wanted.version, wanted.module)
+    result.reboot = reboot_reason(driver(Host(root)), wanted.version, wanted.module, wanted.options)
     return result
 
 
@@ -113,7 +124,7 @@ def absent(run: RunWithin, dry: bool, root: str = "/", timeout: float = 1800.0) 
     return result
 
 
-def reboot_reason(parts: Driver, version: str, module: str = "") -> str:
+def reboot_reason(parts: Driver, version: str, module: str = "", options: Sequence[str] = ()) -> str:
     """Why the host must reboot before this driver runs; "" if it need not."""
     if parts.nouveau_loaded:
         return "nouveau is loaded and keeps the GPUs from NVIDIA's driver"
@@ -121,7 +132,7 @@ def reboot_reason(parts: Driver, version: str, module: str = "") -> str:
         return f"kernel module {parts.loaded} is loaded, {version} is installed"
     if parts.loaded and module and parts.kind and parts.kind != module:
         return f"the {parts.kind} kernel module is loaded, the {module} one is installed"
-    return ""
+    return not_in_use(options, parts.options) if parts.loaded else ""
 
 
 def _install(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: Result) -> None:
@@ -191,22 +202,35 @@ def _uninstall(run: RunWithin, host: Host, dry: bool, timeout: float, result: Re
         _must(run, [program, "--silent"], timeout, "uninstall the driver")
 
 
-def _blacklist(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: Result, point: Callable[[str], None]) -> None:
+def _configure(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: Result, point: Callable[[str], None]) -> None:
+    """The files of modprobe and of modules-load. One that is no longer wanted goes as uninstall takes it out."""
     transaction = Transaction(OWNER, host.root, point)
-    if not (wanted.blacklist or transaction.unfinished or host.exists(BLACKLIST_FILE)):
-        return
-    transaction.write(BLACKLIST_FILE, BLACKLIST.encode(), 0o644)
+    texts = {}
+    if wanted.blacklist or transaction.unfinished or host.exists(BLACKLIST_FILE):
+        texts[BLACKLIST_FILE] = BLACKLIST
+    texts[OPTIONS_FILE] = options_text(wanted.options) if wanted.options else ""
+    texts[MODULES_FILE] = modules_text(wanted.modules) if wanted.modules else ""
+    gone = [path for path, text in texts.items() if not text and transaction.journal.entry(path) is not None]
+    for path, text in texts.items():
+        if text:
+            transaction.write(path, text.encode(), 0o644)
+    for path in gone:
+        transaction.remove(path)
     if not transaction.changes and not transaction.unfinished:
         return
     result.files, result.diff = [change.path for change in transaction.changes], transaction.diff()
-    result.steps += [f"write {path}" for path in result.files] + [f"rebuild the initramfs ({' '.join(wanted.initramfs)})"]
+    result.steps += [f"{'remove' if path in gone else 'write'} {path}" for path in result.files]
+    if transaction.unfinished or any(path != MODULES_FILE for path in result.files):
+        result.steps.append(f"rebuild the initramfs ({' '.join(wanted.initramfs)})")
     if not dry:
         transaction.apply(_initramfs(run, wanted.initramfs, transaction, host))
+        for path in gone:
+            transaction.journal.forget(path)
 
 
 def _initramfs(run: RunWithin, command: Sequence[str], transaction: Transaction, host: Host) -> Service:
     """Rebuilt where the file changed, or a run was killed before it was; the file goes back where that fails."""
-    due = bool(transaction.changes) or transaction.unfinished
+    due = any(change.path != MODULES_FILE for change in transaction.changes) or transaction.unfinished
 
     def rebuild() -> None:
         # Hosts that boot another way have none.
@@ -214,6 +238,14 @@ def _initramfs(run: RunWithin, command: Sequence[str], transaction: Transaction,
             _must(run, command, _REBUILD, "rebuild the initramfs")
 
     return Service(lambda: due, rebuild, lambda: None)
+
+
+def _load_at_boot(module: str, run: RunWithin, host: Host, dry: bool, result: Result) -> None:
+    if host.is_folder(f"/sys/module/{module}"):
+        return
+    result.steps.append(f"load the kernel module {module}")
+    if not dry:
+        _must(run, ["modprobe", module], _LOAD, f"load the kernel module {module}")
 
 
 def _load(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: Result) -> None:

@@ -15,14 +15,14 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import driver, kernels, pci
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import driver, pci
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.next_boot import has_headers, next_kernel
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.pods import Pod, Pods
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import kernel, system
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
-_PCI, _NVIDIA = "/sys/bus/pci/devices", "0x10de"
 _MODPROBE = ("/etc/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d", "/run/modprobe.d")
 _BLACKLIST = re.compile(r"^\s*(?:blacklist\s+nouveau|install\s+nouveau\s+/\S*(?:true|false))\s*$", re.MULTILINE)
 _VENDOR_FILES = (("/etc/dgx-release", "DGX OS"), ("/etc/nv_tegra_release", "Jetson Linux"))
@@ -43,7 +43,8 @@ class HostFacts:
     vendor: name of a vendor's image, "" for none; container: whether a driver container provides the driver; run_file: whether NVIDIA's
     installer installed the driver; packages: installed packages with nvidia in their name, by version; version: of the driver on disk or
     loaded, None for none; module: kind of its kernel module on disk, "open" or "proprietary", or else of the loaded one; dkms: whether the
-    host has the program dkms.
+    host has the program dkms; nvlink5: see Driver; kernel_packages: those of Debian and its relatives that bring the running or next kernel
+    and its successors, such as "linux-image-generic-hwe-22.04".
     """
 
     id: str
@@ -68,6 +69,8 @@ class HostFacts:
     version: Optional[str]
     module: Optional[str]
     dkms: bool
+    nvlink5: bool = False
+    kernel_packages: Tuple[str, ...] = ()
 
     def as_dict(self) -> Dict[str, Any]:
         return asdict(self)
@@ -82,7 +85,7 @@ class HostFacts:
 def gather(host: Host) -> HostFacts:
     """The facts of the host."""
     own, core, parts = system(host), kernel(host), driver(host)
-    newest = _newest(host, core.release)
+    newest = next_kernel(host)
     return HostFacts(
         id=own.id,
         like=own.like,
@@ -91,9 +94,9 @@ def gather(host: Host) -> HostFacts:
         machine=own.architecture,
         release=core.release,
         next_release=newest,
-        headers=tuple(release for release in dict.fromkeys((core.release, newest)) if _has_headers(host, release)),
+        headers=tuple(release for release in dict.fromkeys((core.release, newest)) if has_headers(host, release)),
         devices=tuple(gpu.device for gpu in pci(host).gpus),
-        switches=_switches(host),
+        switches=parts.switches,
         strict=core.secure_boot == "enabled" or core.signed_modules_only,
         secure_boot=core.secure_boot,
         nouveau_loaded=parts.nouveau_loaded,
@@ -106,37 +109,9 @@ def gather(host: Host) -> HostFacts:
         version=parts.installed or parts.loaded or parts.library,
         module=parts.installed_kind or parts.kind,
         dkms=host.program("dkms") is not None,
+        nvlink5=parts.nvlink5,
+        kernel_packages=_kernel_packages(host, (core.release, newest)),
     )
-
-
-def _newest(host: Host, running: str) -> str:
-    # A folder that a removed kernel left behind has none of the kernel's own files.
-    own = "modules.builtin"
-    found = [one for one in kernels(host) if host.exists(f"/lib/modules/{one}/{own}") or host.exists(f"/usr/lib/modules/{one}/{own}")]
-    found = [one for one in found if _flavour(one) == _flavour(running)]
-    return max([*found, running], key=_order)
-
-
-def _order(release: str) -> Tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"[0-9]+", release))
-
-
-def _flavour(release: str) -> str:
-    return re.sub(r"[0-9.]+", "", release)
-
-
-def _has_headers(host: Host, release: str) -> bool:
-    folders = (f"/lib/modules/{release}/build", f"/usr/src/linux-headers-{release}", f"/usr/src/kernels/{release}")
-    return any(host.exists(f"{folder}/Makefile") for folder in folders)
-
-
-def _switches(host: Host) -> int:
-    """NVSwitches are bridges of NVIDIA's; so are those of Hopper, in a class of their own."""
-    found = 0
-    for address in host.names(_PCI):
-        if host.line(f"{_PCI}/{address}/vendor") == _NVIDIA and (host.line(f"{_PCI}/{address}/class") or "").startswith("0x0680"):
-            found += 1
-    return found
 
 
 def _blacklisted(host: Host) -> bool:
@@ -166,6 +141,25 @@ def _packages(host: Host) -> Dict[str, str]:
             rows: List[List[str]] = [line.split("\t") for line in outcome.out.splitlines()[:_MOST_PACKAGES]]
             return {row[1]: row[2] for row in rows if len(row) == 3 and row[0] == "installed"}
     return {}
+
+
+def _kernel_packages(host: Host, releases: Tuple[str, ...]) -> Tuple[str, ...]:
+    """The metapackages that depend on the kernels of these releases."""
+    if not host.exists("/var/lib/dpkg/status"):
+        return ()
+    arguments = ["--show", "--showformat", "${db:Status-Status}\t${Package}\t${Depends}\n", "linux-image-*"]
+    outcome = host.ask(host.program("dpkg-query"), arguments)
+    rows = [line.split("\t") for line in (outcome.out if outcome is not None else "").splitlines()[:_MOST_PACKAGES]]
+    images = {f"linux-image-{release}" for release in releases}
+    return tuple(
+        sorted(
+            {
+                row[1]
+                for row in rows
+                if len(row) == 3 and row[0] == "installed" and images & {part.split()[0] for part in row[2].split(",") if part.strip()}
+            }
+        )
+    )
 
 
 def newer(one: Optional[str], other: Optional[str]) -> bool:

@@ -40,6 +40,11 @@ BLACKWELL = Generation("Blackwell", 570, None, "only")
 #: The oldest branch with open kernel modules, the one from which NVIDIA installs them by default, and the first without others.
 FIRST_OPEN, DEFAULT_OPEN, ONLY_OPEN = 515, 560, 620
 
+# By the public PCI id database, read 2026-11-24. The NVSwitches of the first are behind network controllers of the host, those of the
+# others in other machines of the rack, which IMEX makes one domain.
+HIDDEN_FABRIC = ("0x2901", "0x2909", "0x2920", "0x3182")
+DOMAINS = {"0x2941": "GB200", "0x31a1": "GB300", "0x31c2": "GB300", "0x31c3": "GB300"}
+
 # First and last device id of a block. Where blocks lie in each other, the first that has the id counts.
 _BLOCKS: Tuple[Tuple[int, int, Generation], ...] = (
     (0x2342, 0x2348, GRACE_HOPPER),
@@ -74,3 +79,8 @@ def generation(device: str) -> Optional[Generation]:
     except ValueError:
         return None
     return next((one for first, last, one in _BLOCKS if first <= number <= last), None)
+
+
+def is_coherent(device: str) -> bool:
+    """Whether the GPU shares its memory with a Grace processor."""
+    return device.lower() in DOMAINS or generation(device) is GRACE_HOPPER

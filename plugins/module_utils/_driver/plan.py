@@ -11,37 +11,40 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import AbstractSet, Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.generations import (
     DEFAULT_OPEN,
+    DOMAINS,
     FIRST_OPEN,
+    HIDDEN_FABRIC,
     ONLY_OPEN,
     Generation,
     generation,
+    is_coherent,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.names import Names, every
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.options import unreadable, with_defaults
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.advisories import open_in_driver
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 
 OPEN, PROPRIETARY = "open", "proprietary"
 DKMS, PRECOMPILED = "dkms", "precompiled"
+#: In place of a repository's address: those that the host has, and the folder of packages.
+HOST = "host"
 NVIDIA, DISTRIBUTION, RUN_FILE = "nvidia", "distribution", "run_file"
 BLACKLIST_FILE = "/etc/modprobe.d/gpushare-nouveau.conf"
 BLACKLIST = "# Made by gpushare.kubernetes: NVIDIA's driver needs the GPUs.\nblacklist nouveau\noptions nouveau modeset=0\n"
 RUN_FILE_LOG = "/var/log/gpushare-nvidia-installer.log"
 # The first branches whose installer has --kernel-module-type, and --allow-installation-with-running-driver.
 _FIRST_TYPED, _FIRST_BESIDE = 560, 545
-# B200, B300, GB200, GB300: their NVSwitches are behind network controllers or in other machines, not on the PCI bus.
-_HIDDEN_FABRIC = ("0x2901", "0x3182", "0x2941", "0x31c2")
 _VERSION = re.compile(r"[0-9]{3,4}(?:\.[0-9]{1,4}){1,2}")
-# What the braces in a name of the data stand for: parts that another driver has otherwise, and those that another kernel has.
-_OF_DRIVER = {"branch": "[0-9]+", "suffix": "(?:-[0-9]+)?", "fabric_suffix": "(?:-[0-9]+)?", "version": "[0-9.]+"}
-_OF_KERNEL = {"release": "[0-9].*", "kernel": "[0-9].*", "kernel_base": "[0-9].*"}
 
 
 @dataclass(frozen=True)
 class Wish:
-    """The variables gpushare_driver_*. version: such as "580.126.20"; module, build: "auto" for what suits the GPUs and the firmware."""
+    """The variables gpushare_driver_*. version: such as "580.159.03"; module, build: "auto" for what suits the GPUs and the firmware."""
 
     version: str
     source: str = NVIDIA
@@ -55,6 +58,7 @@ class Wish:
     repository: str = ""
     key: str = ""
     fingerprints: Tuple[str, ...] = ()
+    module_options: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ class Plan:
     module: "open" or "proprietary"; build: "dkms" or "precompiled"; headers, packages: (name, version), version "" for any; repository: as
     the module gpushare_packages takes it, None for those that the host has; run_file: arguments of NVIDIA's installer, empty for packages;
     blacklist: whether nouveau must be blacklisted; initramfs: the command that rebuilds it; services: units that are enabled and started;
+    options: of kernel modules, as modprobe.d takes them; modules: those that the kernel loads at boot;
     change: "none", "install", "upgrade", "downgrade" or "module".
     """
 
@@ -95,6 +100,8 @@ class Plan:
     blacklist: bool = False
     initramfs: Tuple[str, ...] = ()
     services: Tuple[str, ...] = ()
+    options: Tuple[str, ...] = ()
+    modules: Tuple[str, ...] = ()
 
 
 @dataclass
@@ -109,7 +116,11 @@ class _Draft:
 
     @property
     def branch(self) -> int:
-        return int(self.wish.version.partition(".")[0])
+        return self.names.branch
+
+    @property
+    def names(self) -> Names:
+        return Names(self.facts, self.wish.version, self.data.get("unbranched_from") or 0)
 
     def reject(self, check: str, found: str, expected: str, cure: str) -> None:
         self.rejected.append(Rejection(check, found, expected, cure))
@@ -120,17 +131,21 @@ def make(facts: HostFacts, wish: Wish, data: Optional[Mapping[str, Any]]) -> Pla
     if not _VERSION.fullmatch(wish.version):
         shown = repr(wish.version[:80]) if wish.version else "no gpushare_driver_version"
         cure = "set gpushare_driver_version to one exact version, quoted in YAML; the role nvidia_driver's README says how to choose it"
-        return Plan((Rejection("version", shown, "a version such as 580.126.20", cure),))
+        return Plan((Rejection("version", shown, "a version such as 580.159.03", cure),))
     if data is None:
         words = f"{facts.name} on {facts.machine}"
         cure = "install the driver yourself and leave gpushare_driver_state: present, or use a run file on a known distribution"
         return Plan((Rejection("distribution", words[:80], "a distribution that the role nvidia_driver has data for", cure),))
     draft = _Draft(facts, wish, data)
+    vulnerable = open_in_driver(wish.version)
+    if vulnerable is not None:
+        draft.notes.append(f"the driver {wish.version} has {vulnerable.to}; expected {vulnerable.fixed}: correct gpushare_driver_version")
     _image(draft)
     module = _module(draft)
     build = _build(draft, module)
     change = _change(draft, module)
     headers = _headers(draft, build)
+    options = _options(draft)
     plan = _of_run_file(draft, module) if wish.source == RUN_FILE else _of_packages(draft, module, build)
     return replace(
         plan,
@@ -144,7 +159,16 @@ def make(facts: HostFacts, wish: Wish, data: Optional[Mapping[str, Any]]) -> Pla
         headers=headers,
         blacklist=not facts.nouveau_blacklisted,
         initramfs=tuple(data["initramfs"]),
+        options=options,
     )
+
+
+def _options(draft: _Draft) -> Tuple[str, ...]:
+    wrong = unreadable(draft.wish.module_options)
+    if wrong:
+        cure = "correct gpushare_driver_module_options"
+        draft.reject("options", repr(wrong[0][:80]), "a module and an option, such as nvidia NVreg_RestrictProfilingToAdminUsers=0", cure)
+    return with_defaults(draft.wish.module_options, any(map(is_coherent, draft.facts.devices)), draft.branch)
 
 
 def _image(draft: _Draft) -> None:
@@ -175,14 +199,28 @@ def _generations(draft: _Draft) -> List[Generation]:
             draft.notes.append(f"the GPU with PCI device id {device[:12]} is not known to this release: its driver was not checked")
         elif one not in found:
             found.append(one)
-    if any(device.lower() in _HIDDEN_FABRIC for device in draft.facts.devices) and draft.wish.fabric != "never":
-        draft.notes.append(
-            "GPUs of this kind may be connected by NVSwitches that the PCI bus does not show: install their software (fabric manager with "
-            f"nvlsm, or imex) yourself, in exactly the version {draft.wish.version}, and set gpushare_driver_fabric: never"
-        )
+    if draft.wish.fabric != "never":
+        _hidden_fabric(draft)
     if not draft.facts.devices:
         draft.notes.append("the PCI bus shows no NVIDIA GPU, so that the driver was not checked against the GPUs")
     return found
+
+
+def _hidden_fabric(draft: _Draft) -> None:
+    """NVSwitches that the PCI bus does not show."""
+    devices = [device.lower() for device in draft.facts.devices]
+    domain = next((DOMAINS[device] for device in devices if device in DOMAINS), "")
+    if domain:
+        cure = (
+            "install the driver, nvidia-imex and its nodes_config.cfg yourself and leave gpushare_driver_state: present; or set "
+            "gpushare_driver_fabric: never, with which only the driver is installed"
+        )
+        draft.reject("fabric", f"{domain}, whose NVLink domain spans several machines (IMEX)", "GPUs of one machine", cure)
+    elif any(device in HIDDEN_FABRIC for device in devices) and not draft.facts.nvlink5:
+        draft.notes.append(
+            "GPUs of this kind are mostly connected by NVSwitches, and no network controller of the host says that it manages them "
+            "(SW_MNG): if there are some, load mlx5_core and mlx5_ib and run again, so that fabric manager and nvlsm are installed"
+        )
 
 
 def _module(draft: _Draft) -> str:
@@ -214,15 +252,16 @@ def _build(draft: _Draft, module: str) -> str:
     """DKMS or precompiled. Under Secure Boot a module needs a signature that the firmware knows."""
     facts, wish = draft.facts, draft.wish
     source = draft.data["sources"].get(wish.source, {})
-    offers = bool((source.get("precompiled") or {}).get(module))
-    builds = bool((source.get("dkms") or {}).get(module)) or wish.source == RUN_FILE
+    offers = bool(draft.names.chosen((source.get("precompiled") or {}).get(module)))
+    builds = bool(draft.names.chosen((source.get("dkms") or {}).get(module))) or wish.source == RUN_FILE
     if wish.build == PRECOMPILED and not offers:
         cure = "set gpushare_driver_build: dkms, or another gpushare_driver_source"
         draft.reject("build", f"no precompiled {module} kernel module from {wish.source}", "a source that has one", cure)
     if wish.build == DKMS and not builds:
         cure = "set gpushare_driver_build: precompiled or auto"
         draft.reject("build", f"no {module} kernel module for DKMS from {wish.source}", "a source that has one", cure)
-    chosen = wish.build if wish.build != "auto" else PRECOMPILED if (facts.strict and offers) or not builds else DKMS
+    precompiled = offers and (facts.strict or source.get("prefers") == PRECOMPILED)
+    chosen = wish.build if wish.build != "auto" else PRECOMPILED if precompiled or not builds else DKMS
     signed = chosen == PRECOMPILED and module in (source.get("precompiled_signed") or ())
     if facts.strict and not signed and not wish.own_key:
         cure = (
@@ -256,17 +295,26 @@ def _headers(draft: _Draft, build: str) -> Tuple[Tuple[str, str], ...]:
     facts, headers = draft.facts, draft.data["headers"]
     if build != DKMS:
         return ()
+    # A kernel of another flavour has headers of its own.
+    flavours: Mapping[str, Mapping[str, Any]] = headers.get("flavours") or {}
+    flavour = next((one for end, one in flavours.items() if _flavour(facts).endswith(end)), None)
     found: Dict[str, str] = {}
     for release in dict.fromkeys((facts.release, facts.next_release)):
         if release in facts.headers:
             continue
-        names = _names(draft, release)
-        name, version = headers["package"].format(**names), headers.get("version", "").format(**names)
+        names = draft.names.parts(release)
+        name, version = (flavour or headers)["package"].format(**names), headers.get("version", "").format(**names)
         if found.setdefault(name, version) != version:
             cure = f"reboot the host into {facts.next_release} first, or install the headers of both yourself"
             draft.reject("headers", f"no headers for {facts.release} nor for {facts.next_release}", "those of one of them", cure)
-    found.update(dict.fromkeys(headers.get("following", {}).get(facts.machine, ()), ""))
+    later = flavour["following"] if flavour else draft.names.following_headers(headers.get("following", {}).get(facts.machine, ()))
+    found.update(dict.fromkeys(later, ""))
     return tuple(found.items())
+
+
+def _flavour(facts: HostFacts) -> str:
+    """What follows the numbers of the kernel's release, such as "+64k" or ".el9uek"."""
+    return re.sub(rf"\.{re.escape(facts.machine)}(?=$|\+)", "", facts.release)
 
 
 def _of_packages(draft: _Draft, module: str, build: str) -> Plan:
@@ -276,72 +324,60 @@ def _of_packages(draft: _Draft, module: str, build: str) -> Plan:
         seen = f"no driver packages from {wish.source} for {facts.name[:60]} on {facts.machine}"
         draft.reject("source", seen, "a source that has them", cure)
         return Plan()
-    packages: Dict[str, str] = {}
-    kernel_parts = (source.get(build) or {}).get(module) or ()
-    _add(draft, packages, source.get("driver") or (), wish.version)
-    _add(draft, packages, kernel_parts, "" if build == PRECOMPILED and not source.get("precompiled_versioned") else wish.version)
-    _add(draft, packages, source.get("beside") or (), "")
+    names = draft.names
+    driver, kernel_parts = names.chosen(source.get("driver")), names.chosen((source.get(build) or {}).get(module))
+    if not driver or draft.branch < draft.data.get("first", 0):
+        seen = f"no driver packages of the branch {draft.branch} from {wish.source} for {facts.name[:60]}"
+        draft.reject("source", seen, "a branch that it has", "choose another gpushare_driver_version or gpushare_driver_source")
+    packages: Dict[str, str] = dict.fromkeys(names.full(driver), wish.version)
+    version = "" if build == PRECOMPILED and not source.get("precompiled_versioned") else wish.version
+    # Precompiled modules are of one kernel each: the reboot that this installation needs may be into the next one.
+    for release in dict.fromkeys((facts.release, facts.next_release) if build == PRECOMPILED else (facts.release,)):
+        packages.update(dict.fromkeys(names.full(kernel_parts, release), version))
+    later = names.following_modules(kernel_parts) if build == PRECOMPILED else []
+    packages.update(dict.fromkeys([*later, *(source.get("beside") or ())], ""))
     services = list(source.get("services") or ()) if wish.persistenced else []
-    fabric = (source.get("fabric") or ()) if facts.switches and wish.fabric != "never" else None
+    fabric = names.chosen(source.get("fabric")) if (facts.switches or facts.nvlink5) and wish.fabric != "never" else None
     if fabric is not None:
         # It speaks to its own version of the driver only.
-        _add(draft, packages, fabric, wish.version)
+        packages.update(dict.fromkeys(names.full(fabric), wish.version))
         services += list(source.get("fabric_services") or ())
-        if not fabric:
+        manager = source.get("nvlink5") or () if facts.nvlink5 else ()
+        # It has versions of its own.
+        packages.update(dict.fromkeys(manager, ""))
+        if not fabric or (facts.nvlink5 and not manager):
             cure = "choose gpushare_driver_source: nvidia, which has it; or install it yourself and set gpushare_driver_fabric: never"
-            draft.reject("fabric", f"{facts.switches} NVSwitches and no fabric manager from {wish.source}", "a source that has it", cure)
-    kinds = [(source.get(how) or {}).get(kind) or () for how in (DKMS, PRECOMPILED) for kind in (OPEN, PROPRIETARY)]
-    others = {name for kind in kinds if kind != kernel_parts for name in kind}
-    replaces = _replaced(draft, [*(source.get("driver") or ()), *kernel_parts, *(fabric or ())], others) - set(packages)
+            seen = f"{facts.switches} NVSwitches" if facts.switches else "NVSwitches of NVLink 5"
+            draft.reject("fabric", f"{seen} and not all of their software from {wish.source}", "a source that has it", cure)
+    kinds = [(source.get(how) or {}).get(kind) for how in (DKMS, PRECOMPILED) for kind in (OPEN, PROPRIETARY)]
+    planned = [*driver, *kernel_parts, *(fabric or ())]
+    others = {name for kind in [*kinds, source.get("driver"), *([] if fabric is None else [source.get("fabric")])] for name in every(kind)}
+    elsewhere = _elsewhere(draft, source)
+    replaces = (names.replaced(planned, others - set(planned)) | elsewhere) - set(packages)
     return Plan(
         packages=tuple(packages.items()),
         replaces=tuple(sorted(replaces)),
         repository=_repository(draft, source),
         services=tuple(services),
+        # Fabric manager does not start without it.
+        modules=("ib_umad",) if fabric and facts.nvlink5 else (),
     )
 
 
-def _replaced(draft: _Draft, planned: Sequence[str], others: AbstractSet[str]) -> Set[str]:
-    """The installed packages that conflict with the planned ones: other kernel modules, and those with another driver in their names."""
-    either = {**_OF_DRIVER, **_OF_KERNEL}
-    found = {one for name in planned for one in _installed(draft, name, either) - _installed(draft, name, _OF_KERNEL)}
-    return found.union(*(_installed(draft, name, either) for name in others))
-
-
-def _installed(draft: _Draft, name: str, shapes: Mapping[str, str]) -> Set[str]:
-    """The installed packages that a name of the data means, where the parts in `shapes` may be any."""
-    now, parts = _names(draft), re.split(r"\{([a-z_]+)\}", name)
-    words = [re.escape(word) if place % 2 == 0 else shapes.get(word) or re.escape(now[word]) for place, word in enumerate(parts)]
-    return {one for one in draft.facts.packages if re.fullmatch("".join(words), one)}
-
-
-def _add(draft: _Draft, packages: Dict[str, str], names: Sequence[str], version: str) -> None:
-    for name in names:
-        packages[name.format(**_names(draft))] = version
-
-
-def _names(draft: _Draft, release: str = "") -> Dict[str, str]:
-    """What the data's names may hold in braces."""
-    release = release or draft.facts.release
-    branch = draft.branch
-    unbranched = draft.data.get("unbranched_from") or 0
-    kernel = re.sub(rf"\.{re.escape(draft.facts.machine)}$", "", release)
-    return {
-        "branch": str(branch),
-        "suffix": "" if unbranched and branch >= unbranched else f"-{branch}",
-        "fabric_suffix": "" if branch >= 580 else f"-{branch}",
-        "version": draft.wish.version,
-        "release": release,
-        "kernel": kernel,
-        "kernel_base": re.sub(r"\.el[0-9_]+$", "", kernel),
-        "flavour": release.rpartition("-")[2],
-    }
+def _elsewhere(draft: _Draft, source: Mapping[str, Any]) -> Set[str]:
+    """The installed driver packages of another source, which go with a permission only."""
+    found = draft.names.installed(source.get("conflicts") or ())
+    if found and not draft.wish.change_ok and not any(one.check == "change" for one in draft.rejected):
+        cure = "set gpushare_driver_change_ok: true for this run, best with the playbook upgrade_driver; or another gpushare_driver_source"
+        seen = f"{sorted(found)[0]} and {len(found) - 1} more driver packages of the distribution" if len(found) > 1 else sorted(found)[0]
+        draft.reject("change", seen, f"those of {draft.wish.source}, or the permission for a change", cure)
+    return found
 
 
 def _repository(draft: _Draft, source: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
     """NVIDIA's own, or what the variables name in its place."""
     wish, one = draft.wish, source.get("repository")
-    if one is None and not wish.repository:
+    if wish.repository == HOST or (one is None and not wish.repository):
         return None
     base: Mapping[str, Any] = one or {"name": "nvidia-driver"}
     url = wish.repository or base["url"].format(machine=(base.get("machines") or {}).get(draft.facts.machine, draft.facts.machine))
@@ -372,9 +408,9 @@ def _of_run_file(draft: _Draft, module: str) -> Plan:
     if wish.version not in wish.run_file.rpartition("/")[2]:
         found = f"the file {wish.run_file.rpartition('/')[2][:80]!r} for gpushare_driver_version {wish.version}"
         draft.reject("run_file", found, "a file of that version", "correct the path or the version")
-    if draft.facts.switches and wish.fabric != "never":
+    if (draft.facts.switches or draft.facts.nvlink5) and wish.fabric != "never":
         cure = "choose gpushare_driver_source: nvidia; or install it yourself and set gpushare_driver_fabric: never"
-        draft.reject("fabric", f"{draft.facts.switches} NVSwitches and no fabric manager in a run file", "a source that has it", cure)
+        draft.reject("fabric", "NVSwitches and no fabric manager in a run file", "a source that has it", cure)
     if draft.facts.nouveau_loaded:
         cure = "blacklist nouveau, rebuild the initramfs and reboot the host; the installer loads its module and needs the GPUs for that"
         draft.reject("nouveau", "nouveau loaded, which keeps the GPUs from NVIDIA's installer", "a host without it", cure)

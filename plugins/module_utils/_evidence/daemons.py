@@ -26,6 +26,8 @@ def runtime(host: Host, install_dir: str) -> Dict[str, str]:
     """The runtime that is in use, and hashes of what it was installed from; all "" for none."""
     name = host.link(posixpath.join(install_dir, LINK))
     folder = posixpath.join(install_dir, name) if name else ""
+    if not host.is_folder(folder):
+        name = folder = ""  # a link to a folder that is gone
     try:
         marker: Dict[str, Any] = json.loads((host.text(posixpath.join(folder, MARKER)) if name else None) or "{}")
     except ValueError:
@@ -34,16 +36,26 @@ def runtime(host: Host, install_dir: str) -> Dict[str, str]:
 
 
 def doctor(host: Host, install_dir: str, daemons: Sequence[str]) -> Dict[str, str]:
-    """answer: what gpushare-doctor prints of these daemons, as it is; problem: why it prints nothing."""
+    """answer: what gpushare-doctor prints of these daemons, as it is; problem: why it prints nothing; cure: "" where the runtime is at
+    fault, which is built anew then."""
     program = posixpath.join(install_dir, LINK, "bin", "gpushare-doctor")
     outcome = host.ask(host.program(program), ["--output", "json", *daemons], _DOCTOR_SECONDS)
+    if host.no_programs(program) and (outcome is None or outcome.status is None):
+        # Nothing could be built there either.
+        return _silent(f"the file system of {program} is mounted noexec", f"mount -o remount,exec $(findmnt -n -o TARGET -T {install_dir})")
+    if outcome is None and host.exists(program):
+        return _silent(f"{program} may not be executed", f"chmod 0755 {program}")
     if outcome is None:
-        return {"problem": f"there is no {program}", "answer": ""}
+        return _silent(f"there is no {program}")
     if outcome.timed_out:
-        return {"problem": f"{program} did not end within {outcome.timed_out:.0f} s", "answer": ""}
+        return _silent(f"{program} did not end within {outcome.timed_out:.0f} s", f"see on the host what hangs: {program}")
     if outcome.status not in (0, 1) or not outcome.out:
-        return {"problem": f"{program} ended with {outcome.status}: {outcome.words}", "answer": ""}
-    return {"problem": "", "answer": outcome.out[:_DOCTOR_CHARACTERS]}
+        return _silent(f"{program} ended with {outcome.status}: {outcome.words}")
+    return {"problem": "", "cure": "", "answer": outcome.out[:_DOCTOR_CHARACTERS]}
+
+
+def _silent(problem: str, cure: str = "") -> Dict[str, str]:
+    return {"problem": problem, "cure": cure, "answer": ""}
 
 
 def now() -> float:

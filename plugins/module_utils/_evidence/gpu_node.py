@@ -9,11 +9,14 @@ Private to this collection. Plain JSON, judged on the controller by _verdict/gpu
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Set
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cdi_specs import specs
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import holding
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.pods import Pods, uids_in
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
@@ -25,21 +28,28 @@ _CONTAINER = re.compile(r"([0-9a-f]{64})(?:\.scope)?(?:/|$)")
 _PAUSE = re.compile(r"(?:^|/)pause(?:-[a-z0-9]+)?[:@]")
 #: Images are named to the probe, the best first; more would be of no use.
 _IMAGES = 5
+_MOST_STRANGERS = 20
 
 
 def container_runtime(name: str, unit_name: str, config: str, run: RunWithin) -> Dict[str, Any]:
-    """A container runtime of KINDS: its default runtime in the files and in the process, and what the process lacks of them."""
+    """A container runtime of KINDS: its default runtime in the files and in the process, and what the process lacks of them.
+
+    problem: why it does not answer; broken: why it would not start again from its files, although it runs.
+    """
     kind = KINDS[name]
     found: Dict[str, Any] = {
         "name": name,
         "problem": "",
+        "broken": "",
         "file_default": "",
         "running_default": "",
         "lacks": "",
         "unit": unit_name or kind.unit,
     }
+    runs = False
     try:
         unit = find_unit(found["unit"], run, arguments_of, kind.program)
+        runs = unit.active == "active"
         service = kind.open(unit, config or None, run, ASK_SECONDS)
         wanted = service.wanted()
         found["file_default"] = wanted.default
@@ -48,7 +58,9 @@ def container_runtime(name: str, unit_name: str, config: str, run: RunWithin) ->
         running = service.running()[1]
         found["running_default"] = running.default
         found["lacks"] = service.differs(wanted, running) or ""
-    except (Rejected, SilentError, OSError, ValueError) as error:
+    except Rejected as error:
+        found["broken" if runs else "problem"] = str(error)
+    except (SilentError, OSError, ValueError) as error:
         found["problem"] = str(error)
     return found
 
@@ -94,6 +106,46 @@ def containers(host: Host) -> Dict[str, List[str]]:
         ids = [match for line in groups.splitlines() for match in _CONTAINER.findall(line)]
         if ids and ids[-1] not in found:
             found[ids[-1]] = _gpus_in(f"{host.root.rstrip('/')}/proc/{process.pid}/root/dev")
+    return found
+
+
+def strangers(host: Host, kubelet_root: str) -> List[Dict[str, Any]]:
+    """Containers with GPUs of pods to which kubelet has given no device: {"name", "gpus", "privileged"}.
+
+    A privileged container has every device node of the host in its /dev, so of it those GPUs count that a process has open.
+    """
+    pids: Dict[str, List[int]] = {}
+    pods: Dict[str, Set[str]] = {}
+    for process in Host(host.root).processes:
+        groups = host.text(f"/proc/{process.pid}/cgroup") or ""
+        ids = [match for line in groups.splitlines() for match in _CONTAINER.findall(line)]
+        if ids:
+            pids.setdefault(ids[-1], []).append(process.pid)
+            pods.setdefault(ids[-1], set()).update(uids_in(groups))
+    # After the processes: kubelet records what a container gets before it starts it.
+    given = {uid for uids in holding(host, kubelet_root).values() for uid in uids}
+    found, known = [], Pods(host)
+    for container, of in pids.items():
+        root = f"{host.root.rstrip('/')}/proc/{of[0]}/root/dev"
+        gpus = [] if pods[container] & given else _gpus_in(root)
+        privileged = bool(gpus) and os.path.lexists(f"{root}/kmsg")
+        if privileged:
+            gpus = sorted({gpu for pid in of for gpu in _open_gpus(f"{host.root.rstrip('/')}/proc/{pid}/fd")})
+        if gpus:
+            name = f"container {container[:12]} of {known.of(of[0]) or 'no pod'} (process {of[0]})"
+            found.append({"name": name, "gpus": gpus, "privileged": privileged})
+    return found[:_MOST_STRANGERS]
+
+
+def _open_gpus(folder: str) -> List[str]:
+    found = []
+    try:
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                device = re.fullmatch("/dev/(nvidia[0-9]+)", os.readlink(f"{folder}/{name}"))
+                found += [device.group(1)] if device else []
+    except OSError:
+        pass
     return found
 
 

@@ -5,7 +5,7 @@
 """All that verify must see of one host, in one go. Read-only.
 
 Private to this collection. The result is plain JSON: {"places", "now", "node_name", "kubelet", "runtime", "doctor",
-"gpu": {…} or null, "plane": {…} or null}; the second look during a probe has only what changes then.
+"files", "gpu": {…} or null, "plane": {…} or null}; the second look during a probe has only what changes then.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Collection, Dict, List, Optional
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import DASHBOARD, EXTENDER, PLUGIN
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import control_plane as evidence_control_plane
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import daemons
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import files as evidence_files
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import gpu_node as evidence_gpu_node
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import managers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts, gather
@@ -38,6 +39,9 @@ class Places:
     install_dir: str = "/opt/gpushare"
     pki_dir: str = ""
     extender_port: int = 32766
+    extender_weight: int = 10
+    extender_http_timeout: str = "1s"
+    preemption: bool = True
     memory_unit: str = ""
     device_strategy: str = "auto"
     minimum_driver: str = MINIMUM_DRIVER
@@ -62,6 +66,7 @@ def see(host: Host, places: Places, only: Optional[Collection[str]] = None) -> D
         seen["kubelet"] = {"running": facts.kubelet.running, "root": facts.kubelet.root}
         seen["runtime"] = daemons.runtime(host, places.install_dir)
         seen["doctor"] = daemons.doctor(host, places.install_dir, _daemons(host, places))
+        seen["files"] = evidence_files.files(host)
         if places.gpu_node:
             seen["gpu"] = _gpu(host, places, facts)
         if places.control_plane:
@@ -94,6 +99,7 @@ def _gpu(host: Host, places: Places, facts: NodeFacts) -> Dict[str, Any]:
         else None,
         "images": evidence_gpu_node.images(host, facts.kubelet.endpoint),
         "cdi": evidence_gpu_node.cdi(host),
+        "strangers": evidence_gpu_node.strangers(host, root),
         "strategy": _strategy(facts),
     }
 

@@ -24,6 +24,7 @@ POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 15.0
 _SELECT = ["--namespace", NAMESPACE, "--selector", f"{LABEL_PROBE}={PROBE}"]
 _LONGEST_NODE_NAME = 200
+_LONGEST_EVENT = 600
 _ON_ITS_WAY = ("ContainerCreating", "PodInitializing")
 
 
@@ -86,8 +87,21 @@ class Probes:
             passed = self._clock() - began
             waiting = [one for one in names if not settled(found.get(one), passed > PATIENCE_SECONDS)]
             if not waiting or passed > timeout:
-                return {one: found.get(one) for one in names}
+                return {one: self._explained(found.get(one)) for one in names}
             self._sleep(POLL_SECONDS)
+
+    def _explained(self, pod: Optional[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
+        """The pod, with the last Warning about it where it does not run: its Events go with it."""
+        if pod is None or pod["running"] or not pod["node"]:
+            return pod
+        fields = f"involvedObject.kind=Pod,involvedObject.name={pod['name']},type=Warning"
+        text = self._kubectl.text(["get", "events", "--namespace", pod["namespace"], "--field-selector", fields, "-o", "json"])
+        events = json.loads(text)["items"]
+        last = max(events, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""), default=None)
+        if last is None:
+            return pod
+        words = f"its last Event: {last.get('reason', '')}: {last.get('message', '')}"
+        return dict(pod, waiting=[*pod["waiting"], words[:_LONGEST_EVENT]])
 
     def _found(self) -> Dict[str, Dict[str, Any]]:
         text = self._kubectl.text(["get", "pods", *_SELECT, "-o", "json"])

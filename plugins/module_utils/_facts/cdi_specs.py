@@ -12,17 +12,23 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, List
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 FOLDERS = ("/etc/cdi", "/var/run/cdi")
 _KIND = re.compile(r"[\"']?kind[\"']?\s*:\s*[\"']?([\w.-]+/[\w.-]+)")
+_VERSION = re.compile(r"[\"']?cdiVersion[\"']?\s*:\s*[\"']?([0-9.]{1,16})")
+# What version 0.7.0 of the specification brought (cncf-tags/container-device-interface, SPEC.md, 2024-02). A reader of older ones rejects
+# the version and the field, and with it the whole file.
+_NEWER, _NEWER_FIELD = (0, 7), re.compile(r"[\"']?(?:additionalGids|intelRdt)[\"']?\s*:")
 _HOST_PATH = re.compile(r"[\"']?(?:hostPath|path)[\"']?\s*:\s*[\"']?(/[^\"',\s}]+)")
 _GPU = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LIBRARY = re.compile(r"/lib(?:nvidia-ml|cuda)\.so\.([0-9]+(?:\.[0-9]+)+)")
 
 
 def specs(host: Host) -> List[Dict[str, Any]]:
-    """Each spec of nvidia.com/gpu: path, GPUs (UUIDs), versions (of the driver, by its libraries), missing (paths that the host lacks)."""
+    """Each spec of nvidia.com/gpu: path, GPUs (UUIDs), versions (of the driver, by its libraries), missing (paths that the host lacks),
+    newer (whether only readers of version 0.7.0 of the specification or newer take it)."""
     found = []
     for folder in FOLDERS:
         for name in host.names(folder):
@@ -30,6 +36,7 @@ def specs(host: Host) -> List[Dict[str, Any]]:
             kind = _KIND.search(text or "")
             if text is None or kind is None or kind.group(1) != "nvidia.com/gpu":
                 continue
+            version = _VERSION.search(text)
             paths = sorted(set(_HOST_PATH.findall(text)))
             found.append(
                 {
@@ -37,6 +44,7 @@ def specs(host: Host) -> List[Dict[str, Any]]:
                     "gpus": sorted(set(_GPU.findall(text))),
                     "versions": sorted(set(_LIBRARY.findall(text))),
                     "missing": [path for path in paths if not host.exists(path)],
+                    "newer": bool(_NEWER_FIELD.search(text) or (version and (numbers(version.group(1)) or ()) >= _NEWER)),
                 }
             )
     return found

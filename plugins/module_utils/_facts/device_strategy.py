@@ -10,7 +10,7 @@ reads kubelet's gates and the configuration of the running container runtime. do
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Collection, List, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cdi_specs import FOLDERS, specs
@@ -30,6 +30,10 @@ _ENVIRONMENT_KEY = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 _CONTAINERD = (1, 7, 2)
 _ALWAYS_ON = (2, 0)
 _CRIO = (1, 28)
+# The first whose library reads version 0.7.0 of the CDI specification, which the toolkit writes from 1.19 on where a device node has a
+# group: NVIDIA's release notes of 1.19.1, and go.mod of containerd (0.6.2 in 1.7.15, 0.7.2 in 1.7.16) and of CRI-O (0.7.2 in 1.30.0);
+# read 2026-11-24.
+_READERS = {"containerd": ((1, 7, 16), "1.7.16"), "cri-o": ((1, 30), "1.30")}
 
 
 @dataclass(frozen=True)
@@ -37,12 +41,15 @@ class CdiFacts:
     """Why kubelet, and why the container runtime, does not pass CDI devices of a device plugin on; "" for one that does.
 
     spec: why no CDI spec names the GPUs, "" if one does. off: whether `runtime` is only that containerd 1.7 has CDI switched off.
+    reader: why the container runtime reads no specs of version 0.7.0, "" if it does; newer: whether the spec in place is of that version.
     """
 
     kubelet: str
     runtime: str
     spec: str = ""
     off: bool = False
+    reader: str = ""
+    newer: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,10 +59,12 @@ class Brings:
     spec: bool = False
     runtime: bool = False
 
-    def lacks(self, found: CdiFacts) -> List[str]:
-        """Why the host is not capable of `cdi` even then."""
+    def lacks(self, found: CdiFacts, waits: bool = False) -> List[str]:
+        """Why the host is not capable of `cdi` even then. waits: whether a spec that is away counts as there."""
         runtime = "" if found.off and self.runtime else found.runtime
-        return [why for why in (found.kubelet, runtime, "" if self.spec else found.spec) if why]
+        # What a spec holds that this run writes is not known before.
+        reader = found.reader if found.newer or (self.spec and found.spec) else ""
+        return [why for why in (found.kubelet, runtime, reader, "" if self.spec or waits else found.spec) if why]
 
 
 @dataclass(frozen=True)
@@ -79,16 +88,21 @@ _SPEC_NEEDED = (
     "a CDI spec that names every GPU",
     "set gpushare_toolkit_state: managed, or write it with `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
 )
+_READER_NEEDED = (
+    "a container runtime that reads version 0.7.0 of CDI specs, or a spec of an older version",
+    "upgrade it; or write the spec with `nvidia-ctk cdi generate --feature-flag no-additional-gids-for-device-nodes`; or set "
+    "gpushare_device_strategy: auto",
+)
 #: What was found, what was expected, what to do.
 Obstacle = Tuple[str, str, str]
 
 
 def cdi(host: Host, kubelet: KubeletFacts, runtimes: Sequence[Runtime]) -> CdiFacts:
     """Read the host."""
-    named = any(spec["gpus"] for spec in specs(host))
+    named = [spec for spec in specs(host) if spec["gpus"]]
     spec = "" if named else f"no CDI spec in {' or '.join(FOLDERS)} names GPUs as nvidia.com/gpu by their UUID"
     runtime, off = _runtime(host, kubelet, runtimes)
-    return CdiFacts(_kubelet(kubelet), runtime, spec, off)
+    return CdiFacts(_kubelet(kubelet), runtime, spec, off, _reader(kubelet, runtimes), any(one["newer"] for one in named))
 
 
 def toolkit(host: Host) -> ToolkitFacts:
@@ -105,7 +119,7 @@ def choose(asked: str, found: CdiFacts, now: str, holders: Collection[str], brin
     if asked != AUTO:
         return Choice(asked)
     # A host with `cdi` keeps it when its spec is away: that is a fault to be cured, and the device plugin waits for the spec.
-    strictest = MOUNTS if replace(brings, spec=brings.spec or now == CDI).lacks(found) else CDI
+    strictest = MOUNTS if brings.lacks(found, waits=now == CDI) else CDI
     if now in STRATEGIES and now != strictest and holders:
         return Choice(now, strictest)
     return Choice(strictest)
@@ -121,7 +135,8 @@ def obstacles(
     if asked == CDI:
         needed = f"kubelet 1.29, or 1.28 with the feature gate {GATE}, and a container runtime that passes CDI devices on"
         cure = "upgrade it, or set gpushare_device_strategy: auto"
-        reasons += [(f"{variable}, and {why}", *(_SPEC_NEEDED if why == found.spec else (needed, cure))) for why in brings.lacks(found)]
+        words = {found.spec: _SPEC_NEEDED, found.reader: _READER_NEEDED}
+        reasons += [(f"{variable}, and {why}", *words.get(why, (needed, cure))) for why in brings.lacks(found)]
     if asked in STRATEGIES and now in STRATEGIES and now != asked and holders:
         named = ", ".join(sorted(holders)[:3]) + (f" and {len(holders) - 3} more" if len(holders) > 3 else "")
         seen = f"{variable} while {len(holders)} pods have GPUs by {now} (UID {named})"
@@ -167,6 +182,14 @@ def _runtime(host: Host, kubelet: KubeletFacts, runtimes: Sequence[Runtime]) -> 
     if name == "containerd" and runtime is not None and version is not None and version >= _CONTAINERD:
         return _containerd(host, kubelet.endpoint, runtime.version or "", version >= _ALWAYS_ON)
     return _incapable(name, runtime, version), False
+
+
+def _reader(kubelet: KubeletFacts, runtimes: Sequence[Runtime]) -> str:
+    runtime = next((one for one in runtimes if one.name == kubelet.runtime), None)
+    version, (first, words) = numbers(runtime.version if runtime else None), _READERS.get(kubelet.runtime or "", ((), ""))
+    if runtime is None or version is None or version >= first:
+        return ""
+    return f"{kubelet.runtime} {runtime.version} reads no CDI specs of version 0.7.0, releases from {words} on do"
 
 
 def _incapable(name: Optional[str], runtime: Optional[Runtime], version: Optional[Tuple[int, ...]]) -> str:

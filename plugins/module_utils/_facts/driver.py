@@ -13,9 +13,10 @@ import mmap
 import os
 import posixpath
 import re
-from dataclasses import dataclass
-from typing import List, Optional, Tuple
+from dataclasses import dataclass, field
+from typing import List, Mapping, Optional, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.next_boot import has_headers, kernels, next_kernel, upgraded_alone
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 _PCI = "/sys/bus/pci/devices"
@@ -31,7 +32,11 @@ _MODINFO_LINE = re.compile(r"^(.{1,80})$", re.MULTILINE)
 # The kernel appends this after the signature of a module.
 _SIGNED = b"~Module signature appended~\n"
 _OPEN_LICENSE = "Dual MIT/GPL"
-_MOST_KERNELS = 64
+_INFINIBAND, _SWITCH_MANAGER = "/sys/class/infiniband", b"SW_MNG"
+_VPD, _MOST_CONTROLLERS = 32768, 256
+_FABRIC_MANAGER = "nv-fabricmanager"
+_NUMA = "/sys/devices/system/node"
+_OPTION, _MOST_OPTIONS = re.compile(r'^([A-Za-z][A-Za-z0-9_]{0,63}): "?([^"\n]{0,200})"?$', re.MULTILINE), 200
 #: Where the GPU Operator's driver container puts the driver's files, for other containers.
 CONTAINER = "/run/nvidia/driver"
 
@@ -54,6 +59,10 @@ class Driver:
     linker finds it; kind: "open" or "proprietary", of the loaded module or else of the one on disk; installed_kind: of the latter;
     signed: whether the module on disk has a signature, None if there is none or it cannot be told; other_kernels: kernels other than
     the running one that have a module on disk; container: whether a driver container of NVIDIA's GPU Operator provides the driver.
+    switches: the number of NVSwitches on the PCI bus; nvlink5: whether network controllers manage NVSwitches that are not on that bus, as
+    from HGX B200 on; fabric_manager: whether NVIDIA's fabric manager runs. options: of the loaded module, without NVreg_. memory_nodes: the
+    number of NUMA nodes with memory and without a processor, as memory of GPUs is on Grace. next_without: the release of the kernel that
+    boots next, if it has no module of the driver and DKMS cannot build one; upgraded_alone: packages that unattended-upgrades may upgrade.
     """
 
     loaded: Optional[str]
@@ -68,6 +77,17 @@ class Driver:
     signed: Optional[bool] = None
     other_kernels: Tuple[str, ...] = ()
     container: bool = False
+    switches: int = 0
+    nvlink5: bool = False
+    fabric_manager: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
+    memory_nodes: int = 0
+    next_without: str = ""
+    upgraded_alone: Tuple[str, ...] = ()
+
+    @property
+    def lacks_fabric_manager(self) -> bool:
+        return bool(self.switches or self.nvlink5) and not self.fabric_manager
 
 
 @dataclass(frozen=True)
@@ -119,13 +139,49 @@ def driver(host: Host) -> Driver:
         signed=signed,
         other_kernels=tuple(one for one in kernels(host) if one != host.release and _module_path(host, one)),
         container=bool(host.names(CONTAINER)),
+        switches=_switches(host),
+        nvlink5=_has_nvlink5(host),
+        fabric_manager=host.process(_FABRIC_MANAGER) is not None,
+        options=dict(_OPTION.findall(host.text("/proc/driver/nvidia/params") or "")[:_MOST_OPTIONS]),
+        memory_nodes=_memory_nodes(host),
+        next_without=_next_without(host) if module else "",
+        upgraded_alone=upgraded_alone(host),
     )
 
 
-def kernels(host: Host) -> Tuple[str, ...]:
-    """The releases of the kernels that have modules on this host, sorted by name."""
-    found = {name for folder in ("/lib/modules", "/usr/lib/modules") for name in host.names(folder)}
-    return tuple(sorted(found))[:_MOST_KERNELS]
+def _next_without(host: Host) -> str:
+    release = next_kernel(host)
+    if release == host.release or _module_path(host, release):
+        return ""
+    # DKMS builds it at that boot at the latest.
+    return "" if host.program("dkms") and has_headers(host, release) else release
+
+
+def _memory_nodes(host: Host) -> int:
+    nodes = [name for name in host.names(_NUMA) if re.fullmatch("node[0-9]{1,5}", name)]
+    return sum(
+        host.line(f"{_NUMA}/{node}/cpulist") in (None, "")
+        and re.search(r"MemTotal: +[1-9]", host.text(f"{_NUMA}/{node}/meminfo") or "") is not None
+        for node in nodes
+    )
+
+
+def _switches(host: Host) -> int:
+    """NVSwitches are bridges of NVIDIA's; so are those of Hopper, in a class of their own."""
+    found = 0
+    for address in host.names(_PCI):
+        if host.line(f"{_PCI}/{address}/vendor") == _NVIDIA and (host.line(f"{_PCI}/{address}/class") or "").startswith("0x0680"):
+            found += 1
+    return found
+
+
+def _has_nvlink5(host: Host) -> bool:
+    """NVIDIA's own sign, which its driver container and the start script of its fabric manager look for (NVIDIA/gpu-driver-container,
+    nvidia-driver, read 2026-11-25): a controller that manages switches says so in its vital product data."""
+    return any(
+        _SWITCH_MANAGER in (host.data(f"{_INFINIBAND}/{name}/device/vpd", _VPD) or b"")
+        for name in host.names(_INFINIBAND)[:_MOST_CONTROLLERS]
+    )
 
 
 def _kind(loaded: str, license_: Optional[str]) -> Optional[str]:

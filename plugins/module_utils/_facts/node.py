@@ -17,6 +17,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.authori
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import Manager, managers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver, Pci, PciGpu, driver, pci
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.gpus import gpus
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground import Ground, ground
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import Sharing, registered, sharing
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubernetes import (
     ControlPlane,
@@ -55,6 +56,7 @@ class NodeFacts:
     kernel: Optional[Kernel] = None
     pythons: Optional[Tuple[Python, ...]] = None
     disk: Optional[Disk] = None
+    ground: Optional[Ground] = None
     pci: Optional[Pci] = None
     driver: Optional[Driver] = None
     nvidia_smi: Optional[SmiReport] = None
@@ -94,6 +96,7 @@ class NodeFacts:
             kernel=one("kernel", Kernel),
             pythons=many("pythons", Python),
             disk=one("disk", Disk),
+            ground=one("ground", Ground),
             pci=None if buses is None else Pci(tuple(PciGpu(**gpu) for gpu in buses["gpus"])),
             driver=one("driver", Driver),
             nvidia_smi=SmiReport.from_dict(values["nvidia_smi"]) if "nvidia_smi" in values else None,
@@ -120,6 +123,7 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
         kernel=kernel(host) if "system" in subsets else None,
         pythons=pythons(host) if "system" in subsets else None,
         disk=Disk(install_dir, host.free_mib(install_dir)) if "system" in subsets else None,
+        ground=ground(host, install_dir) if "system" in subsets else None,
         pci=pci(host) if "gpus" in subsets else None,
         driver=driver(host) if "gpus" in subsets else None,
         nvidia_smi=gpus(host) if "gpus" in subsets else None,

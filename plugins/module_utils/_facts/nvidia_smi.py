@@ -25,6 +25,9 @@ TIMEOUT = 120
 #: The oldest driver with which containers get GPUs (nvidia-container-runtime's own floor).
 MINIMUM_DRIVER = "384.81"
 
+#: The state of NVLink's fabric with which CUDA starts.
+FABRIC_READY = "Completed"
+_WORD = 60
 _MOST_GPUS, _MOST_PROCESSES, _LONGEST = 128, 4096, 200
 # A host with eight GPUs prints 0.4 MB, most of it clocks.
 _LONGEST_OUTPUT = 64 * 1024 * 1024
@@ -93,7 +96,8 @@ class SmiGpu:
     """One GPU. index: NVML's. What the driver does not know ("N/A", an error) is None.
 
     pci: domain:bus:device.function, 4-digit domain, lower case; compute_mode: as nvidia-smi writes it, such as "Default";
-    mig_mode, pending_mig_mode: "enabled", "disabled" or None for a GPU without MIG; architecture: such as "Turing", from driver 495 on.
+    mig_mode, pending_mig_mode: "enabled", "disabled" or None for a GPU without MIG; architecture: such as "Turing", from driver 495 on;
+    fabric: of NVLink, "Completed", or what keeps CUDA from it, such as "In Progress"; None without one, and for GPUs before Hopper.
     """
 
     index: int
@@ -110,6 +114,7 @@ class SmiGpu:
     pending_mig_mode: Optional[str] = None
     ecc: Ecc = Ecc()
     repair: Repair = Repair()
+    fabric: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -216,7 +221,15 @@ def _gpu(index: int, element: ElementTree.Element) -> SmiGpu:
         pending_mig_mode=_mode(element.findtext("mig_mode/pending_mig")),
         ecc=_ecc(element),
         repair=_repair(element),
+        fabric=_fabric(element),
     )
+
+
+def _fabric(element: ElementTree.Element) -> Optional[str]:
+    state, status = (_text(element.findtext(f"fabric/{name}")) for name in ("state", "status"))
+    if state is None or state.lower() != FABRIC_READY.lower():
+        return None if state is None else state[:_WORD]
+    return FABRIC_READY if status is None or status.lower() == "success" else f"{FABRIC_READY}, {status}"[:_WORD]
 
 
 def _ecc(element: ElementTree.Element) -> Ecc:

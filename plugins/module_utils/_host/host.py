@@ -235,13 +235,32 @@ class Host:
 
     def free_mib(self, path: str) -> Optional[int]:
         """MiB that root can still write where the path is, or will be."""
+        status = self._file_system(path)
+        return None if status is None else status.f_bavail * status.f_frsize // (1024 * 1024)
+
+    def _file_system(self, path: str) -> "Optional[os.statvfs_result]":
+        """Of the path, or of the nearest folder above that there is."""
         while not self.exists(path) and path != "/":
             path = posixpath.dirname(path)
         try:
-            status = os.statvfs(self.outside(path))
+            return os.statvfs(self.outside(path))
         except (OSError, ValueError):
             return None
-        return status.f_bavail * status.f_frsize // (1024 * 1024)
+
+    def no_programs(self, path: str) -> bool:
+        """Whether nothing can be executed where the path is, or will be."""
+        status = self._file_system(path)
+        return status is not None and bool(status.f_flag & os.ST_NOEXEC)
+
+    def is_read_only(self, path: str) -> bool:
+        """Whether nothing can be written where the path is, or will be."""
+        status = self._file_system(path)
+        return status is not None and bool(status.f_flag & os.ST_RDONLY)
+
+    def inodes(self, path: str) -> float:
+        """How many files can be made where the path is, or will be; infinite where the file system does not count them."""
+        status = self._file_system(path)
+        return float("inf") if status is None or not status.f_files else status.f_favail
 
     def _is_own(self, pid: int) -> bool:
         """Whether the host's root runs it, outside of every container: of a pod with hostPID, root is somebody else."""

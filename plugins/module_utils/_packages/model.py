@@ -203,7 +203,7 @@ def check(wanted: Wanted) -> None:
     for url in (repository.url, *repository.replaces):
         _match(_URL, url, "the address of the repository", "a URL that begins with https://, http:// or file://, without white space")
     if repository.version:
-        _match(_VERSION, repository.version, "the version of the repository", "a version such as 580.126.20")
+        _match(_VERSION, repository.version, "the version of the repository", "a version such as 580.159.03")
     _match(_SUITE, repository.suite, "the suite of the repository", "a suite such as bookworm, or a path that ends in /")
     for module in repository.modules:
         _match(_REPOSITORY, module, "a module of the repository", "small letters, digits and -")

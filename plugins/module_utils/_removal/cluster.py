@@ -42,6 +42,8 @@ _SYSTEM = f"namespaces/{NAMESPACE}"
 KINDS = (
     (_ADMISSION + "/validatingadmissionpolicybindings", "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"),
     (_ADMISSION + "/validatingadmissionpolicies", "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"),
+    (_ADMISSION + "/mutatingadmissionpolicybindings", "admissionregistration.k8s.io/v1", "MutatingAdmissionPolicyBinding"),
+    (_ADMISSION + "/mutatingadmissionpolicies", "admissionregistration.k8s.io/v1", "MutatingAdmissionPolicy"),
     (_RBAC + "/clusterrolebindings", "rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
     (f"{_RBAC}/{_SYSTEM}/rolebindings", "rbac.authorization.k8s.io/v1", "RoleBinding"),
     (_RBAC + "/clusterroles", "rbac.authorization.k8s.io/v1", "ClusterRole"),
@@ -50,7 +52,7 @@ KINDS = (
     (f"/api/v1/{_SYSTEM}/configmaps", "v1", "ConfigMap"),
     (f"/api/v1/{_SYSTEM}/serviceaccounts", "v1", "ServiceAccount"),
 )
-OPTIONAL = _ADMISSION  # an API server before 1.30 does not have it
+OPTIONAL = _ADMISSION  # an API server before 1.30 has none of it, one before 1.36 not all
 
 
 @dataclass(frozen=True)

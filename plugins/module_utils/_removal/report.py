@@ -12,14 +12,15 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Entry, Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Entry, Journal, is_ours
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import MARKER, Environments, is_environment
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import KUBECTL_PLUGINS, OUR_UNITS, properties
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout, fate, read_or_none
 
+_SETTINGS = "/etc/gpushare"
 AS_LEFT, CHANGED, GONE = "as we left it", "changed by others since", "removed by others since"
 AS_BEFORE, UNPROVEN = "as it was before us", "written by a run that did not end"
 
@@ -36,6 +37,7 @@ def report(layout: Layout, run: Run) -> Dict[str, Any]:
         "settings": [{"what": entry.path, "owner": entry.owner} for entry in entries if not entry.is_file],
         "kubectl_plugins": _links(layout),
         "unproven": pending,
+        "unrecorded": _unrecorded(layout, {entry.path for entry in entries}),
     }
 
 
@@ -54,6 +56,11 @@ def words(found: Mapping[str, Any]) -> List[str]:
         lines += table(("FILE", "CHANGED FOR", "BEFORE US", "NOW"), rows)
     if found["settings"]:
         lines += table(("ELSEWHERE", "CHANGED FOR"), [(one["what"], one["owner"]) for one in found["settings"]])
+    if found["unrecorded"]:
+        lines += [
+            "",
+            f"not in the journal, although they are ours: {', '.join(found['unrecorded'])}; the journal was lost: run site.yml again",
+        ]
     lines += [f"{one}: a run was stopped before it had proven its change; run site.yml or uninstall.yml again" for one in found["unproven"]]
     return lines
 
@@ -119,6 +126,18 @@ def _state(layout: Layout, entry: Entry, pending: Sequence[str]) -> str:
     if found.edited:
         return CHANGED
     return UNPROVEN if entry.owner in pending else AS_LEFT
+
+
+def _unrecorded(layout: Layout, known: Collection[str]) -> List[str]:
+    """Files of ours that the journal does not have; uninstall knows them by their first lines."""
+    units = [os.path.join(layout.units, name) for name in OUR_UNITS]
+    settings = [os.path.join(_SETTINGS, name.replace(".service", ".env")) for name in OUR_UNITS if name.endswith(".service")]
+    found = []
+    for path in (*units, *settings):
+        state = None if path in known else read_or_none(layout.real(path))[0]
+        if state is not None and is_ours(path, state.content):
+            found.append(path)
+    return found
 
 
 def _links(layout: Layout) -> List[str]:

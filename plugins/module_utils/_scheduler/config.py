@@ -90,11 +90,38 @@ class Extender:
         return entry
 
 
+#: What kube-scheduler takes where an entry lacks the key.
+_DEFAULTS = {"weight": 0, "enableHTTPS": False, "nodeCacheCapable": False, "ignorable": False, "httpTimeout": "5s"}
+#: Who compares an entry names these by themselves.
+_APART = ("urlPrefix", "filterVerb", "bindVerb", "managedResources")
+_SHOWN = 120
+
+
+def differing(entry: Mapping[str, Any], extender: Extender) -> Dict[str, Tuple[str, str]]:
+    """Where an entry of a configuration is not what we write: field to what it has and what it shall have, in words."""
+    wanted = {"preemptVerb": None, "tlsConfig": None, **extender.entry()}
+    found = {}
+    for name, wish in wanted.items():
+        if name in _APART:
+            continue
+        has = entry.get("enableHttps" if name == "enableHTTPS" and "enableHttps" in entry else name, _DEFAULTS.get(name))
+        same = _nanoseconds(has) == _nanoseconds(wish) if name == "httpTimeout" else (has or None) == (wish or None)
+        if not same:
+            found[name] = str(has)[:_SHOWN], str(wish)
+    return found
+
+
+def _nanoseconds(duration: object) -> object:
+    """Of a Go duration, or the number that a policy has; something else stays as it is."""
+    if not isinstance(duration, str) or not re.fullmatch(f"(?:{_DURATION.pattern})+", duration[:_SHOWN]):
+        return duration
+    return round(sum(float(number) * _NANOSECONDS[unit] for number, unit in _DURATION.findall(duration)))
+
+
 def policy_entry(extender: Extender) -> Dict[str, Any]:
     """The element of `extenders` in a Policy: the same, but for the name of one key, and a timeout in nanoseconds."""
     entry = {"enableHttps" if key == "enableHTTPS" else key: value for key, value in extender.entry().items()}
-    parts = _DURATION.findall(extender.http_timeout)
-    entry["httpTimeout"] = int(sum(float(number) * _NANOSECONDS[unit] for number, unit in parts))
+    entry["httpTimeout"] = _nanoseconds(extender.http_timeout)
     return entry
 
 

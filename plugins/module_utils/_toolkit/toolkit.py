@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.advisories import TOOLKIT_MINIMUM, open_in_toolkit
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cdi_specs import specs
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError, loads
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import remove, set_value
@@ -26,7 +27,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS, parsed, show_command
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._toolkit.advisories import MINIMUM, known_in
 
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
 #: Where the toolkit's own unit writes the spec, and the container runtimes look; gone after a boot, as are the device nodes.
@@ -100,7 +100,7 @@ class Wanted:
     """
 
     strict: bool
-    minimum: str = MINIMUM
+    minimum: str = TOOLKIT_MINIMUM
     cdi: bool = False
     comes: bool = False
     yields_to: Mapping[str, str] = field(default_factory=dict)
@@ -241,7 +241,7 @@ def _version(wanted: Wanted, host: Host, run: RunWithin) -> str:
     if found is None:
         return ""
     if (numbers(found.group(1)) or ()) < (numbers(wanted.minimum) or ()):
-        known = known_in(found.group(1))
+        known = open_in_toolkit(found.group(1))
         why = f" (older ones let a container reach its host: {known})" if known else ""
         raise Rejected(
             f"the host has NVIDIA's container toolkit {found.group(1)}, expected {wanted.minimum} or newer{why}; nothing was "

@@ -25,9 +25,20 @@ def data_of(folder: Path, facts: HostFacts) -> Mapping[str, Any] | None:
     for name in _names(facts):
         path = folder / f"{name}.yml"
         if path.is_file():
-            found: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))[_VARIABLE]
-            return found
+            return read(path)
     return None
+
+
+def read(path: Path) -> dict[str, Any]:
+    """One file. `like` names another, of which it has what it does not have itself."""
+    own: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))[_VARIABLE]
+    like = own.pop("like", "")
+    return _over(read(path.with_name(f"{like}.yml")), own) if like else own
+
+
+def _over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    both = {key: _over(base[key], own[key]) for key in base.keys() & own.keys() if isinstance(base[key], dict)}
+    return {**base, **own, **both}
 
 
 def _names(facts: HostFacts) -> Iterator[str]:
@@ -36,5 +47,7 @@ def _names(facts: HostFacts) -> Iterator[str]:
         # A derivative counts its versions in its own way.
         return
     version = "".join(letter for letter in facts.os_version if letter.isdigit() or letter == ".")[:16]
+    if facts.id.startswith("opensuse"):
+        yield f"opensuse_{version.partition('.')[0]}"
     yield f"{family}_{version}"
     yield f"{family}_{version.partition('.')[0]}"

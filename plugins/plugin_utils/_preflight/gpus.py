@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import MINIMUM_DRIVER, SmiGpu, SmiReport
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import FABRIC_READY, MINIMUM_DRIVER, SmiGpu, SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, WARNING
 
@@ -41,8 +41,11 @@ class GpuFinding:
     cure: str
 
 
-def judge_gpus(report: SmiReport, expected: Expected) -> Iterator[GpuFinding]:
-    """All findings. A report with a problem is not compared with the expectations that the problem explains."""
+def judge_gpus(report: SmiReport, expected: Expected, lacks_fabric_manager: bool = False) -> Iterator[GpuFinding]:
+    """All findings. A report with a problem is not compared with the expectations that the problem explains.
+
+    lacks_fabric_manager: whether the host has NVSwitches, and no fabric manager that runs.
+    """
     version, least = numbers(report.driver_version), numbers(expected.minimum_driver)
     if version is not None and least is not None and version < least:
         cure = "install a newer driver, or lower gpushare_minimum_driver"
@@ -63,6 +66,22 @@ def judge_gpus(report: SmiReport, expected: Expected) -> Iterator[GpuFinding]:
             cure = "check that it is the intended GPU, and whether ECC takes memory of it; or correct gpushare_expect_memory_mib"
             yield GpuFinding("gpu_memory_unexpected", ERROR, f"{name} with {gpu.memory_mib} MiB", wanted, cure)
         yield from _health(name, gpu)
+    yield from _fabric(report, lacks_fabric_manager)
+
+
+def _fabric(report: SmiReport, lacks_manager: bool) -> Iterator[GpuFinding]:
+    """One finding for all GPUs: they wait for the same fabric."""
+    waiting = [gpu for gpu in report.gpus if gpu.fabric not in (None, FABRIC_READY)]
+    if not waiting and not (lacks_manager and report.gpus and all(gpu.fabric is None for gpu in report.gpus)):
+        return
+    cure = (
+        "install NVIDIA's fabric manager in exactly the driver's version and start it (systemctl enable --now nvidia-fabricmanager); "
+        "journalctl -u nvidia-fabricmanager says why it does not run. Until then CUDA fails with error 802"
+    )
+    named = ", ".join(f"{gpu.index} ({gpu.fabric})" for gpu in waiting[:4]) + (f" and {len(waiting) - 4} more" if len(waiting) > 4 else "")
+    seen = f"an NVLink fabric that is not ready: GPU {named}" if waiting else "NVSwitches, and no nv-fabricmanager that runs"
+    expected = f"the state {FABRIC_READY} of each GPU" if waiting else "it to run"
+    yield GpuFinding("gpu_fabric_not_ready", ERROR, seen, expected, cure)
 
 
 def _health(name: str, gpu: SmiGpu) -> Iterator[GpuFinding]:

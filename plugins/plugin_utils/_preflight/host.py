@@ -13,6 +13,8 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.generations import DOMAINS, is_coherent
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.advisories import open_in_driver
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import (
     AUTO,
@@ -21,6 +23,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_
     choose,
     obstacles,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground import MANIFESTS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import gates
@@ -37,7 +40,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
 #: Family of a distribution to the versions that this release knows. Older ones are rejected, others are warned of.
 SYSTEMS: Mapping[str, tuple[str, ...]] = {
     "debian": ("12", "13"),
-    "ubuntu": ("22.04", "24.04"),
+    "ubuntu": ("22.04", "24.04", "26.04"),
     "rhel": ("8", "9", "10"),
     "suse": ("15", "16"),
 }
@@ -57,7 +60,7 @@ _FAMILIES = {
     "opensuse": "suse",
     "opensuse-leap": "suse",
 }
-_VERSIONS_IN_WORDS = "Debian 12 or 13, Ubuntu 22.04 or 24.04, Enterprise Linux 8 to 10, SUSE 15 or 16"
+_VERSIONS_IN_WORDS = "Debian 12 or 13, Ubuntu 22.04, 24.04 or 26.04, Enterprise Linux 8 to 10, SUSE 15 or 16"
 _TRIED_IN_WORDS = "Debian 12, on which it was"
 MACHINES = ("x86_64", "aarch64")
 KNOWN_RUNTIMES = ("containerd", "docker", "cri-o")
@@ -81,6 +84,9 @@ _INSTALLED_BY_ROLE = (
 )
 
 
+_MENDED_BY_ROLE = ("driver_too_old", "gpu_fabric_not_ready")
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What the host is to be and how, from the inventory's variables."""
@@ -102,12 +108,14 @@ class Wanted:
     runtime_configured: bool = False
     target_kubernetes: str = ""
     take_over: bool = False
+    extender_port: int = 32766
 
 
 def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
     """All that speaks against changing this host."""
     found = Reasons(host)
     _system(found, facts, wanted)
+    _ground(found, facts, wanted)
     if wanted.gpu_node:
         _gpus(found, facts, wanted)
         _memory_unit(found, facts, wanted.memory_unit)
@@ -142,6 +150,31 @@ def _system(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
         cure = "free some space, or put gpushare_install_dir elsewhere"
         found.error("disk", f"{disk.free_mib} MiB free for {disk.path}", f"{MINIMUM_FREE_MIB} MiB or more", cure)
     _python(found, facts, wanted.python)
+
+
+def _ground(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
+    """What would make the run fail halfway."""
+    ground = facts.ground
+    if ground is None:
+        return
+    for path in ground.read_only:
+        if path != MANIFESTS or wanted.control_plane:
+            found.error(
+                "disk", f"{path} on a file system mounted read-only", "a folder that can be written", "see dmesg; mount it read-write"
+            )
+    for path in ground.full:
+        if path != MANIFESTS or wanted.control_plane:
+            cure = f"remove files there (df -i {path}), or use another file system"
+            found.error("disk", f"too few free inodes for {path}", "inodes for the files that are written", cure)
+    for path in ground.no_programs:
+        cure = "mount it without noexec, or put gpushare_install_dir elsewhere"
+        found.error("disk", f"{path} on a file system mounted noexec", "one from which programs run", cure)
+    if ground.unreached:
+        cure = "see routes and packet filters from this host to it: its daemons ask that API server"
+        found.error("api", f"no connection from this host to {ground.server} ({ground.unreached})", "one", cure)
+    if wanted.control_plane and wanted.extender_port in ground.listening and not ground.extender:
+        cure = f"end it (ss -ltnp 'sport = :{wanted.extender_port}' names it), or set gpushare_extender_port to a free port"
+        found.error("port", f"another process listening on port {wanted.extender_port}", "it free for the extender", cure)
 
 
 def family_of(name: str, like: Sequence[str]) -> str | None:
@@ -199,8 +232,8 @@ def _gpus(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
             found.warn("gpus", seen, problem.expected, cure)
         else:
             found.error("gpus", seen, problem.expected, problem.cure)
-    for one in judge_gpus(report, wanted.expected):
-        if wanted.driver_managed and one.code == "driver_too_old":
+    for one in judge_gpus(report, wanted.expected, facts.driver is not None and facts.driver.lacks_fabric_manager):
+        if wanted.driver_managed and one.code in _MENDED_BY_ROLE:
             continue
         found.list.append(Reason(found.host, "gpus", one.severity, one.found, one.expected, one.cure))
     for gpu in report.gpus:
@@ -239,6 +272,31 @@ def _driver(found: Reasons, facts: NodeFacts, managed: bool) -> None:
         found.warn(
             "driver", seen, "one version", "the next boot brings the other one: reboot at a time of your choice, and hold the packages"
         )
+    vulnerable = open_in_driver(driver.loaded or "") if not managed else None
+    if vulnerable is not None:
+        cure = "upgrade it at a time of your choice; the README of the role nvidia_driver lists NVIDIA's bulletins"
+        found.warn("driver", f"driver {driver.loaded}, which has {vulnerable.to}", vulnerable.fixed, cure)
+    domain = next((DOMAINS[gpu.device.lower()] for gpu in pci.gpus if gpu.device.lower() in DOMAINS), "")
+    if domain and not managed:
+        seen = f"{domain}, whose NVLink domain spans several machines (IMEX), which this release does not give to pods"
+        found.warn("driver", seen, "GPUs of one machine", "share them within a machine only; pods get no IMEX channel")
+    if driver.next_without and not managed:
+        seen = f"the kernel {driver.next_without}, which boots next and has no module of NVIDIA's driver"
+        cure = (
+            "install its headers and have DKMS build the module (`dkms autoinstall`), or its precompiled module; and the package that "
+            "brings them with later kernels, such as linux-headers-generic-hwe-22.04 or kernel-devel-matched"
+        )
+        found.error("driver", seen, "a module for it: after the next reboot the node would have no GPUs", cure)
+    if driver.upgraded_alone and not managed:
+        seen = f"unattended-upgrades, which may upgrade {_few(driver.upgraded_alone)} under running pods"
+        cure = (
+            f"hold them (apt-mark hold {driver.upgraded_alone[0]} ...): with a library of another version than the loaded module pods fail"
+        )
+        found.warn("driver", seen, "driver packages that are held", cure)
+    if driver.loaded and driver.memory_nodes and any(is_coherent(gpu.device) for gpu in pci.gpus) and not managed:
+        seen = f"GPU memory that the kernel has as {driver.memory_nodes} NUMA nodes, which kubelet takes for memory of the host"
+        cure = "set the module's option NVreg_CoherentGPUMemoryMode=driver (from driver 580 on) in /etc/modprobe.d, and reboot the host"
+        found.error("driver", seen, "GPU memory that the driver has", cure)
     if driver.nouveau_loaded and problem != "nouveau" and not managed:
         found.error("driver", "nouveau loaded", "NVIDIA's driver alone", "blacklist nouveau, rebuild the initramfs and reboot")
     for gpu in pci.gpus:
@@ -384,6 +442,9 @@ def _control_plane(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
         others = ", ".join(plane.manifests.values()) or "none"
         cure = "name it in gpushare_scheduler_manifest"
         found.error("control_plane", f"static pods {others}", f"kube-scheduler's in {wanted.scheduler_manifest}", cure)
+    elif facts.ground is not None and not facts.ground.scheduler:
+        cure = "see why: crictl ps -a --name kube-scheduler, crictl logs, journalctl -u kubelet; correct the manifest first"
+        found.error("scheduler", f"no process of kube-scheduler, though {wanted.scheduler_manifest} is there", "it to run", cure)
     if plane.kubectl is None and not wanted.kubectl.startswith("/"):
         found.error(
             "control_plane", f"no {wanted.kubectl}", "it in one of the usual folders", "install it, or name its path in gpushare_kubectl"

@@ -13,12 +13,15 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import count, problems
 
 ERROR, WARNING = "error", "warning"
 _HOSTS_SHOWN = 4
+#: Checks of hosts of which nothing else is known.
+_SILENT = ("unreachable", "facts", "become", "identity")
 _SHOWN = 80
 #: Of API server and kubelets: older ones were never run with the daemons. Their kubelets and schedulers have playbooks of their own.
 OLDEST_KUBERNETES = (1, 25)
@@ -38,7 +41,10 @@ _NO_PYTHON = re.compile("not found|No such file or directory")
 
 @dataclass(frozen=True)
 class Reason:
-    """One reason. host: its inventory name, "" for the inventory as a whole; check: a word by which it can be accepted."""
+    """One reason. host: its inventory name, "" for the inventory as a whole; check: a word by which it can be accepted.
+
+    because: the check of the reason that it follows from, "" for a cause.
+    """
 
     host: str
     check: str
@@ -46,9 +52,18 @@ class Reason:
     found: str
     expected: str
     cure: str
+    because: str = ""
+
+    #: Where a reason is no single host's.
+    nowhere: ClassVar[str] = "inventory"
 
     def __str__(self) -> str:
-        return f"{self.host or 'inventory'}: {self.check}: found {self.found}; expected {self.expected}; {self.cure}"
+        return self.line(self.host)
+
+    def line(self, hosts: str) -> str:
+        """All of it on one line; hosts: those of which it is said."""
+        words = f"{hosts or self.nowhere}: {self.check}: found {self.found}; expected {self.expected}; {self.cure}"
+        return f"{words} (follows from {self.because})" if self.because else words
 
 
 @dataclass(frozen=True)
@@ -169,14 +184,15 @@ class Answer:
     may_grant: bool = True
     why: str = ""
     authorities: tuple[str, ...] = ()
+    in_cluster: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, result: Mapping[str, Any]) -> Answer:
         """From a result of gpushare_cluster_info."""
         if "nodes" not in result:
             return cls(str(result["item"]), None, why=failure_of(result))
-        nodes, authorities = (tuple(map(str, result.get(key) or ())) for key in ("nodes", "authorities"))
-        return cls(str(result["item"]), nodes, str(result["version"]), bool(result["may_grant"]), authorities=authorities)
+        nodes, authorities, pods = (tuple(map(str, result.get(key) or ())) for key in ("nodes", "authorities", "in_cluster"))
+        return cls(str(result["item"]), nodes, str(result["version"]), bool(result["may_grant"]), "", authorities, pods)
 
 
 def judge_authorities(known: Mapping[str, Collection[str]]) -> list[Reason]:
@@ -216,11 +232,11 @@ def judge_controller(ansible: str) -> list[Reason]:
 
 
 def judge_cluster(
-    judgements: Collection[Judgement], answers: Sequence[Answer], without_policies: bool = False, evicts: bool = False
+    judgements: Collection[Judgement], answers: Sequence[Answer], without_policies: bool = False, evicts: Collection[str] = ()
 ) -> list[Reason]:
     """Whether the control planes may ask the API server, what it is, and whether the hosts of the run are its nodes.
 
-    without_policies, evicts: what the inventory accepts, and whether pods may be evicted (gpushare_overuse).
+    without_policies, evicts: what the inventory accepts, and the variables by which pods may be evicted.
     """
     found: list[Reason] = []
     unasked = {judgement.host for judgement in judgements if not judgement.node_name}
@@ -229,7 +245,10 @@ def judge_cluster(
     nobody = all(answer.nodes is None for answer in answers)
     if planes and nobody and unasked.issuperset(planes):
         cure = "see the reasons of each control plane"
-        found.append(Reason("", "api", ERROR, f"no control plane to ask ({', '.join(planes)})", "one that reaches the API server", cure))
+        seen = f"no control plane to ask ({', '.join(planes)})"
+        of_planes = [one.check for judgement in judgements if judgement.host in planes for one in judgement.reasons]
+        because = next((check for check in of_planes if check in _SILENT), "")
+        found.append(Reason("", "api", ERROR, seen, "one that reaches the API server", cure, because))
     for answer in answers:
         reasons = Reasons(answer.plane)
         # One that is gone is said elsewhere; another one can be asked.
@@ -243,6 +262,10 @@ def judge_cluster(
     asked = next((answer for answer in answers if answer.nodes is not None), None)
     if asked is None:
         return found
+    if asked.in_cluster:
+        seen = f"gpushare as pods (DaemonSet {asked.in_cluster[0][:_SHOWN]})"
+        cure = "keep one mode: run the playbook cluster with gpushare_cluster_state: absent first, or leave this playbook out"
+        found.append(Reason(asked.plane, "deploy_mode", ERROR, seen, "no gpushare of the other mode", cure))
     version = numbers(asked.version)
     if version is not None and version[:2] < OLDEST_KUBERNETES:
         cure = (
@@ -259,7 +282,8 @@ def judge_cluster(
         else:
             cure = "upgrade it, or accept that nothing restricts the daemons' tokens further: gpushare_without_policies"
             if without_policies:
-                seen, cure = f"{seen}, and gpushare_overuse: evict", "upgrade it, or set gpushare_overuse: report"
+                chosen = " and ".join(evicts)
+                seen, cure = f"{seen}, and {chosen}: evict", f"upgrade it, or set {chosen}: report"
             found.append(Reason(asked.plane, "policies", ERROR, seen, oldest, cure))
     for judgement in judgements:
         if judgement.node_name and judgement.node_name not in (asked.nodes or ()):
@@ -270,12 +294,15 @@ def judge_cluster(
 
 
 def accept(reasons: Iterable[Reason], accepted: Collection[str]) -> list[Reason]:
-    """The reasons, with the errors of the accepted checks as warnings; those first that are errors."""
+    """The reasons, with the errors of the accepted checks as warnings. Errors come first, and causes before what follows from them."""
     softened = [replace(reason, severity=WARNING) if reason.check in accepted else reason for reason in reasons]
-    return sorted(softened, key=lambda reason: (reason.severity != ERROR, reason.host, reason.check))
+    left = {reason.check for reason in softened if reason.severity == ERROR}
+    marked = [reason if reason.because in left else replace(reason, because="") for reason in softened]
+    return sorted(marked, key=lambda reason: (reason.severity != ERROR, bool(reason.because), reason.host, reason.check))
 
 
 def summary(reasons: Sequence[Reason]) -> str:
-    """All errors, one a line, after a line that counts them."""
-    errors = [str(reason) for reason in reasons if reason.severity == ERROR]
-    return "\n".join([f"nothing was changed, for {len(errors)} reason{'s' if len(errors) > 1 else ''}:", *errors])
+    """How many problems there are, on one line: those that are blocks, and the hosts of which nothing is known."""
+    errors = [reason for reason in reasons if reason.severity == ERROR]
+    away = len({reason.host for reason in errors if reason.check == "unreachable"})
+    return f"{count(problems(errors), 'problem')}, nothing was changed" + (f" ({count(away, 'host')} unreachable)" if away else "")

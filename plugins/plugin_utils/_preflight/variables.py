@@ -41,6 +41,7 @@ SCOPES: Mapping[str, str] = {
     "gpushare_api_server": GROUP,
     "gpushare_gpu_placement": CONTROL_PLANES,
     "gpushare_control_plane_group": CLUSTER,
+    "gpushare_deploy_mode": CLUSTER,
     "gpushare_extender_http_timeout": CONTROL_PLANES,
     "gpushare_extender_port": CONTROL_PLANES,
     "gpushare_extender_tls": CONTROL_PLANES,
@@ -54,6 +55,7 @@ SCOPES: Mapping[str, str] = {
     "gpushare_placement": CONTROL_PLANES,
     "gpushare_preemption": CONTROL_PLANES,
     "gpushare_preflight_accept": CLUSTER,
+    "gpushare_preflight_report": CLUSTER,
     "gpushare_remove_nodes": CLUSTER,
     "gpushare_scheduler_check_extender": CONTROL_PLANES,
     "gpushare_scheduler_config": CONTROL_PLANES,
@@ -64,6 +66,7 @@ SCOPES: Mapping[str, str] = {
     "gpushare_token_seconds": CLUSTER,
     "gpushare_uninstall_force": CLUSTER,
     "gpushare_uninstall_wait": CLUSTER,
+    "gpushare_unstartable": CLUSTER,
     "gpushare_verify_image": CLUSTER,
     "gpushare_verify_probe": CLUSTER,
     "gpushare_verify_report": CLUSTER,
@@ -193,6 +196,9 @@ def together(host: str, values: Mapping[str, Any]) -> list[Reason]:
         found.append(Reason(host, "variables", ERROR, found_, expected, cure))
 
     found: list[Reason] = []
+    if values.get("gpushare_deploy_mode") == "kubernetes":
+        cure = "run the playbook cluster instead, which needs no inventory, or set gpushare_deploy_mode: systemd"
+        reject("gpushare_deploy_mode: kubernetes in a run on hosts", "systemd", cure)
     _dashboard(values, reject)
     mode, isolation = str(values.get("gpushare_node_schedule") or ""), str(values.get("gpushare_isolation") or "auto")
     if mode in _MODES and isolation not in _MODES[mode]:

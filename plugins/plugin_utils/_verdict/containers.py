@@ -40,11 +40,26 @@ def judge_containers(
         asking = {one["name"]: one for one in pod["containers"] if one["units"] or one["gpus"]}
         for running in pod["running"]:
             container = asking.get(running["name"])
+            others = [one for one in pod["containers"] if one["name"] == running["name"] and not one["privileged"]]
+            if container is None and others and has.get(running["id"]) and running["started"] <= now - 1:
+                name = f"container {running['name']} of pod {pod['namespace']}/{pod['name']}"
+                judge_strangers(found, [{"name": name, "gpus": has[running["id"]], "privileged": False}])
             if container is None or container["privileged"] or running["started"] > now - 1:
                 continue  # privileged ones have every device by their own wish
             count += 1
             _one(found, pod, container, running, has, gpus, now)
     return count
+
+
+def judge_strangers(found: Findings, strangers: Iterable[Mapping[str, Any]]) -> None:
+    """Containers that have GPUs and have asked for none: no memory is counted for them."""
+    for one in strangers:
+        how = "open in a privileged container" if one["privileged"] else "in its /dev"
+        cure = (
+            "give it a request of aliyun.com/gpu-mem, or end it; see its volumes (hostPath below /var/run/nvidia-container-devices), "
+            "NVIDIA_VISIBLE_DEVICES, runtimeClassName and securityContext; a program that only watches GPUs may stay"
+        )
+        found.warn("gpu_without_request", f"{one['name']} with {_list(one['gpus'])} {how}", "a request, or no GPU", cure)
 
 
 def _one(
@@ -67,6 +82,15 @@ def _one(
         if running["started"] < now - _GRACE:
             cure = "delete the pod so that it is scheduled anew; if it comes again, see whether its scheduler calls the extender"
             found.error("not_annotated", f"{who} without an annotation that names its GPU", ANNOTATION_ALLOCATION, cure)
+        return
+    gone = sorted(gpu for gpu in wanted if gpu not in gpus)
+    if gone:
+        indexes = ", ".join(map(str, gone))
+        cure = (
+            "look for Xid in dmesg, and for the GPU on the bus (lspci -d 10de:), then reboot the host; leave the pod until then: it is "
+            "the last trace of the GPU"
+        )
+        found.error("gpu_missing", f"no GPU {indexes}, which {who} was given", "each GPU that the node had when the pod started", cure)
         return
     unknown = sorted(gpu for gpu in wanted if gpus.get(gpu) is None)
     expected = sorted(f"nvidia{gpus[gpu]}" for gpu in wanted if gpus.get(gpu) is not None)

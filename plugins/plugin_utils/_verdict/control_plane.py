@@ -15,7 +15,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, EXTENDER, GPUS, MEMORY
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    ANNOTATION_SCHEDULER_CONFIG,
+    EXTENDER,
+    GPUS,
+    MEMORY,
+    NAMESPACE,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
@@ -117,6 +123,15 @@ def _config(found: Findings, seen: Mapping[str, Any], doctor: Doctor, path: str,
     if _address(prefix) != _address(expected):
         cure = f"{SITE}, or write {expected} into {path} and restart the scheduler"
         found.error("extender_address_wrong", f"urlPrefix {prefix!r} in {path}", f"{expected!r}, where the extender listens", cure)
+    places = seen["places"]
+    tls = posixpath.join(places["pki_dir"], "scheduler") if places["pki_dir"] else ""
+    wanted = scheduler_config.Extender(expected, places["extender_weight"], places["extender_http_timeout"], (), tls, places["preemption"])
+    differ = scheduler_config.differing(entry, wanted)
+    if differ:
+        words = (f"{name}: {found_} in {path}" for name, (found_, _) in differ.items())
+        cure = f"{SITE}: it writes the entry and restarts the scheduler with it (site.yml --check --diff shows it before)"
+        wishes = ", ".join(f"{name}: {wish}" for name, (_, wish) in differ.items())
+        found.error("extender_entry_differs", ", ".join(words), f"{wishes}, as the role scheduler writes it", cure)
     port = seen["places"]["extender_port"]
     if _address(expected)[2] != port:
         cure = f"{SITE}, which moves extender and scheduler to that port; or correct gpushare_extender_port"
@@ -139,7 +154,10 @@ def _address(url: str) -> tuple[str, str, int | None, str]:
 
 def _running(found: Findings, manifest: Mapping[str, Any], mirror: Mapping[str, Any] | None, noted: str | None, path: str) -> None:
     """Whether the scheduler that runs is the one of the manifest."""
-    cure = f"journalctl -u kubelet on this host says why; moving {path} away and back makes kubelet start it anew"
+    cure = (
+        f"wait 20 s and run verify again; if it stays: its Events (kubectl describe pod -n {NAMESPACE} of it) and journalctl -u kubelet "
+        f"on this host name what is wrong in {path}: correct that, or {SITE}; only if nothing is, move the file away and back"
+    )
     try:
         missing = proof.not_running(mirror, noted, scheduler_manifest.shape(manifest))
     except (proof.HopelessError, scheduler_manifest.SchedulerError) as error:

@@ -51,8 +51,29 @@ def judge_doctor(found: Findings, doctor: Doctor, environment: str) -> None:
     """What the host's doctor has found, or that it could not be asked. environment: the runtime in use; without one, that is said."""
     found.list += doctor.findings
     if doctor.problem and environment:
-        cure = f"remove {environment} and {SITE}: the runtime is built anew; then run verify again"
+        cure = doctor.cure or f"remove {environment} and {SITE}: the runtime is built anew"
+        cure += "; then run verify again"
         found.error("not_checked", f"nothing of the daemons, because {doctor.problem}", "the findings of gpushare-doctor", cure)
+
+
+def judge_files(found: Findings, files: Mapping[str, Any]) -> None:
+    """Whether what runs the daemons is what the roles have written, and the journal knows of it."""
+    diff = "site.yml --check --diff shows the lines"
+    if files["changed"]:
+        seen = f"{', '.join(files['changed'])} changed or removed by others"
+        found.error("files_changed", seen, "the files as the roles wrote them, which the next restart reads", f"{diff}; {SITE}")
+    starts = [one["path"] for one in files["drop_ins"] if one["starts"]]
+    others = [one["path"] for one in files["drop_ins"] if not one["starts"]]
+    if starts:
+        cure = f"rm {' '.join(starts)}; then {SITE}: it reloads systemd where that hurts no container, and restarts the daemon"
+        found.error("unit_overridden", f"drop-ins that start something else: {', '.join(starts)}", "the unit as the role wrote it", cure)
+    if others:
+        cure = "keep it if it is yours and wanted, else remove it and run site.yml again"
+        found.warn("unit_extended", f"drop-ins of our units: {', '.join(others)}", "none", cure)
+    if files["problem"] or files["unrecorded"]:
+        seen = files["problem"] or f"no entry of {', '.join(files['unrecorded'])} in the journal"
+        cure = f"{SITE}: it notes its files again" if not files["problem"] else "do what the message states, then " + SITE
+        found.warn("journal_lost", seen, "an entry of each file of ours in /var/lib/gpushare/journal, by which uninstall.yml goes", cure)
 
 
 def judge_dashboard(found: Findings, doctor: Doctor, *, wanted: bool) -> None:

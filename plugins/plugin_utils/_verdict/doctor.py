@@ -22,7 +22,9 @@ VERSION = 1
 CODES = frozenset(
     [
         *(f"{daemon}_{what}" for daemon in ("plugin", "extender", "dashboard") for what in ("missing", "older_than_file", "not_at_boot")),
-        *("plugin_stopped", "plugin_not_registered", "second_plugin", "extender_down", "extender_not_synced", "runtime_differs"),
+        *("plugin_stopped", "plugin_not_registered", "second_plugin", "gpu_unhealthy"),
+        *("plugin_not_synced", "state_not_kept", "token_foreign", "token_forbidden", "token_exposed", "token_unreadable"),
+        *("extender_down", "extender_not_synced", "runtime_differs"),
         *("dashboard_down", "dashboard_not_synced", "dashboard_open"),
         *("token_missing", "token_expired", "token_rejected", "token_not_renewed", "certificate_expired", "certificate_wrong"),
         *("metrics_down", "metrics_open", "port_taken", "socket_stopped", "cdi_stale"),
@@ -54,13 +56,14 @@ class Health:
 
 @dataclass(frozen=True)
 class Doctor:
-    """The answer. problem: why there is none, "" if there is one.
+    """The answer. problem: why there is none, "" if there is one; cure: for that, "" where the runtime is to be built anew.
 
     daemons: by the names of their units; strangers: processes that listen on sockets of other device plugins, in words; registered:
     resource to the GPUs that kubelet has recorded for it.
     """
 
     problem: str = ""
+    cure: str = ""
     findings: tuple[Finding, ...] = ()
     daemons: Mapping[str, Daemon] = field(default_factory=dict)
     health: Health = Health(why="the extender does not run")
@@ -71,7 +74,7 @@ class Doctor:
 def read(answer: Mapping[str, str], host: str) -> Doctor:
     """The answer of the host with this name in the inventory, as _evidence/daemons.py has it."""
     if answer["problem"]:
-        return Doctor(problem=_words(answer["problem"]))
+        return Doctor(problem=_words(answer["problem"]), cure=_words(answer["cure"]))
     try:
         said = json.loads(answer["answer"])
         if said["v"] != VERSION:

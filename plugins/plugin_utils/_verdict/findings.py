@@ -9,12 +9,12 @@ Private to this collection. Pure. The codes (`check`) are stable: monitoring may
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, WARNING, Reason
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import blocks, count, problems
 
 NOTE = "note"
 VERSION = 1
@@ -34,7 +34,10 @@ _NO_PLUGIN = (
     ("node_not_ready", _SAME),
     ("kubelet_stopped", _SAME),
 )
-_NO_API = (("rbac_differs", _ANY), ("policy_differs", _ANY), ("token_expired", _SAME), ("token_missing", _SAME), ("token_rejected", _SAME))
+_NO_API = (
+    *(("rbac_differs", _ANY), ("policy_differs", _ANY)),
+    *((f"token_{what}", _SAME) for what in ("unreadable", "foreign", "expired", "missing", "rejected", "forbidden")),
+)
 _NO_EXTENDER = (
     ("runtime_missing", _SAME),
     ("certificate_wrong", _SAME),
@@ -44,7 +47,16 @@ _NO_EXTENDER = (
 )
 _NO_CALL = (
     *((code, _ANY) for code in ("extender_missing", "extender_down", "extender_not_synced", "certificate_wrong", "certificate_expired")),
-    *((code, _ANY) for code in ("scheduler_not_configured", "extender_not_called", "extender_address_wrong", "stale_scheduler_file")),
+    *(
+        (code, _ANY)
+        for code in (
+            "scheduler_not_configured",
+            "extender_not_called",
+            "extender_entry_differs",
+            "extender_address_wrong",
+            "stale_scheduler_file",
+        )
+    ),
     *((code, _ANY) for code in ("scheduler_older_than_file", "scheduler_stopped")),
 )
 
@@ -61,17 +73,24 @@ FOLLOWS_FROM: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("plugin_stopped", _SAME),
         ("kubelet_stopped", _SAME),
     ),
-    "annotation_wrong": (*_NO_PLUGIN, *_NO_API),
-    "wrong_gpu_count": (*_NO_PLUGIN, *_NO_API),
+    "token_forbidden": (("rbac_differs", _ANY),),
+    "token_missing": (("token_unreadable", _SAME),),
+    "token_expired": (("state_not_kept", _SAME),),
+    "plugin_not_synced": _NO_API,
+    "files_changed": (("runtime_missing", _SAME),),
+    "annotation_wrong": (("unit_overridden", _SAME), ("files_changed", _SAME), *_NO_PLUGIN, *_NO_API),
+    "wrong_gpu_count": (("gpu_missing", _SAME), *_NO_PLUGIN, *_NO_API),
     "capacity_short": (*_NO_PLUGIN, ("wrong_gpu_count", _SAME)),
     "capacity_over": (*_NO_PLUGIN, ("wrong_gpu_count", _SAME)),
-    "gpu_unusable": _NO_PLUGIN,
+    "gpu_unusable": (*_NO_PLUGIN, ("gpu_unhealthy", _SAME)),
+    "gpu_unhealthy": (("driver_mismatch", _SAME), ("driver_problem", _SAME), ("gpu_lost", _SAME), ("gpu_failing", _SAME)),
     "gpu_lost": (("driver_mismatch", _SAME),),
-    "cdi_stale": (("driver_mismatch", _SAME), ("driver_problem", _SAME), ("gpu_lost", _SAME)),
+    "cdi_stale": (("driver_mismatch", _SAME), ("driver_problem", _SAME), ("gpu_lost", _SAME), ("gpu_missing", _SAME)),
+    "gpu_missing": (("driver_mismatch", _SAME), ("driver_problem", _SAME), ("gpu_lost", _SAME)),
     "node_not_ready": (("kubelet_stopped", _SAME), ("default_runtime_not_running", _SAME), ("runtime_silent", _SAME)),
     "certificate_wrong": (("runtime_missing", _SAME),),
     "extender_missing": (("runtime_missing", _SAME),),
-    "extender_down": (("runtime_missing", _SAME), ("port_taken", _SAME)),
+    "extender_down": (*((code, _SAME) for code in ("runtime_missing", "port_taken", "certificate_wrong", "certificate_expired")),),
     "extender_older_than_file": (("extender_down", _SAME),),
     "extender_not_synced": (*_NO_EXTENDER, *_NO_API),
     "extender_address_wrong": (("extender_down", _SAME), ("extender_missing", _SAME), ("stale_scheduler_file", _SAME)),
@@ -92,13 +111,9 @@ FOLLOWS_FROM: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 @dataclass(frozen=True)
 class Finding(Reason):
-    """One finding. check: its stable code; because: the code of the finding that it follows from, "" for a cause."""
+    """One finding. check: its stable code."""
 
-    because: str = ""
-
-    def __str__(self) -> str:
-        words = f"{self.host or 'cluster'}: {self.check}: found {self.found}; expected {self.expected}; {self.cure}"
-        return f"{words} (follows from {self.because})" if self.because else words
+    nowhere: ClassVar[str] = "cluster"
 
 
 class Findings:
@@ -139,21 +154,21 @@ class Verdict:
         findings = [asdict(finding) for finding in self.findings]
         return {"v": VERSION, "ok": self.ok, "findings": findings, "looked_at": dict(self.looked_at)}
 
-    def as_json(self) -> str:
-        return json.dumps(self.as_dict(), indent=2, sort_keys=True) + "\n"
+    @property
+    def summary(self) -> str:
+        """On one line: what was verified, or how many problems there are."""
+        errors = [finding for finding in self.findings if finding.severity == ERROR]
+        if not errors:
+            return "verified: " + ", ".join(f"{number} {what[:-1] if number == 1 else what}" for what, number in self.looked_at.items())
+        after = len(errors) - len(self.causes)
+        also = f", and {count(after, 'finding')} that follow{'s' if after == 1 else ''} from {'it' if problems(errors) == 1 else 'them'}"
+        return count(problems(errors), "problem") + (also if after else "")
 
     @property
     def words(self) -> str:
-        """For people: causes, then what follows from them, one a line, after a line that counts."""
+        """For people: the summary, then a block for each problem."""
         errors = [finding for finding in self.findings if finding.severity == ERROR]
-        if not errors:
-            return "verified: " + ", ".join(f"{count} {what[:-1] if count == 1 else what}" for what, count in self.looked_at.items())
-        causes = len(self.causes)
-        after = len(errors) - causes
-        heading = f"not as it should be, for {causes} reason{'' if causes == 1 else 's'}"
-        if after:
-            heading += f" (and {after} more finding{'' if after == 1 else 's'} that follow{'s' if after == 1 else ''})"
-        return "\n".join([heading + ":", *_lines(errors)])
+        return "\n\n".join([self.summary, *([blocks(errors, Finding.nowhere)] if errors else [])])
 
 
 def verdict(findings: Iterable[Finding], looked_at: Mapping[str, Any]) -> Verdict:
@@ -183,14 +198,6 @@ def mark(findings: Sequence[Finding]) -> list[Finding]:
         return ""
 
     return [replace(one, because=cause(one)) for one in findings]
-
-
-def _lines(findings: Sequence[Finding]) -> list[str]:
-    """One line for all hosts of which the same is said."""
-    hosts: dict[Finding, list[str]] = {}
-    for one in findings:
-        hosts.setdefault(replace(one, host=""), []).append(one.host)
-    return [str(replace(one, host=", ".join(of))) for one, of in hosts.items()]
 
 
 def _joined(words: Iterable[str]) -> str:

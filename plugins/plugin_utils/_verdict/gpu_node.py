@@ -31,7 +31,8 @@ def judge_node(found: Findings, seen: Mapping[str, Any], doctor: Doctor, node: M
     report = SmiReport.from_dict(gpu["nvidia_smi"])
     _driver(found, report, gpu["driver"])
     places = seen["places"]
-    for one in judge_gpus(report, Expected(places["minimum_driver"], places["expect_gpus"], places["expect_memory_mib"])):
+    expected = Expected(places["minimum_driver"], places["expect_gpus"], places["expect_memory_mib"])
+    for one in judge_gpus(report, expected, _lacks_fabric_manager(gpu["driver"] or {})):
         (found.error if one.severity == ERROR else found.warn)(one.code, one.found, one.expected, one.cure)
     if not seen["kubelet"]["running"]:
         found.error("kubelet_stopped", "no kubelet that runs", "a running one", "systemctl restart kubelet; journalctl -u kubelet says why")
@@ -45,6 +46,10 @@ def judge_node(found: Findings, seen: Mapping[str, Any], doctor: Doctor, node: M
         _cdi(found, gpu["cdi"], report)
     if node is not None:
         _api(found, seen, report, node)
+
+
+def _lacks_fabric_manager(driver: Mapping[str, Any]) -> bool:
+    return bool(driver.get("switches") or driver.get("nvlink5")) and not driver.get("fabric_manager")
 
 
 def _driver(found: Findings, report: SmiReport, driver: Mapping[str, Any] | None) -> None:
@@ -83,6 +88,9 @@ def _container_runtime(found: Findings, runtime: Mapping[str, Any], default: str
     if runtime["problem"]:
         cure = f"systemctl restart {unit}; journalctl -u {unit} -n 50 says why it fails"
         found.error("runtime_silent", runtime["problem"], f"{name} to answer kubelet's questions", cure)
+    elif runtime["broken"]:
+        cure = f"correct what the message names; do not restart {unit} before: it runs with its former files, and would not start again"
+        found.error("runtime_file_broken", f"{name} running, and {runtime['broken']}", "files with which it would start again", cure)
     elif default != "unchanged" and running != _RUNTIME and file == _RUNTIME:
         seen = f"default runtime {running!r} in the running {name} ({runtime['lacks']})"
         expected = f"{_RUNTIME!r}, as its files say"

@@ -19,19 +19,21 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler imp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils import _yaml
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.containers import free_units, judge_containers
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.containers import free_units, judge_containers, judge_strangers
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.control_plane import judge_plane
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import (
     SITE,
     Artifact,
     judge_dashboard,
     judge_doctor,
+    judge_files,
     judge_runtime,
 )
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Health, read
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Finding, Findings, Verdict, verdict
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.gpu_node import judge_node
 
+_FULL = "no free unit"
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
 
 
@@ -73,13 +75,16 @@ def judge(evidence: Evidence) -> Verdict:
         judge_runtime(found, seen["runtime"], evidence.artifact, plane=seen["plane"] is not None)
         doctor = read(seen["doctor"], host)
         judge_doctor(found, doctor, seen["runtime"]["environment"])
+        judge_files(found, seen["files"])
         judge_dashboard(found, doctor, wanted=seen["places"].get("dashboard", False))
         if seen["gpu"] is not None:
             judge_node(found, seen, doctor, nodes.get(seen["node_name"], {}) if cluster else None)
+            judge_strangers(found, seen["gpu"]["strangers"])
             containers += _containers(found, seen, seen["gpu"]["containers"], seen["now"], _pods_of(cluster, seen))
         if seen["plane"] is not None:
             judge_plane(found, seen, doctor, cluster["schedulers"].get(seen["node_name"]) if cluster else None, cluster is not None)
         findings += found.list
+    findings += _twice(evidence)
     if cluster is not None:
         findings += _objects(cluster["objects"])
     proven, of_probes = _probes(evidence)
@@ -108,10 +113,24 @@ def placeable(evidence: Evidence, image: str) -> tuple[dict[str, str], dict[str,
         elif free is None:
             unproven[name] = f"the GPUs of {name} are not known"
         elif free < 1:
-            unproven[name] = f"no free unit on {name}"
+            unproven[name] = f"{_FULL} on {name}"
         else:
             images[name] = image or known[0]
     return images, unproven
+
+
+def obstructed(evidence: Evidence, found: Verdict) -> dict[str, str]:
+    """Node to why a probe pod there would only say again what is found: on its host, or on what places all pods."""
+    errors: dict[str, list[str]] = {}
+    for one in found.causes:
+        errors.setdefault(one.host, []).append(one.check)
+    everywhere = [host for host in errors if not host or (host in evidence.seen and evidence.seen[host]["plane"] is not None)]
+    why = {}
+    for host, seen in evidence.gpu.items():
+        by = host if host in errors else next(iter(everywhere), None)
+        if by is not None:
+            why[seen["node_name"]] = f"first cure {', '.join(errors[by])} of {by or 'the cluster'}"
+    return why
 
 
 def scheduler_name(evidence: Evidence) -> str:
@@ -158,6 +177,20 @@ def _containers(found: Findings, seen: Mapping[str, Any], has: Mapping[str, list
     return judge_containers(found, pods, has, gpus, now) if gpus else 0
 
 
+def _twice(evidence: Evidence) -> list[Finding]:
+    """GPUs of several hosts that have one UUID."""
+    hosts: dict[str, list[str]] = {}
+    for host, seen in evidence.gpu.items():
+        for gpu in seen["gpu"]["nvidia_smi"]["gpus"]:
+            hosts.setdefault(gpu["uuid"], []).append(host)
+    found = Findings("")
+    for uuid, several in hosts.items():
+        if len(several) > 1:
+            cure = "see nvidia-smi -L on each: clones of one virtual machine, or one host under two names? metrics and requests go by UUID"
+            found.warn("uuid_twice", f"{uuid} on {' and '.join(sorted(several))}", "each UUID on one host", cure)
+    return found.list
+
+
 def _objects(objects: Mapping[str, Any]) -> list[Finding]:
     found = Findings("")
     for title in sorted({*objects["missing"], *objects["differs"]}):
@@ -178,7 +211,8 @@ def _probes(evidence: Evidence) -> tuple[int, list[Finding]]:
     host_of = {seen["node_name"]: host for host, seen in evidence.gpu.items()}
     for node, why in evidence.unproven.items():
         found = Findings(host_of.get(node, ""))
-        found.note("not_proven", f"not proven: {why}", "a probe pod on every GPU node", "make room and run verify again, if you want it")
+        cure = "run verify again when there is room, if you want it" if why.startswith(_FULL) else "then run verify again"
+        found.note("not_proven", f"not proven: {why}", "a probe pod on every GPU node", cure)
         findings += found.list
     if evidence.probes is None:
         return 0, findings
@@ -206,7 +240,7 @@ def _probe(found: Findings, evidence: Evidence, host: str, node: str, pod: Mappi
         return 0
     if not pod["running"]:
         why = "; ".join(filter(None, [pod["message"], *pod["waiting"]])) or f"its phase is {pod['phase']}"
-        cure = f"kubectl describe pod, and journalctl -u kubelet on {node}, say more"
+        cure = f"journalctl -u kubelet on {node} says more; with that cured: verify with -e gpushare_verify_probe=always"
         found.error("probe_not_running", f"probe pod {name} placed and not running: {why}", "it to run", cure)
         return 0
     second = evidence.probed.get(host)

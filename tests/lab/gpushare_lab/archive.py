@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
@@ -48,12 +49,15 @@ Member = File | Text | Link | Folder
 
 @dataclass(frozen=True)
 class Image:
-    """One image: its references with tags, its one layer, and how it runs."""
+    """One image: its references with tags, its one layer, and how it runs. user: `UID:GID`, "" for root."""
 
     references: Sequence[str]
     layer: Path
     command: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    architecture: str = "amd64"
+    user: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_layer(path: Path, members: Mapping[str, Member]) -> None:
@@ -97,18 +101,76 @@ def write_archive(path: Path, images: Sequence[Image]) -> None:
         _add_bytes(archive, "manifest.json", json.dumps(manifest).encode())
 
 
+def write_image(path: Path, image: Image) -> str:
+    """One image with a compressed layer, in the layout of OCI and that of `docker save` at once. Returns the digest of its manifest.
+
+    The digest is the one that a registry has for it after a push of these bytes.
+    """
+    plain = hashlib.sha256()
+    packed = io.BytesIO()
+    # Neither name nor time of the file.
+    with gzip.GzipFile("", "wb", 6, packed, mtime=0) as stream, image.layer.open("rb") as layer:
+        while block := layer.read(1 << 20):
+            plain.update(block)
+            stream.write(block)
+    kinds = "application/vnd.oci.image"
+    config, layer_bytes = _config(image, plain.hexdigest()), packed.getvalue()
+    blobs = {_digest(data): data for data in (config, layer_bytes)}
+    manifest = _json(
+        {
+            "schemaVersion": 2,
+            "mediaType": f"{kinds}.manifest.v1+json",
+            "config": _described(f"{kinds}.config.v1+json", config),
+            "layers": [_described(f"{kinds}.layer.v1.tar+gzip", layer_bytes)],
+        }
+    )
+    blobs[_digest(manifest)] = manifest
+    of_image = {**_described(f"{kinds}.manifest.v1+json", manifest), "platform": {"architecture": image.architecture, "os": "linux"}}
+    names = [
+        {"io.containerd.image.name": reference, "org.opencontainers.image.ref.name": reference.rpartition(":")[2]}
+        for reference in image.references
+    ]
+    index = {"schemaVersion": 2, "mediaType": f"{kinds}.index.v1+json", "manifests": [{**of_image, "annotations": one} for one in names]}
+    of_docker = [{"Config": _blob(config), "RepoTags": list(image.references), "Layers": [_blob(layer_bytes)]}]
+    with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as archive:
+        _add_bytes(archive, "oci-layout", _json({"imageLayoutVersion": "1.0.0"}))
+        for data in sorted(blobs.values(), key=_blob):
+            _add_bytes(archive, _blob(data), data)
+        _add_bytes(archive, "index.json", _json(index))
+        _add_bytes(archive, "manifest.json", _json(of_docker))
+    return _digest(manifest)
+
+
+def _json(data: object) -> bytes:
+    return json.dumps(data, sort_keys=True).encode()
+
+
+def _digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _blob(data: bytes) -> str:
+    return f"blobs/{_digest(data).replace(':', '/')}"
+
+
+def _described(kind: str, data: bytes) -> dict[str, object]:
+    return {"mediaType": kind, "digest": _digest(data), "size": len(data)}
+
+
 def _config(image: Image, layer_digest: str) -> bytes:
     return json.dumps(
         {
-            "architecture": "amd64",
+            "architecture": image.architecture,
             "os": "linux",
             "created": "1970-01-01T00:00:00Z",
             "config": {
                 "Env": [f"{key}={value}" for key, value in image.environment.items()],
                 "Cmd": list(image.command),
+                **({"User": image.user} if image.user else {}),
+                **({"Labels": dict(image.labels)} if image.labels else {}),
             },
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer_digest}"]},
-            "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "gpushare-lab"}],
+            "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "gpushare"}],
         },
         sort_keys=True,
     ).encode()

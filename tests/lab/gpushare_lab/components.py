@@ -20,6 +20,7 @@ from .process import LabError, run, run_logged
 KUBERNETES = "1.36.3"
 ETCD = "3.6.5"
 NVIDIA_TOOLKIT = "1.20.1"
+HELM = "3.19.0"
 #: The version of Debian's nvidia-smi, and so of the simulated driver.
 NVIDIA_DRIVER = "535.261.03"
 
@@ -186,6 +187,21 @@ def policies(cache: Cache) -> Path:
         shutil.rmtree(work)
 
     return cache.entry("policies-built", version, sources_recipe(source), build, turns=GO)
+
+
+def chart(cache: Cache) -> Path:
+    """A folder with `chart`, Helm's own engine without Helm."""
+    source = SOURCES / "go/chart"
+
+    def build(folder: Path) -> None:
+        go, env = go_command(cache), go_environment(cache, cgo=False)
+        work = _work_folder(folder, source)
+        (work / "go.mod").write_text(f"module gpushare-lab/chart\ngo {'.'.join(map(str, MINIMUM))}\nrequire helm.sh/helm/v3 v{HELM}\n")
+        argv: list[str | Path] = [go, "build", "-trimpath", "-ldflags", "-s -w", "-o", folder / "chart", "."]
+        run_logged(f"building the engine of Helm {HELM}", argv, cache.log(f"chart-{HELM}"), env=env, cwd=work)
+        shutil.rmtree(work)
+
+    return cache.entry("chart-built", HELM, sources_recipe(source), build, turns=GO)
 
 
 def nvidia_toolkit(cache: Cache) -> Path:

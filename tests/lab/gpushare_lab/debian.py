@@ -168,17 +168,22 @@ def prometheus(cache: Cache) -> Path:
     return cache.entry("prometheus", SUITE, {"suite": SUITE}, build)
 
 
-def download(work: Path, names: Sequence[str], log: Path, installed: Path | None = None) -> list[Path]:
+def download(
+    work: Path, names: Sequence[str], log: Path, installed: Path | None = None, *, architecture: str = "", updates: bool = False
+) -> list[Path]:
     """The archives of packages, below a folder to make, by an apt of its own: this machine's sources, lists and archives stay as they are.
 
     installed: a file of dpkg with what is there; then the archives are those of all that is missing to install the packages.
+    architecture: "" for this machine's; updates: also from the suite's updates, as this machine's own sources have them.
     """
     for name in ("etc/apt.conf.d", "etc/preferences.d", "lists/partial", "archives/partial", "unpacked"):
         (work / name).mkdir(parents=True)
     components = "main non-free non-free-firmware"
-    (work / "etc/sources.list").write_text(f"deb [signed-by={_KEYRING}] {_mirror()} {SUITE} {components}\n")
+    sources = [(_mirror(), SUITE), *(_updates() if updates else ())]
+    (work / "etc/sources.list").write_text("".join(f"deb [signed-by={_KEYRING}] {at} {suite} {components}\n" for at, suite in sources))
     config = work / "apt.conf"
-    config.write_text(_private_apt_configuration(work, run(["apt-config", "dump"]).stdout))
+    own = f'APT::Architecture "{architecture}";\nAPT::Architectures {{ "{architecture}"; }};\n' if architecture else ""
+    config.write_text(_private_apt_configuration(work, run(["apt-config", "dump"]).stdout) + own)
     env = environment(APT_CONFIG=str(config))
     run_logged(f"apt-get update for {' '.join(names)}", ["apt-get", "-q", "update"], log, env=env)
     if installed:
@@ -220,6 +225,14 @@ def _mirror() -> str:
             "add one to /etc/apt/sources.list"
         )
     return address
+
+
+def _updates() -> list[tuple[str, str]]:
+    """Address and suite of each source of updates that this machine has."""
+    listed = run(["apt-get", "indextargets", "--format", "$(REPO_URI)|$(RELEASE)|$(COMPONENT)", "Created-By: Packages"], check=False).stdout
+    found = [line.split("|") for line in listed.splitlines()]
+    wanted = (f"{SUITE}-updates", f"{SUITE}-security")
+    return sorted({(at, suite) for at, suite, component in found if suite in wanted and component == "main" and at.startswith("http")})
 
 
 def _configured_mirror() -> str | None:

@@ -15,8 +15,8 @@ from .process import LabError, run
 #: One image under all names that tests and samples use.
 TEST_IMAGES = (
     "localhost/gpushare-lab/test:1",
+    "docker.io/library/ubuntu:24.04",
     "docker.io/bvlc/caffe:gpu",
-    "docker.io/nvidia/cuda:12.2.0-base-ubuntu22.04",
 )
 # Raised when the way an archive is put together changes.
 _FORMAT = "1"

@@ -62,9 +62,9 @@ class FakeRoot:
             finally:
                 os.chdir(before)
 
-    def pci(self, address: str, kind: str = "0x030200", driver: str = "nvidia", vendor: str = "0x10de") -> None:
+    def pci(self, address: str, kind: str = "0x030200", driver: str = "nvidia", vendor: str = "0x10de", device: str = "0x1eb8") -> None:
         folder = f"/sys/bus/pci/devices/{address}"
-        for name, value in (("vendor", vendor), ("class", kind), ("device", "0x1eb8"), ("numa_node", "-1")):
+        for name, value in (("vendor", vendor), ("class", kind), ("device", device), ("numa_node", "-1")):
             self.file(f"{folder}/{name}", value + "\n")
         if driver:
             self.link(f"{folder}/driver", f"../../../../bus/pci/drivers/{driver}")
@@ -131,6 +131,7 @@ def control_plane(root: FakeRoot) -> FakeRoot:
     for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"):
         root.file(f"/etc/kubernetes/manifests/{name}.yaml", "apiVersion: v1\n")
     root.file("/etc/kubernetes/admin.conf", "{}")
+    root.process(31, "kube-scheduler", "--config=/etc/kubernetes/gpushare/kube-scheduler.yaml")
     root.program("/usr/bin/kubectl")
     return root
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import json
+import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -159,7 +160,9 @@ def verdict_with(said: Any, roles: Json) -> tuple[set[tuple[str, ...]], Json]:
     plan = {"images": images, "unproven": unproven, "scheduler": scheduler_name(evidence)}
     plan["images"].pop("evil", None)
     plan["unproven"].pop("evil", None)
-    return {(one.host, one.check, one.severity, one.found) for one in findings if one.host != "evil"}, plan
+    # A warning that two hosts name one UUID is about the two, and names both.
+    told = [one for one in findings if one.host != "evil" and not (one.check == "uuid_twice" and "evil" in one.found)]
+    return {(one.host, one.check, one.severity, one.found) for one in told}, plan
 
 
 GPU_NODE = {"gpu_node": True, "control_plane": False}
@@ -328,15 +331,27 @@ def preflight(host: str, said: Any, **more: Any) -> Json:
 
 
 def verdict(found: dict[str, Any], api: list[Json]) -> set[tuple[str, ...]]:
-    arguments = {"hosts": list(found), "result": "found", "control_plane_group": "planes", "gpu_group": "gpus", "cluster": api}
+    report = Path(tempfile.mkdtemp()) / "report.json"
+    groups_of = {"control_plane_group": "planes", "gpu_group": "gpus"}
+    arguments = {"hosts": list(found), "result": "found", **groups_of, "cluster": api, "report": str(report)}
     made, variables = action(gpushare_preflight_verdict, arguments, {})
     groups = {"all": list(found), "planes": ["cp1"], "gpus": ["gpu1", "evil"]}
     hostvars = {host: {"found": result} for host, result in found.items()}
     result = made.run(None, {**variables, "groups": groups, "hostvars": hostvars})
-    return {(one["host"], one["check"], one["severity"], one["found"]) for one in result["reasons"] if one["host"] not in ("evil",)}
+    assert "ok" in result
+    reasons = json.loads(report.read_text())["reasons"]
+    return {(one["host"], one["check"], one["severity"], one["found"]) for one in reasons if one["host"] != "evil"}
 
 
-API = {"item": "cp1", "changed": False, "version": "v1.36.3", "nodes": ["cp1", "gpu1", "evil"], "may_grant": True, "authorities": []}
+API = {
+    "item": "cp1",
+    "changed": False,
+    "version": "v1.36.3",
+    "nodes": ["cp1", "gpu1", "evil"],
+    "may_grant": True,
+    "authorities": [],
+    "in_cluster": [],
+}
 
 
 @settings(SETTINGS, max_examples=40)

@@ -44,7 +44,9 @@ CONTRACTS = {
     ),
     "module_utils._driver": ("module_utils._formats", "module_utils._host", "module_utils._change", "module_utils._facts"),
     "module_utils._packages": ("module_utils._formats", "module_utils._host", "module_utils._change"),
-    "module_utils._toolkit": ("module_utils._facts.cdi_specs", "module_utils._formats", "module_utils._host", "module_utils._change"),
+    "module_utils._toolkit": tuple(
+        f"module_utils.{name}" for name in ("_facts.advisories", "_facts.cdi_specs", "_formats", "_host", "_change")
+    ),
     "module_utils._daemon": ("module_utils._host", "module_utils._change", "module_utils._cluster.names", "module_utils._identity.token"),
     "module_utils._scheduler": ("module_utils._host", "module_utils._change", "module_utils._cluster", "module_utils._daemon.health"),
     "module_utils._removal": tuple(f"module_utils.{name}" for name in ("_host", "_change", "_cluster", "_daemon", "_scheduler.manifest")),
@@ -54,14 +56,20 @@ CONTRACTS = {
         "module_utils._facts.device_managers",
     ),
     "module_utils._evidence": tuple(
-        f"module_utils.{name}" for name in ("_formats", "_host", "_facts", "_cluster", "_runtimes", "_daemon.environment", "_scheduler")
+        f"module_utils.{name}"
+        for name in ("_formats", "_host", "_facts", "_cluster", "_runtimes", "_change.journal", "_daemon.environment", "_scheduler")
+    ),
+    "module_utils._in_cluster": tuple(
+        f"module_utils.{name}"
+        for name in ("_formats", "_cluster", "_evidence.cluster", "_removal.cluster", "_scheduler.proof", "_takeover.plugins")
     ),
     "plugin_utils._answers": ("plugin_utils._results", "plugin_utils._shape"),
     "plugin_utils._results": ("module_utils", "plugin_utils._scheduler.wiring", "plugin_utils._shape"),
     "plugin_utils._shape": (),
     "plugin_utils._wheel": (),
     "plugin_utils._yaml": ("plugin_utils._shape",),
-    "plugin_utils._preflight": ("module_utils._facts", "module_utils._formats", "module_utils._kubelet.gates"),
+    "plugin_utils._manifests": ("module_utils._cluster.names", "module_utils._scheduler"),
+    "plugin_utils._preflight": tuple(f"module_utils.{name}" for name in ("_driver.generations", "_facts", "_formats", "_kubelet.gates")),
     "plugin_utils._removal": ("module_utils._cluster.names", "plugin_utils._answers"),
     "plugin_utils._takeover": ("module_utils._cluster.names", "module_utils._facts.device_managers", "module_utils._formats"),
     "plugin_utils._driver": ("module_utils._driver.facts", "plugin_utils._preflight.host"),
@@ -76,11 +84,12 @@ CONTRACTS = {
         *(f"module_utils.{name}" for name in ("_facts.device_strategy", "_facts.nvidia_smi", "_cluster", "_scheduler")),
         "plugin_utils._preflight.gpus",
         "plugin_utils._preflight.reasons",
+        "plugin_utils._preflight.report",
         "plugin_utils._yaml",
     ),
     "modules": ("module_utils",),
     "action": ("module_utils", "plugin_utils"),
-    "lookup": (),
+    "lookup": ("plugin_utils._manifests",),
     "doc_fragments": (),
 }
 # Beside the standard library.

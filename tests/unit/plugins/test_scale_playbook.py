@@ -14,6 +14,7 @@ KUBECTL = """#!/bin/sh
 case "$*" in
   *"get --raw /version"*) echo '{"gitVersion": "v1.36.3"}';;
   *"get nodes --output=name"*) echo node/another;;
+  *"get daemonsets.apps"*) echo '{"kind": "List", "items": []}';;
   *"auth can-i"*) echo yes;;
   *) echo "unexpected: $*" >&2; exit 1;;
 esac

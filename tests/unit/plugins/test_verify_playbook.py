@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import build_wheel
 
+from blocks import lines
 from unit.plugins.test_preflight_playbook import ROOT, play
 from unit.plugins.verdict.evidence import World, finding, printed
 
@@ -83,10 +84,12 @@ def test_a_fault_fails_the_run_with_its_cure_and_no_probe_pod_is_placed(tmp_path
     )
     assert done.returncode == 2
     output = done.stdout + done.stderr
-    assert "not as it should be, for 1 reason:" in output
-    assert "cp1: extender_down: found gpushare-extender.service failed" in output
+    assert "1 problem\n" in output
+    assert "cp1: extender_down: found gpushare-extender.service failed" in lines(output)
+    # Not a second time, as JSON on one line.
+    assert output.count("gpushare-extender.service failed") == 1
     assert [(one["check"], one["severity"]) for one in report["findings"]] == [("extender_down", "error"), ("not_proven", "note")]
-    assert (plan["ok"], plan["nodes"], plan["unproven"]) == (False, {}, {"node-1": "first cure what is wrong"})
+    assert (plan["ok"], plan["nodes"], plan["unproven"]) == (False, {}, {"node-1": "first cure extender_down of cp1"})
     assert "[WARNING]: gpu1: not_proven" in output
 
 

@@ -21,6 +21,7 @@ CONTRACTS = {
     "kube": ("daemon",),
     "mps": ("core", "daemon"),
     "pki": ("core.protocol", "daemon.files"),
+    "probe": (),
     "extender": ("core", "daemon", "kube"),
     "device_plugin": ("core", "daemon", "kube"),
     "device_plugin.node": ("core", "daemon.sync"),

@@ -96,7 +96,10 @@ KUBELET_POD_RESOURCES: Final = "pod-resources/kubelet.sock"
 SOCKET_MEMORY: Final = "aliyungpushare.sock"
 SOCKET_GPUS: Final = "aliyungpushare-gpus.sock"
 
-# Reasons of Events, all of them warnings: on pods, the last one on the node.
+# Reasons of Events: on pods, the first two also on the node, the last one there only.
+EVENT_GPU_UNUSABLE: Final = "GPUShareGPUUnusable"
+EVENT_GPU_USABLE: Final = "GPUShareGPUUsable"
+EVENT_ALLOCATED: Final = "GPUShareAllocated"
 EVENT_TOO_LARGE: Final = "GPUShareRequestTooLarge"
 EVENT_INVALID: Final = "GPUShareRequestInvalid"
 EVENT_UNSUPPORTED: Final = "GPUShareRequestUnsupported"

@@ -28,6 +28,10 @@ class Unit:
         """Whole units in `mib` MiB of one GPU; what does not fill a unit is not offered."""
         return mib // self.mib
 
+    def amount(self, units: int) -> str:
+        """So many units, for people: "24 GiB", "100 x 64 MiB"."""
+        return f"{units} {self.name}" if self.name in ("GiB", "MiB") else f"{units} x {self}"
+
     def __str__(self) -> str:
         return f"1 {self.name}" if self.name in ("GiB", "MiB") else self.name.replace("MiB", " MiB")
 

@@ -183,6 +183,11 @@ class Status:
         lines = [f"{'ok' if good else 'degraded'}: {name}: {words}" for name, (good, words) in parts]
         return self.ready and all(good for good, _ in self._parts.values()), "\n".join(lines)
 
+    def readiness(self) -> tuple[list[str], list[str]]:
+        """The parts whose failure keeps the daemon from its work, and the others that are degraded."""
+        missing = [name for name in sorted(self._required) if not self._parts.get(name, (False, ""))[0]]
+        return missing, [name for name, (good, _) in self._parts.items() if not good and name not in self._required]
+
     def ok(self, part: str, text: str) -> None:
         self.set(part, True, text)
 

@@ -39,6 +39,8 @@ class Feed:
         self.state = State(epoch)
         self.samples = Samples()
         self.synced = False
+        # What was read from files stays as it is.
+        self.offline = False
         self.age: Callable[[], float] = lambda: 0.0
         self._clock = clock
         self._largest: Largest | None = None
@@ -130,6 +132,7 @@ class Feed:
         warnings += [as_text(self._used_problem)] if self._used_problem else []
         more = len(self.cluster.warnings) - MOST_WARNINGS
         return {
+            "offline": self.offline,
             "complete": self.cluster.complete,
             "knows_nodes": self.cluster.knows_nodes,
             "warnings": [*warnings, *([f"{more} more"] if more > 0 else [])],

@@ -51,6 +51,7 @@ async def _serve(
     async with AsyncExitStack() as stack:
         if arguments.from_file:
             fill_from_files(cluster, arguments.from_file)
+            feed.offline = True
             following, title = feed.keep(), ", ".join(Path(file).name for file in arguments.from_file)
         else:
             file = find_kubeconfig(arguments.kubeconfig)

@@ -15,8 +15,8 @@ from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.dashboard.rows import MOST_NAME
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Waiting, reason_of
-from gpushare_runtime.kubectl_gpushare.explain import NOT_JUDGED, Verdict, document, ranked, verdicts
-from gpushare_runtime.kubectl_gpushare.views import Share, share_state, shares
+from gpushare_runtime.kubectl_gpushare.explain import NOT_JUDGED, Verdict, document, headline, ranked, verdicts
+from gpushare_runtime.kubectl_gpushare.views import Share, gpus_of, is_over, share_state, shares
 
 MOST_VERDICTS: Final = 200
 _STEP_SECONDS: Final = 0.02
@@ -45,6 +45,7 @@ def _shares(cluster: Cluster, namespace: str, name: str) -> list[tuple[NodeLedge
 
 def _bound(cluster: Cluster, node: NodeLedger, share: Share) -> dict[str, Any]:
     by_index = node.inventory.by_index if node.inventory else {}
+    states = {view.gpu.index: as_text(view.states()) for view in gpus_of(node, with_pods=False)}
     gpus = [
         {
             "index": index,
@@ -52,6 +53,7 @@ def _bound(cluster: Cluster, node: NodeLedger, share: Share) -> dict[str, Any]:
             "of": by_index[index].units if index in by_index else None,
             "model": as_text(by_index[index].model) if index in by_index else "",
             "uuid": as_text(by_index[index].uuid) if index in by_index else "",
+            "state": states.get(index, ""),
         }
         for index, units in sorted((share.by_gpu or {}).items())
     ]
@@ -60,7 +62,7 @@ def _bound(cluster: Cluster, node: NodeLedger, share: Share) -> dict[str, Any]:
         "namespace": as_text(share.namespace, MOST_NAME),
         "name": as_text(share.name, MOST_NAME),
         "uid": as_text(share.uid, MOST_NAME),
-        "state": share_state(share)[0],
+        "state": share_state(share, is_over(cluster, share, node))[0],
         "node": as_text(node.name, MOST_NAME),
         "unit": node.inventory.unit.name if node.inventory else None,
         "gpus": None if share.by_gpu is None else gpus,
@@ -80,7 +82,7 @@ async def _waiting(cluster: Cluster, one: Waiting) -> dict[str, Any]:
     if isinstance(pod, InvalidPod):
         return {"kind": "invalid", **head, "reason": reason}
     found = await _verdicts(cluster, pod)
-    made = document(pod, reason, found[:MOST_VERDICTS])
+    made = document(pod, reason, found[:MOST_VERDICTS], as_text(headline(pod, found, one.reported, cluster.largest()), 1024))
     for node in made["nodes"]:
         node["name"], node["reason"] = as_text(node["name"], MOST_NAME), as_text(node["reason"])
         node["cures"] = [as_text(cure) for cure in node["cures"]]

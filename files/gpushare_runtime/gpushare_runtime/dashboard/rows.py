@@ -21,7 +21,7 @@ from gpushare_runtime.core.ledger_json import node_json
 from gpushare_runtime.core.placement.explain import FAULT, Largest, amount
 from gpushare_runtime.core.pods import InvalidPod
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, Waiting, reason_of
-from gpushare_runtime.kubectl_gpushare.views import gpus_of, share_state, shares
+from gpushare_runtime.kubectl_gpushare.views import gpus_of, is_over, share_state, shares
 
 MOST_NAME: Final = 253
 MOST_PROBLEMS: Final = 20
@@ -90,7 +90,7 @@ def _node_row(cluster: Cluster, node: NodeLedger) -> Row:
         [
             as_text(share.namespace, MOST_NAME),
             as_text(share.name, MOST_NAME),
-            share_state(share)[0],
+            share_state(share, is_over(cluster, share, node))[0],
             None if share.by_gpu is None else {str(gpu): units for gpu, units in share.by_gpu.items()},
         ]
         for share in shares(node)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, NoReturn, Protocol
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.daemon import metrics, metrics_server
+from gpushare_runtime.daemon import health_server, metrics, metrics_server
 from gpushare_runtime.daemon.inotify import DirectoryWatch
 from gpushare_runtime.daemon.runner import Signals, Status, keep_alive, run, run_all
 from gpushare_runtime.device_plugin.gpu import pod_limits
@@ -39,6 +39,7 @@ from gpushare_runtime.device_plugin.node.strategy import changed_isolation, chan
 from gpushare_runtime.device_plugin.node.usage import Processes
 from gpushare_runtime.device_plugin.options import NAME, Settings, parse_arguments
 from gpushare_runtime.device_plugin.publish.eviction_requests import EvictionRequests
+from gpushare_runtime.device_plugin.publish.gpu_events import GpuEvents
 from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
 from gpushare_runtime.device_plugin.publish.pod_annotations import Assigner
 from gpushare_runtime.device_plugin.publish.unhealthy_configmap import UnhealthyMap
@@ -53,6 +54,8 @@ log = logging.getLogger(__name__)
 _API_SILENCE_SECONDS: Final = 150.0
 # The first list takes less; a longer absence is worth a status.
 _API_FIRST_SECONDS: Final = 3.0
+# kubelet starts an ended container at once the first time, then after a pause that it doubles.
+_CONTAINER_ENDING_SECONDS: Final = 10.0
 
 
 class Host(Groups, Identities, Protocol):
@@ -77,7 +80,7 @@ class DevicePlugin:
         self._client = client
         self._renewer = renewer
         self._settings = settings
-        self._processes = processes or HostProcesses()
+        self._processes = processes or HostProcesses(root=settings.cgroup_root)
         self._check_scale = check_scale
         self.status = Status(required=SOCKETS)
         self.counters = Counters()
@@ -104,8 +107,9 @@ class DevicePlugin:
             self.status,
             gpu_interval,
             self._unusable_settings,
+            _CONTAINER_ENDING_SECONDS if settings.in_container else 0.0,
         )
-        host = host or HostProcesses()
+        host = host or HostProcesses(root=settings.cgroup_root)
         if settings.isolation == pod_limits.MPS:
             # From the first reading of the GPUs on: no id is healthy before its control daemon answers.
             self.node.devices.set_isolation(protocol.ISOLATION_MPS)
@@ -140,10 +144,14 @@ class DevicePlugin:
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Run until `stop` is set, this is cancelled, or a part fails; then it raises that part's exception."""
         publisher = NodePublisher(self.node, self._client, self._settings.node)
+        reports = GpuEvents(self.node, publisher, self._events, self._settings.node)
         unhealthy = UnhealthyMap(self.node, self._client, self._settings.node)
         specs = self._cdi(self._events)
-        assigner = Assigner(self.node, self._client, self.counters, self._events, time.time_ns)
-        evictions = EvictionRequests(self.node, publisher, self._memory, self._settings.overuse, self._settings.overuse_grace)
+        assigner = Assigner(self.node, self._client, self.counters, self._events, self._settings.node, time.time_ns)
+        settings = self._settings
+        evictions = EvictionRequests(
+            self.node, publisher, self._memory, settings.overuse, settings.overuse_grace, unstartable=settings.unstartable
+        )
         socket = self._settings.kubelet_root / protocol.KUBELET_POD_RESOURCES
         cross_check = CrossCheck(self.node, self._checkpoint, self._reader.refresh, socket, SOCKETS, self.counters, self._check_scale)
         async with DirectoryWatch(self._directory) as watch:
@@ -169,12 +177,14 @@ class DevicePlugin:
                     self._pods.run(),
                     publisher.reflector().run(),
                     publisher.run(),
+                    reports.run(),
                     assigner.run(),
                     evictions.run(),
                     self._events.run(),
                     self._report_api(),
                     *([self._renewer.run(self._client, partial(self.status.set, "token"))] if self._renewer else []),
                     *metrics_server.parts(self._settings.metrics, self.metrics_text, self.status.report),
+                    *health_server.parts(self._settings.health, self.status.readiness),
                     keep_alive(lambda: self.status.ready),
                 ],
             )
@@ -190,7 +200,8 @@ class DevicePlugin:
         # kubelet's own Events on its node have the name as UID as well.
         node = ObjectReference("Node", self._settings.node, self._settings.node)
         report = partial(events.emit, node, "Warning", protocol.EVENT_CDI)
-        return CdiPoller(SpecFolders(self._settings.cdi_folders), self.node, self.status, report)
+        folders = SpecFolders(self._settings.cdi_folders, in_container=self._settings.in_container)
+        return CdiPoller(folders, self.node, self.status, report)
 
     def metrics_text(self) -> Iterator[str]:
         """The response to a scrape."""
@@ -199,7 +210,8 @@ class DevicePlugin:
         return metrics.render(values)
 
     def _service_maker(self, resource: str) -> Callable[[], ResourceService]:
-        return lambda: ResourceService(resource, self.node, self._reader.refresh, self.counters, self._before_start)
+        dev = self._settings.dev_root
+        return lambda: ResourceService(resource, self.node, self._reader.refresh, self.counters, self._before_start, dev)
 
     async def _before_start(self, resource: str, ids: Sequence[str]) -> None:
         await self._limits.before_start(resource, ids)
@@ -235,7 +247,7 @@ def main(argv: Sequence[str] | None = None, nvml: Nvml | None = None) -> int:
         # Imported here, so that tests of everything else do not need pynvml.
         from gpushare_runtime.device_plugin.gpu.nvml import Pynvml
 
-        nvml = Pynvml()
+        nvml = Pynvml(in_container=settings.in_container)
     return run(partial(serve, settings, nvml), settings.log_level)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from gpushare_runtime.core import mps, protocol
 from gpushare_runtime.core.quantity import GIB, UNITS, Unit, parse_unit
-from gpushare_runtime.daemon import metrics_server, runner
+from gpushare_runtime.daemon import health_server, metrics_server, runner
 from gpushare_runtime.daemon.metrics_server import MetricsAddress
 from gpushare_runtime.device_plugin.gpu import pod_limits
 from gpushare_runtime.device_plugin.publish import eviction_requests
@@ -54,8 +54,13 @@ class Settings:
     limit_running_pods: bool = False  # also those that started before limits were possible
     overuse: str = eviction_requests.REPORT  # of eviction_requests.MODES
     overuse_grace: int = 60  # seconds above its units until a pod's eviction is requested
+    unstartable: str = eviction_requests.REPORT  # of eviction_requests.MODES
     strategy: str = protocol.STRATEGY_ENVIRONMENT  # how containers get their GPUs, of protocol.STRATEGIES
     cdi_folders: tuple[str, ...] = protocol.CDI_FOLDERS  # lowest priority first
+    health: health_server.Address | None = None  # None without pages for probes
+    in_container: bool = False  # the host is seen through mounts only
+    cgroup_root: Path | None = None  # where the host's control groups are mounted; None for the first mount
+    dev_root: Path = Path("/dev")  # the host's /dev, to look at
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
@@ -79,6 +84,15 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
         help=f"folder of CDI specs; repeat it for others, the last one first (default {' and '.join(protocol.CDI_FOLDERS)})",
     )
     parser.add_argument("--kubelet-root", type=Path, default=Path(protocol.KUBELET_ROOT), help="default %(default)s")
+    parser.add_argument(
+        "--in-container", action="store_true", help="the host is seen through mounts only, and another library needs a new container"
+    )
+    parser.add_argument(
+        "--cgroup-root", type=_folder, metavar="DIR", help="where the host's control groups are mounted (default: their first mount)"
+    )
+    parser.add_argument(
+        "--dev-root", type=_folder, default="/dev", metavar="DIR", help="where the host's /dev is mounted (default %(default)s)"
+    )
     parser.add_argument("--state-dir", type=Path, default=directory(), help="(or STATE_DIRECTORY) default %(default)s")
     parser.add_argument(
         "--isolation",
@@ -101,7 +115,15 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
         metavar="SECONDS",
         help="time above its units after which the eviction of a pod is requested (default %(default)s)",
     )
+    parser.add_argument(
+        "--unstartable",
+        choices=eviction_requests.MODES,
+        default=eviction_requests.REPORT,
+        help="consequence for a pod that can never start with the ids that it has: its Event from kubelet, or also its eviction "
+        "(default %(default)s)",
+    )
     metrics_server.add_options(parser)
+    health_server.add_options(parser)
     runner.add_options(parser)
     parser.add_argument("-v", "--v", "--verbosity", dest="verbosity", type=int, default=0, metavar="N", help="4 and more: log level debug")
     _add_options_of_the_original(parser)
@@ -121,6 +143,10 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
         kubelet_root=given.kubelet_root,
         state=given.state_dir,
         metrics=metrics_server.from_options(parser, given),
+        health=health_server.from_options(parser, given),
+        in_container=given.in_container,
+        cgroup_root=Path(given.cgroup_root) if given.cgroup_root else None,
+        dev_root=Path(given.dev_root),
         tokens=service_account.from_options(parser, given),
         notes=tuple(_notes(given)),
         log_level="debug" if given.verbosity >= 4 else given.log_level,
@@ -128,6 +154,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
         limit_running_pods=given.limit_running_pods,
         overuse=given.overuse,
         overuse_grace=given.overuse_grace,
+        unstartable=given.unstartable,
     )
 
 

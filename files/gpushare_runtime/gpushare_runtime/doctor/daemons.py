@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from gpushare_runtime.doctor import cdi, endpoints, identity, kubelet, ports
+from gpushare_runtime.doctor import cdi, endpoints, identity, kubelet, ports, work
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import DASHBOARD, EXTENDER, Host, Unit
 from gpushare_runtime.doctor.units import judge_unit
@@ -39,6 +39,9 @@ def look(found: Findings, host: Host, unit: Unit, environment: Path) -> None:
     runs = _common(found, host, unit, environment)
     found.strangers = [asdict(one) for one in listening if one.name not in kubelet.SOCKETS.values()]
     cdi.judge_cdi(found, host, unit)
+    if runs:
+        kubelet.judge_gpus(found, unit)
+        work.judge_words(found, host, unit)
     serves = not kubelet.judge_second_plugin(found, unit, listening) and runs
     found.registered = kubelet.registered_soon(host, unit, listening) if serves else kubelet.registered(host, unit)
     if serves:
@@ -48,7 +51,8 @@ def look(found: Findings, host: Host, unit: Unit, environment: Path) -> None:
 def _common(found: Findings, host: Host, unit: Unit, environment: Path) -> bool:
     """Whether it runs."""
     runs = judge_unit(found, unit, str(environment))
-    identity.judge_tokens(found, host, unit, time.time(), identity.api_unauthorized)
+    identity.judge_tokens(found, host, unit, time.time(), identity.api_status)
+    work.judge_state_folder(found, host, unit)
     ports.judge_ports(found, host, unit, runs)
     if runs:
         endpoints.judge_metrics(found, host, unit)

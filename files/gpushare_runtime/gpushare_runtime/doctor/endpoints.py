@@ -41,7 +41,11 @@ def judge_health(found: Findings, host: Host, unit: Unit) -> Health:
             raise ValueError(f"it must answer a JSON object; it answers {shown(body.decode('utf-8', 'replace'))}")
     except (OSError, ValueError, http.client.HTTPException, RecursionError) as error:
         why = f"{url} cannot be read: {shown(str(error) or type(error).__name__)}"
-        found.error("extender_down", why, "the extender's health report", f"systemctl restart gpushare-extender; {log}")
+        cure = f"systemctl restart gpushare-extender; {log}"
+        if isinstance(error, TimeoutError):
+            # Nobody rejects: what listens there hangs, or does not get the packets.
+            cure = f"does a packet filter of this host drop them (nft list ruleset; iptables -S)? If not: {cure}"
+        found.error("extender_down", why, "the extender's health report", cure)
         return Health(why=why)
     if report.get("synced") is not True:
         why = shown(str(report.get("not_ready") or "it does not say why"))

@@ -58,7 +58,8 @@ class Findings:
             f"{name}: {one['active']} ({one['state']}), PID {one['pid']}, {one['says'] or 'no status'}"
             for name, one in self.daemons.items()
         ]
-        for finding in self.findings:
-            parts = {"found": finding.found, "expected": finding.expected, "to do": finding.cure}
-            lines += ["", f"{finding.severity}: {finding.check}", *(f"  {part + ':':10}{words}" for part, words in parts.items())]
+        for one in self.findings:
+            mark = "✗" if one.severity == ERROR else "!"
+            parts = [f"{mark} {one.check}", f"    found     {one.found}", f"    expected  {one.expected}", f"    do        {one.cure}"]
+            lines += ["", *parts]
         return "\n".join([*lines, "", f"findings: {len(self.findings)}"])

@@ -36,12 +36,15 @@ of the unit."""
 
 MOST_BYTES: Final = 1024 * 1024
 _SHOWN: Final = 300
+_STATUS_SHOWN: Final = 4000
 _SYSTEMCTL_SECONDS: Final = 20.0
 _PAUSE_SECONDS: Final = 0.2
 _PROPERTIES: Final = ("ActiveState", "SubState", "UnitFileState", "MainPID", "StatusText")
 _SETTINGS: Final = re.compile(r"^EnvironmentFile=(/\S+)$", re.MULTILINE)
 _START: Final = re.compile(r'^GPUSHARE_COMMAND="([^"\n]*)"$', re.MULTILINE)
 _STAMP: Final = re.compile(rf"^{GENERATION}=(\S+)$", re.MULTILINE)
+# Real, effective, saved and of the file system: the last one counts where a file is opened.
+_USER: Final = re.compile(r"^Uid:\s+\d+\s+\d+\s+\d+\s+(\d+)$", re.MULTILINE)
 _COPIED: Final = re.compile(r"\bfor file in ([^;]*);")
 
 
@@ -54,7 +57,8 @@ class Unit:
     """A service of ours: its file, and what systemd and the process say.
 
     text: None without a file; settings: of the file that the unit reads at each start; arguments: with which they start it; file_stamp,
-    stamp: the generations of the settings and of the process, "" for one without, None for no process; says: its last status text.
+    stamp: the generations of the settings and of the process, "" for one without, None for no process; says: its last status text, of
+    which a message shows the first words; status: more of it, with each part of the daemon.
     """
 
     name: str
@@ -66,6 +70,7 @@ class Unit:
     says: str = ""
     pid: int = 0
     stamp: str | None = None
+    status: str = ""
 
     @property
     def arguments(self) -> list[str]:
@@ -158,11 +163,29 @@ class Host:
             shown(properties.get("StatusText", "")),
             pid,
             self._stamp(pid),
+            shown(properties.get("StatusText", ""), _STATUS_SHOWN),
         )
 
     def active(self, unit: str) -> str:
         """The state of any unit, such as "active". CannotLook if systemd does not answer."""
         return self._show(unit, "ActiveState").get("ActiveState", "unknown")
+
+    def mode_and_owner(self, path: str) -> tuple[int, int] | None:
+        """The permission bits and the user of a regular file, None without one. Not through a link in its last place."""
+        try:
+            status = os.lstat(self.at(path))
+        except (OSError, ValueError):
+            return None
+        return (stat.S_IMODE(status.st_mode), status.st_uid) if stat.S_ISREG(status.st_mode) else None
+
+    def root_user(self) -> int:
+        """The user to whom this host's own files belong."""
+        return os.stat(self._root).st_uid
+
+    def user_of(self, pid: int) -> int | None:
+        """By whose rights a process opens files, None if it is gone."""
+        found = _USER.search((self.read(f"/proc/{pid}/status", 4096) or b"").decode("ascii", "replace")) if pid else None
+        return int(found.group(1)) if found else None
 
     def command(self, pid: int) -> str:
         """The first words of a process's command line, to be shown only."""
@@ -180,7 +203,7 @@ class Host:
         return next((word.removeprefix(key).decode("ascii", "replace") for word in data.split(b"\0") if word.startswith(key)), "")
 
 
-def shown(text: str) -> str:
-    """Of what others wrote, what a message shows: one line of at most 300 characters."""
+def shown(text: str, most: int = _SHOWN) -> str:
+    """Of what others wrote, what a message shows: one line of so many characters."""
     words = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-    return words if len(words) <= _SHOWN else f"{words[:_SHOWN]}…"
+    return words if len(words) <= most else f"{words[:most]}…"

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from typing import Final
 
 from gpushare_runtime.doctor.findings import SITE, Findings
-from gpushare_runtime.doctor.host import DASHBOARD, Host, Unit
+from gpushare_runtime.doctor.host import DASHBOARD, PLUGIN, Host, Unit
 from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kube.credentials import CredentialsError, load
 from gpushare_runtime.kube.service_account import Token, TokenError, parse_token
@@ -22,17 +22,18 @@ _LEAST_LEFT: Final = 0.25
 """A daemon renews its token when a third of its life is over; one that has less than this left has failed to for long."""
 _API_SECONDS: Final = 5.0
 
-Unauthorized = Callable[[str, Token], bool]
-"""(kubeconfig, token) → whether the API server answers that it does not know the token."""
+Ask = Callable[[str, Token, str], int]
+"""(kubeconfig, token, node) → the HTTP status with which the API server lists pods, 0 where it cannot be asked. node: whose, "" for all."""
 
 
-def judge_tokens(found: Findings, host: Host, unit: Unit, now: float, unauthorized: Unauthorized) -> None:
-    """Whether the daemon has a token that the API server accepts. now: seconds since 1970."""
+def judge_tokens(found: Findings, host: Host, unit: Unit, now: float, ask: Ask) -> None:
+    """Whether the daemon has a token that it can read, that is its own, and that the API server accepts. now: seconds since 1970."""
     own, seed = unit.option("token-file"), unit.file("seed-token-file")
     if not own:
         return
     tokens = {path: _token(host, path) for path in (own, seed)}
     known = [token for token in tokens.values() if token is not None]
+    _judge_files(found, host, unit, own, seed)
     renew = f"{SITE}: it gives the daemon a fresh one to start from"
     if not known:
         found.error("token_missing", f"no token in {own} nor in {seed}", f"one for {unit.name}", renew)
@@ -44,17 +45,50 @@ def judge_tokens(found: Findings, host: Host, unit: Unit, now: float, unauthoriz
         found.error("token_expired", f"the token in {own} expired {ago} ago", "a valid one", f"{renew}; {why}")
         return
     token = max(alive, key=lambda one: one.issued)
-    if unauthorized(str(host.at(unit.file("kubeconfig"))), token):
-        seen = f"a token of ServiceAccount {token.account} that the API server answers with 401"
-        found.error("token_rejected", seen, "a token of the ServiceAccount that lives", renew)
+    wanted, node = _account(unit), unit.option("node-name")
+    if token.account != wanted:
+        files = " ".join(path for path, one in tokens.items() if one is not None and one.account != wanted)
+        seen = f"a token of ServiceAccount {token.account} in {files}"
+        what = f"rm {files}; then {renew}"
+        found.error("token_foreign", seen, f"one of {wanted}, the account of this daemon", what)
+    else:
+        status = ask(str(host.at(unit.file("kubeconfig"))), token, node)
+        if status == 401:
+            seen = f"a token of ServiceAccount {token.account} that the API server answers with 401"
+            found.error("token_rejected", seen, "a token of the ServiceAccount that lives", renew)
+        elif status == 403:
+            seen = f"the API server answering 403 to ServiceAccount {wanted}, which asks for pods"
+            found.error("token_forbidden", seen, "the rights that the roles give the account", f"{SITE}: it applies them again")
     left = (token.expires - now) / (token.expires - token.issued)
     if token is tokens[own] and left < _LEAST_LEFT:
         seen = f"{left:.0%} of the life of the token in {own} left"
         found.warn("token_not_renewed", seen, "it renewed at a third", f"journalctl -u {unit.name} | grep -i token")
 
 
-def api_unauthorized(kubeconfig: str, token: Token) -> bool:
-    """Asks the API server. Where it cannot be asked, the answer is no: the daemon itself reports that."""
+def _account(unit: Unit) -> str:
+    """Each device plugin has an account of its own; of the others there is one for all hosts."""
+    return f"{PLUGIN}-{unit.option('node-name')}" if unit.name == PLUGIN and unit.option("node-name") else unit.name
+
+
+def _judge_files(found: Findings, host: Host, unit: Unit, own: str, seed: str) -> None:
+    """Whether the daemon, which has none of root's powers, can read its token files, and nobody else can."""
+    for path, user in ((own, host.user_of(unit.pid)), (seed, host.root_user())):
+        state = host.mode_and_owner(path)
+        if state is None:
+            continue
+        mode, owner = state
+        wanted = owner if user is None else user
+        if owner != wanted or mode & 0o477 != 0o400:
+            seen = f"{path} with mode {mode:04o} of user {owner}"
+            cure = f"chown {wanted} {path}; chmod 0600 {path}; systemctl restart {unit.name}"
+            if mode & 0o077:
+                found.error("token_exposed", seen, f"mode 0600 of user {wanted}", cure)
+            else:
+                found.error("token_unreadable", seen, f"mode 0600 of user {wanted}", cure)
+
+
+def api_status(kubeconfig: str, token: Token, node: str) -> int:
+    """Asks the API server for what each daemon needs. Where it cannot be asked, the daemon itself reports that."""
 
     class Only:
         def authorization(self) -> str:
@@ -65,15 +99,19 @@ def api_unauthorized(kubeconfig: str, token: Token) -> bool:
 
     async def ask() -> None:
         async with KubeClient(load(kubeconfig, tokens=Only()), user_agent="gpushare-doctor", timeout=_API_SECONDS) as client:
-            await client.get("/version")
+            # From the API server's memory, where pods are kept by node.
+            if node:
+                await client.get("/api/v1/pods", limit=1, resourceVersion=0, fieldSelector=f"spec.nodeName={node}")
+            else:
+                await client.get("/api/v1/pods", limit=1, resourceVersion=0)
 
     try:
         asyncio.run(ask())
     except KubeError as error:
-        return error.status == 401
+        return error.status
     except CredentialsError:
-        return False
-    return False
+        return 0
+    return 200
 
 
 def judge_certificates(found: Findings, host: Host, unit: Unit, now: float) -> None:

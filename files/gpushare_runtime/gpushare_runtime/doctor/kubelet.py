@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import stat
 import struct
@@ -23,6 +24,8 @@ SOCKETS: Final = {protocol.RESOURCE_MEMORY: protocol.SOCKET_MEMORY, protocol.RES
 _CONNECT_SECONDS: Final = 2.0
 # As many ids as kubelet takes, each written twice (registered, and given to a container).
 _CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
+# As the plugin's status has its part `gpus`.
+_BAD_GPUS: Final = re.compile(r"; gpus: (GPU \d+ \([^()]{1,80}\): .+?)(?:; (?!GPU \d)[\w. -]{1,40}: |$)")
 # A folder of device plugins has a handful.
 _MOST_SOCKETS: Final = 100
 
@@ -112,6 +115,14 @@ def judge_registration(found: Findings, unit: Unit, listening: list[Listener], r
         seen += f" (the plugin says: {says})" if says else ""
         cure = f"systemctl restart {unit.name}; if that does not help: {log}"
         found.error("plugin_not_registered", seen, f"{resource} registered with kubelet", cure)
+
+
+def judge_gpus(found: Findings, unit: Unit) -> None:
+    """Whether the device plugin keeps new pods off a GPU, by its status."""
+    bad = _BAD_GPUS.search(f"; {unit.says}")
+    if bad is not None:
+        cure = "follow the reason, or docs/operate/on-call.md; pods on it: kubectl gpushare pods --node NODE --gpu INDEX"
+        found.error("gpu_unhealthy", bad[1], "every GPU to pass its checks", cure)
 
 
 def _folder(unit: Unit) -> str:

@@ -18,7 +18,7 @@ from gpushare_runtime import __version__
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.ledger import AllocatedPod
 from gpushare_runtime.core.placement.policies import Placement
-from gpushare_runtime.daemon import metrics, metrics_server
+from gpushare_runtime.daemon import health_server, metrics, metrics_server
 from gpushare_runtime.daemon.runner import FatalError, Signals, Status, keep_alive, run, run_all
 from gpushare_runtime.extender.binder import Binder
 from gpushare_runtime.extender.cache import Cluster, incomplete
@@ -95,6 +95,7 @@ class Extender:
                     *([self._tls.follow(signals.reload)] if self._tls else []),
                     *([self._renewer.run(self._client, partial(self.status.set, "token"))] if self._renewer else []),
                     *metrics_server.parts(self._settings.metrics, self.metrics_text),
+                    *health_server.parts(self._settings.health, self._readiness),
                     keep_alive(lambda: self.status.ready),
                 ],
                 signals.stop,
@@ -111,6 +112,11 @@ class Extender:
         expiry = expiry_families(self._renewer.expires if self._renewer else None, certificate, client_ca)
         watches, evictions = watch_families(self._watches), self._evictor.families()
         return metrics.render(chain(self._endpoints.families(), expiry, families(self._cluster), evictions, watches, of_process))
+
+    def _readiness(self) -> tuple[list[str], list[str]]:
+        """What keeps it from answering kube-scheduler. A replica that is not the leader is ready."""
+        token = bool(self._renewer and self._renewer.problem())
+        return [*(["token"] if token else []), *([_CACHES] if incomplete(self._watches) else [])], []
 
     def _problem(self) -> str:
         """Why kube-scheduler may not be answered; "" if it may."""

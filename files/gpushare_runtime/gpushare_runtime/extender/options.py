@@ -16,7 +16,7 @@ from typing import Final
 from gpushare_runtime import __version__
 from gpushare_runtime.core.constraints import PLACEMENTS
 from gpushare_runtime.core.protocol import EXTENDER_PORT
-from gpushare_runtime.daemon import metrics_server, runner
+from gpushare_runtime.daemon import health_server, metrics_server, runner
 from gpushare_runtime.daemon.metrics_server import MetricsAddress
 from gpushare_runtime.extender.leadership import DEFAULT_LEASE, NO_LEASE
 from gpushare_runtime.extender.tls import TlsFiles
@@ -58,6 +58,7 @@ class Settings:
     tokens: TokenFiles | None = None  # None for the kubeconfig's user
     tls: TlsFiles | None = None  # None for plain http
     metrics: MetricsAddress | None = None  # None without a metrics page
+    health: health_server.Address | None = None  # None without pages for probes
     log_level: str = "info"
 
 
@@ -78,6 +79,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
         tokens=service_account.from_options(parser, given),
         tls=_tls_files(parser, given),
         metrics=metrics_server.from_options(parser, given),
+        health=health_server.from_options(parser, given),
         log_level=given.log_level,
     )
 
@@ -93,7 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--placement", choices=PLACEMENTS, default="binpack", help="policy between nodes (default %(default)s)")
     parser.add_argument("--gpu-placement", choices=PLACEMENTS, default="", help="policy between the GPUs of a node (default: the same)")
     parser.add_argument("--preempt", action="store_true", help="kube-scheduler calls preempt here: watch disruption budgets for it")
-    parser.add_argument("--evict", action="store_true", help="evict pods that use more than their units at the request of their nodes")
+    parser.add_argument(
+        "--evict", action="store_true", help="evict pods that use more than their units, or can never start, when their nodes request it"
+    )
     parser.add_argument(
         "--lease",
         type=_lease,
@@ -112,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
         help="filter returns only the N best of the nodes that fit; 0: all of them (default)",
     )
     metrics_server.add_options(parser)
+    health_server.add_options(parser)
     service_account.add_options(parser)
     runner.add_options(parser)
     for option, what in (

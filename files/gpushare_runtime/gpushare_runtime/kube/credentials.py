@@ -148,10 +148,17 @@ def load(kubeconfig: str | None, *, tokens: Tokens | None = None) -> Credentials
     """
     if not kubeconfig:
         return Credentials(_in_cluster, tokens=tokens)
-    return Credentials(lambda: _from_file(kubeconfig, own_tokens=tokens is not None), tokens=tokens)
+    return Credentials(lambda: from_file(kubeconfig, own_tokens=tokens is not None), tokens=tokens)
 
 
-def _from_file(kubeconfig: str, *, own_tokens: bool) -> Loaded:
+def namespace_in(kubeconfig: str) -> str:
+    """The namespace of the current context of a file that `from_file` reads, "default" where it has none."""
+    data = yaml.safe_load(Path(kubeconfig).read_text())
+    return str(_named(data["contexts"], "context", data["current-context"]).get("namespace") or "default")
+
+
+def from_file(kubeconfig: str, *, own_tokens: bool = False) -> Loaded:
+    """What one kubeconfig has. own_tokens: the user in it does not count."""
     folder = Path(kubeconfig).parent
     try:
         data = yaml.safe_load(Path(kubeconfig).read_text())

@@ -8,9 +8,9 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Final, Literal, NoReturn
 
@@ -20,6 +20,8 @@ from gpushare_runtime.kube.client import KubeClient, KubeError, path
 log = logging.getLogger(__name__)
 
 _WAITING: Final = 1000
+# Of minor events.
+_MINOR_WAITING: Final = 100
 _REMEMBERED: Final = 4096
 _REPEAT_SECONDS: Final = 300.0
 _PER_SECOND: Final = 20.0
@@ -47,6 +49,7 @@ class _Event:
     type: str
     reason: str
     message: str
+    minor: bool = field(default=False, compare=False)
 
     @property
     def namespace(self) -> str:
@@ -75,7 +78,8 @@ class EventRecorder:
 
     component: who reports, such as "gpushare-extender"; host: where. An event that is emitted again is sent at most every
     five minutes, as a higher count; all together at most twenty a second. One that fails is sent again for an hour, unless the API
-    server has rejected it. What exceeds the queue is dropped and logged.
+    server has rejected it. What exceeds the queue is dropped and logged. A minor event waits until no other does. At most a hundred
+    of them wait, and one that exceeds that, or fails, is dropped without a word.
     """
 
     def __init__(
@@ -93,13 +97,15 @@ class EventRecorder:
         self._clock = clock
         self._backoff = backoff or Backoff(_FIRST_WAIT, _LONGEST_WAIT)
         self._queue: asyncio.Queue[_Event] = asyncio.Queue(_WAITING)
+        self._minor: deque[_Event] = deque()
+        self._any = asyncio.Event()
         self._known: OrderedDict[_Event, _Sent] = OrderedDict()
         self._dropped = 0
         self._failing = False
 
-    def emit(self, about: ObjectReference, type: Literal["Normal", "Warning"], reason: str, message: str) -> None:
-        """One Event. reason: a CamelCase word; message: for people, cut after 1024 bytes."""
-        event = _Event(about, type, reason, message.encode()[:_MESSAGE_BYTES].decode(errors="ignore"))
+    def emit(self, about: ObjectReference, type: Literal["Normal", "Warning"], reason: str, message: str, *, minor: bool = False) -> None:
+        """One Event. reason: a CamelCase word; message: for people, cut after 1024 bytes; minor: the first to be dropped."""
+        event = _Event(about, type, reason, message.encode()[:_MESSAGE_BYTES].decode(errors="ignore"), minor)
         known = self._known.setdefault(event, _Sent())
         self._known.move_to_end(event)
         while len(self._known) > _REMEMBERED:
@@ -112,18 +118,31 @@ class EventRecorder:
 
     def _put(self, event: _Event, known: _Sent, since: float) -> None:
         known.queued_at = None
+        if event.minor:
+            if len(self._minor) < _MINOR_WAITING:
+                self._minor.append(event)
+                known.queued_at = since
+                self._any.set()
+            return
         try:
             self._queue.put_nowait(event)
             known.queued_at = since
+            self._any.set()
         except asyncio.QueueFull:
             self._dropped += 1
             if self._dropped % _WAITING == 1:
                 log.warning("%d events were dropped: more than %d wait for the API server", self._dropped, _WAITING)
 
+    async def _next(self) -> _Event:
+        while self._queue.empty() and not self._minor:
+            self._any.clear()
+            await self._any.wait()
+        return self._minor.popleft() if self._queue.empty() else self._queue.get_nowait()
+
     async def run(self) -> NoReturn:
         """Never returns; cancel it."""
         while True:
-            event = await self._queue.get()
+            event = await self._next()
             known = self._known.setdefault(event, _Sent(unsent=1))
             new = known.unsent
             try:
@@ -139,10 +158,10 @@ class EventRecorder:
     async def _failed(self, event: _Event, known: _Sent, error: KubeError) -> None:
         now = self._clock()
         since = now if known.queued_at is None else known.queued_at
-        again = _passing(error) and now - since < _LATE_SECONDS
+        again = _passing(error) and now - since < _LATE_SECONDS and not event.minor
         words = "it is tried again" if again else "it is left out"
         # Once for all that fail in a row: that the API server is away is said elsewhere as well.
-        level = logging.DEBUG if again and self._failing else logging.WARNING
+        level = logging.DEBUG if (again and self._failing) or event.minor else logging.WARNING
         log.log(level, "event %s on %s %s failed, %s: %s", event.reason, event.about.kind, event.about.name, words, error)
         if not again:
             known.sent_at, known.queued_at, known.unsent = now, None, 0

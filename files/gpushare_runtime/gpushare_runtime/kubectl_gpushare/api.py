@@ -37,6 +37,10 @@ class InputError(Exception):
     """What was found, what was expected, what to do."""
 
 
+class UsageError(InputError):
+    """A wrong command line."""
+
+
 async def read_cluster(credentials: Credentials, names: Sequence[str]) -> tuple[Objects, Objects]:
     """(all nodes, the unfinished bound pods: of the node if `names` has one, else of all). KubeError if that fails."""
     bound = f"spec.nodeName={names[0]}" if len(names) == 1 else "spec.nodeName!="

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The commands of `kubectl gpushare` that are no views: explain, simulate, cordon, uncordon."""
+"""The commands of `kubectl gpushare` that are no views: status, explain, simulate, cordon, uncordon, drain."""
 
 from __future__ import annotations
 
@@ -13,27 +13,34 @@ from typing import Final
 
 from gpushare_runtime.core.bounds import as_text, quote
 from gpushare_runtime.core.objects import read_pending
+from gpushare_runtime.core.placement.explain import amount, too_large
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.kube.client import KubeClient, KubeError
-from gpushare_runtime.kubectl_gpushare import simulate
+from gpushare_runtime.kubectl_gpushare import simulate, status
 from gpushare_runtime.kubectl_gpushare.api import (
     MOST_REPLICAS,
     TIMEOUT_SECONDS,
     InputError,
+    UsageError,
     explain_error,
     fill,
     fill_from_files,
     read_manifests,
 )
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster
-from gpushare_runtime.kubectl_gpushare.cordon import set_cordon
-from gpushare_runtime.kubectl_gpushare.explain import document, explain, table_of
+from gpushare_runtime.kubectl_gpushare.cordon import drain, set_cordon
+from gpushare_runtime.kubectl_gpushare.explain import VERSION, document, explain, headline, table_of
 from gpushare_runtime.kubectl_gpushare.kubeconfig import context_namespace, find_kubeconfig, load_kubeconfig
-from gpushare_runtime.kubectl_gpushare.layout import Table, lines_of
+from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, Cell, Column, Row, Table
 from gpushare_runtime.kubectl_gpushare.output import Format, written
 from gpushare_runtime.kubectl_gpushare.trace import TraceError, read_hosts, read_pods
+from gpushare_runtime.kubectl_gpushare.views import share_state, shares
 
 FITS_NOWHERE: Final = 3
+WRONG: Final = 3
+LEASE: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler"
+MOST_EXPLAINED: Final = 100
+_LISTED: Final = 20
 
 
 def read(arguments: argparse.Namespace, what: str) -> tuple[Cluster, str]:
@@ -62,32 +69,71 @@ def read(arguments: argparse.Namespace, what: str) -> tuple[Cluster, str]:
 
 
 def run_explain(arguments: argparse.Namespace, form: Format) -> int:
-    """0 if the pod fits on a node, or is on one; FITS_NOWHERE if not."""
-    if bool(arguments.pod) == bool(arguments.filename):
-        raise InputError("expected the name of a pod, or -f FILE with one, and not both")
+    """0 if the pod fits on a node, or is on one; FITS_NOWHERE if not. With -A and without a pod: of all that wait."""
+    everywhere = arguments.all_namespaces
+    if bool(arguments.pod) == bool(arguments.filename) and not (everywhere and not arguments.pod):
+        raise UsageError("expected the name of a pod, or -f FILE with one, or -A for all pods that wait")
     cluster, namespace = read(arguments, "explain")
     if arguments.filename:
         [raw, _], *others = read_manifests(arguments.filename)
         if others:
             raise InputError(f"{arguments.filename}: found {len(others) + 1} pods; expected one. `simulate` takes several")
-        pod, reported = _pending(raw, arguments.filename), ""
-    else:
-        found = [one for one in cluster.waiting.values() if (one.pod.namespace, one.pod.name) == (namespace, arguments.pod)]
-        if not found:
-            return _on_a_node(cluster, namespace, arguments.pod)
-        pod, reported = found[0].pod, found[0].reported
+        return _explain_one(cluster, _pending(raw, arguments.filename), "", form)
+    if not arguments.pod:
+        return _explain_all(cluster, form)
+    waiting = [one for one in cluster.waiting.values() if one.pod.name == arguments.pod and (everywhere or one.pod.namespace == namespace)]
+    if len(waiting) > 1:
+        names = ", ".join(sorted(one.pod.namespace for one in waiting)[:_LISTED])
+        raise InputError(f"found {len(waiting)} pods {quote(arguments.pod)}; choose one of the namespaces with -n: {as_text(names, 1000)}")
+    if not waiting:
+        return _on_a_node(cluster, "" if everywhere else namespace, arguments.pod)
+    return _explain_one(cluster, waiting[0].pod, waiting[0].reported, form)
+
+
+def _explain_one(cluster: Cluster, pod: PendingPod | InvalidPod, reported: str, form: Format) -> int:
     if isinstance(pod, InvalidPod):
         print(as_text(f"{pod}: {pod.error}", 4096))
         return FITS_NOWHERE
     verdicts = explain(cluster, pod)
+    sentence = headline(pod, verdicts, reported, cluster.largest())
     if form.name in ("json", "yaml"):
-        sys.stdout.write(written(document(pod, reported, verdicts), form.name))
+        sys.stdout.write(written(document(pod, reported, verdicts, sentence), form.name))
     else:
-        if reported:
-            print(f"kube-scheduler reported: {reported}\n")
-        for line in lines_of(table_of(verdicts), wide=form.name == "wide", width=form.width, headers=form.headers, colours=form.colours):
+        print(as_text(f"{pod}: {sentence}", 4096))
+        print(f"requests {amount(pod.request)}" + (f"; kube-scheduler reported: {reported}" if reported else ""))
+        table = table_of(verdicts, each=form.name == "wide")
+        # Of a request that no GPU is large enough for, every node has the same to say.
+        never = pod.request.unsupported or ((largest := cluster.largest()) and too_large(pod.request, largest))
+        for line in ["", *form.lines(table)] if table.rows and (form.name == "wide" or not never) else ():
             print(line)
     return 0 if any(one.fits for one in verdicts) else FITS_NOWHERE
+
+
+def _explain_all(cluster: Cluster, form: Format) -> int:
+    """A line for each pod that waits: its verdict. FITS_NOWHERE if one of them fits nowhere."""
+    largest = cluster.largest()
+    table, made, fits = Table((Column("NAMESPACE"), Column("NAME"), Column("FITS"), Column("VERDICT", flexible=True))), [], True
+    waiting = sorted(cluster.waiting.values(), key=lambda one: (one.pod.namespace, one.pod.name))
+    for one in waiting[:MOST_EXPLAINED]:
+        pod = one.pod
+        verdicts = [] if isinstance(pod, InvalidPod) else explain(cluster, pod)
+        sentence = pod.error if isinstance(pod, InvalidPod) else headline(pod, verdicts, one.reported, largest)
+        good = any(verdict.fits for verdict in verdicts)
+        fits &= good
+        names = [as_text(pod.namespace, 253), as_text(pod.name, 253)]
+        cells = [*map(Cell, names), Cell("yes", GOOD) if good else Cell("no", BAD), Cell(as_text(sentence, 4096))]
+        table.rows.append(Row(f"pod/{'/'.join(names)}", cells))
+        made.append({"namespace": names[0], "name": names[1], "fits": good, "verdict": as_text(sentence, 4096)})
+    if form.name in ("json", "yaml"):
+        sys.stdout.write(written({"v": VERSION, "pods": made}, form.name))
+    else:
+        if not waiting:
+            print("no pod waits for a GPU", file=sys.stderr)
+        for line in form.lines(table) if waiting else ():
+            print(line)
+    if len(waiting) > MOST_EXPLAINED:
+        print(f"warning: {len(waiting) - MOST_EXPLAINED} more pods wait; give their names", file=sys.stderr)
+    return 0 if fits else FITS_NOWHERE
 
 
 def _pending(raw: dict[str, object], file: str) -> PendingPod | InvalidPod:
@@ -101,23 +147,28 @@ def _pending(raw: dict[str, object], file: str) -> PendingPod | InvalidPod:
 
 
 def _on_a_node(cluster: Cluster, namespace: str, name: str) -> int:
-    for node in cluster.nodes:
-        for pod in node.pods:
-            if (pod.namespace, pod.name) == (namespace, name):
-                gpus = ", ".join(f"{units} units of GPU {index}" for index, units in sorted((node.units_of(pod.uid) or {}).items()))
-                print(as_text(f"pod {pod.namespace}/{pod.name} is on node {node.name} and has {gpus or 'GPUs that are not known'}", 4096))
-                return 0
-    waiting = sorted(one.pod.name for one in cluster.waiting.values() if one.pod.namespace == namespace)
-    there = ", ".join(waiting[:20]) or "none"
-    raise InputError(
-        f"found no pod {quote(name)} that requests GPUs in namespace {quote(namespace)}; pending there: {as_text(there, 1000)}"
-    )
+    """namespace: "" for all."""
+    found = [(node, share) for node in cluster.nodes for share in shares(node) if share.name == name and namespace in ("", share.namespace)]
+    for node, share in found:
+        unit = node.inventory.unit if node.inventory else None
+        parts = [
+            f"{unit.amount(units) if unit else f'{units} units'} of GPU {index}" for index, units in sorted((share.by_gpu or {}).items())
+        ]
+        state = f" ({share_state(share)[0]})" if share.mark or share.why else ""
+        has = ", ".join(parts) or "GPUs that are not known"
+        print(as_text(f"pod {share.namespace}/{share.name} is on node {node.name} and has {has}{state}", 4096))
+    if found:
+        return 0
+    waiting = sorted(one.pod.name for one in cluster.waiting.values() if namespace in ("", one.pod.namespace))
+    there = ", ".join(waiting[:_LISTED]) or "none"
+    where = f"in namespace {quote(namespace)}" if namespace else "in any namespace"
+    raise InputError(f"found no pod {quote(name)} that requests GPUs {where}; pending there: {as_text(there, 1000)}")
 
 
 def run_simulate(arguments: argparse.Namespace, form: Format) -> int:
     """0 if every policy places every pod, FITS_NOWHERE if not."""
     if bool(arguments.filename) == bool(arguments.trace):
-        raise InputError("expected -f FILE with pods, or --trace FILE with --trace-nodes FILE, and not both")
+        raise UsageError("expected -f FILE with pods, or --trace FILE with --trace-nodes FILE, and not both")
     if arguments.trace:
         outcomes, table = _simulate_trace(arguments, form)
     else:
@@ -126,7 +177,7 @@ def run_simulate(arguments: argparse.Namespace, form: Format) -> int:
     if form.name in ("json", "yaml"):
         sys.stdout.write(written(simulate.document(outcomes), form.name))
     else:
-        for line in lines_of(table, wide=form.name == "wide", width=form.width, headers=form.headers, colours=form.colours):
+        for line in form.lines(table):
             print(line)
     return 0 if all(one.node for found in outcomes.values() for one in found) else FITS_NOWHERE
 
@@ -151,7 +202,7 @@ def _simulate_pods(arguments: argparse.Namespace) -> dict[str, list[simulate.Out
 
 def _simulate_trace(arguments: argparse.Namespace, form: Format) -> tuple[dict[str, list[simulate.Outcome]], Table]:
     if not arguments.trace_nodes:
-        raise InputError("found --trace without --trace-nodes; expected the trace's nodes too, such as openb_node_list_gpu_node.csv")
+        raise UsageError("found --trace without --trace-nodes; expected the trace's nodes too, such as openb_node_list_gpu_node.csv")
     outcomes, gpus = {}, 0
     try:
         pods = sorted(read_pods(Path(arguments.trace)), key=lambda pod: pod.created)
@@ -190,3 +241,57 @@ def run_cordon(arguments: argparse.Namespace) -> int:
     if not followed:
         print("kubectl gpushare: gpushare/gpus does not show it yet; is gpushare-device-plugin running on that node?", file=sys.stderr)
     return 0 if followed else 1
+
+
+def run_status(arguments: argparse.Namespace, form: Format) -> int:
+    """0 if nothing is wrong, WRONG if something is."""
+    cluster, lease = Cluster(), None
+    if arguments.from_file:
+        fill_from_files(cluster, arguments.from_file)
+    else:
+        file = find_kubeconfig(arguments.kubeconfig)
+        credentials = load_kubeconfig(file, context=arguments.context)
+
+        async def go() -> status.Lease:
+            async with KubeClient(credentials, user_agent="kubectl-gpushare", timeout=TIMEOUT_SECONDS) as client:
+                await fill(client, cluster, "", context_namespace(file, arguments.context))
+                try:
+                    return status.read_lease(await client.get(LEASE))
+                except KubeError as error:
+                    if error.status not in (403, 404):
+                        raise
+                    return status.Lease() if error.status == 404 else status.Lease(problem="you may not get it")
+
+        try:
+            lease = asyncio.run(go())
+        except KubeError as error:
+            raise InputError(explain_error(error, credentials.server, "nodes, and pods in all namespaces")) from None
+    if not cluster.complete:
+        raise InputError(f"{'; '.join(cluster.warnings[-2:])}. status needs both rights: choose another user with --context")
+    findings = status.judge(cluster, lease)
+    if form.name in ("json", "yaml"):
+        sys.stdout.write(written(status.document(findings), form.name))
+    else:
+        for line in form.lines(status.table_of(findings)):
+            print(line)
+    return WRONG if any(one.severity == status.ERROR for one in findings) else 0
+
+
+def run_drain(arguments: argparse.Namespace) -> int:
+    """0 if every pod was evicted, or would be; 1 if one was not."""
+    file = find_kubeconfig(arguments.kubeconfig)
+    credentials = load_kubeconfig(file, context=arguments.context)
+
+    async def go() -> int:
+        async with KubeClient(credentials, user_agent="kubectl-gpushare", timeout=TIMEOUT_SECONDS) as client:
+            cluster = Cluster()
+            await fill(client, cluster, "", context_namespace(file, arguments.context))
+            if not cluster.complete:
+                raise InputError(f"{'; '.join(cluster.warnings[-2:])}. drain needs both rights: choose another user with --context")
+            return await drain(client, cluster, arguments, lambda text: print(as_text(text, 1000)))
+
+    try:
+        return asyncio.run(go())
+    except KubeError as error:
+        needs = "nodes and pods, to patch nodes, and to create pods/eviction"
+        raise InputError(explain_error(error, credentials.server, needs)) from None

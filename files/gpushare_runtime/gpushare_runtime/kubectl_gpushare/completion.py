@@ -49,7 +49,8 @@ def complete(words: Sequence[str], names: Names) -> list[str] | None:
 def _values(option: str, names: Names) -> Iterable[str]:
     if option in ("-o", "--output"):
         return FORMATS
-    return names("namespaces", "") if option in ("-n", "--namespace") else ()
+    kind = {"-n": "namespaces", "--namespace": "namespaces", "--node": "nodes"}.get(option)
+    return names(kind, "") if kind else ()
 
 
 def _command(before: Sequence[str]) -> str:
@@ -67,7 +68,9 @@ def _command(before: Sequence[str]) -> str:
 
 def _arguments(command: str, before: Sequence[str], names: Names) -> Iterable[str]:
     namespace = next((value for option, value in pairwise(before) if option in ("-n", "--namespace")), "")
-    kind = {"gpus": "nodes", "cordon": "nodes", "uncordon": "nodes", "explain": "pods"}.get(command, command)
+    kind = {"gpus": "nodes", "cordon": "nodes", "uncordon": "nodes", "drain": "nodes", "explain": "pods", "top": "pods"}.get(
+        command, command
+    )
     return [name for name in names(kind, namespace) if name not in before] if kind in ("nodes", "pods", "namespaces") else ()
 
 

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""`kubectl gpushare cordon` and `uncordon`: single GPUs, by the node annotation gpushare/cordon, which the device plugin follows."""
+"""`kubectl gpushare cordon`, `uncordon` and `drain`: single GPUs, by the node annotation gpushare/cordon, which the device plugin follows,
+and by evictions."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from gpushare_runtime.core import protocol
@@ -14,6 +16,8 @@ from gpushare_runtime.core.bounds import quote
 from gpushare_runtime.core.inventory import Gpu, Inventory, InventoryError
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kubectl_gpushare.api import InputError
+from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_POD, Cluster
+from gpushare_runtime.kubectl_gpushare.views import Share, shares
 
 ALL: Final = "all"
 WAIT_SECONDS: Final = 15.0
@@ -21,6 +25,9 @@ WAIT_SECONDS: Final = 15.0
 _POLL_SECONDS: Final = 0.5
 _ATTEMPTS: Final = 5
 _CONFLICT: Final = 409
+_TOO_MANY: Final = 429
+_RETRY_SECONDS: Final = 5.0
+DRAIN_SECONDS: Final = 60
 
 
 def chosen_gpus(inventory: Inventory, node: str, names: Sequence[str]) -> list[Gpu]:
@@ -88,3 +95,60 @@ def _inventory(raw: dict[str, Any], node: str) -> Inventory:
         return Inventory.from_json(text)
     except InventoryError as error:
         raise InputError(f"node {quote(node)}: annotation {protocol.ANNOTATION_GPUS} cannot be used: {error}") from None
+
+
+async def drain(client: KubeClient, cluster: Cluster, arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
+    """Cordon GPUs of a node and evict what has something of them. 1 if a pod stays. arguments: node, gpus, dry_run, force, timeout."""
+    node = next((one for one in cluster.nodes if one.name == arguments.node), None)
+    if node is None or node.inventory is None:
+        there = ", ".join(one.name for one in cluster.nodes if one.inventory)[:400] or "none"
+        raise InputError(f"found no node {quote(arguments.node)} with shared GPUs; there are: {there}")
+    indexes = {gpu.index for gpu in chosen_gpus(node.inventory, node.name, arguments.gpus)}
+    names, dry = f"node/{node.name} GPU {','.join(map(str, sorted(indexes)))}", " (dry run)" if arguments.dry_run else ""
+    if not arguments.dry_run:
+        done = await set_cordon(client, node.name, arguments.gpus, True)
+        if not done[1]:
+            say(f"{names}: gpushare/gpus does not show the cordon yet; is gpushare-device-plugin running on that node?")
+    say(f"{names} cordoned{dry}")
+    left, deadline = 0, time.monotonic() + arguments.timeout
+    for share in sorted(shares(node), key=lambda one: (one.namespace, one.name)):
+        if not indexes & set(share.by_gpu or ()) or share.pod is None or share.pod.terminating:
+            continue
+        why = _stays(share, cluster, arguments.force) or await _evict(client, share, arguments.dry_run, deadline)
+        left += bool(why)
+        say(f"pod/{share.name} in {share.namespace} {f'stays: {why}' if why else 'evicted'}{dry}")
+    return 1 if left else 0
+
+
+def _stays(share: Share, cluster: Cluster, force: bool) -> str:
+    """Why a pod is not evicted; "" if it may be."""
+    if share.pod is not None and share.pod.mirror:
+        return "it is a static pod, which kubelet would start again"
+    owner = cluster.pods.get(share.uid, UNKNOWN_POD).owner
+    if owner.startswith("DaemonSet/"):
+        return "it is of a DaemonSet, which would start it again on this node"
+    return "" if owner or force else "it has no owner that would start it again; --force evicts it all the same"
+
+
+async def _evict(client: KubeClient, share: Share, dry: bool, deadline: float) -> str:
+    """Why it was not evicted; "" if it was, or is gone. A disruption budget may allow it later."""
+    options: dict[str, Any] = {"preconditions": {"uid": share.uid}, **({"dryRun": ["All"]} if dry else {})}
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": share.name, "namespace": share.namespace},
+        "deleteOptions": options,
+    }
+    where = path("api/v1", "namespaces", share.namespace, "pods", share.name, "eviction")
+    while True:
+        try:
+            await client.create(where, body)
+            return ""
+        except KubeError as error:
+            if error.status in (404, 409):
+                return ""
+            if error.status != _TOO_MANY:
+                raise
+            if dry or time.monotonic() + _RETRY_SECONDS > deadline:
+                return error.message
+        await asyncio.sleep(_RETRY_SECONDS)

@@ -7,22 +7,25 @@ Every cure that is named was tried on a copy of the node's ledger.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.ledger import NodeLedger
-from gpushare_runtime.core.placement.explain import amount, exact
+from gpushare_runtime.core.placement.explain import Largest, amount, exact, too_large
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.request import Request
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster
 from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, Cell, Column, Row, Table
+from gpushare_runtime.kubectl_gpushare.views import CLOSED, closed
 
 VERSION: Final = 1
 NOT_JUDGED: Final = "Only GPUs are judged: not CPU, main memory, taints, selectors or volumes."
 _NAMED: Final = 3
+_MOST_SPANS: Final = 6
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,9 @@ def _verdict(cluster: Cluster, node: NodeLedger, request: Request, placement: Pl
         return Verdict(
             node.name, (), "the node takes no new pods (kubectl cordon)", (f"kubectl uncordon {node.name}",) if allocation else ()
         )
+    shut = closed(node, cluster.infos.get(node.name, UNKNOWN_NODE))
+    if shut:
+        return Verdict(node.name, (), f"{CLOSED[shut]}: the node takes no new pods", (f"kubectl describe node {node.name}",))
     if allocation is not None:
         return Verdict(node.name, sorted(allocation.by_gpu))
     return Verdict(node.name, (), exact(request, node), tuple(_cures(node, request)))
@@ -140,24 +146,141 @@ def _fewest(node: NodeLedger, index: int, missing: int, everything: bool) -> tup
     return uids, freed
 
 
-def table_of(verdicts: Iterable[Verdict]) -> Table:
-    """One row per node."""
-    columns = (Column("NODE"), Column("FITS"), Column("GPU"), Column("REASON", flexible=True))
+def headline(pod: PendingPod, found: Sequence[Verdict], reported: str, largest: Largest | None) -> str:
+    """The verdict in one sentence. reported: by kube-scheduler; largest: of the cluster's GPUs."""
+    fitting = sum(one.fits for one in found)
+    if fitting:
+        nodes = f"{fitting} {'node' if fitting == 1 else 'nodes'}"
+        what = _waits_for(reported, fitting)
+        if what:
+            return f"the GPUs fit on {nodes}: it waits for {what}"
+        return f"the GPUs fit on {nodes}" + ("; kube-scheduler has reported nothing yet" if not reported else "")
+    if pod.request.unsupported is not None:
+        return f"fits on no node: {pod.request.unsupported}"
+    never = too_large(pod.request, largest) if largest else None
+    if never:
+        return f"fits on no GPU, even an empty one: {never}"
+    if not found:
+        return "fits on no node: no node has GPUs that are known"
+    change = _cheapest(pod.request, found)
+    return f"fits on no node; cheapest change: {change}" if change else "fits on no node, and no single change would help"
+
+
+EXTENDER_SILENT: Final = re.compile(r"connection refused|context deadline exceeded|\bEOF\b|connection reset|x509|certificate")
+"""What kube-scheduler reports if it calls the extender and gets no answer."""
+# What kube-scheduler reports of things that are no GPUs, in its words, and in ours; and what excludes nodes such as control planes.
+_OTHER_REASONS: Final = (
+    (re.compile(r"Insufficient cpu"), "CPU"),
+    (re.compile(r"Insufficient memory"), "main memory"),
+    (re.compile(r"Insufficient ephemeral-storage"), "disk of a node"),
+    (re.compile(r"Too many pods"), "a node with room for one more pod"),
+    (re.compile(r"pod (anti-)?affinity|topology spread"), "its rules about other pods"),
+    (re.compile(r"volume|PersistentVolume|persistentvolume"), "a volume"),
+    (EXTENDER_SILENT, "the extender, which does not answer"),
+    (re.compile(r"lease"), "the extender, which waits after a change of leader"),
+)
+_EXCLUDING: Final = (
+    (re.compile(r"untolerated taint"), "a node without a taint that it does not tolerate"),
+    (re.compile(r"didn't match Pod's node (affinity|selector)|didn't satisfy plugin"), "a node that its selector or affinity allows"),
+)
+_COUNTED: Final = re.compile(r"(\d{1,7}) ([^,]+)")
+
+
+def _waits_for(reported: str, fitting: int) -> str:
+    """fitting: nodes whose GPUs have room. Taints and selectors count only where other reasons do not explain all of these."""
+    found = [words for pattern, words in _OTHER_REASONS if pattern.search(reported)]
+    counts = [int(count) for count, reason in _COUNTED.findall(reported) if any(pattern.search(reason) for pattern, _ in _OTHER_REASONS)]
+    if not found or (counts and sum(counts) < fitting):
+        found += [words for pattern, words in _EXCLUDING if pattern.search(reported)]
+    return " and ".join(found[:_NAMED])
+
+
+def _cheapest(request: Request, found: Sequence[Verdict]) -> str:
+    """Ending a cordon first, then a request at least half as large, then the end of the fewest pods, then what is left."""
+    best: tuple[int, int, str] | None = None
+    for one in found:
+        for cure in one.cures:
+            smaller = re.fullmatch(r"ask for at most (\d+) (.+)", cure)
+            if smaller:
+                units = int(smaller[1])
+                enough = 2 * units >= (request.whole_gpus or request.per_gpu)
+                rank, text = (1 if enough else 3, -units), f"request {smaller[1]} {smaller[2]}"
+            elif "uncordon" in cure:
+                rank, text = (0, 0), cure if cure.startswith("kubectl") else f"kubectl gpushare uncordon {one.node} {cure.split()[-1]}"
+            elif cure.startswith("end "):
+                rank, text = (2, cure.count(",") + cure.count(" and ")), cure
+            else:
+                rank, text = (4, 0), f"{cure} of {one.node}"
+            if best is None or (*rank, text) < best:
+                best = (*rank, text)
+    return best[2] if best else ""
+
+
+# The sums of one node, which differ among nodes with the same reason.
+_SUMS: Final = re.compile(r" \([^()]* in total[^()]*\)")
+
+
+def grouped(found: Sequence[Verdict]) -> list[tuple[list[str], Verdict]]:
+    """The nodes of each kind of verdict, in the order of the first of them, and one verdict for them: that of the best of them."""
+    groups: dict[tuple[bool, str], list[Verdict]] = {}
+    for one in found:
+        groups.setdefault((one.fits, _SUMS.sub("", one.reason)), []).append(one)
+    merged = []
+    for (fits, reason), some in groups.items():
+        best = max(some, key=_ease)
+        if len(some) > 1:
+            best = replace(best, reason=f"first choice: GPU {','.join(map(str, best.gpus))} of {best.node}" if fits else reason)
+        merged.append(([one.node for one in some], best))
+    return merged
+
+
+def _ease(one: Verdict) -> tuple[int, int]:
+    """Larger for one whose cures cost less. Of equal ones the first is taken."""
+    smaller = next((re.search(r"\d+", cure) for cure in one.cures if cure.startswith("ask")), None)
+    return len(one.cures), int(smaller[0]) if smaller else 0
+
+
+def names_in_words(names: Iterable[str]) -> str:
+    """Names with numbers in a row as a span: "gpu1, gpu4–gpu6"; of many the first ones."""
+    spans: list[tuple[str, int, str, str]] = []
+    for name in sorted(names, key=lambda name: [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]):
+        prefix, digits = re.fullmatch(r"(.*?)(\d{0,9})", name, re.S).groups()  # type: ignore[union-attr]
+        number = int(digits) if digits else -1
+        if spans and digits and spans[-1][0] == prefix and spans[-1][1] + 1 == number:
+            spans[-1] = prefix, number, spans[-1][2], name
+        else:
+            spans.append((prefix, number, name, name))
+    texts = [first if first == last else f"{first}, {last}" if number == _number(first) + 1 else f"{first}–{last}"
+             for _, number, first, last in spans]  # fmt: skip
+    more = f" and {len(texts) - _MOST_SPANS} more" if len(texts) > _MOST_SPANS else ""
+    return ", ".join(texts[:_MOST_SPANS]) + more
+
+
+def _number(name: str) -> int:
+    found = re.search(r"(\d{1,9})$", name)
+    return int(found[1]) if found else -1
+
+
+def table_of(verdicts: Sequence[Verdict], each: bool = False) -> Table:
+    """One row per kind of verdict, with its nodes. each: one row per node."""
+    columns = (Column("NODES"), Column("FITS"), Column("GPU"), Column("REASON", flexible=True))
     table = Table(columns, legend=[NOT_JUDGED])
-    for one in verdicts:
-        cures = f"; it fits if you {', or '.join(one.cures)}" if one.cures else ""
+    for nodes, one in [([one.node], one) for one in verdicts] if each else grouped(verdicts):
+        where = f" on {one.node}" if len(nodes) > 1 else ""
+        cures = f"; it fits{where} if you {', or '.join(one.cures)}" if one.cures else ""
+        names = as_text(names_in_words(nodes), 253)
         cells = [
-            Cell(as_text(one.node, 253)),
+            Cell(names),
             Cell("yes", GOOD) if one.fits else Cell("no", BAD),
-            Cell(",".join(map(str, one.gpus)) or ABSENT),
+            Cell(",".join(map(str, one.gpus)) if one.gpus and len(nodes) == 1 else ABSENT),
             Cell(as_text(f"{one.reason}{cures}", 4096)),
         ]
-        table.rows.append(Row(f"node/{as_text(one.node, 253)}", cells))
+        table.rows.append(Row(f"node/{names}", cells))
     return table
 
 
-def document(pod: PendingPod, reason: str, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """As JSON. reason: what kube-scheduler reported, or what is wrong with the pod."""
+def document(pod: PendingPod, reason: str, verdicts: Sequence[Verdict], verdict: str = "") -> dict[str, Any]:
+    """As JSON. reason: what kube-scheduler reported, or what is wrong with the pod; verdict: the sentence."""
     nodes = [
         {"name": one.node, "fits": one.fits, "gpus": list(one.gpus), "reason": one.reason, "cures": list(one.cures)} for one in verdicts
     ]
@@ -166,6 +289,7 @@ def document(pod: PendingPod, reason: str, verdicts: Sequence[Verdict]) -> dict[
         "namespace": pod.namespace,
         "name": pod.name,
         "request": amount(pod.request),
+        "verdict": verdict,
         "reason": reason,
         "fits": any(one.fits for one in verdicts),
         "nodes": nodes,

@@ -21,7 +21,9 @@ class _Metadata(TypedDict, total=False):
     uid: Any
     labels: Any
     annotations: Any
+    creationTimestamp: Any
     deletionTimestamp: Any
+    ownerReferences: Any
 
 
 class _Container(TypedDict, total=False):

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import yaml
 
+from gpushare_runtime.kube import credentials
 from gpushare_runtime.kube.credentials import Credentials, CredentialsError, Loaded, broken, missing, unreadable
 
 KUBECONFIG_HELP: Final = "default: $KUBECONFIG, or ~/.kube/config, or the administrator's of a control plane"
@@ -45,8 +46,10 @@ def find_kubeconfig(flag: str | None = None, administrators: Sequence[str] = ADM
 
 def context_namespace(kubeconfig: str, context: str | None = None) -> str:
     """The namespace of a context, "default" where it has none. Ask after `load_kubeconfig`, which reports what is wrong."""
-    from kubernetes import config as kubernetes_config
-
+    try:
+        from kubernetes import config as kubernetes_config
+    except ModuleNotFoundError:
+        return credentials.namespace_in(kubeconfig)
     contexts, active = kubernetes_config.list_kube_config_contexts(config_file=kubeconfig)  # type: ignore[no-untyped-call]
     chosen = next((one for one in contexts if one.get("name") == context), None) if context else active
     return str(((chosen or {}).get("context") or {}).get("namespace") or "default")
@@ -64,9 +67,12 @@ def _read(kubeconfig: str, context: str | None) -> Loaded:
     try:
         from kubernetes import config as kubernetes_config
     except ModuleNotFoundError:
-        # A GPU node's environment has the program, too.
+        # The container image has the program without the package.
+        if context is None and os.pathsep not in kubeconfig:
+            return credentials.from_file(kubeconfig)
         raise CredentialsError(
-            "the Python package `kubernetes` is not installed here; use the plugin of a control plane, or install gpushare-runtime[kubectl]"
+            "the Python package `kubernetes` is not installed here, which reads several kubeconfigs and other contexts than the current "
+            "one; use the plugin of a control plane, or install gpushare-runtime[kubectl]"
         ) from None
     if not any(Path(part).expanduser().exists() for part in kubeconfig.split(os.pathsep) if part):
         raise missing(kubeconfig)

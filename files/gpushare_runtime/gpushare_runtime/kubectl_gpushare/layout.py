@@ -6,7 +6,7 @@ tables take half a minute for 5000 rows. It is imported where it is used: the da
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from textwrap import wrap
 from typing import Final, NamedTuple
 
@@ -15,7 +15,12 @@ ABSENT: Final = "-"
 _INDENT: Final = 4
 _NARROWEST: Final = 20
 _MOST_LINES: Final = 4
+_EIGHTHS: Final = "▏▎▍▌▋▊▉"
+_EIGHTHS_UP: Final = "▁▂▃▄▅▆▇█"
+_EMPTY: Final = "·"
 HEADER: Final = "bold"
+PAINTED: Final = "painted"
+"""Of a text that has its escapes already, with its length as its key."""
 BAD: Final = "bold red"
 WARN: Final = "yellow"
 ODD: Final = "magenta"
@@ -33,31 +38,38 @@ class Cell(NamedTuple):
 @dataclass(frozen=True)
 class Column:
     """wide: shown with -o wide only; right: aligned so; flexible: what does not fit into the terminal stands below its
-    row; the last column only."""
+    row; the last column only. clock: it changes with the time alone."""
 
     name: str
     right: bool = False
     wide: bool = False
     flexible: bool = False
+    clock: bool = False
 
 
 @dataclass
 class Row:
-    """name: for -o name; cells: one per column; grid: cells that are folded behind the columns, one per GPU."""
+    """name: for -o name; cells: one per column; grid: cells behind the columns, one per GPU; shares: how full each GPU is, from 0 to 1,
+    None for one that takes nothing; glyphs: for each GPU one letter instead, "" for one by its share."""
 
     name: str
     cells: Sequence[Cell]
     grid: Sequence[Cell] = ()
+    shares: Sequence[float | None] = ()
+    glyphs: Sequence[str] = ()
 
 
 @dataclass
 class Table:
-    """One view. grid: headers of the folded cells; legend: what is below the rows."""
+    """One view. grid: headers of the cells of GPUs; marks: what the letters in them mean; glyphs: the same where GPUs are
+    glyphs; legend: what is below all."""
 
     columns: Sequence[Column]
     rows: list[Row] = field(default_factory=list)
     grid: Sequence[str] = ()
     legend: Sequence[str] = ()
+    marks: str = ""
+    glyphs: str = ""
 
 
 class UnknownColumnError(ValueError):
@@ -77,8 +89,13 @@ def _key(cell: Cell) -> tuple[bool, float, str]:
     return cell.key is None, cell.key or 0.0, cell.text
 
 
-def lines_of(table: Table, *, wide: bool = False, width: int | None = None, headers: bool = True, colours: bool = False) -> list[str]:
-    """The table as lines without line ends. width: of the terminal in columns, None for no limit."""
+def lines_of(
+    table: Table, *, wide: bool = False, width: int | None = None, headers: bool = True, colours: bool = False, blocks: bool = False
+) -> list[str]:
+    """The table as lines without line ends. width: of the terminal in columns, None for no limit; blocks: whether it shows ▁ to █.
+
+    GPUs are numbers with a bar where all of them fit beside the columns, else numbers, else one glyph each.
+    """
     shown = [at for at, column in enumerate(table.columns) if wide or not column.wide]
     columns = [table.columns[at] for at in shown]
     body = [[row.cells[at] for at in shown] for row in table.rows]
@@ -92,27 +109,69 @@ def lines_of(table: Table, *, wide: bool = False, width: int | None = None, head
             if _length(cells[-1].text) > room:
                 below[at], cells[-1] = cells[-1].text, Cell("")
         sizes[-1] = _widest([cells[-1] for cells in lines])
-    grid = _Grid(table, sum(sizes) + len(GAP) * len(sizes), width, headers)
+    used = sum(sizes) + len(GAP) * len(sizes)
+    compact = blocks and width is not None and bool(table.grid) and _needs(table, headers, 0) > width - used
+    if blocks and width is not None and _needs(table, headers, len(_bar(0.0)) + 1) <= width - used:
+        table = _with_bars(table)
+    grid = _Grid(_with_glyphs(table, colours) if compact else table, used, width, headers)
     aligned = (_aligned([cells[at] for cells in lines], sizes[at], column.right, colours) for at, column in enumerate(columns))
     parts = list(zip(*aligned, strict=True))
     out: list[str] = []
     if headers:
-        out += _joined(parts.pop(0), grid.folded([Cell(title, HEADER) for title in table.grid]), grid, colours)
-    for row, texts, more in zip(table.rows, parts, below, strict=True):
+        out += _joined(parts.pop(0), grid.folded([Cell(title, HEADER) for title in grid.titles]), grid, colours)
+    for row, texts, more in zip(grid.rows, parts, below, strict=True):
         out += _joined(texts, grid.folded(row.grid), grid, colours)
         if more:
             indent = " " * _INDENT
             out += wrap(more, max(width or 0, _NARROWEST), initial_indent=indent, subsequent_indent=indent, max_lines=_MOST_LINES,
                         placeholder=" …", break_on_hyphens=False)  # fmt: skip
-    if headers and table.legend:
-        out += ["", *table.legend]
+    marks = table.glyphs if compact else table.marks
+    legend = [*([marks] if marks else []), *table.legend]
+    if headers and legend:
+        out += ["", *legend]
     return out
+
+
+def _needs(table: Table, headers: bool, more: int) -> int:
+    """Columns of the terminal for all cells of GPUs in one line, each longer by so many."""
+    size = _widest([*([Cell(title) for title in table.grid] if headers else []), *(cell for row in table.rows for cell in row.grid)])
+    return len(table.grid) * (size + more + len(GAP)) - len(GAP)
+
+
+def _bar(share: float | None) -> str:
+    """Three letters wide."""
+    eighths = round((share or 0.0) * 24)
+    full, part = divmod(eighths, 8)
+    text: str = "█" * full + ("", *_EIGHTHS)[part]
+    return text.ljust(3)
+
+
+def _with_bars(table: Table) -> Table:
+    rows = [
+        replace(row, grid=[Cell(f"{_bar(share)} {cell.text}", cell.style) for cell, share in zip(row.grid, row.shares, strict=True)])
+        for row in table.rows
+    ]
+    return replace(table, rows=rows)
+
+
+def _with_glyphs(table: Table, colours: bool) -> Table:
+    """One cell a row, with a letter for each GPU."""
+    rows = []
+    for row in table.rows:
+        letters = [
+            Cell(letter or (_EMPTY if not share else _EIGHTHS_UP[min(7, int(share * 8))]), cell.style)
+            for cell, share, letter in zip(row.grid, row.shares, row.glyphs, strict=True)
+        ]
+        text = "".join(paint(one.text, one.style) if colours else one.text for one in letters)
+        rows.append(replace(row, grid=[Cell(text, PAINTED, len(letters))]))
+    return replace(table, rows=rows, grid=[f"GPU0-{len(table.grid) - 1}"])
 
 
 class _Grid:
     """How many of the GPUs' cells fit beside the columns, and how wide each is."""
 
     def __init__(self, table: Table, used: int, width: int | None, headers: bool) -> None:
+        self.titles, self.rows = table.grid, table.rows
         titles = [Cell(title) for title in table.grid] if headers else []
         self.indent = " " * used
         self.size = _widest([*titles, *(cell for row in table.rows for cell in row.grid)])
@@ -134,7 +193,10 @@ class _Grid:
 
 
 def _widest(cells: Iterable[Cell]) -> int:
-    texts = [cell.text for cell in cells]
+    known = list(cells)
+    if any(cell.style == PAINTED for cell in known):
+        return max(int(cell.key or 0) if cell.style == PAINTED else _length(cell.text) for cell in known)
+    texts = [cell.text for cell in known]
     return max(map(len if "".join(texts).isascii() else _length, texts), default=0)
 
 
@@ -164,6 +226,8 @@ def _aligned(cells: Sequence[Cell], size: int, right: bool, colours: bool) -> li
 
 
 def _sized(cell: Cell, size: int, right: bool, colours: bool) -> str:
+    if cell.style == PAINTED:
+        return cell.text + " " * (size - int(cell.key or 0))
     if not colours and cell.text.isascii():
         return cell.text.rjust(size) if right else cell.text.ljust(size)
     blank = " " * (size - _length(cell.text))

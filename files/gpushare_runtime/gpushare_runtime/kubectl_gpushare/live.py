@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import datetime
@@ -19,14 +19,19 @@ from rich.text import Text
 
 from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.kube.client import KubeClient
-from gpushare_runtime.kubectl_gpushare.cluster import Cluster
+from gpushare_runtime.kubectl_gpushare.api import InputError
+from gpushare_runtime.kubectl_gpushare.cluster import NOTHING_KNOWN, Cluster, Used
 from gpushare_runtime.kubectl_gpushare.layout import lines_of
 from gpushare_runtime.kubectl_gpushare.output import Format, render, table_of
 from gpushare_runtime.kubectl_gpushare.views import Selection, document
 from gpushare_runtime.kubectl_gpushare.watcher import Watcher
 
+log = logging.getLogger(__name__)
+
 REFRESH_SECONDS: Final = 0.5
 """Between two screens: what happens meanwhile is one change."""
+USED_SECONDS: Final = 10.0
+"""Between two readings of the memory in use: Prometheus scrapes every 15 to 60 seconds."""
 _MOST_NOTE: Final = 200
 
 
@@ -42,16 +47,26 @@ class _LastRecord(logging.Handler):
 
 
 async def follow(
-    client: KubeClient, cluster: Cluster, namespace: str, view: str, select: Selection, form: Format, console: Console
+    client: KubeClient,
+    cluster: Cluster,
+    namespace: str,
+    view: str,
+    select: Selection,
+    form: Format,
+    console: Console,
+    used: Callable[[], Awaitable[Used]] | None = None,
 ) -> NoReturn:
-    """Show the view whenever it changes, until it is cancelled. console: where it is printed."""
+    """Show the view whenever it changes, until it is cancelled. console: where it is printed; used: reads the memory in use."""
     watcher, last = Watcher(client, cluster, namespace), _LastRecord()
-    log = logging.getLogger("gpushare_runtime")
-    log.addHandler(last)
-    log.propagate = False
+    every = logging.getLogger("gpushare_runtime")
+    every.addHandler(last)
+    every.propagate = False
     async with AsyncExitStack() as stack:
         watching = asyncio.ensure_future(watcher.run())
         stack.callback(watching.cancel)
+        if used is not None:
+            polling = asyncio.ensure_future(_poll(cluster, used, watcher))
+            stack.callback(polling.cancel)
         show = _screen(stack, console) if console.is_terminal and form.name in ("table", "wide") else _changes(console)
         while True:
             cluster.settle()
@@ -66,6 +81,18 @@ async def follow(
             last.text = "" if not last.text else last.text
             await asyncio.sleep(REFRESH_SECONDS)
             watcher.changed.clear()
+
+
+async def _poll(cluster: Cluster, used: Callable[[], Awaitable[Used]], watcher: Watcher) -> NoReturn:
+    while True:
+        await asyncio.sleep(USED_SECONDS)
+        try:
+            cluster.used = await used()
+        except InputError as error:
+            # What was read before is old: better none.
+            cluster.used = NOTHING_KNOWN
+            log.warning("%s", error)
+        watcher.changed.set()
 
 
 Show = Callable[[Cluster, str, Selection, Format, str], None]
@@ -104,7 +131,7 @@ def _changes(console: Console) -> Show:
                 console.file.flush()
             return
         table = table_of(cluster, view, select, form)
-        table.legend = ()
+        table.legend, table.marks = (), ""
         rows = list(table.rows)
         if form.name == "name":
             lines = [row.name for row in rows]
@@ -117,7 +144,8 @@ def _changes(console: Console) -> Show:
             lines = lines[1:]
         headed = True
         for row, line in zip(rows, lines, strict=True):
-            content = "\t".join(cell.text for cell in (*row.cells, *row.grid))
+            moving = [cell.text for cell, column in zip(row.cells, table.columns, strict=True) if not column.clock]
+            content = "\t".join([*moving, *(cell.text for cell in row.grid)])
             if shown.get(row.name) != content:
                 console.file.write(f"{line}\n")
             shown[row.name] = content

@@ -9,7 +9,7 @@ import asyncio
 import gc
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +18,7 @@ from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.constraints import Labels
 from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kube.credentials import CredentialsError
-from gpushare_runtime.kubectl_gpushare.api import TIMEOUT_SECONDS, InputError, explain_error, fill, fill_from_files
+from gpushare_runtime.kubectl_gpushare.api import TIMEOUT_SECONDS, InputError, UsageError, explain_error, fill, fill_from_files
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.kubeconfig import KUBECONFIG_HELP, context_namespace, find_kubeconfig, load_kubeconfig
 from gpushare_runtime.kubectl_gpushare.selectors import SelectorError, parse_selector
@@ -26,6 +26,7 @@ from gpushare_runtime.kubectl_gpushare.selectors import SelectorError, parse_sel
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from gpushare_runtime.kubectl_gpushare.cluster import Used
     from gpushare_runtime.kubectl_gpushare.output import Format
     from gpushare_runtime.kubectl_gpushare.views import Selection
 
@@ -34,16 +35,19 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 _LISTED: Final = 20
 VIEWS: Final = {
     "nodes": "how much of which node is allocated, one line a node",
-    "gpus": "the same, one line a GPU",
+    "gpus": "how much of each GPU is allocated, with its state, one line a GPU",
     "pods": "which pod has how much of which GPU, and why the others wait",
+    "top": "which pod uses how much, most first; needs Prometheus",
     "namespaces": "sums by namespace",
     "models": "sums by model of GPU",
 }
 OTHERS: Final = {
+    "status": "what is wrong with scheduler, nodes, GPUs and waiting pods, and what to do",
     "explain": "on which nodes a pod fits, why not on the others, and what would change that",
     "simulate": "where each of some pods would go under each policy, and why not elsewhere",
     "cordon": "let GPUs of a node take no new pods",
     "uncordon": "let GPUs of a node take new pods again",
+    "drain": "let GPUs of a node take no new pods, and evict their pods",
     "dashboard": "serve a web page that follows the cluster, for yourself alone",
 }
 COMMANDS: Final = (*VIEWS, *OTHERS)
@@ -74,10 +78,13 @@ WITH_VALUE: Final = (
     "--port",
     "--prometheus",
     "--prometheus-token-file",
+    "--node",
+    "--gpu",
+    "--timeout",
 )
 _EPILOG: Final = """\
 Exit status: 0 done; 1 the cluster could not be read, or has no such object; 2 wrong command line;
-3 explain, simulate: a pod fits nowhere; 130 interrupted.
+3 explain, simulate: a pod fits nowhere; status: something is wrong; 130 interrupted.
 Colours are used on a terminal only, and not where NO_COLOR is set.
 """
 
@@ -98,10 +105,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         cure = "use the plugin of a control plane, or install gpushare-runtime[kubectl]"
         return _fail(f"the Python package `{package}` is not installed here; {cure}")
+    except (SelectorError, UsageError) as error:
+        return _fail(f"{error}", USAGE)
     except (CredentialsError, InputError) as error:
         return _fail(f"{error}")
-    except SelectorError as error:
-        return _fail(f"{error}", USAGE)
     except BrokenPipeError:
         # The reader, such as head, has seen enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -122,7 +129,7 @@ def _fail(text: str, status: int = FAILED) -> int:
 
 
 def _command_first(argv: list[str]) -> list[str]:
-    """As argparse wants it: `-o json pods` becomes `pods -o json`, and no command at all `nodes`."""
+    """As argparse wants it: `-o json pods` becomes `pods -o json`, no command at all `nodes`, and another word a node's name."""
     at = 0
     while at < len(argv) and argv[at].startswith("-") and argv[at] != "--":
         if argv[at] in ("-h", "--help", "--version"):
@@ -130,7 +137,12 @@ def _command_first(argv: list[str]) -> list[str]:
         at += 2 if argv[at] in WITH_VALUE else 1
     if at >= len(argv) or argv[at] == "--":
         return ["nodes", "--by-default", *argv]
-    return [ALIASES.get(argv[at], argv[at]), *argv[:at], *argv[at + 1 :]]
+    word = ALIASES.get(argv[at], argv[at])
+    if word in ("help", "version"):
+        return [f"--{word}"]
+    if word not in COMMANDS:
+        return ["nodes", "--instead-of-command", *argv]
+    return [word, *argv[:at], *argv[at + 1 :]]
 
 
 def options_of(command: str) -> list[str]:
@@ -152,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"kubectl-gpushare {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command, text in {**VIEWS, **OTHERS}.items():
-        sentence = f"Show {text}." if command in (*VIEWS, "explain", "simulate") else f"{text[:1].upper()}{text[1:]}."
+        sentence = f"Show {text}." if command in (*VIEWS, "status", "explain", "simulate") else f"{text[:1].upper()}{text[1:]}."
         one = commands.add_parser(
             command, help=text, description=sentence, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
         )
@@ -164,6 +176,10 @@ def _add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     if command in VIEWS:
         parser.add_argument("names", nargs="*", metavar="NAME", help="only these")
         parser.add_argument("--by-default", action="store_true", help=argparse.SUPPRESS)
+        parser.add_argument("--instead-of-command", action="store_true", help=argparse.SUPPRESS)
+        if command in ("pods", "top"):
+            parser.add_argument("--node", default="", metavar="NODE", help="only pods on this node")
+            parser.add_argument("--gpu", default="", metavar="GPU", help="only pods on the GPU with this index or UUID")
         _add_view_options(parser)
         add_source_options(parser)
     elif command == "explain":
@@ -174,6 +190,10 @@ def _add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         parser.add_argument("-o", "--output", choices=("table", "wide", "json", "yaml"), default="table", help="default: table")
         parser.add_argument("--no-headers", action="store_true", help="rows only")
         add_source_options(parser)
+    elif command == "status":
+        parser.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="default: table")
+        parser.add_argument("--no-headers", action="store_true", help="rows only")
+        add_source_options(parser, scope=False)
     elif command == "simulate":
         parser.add_argument(
             "-f", "--filename", default="", metavar="FILE", help="manifests of pods; replicas are counted; - is the standard input"
@@ -200,6 +220,11 @@ def _add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     else:
         parser.add_argument("node", metavar="NODE", help="name of the node")
         parser.add_argument("gpus", nargs="+", metavar="GPU", help="index or UUID of a GPU, or all")
+        if command == "drain":
+            parser.add_argument("--dry-run", action="store_true", help="cordon and evict nothing, and print what would be")
+            parser.add_argument("--force", action="store_true", help="evict also pods without an owner that would start them again")
+            parser.add_argument("--timeout", type=_seconds, default=60, metavar="SECONDS",
+                                help="how long to wait for disruption budgets; default: 60")  # fmt: skip
         _add_cluster_options(parser)
 
 
@@ -209,11 +234,18 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _seconds(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text[:6]) <= 86400):
+        raise argparse.ArgumentTypeError(f"found {text[:80]!r}; expected seconds from 0 to 86400")
+    return int(text)
+
+
 def _add_view_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", choices=("table", "wide", "json", "yaml", "name"), default="table", help="default: table")
     parser.add_argument("-w", "--watch", action="store_true", help="continue, and show each change")
     parser.add_argument("-l", "--selector", default="", metavar="LABELS", help="only objects with these labels: of nodes, or of pods")
-    parser.add_argument("--prometheus", default="", metavar="URL", help="where memory in use comes from, for -o wide, json and yaml")
+    parser.add_argument("--prometheus", default=os.environ.get("GPUSHARE_PROMETHEUS", ""), metavar="URL",
+                        help="where memory in use comes from; default: the variable GPUSHARE_PROMETHEUS, then the installer's")  # fmt: skip
     parser.add_argument("--prometheus-token-file", default="", metavar="FILE", help="bearer token for it")
     parser.add_argument("--sort-by", default="", metavar="COLUMN", help="sort the rows by this column")
     parser.add_argument("--reverse", action="store_true", help="in reverse order")
@@ -242,13 +274,16 @@ def _show(arguments: argparse.Namespace) -> int:
 
     from gpushare_runtime.kubectl_gpushare.layout import UnknownColumnError
     from gpushare_runtime.kubectl_gpushare.output import Format
-    from gpushare_runtime.kubectl_gpushare.views import Selection
 
     console, view = Console(), arguments.command
     if view in ("cordon", "uncordon"):
         from gpushare_runtime.kubectl_gpushare.commands import run_cordon
 
         return run_cordon(arguments)
+    if view == "drain":
+        from gpushare_runtime.kubectl_gpushare.commands import run_drain
+
+        return run_drain(arguments)
     if view == "dashboard":
         from gpushare_runtime.dashboard import local
 
@@ -258,15 +293,16 @@ def _show(arguments: argparse.Namespace) -> int:
         headers=not arguments.no_headers,
         width=console.width if console.is_terminal else None,
         colours=console.is_terminal and not console.no_color and console.color_system is not None,
+        blocks=console.is_terminal and console.encoding.startswith("utf"),
     )
-    if view in ("explain", "simulate"):
-        from gpushare_runtime.kubectl_gpushare.commands import run_explain, run_simulate
+    if view in ("explain", "simulate", "status"):
+        from gpushare_runtime.kubectl_gpushare.commands import run_explain, run_simulate, run_status
 
-        return (run_explain if view == "explain" else run_simulate)(arguments, form)
+        return {"explain": run_explain, "simulate": run_simulate, "status": run_status}[view](arguments, form)
     form = replace(form, sort_by=arguments.sort_by, reverse=arguments.reverse)
     labels = parse_selector(arguments.selector)
-    if arguments.watch and arguments.prometheus:
-        return _fail("found --watch with --prometheus; the memory in use would not follow, so leave one of them out", USAGE)
+    if view == "top" and not arguments.prometheus and arguments.from_file:
+        return _fail("top needs Prometheus: expected --prometheus URL, or the variable GPUSHARE_PROMETHEUS", USAGE)
     try:
         if arguments.from_file:
             if arguments.watch:
@@ -274,8 +310,8 @@ def _show(arguments: argparse.Namespace) -> int:
             cluster = Cluster()
             fill_from_files(cluster, arguments.from_file)
             asyncio.run(_add_used(cluster, arguments))
-            namespace = arguments.namespace or ("" if view != "pods" or arguments.all_namespaces else "default")
-            _print(cluster, view, Selection(frozenset(arguments.names), namespace, labels), form)
+            namespace = arguments.namespace or ("" if view not in ("pods", "top") or arguments.all_namespaces else "default")
+            _print(cluster, view, _selection(arguments, namespace, labels), form, arguments.instead_of_command)
         else:
             asyncio.run(_show_cluster(arguments, form, labels, console))
     except UnknownColumnError as error:
@@ -283,15 +319,22 @@ def _show(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _selection(arguments: argparse.Namespace, namespace: str, labels: Callable[[Labels], bool]) -> Selection:
+    from gpushare_runtime.kubectl_gpushare.views import Selection
+
+    node, gpu = getattr(arguments, "node", ""), getattr(arguments, "gpu", "")
+    return Selection(frozenset(arguments.names), namespace, labels, node, gpu)
+
+
 async def _show_cluster(arguments: argparse.Namespace, form: Format, labels: Callable[[Labels], bool], console: Console) -> None:
     from gpushare_runtime.kubectl_gpushare.live import follow
-    from gpushare_runtime.kubectl_gpushare.views import OF_PODS, Selection
+    from gpushare_runtime.kubectl_gpushare.views import OF_PODS
 
     view, cluster = arguments.command, Cluster()
     file = find_kubeconfig(arguments.kubeconfig)
     credentials = load_kubeconfig(file, context=arguments.context)
     own = arguments.namespace or context_namespace(file, arguments.context)
-    wanted = own if (view == "pods" and not arguments.all_namespaces) or (view == "namespaces" and arguments.namespace) else ""
+    wanted = own if (view in ("pods", "top") and not arguments.all_namespaces) or (view == "namespaces" and arguments.namespace) else ""
     async with KubeClient(credentials, user_agent="kubectl-gpushare", timeout=TIMEOUT_SECONDS) as client:
         try:
             read = await fill(client, cluster, wanted, own)
@@ -304,23 +347,44 @@ async def _show_cluster(arguments: argparse.Namespace, form: Format, labels: Cal
                     f"them granted, or look at your own pods with {PROGRAM} pods"
                 )
             view, read = "pods", read or own
-        select = Selection(frozenset(arguments.names), read if view in OF_PODS else "", labels)
+        select = _selection(arguments, read if view in OF_PODS else "", labels)
+        await _find_prometheus(client, arguments)
         if not arguments.watch:
             await _add_used(cluster, arguments)
-            _print(cluster, view, select, form)
+            _print(cluster, view, select, form, arguments.instead_of_command)
             return
         _warn(cluster)
-        await follow(client, cluster, read, view, select, form, console)
+        await _add_used(cluster, arguments)
+        used = _reader(arguments) if arguments.prometheus else None
+        await follow(client, cluster, read, view, select, form, console, used)
+
+
+async def _find_prometheus(client: KubeClient, arguments: argparse.Namespace) -> None:
+    """From the ConfigMap that the installer writes, where neither an option nor the environment has it, for the view that needs it."""
+    if arguments.prometheus or arguments.command != "top":
+        return
+    from gpushare_runtime.kubectl_gpushare.used import find_address
+
+    arguments.prometheus = await find_address(client)
+    if not arguments.prometheus:
+        raise UsageError(
+            "top needs Prometheus: expected --prometheus URL, or the variable GPUSHARE_PROMETHEUS, or gpushare_prometheus of the installer"
+        )
+
+
+def _reader(arguments: argparse.Namespace) -> Callable[[], Awaitable[Used]]:
+    from gpushare_runtime.kubectl_gpushare.used import read_used
+
+    return lambda: read_used(arguments.prometheus, arguments.prometheus_token_file)
 
 
 async def _add_used(cluster: Cluster, arguments: argparse.Namespace) -> None:
     if arguments.prometheus:
-        from gpushare_runtime.kubectl_gpushare.used import read_used
-
-        cluster.used = await read_used(arguments.prometheus, arguments.prometheus_token_file)
+        cluster.used = await _reader(arguments)()
 
 
-def _print(cluster: Cluster, view: str, select: Selection, form: Format) -> None:
+def _print(cluster: Cluster, view: str, select: Selection, form: Format, instead: bool) -> None:
+    """instead: whether the first name stands in the place of a command."""
     from gpushare_runtime.kubectl_gpushare.output import render
     from gpushare_runtime.kubectl_gpushare.views import names_of, shows_any
 
@@ -328,7 +392,11 @@ def _print(cluster: Cluster, view: str, select: Selection, form: Format) -> None
     missing = sorted(set(select.names) - known)
     if missing:
         there = ", ".join(sorted(known)[:_LISTED]) or "none"
-        raise InputError(f"found no {view[:-1]} {missing[0][:80]!r} with shared GPUs{_within(select)}; there are: {there[:400]}")
+        what = "pod" if view == "top" else view[:-1]
+        found = f"found no {what} {missing[0][:80]!r} with shared GPUs{_within(select)}; there are: {there[:400]}"
+        if instead:
+            raise UsageError(f"{found}. And it is no command, which are: {', '.join(COMMANDS)}")
+        raise InputError(found)
     _warn(cluster)
     text = render(cluster, view, select, form)
     if form.name not in ("json", "yaml") and not shows_any(cluster, view, select):

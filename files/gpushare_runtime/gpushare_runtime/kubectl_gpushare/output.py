@@ -21,7 +21,7 @@ _Dumper: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 @dataclass(frozen=True)
 class Format:
-    """How a view is printed. width: of the terminal, None without one."""
+    """How a view is printed. width: of the terminal, None without one; blocks: whether it shows letters such as ▁ and █."""
 
     name: str = "table"
     sort_by: str = ""
@@ -29,6 +29,12 @@ class Format:
     headers: bool = True
     width: int | None = None
     colours: bool = False
+    blocks: bool = False
+
+    def lines(self, table: Table) -> list[str]:
+        """A table in this form, without line ends."""
+        wide = self.name == "wide"
+        return lines_of(table, wide=wide, width=self.width, headers=self.headers, colours=self.colours, blocks=self.blocks)
 
 
 def table_of(cluster: Cluster, view: str, select: Selection, form: Format) -> Table:
@@ -46,10 +52,7 @@ def render(cluster: Cluster, view: str, select: Selection, form: Format) -> str:
     if form.name in ("json", "yaml"):
         return written(document(cluster, view, select), form.name)
     table = table_of(cluster, view, select, form)
-    if form.name == "name":
-        lines = [row.name for row in table.rows]
-    else:
-        lines = lines_of(table, wide=form.name == "wide", width=form.width, headers=form.headers, colours=form.colours)
+    lines = [row.name for row in table.rows] if form.name == "name" else form.lines(table)
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -20,6 +20,7 @@ import aiohttp
 import orjson
 
 from gpushare_runtime.core.bounds import quote
+from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kubectl_gpushare.api import InputError
 from gpushare_runtime.kubectl_gpushare.cluster import Used
 
@@ -29,7 +30,19 @@ _MOST_SIZE: Final = 2**63
 _MIB: Final = 1024 * 1024
 _POD: Final = "gpushare_device_plugin_pod_memory_used_bytes"
 _GPU: Final = "gpushare_device_plugin_gpu_memory_used_bytes"
+CONFIG_MAP: Final = "/api/v1/namespaces/kube-public/configmaps/gpushare"
 _EXPECTED: Final = "expected the URL of Prometheus itself, such as http://prometheus.monitoring:9090"
+
+
+async def find_address(client: KubeClient) -> str:
+    """Prometheus, as the installer's ConfigMap has it; "" without one that may be read."""
+    try:
+        found = await client.get(CONFIG_MAP)
+    except KubeError as error:
+        if error.status not in (403, 404):
+            raise
+        return ""
+    return str((found.get("data") or {}).get("prometheus") or "")
 
 
 def check_url(url: str) -> str:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from gpushare_runtime.core.bounds import as_text
@@ -15,25 +15,33 @@ from gpushare_runtime.core.ledger import GpuState, NodeLedger
 from gpushare_runtime.core.ledger_json import ledger_json
 from gpushare_runtime.core.placement.explain import amount
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod
-from gpushare_runtime.kubectl_gpushare.cluster import NOTHING_KNOWN, UNKNOWN_NODE, Cluster, NodeInfo, Waiting
+from gpushare_runtime.kubectl_gpushare.cluster import NOTHING_KNOWN, UNKNOWN_NODE, UNKNOWN_POD, Cluster, NodeInfo, Waiting
 from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, ODD, WARN, Cell, Column, Row, Table
 
 _MOST_NAME: Final = 253
 LEGEND: Final = {"B": "bad", "C": "cordoned", "O": "orphaned units", "W": "whole GPU"}
+CLOSED: Final = {"N": "node not ready", "S": "node cordoned", "P": "device plugin away"}
+GPU_BAD, GPU_CORDONED, OVER = "GPU bad", "GPU cordoned", "over"
 NOT_TRIED: Final = "kube-scheduler has reported nothing yet"
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What is shown. names: of the view's objects, all if empty; namespace: "" for all; labels: which labels will do."""
+    """What is shown. names: of the view's objects, all if empty; namespace: "" for all; labels: which labels will do.
+
+    node, gpu: of pods, only those on this node, and on the GPU of this index or UUID; "" for all.
+    """
 
     names: Collection[str] = ()
     namespace: str = ""
     labels: Callable[[Labels], bool] = lambda labels: True
+    node: str = ""
+    gpu: str = ""
 
 
 class Share(NamedTuple):
-    """What one pod has of one node, as far as it is known. by_gpu: None if nobody knows; why: "" where the API shows the pod."""
+    """What one pod has of one node, as far as it is known. by_gpu: None if nobody knows; why: "" where the API shows the pod; mark: what
+    is wrong with one of its GPUs, "" if nothing is."""
 
     namespace: str
     name: str
@@ -43,6 +51,7 @@ class Share(NamedTuple):
     whole: bool
     why: str
     pod: AllocatedPod | None
+    mark: str = ""
 
 
 def _text(value: str) -> str:
@@ -65,6 +74,13 @@ def selected_nodes(cluster: Cluster, select: Selection) -> list[NodeLedger]:
 def shares(node: NodeLedger) -> Iterator[Share]:
     """Of each pod that has something of the node: those of the API, and those that only the node still knows."""
     bound = set()
+    bad = {gpu.index for gpu in node.inventory.gpus if gpu.health != HEALTHY} if node.inventory else set()
+    cordoned = {gpu.index for gpu in node.inventory.gpus if gpu.cordoned} - bad if node.inventory else set()
+
+    def mark(units: Mapping[int, int] | None) -> str:
+        on = units.keys() if units else set[int]()
+        return GPU_BAD if bad & on else GPU_CORDONED if cordoned & on else ""
+
     whys = {entry.uid: entry.why for entry in node.record.held.entries}
     for pod in node.pods:
         bound.add(pod.uid)
@@ -75,11 +91,12 @@ def shares(node: NodeLedger) -> Iterator[Share]:
             # Its GPU is not known, and its node reports none.
             units = None
         if units or units is None:
-            yield Share(pod.namespace, pod.name, pod.uid, node.name, units, pod.whole, whys.get(pod.uid, ""), pod)
+            yield Share(pod.namespace, pod.name, pod.uid, node.name, units, pod.whole, whys.get(pod.uid, ""), pod, mark(units))
     for uid, pods in {entry.uid: entry.pod for entry in node.record.held.entries if entry.uid not in bound}.items():
         namespace, _, name = pods.partition("/")
         whole = any(held for _, held in node.record.held.by_uid[uid].values())
-        yield Share(namespace, name, uid, node.name, node.units_of(uid) or {}, whole, whys[uid], None)
+        units = node.units_of(uid) or {}
+        yield Share(namespace, name, uid, node.name, units, whole, whys[uid], None, mark(units))
 
 
 class GpuView(NamedTuple):
@@ -115,6 +132,15 @@ class GpuView(NamedTuple):
         found += ["whole"] if self.whole else []
         found += ["held back after a rejection"] if self.held_back else []
         return ", ".join(found) or "ok"
+
+
+def closed(node: NodeLedger, info: NodeInfo) -> str:
+    """Why the node takes no new pods, as a key of CLOSED; "" where it does. Its free units are free for nobody."""
+    if not info.ready:
+        return "N"
+    if info.cordoned:
+        return "S"
+    return "P" if info.offered == 0 and node.inventory and any(gpu.usable and gpu.units for gpu in node.inventory.gpus) else ""
 
 
 def gpus_of(node: NodeLedger, *, with_pods: bool = True) -> list[GpuView]:
@@ -158,22 +184,23 @@ def _used(mib: int | None, node: NodeLedger | None = None) -> Cell:
 
 def nodes_view(cluster: Cluster, select: Selection) -> Table:
     """One row per node, with one cell per GPU."""
+    nodes = selected_nodes(cluster, select)
+    units = {_unit(node) for node in nodes if node.inventory}
+    known = bool(cluster.used.by_gpu)
     columns = (
         Column("NAME"),
         Column("GPUS", right=True),
-        Column("ALLOCATED", right=True),
-        Column("FREE", right=True),
-        Column("UNIT"),
-        Column("LARGEST", right=True, wide=True),
+        Column("USED/ALLOC/TOTAL" if known else "ALLOC/TOTAL", right=True),
+        Column("LARGEST", right=True),
+        Column("UNIT", wide=len(units) < 2),
+        Column("ISOLATION"),
+        Column("FREE", right=True, wide=True),
         Column("EMPTY", right=True, wide=True),
-        Column("USED", right=True, wide=True),
         Column("ADDRESS", wide=True),
         Column("MODEL", wide=True),
         Column("STRATEGY", wide=True),
-        Column("ISOLATION", wide=True),
         Column("STATE", wide=True),
     )
-    nodes = selected_nodes(cluster, select)
     views = {node.name: gpus_of(node, with_pods=False) for node in nodes}
     most = max((view[-1].gpu.index + 1 for view in views.values() if view), default=0)
     table = Table(columns, grid=[f"GPU{index}" for index in range(most)])
@@ -181,32 +208,41 @@ def nodes_view(cluster: Cluster, select: Selection) -> Table:
     for node in nodes:
         view = views[node.name]
         info = cluster.infos.get(node.name, UNKNOWN_NODE)
-        seen.update("".join([gpu.marks for gpu in view]))
+        shut = closed(node, info)
+        seen.update("".join([gpu.marks for gpu in view]) + shut)
         by_index = {gpu.gpu.index: gpu for gpu in view}
         allocated, total = sum(gpu.allocated for gpu in view), sum(gpu.gpu.units for gpu in view)
         usable = sum(gpu.gpu.usable for gpu in view)
         models = ",".join(sorted({gpu.gpu.model for gpu in view})) or ABSENT
         used = [cluster.used.by_gpu[gpu.gpu.uuid] for gpu in view if gpu.gpu.uuid in cluster.used.by_gpu]
+        of_used = f"{_used(sum(used) if used else None, node).text}/" if known else ""
         cells = [
             Cell(_text(node.name), BAD if node.inventory is None else ""),
-            Cell(f"{usable}/{len(view)}", WARN if usable < len(view) else "", usable),
-            Cell(f"{allocated}/{total}", "", allocated),
-            _count(node.free),
+            Cell(f"{usable}/{len(view)}{' ' if shut else ''}{shut}", WARN if usable < len(view) or shut else "", usable),
+            Cell(f"{of_used}{allocated}/{total}", "", allocated),
+            _count(node.largest_free()) if usable and not shut else _NOTHING,
             Cell(_unit(node)),
-            _count(node.largest_free()),
+            Cell((node.inventory.isolation if node.inventory else "") or ABSENT),
+            _count(node.free) if usable and not shut else _NOTHING,
             _count(node.empty_gpus()),
-            _used(sum(used) if used else None, node),
             Cell(info.address),
             Cell(_text(models)),
             Cell((node.inventory.strategy if node.inventory else "") or ABSENT),
-            Cell((node.inventory.isolation if node.inventory else "") or ABSENT),
             Cell(_node_state(node, info, view)),
         ]
-        grid = [_grid_cell(by_index.get(index)) for index in range(most)]
-        table.rows.append(Row(f"node/{_text(node.name)}", cells, grid))
-    marks = "  ".join(f"{mark} {text}" for mark, text in LEGEND.items() if mark in seen)
-    table.legend = [*([marks] if marks else []), _total(cluster, nodes, views)]
+        of = [by_index.get(index) for index in range(most)]
+        shares = [None if gpu is None else gpu.allocated / (gpu.gpu.units or 1) for gpu in of]
+        table.rows.append(Row(f"node/{_text(node.name)}", cells, [_grid_cell(gpu) for gpu in of], shares, [_glyph(gpu) for gpu in of]))
+    table.marks = "  ".join(f"{mark} {text}" for mark, text in {**LEGEND, **CLOSED}.items() if mark in seen)
+    unit = "" if units <= {"GiB"} or len(units) > 1 else f"one unit is {units.copy().pop()}; "
+    table.legend = [unit + _total(cluster, nodes, views)]
+    nodes_in_words = "".join(f"  {mark} {text}" for mark, text in CLOSED.items() if mark in seen)
+    table.glyphs = f"GPUs: · empty  ▁ to █ allocated  x bad  c cordoned{nodes_in_words}"
     return table
+
+
+def _glyph(gpu: GpuView | None) -> str:
+    return " " if gpu is None else "x" if "B" in gpu.marks else "c" if "C" in gpu.marks else ""
 
 
 def _grid_cell(gpu: GpuView | None) -> Cell:
@@ -220,7 +256,8 @@ def _node_state(node: NodeLedger, info: NodeInfo, gpus: list[GpuView]) -> str:
         return as_text(node.inventory_error) or "no GPUs are known"
     bad, cordoned = sum(gpu.gpu.health != HEALTHY for gpu in gpus), sum(gpu.gpu.cordoned for gpu in gpus)
     orphaned = sum(gpu.orphaned for gpu in gpus)
-    found = ["node cordoned"] if info.cordoned else []
+    shut = closed(node, info)
+    found = [CLOSED[shut]] if shut else []
     found += [f"{bad} bad"] if bad else []
     found += [f"{cordoned} cordoned"] if cordoned else []
     found += [f"{orphaned} orphaned"] if orphaned else []
@@ -231,7 +268,8 @@ def _total(cluster: Cluster, nodes: list[NodeLedger], views: Mapping[str, list[G
     mib = {node.name: node.inventory.unit.mib for node in nodes if node.inventory}
     total = sum(node.inventory.units * mib[node.name] for node in nodes if node.inventory)
     allocated = sum(gpu.allocated * mib[name] for name, view in views.items() for gpu in view)
-    free = sum(node.free * mib.get(node.name, 0) for node in nodes)
+    open_to_pods = [node for node in nodes if not closed(node, cluster.infos.get(node.name, UNKNOWN_NODE))]
+    free = sum(node.free * mib.get(node.name, 0) for node in open_to_pods)
     share = f" ({100 * allocated // total} %)" if total else ""
     pending = len(cluster.waiting)
     return (
@@ -242,16 +280,17 @@ def _total(cluster: Cluster, nodes: list[NodeLedger], views: Mapping[str, list[G
 
 def gpus_view(cluster: Cluster, select: Selection) -> Table:
     """One row per GPU."""
+    nodes = selected_nodes(cluster, select)
     columns = (
         Column("NODE"),
         Column("GPU", right=True),
         Column("MODEL"),
         Column("ALLOCATED", right=True),
-        Column("UNITS", right=True),
+        Column("TOTAL", right=True),
         Column("FREE", right=True),
-        Column("UNIT"),
+        Column("UNIT", wide={_unit(node) for node in nodes if node.inventory} == {"GiB"}),
         Column("PODS", right=True),
-        Column("USED", right=True, wide=True),
+        Column("USED", right=True, wide=not cluster.used.by_gpu),
         Column("MIB", right=True, wide=True),
         Column("NUMA", right=True, wide=True),
         Column("MINOR", right=True, wide=True),
@@ -260,16 +299,18 @@ def gpus_view(cluster: Cluster, select: Selection) -> Table:
         Column("STATE", flexible=True),
     )
     table = Table(columns)
-    for node in selected_nodes(cluster, select):
+    for node in nodes:
+        shut = closed(node, cluster.infos.get(node.name, UNKNOWN_NODE))
         for view in gpus_of(node):
             gpu = view.gpu
+            states = view.states() if not shut else CLOSED[shut] + ("" if view.states() == "ok" else f", {view.states()}")
             cells = [
                 Cell(_text(node.name)),
                 _count(gpu.index),
                 Cell(_text(gpu.model) or ABSENT),
                 _count(view.allocated),
                 _count(gpu.units),
-                _NOTHING if view.free is None else _count(view.free),
+                _NOTHING if view.free is None or shut else _count(view.free),
                 Cell(_unit(node)),
                 _count(view.pods),
                 _used(cluster.used.by_gpu.get(gpu.uuid), node),
@@ -278,7 +319,7 @@ def gpus_view(cluster: Cluster, select: Selection) -> Table:
                 _count(gpu.minor),
                 Cell(_text(gpu.pci) or ABSENT),
                 Cell(_text(gpu.uuid)),
-                Cell(as_text(view.states()), view.style),
+                Cell(as_text(states), view.style or (WARN if shut else "")),
             ]
             table.rows.append(Row(f"gpu/{_text(node.name)}/{gpu.index}", cells))
     return table
@@ -290,7 +331,13 @@ def selected_shares(cluster: Cluster, select: Selection) -> Iterator[Share]:
 
 
 def _shares(cluster: Cluster, select: Selection) -> Iterator[Share]:
-    return (share for node in cluster.nodes for share in shares(node) if _is_selected(share, select))
+    for node in cluster.nodes:
+        if select.node and node.name != select.node:
+            continue
+        indexes = {gpu.index for gpu in node.inventory.gpus if select.gpu in (str(gpu.index), gpu.uuid)} if node.inventory else set()
+        for share in shares(node):
+            if _is_selected(share, select) and (not select.gpu or indexes & set(share.by_gpu or ())):
+                yield share
 
 
 def _is_selected(share: Share, select: Selection) -> bool:
@@ -301,6 +348,8 @@ def _is_selected(share: Share, select: Selection) -> bool:
 
 def selected_waiting(cluster: Cluster, select: Selection) -> list[Waiting]:
     """By namespace and name."""
+    if select.node or select.gpu:
+        return []
     found = [
         one
         for one in cluster.waiting.values()
@@ -319,8 +368,9 @@ def pods_view(cluster: Cluster, select: Selection) -> Table:
         Column("NODE"),
         Column("GPU"),
         Column("ALLOCATED", right=True),
-        Column("UNIT"),
-        Column("USED", right=True, wide=True),
+        Column("USED", right=True, wide=not cluster.used.by_pod),
+        Column("AGE", right=True, clock=True),
+        Column("OWNER", wide=True),
         Column("PRIORITY", right=True, wide=True),
         Column("REQUEST", wide=True),
         Column("UID", wide=True),
@@ -330,12 +380,14 @@ def pods_view(cluster: Cluster, select: Selection) -> Table:
     if select.namespace:
         columns = columns[1:]
     table, skip = Table(columns), 1 if select.namespace else 0
-    on = {node.name: (Cell(_text(node.name)), Cell(_unit(node)), node) for node in cluster.nodes}
+    on = {node.name: (Cell(_text(node.name)), node) for node in cluster.nodes}
+    now = cluster.now()
     for share in selected_shares(cluster, select):
-        table.rows.append(Row(_pod_name(share.namespace, share.name, select), _share_cells(cluster, share, *on[share.node])[skip:]))
+        cells = _share_cells(cluster, share, *on[share.node], now)[skip:]
+        table.rows.append(Row(_pod_name(share.namespace, share.name, select), cells))
     reasons = cluster.reasons()
     for one in selected_waiting(cluster, select):
-        pod = one.pod
+        pod, info = one.pod, cluster.pods.get(one.pod.uid, UNKNOWN_POD)
         cells = [
             Cell(_text(pod.namespace)),
             Cell(_text(pod.name)),
@@ -343,7 +395,8 @@ def pods_view(cluster: Cluster, select: Selection) -> Table:
             _NOTHING,
             _NOTHING,
             _NOTHING,
-            _NOTHING,
+            _age(info.created, now),
+            Cell(_text(info.owner) or ABSENT),
             _NOTHING if isinstance(pod, InvalidPod) else _count(pod.priority),
             _NOTHING if isinstance(pod, InvalidPod) else Cell(amount(pod.request)),
             Cell(_text(pod.uid)),
@@ -358,11 +411,28 @@ def _pod_name(namespace: str, name: str, select: Selection) -> str:
     return f"pod/{_text(name)}" if select.namespace else f"pod/{_text(namespace)}/{_text(name)}"
 
 
-def _share_cells(cluster: Cluster, share: Share, name: Cell, unit: Cell, node: NodeLedger) -> list[Cell]:
-    """name, unit: of the node."""
+def _age(created: float, now: float) -> Cell:
+    """In the largest unit of which there are two at least, as kubectl has it for most ages."""
+    if not created:
+        return _NOTHING
+    seconds = max(0, int(now - created))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return Cell(f"{seconds // size}{unit}", "", seconds)
+    return Cell(f"{seconds}s", "", seconds)
+
+
+def _memory(units: int, node: NodeLedger) -> Cell:
+    """With its unit; the key is MiB."""
+    unit = node.inventory.unit if node.inventory else None
+    return Cell(unit.amount(units) if unit else f"{units} units", "", units * (unit.mib if unit else 1))
+
+
+def _share_cells(cluster: Cluster, share: Share, name: Cell, node: NodeLedger, now: float) -> list[Cell]:
+    """name: of the node."""
     gpus = sorted(share.by_gpu or ())
-    units = sum((share.by_gpu or {}).values())
-    state, style = share_state(share)
+    info = cluster.pods.get(share.uid, UNKNOWN_POD)
+    state, style = share_state(share, is_over(cluster, share, node))
     reason = ""
     if share.by_gpu is None:
         reason = "its GPU is not known"
@@ -370,29 +440,89 @@ def _share_cells(cluster: Cluster, share: Share, name: Cell, unit: Cell, node: N
         reason = "the pod object is gone, its processes are not"
     elif share.why == "unmanaged":
         reason = "no scheduler gave it this GPU"
+    elif share.mark == GPU_BAD and node.inventory:
+        reason = next((f"GPU {gpu.index}: {gpu.health}" for gpu in node.inventory.gpus if gpu.index in gpus and gpu.health != HEALTHY), "")
     return [
         Cell(_text(share.namespace)),
         Cell(_text(share.name)),
         name,
         Cell(",".join(map(str, gpus)) if share.by_gpu is not None else "?", "" if share.by_gpu is not None else ODD),
-        _NOTHING if share.by_gpu is None else Cell(str(units), "", units),
-        unit,
-        _used(cluster.used.by_pod.get(share.uid), node),
+        _NOTHING if share.by_gpu is None else _memory(sum(share.by_gpu.values()), node),
+        _used_memory(cluster.used.by_pod.get(share.uid)),
+        _age(info.created, now),
+        Cell(_text(info.owner) or ABSENT),
         _count(share.pod.priority) if share.pod else _NOTHING,
         Cell(amount(share.pod.request)) if share.pod else _NOTHING,
         Cell(_text(share.uid)),
         Cell(state, style),
-        Cell(reason),
+        Cell(as_text(reason)),
     ]
 
 
-def share_state(share: Share) -> tuple[str, str]:
-    """(state, style): bound, whole, terminating, or why the API does not show it."""
+def _used_memory(mib: int | None) -> Cell:
+    return _NOTHING if mib is None else Cell(f"{_gib(mib).text} GiB", "", mib)
+
+
+def allocated_mib(share: Share, node: NodeLedger) -> int | None:
+    """None where nobody knows."""
+    return None if share.by_gpu is None or node.inventory is None else sum(share.by_gpu.values()) * node.inventory.unit.mib
+
+
+def is_over(cluster: Cluster, share: Share, node: NodeLedger) -> bool:
+    """Whether the pod uses more than it was allocated, as far as Prometheus knows."""
+    used = cluster.used.by_pod.get(share.uid)
+    due = None if used is None else allocated_mib(share, node)
+    return used is not None and due is not None and used > due
+
+
+def share_state(share: Share, over: bool = False) -> tuple[str, str]:
+    """(state, style): bound, whole, terminating, or why the API does not show it; then what is wrong with its GPU, or that it is over."""
+    state, style = _state_of(share)
+    marks = [*([share.mark] if share.mark else []), *([OVER] if over else [])]
+    return ", ".join([state, *marks]), BAD if GPU_BAD in marks or over else WARN if marks else style
+
+
+def _state_of(share: Share) -> tuple[str, str]:
     if share.why:
         return _text(share.why), ODD
     if share.pod and share.pod.terminating:
         return "terminating", WARN
     return ("whole", "") if share.whole else ("bound", "")
+
+
+def top_view(cluster: Cluster, select: Selection) -> Table:
+    """One row per pod that has something of a GPU, by what it uses, most first."""
+    columns: tuple[Column, ...] = (
+        Column("NAMESPACE"),
+        Column("NAME"),
+        Column("NODE"),
+        Column("GPU"),
+        Column("USED", right=True),
+        Column("ALLOCATED", right=True),
+        Column("%", right=True),
+        Column("STATE"),
+    )
+    if select.namespace:
+        columns = columns[1:]
+    table, nodes = Table(columns), {node.name: node for node in cluster.nodes}
+    found = sorted(selected_shares(cluster, select), key=lambda share: -cluster.used.by_pod.get(share.uid, -1))
+    for share in found:
+        node, used = nodes[share.node], cluster.used.by_pod.get(share.uid)
+        due = allocated_mib(share, node)
+        state, style = share_state(share, is_over(cluster, share, node))
+        percent = None if used is None or not due else 100 * used // due
+        cells = [
+            Cell(_text(share.namespace)),
+            Cell(_text(share.name)),
+            Cell(_text(share.node)),
+            Cell(",".join(map(str, sorted(share.by_gpu))) if share.by_gpu is not None else "?"),
+            _used_memory(used),
+            _NOTHING if share.by_gpu is None else _memory(sum(share.by_gpu.values()), node),
+            _NOTHING if percent is None else _count(percent, BAD if percent > 100 else ""),
+            Cell(state, style),
+        ]
+        table.rows.append(Row(_pod_name(share.namespace, share.name, select), cells[1:] if select.namespace else cells))
+    return table
 
 
 @dataclass
@@ -454,7 +584,7 @@ def models_view(cluster: Cluster, select: Selection) -> Table:
         Column("USABLE", right=True),
         Column("EMPTY", right=True),
         Column("ALLOCATED", right=True),
-        Column("UNITS", right=True),
+        Column("TOTAL", right=True),
         Column("FREE", right=True),
         Column("LARGEST", right=True),
         Column("UNIT"),
@@ -464,10 +594,11 @@ def models_view(cluster: Cluster, select: Selection) -> Table:
         for gpu in gpus_of(node):
             if not select.names or gpu.gpu.model in select.names:
                 groups.setdefault((gpu.gpu.model, _unit(node)), []).append((node.name, gpu))
+    shut = {node.name for node in cluster.nodes if closed(node, cluster.infos.get(node.name, UNKNOWN_NODE))}
     table = Table(columns)
     for (model, unit), gpus in sorted(groups.items()):
         views = [gpu for _, gpu in gpus]
-        usable = [gpu for gpu in views if gpu.gpu.usable]
+        usable = [gpu for name, gpu in gpus if gpu.gpu.usable and name not in shut]
         cells = [
             Cell(_text(model) or ABSENT),
             _count(len({name for name, _ in gpus})),
@@ -488,10 +619,11 @@ VIEWS: Final[Mapping[str, Callable[[Cluster, Selection], Table]]] = {
     "nodes": nodes_view,
     "gpus": gpus_view,
     "pods": pods_view,
+    "top": top_view,
     "namespaces": namespaces_view,
     "models": models_view,
 }
-OF_PODS: Final = ("pods", "namespaces")
+OF_PODS: Final = ("pods", "top", "namespaces")
 """The views whose objects are pods or their namespaces; a tenant may see those of his own."""
 
 
@@ -501,7 +633,7 @@ def names_of(cluster: Cluster, view: str, select: Selection) -> set[str]:
     if view in OF_PODS:
         found = {(share.namespace, share.name) for share in _shares(cluster, every)}
         found |= {(one.pod.namespace, one.pod.name) for one in selected_waiting(cluster, every)}
-        return {name if view == "pods" else namespace for namespace, name in found}
+        return {namespace if view == "namespaces" else name for namespace, name in found}
     nodes = selected_nodes(cluster, every)
     if view == "models":
         return {state.gpu.model for node in nodes for state in node.gpu_states}
@@ -523,7 +655,7 @@ def document(cluster: Cluster, view: str, select: Selection) -> dict[str, Any]:
         names = {node.name for node in selected_nodes(cluster, Selection(() if view == "models" else select.names, "", select.labels))}
     else:
         by_namespace = view == "namespaces"
-        chosen = Selection(() if by_namespace else select.names, select.namespace, select.labels)
+        chosen = replace(select, names=()) if by_namespace else select
         found = [s for s in selected_shares(cluster, chosen) if not by_namespace or not select.names or s.namespace in select.names]
         uids, names = {share.uid for share in found}, {share.node for share in found}
         waiting = [one.pod for one in selected_waiting(cluster, chosen)]

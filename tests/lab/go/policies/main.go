@@ -39,14 +39,16 @@ type input struct {
 
 // A request to create an object, or to update the one before. Measured: how many times the CPU time is taken, of which the least counts.
 type request struct {
-	User        string          `json:"user"`
-	Groups      []string        `json:"groups"`
-	MayAll      bool            `json:"may_all"`
-	Resource    string          `json:"resource"`
-	Subresource string          `json:"subresource"`
-	Object      json.RawMessage `json:"object"`
-	Before      json.RawMessage `json:"before"`
-	Measured    int             `json:"measured"`
+	User   string   `json:"user"`
+	Groups []string `json:"groups"`
+	MayAll bool     `json:"may_all"`
+	// Of the token: the node of the pod that it is bound to.
+	Extra       map[string][]string `json:"extra"`
+	Resource    string              `json:"resource"`
+	Subresource string              `json:"subresource"`
+	Object      json.RawMessage     `json:"object"`
+	Before      json.RawMessage     `json:"before"`
+	Measured    int                 `json:"measured"`
 }
 
 // Denied is empty where the request passes.
@@ -104,7 +106,7 @@ func run() ([]answer, error) {
 
 func started(policies []json.RawMessage, all authorize, stop chan struct{}) (*validating.Plugin, error) {
 	objects := []runtime.Object{}
-	for _, name := range []string{"default", "kube-system"} {
+	for _, name := range []string{"default", "kube-system", "gpushare-system"} {
 		objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
 	for _, raw := range policies {
@@ -174,7 +176,7 @@ func (r request) ask(plugin *validating.Plugin) (answer, error) {
 	}
 	attributes := admission.NewAttributesRecord(object, before, object.GetObjectKind().GroupVersionKind(), named.GetNamespace(), named.GetName(),
 		schema.GroupVersionResource{Version: "v1", Resource: r.Resource}, r.Subresource, operation, nil, false,
-		&user.DefaultInfo{Name: r.User, Groups: r.Groups})
+		&user.DefaultInfo{Name: r.User, Groups: r.Groups, Extra: r.Extra})
 	interfaces := admission.NewObjectInterfacesFromScheme(scheme.Scheme)
 	validate := func() error { return plugin.Validate(context.Background(), attributes, interfaces) }
 

@@ -91,7 +91,7 @@ class Limiting(Ours):
     def settle(self) -> None:
         super().settle()
         self.node.unasked = set() if self.world.asks else {MEMORY}
-        self.world.loop.run_until_complete(self.limits.limit_unasked())
+        self.world.loop.run_until_complete(self.limits.follow())
         if self.world.clock >= self._check_at:
             self.world.loop.run_until_complete(self.limits.check())
             self._check_at = self.world.clock + min(COMPARES, self.limits.interval)

@@ -95,6 +95,7 @@ def test_facts_are_those_of_the_gpu(machine, gpu) -> None:
         "numa": 0,
         "failed": "",
         "unfit": "",
+        "recovery": "",
     }
 
 

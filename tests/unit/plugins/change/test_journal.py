@@ -154,6 +154,32 @@ def test_the_first_owner_stays_and_a_change_of_others_is_never_forgotten(journal
         assert not made.untouched(b"something else")
 
 
+OURS = b"# SPDX-License-Identifier: Apache-2.0\n# Copyright: gpushare.kubernetes contributors\n[Unit]\n"
+
+
+UNIT = "/etc/systemd/system/gpushare-device-plugin.service"
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "original"),
+    [
+        (UNIT, OURS + b"edited", None),
+        ("/etc/gpushare/gpushare-mps@.env", OURS, None),
+        # Whatever stands in it: only units and settings of our daemons are nobody else's.
+        ("/etc/containerd/config.toml", OURS, OURS),
+        ("/etc/systemd/system/gpushare-boot.service", OURS, OURS),
+        (UNIT, b"x" * 600 + OURS, b"x" * 600 + OURS),
+        (UNIT, b"theirs", b"theirs"),
+        (UNIT, b"a# Copyright: gpushare.kub", b"a# Copyright: gpushare.kub"),
+    ],
+)
+def test_a_file_of_ours_is_never_what_was_there_before_us(journal: Journal, path: str, before: bytes, original: bytes | None) -> None:
+    """A journal that was lost, and a run that repairs what somebody has edited since."""
+    made = journal.record(path, "device_plugin", FileState(before, 0o644, 0, 0, None), OURS)
+    assert (made.original and made.original.content) == original
+    assert made.left == (digest(before), digest(OURS))
+
+
 def test_restoring_says_what_was_said_and_writes_only_what_differs(journal: Journal) -> None:
     before = journal.record(PATH, "first", OLD, b"1")
     inode = files(journal)[0].stat().st_ino

@@ -95,6 +95,27 @@ def test_a_second_run_changes_nothing_at_all(host: Path) -> None:
     assert tree(host) == before
 
 
+def test_a_lost_journal_is_said_and_written_again(host: Path) -> None:
+    ours = b"# Copyright: gpushare.kubernetes contributors\n"
+
+    def planned() -> Transaction:
+        transaction = Transaction("device_plugin", str(host))
+        transaction.write("/etc/gpushare/gpushare-pki.env", ours)
+        transaction.write("/etc/theirs", b"as it is")
+        return transaction
+
+    (host / "etc/gpushare").mkdir(parents=True, exist_ok=True)
+    (host / "etc/gpushare/gpushare-pki.env").write_bytes(ours)
+    (host / "etc/theirs").write_bytes(b"as it is")
+    transaction = planned()
+    assert (transaction.changes, transaction.forgotten) == ([], ["/etc/gpushare/gpushare-pki.env"])
+    transaction.apply()
+    entry = Journal(str(host)).entry("/etc/gpushare/gpushare-pki.env")
+    assert entry is not None
+    assert (entry.original, entry.owner) == (None, "device_plugin")
+    assert planned().forgotten == []
+
+
 def test_planning_writes_nothing_and_shows_what_would_change(host: Path) -> None:
     before = tree(host)
     shown = plan(host).diff()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The objects that roles apply to the cluster, as their templates make them."""
+"""The objects that roles apply to the cluster, as builders and templates make them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import foreign
 
 from gpushare_runtime.core import protocol
-from unit.plugins.cluster.manifests import objects
+from unit.plugins.cluster.manifests import objects, of_role
 
 # YAML reads the last three as numbers where they stand without quotes.
 NAMES = ["gpu1", "gpu-7.example.org", "0123", "1e3", "10.5"]
 
 
 def policies(writers: list[str]) -> dict[str, dict[str, Any]]:
-    found = objects("cluster_objects/templates/admission.yml.j2", gpushare_annotation_writers=writers, gpushare_token_seconds=604800)
+    found = of_role("admission", writers=writers, token_seconds=604800)
     return {item["metadata"]["name"]: item["spec"] for item in found if item["kind"] == "ValidatingAdmissionPolicy"}
 
 
@@ -44,7 +44,7 @@ def test_the_policies_know_the_annotations_of_the_protocol_and_no_wishes() -> No
 
 
 def test_each_policy_is_enforced_and_fails_closed() -> None:
-    found = objects("cluster_objects/templates/admission.yml.j2", gpushare_annotation_writers=[], gpushare_token_seconds=604800)
+    found = of_role("admission", writers=[], token_seconds=604800)
     bound = {item["spec"]["policyName"]: item["spec"] for item in found if item["kind"] == "ValidatingAdmissionPolicyBinding"}
     kinds = ["annotations", "device-plugin", "events", "extender", "placement", "tokens", "unhealthy"]
     assert sorted(bound) == sorted(policies([])) == [f"gpushare-{kind}" for kind in kinds]
@@ -87,7 +87,7 @@ HOSTILE = [
 @pytest.mark.parametrize("name", HOSTILE)
 def test_whatever_a_node_is_called_its_objects_are_the_same_but_for_the_name(name: str) -> None:
     def made(which: str) -> str:
-        accounts = objects("cluster_objects/templates/device_plugin.yml.j2", __gpushare_node_names=[which])
+        accounts = of_role("device_plugin", nodes=[which])
         return json.dumps(accounts + objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[(which, "", "")]))
 
     assert made(name) == made("gpu1").replace("gpu1", json.dumps(name)[1:-1])
@@ -97,10 +97,10 @@ def test_the_module_takes_what_the_roles_make_and_nothing_else() -> None:
     """The allow-list of gpushare_cluster_objects."""
     nodes = ["gpu1", "a" * 63 + ".example.org"]
     ours = [
-        *objects("cluster_objects/templates/device_plugin.yml.j2", __gpushare_node_names=nodes),
-        *objects("cluster_objects/templates/extender.yml.j2", gpushare_scheduler_lease="infra/mine", gpushare_overuse="evict"),
-        *objects("cluster_objects/templates/dashboard.yml.j2"),
-        *objects("cluster_objects/templates/admission.yml.j2", gpushare_annotation_writers=[], gpushare_token_seconds=604800),
+        *of_role("device_plugin", nodes=nodes),
+        *of_role("extender", lease="infra/mine", evict=True),
+        *of_role("dashboard"),
+        *of_role("admission", writers=[], token_seconds=604800),
         *objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[("gpu1", "spread", ""), ("gpu2", "", "share")]),
     ]
     assert foreign(ours) is None
@@ -130,7 +130,7 @@ def test_the_module_takes_what_the_roles_make_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_plugins_account_has_its_own_node_and_its_own_tokens(name: str) -> None:
-    found = {item["kind"]: item for item in objects("cluster_objects/templates/device_plugin.yml.j2", __gpushare_node_names=[name])}
+    found = {item["kind"]: item for item in of_role("device_plugin", nodes=[name])}
     account = f"gpushare-device-plugin-{name}"
     assert {item["metadata"]["name"] for item in found.values()} == {account}
     rules = found["ClusterRole"]["rules"]
@@ -148,8 +148,8 @@ def test_a_plugins_account_has_its_own_node_and_its_own_tokens(name: str) -> Non
 
 def test_no_daemon_may_change_what_a_pod_or_a_node_is() -> None:
     """Whoever may patch pods may have a privileged one run an image of his choice: that is the cluster (security review, K1)."""
-    found = objects("cluster_objects/templates/device_plugin.yml.j2", __gpushare_node_names=["a"])
-    found += objects("cluster_objects/templates/extender.yml.j2", gpushare_scheduler_lease="none", gpushare_overuse="report")
+    found = of_role("device_plugin", nodes=["a"])
+    found += of_role("extender", lease="none", evict=False)
     may = {(resource, verb) for item in found for rule in item.get("rules", []) for resource in rule["resources"] for verb in rule["verbs"]}
     changes = {(resource, verb) for resource, verb in may if verb not in ("get", "list", "watch")}
     assert changes == {
@@ -165,23 +165,23 @@ def test_no_daemon_may_change_what_a_pod_or_a_node_is() -> None:
 
 
 def test_the_extender_may_evict_only_where_that_is_chosen_and_a_device_plugin_never() -> None:
-    for overuse, evicts in (("report", False), ("evict", True)):
-        extender = objects("cluster_objects/templates/extender.yml.j2", gpushare_scheduler_lease="none", gpushare_overuse=overuse)
+    for evicts in (False, True):
+        extender = of_role("extender", lease="none", evict=evicts)
         rules = [rule for item in extender for rule in item.get("rules", []) if "pods/eviction" in rule["resources"]]
         assert rules == [{"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]}] * evicts
-        plugin = objects("cluster_objects/templates/device_plugin.yml.j2", __gpushare_node_names=["a"], gpushare_overuse=overuse)
+        plugin = of_role("device_plugin", nodes=["a"], evict=evicts)
         assert "pods/eviction" not in json.dumps(plugin)
 
 
 @pytest.mark.parametrize(("seconds", "longest"), [(600, 3600), (604800, 604800)])
 def test_no_token_lives_longer_than_a_daemons_own_or_a_seed(seconds: int, longest: int) -> None:
-    found = objects("cluster_objects/templates/admission.yml.j2", gpushare_annotation_writers=[], gpushare_token_seconds=seconds)
+    found = of_role("admission", writers=[], token_seconds=seconds)
     (policy,) = (item["spec"] for item in found if item["metadata"]["name"] == "gpushare-tokens" and "validations" in item["spec"])
     assert policy["validations"][0]["expression"] == f"object.spec.?expirationSeconds.orValue(3600) <= {longest}"
 
 
 def test_each_node_has_objects_of_its_own() -> None:
-    found = objects("cluster_objects/templates/device_plugin.yml.j2", __gpushare_node_names=["a", "b"])
+    found = of_role("device_plugin", nodes=["a", "b"])
     titles = [(item["kind"], item["metadata"]["name"]) for item in found]
     assert len(titles) == len(set(titles)) == 10
 
@@ -190,7 +190,7 @@ def test_each_node_has_objects_of_its_own() -> None:
     ("lease", "kind"), [("kube-system/kube-scheduler", "Role"), ("kube-system/mine", "Role"), ("infra/mine", "ClusterRole"), ("none", None)]
 )
 def test_the_extender_reads_its_schedulers_lease_and_no_other(lease: str, kind: str | None) -> None:
-    found = objects("cluster_objects/templates/extender.yml.j2", gpushare_scheduler_lease=lease, gpushare_overuse="report")
+    found = of_role("extender", lease=lease, evict=False)
     rules = [(item["kind"], rule) for item in found for rule in item.get("rules", []) if "leases" in rule["resources"]]
     wanted = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [lease.split("/")[-1]], "verbs": ["get"]}
     assert rules == ([(kind, wanted)] if kind else [])

@@ -267,3 +267,29 @@ def test_a_converged_node_is_only_asked(tmp_path: Path) -> None:
     daemon.restart_now()
     assert daemon.problem() is None
     assert systemd.calls == []
+
+
+INVOCATION = "0123456789abcdef" * 2
+PORT = "ERROR extender: cannot listen on 127.0.0.1:32766: Address already in use"
+
+
+@pytest.mark.parametrize(
+    ("invocation", "of_this", "of_unit", "said"),
+    [
+        (INVOCATION, f"INFO a\n{PORT}\nINFO b", "INFO of another start", f"{PORT}\nBefore that:\nINFO a\n{PORT}\nINFO b"),
+        (INVOCATION, f"{PORT}\nINFO b", "INFO of another start", f"{PORT}\nINFO b"),
+        (INVOCATION, "x: error: argument --memory-unit\n", "", "x: error: argument --memory-unit"),
+        (INVOCATION, "", "INFO of another start", "INFO of another start"),
+        ("", "never", "INFO of any start", "INFO of any start"),
+        ("--unit=x", "never", "INFO of any start", "INFO of any start"),
+        (INVOCATION, "", "", "(its journal is empty)"),
+    ],
+)
+def test_a_failed_start_quotes_its_own_words_and_its_last_error_first(invocation: str, of_this: str, of_unit: str, said: str) -> None:
+    def run(argv: list[str]) -> tuple[int, str, str]:
+        if argv[0] == "systemctl":
+            return 0, f"InvocationID={invocation}\n", ""
+        assert argv[-1] == "--output=cat"
+        return 0, of_this if f"_SYSTEMD_INVOCATION_ID={INVOCATION}" in argv else of_unit, ""
+
+    assert Daemon("gpushare-x", Health(None, "synced", 0), run, lambda _pid: b"").journal() == said

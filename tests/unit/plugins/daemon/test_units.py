@@ -41,6 +41,7 @@ HOSTS: dict[str, dict[str, Any]] = {
         "gpushare_limit_running_pods": True,
         "gpushare_overuse": "evict",
         "gpushare_overuse_grace": 300,
+        "gpushare_unstartable": "evict",
         "gpushare_placement": "spread",
         "gpushare_gpu_placement": "fgd",
         "gpushare_most_nodes": "100",

@@ -21,6 +21,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.apply 
     present,
     reboot_reason,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.options import MODULES_FILE, OPTIONS_FILE
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.plan import BLACKLIST_FILE
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
@@ -518,3 +519,35 @@ def test_a_run_file_that_there_is_not(installer: Machine) -> None:
     installer.root.at(RUN_FILE).unlink()
     with pytest.raises(DriverError, match="cannot be read"):
         present(run_file(installer), installer.run, False, str(installer.root))
+
+
+def test_options_and_modules_of_the_kernel_come_stay_and_go(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.module()
+    machine.answers["modprobe nvidia"] = machine.loads
+    root = str(machine.root)
+    wanted = Wanted(VERSION, blacklist=False, initramfs=INITRAMFS, options=("nvidia NVreg_X=1",), modules=("ib_umad",))
+    dry = present(wanted, machine.run, True, root)
+    done = present(wanted, machine.run, False, root)
+    assert dry.files == done.files == [OPTIONS_FILE, MODULES_FILE]
+    assert machine.root.at(OPTIONS_FILE).read_text().splitlines()[1:] == ["options nvidia NVreg_X=1"]
+    assert machine.root.at(MODULES_FILE).read_text().splitlines()[1:] == ["ib_umad"]
+    # The options are there when the driver is loaded, and in the initramfs.
+    assert machine.calls == [" ".join(INITRAMFS), "modprobe ib_umad", "modprobe nvidia"]
+    machine.root.file("/sys/module/ib_umad/x")
+    assert not present(wanted, machine.run, False, root).changed
+    # Without NVLink 5 the file of modules goes, and no initramfs is rebuilt.
+    machine.calls.clear()
+    less = replace(wanted, modules=())
+    assert present(less, machine.run, False, root).steps == [f"remove {MODULES_FILE}"]
+    assert (machine.calls, machine.root.at(MODULES_FILE).exists()) == ([], False)
+    assert not present(less, machine.run, False, root).changed
+    assert absent(machine.run, False, root).files == [OPTIONS_FILE]
+    assert not machine.root.at(OPTIONS_FILE).exists()
+
+
+def test_an_option_that_the_loaded_module_lacks_needs_a_reboot() -> None:
+    parts = Driver("580.1", "580.1", "/x", "580.1", "/y", "/z", False, options={"X": "0"})
+    assert reboot_reason(parts, "580.1", "", ("nvidia NVreg_X=1",)) == "the loaded kernel module has X='0', '1' is configured"
+    assert reboot_reason(parts, "580.1", "", ("nvidia NVreg_X=0",)) == ""
+    assert reboot_reason(replace(parts, loaded=None), "580.1", "", ("nvidia NVreg_X=1",)) == ""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts, gather, newer, processes_on
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import driver
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.gpus import gpus
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import parse
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
@@ -87,6 +88,20 @@ def test_gpus_and_switches(root: FakeRoot) -> None:
     root.pci("0000:c1:00.0", kind="0x068000", vendor="0x8086")
     found = facts(root)
     assert (found.devices, found.switches, found.loaded, found.module) == (("0x1eb8", "0x1eb8"), 1, "535.261.03", "proprietary")
+
+
+def test_switches_that_the_bus_does_not_show(root: FakeRoot) -> None:
+    """From HGX B200 on a network controller manages them, which says so in its vital product data."""
+    root.file("/sys/class/infiniband/mlx5_0/device/vpd", b"\x82\x21\x00ConnectX-7 HHHL adapter\0")
+    root.file("/sys/class/infiniband/mlx5_1/x", "")
+    assert not facts(root).nvlink5
+    root.file("/sys/class/infiniband/mlx5_5/device/vpd", b"\x82\x1f\x00Nvidia ConnectX-7\0V2\x11SW_MNG\0\xff")
+    assert facts(root).nvlink5
+    parts = driver(Host(str(root)))
+    assert (parts.nvlink5, parts.fabric_manager, parts.lacks_fabric_manager) == (True, False, True)
+    root.process(77, "/usr/bin/nv-fabricmanager", "-c", "/usr/share/nvidia/nvswitch/fabricmanager.cfg")
+    parts = driver(Host(str(root)))
+    assert (parts.fabric_manager, parts.lacks_fabric_manager) == (True, False)
 
 
 def test_an_open_module_that_is_loaded(root: FakeRoot) -> None:
@@ -267,3 +282,26 @@ def test_each_host_finds_the_data_of_its_distribution() -> None:
         assert data_of(VARS, host) == data(name)
     for fields in ({"os_version": "11"}, {"id": "alpine"}, {"id": "linuxmint", "like": ("ubuntu", "debian")}, {"os_version": "../../x"}):
         assert data_of(VARS, HostFacts.from_dict({**DEBIAN.as_dict(), **fields})) is None
+
+
+def test_the_packages_that_bring_the_kernels(root: FakeRoot) -> None:
+    root.file("/var/lib/dpkg/status", "x")
+    rows = (
+        f"installed\tlinux-image-{RELEASE}\tkmod, linux-base (>= 4.3~)",
+        f"installed\tlinux-image-cloud-amd64\tlinux-image-{RELEASE} (= 6.1.129-1)",
+        f"config-files\tlinux-image-amd64\tlinux-image-{RELEASE} (= 6.1.129-1)",
+        "installed\tlinux-image-rt-amd64\tlinux-image-6.1.0-30-rt-amd64 (= 6.1.129-1)",
+        "garbage",
+    )
+    root.program("/usr/bin/dpkg-query", "\n".join(rows) + "\n")
+    assert facts(root).kernel_packages == ("linux-image-cloud-amd64",)
+
+
+def test_options_in_use_and_memory_of_gpus_as_numa_nodes(root: FakeRoot) -> None:
+    root.file("/proc/driver/nvidia/params", 'CreateImexChannel0: 0\nCoherentGPUMemoryMode: "driver"\nRmMsg: ""\ngarbage\n')
+    for node, cpus, memory in ((0, "0-71\n", 500000), (1, "\n", 98304), (2, "\n", 0)):
+        root.file(f"/sys/devices/system/node/node{node}/cpulist", cpus)
+        root.file(f"/sys/devices/system/node/node{node}/meminfo", f"Node {node} MemTotal:       {memory} kB\n")
+    parts = driver(Host(str(root)))
+    assert parts.options == {"CreateImexChannel0": "0", "CoherentGPUMemoryMode": "driver", "RmMsg": ""}
+    assert parts.memory_nodes == 1

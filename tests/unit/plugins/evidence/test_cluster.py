@@ -388,6 +388,23 @@ def test_a_rejection_that_lasts_is_not_waited_out(node: str, status: Json) -> No
     assert clock.now == 15.5, "the first look after 15 seconds"
 
 
+def test_the_last_warning_about_a_probe_pod_is_kept_because_its_events_go_with_it() -> None:
+    pending = api_pod(name("gpu1"), **waiting("ContainerCreating"))
+    events = [
+        {"reason": "Failed", "message": "old", "lastTimestamp": "2026-01-01T00:00:01Z"},
+        {"reason": "FailedCreatePodSandBox", "message": "fork/exec: permission denied", "lastTimestamp": "2026-01-01T00:00:02Z"},
+        {"reason": "Failed", "message": "older", "lastTimestamp": None, "eventTime": "2026-01-01T00:00:00Z"},
+    ]
+    found, _clock, api = place([pending], [pending], events, timeout=0.4)
+    only = found[name("gpu1")]
+    assert only is not None
+    assert only["waiting"] == ["ContainerCreating", "its last Event: FailedCreatePodSandBox: fork/exec: permission denied"]
+    assert f"involvedObject.kind=Pod,involvedObject.name={name('gpu1')},type=Warning" in api.asked[-1]
+    only = place([pending], [pending], [], timeout=0.4)[0][name("gpu1")]
+    assert only is not None
+    assert only["waiting"] == ["ContainerCreating"]
+
+
 def test_a_probe_pod_that_only_waits_has_the_whole_time_and_one_that_is_gone_none() -> None:
     _found, clock, _api = place([api_pod(name("gpu1"), phase="Pending")], timeout=40)
     assert clock.now == 40.5

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 import tempfile
 from dataclasses import replace
@@ -23,6 +24,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cri import CriError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import KINDS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import arguments_of
 
@@ -66,22 +68,41 @@ def doctor(root: FakeRoot, *names: str) -> dict[str, str]:
 def test_the_doctors_answer_is_taken_as_it_is(root: FakeRoot, status: int) -> None:
     root.at(DOCTOR).write_text(f'#!/bin/sh\necho "$*"\nexit {status}\n')
     root.at(DOCTOR).chmod(0o755)
-    assert doctor(root, "a", "b") == {"problem": "", "answer": "--output json a b\n"}
+    assert doctor(root, "a", "b") == {"problem": "", "cure": "", "answer": "--output json a b\n"}
     root.at(DOCTOR).write_text(f"#!/bin/sh\nhead -c 300000 /dev/zero\nexit {status}\n")
     assert len(doctor(root)["answer"]) == 256 * 1024
 
 
 def test_why_the_doctor_does_not_answer_is_said(root: FakeRoot) -> None:
-    assert doctor(root) == {"problem": f"there is no {DOCTOR}", "answer": ""}
+    assert doctor(root) == {"problem": f"there is no {DOCTOR}", "cure": "", "answer": ""}
     root.program(DOCTOR, "no root", status=2)
-    assert doctor(root) == {"problem": f"{DOCTOR} ended with 2: no root", "answer": ""}
+    assert doctor(root) == {"problem": f"{DOCTOR} ended with 2: no root", "cure": "", "answer": ""}
     root.at(DOCTOR).write_text("#!/bin/sh\necho ImportError: x >&2\nexit 1\n")
-    assert doctor(root) == {"problem": f"{DOCTOR} ended with 1: ImportError: x", "answer": ""}
+    assert doctor(root) == {"problem": f"{DOCTOR} ended with 1: ImportError: x", "cure": "", "answer": ""}
+    root.at(DOCTOR).chmod(0o644)
+    assert doctor(root) == {"problem": f"{DOCTOR} may not be executed", "cure": f"chmod 0755 {DOCTOR}", "answer": ""}
+    root.at(DOCTOR).chmod(0o755)
     # As a venv is left whose Python was removed.
     root.at(DOCTOR).write_text("#!/nowhere/python\n")
     found = doctor(root)
     assert found["problem"].startswith(f"{DOCTOR} ended with None: [Errno 2] No such file")
     assert found["answer"] == ""
+
+
+def test_a_runtime_on_a_mount_without_programs_is_not_to_be_removed(root: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing could be built there anew."""
+    real = os.statvfs(root.at("/"))
+    monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(f_flag=real.f_flag | os.ST_NOEXEC))
+    assert doctor(root) == {
+        "problem": f"the file system of {DOCTOR} is mounted noexec",
+        "cure": "mount -o remount,exec $(findmnt -n -o TARGET -T /opt/gpushare)",
+        "answer": "",
+    }
+
+
+def test_a_link_to_a_runtime_that_is_gone_is_no_runtime(root: FakeRoot) -> None:
+    root.link("/opt/gpushare/current", "gone-1")
+    assert daemons.runtime(Host(str(root)), "/opt/gpushare")["environment"] == ""
 
 
 def test_a_doctor_that_hangs_is_left() -> None:
@@ -95,7 +116,8 @@ def test_a_doctor_that_hangs_is_left() -> None:
         place = Path(folder, "current/bin/gpushare-doctor")
         place.parent.mkdir(parents=True)
         place.touch(0o755)
-        assert daemons.doctor(Host("/", run=run), folder, []) == {"problem": f"{place} did not end within 90 s", "answer": ""}
+        hangs = {"cure": f"see on the host what hangs: {place}", "answer": ""}
+        assert daemons.doctor(Host("/", run=run), folder, []) == {"problem": f"{place} did not end within 90 s", **hangs}
 
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
@@ -111,7 +133,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
     for module, names in (
         (daemons, ("runtime", "doctor")),
-        (gpu_node, ("images", "cdi", "containers")),
+        (gpu_node, ("images", "cdi", "containers", "strangers")),
         (evidence_control_plane, ("scheduler_files",)),
     ):
         for name in names:
@@ -126,6 +148,9 @@ PLACES: dict[str, Any] = {
     "install_dir": "/i",
     "pki_dir": "/p",
     "extender_port": 1,
+    "extender_weight": 3,
+    "extender_http_timeout": "2s",
+    "preemption": False,
     "memory_unit": "MiB",
     "device_strategy": "cdi",
     "minimum_driver": "550.54",
@@ -157,6 +182,7 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
         "kubelet": {"running": True, "root": ROOT},
         "runtime": ("runtime", "/i"),
         "doctor": ("doctor", "/i", [PLUGIN, EXTENDER, "gpushare-dashboard"]),
+        "files": {"problem": "", "changed": [], "unrecorded": [], "drop_ins": []},
         "now": 5.0,
     }
     assert (len(smi["gpus"]), driver["loaded"], driver["library"]) == (2, "535.261.03", "535.261.03")
@@ -165,6 +191,7 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
         "container_runtime": gpu_["container_runtime"],
         "images": ("images", "unix:///run/containerd/containerd.sock"),
         "cdi": ("cdi",),
+        "strangers": ("strangers", ROOT),
         "containers": ("containers",),
         "strategy": {
             "cdi": {
@@ -172,6 +199,8 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
                 "runtime": "containerd 1.6.20~ds1 does not take CDI devices from kubelet, releases from 1.7.2 on do",
                 "spec": "no CDI spec in /etc/cdi or /var/run/cdi names GPUs as nvidia.com/gpu by their UUID",
                 "off": False,
+                "reader": "containerd 1.6.20~ds1 reads no CDI specs of version 0.7.0, releases from 1.7.16 on do",
+                "newer": False,
             },
             "toolkit": {"environment": False, "mounts": True, "problem": ""},
             "now": "",
@@ -266,7 +295,7 @@ def test_a_cdi_spec_in_yaml_and_in_json(root: FakeRoot, name: str, text: str) ->
     (spec,) = found["specs"]
     assert (spec["path"], spec["versions"]) == (f"/etc/cdi/{name}", ["535.1.2"])
     assert spec["gpus"] == (["GPU-00000000-0000-4000-8000-000000000001"] if "GPU-" in text else [])
-    assert set(spec) == {"path", "gpus", "versions", "missing"}
+    assert set(spec) == {"path", "gpus", "versions", "missing", "newer"}
     assert "/usr/lib/libcuda.so.535.1.2" in spec["missing"]
     assert not {"/dev/nvidia0", "/in/the/container"} & set(spec["missing"])
     root.file("/usr/lib/libcuda.so.535.1.2")
@@ -348,9 +377,9 @@ def test_a_container_runtime_is_compared_with_its_files(monkeypatch: pytest.Monk
         return answers.pop(0)
 
     monkeypatch.setattr(gpu_node, "KINDS", {name: replace(gpu_node.KINDS[name], open=open_)})
-    monkeypatch.setattr(gpu_node, "find_unit", lambda *asked: asked)
+    monkeypatch.setattr(gpu_node, "find_unit", lambda *asked: type("Found", (tuple,), {"active": "active"})(asked))
     answers = [runtime_service(None, "an entry"), runtime_service(None, None), runtime_service("dead", None)]
-    seen = {"name": name, "problem": "", "file_default": "of files", "running_default": "of process", "unit": unit or usual}
+    seen = {"name": name, "problem": "", "broken": "", "file_default": "of files", "running_default": "of process", "unit": unit or usual}
     for expected in ({**seen, "lacks": "an entry"}, {**seen, "lacks": ""}):
         assert gpu_node.container_runtime(name, unit, config, "run") == expected  # type: ignore[arg-type]
     silent = {**seen, "problem": "dead", "running_default": "", "lacks": ""}
@@ -365,7 +394,43 @@ def test_why_a_container_runtime_does_not_answer_is_said(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(gpu_node, "find_unit", find_unit)
     found = gpu_node.container_runtime("docker", "x.service", "", lambda *_: None)  # type: ignore[arg-type,return-value]
-    assert found == {"name": "docker", "problem": "no", "file_default": "", "running_default": "", "lacks": "", "unit": "x.service"}
+    rest = {"file_default": "", "running_default": "", "lacks": "", "unit": "x.service"}
+    assert found == {"name": "docker", "problem": "no", "broken": "", **rest}
+
+
+@pytest.mark.parametrize(("active", "key"), [("active", "broken"), ("failed", "problem")])
+def test_a_file_that_does_not_parse_is_told_from_a_runtime_that_does_not_run(
+    monkeypatch: pytest.MonkeyPatch, active: str, key: str
+) -> None:
+    def reject(*_arguments: object) -> None:
+        raise Rejected("(26, 2): unexpected token")
+
+    monkeypatch.setattr(gpu_node, "find_unit", lambda *_: SimpleNamespace(active=active))
+    monkeypatch.setitem(KINDS, "docker", replace(KINDS["docker"], open=reject))
+    found = gpu_node.container_runtime("docker", "x.service", "", lambda *_: None)  # type: ignore[arg-type,return-value]
+    assert {one: found[one] for one in ("problem", "broken")} == {"problem": "", "broken": "", key: "(26, 2): unexpected token"}
+
+
+UID, OTHER = "11111111-2222-4333-8444-555555555555", "21111111-2222-4333-8444-555555555555"
+
+
+def test_containers_with_gpus_that_kubelet_gave_no_device(root: FakeRoot) -> None:
+    kinds = {40: (UID, ("nvidia0",)), 41: (OTHER, ("nvidia1", "null")), 42: (OTHER, ("nvidia0", "kmsg")), 43: (OTHER, ("nvidia0", "kmsg"))}
+    for pid, (uid, nodes) in kinds.items():
+        root.process(pid, "/app", namespace="pid:[7]")
+        root.file(f"/proc/{pid}/cgroup", f"0::/kubepods/pod{uid}/{pid:02d}{'a' * 62}\n")
+        for node in nodes:
+            root.file(f"/proc/{pid}/root/dev/{node}")
+    # Of two privileged ones, which have every device node, one uses a GPU.
+    root.link("/proc/43/fd/7", "/dev/nvidia1")
+    root.link("/proc/42/fd/7", "/dev/nvidiactl")
+    entry = {"PodUID": UID, "ContainerName": "c", "ResourceName": "aliyun.com/gpu-mem"}
+    root.file(f"{ROOT}/device-plugins/kubelet_internal_checkpoint", json.dumps({"Data": {"PodDeviceEntries": [entry]}}))
+    root.file(f"/var/log/pods/n_p_{OTHER}/x")
+    assert gpu_node.strangers(Host(str(root)), ROOT) == [
+        {"name": "container 41aaaaaaaaaa of pod n/p (process 41)", "gpus": ["nvidia1"], "privileged": False},
+        {"name": "container 43aaaaaaaaaa of pod n/p (process 43)", "gpus": ["nvidia1"], "privileged": True},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -411,7 +476,7 @@ def test_a_container_that_starts_while_the_host_is_looked_at_is_seen(root: FakeR
         return float(pid)
 
     starts(50)
-    monkeypatch.setattr(daemons, "doctor", lambda *_: {"problem": "", "answer": str(starts(51))})
+    monkeypatch.setattr(daemons, "doctor", lambda *_: {"problem": "", "cure": "", "answer": str(starts(51))})
     monkeypatch.setattr(daemons, "now", lambda: starts(52))
     found = see(Host(str(root)), Places(gpu_node=True, control_plane=False))
     assert (found["now"], found["gpu"]["containers"]) == (52.0, started)
@@ -462,7 +527,7 @@ def test_everything_in_one_go_is_json_and_writes_nothing(root: FakeRoot, tmp_pat
     assert "there is no" in found["doctor"]["problem"]
     again = see(Host(str(root)), Places(gpu_node=True, control_plane=True, extender_port=1), ["containers", "extender"])
     assert set(again["gpu"]) == {"containers"}
-    assert set(again["doctor"]) == {"problem", "answer"}
+    assert set(again["doctor"]) == {"problem", "cure", "answer"}
 
 
 def test_a_dashboard_that_is_there_is_looked_at_whether_it_shall_be_or_not(root: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -284,3 +284,25 @@ def test_a_cut_or_damaged_output_never_fails(start: int, length: int) -> None:
 )
 def test_versions_are_numbers(text: str | None, expected: tuple[int, ...] | None) -> None:
     assert numbers(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "fabric"),
+    [
+        ("N/A", "N/A", None),
+        ("Completed", "Success", "Completed"),
+        ("Completed", "N/A", "Completed"),
+        ("Completed", "Insufficient Resources", "Completed, Insufficient Resources"),
+        ("In Progress", "N/A", "In Progress"),
+        ("x" * 900, "N/A", "x" * 60),
+    ],
+)
+def test_the_fabric_of_nvlink(state: str, status: str, fabric: str | None) -> None:
+    text = (
+        (FIXTURES / "nvidia_smi_535_two_gpus.xml")
+        .read_text()
+        .replace("<state>N/A</state>\n\t\t\t<status>N/A", f"<state>{state}</state>\n\t\t\t<status>{status}", 1)
+    )
+    first, second = parse(text).gpus
+    assert (first.fabric, second.fabric) == (fabric, None)
+    assert SmiReport.from_dict(parse(text).as_dict()) == parse(text)

@@ -129,9 +129,51 @@ def test_a_spec_has_to_name_gpus_by_their_uuid(tmp_path: Path, monkeypatch: pyte
     assert (not found.spec, choose("auto", found, "", ()).strategy) == (named, "cdi" if named else "volume-mounts")
 
 
+OLDER = "cdiVersion: 0.5.0\n"
+GROUPS = "cdiVersion: 0.7.0\ncontainerEdits: {additionalGids: [44]}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "spec", "strategy"),
+    [
+        ("containerd", "1.7.2", OLDER, "cdi"),
+        ("containerd", "1.7.2", GROUPS, "volume-mounts"),
+        ("containerd", "1.7.15", GROUPS, "volume-mounts"),
+        ("containerd", "1.7.15", "containerEdits:\n  additionalGids:\n  - 44\n", "volume-mounts"),
+        ("containerd", "1.7.15", "cdiVersion: '1.0.0'\n", "volume-mounts"),
+        ("containerd", "1.7.16", GROUPS, "cdi"),
+        ("containerd", "2.0.0", GROUPS, "cdi"),
+        ("cri-o", "1.29.9", OLDER, "cdi"),
+        ("cri-o", "1.29.9", GROUPS, "volume-mounts"),
+        ("cri-o", "1.30.0", GROUPS, "cdi"),
+    ],
+)
+def test_a_spec_that_the_runtime_cannot_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, version: str, spec: str, strategy: str
+) -> None:
+    """Version 0.7.0 of the specification came with the toolkit 1.19; containerd 1.7.15 rejects such a file as a whole."""
+    configured(monkeypatch, {"enableCDI": True})
+    root = FakeRoot(tmp_path)
+    root.file("/var/run/cdi/nvidia.yaml", f"kind: nvidia.com/gpu\n{spec}devices: [{{name: {GPU}}}]")
+    found = cdi(Host(str(root)), kubelet(runtime=name), running(name, version))
+    assert choose("auto", found, "", ()).strategy == strategy
+    rejected = obstacles("cdi", found, STRICT, "", ())
+    assert [seen for seen, _, _ in rejected] == ([] if strategy == "cdi" else [f"gpushare_device_strategy cdi, and {found.reader}"])
+    assert all("no-additional-gids-for-device-nodes" in cure for _, _, cure in rejected)
+
+
 @pytest.mark.parametrize(
     ("found", "now", "brings", "strategy"),
     [
+        # A headless host has a spec without groups, which every reader takes.
+        (CdiFacts("", "", reader="old"), "", Brings(), "cdi"),
+        (CdiFacts("", "", reader="old"), "", SPEC, "cdi"),
+        (CdiFacts("", "", reader="old", newer=True), "", Brings(), "volume-mounts"),
+        (CdiFacts("", "", reader="old", newer=True), "cdi", SPEC, "volume-mounts"),
+        # What the toolkit will write is not known.
+        (CdiFacts("", "", "no CDI spec", reader="old"), "", SPEC, "volume-mounts"),
+        (CdiFacts("", "", "no CDI spec", reader="old"), "cdi", Brings(), "cdi"),
+        (CdiFacts("", "", newer=True), "", Brings(), "cdi"),
         (OFF, "", Brings(), "volume-mounts"),
         (OFF, "", RUNTIME, "cdi"),
         (OFF, "", SPEC, "volume-mounts"),

@@ -82,3 +82,23 @@ def test_what_gpus_report_of_their_memory(repair: Repair, expected: list[tuple[s
 def test_modes_that_the_next_reset_changes(now: str | None, later: str | None, expected: int) -> None:
     assert codes(first_with(ecc=Ecc(now, later))) == [("gpu_mode_pending", "warning")] * expected
     assert codes(first_with(mig_mode=now, pending_mig_mode=later)) == [("gpu_mode_pending", "warning")] * expected
+
+
+@pytest.mark.parametrize(
+    ("states", "lacks", "words"),
+    [
+        ((None, None), False, ""),
+        (("Completed", "Completed"), False, ""),
+        # A virtual machine, whose host runs it.
+        (("Completed", "Completed"), True, ""),
+        (("Completed", "In Progress"), False, "an NVLink fabric that is not ready: GPU 1 (In Progress)"),
+        (("Completed, Failure", "Not Started"), True, "an NVLink fabric that is not ready: GPU 0 (Completed, Failure), 1 (Not Started)"),
+        # GPUs before Hopper do not say.
+        ((None, None), True, "NVSwitches, and no nv-fabricmanager that runs"),
+    ],
+)
+def test_a_fabric_that_keeps_cuda_from_starting(states: tuple[str | None, str | None], lacks: bool, words: str) -> None:
+    report = replace(TWO, gpus=tuple(replace(gpu, fabric=state) for gpu, state in zip(TWO.gpus, states, strict=True)))
+    found = list(judge_gpus(report, Expected(), lacks))
+    assert [(one.code, one.severity, one.found) for one in found] == ([("gpu_fabric_not_ready", "error", words)] if words else [])
+    assert all("error 802" in one.cure for one in found)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground import Ground
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts, gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import Wanted, judge
@@ -31,6 +32,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
     summary,
     unreachable,
 )
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import blocks
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import (
     impossible,
     scattered,
@@ -47,13 +49,15 @@ from unit.plugins.fake_root import NVIDIA_SMI, FakeRoot, control_plane, debian, 
 
 GPU_NODE = Wanted(gpu_node=True, control_plane=False)
 CONTROL_PLANE = Wanted(gpu_node=False, control_plane=True)
+#: A driver without a known vulnerability.
+MENDED = "535.309.01"
 SERVED = {"gpushare_dashboard_state": "present", "gpushare_dashboard_token": "x" * 16}
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> FakeRoot:
     """A GPU node that is fit."""
-    return gpu(kubelet(debian(FakeRoot(tmp_path))))
+    return gpu(kubelet(debian(FakeRoot(tmp_path))), MENDED)
 
 
 @pytest.fixture
@@ -102,6 +106,24 @@ def os_release(text: str) -> Callable[[FakeRoot], None]:
     return lambda root: overwrite(root, "/usr/lib/os-release", text)
 
 
+NEXT = "/lib/modules/6.1.0-99-amd64"
+OFF = 'APT::Periodic::Unattended-Upgrade "0";\n'
+
+
+def next_kernel(root: FakeRoot) -> None:
+    """A newer kernel, for which nobody has built a module."""
+    root.file("/lib/modules/6.1.0-30-amd64/modules.dep", "updates/dkms/nvidia.ko:\n")
+    root.file("/lib/modules/6.1.0-30-amd64/updates/dkms/nvidia.ko", f"\0license=NVIDIA\0version={MENDED}\0")
+    root.file(f"{NEXT}/modules.builtin", "")
+
+
+def unattended(root: FakeRoot) -> None:
+    root.file("/etc/apt/apt.conf.d/20auto-upgrades", 'APT::Periodic::Unattended-Upgrade "1";\n')
+    root.program("/usr/bin/unattended-upgrade")
+    rows = ("install\tinstalled\tnvidia-utils-535", "hold\tinstalled\tlibnvidia-ml1", "install\tinstalled\tnvidia-container-toolkit")
+    root.program("/usr/bin/dpkg-query", "\n".join(rows) + "\n")
+
+
 # What is done to a fit GPU node, and what is then said of it.
 FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
     ("Debian 11", os_release('ID=debian\nVERSION_ID="11"\n'), [("os", "error")]),
@@ -128,7 +150,28 @@ FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
     ("old driver", lambda r: smi(r, "535.261.03", "384.59"), [("gpus", "error")]),
     (
         "other library",
+        lambda r: overwrite(r, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.310.01  x\n"),
+        [("driver", "error")],
+    ),
+    (
+        "vulnerable driver",
         lambda r: overwrite(r, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  x\n"),
+        [("driver", "error"), ("driver", "warning")],
+    ),
+    ("In Progress", lambda r: smi(r, "<state>N/A", "<state>In Progress"), [("gpus", "error")]),
+    ("NVSwitch", lambda r: r.pci("0000:c0:00.0", kind="0x068000", driver="nvidia-nvswitch"), [("gpus", "error")]),
+    ("GB200", lambda r: r.pci("0000:05:00.0", device="0x2941"), [("driver", "warning")]),
+    ("next kernel", next_kernel, [("driver", "error")]),
+    ("next kernel, DKMS", lambda r: [next_kernel(r), r.program("/usr/sbin/dkms"), r.file(f"{NEXT}/build/Makefile")], []),
+    ("next kernel with a module", lambda r: [next_kernel(r), r.file(f"{NEXT}/modules.dep", "updates/nvidia.ko:\n")], []),
+    ("unattended upgrades", unattended, [("driver", "warning")]),
+    ("unattended upgrades, off", lambda r: [unattended(r), r.file("/etc/apt/apt.conf.d/99local", OFF)], []),
+    (
+        "GPU memory as NUMA nodes",
+        lambda r: [
+            r.pci("0000:05:00.0", device="0x2342"),
+            r.file("/sys/devices/system/node/node1/meminfo", "Node 1 MemTotal:       98304 kB\n"),
+        ],
         [("driver", "error")],
     ),
     ("nouveau", lambda r: r.file("/sys/module/nouveau/x"), [("driver", "error")]),
@@ -171,6 +214,40 @@ FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
     ("NVIDIA's plugin", lambda r: r.process(60, "nvidia-device-plugin", namespace="pid:[3]"), [("managers", "error")]),
     ("HAMi's folder", lambda r: r.file("/usr/local/vgpu/x"), [("managers", "warning")]),
 ]
+
+
+FIT = Ground((), (), (), (), False, "", "", True)
+
+
+@pytest.mark.parametrize(
+    ("ground", "wanted", "check", "words"),
+    [
+        (
+            {"read_only": ("/etc/kubernetes/manifests",)},
+            CONTROL_PLANE,
+            "disk",
+            "/etc/kubernetes/manifests on a file system mounted read-only",
+        ),
+        ({"read_only": ("/etc/kubernetes/manifests",)}, GPU_NODE, "", ""),
+        ({"full": ("/opt/gpushare",)}, GPU_NODE, "disk", "too few free inodes for /opt/gpushare"),
+        ({"no_programs": ("/opt/gpushare",)}, GPU_NODE, "disk", "/opt/gpushare on a file system mounted noexec"),
+        ({"server": "https://a:6443", "unreached": "refused"}, GPU_NODE, "api", "no connection from this host to https://a:6443 (refused)"),
+        ({"listening": (22, 32766)}, CONTROL_PLANE, "port", "another process listening on port 32766"),
+        ({"listening": (22, 32766)}, replace(CONTROL_PLANE, extender_port=1), "", ""),
+        ({"listening": (32766,), "extender": True}, CONTROL_PLANE, "", ""),
+        ({"listening": (32766,)}, GPU_NODE, "", ""),
+        ({"scheduler": False}, CONTROL_PLANE, "scheduler", "no process of kube-scheduler"),
+        ({"scheduler": False}, GPU_NODE, "", ""),
+    ],
+)
+def test_what_would_make_the_run_fail_halfway(tmp_path: Path, ground: dict[str, Any], wanted: Wanted, check: str, words: str) -> None:
+    host = control_plane(gpu(kubelet(debian(FakeRoot(tmp_path))), MENDED))
+    facts = gather(Host(str(host)))
+    assert facts.ground is not None
+    assert facts.ground.scheduler
+    judged = judge("h", replace(facts, ground=replace(FIT, **ground)), wanted).reasons
+    assert [(one.check, one.severity) for one in judged] == ([(check, "error")] if check else [])
+    assert all(words in one.found and one.cure for one in judged)
 
 
 @pytest.mark.parametrize(("plant", "expected"), [fault[1:] for fault in FAULTS], ids=[fault[0] for fault in FAULTS])
@@ -271,7 +348,7 @@ def test_a_driver_that_would_have_to_be_built_under_secure_boot(node: FakeRoot) 
 
 def test_a_version_mismatch_is_said_once(node: FakeRoot) -> None:
     node.program("/usr/bin/nvidia-smi", "Failed to initialize NVML: Driver/library version mismatch", 18)
-    overwrite(node, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  x\n")
+    overwrite(node, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.310.01  x\n")
     assert found(node) == [("gpus", "error")]
 
 
@@ -313,8 +390,26 @@ def test_accepted_checks_become_warnings_and_errors_come_first() -> None:
         ("a", "disk", "warning"),
         ("b", "os", "warning"),
     ]
-    assert summary(after) == "nothing was changed, for 1 reason:\nc: gpus: found f; expected e; c"
-    assert summary(accept(given_reasons, [])).count("\n") == 2
+    assert summary(after) == "1 problem, nothing was changed"
+    assert summary(accept(given_reasons, [])) == "2 problems, nothing was changed"
+
+
+def test_what_only_follows_is_no_problem_of_its_own_and_lost_hosts_are_counted() -> None:
+    judged = [unreachable("cp1", "no route"), unreachable("cp2", "no route")]
+    silent = [Answer("cp1", None), Answer("cp2", None)]
+    given_reasons = [*(one for judgement in judged for one in judgement.reasons), *judge_cluster(judged, silent)]
+    after = accept(given_reasons, [])
+    assert [(one.host, one.check, one.because) for one in after] == [
+        ("cp1", "unreachable", ""),
+        ("cp2", "unreachable", ""),
+        ("", "api", "unreachable"),
+    ]
+    assert summary(after) == "1 problem, nothing was changed (2 hosts unreachable)"
+    shown = blocks(after, Reason.nowhere)
+    assert shown.startswith("✗ unreachable  cp1, cp2\n    found     no connection (no route)\n")
+    assert shown.endswith("(follows from unreachable)")
+    # The cause is accepted: what followed from it is the problem then.
+    assert next((one.check, one.severity, one.because) for one in accept(given_reasons, ["unreachable"])) == ("api", "error", "")
 
 
 def test_judgements_survive_the_way_through_json() -> None:
@@ -422,6 +517,8 @@ def test_a_secret_is_not_repeated() -> None:
         ({"gpushare_node_schedule": "mps", "gpushare_isolation": "mps"}, ""),
         ({"gpushare_node_schedule": "core_mem", "gpushare_isolation": "mps"}, ""),
         ({"gpushare_node_schedule": "cgpu", "gpushare_isolation": "driver"}, ""),
+        ({"gpushare_deploy_mode": "systemd"}, ""),
+        ({"gpushare_deploy_mode": "kubernetes"}, "gpushare_deploy_mode: kubernetes in a run on hosts"),
         ({"gpushare_node_schedule": "share"}, ""),
         ({"gpushare_node_schedule": ""}, ""),
         ({"gpushare_node_schedule": "mps"}, "gpushare_node_schedule: mps with gpushare_isolation: auto"),
@@ -590,6 +687,11 @@ def test_an_answer_without_authorities_is_one_of_an_older_release() -> None:
     assert Answer.of({**answer("cp1", NODES), "authorities": ["a"]}).authorities == ("a",)
 
 
+def test_pods_of_gpushare_in_the_cluster_are_the_other_mode() -> None:
+    pods = {**answer("cp1", NODES), "in_cluster": ["gpushare-system/gpushare-device-plugin"]}
+    assert of_cluster(pods) == [("cp1", "deploy_mode", "gpushare as pods (DaemonSet gpushare-system/gpushare-device-plugin)")]
+
+
 @pytest.mark.parametrize("version", ["v1.24.17", "v1.22.2+rke2r1", "v1.20.0"])
 def test_a_cluster_whose_scheduler_could_not_read_our_configuration_is_rejected(version: str) -> None:
     assert of_cluster(answer("cp1", NODES, version)) == [("cp1", "kubernetes", f"Kubernetes {version}")]
@@ -616,14 +718,15 @@ def test_a_control_plane_with_a_reason_of_its_own_is_not_asked_for_a_kubeconfig(
 @pytest.mark.parametrize(
     ("without", "evicts", "severity", "found"),
     [
-        (False, False, "error", "has no ValidatingAdmissionPolicy"),
-        (False, True, "error", "has no ValidatingAdmissionPolicy"),
-        (True, False, "warning", "has no ValidatingAdmissionPolicy"),
-        (True, True, "error", "and gpushare_overuse: evict"),
+        (False, [], "error", "has no ValidatingAdmissionPolicy"),
+        (False, ["gpushare_overuse"], "error", "has no ValidatingAdmissionPolicy"),
+        (True, [], "warning", "has no ValidatingAdmissionPolicy"),
+        (True, ["gpushare_overuse"], "error", "and gpushare_overuse: evict"),
+        (True, ["gpushare_overuse", "gpushare_unstartable"], "error", "and gpushare_overuse and gpushare_unstartable: evict"),
     ],
 )
 def test_an_api_server_without_policies_is_rejected_unless_the_inventory_accepts_it(
-    version: str, without: bool, evicts: bool, severity: str, found: str
+    version: str, without: bool, evicts: list[str], severity: str, found: str
 ) -> None:
     judged = [Judgement("cp1", "cp1", ())]
     (reason,) = judge_cluster(judged, [Answer.of(answer("cp1", NODES, version))], without, evicts)
@@ -644,7 +747,7 @@ def test_the_oldest_ansible_is_that_of_the_collection() -> None:
 
 
 def test_selinux_that_denies_is_a_warning(tmp_path: Path) -> None:
-    root = gpu(kubelet(debian(FakeRoot(tmp_path))))
+    root = gpu(kubelet(debian(FakeRoot(tmp_path))), MENDED)
     root.file("/sys/fs/selinux/enforce", "1")
     judged = judge("h", gather(Host(str(root))), GPU_NODE)
     assert [(one.check, one.severity) for one in judged.reasons] == [("selinux", "warning")]
@@ -744,9 +847,9 @@ def test_the_pages_show_what_is_printed(node: FakeRoot) -> None:
         node.at(name).unlink()
     both = judge("gpu1", gather(Host(str(node))), GPU_NODE).reasons
     typo = unknown("cp1", ["gpushare_extender_prot"], ["gpushare_extender_port"])
-    for page, shown in {
-        "README.md": str(plugin[0]),
-        "docs/start/quickstart.md": summary(accept(plugin, ())),
-        "roles/preflight/README.md": summary(accept([*both, *typo], ())),
+    for page, reasons in {
+        "docs/start/quickstart.md": accept(plugin, ()),
+        "roles/preflight/README.md": accept([*both, *typo], ()),
     }.items():
+        shown = f"{summary(reasons)}\n\n{blocks(reasons, Reason.nowhere)}"
         assert f"```text\n{shown}\n```\n" in (REPOSITORY / page).read_text(), f"{page} does not show\n{shown}"

@@ -165,6 +165,8 @@ def test_every_list_that_is_asked_for_and_what_is_in_it() -> None:
     assert [(path, kind) for path, _version, kind in cluster.KINDS] == [
         ("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding"),
         ("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies", "ValidatingAdmissionPolicy"),
+        ("/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings", "MutatingAdmissionPolicyBinding"),
+        ("/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies", "MutatingAdmissionPolicy"),
         (f"{rbac}/clusterrolebindings", "ClusterRoleBinding"),
         (f"{rbac}/{system}/rolebindings", "RoleBinding"),
         (f"{rbac}/clusterroles", "ClusterRole"),

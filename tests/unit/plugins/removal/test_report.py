@@ -138,10 +138,23 @@ def test_what_is_no_file_is_listed_apart(root: FakeRoot) -> None:
     assert words(found)[-1].split() == ["configmap:kube-system/kubeadm-config/ClusterConfiguration", "scheduler"]
 
 
+def test_files_of_ours_without_an_entry_are_named(root: FakeRoot) -> None:
+    ours = "# Copyright: gpushare.kubernetes contributors\n"
+    unit, settings = "/etc/systemd/system/gpushare-device-plugin.service", "/etc/gpushare/gpushare-device-plugin.env"
+    root.file(unit, ours)
+    root.file(settings, ours)
+    root.file("/etc/systemd/system/gpushare-extender.service", "[Unit]\n")
+    found = report(Layout(root=str(root)), systemctl)
+    assert found["unrecorded"] == [unit, settings]
+    assert words(found)[-1].startswith(f"not in the journal, although they are ours: {unit}, {settings}; the journal was lost")
+    Journal(str(root)).record(unit, "device_plugin", None, ours.encode())
+    assert report(Layout(root=str(root)), systemctl)["unrecorded"] == [settings]
+
+
 def test_a_host_with_nothing_of_ours(root: FakeRoot) -> None:
     root.file("/etc/hosts")
     nothing = report(Layout(root=str(root)), lambda _argv: (0, "LoadState=not-found\n", ""))
-    assert nothing == {"runtime": None, "units": [], "files": [], "settings": [], "kubectl_plugins": [], "unproven": []}
+    assert nothing == {"runtime": None, "units": [], "files": [], "settings": [], "kubectl_plugins": [], "unproven": [], "unrecorded": []}
     assert words(nothing) == ["runtime: none", "kubectl plugins: none"]
     assert not root.at(f"/{FOLDER}").exists()
 

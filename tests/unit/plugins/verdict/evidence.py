@@ -29,6 +29,16 @@ extenders:
 - urlPrefix: https://127.0.0.1:32766/gpushare-scheduler
   filterVerb: filter
   bindVerb: bind
+  preemptVerb: preempt
+  prioritizeVerb: prioritize
+  weight: 1
+  enableHTTPS: true
+  httpTimeout: 1s
+  nodeCacheCapable: true
+  tlsConfig:
+    certFile: /etc/gpushare/pki/scheduler/tls.crt
+    keyFile: /etc/gpushare/pki/scheduler/tls.key
+    caFile: /etc/gpushare/pki/scheduler/ca.crt
   managedResources:
   - name: aliyun.com/gpu-mem
   - name: aliyun.com/gpu-count
@@ -78,7 +88,7 @@ def finding(code: str, severity: str = "error", found: str = "words") -> Json:
 def printed(host: Json) -> Json:
     """What was seen of the host, with the doctor's answer as it is printed."""
     answer = host["doctor"]
-    return {**host, "doctor": answer if "problem" in answer else {"problem": "", "answer": json.dumps(answer)}}
+    return {**host, "doctor": answer if "problem" in answer else {"problem": "", "cure": "", "answer": json.dumps(answer)}}
 
 
 def runtime() -> Json:
@@ -105,6 +115,10 @@ def gpu(index: int, mib: int = 16384) -> Json:
     }
 
 
+def files() -> Json:
+    return {"problem": "", "changed": [], "unrecorded": [], "drop_ins": []}
+
+
 def gpu_host() -> Json:
     """Of gpu1, whose node is node-1."""
     seen = {
@@ -114,6 +128,7 @@ def gpu_host() -> Json:
         "container_runtime": {
             "name": "containerd",
             "problem": "",
+            "broken": "",
             "file_default": "nvidia",
             "running_default": "nvidia",
             "lacks": "",
@@ -122,8 +137,9 @@ def gpu_host() -> Json:
         "images": ["registry.k8s.io/pause:3.10"],
         "cdi": {
             "mode": "cdi",
-            "specs": [{"path": "/var/run/cdi/nvidia.yaml", "gpus": list(UUIDS), "versions": ["535.261.03"], "missing": []}],
+            "specs": [{"path": "/var/run/cdi/nvidia.yaml", "gpus": list(UUIDS), "versions": ["535.261.03"], "missing": [], "newer": False}],
         },
+        "strangers": [],
         "containers": {CONTAINER: ["nvidia0"], "d" * 64: []},
         "strategy": {
             "cdi": {"kubelet": "", "runtime": "containerd 1.6.20 does not take CDI devices from kubelet"},
@@ -139,6 +155,9 @@ def gpu_host() -> Json:
         "expect_memory_mib": 0,
         "pki_dir": "",
         "extender_port": 32766,
+        "extender_weight": 1,
+        "extender_http_timeout": "1s",
+        "preemption": True,
         "metrics_plugin": "",
         "metrics_extender": "",
         "device_strategy": "auto",
@@ -153,6 +172,7 @@ def gpu_host() -> Json:
         "doctor": doctor(
             "gpushare-device-plugin", registered={name: list(UUIDS) for name in ("aliyun.com/gpu-mem", "aliyun.com/gpu-count")}
         ),
+        "files": files(),
         "gpu": seen,
         "plane": None,
         "now": NOW,
@@ -172,6 +192,9 @@ def plane_host() -> Json:
         "memory_unit": "GiB",
         "pki_dir": "/etc/gpushare/pki",
         "extender_port": 32766,
+        "extender_weight": 1,
+        "extender_http_timeout": "1s",
+        "preemption": True,
         "metrics_plugin": "",
         "metrics_extender": "",
         "scheduler_manifest": MANIFEST_PATH,
@@ -184,6 +207,7 @@ def plane_host() -> Json:
         "kubelet": kubelet,
         "runtime": {**runtime(), "requirements_sha256": ARTIFACT.kubectl_requirements_sha256},
         "doctor": doctor("gpushare-extender", health={"filter_calls": 3, "unauthorized_calls": 0, "why": ""}),
+        "files": files(),
         "gpu": None,
         "plane": plane,
         "now": NOW,

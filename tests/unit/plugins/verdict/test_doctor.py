@@ -25,7 +25,7 @@ def answer(**changes: Any) -> Json:
 
 
 def read_text(text: str) -> Doctor:
-    return read({"problem": "", "answer": text}, "h")
+    return read({"problem": "", "cure": "", "answer": text}, "h")
 
 
 def test_what_the_doctor_prints_is_what_is_read() -> None:
@@ -92,7 +92,7 @@ def test_words_of_a_host_are_short_and_printable() -> None:
     (finding,) = found.findings
     assert finding.found.startswith("?[2J?xxx")
     assert len(finding.found) == 1000
-    assert read({"problem": "\x1b" + "x" * 5000, "answer": json.dumps(answer())}, "h") == Doctor(problem="?" + "x" * 999)
+    assert read({"problem": "\x1b" + "x" * 5000, "cure": "do", "answer": json.dumps(answer())}, "h") == Doctor("?" + "x" * 999, "do")
 
 
 def test_the_codes_are_those_of_the_doctor() -> None:

@@ -5,8 +5,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from graphlib import TopologicalSorter
+from pathlib import Path
 
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import write
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import FOLLOWS_FROM, Finding, mark, merge, verdict
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,30 +88,50 @@ def test_the_verdict_in_words_leaves_out_what_is_no_error_and_counts_in_good_eng
     warned = verdict([error("b", "w", severity="warning")], {"hosts": 1, "GPU nodes": 0})
     assert warned.words == "verified: 1 host, 0 GPU nodes"
     one = verdict([error("", "v"), error("b", "w", severity="warning")], {})
-    assert one.words == "not as it should be, for 1 reason:\ncluster: v: found x; expected y; do z"
-    heading = verdict([error("a", check) for check in ("plugin_stopped", "capacity_short", "annotation_wrong")], {}).words.splitlines()[0]
-    assert heading == "not as it should be, for 1 reason (and 2 more findings that follow):"
+    assert one.words == "1 problem\n\n✗ v            cluster\n    found     x\n    expected  y\n    do        do z"
+    heading = verdict([error("a", check) for check in ("plugin_stopped", "capacity_short", "annotation_wrong")], {}).summary
+    assert heading == "1 problem, and 2 findings that follow from it"
 
 
-def test_the_verdict_in_words_has_causes_first_and_one_line_for_all_hosts() -> None:
+def test_the_verdict_in_words_has_causes_first_and_one_block_for_all_hosts() -> None:
     found = verdict(
         [error("b", "capacity_short"), error("a", "runtime_differs"), error("b", "plugin_stopped"), error("b", "runtime_differs")],
         {"hosts": 2},
     )
+    told = ["    found     x", "    expected  y", "    do        do z", ""]
     assert found.words.splitlines() == [
-        "not as it should be, for 3 reasons (and 1 more finding that follows):",
-        "a, b: runtime_differs: found x; expected y; do z",
-        "b: plugin_stopped: found x; expected y; do z",
-        "b: capacity_short: found x; expected y; do z (follows from plugin_stopped)",
+        *("2 problems, and 1 finding that follows from them", ""),
+        *("✗ runtime_differs a, b", *told),
+        *("✗ plugin_stopped b", *told),
+        "These follow from the problems above:",
+        "  b: capacity_short: found x; expected y; do z (follows from plugin_stopped)",
     ]
 
 
-def test_the_report_is_json_with_a_version() -> None:
-    text = verdict([error("", "rbac_differs")], {"hosts": 2}).as_json()
+def test_what_differs_between_hosts_stands_with_its_hosts_and_long_lists_are_cut() -> None:
+    hosts = [f"gpu{number}" for number in range(1, 11)]
+    found = verdict([replace(error(host, "plugin_stopped"), found="p" if host == "gpu3" else "x") for host in hosts], {})
+    shown = "gpu1, gpu10, gpu2, gpu3, gpu4, gpu5, gpu6, gpu7 and 2 more"
+    others = "gpu1, gpu10, gpu2, gpu4, gpu5, gpu6, gpu7, gpu8 and 1 more"
+    assert found.words.splitlines()[2:5] == [
+        f"✗ plugin_stopped {shown}",
+        f"    found     x ({others})",
+        "    found     p (gpu3)",
+    ]
+
+
+def test_an_answer_of_a_host_cannot_look_like_a_block() -> None:
+    shown = verdict([replace(error("gpu1", "plugin_stopped"), found="x\n\n✗ gpu_lost gpu2\n    found y")], {}).words
+    assert "    found     x ✗ gpu_lost gpu2 found y\n" in shown
+
+
+def test_the_report_is_json_with_a_version(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "report.json"
+    write(file, verdict([error("", "rbac_differs")], {"hosts": 2}).as_dict(), "gpushare_verify_report")
+    text = file.read_text()
     assert text.startswith('{\n  "findings": [\n    {\n      "because": "",\n')
     assert text.endswith('  "ok": false,\n  "v": 1\n}\n')
-    report = json.loads(text)
-    assert report == {
+    assert json.loads(text) == {
         "v": 1,
         "ok": False,
         "looked_at": {"hosts": 2},

@@ -127,6 +127,10 @@ FOREIGN = {MEMORY: [UUIDS[0], "b", "z"], GPUS: list(UUIDS)}
         ({"container_runtime": None}, []),
         ({"container_runtime": {"problem": "dead", "lacks": "y"}}, [("runtime_silent", "dead")]),
         (
+            {"container_runtime": {"broken": "config dump failed: (26, 2)", "file_default": ""}},
+            [("runtime_file_broken", "containerd running, and config dump failed: (26, 2)")],
+        ),
+        (
             {"container_runtime": {"running_default": "runc", "lacks": "no nvidia"}},
             [("default_runtime_not_running", "default runtime 'runc' in the running containerd (no nvidia)")],
         ),
@@ -346,9 +350,39 @@ def test_the_extender_is_called_where_it_says_that_it_listens_or_at_its_port() -
     assert of_config(moved, extender={"listens": "127.0.0.1:32767"}) == [
         ("warning extender_elsewhere", "the extender listens on 127.0.0.1:32767")
     ]
-    plain = CONFIG.replace("https:", "http:")
+    assert of_config(CONFIG.replace("https:", "http:")) == [("extender_address_wrong", NAMED.replace("https", "http"))]
+    tls = CONFIG[CONFIG.index("  tlsConfig:") : CONFIG.index("  managedResources:")]
+    plain = CONFIG.replace("https:", "http:").replace("enableHTTPS: true", "enableHTTPS: false").replace(tls, "")
     assert of_config(plain, places={"pki_dir": ""}) == []
-    assert of_config(plain, places={"pki_dir": "/p"}) == [("extender_address_wrong", NAMED.replace("https", "http"))]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("  weight: 1\n", "  weight: 1\n  ignorable: true\n", "ignorable: True"),
+        ("httpTimeout: 1s", "httpTimeout: 1ms", "httpTimeout: 1ms"),
+        ("  httpTimeout: 1s\n", "", "httpTimeout: 5s"),
+        ("httpTimeout: 1s", "httpTimeout: [x]", "httpTimeout: ['x']"),
+        ("weight: 1", "weight: 7", "weight: 7"),
+        ("nodeCacheCapable: true", "nodeCacheCapable: false", "nodeCacheCapable: False"),
+        ("  preemptVerb: preempt\n", "", "preemptVerb: None"),
+        ("prioritizeVerb: prioritize", "prioritizeVerb: x", "prioritizeVerb: x"),
+        ("enableHTTPS: true", "enableHTTPS: false", "enableHTTPS: False"),
+        # The same, in other words.
+        ("httpTimeout: 1s", "httpTimeout: 1000ms", None),
+        ("  weight: 1\n", "  weight: 1\n  ignorable: false\n", None),
+    ],
+)
+def test_the_entry_is_what_the_role_writes_field_by_field(old: str, new: str, expected: str | None) -> None:
+    assert old in CONFIG
+    assert of_config(CONFIG.replace(old, new)) == ([("extender_entry_differs", f"{expected} in {CONFIG_PATH}")] if expected else [])
+
+
+def test_the_entry_follows_the_inventory() -> None:
+    wanted = {"extender_weight": 3, "extender_http_timeout": "2s", "preemption": False}
+    ((code, words),) = of_plane(places=wanted)
+    assert code == "extender_entry_differs"
+    assert [words.count(name) for name in ("weight: 1 ", "httpTimeout: 1s ", "preemptVerb: preempt ")] == [1, 1, 1]
 
 
 def test_the_schedulers_manifest_names_its_configuration() -> None:
@@ -459,7 +493,7 @@ UNNAMED = ("not_annotated", f"{WHO} without an annotation that names its GPU")
         ({"annotations": allocation(_0={"3": 6}), "has": {CONTAINER: ["nvidia7"]}}, 1, []),
         ({"annotations": allocation(_0={"3": 3, "0": 3}), "has": {CONTAINER: ["nvidia0", "nvidia7"]}}, 1, []),
         ({"annotations": allocation(_0={"0": 3, "2": 3})}, 1, [("wrong_gpu", f"{WHO} with nvidia0 in its /dev")]),
-        ({"annotations": allocation(_0={"0": 3, "9": 3})}, 1, [("wrong_gpu", f"{WHO} with nvidia0 in its /dev")]),
+        ({"annotations": allocation(_0={"0": 3, "9": 3})}, 1, [("gpu_missing", f"no GPU 9, which {WHO} was given")]),
         ({"has": {CONTAINER: []}}, 1, [("wrong_gpu", f"{WHO} with no GPU in its /dev")]),
         ({"has": {CONTAINER: ["nvidia0", "nvidia1"]}}, 1, [("wrong_gpu", f"{WHO} with nvidia0, nvidia1 in its /dev")]),
     ],
@@ -559,3 +593,11 @@ def test_a_gpu_that_cannot_be_used_has_no_room() -> None:
     assert free_units(node, [seen.pod(gpu=1), seen.pod(gpu=0, units=1)]) == 15
     node["metadata"]["annotations"]["gpushare/gpus"] = "{"
     assert free_units(node, []) is None
+
+
+def test_a_fabric_manager_that_does_not_run_is_a_finding() -> None:
+    """nvidia-smi lists the GPUs, and a pod without CUDA starts."""
+    for host in ({"switches": 4}, {"nvlink5": True}):
+        ((code, words),) = of_node(driver=host)
+        assert (code, "NVSwitches, and no nv-fabricmanager" in words) == ("gpu_fabric_not_ready", True)
+    assert of_node(driver={"switches": 4, "fabric_manager": True}) == []

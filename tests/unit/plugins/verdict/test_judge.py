@@ -4,16 +4,19 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.containers import free_units
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import CODES
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import judge, placeable, scheduler_name
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import judge, obstructed, placeable, scheduler_name
 
+from blocks import lines
 from unit.plugins.verdict import evidence as seen
 from unit.plugins.verdict.evidence import CONFIG, CONFIG_PATH, CONTAINER, MANIFEST_PATH, NOW, UUIDS, World
 
@@ -116,7 +119,7 @@ OF_EXTENDER = {code for code in CODES if code.startswith(("extender", "certifica
 FAULTS: list[tuple[Change, str, str]] = [
     *((lambda w, code=code: reported(w.cp, code), "cp1", code) for code in sorted(OF_EXTENDER)),
     *((lambda w, code=code: reported(w.gpu, code), "gpu1", code) for code in sorted(CODES - OF_EXTENDER)),
-    (lambda w: w.cp.update(doctor={"problem": "there is no gpushare-doctor", "answer": ""}), "cp1", "not_checked"),
+    (lambda w: w.cp.update(doctor={"problem": "there is no gpushare-doctor", "cure": "", "answer": ""}), "cp1", "not_checked"),
     (lambda w: add_manifest(w, seen.manifest()), "cp1", "stale_scheduler_file"),
     (lambda w: add_manifest(w, seen.manifest().replace("name: kube-scheduler", "name: x", 1).replace("--config", OWN_LEASE)), "cp1", ""),
     (lambda w: w.gpu["gpu"]["managers"].append({"name": "HAMi", "active": True, "evidence": ["process 7"]}), "gpu1", "second_plugin"),
@@ -134,6 +137,9 @@ FAULTS: list[tuple[Change, str, str]] = [
     (lambda w: configured(w, CONFIG.replace("filterVerb: filter", 'filterVerb: ""')), "cp1", "extender_not_called"),
     (lambda w: configured(w, CONFIG.replace("32766", "32767")), "cp1", "extender_address_wrong"),
     (lambda w: configured(w, CONFIG.replace("https:", "http:")), "cp1", "extender_address_wrong"),
+    (lambda w: configured(w, CONFIG.replace("  weight: 1\n", "  ignorable: true\n  weight: 1\n")), "cp1", "extender_entry_differs"),
+    (lambda w: w.gpu["files"]["changed"].append("/etc/gpushare/gpushare-device-plugin.env"), "gpu1", "files_changed"),
+    (lambda w: w.gpu["files"]["drop_ins"].append({"path": "/a.conf", "starts": True}), "gpu1", "unit_overridden"),
     (lambda w: configured(w, CONFIG.partition("extenders:")[0]), "cp1", "scheduler_not_configured"),
     (lambda w: w.cp["plane"]["scheduler"]["configs"].clear(), "cp1", "scheduler_not_configured"),
     (lambda w: w.cp["plane"]["scheduler"].update(manifest=seen.manifest().replace("--config", "--v")), "cp1", "scheduler_not_configured"),
@@ -147,6 +153,7 @@ FAULTS: list[tuple[Change, str, str]] = [
     (lambda w: runtime_of(w, running_default="runc", lacks="the default is runc"), "gpu1", "default_runtime_not_running"),
     (lambda w: runtime_of(w, file_default="runc"), "gpu1", "default_runtime_missing"),
     (lambda w: runtime_of(w, problem="containerd is dead"), "gpu1", "runtime_silent"),
+    (lambda w: runtime_of(w, broken="config dump failed"), "gpu1", "runtime_file_broken"),
     (lambda w: cdi(w, versions=["535.216.01"]), "gpu1", "cdi_stale"),
     (lambda w: cdi(w, gpus=[UUIDS[0]]), "gpu1", "cdi_stale"),
     (lambda w: cdi(w, missing=["/usr/lib/libcuda.so.1"]), "gpu1", "cdi_stale"),
@@ -178,9 +185,10 @@ def test_what_only_follows_names_its_cause(world: World) -> None:
     stopped(world)
     found = {one.check: one.because for one in judge(world.evidence()).findings}
     assert found == {"plugin_stopped": "", "capacity_short": "plugin_stopped"}
-    (cause, follower) = judge(world.evidence()).words.splitlines()[1:]
-    assert cause.startswith("gpu1: plugin_stopped: found gpushare-device-plugin.service inactive")
-    assert follower.endswith("(follows from plugin_stopped)")
+    words = judge(world.evidence()).words
+    assert words.startswith("1 problem, and 1 finding that follows from it\n\n✗ plugin_stopped gpu1\n")
+    assert lines(words).startswith("gpu1: plugin_stopped: found gpushare-device-plugin.service inactive")
+    assert words.endswith("(follows from plugin_stopped)")
 
 
 def test_a_host_or_a_cluster_that_was_not_checked_at_is_an_error(world: World) -> None:
@@ -273,6 +281,22 @@ def test_a_dashboard_that_the_inventory_does_not_have_is_a_warning(world: World)
     assert (causes(world), softer(world)) == (set(), [("cp1", "dashboard_unexpected", "warning")])
     world.cp["places"]["dashboard"] = True
     assert (causes(world), softer(world)) == (set(), [])
+
+
+def test_containers_that_hold_gpus_and_request_none_are_a_warning(world: World) -> None:
+    world.gpu["gpu"]["strangers"].append({"name": "container c of pod n/p", "gpus": ["nvidia1"], "privileged": False})
+    sibling = {"index": 1, "name": "side", "units": 0, "gpus": 0, "privileged": False}
+    (only,) = world.cluster["pods"]
+    only["containers"].append(sibling)
+    only["running"].append({"name": "side", "id": "d" * 64, "started": NOW - 100})
+    verdict = judge(world.evidence())
+    assert [one.found for one in verdict.findings] == ["container c of pod n/p with nvidia1 in its /dev"]
+    world.gpu["gpu"]["containers"]["d" * 64] = ["nvidia0"]
+    (finding,) = judge(world.evidence()).findings
+    assert (finding.check, finding.severity) == ("gpu_without_request", "warning")
+    assert f"container side of pod {only['namespace']}/{only['name']} with nvidia0 in its /dev" in finding.found
+    sibling["privileged"] = True
+    assert "side" not in judge(world.evidence()).findings[0].found
 
 
 def test_containers_that_are_young_privileged_or_going_are_not_judged(world: World) -> None:
@@ -438,7 +462,7 @@ def test_an_extender_that_nothing_is_known_of_was_not_called(world: World) -> No
     said_of_calls(world, ((3, 0), (4, 0)))
     world.more["probed"]["plane0"]["doctor"]["health"] = None
     assert [one.found for one in judge(world.evidence()).findings] == ["the extender does not run"]
-    world.more["probed"]["plane0"]["doctor"] = {"problem": "no answer", "answer": ""}
+    world.more["probed"]["plane0"]["doctor"] = {"problem": "no answer", "cure": "", "answer": ""}
     assert [one.found for one in judge(world.evidence()).findings] == ["no answer"]
 
 
@@ -454,6 +478,33 @@ def test_probe_pods_that_could_not_be_made_or_are_gone(world: World) -> None:
     assert causes(world) == {("", "probe_failed")}
     probed(world, None)
     assert causes(world) == {("gpu1", "probe_failed")}
+
+
+def test_a_sick_node_keeps_no_probe_pod_from_the_others(world: World) -> None:
+    second = copy.deepcopy(world.gpu)
+    second["node_name"] = "node-2"
+    sick = {"hosts": {"cp1": world.cp, "gpu1": world.gpu, "gpu2": second}}
+    world.more = sick
+    reported(world.gpu, "plugin_stopped")
+    only = {"gpu1": "first cure plugin_stopped of gpu1"}
+
+    def obstacles() -> dict[str, str]:
+        verdict = judge(world.evidence())
+        mine = [one for one in verdict.findings if one.host == "gpu2" and one.severity == "error"]
+        verdict = replace(verdict, findings=tuple(one for one in verdict.findings if one not in mine))
+        return obstructed(world.evidence(), verdict)
+
+    assert obstacles() == {"node-1": only["gpu1"]}
+    reported(world.cp, "extender_not_synced")
+    assert obstacles() == {"node-1": only["gpu1"], "node-2": "first cure extender_not_synced of cp1"}
+
+
+def test_gpus_of_two_hosts_with_one_uuid_are_a_warning(world: World) -> None:
+    assert not judge(world.evidence()).findings
+    second = copy.deepcopy(world.gpu)
+    world.more = {"hosts": {"cp1": world.cp, "gpu1": world.gpu, "gpu2": second}}
+    (finding,) = [one for one in judge(world.evidence()).findings if one.check == "uuid_twice"]
+    assert (finding.severity, finding.found) == ("warning", f"{UUIDS[0]} on gpu1 and gpu2, {UUIDS[1]} on gpu1 and gpu2")
 
 
 def test_where_a_probe_pod_has_room(world: World) -> None:
@@ -543,11 +594,13 @@ def test_metrics_are_where_the_inventory_has_them(
 
 
 def test_a_host_without_a_runtime_is_said_once_and_one_without_an_answer_of_the_doctor_too(world: World) -> None:
-    world.gpu["doctor"] = {"problem": "there is no gpushare-doctor", "answer": ""}
+    world.gpu["doctor"] = {"problem": "there is no gpushare-doctor", "cure": "", "answer": ""}
     (finding,) = judge(world.evidence()).findings
     assert (finding.host, finding.check) == ("gpu1", "not_checked")
     assert finding.found == "nothing of the daemons, because there is no gpushare-doctor"
     assert "/opt/gpushare/0.1.0-0123456789ab" in finding.cure
+    world.gpu["doctor"]["cure"] = "mount it"
+    assert judge(world.evidence()).findings[0].cure == "mount it; then run verify again"
     # One of another release has no doctor, or another one.
     world.gpu["runtime"]["wheel_sha256"] = "c" * 64
     assert causes(world) == {("gpu1", "runtime_differs")}

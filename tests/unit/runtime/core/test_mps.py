@@ -134,7 +134,7 @@ def test_memory_of_several_gpus_is_not_for_a_node_with_mps() -> None:
     assert ledger().nodes["n"].remaining_after(several) is None
     assert not ledger().nodes["n"].fits_when_empty(several)
     assert ledger(inventory(16, 16)).nodes["n"].remaining_after(several) is not None
-    assert "with MPS, which gives a pod one GPU" in explain.exact(several, ledger().nodes["n"])
+    assert "the node has MPS, which gives a pod one GPU" in explain.exact(several, ledger().nodes["n"])
 
 
 def test_a_pod_may_require_mps() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_runtime.daemon import metrics_server
+from gpushare_runtime.daemon import metrics_server, page_server
 from gpushare_runtime.daemon.listener import RateLimit
 from gpushare_runtime.daemon.metrics_server import MetricsAddress, MetricsServer
 from unit.runtime.kube.fake_api import until
@@ -97,7 +97,7 @@ def test_only_who_shows_the_token_as_it_is_now(tmp_path: Path) -> None:
 
 
 def test_a_page_that_cannot_be_made_is_a_failure_of_the_server(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(metrics_server._at_requests, "filters", [RateLimit(3)])
+    monkeypatch.setattr(page_server._at_requests, "filters", [RateLimit(3)])
 
     def pieces() -> Iterable[str]:
         yield "a 1\n"
@@ -116,7 +116,7 @@ def test_a_page_that_cannot_be_made_is_a_failure_of_the_server(monkeypatch: pyte
 
 
 def test_who_asks_for_nothing_keeps_nobody_away_and_has_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_server, "_REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(page_server, "_REQUEST_SECONDS", 0.5)
 
     async def run() -> None:
         (tmp_path / "token").write_text("secret")
@@ -125,7 +125,7 @@ def test_who_asks_for_nothing_keeps_nobody_away_and_has_to_go(tmp_path: Path, mo
             silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(200)]
             assert (await get(server.port, "Authorization: Bearer secret")).endswith("a 1\n")
             # Both ends are in this process.
-            assert len(os.listdir("/proc/self/fd")) - before < 200 + metrics_server._UNVERIFIED + 10
+            assert len(os.listdir("/proc/self/fd")) - before < 200 + page_server._UNVERIFIED + 10
             for reader, _ in silent:
                 assert await asyncio.wait_for(reader.read(), 5) == b""
             await until(lambda: len(os.listdir("/proc/self/fd")) - before <= 200)
@@ -142,12 +142,12 @@ LONG = "a 1\n" * 4_000_000
 def test_no_more_than_some_are_answered_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         # None of them has to go before the next one has asked, on a busy machine either.
-        monkeypatch.setattr(metrics_server, "_REQUEST_SECONDS", 600.0)
+        monkeypatch.setattr(page_server, "_REQUEST_SECONDS", 600.0)
         async with serving(lambda: [LONG]) as server:
-            asking = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(metrics_server._MOST)]
+            asking = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(page_server._MOST)]
             for _, writer in asking:
                 writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
-            await until(lambda: server._answering == metrics_server._MOST)
+            await until(lambda: server._answering == page_server._MOST)
             assert (await get(server.port)).startswith("HTTP/1.1 503 ")
             for _, writer in asking:
                 writer.transport.abort()
@@ -158,7 +158,7 @@ def test_no_more_than_some_are_answered_at_a_time(monkeypatch: pytest.MonkeyPatc
 
 def test_who_does_not_read_has_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        monkeypatch.setattr(metrics_server, "_REQUEST_SECONDS", 0.5)
+        monkeypatch.setattr(page_server, "_REQUEST_SECONDS", 0.5)
         asked: list[bool] = []
         async with serving(lambda: asked.append(True) or [LONG]) as server:
             _, writer = await asyncio.open_connection("127.0.0.1", server.port)

@@ -261,7 +261,7 @@ def test_a_pod_has_its_gpus_or_the_verdict_on_every_node() -> None:
     async def use(site: Site) -> None:
         [bound] = (await site.json("/api/pods/default/p"))["pods"]
         assert (bound["kind"], bound["node"], bound["state"]) == ("bound", "a", "bound")
-        assert bound["gpus"] == [{"index": 0, "units": 3, "of": 16, "model": "Tesla T4", "uuid": "GPU-00000000"}]
+        assert bound["gpus"] == [{"index": 0, "units": 3, "of": 16, "model": "Tesla T4", "uuid": "GPU-00000000", "state": "ok"}]
         [waiting] = (await site.json("/api/pods/default/w"))["pods"]
         w = cluster.waiting["uid-w"].pod
         assert isinstance(w, PendingPod)

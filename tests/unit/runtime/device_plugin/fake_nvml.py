@@ -42,7 +42,8 @@ class FakeNvml:
     """gpus: by index; lost: indexes that answer with an error; failure: what all calls answer with; starts: nvmlInit calls.
 
     unlimited: why the driver does not limit memory; limits: (GPU UUID, control group) → bytes; ignored: it answers with success and
-    sets nothing; used: what each group uses; using: GPU UUID → PID and bytes of its processes; reads: how often these were read.
+    sets nothing; used: what each group uses; using: GPU UUID → PID and bytes of its processes; reads: how often these were
+    read; version: the driver's.
     """
 
     def __init__(self, *mib: int) -> None:
@@ -50,6 +51,7 @@ class FakeNvml:
         self.lost: set[int] = set()
         self.failure: NvmlError | None = None
         self.starts = 0
+        self.version = "535.261.03"
         self.xids: queue.Queue[tuple[str, int]] = queue.Queue()
         self.unlimited: NvmlError | None = NvmlError("the driver has no such call", unable=True)
         self.limits: dict[tuple[str, str], int] = {}
@@ -67,6 +69,9 @@ class FakeNvml:
     def count(self) -> int:
         self._check()
         return len(self.gpus)
+
+    def driver(self) -> str:
+        return self.version
 
     def facts(self, index: int) -> GpuFacts:
         self._check()

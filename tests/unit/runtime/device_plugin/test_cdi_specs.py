@@ -220,6 +220,23 @@ def test_a_stale_spec_after_a_driver_upgrade(host: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("files", "driver", "why"),
+    [
+        (["libcuda.so.535.261.03", "libnvidia-egl-gbm.so.1.1.2", "libnvidia-api.so.1"], "535.261.03", ""),
+        (["libcuda.so.535.261.03"], "580.65.06", "has files of driver 535.261.03 instead of 580.65.06: run"),
+        (["libcuda.so.535.261.03", "libcuda.so.580.65"], "580.65", "has files of driver 535.261.03 instead of 580.65: run"),
+        (["libcuda.so.535.261.03"], "", "instead of the loaded one: run"),
+        (["libcuda.so"], "580.65.06", ""),
+    ],
+)
+def test_in_a_container_the_driver_s_version_in_names_shows_a_stale_spec(host: Path, files: list[str], driver: str, why: str) -> None:
+    """The files of a host are nowhere to be looked up, good ones neither."""
+    put(host / "run/nvidia.yaml", spec(("GPU-a", ["/nowhere/dev/nvidia4"]), mounts=[f"/nowhere/lib/{name}" for name in files]))
+    found = SpecFolders((f"{host}/run",), in_container=True).read().problem(FIRST, driver)
+    assert (why in found) if why else found == ""
+
+
+@pytest.mark.parametrize(
     ("nodes", "has"), [(["nvidia7"], "/dev/nvidia7"), (["nvidia4", "nvidia7"], "/dev/nvidia4, /dev/nvidia7"), ([], "no device")]
 )
 def test_a_spec_that_gives_another_gpu_than_it_names(host: Path, nodes: list[str], has: str) -> None:

@@ -70,6 +70,16 @@ def test_when_nvml_fails_all_gpus_are_unusable_and_it_is_started_again() -> None
     assert nvml.starts == starts + 1
 
 
+def test_the_driver_s_version_is_read_at_each_start() -> None:
+    nvml = FakeNvml(8192)
+    reader = GpuReader(nvml, GIB, GpuHealth(checks=1))
+    assert (reader.driver, reader.read().units, reader.driver) == ("", 8, "535.261.03")
+    nvml.version = "580.65.06"
+    reader.stop()
+    reader.read()
+    assert reader.driver == "580.65.06"
+
+
 def test_two_gpus_with_one_uuid_are_an_exchange_under_way() -> None:
     nvml = FakeNvml(8192, 8192)
     nvml.gpus[1] = nvml.gpus[0]

@@ -94,7 +94,7 @@ class Machine:
 
     def look(self, *, check: bool = False) -> dict[str, dict[int, int]]:
         """What the plugin does between two checks, or a check; then pod → GPU index → units of its limits."""
-        asyncio.run(self.limits.check() if check else self.limits.limit_unasked())
+        asyncio.run(self.limits.check() if check else self.limits.follow())
         self.file._write(self.file._render(self.gpus))
         return self.limited()
 
@@ -223,6 +223,22 @@ def test_a_limit_follows_the_units_of_its_pod_at_once(machine: Machine) -> None:
     assert machine.look()["pod"][1] == 4
     machine.give({"pod": {0: 4}})
     assert machine.look()["pod"][0] == 4
+    # Where kubelet asks before each start, between two starts as well; a pod without a limit is limited only then.
+    machine.node.unasked.clear()
+    machine.give({"pod": {0: 3}, "other": {0: 1}})
+    machine.run("other")
+    assert machine.look() == {"pod": {0: 3, 1: 4}}
+
+
+def test_a_pod_that_comes_back_to_a_gpu_has_not_the_limit_that_it_had_there(machine: Machine) -> None:
+    settled(machine)
+    machine.give({"pod": {0: 1}})
+    machine.run("pod")
+    machine.look()
+    machine.give({"pod": {1: 1}})
+    machine.look(check=True)
+    machine.give({"pod": {0: 2}})
+    assert machine.look()["pod"][0] == 2
 
 
 def test_a_limit_that_is_right_is_not_set_again(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -500,14 +516,14 @@ def test_it_looks_for_pods_between_two_checks_where_the_driver_limits_gpus(
 
     machine.see()
     noted("check")
-    noted("limit_unasked")
+    noted("follow")
     monkeypatch.setattr(machine.node.changes, "after", after)
     monkeypatch.setattr(pod_limits, "time", SimpleNamespace(monotonic=lambda: now))
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(machine.limits.run())
     looks = round(INTERVAL_SECONDS / UNASKED_SECONDS) if mode == "auto" else 1
     of_one = done[1 : done.index("check", 1)]
-    assert set(of_one) == {"limit_unasked"}
+    assert set(of_one) == {"follow"}
     assert abs(len(of_one) - looks) <= 1
     assert max(sleeps) == (UNASKED_SECONDS if mode == "auto" else INTERVAL_SECONDS)
 

@@ -221,7 +221,7 @@ def test_a_library_that_was_replaced_ends_it_so_that_systemd_starts_it_anew(root
                 process.kill()
             _, errors = process.communicate()
             assert process.returncode == EXIT_FAILED
-            assert "libnvidia-ml.so.1 was replaced: ending, so that systemd restarts the plugin" in errors
+            assert "libnvidia-ml.so.1 was replaced: ending, because only a new process can continue" in errors
 
     asyncio.run(scenario())
 

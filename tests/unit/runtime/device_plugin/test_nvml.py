@@ -9,18 +9,42 @@ from collections.abc import Callable
 import pynvml
 import pytest
 
-from gpushare_runtime.device_plugin.gpu.nvml import _failed
+from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
+from gpushare_runtime.device_plugin.gpu.nvml import Pynvml, _failed, _recovery
+
+
+@pytest.mark.parametrize("in_container", [True, False])
+@pytest.mark.parametrize(
+    ("code", "other_library"),
+    [
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, True),
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, True),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, False),
+        (pynvml.NVML_ERROR_GPU_IS_LOST, False),
+    ],
+)
+def test_another_library_needs_a_new_container(code: int, other_library: bool, in_container: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pynvml, "nvmlInit", answers(-code))
+    with pytest.raises(NvmlError) as caught:
+        Pynvml(in_container=in_container).start()
+    assert caught.value.reload == (other_library and in_container)
+    assert ("a new container gets" in str(caught.value)) == caught.value.reload
+
 
 UNSUPPORTED, FUNCTION_MISSING = pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
 
 
-def answers(value: object) -> Callable[[object], object]:
-    def answer(handle: object) -> object:
+def answers(value: object) -> Callable[..., object]:
+    def answer(*_: object) -> object:
         if isinstance(value, int) and value < 0:
             raise pynvml.NVMLError(-value)
         return value
 
     return answer
+
+
+def without_fabric(handle: object, info: object) -> None:
+    raise pynvml.NVMLError(FUNCTION_MISSING)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +67,64 @@ def test_why_a_gpu_is_not_to_be_used(mig: object, mode: object, rows: object, wo
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", answers(mig))
     monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeMode", answers(mode))
     monkeypatch.setattr(pynvml, "nvmlDeviceGetRemappedRows", answers(rows))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetGpuFabricInfo", without_fabric)
     found = _failed(object())
     assert found.startswith(words)
     assert bool(found) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "words"),
+    [
+        (pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED, 0, ""),
+        (pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED, 0, "(Not Started)"),
+        (pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS, 0, "(In Progress)"),
+        (pynvml.NVML_GPU_FABRIC_STATE_COMPLETED, 0, ""),
+        # The library writes one byte, whatever stands behind it.
+        (0xABCDEF00 | pynvml.NVML_GPU_FABRIC_STATE_COMPLETED, 0, ""),
+        (pynvml.NVML_GPU_FABRIC_STATE_COMPLETED, pynvml.NVML_ERROR_TIMEOUT, "(completed with error 10)"),
+    ],
+)
+def test_a_gpu_behind_nvswitches_waits_for_its_fabric(state: int, status: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA programs on it fail with error 802 until then."""
+
+    def fabric(handle: object, info: pynvml.c_nvmlGpuFabricInfo_t) -> None:
+        info.state, info.status = state, status
+
+    for name in ("nvmlDeviceGetMigMode", "nvmlDeviceGetComputeMode", "nvmlDeviceGetRemappedRows"):
+        monkeypatch.setattr(pynvml, name, answers(-UNSUPPORTED))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetGpuFabricInfo", fabric)
+    found = _failed(object())
+    assert (words in found, bool(found)) == (True, bool(words))
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        (pynvml.NVML_GPU_RECOVERY_ACTION_NONE, ""),
+        (pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET, "the driver requires a reset: "),
+        (pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT, "the driver requires a reboot of the host"),
+        # Only traffic between GPUs has to end: a pod has one.
+        (pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P, ""),
+        (pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET, "the driver requires a reset when "),
+        (pynvml.NVML_GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN, ""),
+        (pynvml.NVML_GPU_RECOVERY_ACTION_BUS_RESET, "the driver requires a reset of the GPU's PCIe bus"),
+        (pynvml.NVML_GPU_RECOVERY_ACTION_SYSTEM_REBOOT, "the driver requires a reboot of the host"),
+        (99, ""),
+    ],
+)
+def test_what_the_driver_requires_before_a_gpu_is_used(action: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(handle: object, fields: list[int]) -> list[object]:
+        assert fields == [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
+        return [field]
+
+    field = pynvml.c_nvmlFieldValue_t(nvmlReturn=pynvml.NVML_SUCCESS, value=pynvml.c_nvmlValue_t(uiVal=action))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", answer)
+    found = _recovery(object())
+    assert found.startswith(words)
+    assert bool(found) == bool(words)
+    # A driver that does not know the field, and one without the call.
+    field.nvmlReturn = UNSUPPORTED
+    assert _recovery(object()) == ""
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", lambda *_: answers(-FUNCTION_MISSING)(None))
+    assert _recovery(object()) == ""

@@ -18,6 +18,7 @@ import pytest
 
 from gpushare_runtime.core.quantity import UNITS
 from gpushare_runtime.daemon.runner import FatalError
+from gpushare_runtime.device_plugin import main
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from gpushare_runtime.device_plugin.kubelet import server
 from gpushare_runtime.device_plugin.node.local_pods import UNREADABLE, LocalPod
@@ -224,6 +225,21 @@ async def test_gpus_that_are_exchanged_reach_kubelet_and_the_annotation() -> Non
         await until(lambda: len(it.kubelet.lists[MEMORY][-1]) == 12)
         await until(lambda: len(it.kubelet.lists[GPUS][-1]) == 2)
         await until(lambda: "GPU-new" in it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/gpus", ""))
+
+
+@running
+async def test_a_container_reports_that_its_library_is_old_before_it_ends() -> None:
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setattr(main, "_CONTAINER_ENDING_SECONDS", 0.5)
+        async with world(4 * GIB, in_container=True) as it:
+            await it.registered()
+            it.nvml.failure = NvmlError("another version", reload=True)
+            await until(lambda: it.plugin.status.readiness()[1] == ["gpus"])
+            await until(lambda: not any(gpu.usable for gpu in it.inventory.gpus))
+            assert not it.task.done()
+            with pytest.raises(FatalError, match="another version: ending") as ended:
+                await it.task
+            assert ended.value.restart
 
 
 @running

@@ -163,7 +163,7 @@ class World:
         self.node = NodeState(self.pods, clock, clock, FakeProcesses())
         if gpus is not None:
             self.node.devices.set_inventory(gpus)
-        self.assigner = Assigner(self.node, self, self.counters, self, lambda: 5)  # type: ignore[arg-type]
+        self.assigner = Assigner(self.node, self, self.counters, self, "gpu1", lambda: 5)  # type: ignore[arg-type]
 
     async def patch(self, path: str, body: Mapping[str, Any], *, kind: str, within: float) -> None:
         assert (kind, within) == ("merge", 10.0)
@@ -172,7 +172,8 @@ class World:
         if plan := self.plan[path.split("/")[-2]]:
             raise plan.popleft()
 
-    def emit(self, about: ObjectReference, kind: str, reason: str, message: str) -> None:
+    def emit(self, about: ObjectReference, kind: str, reason: str, message: str, *, minor: bool = False) -> None:
+        assert minor == (reason == "GPUShareAllocated")
         self.events.append((about, kind, reason, message))
 
     async def see(self, pod: dict[str, Any], kind: str = "ADDED") -> LocalPod:
@@ -216,41 +217,47 @@ def test_a_pod_is_marked_assigned_once_when_it_and_its_ids_are_known(record_firs
         assert world.patches == [("/api/v1/namespaces/default/pods/a/status", marked)]
         # The watch has not shown it yet: that is no reason to say it again.
         await world.see(memory(NODE, 0, 1, name="other"))
-        assert (world.patched, world.counters.corrections, world.events) == (["a"], 0, [])
+        assert (world.patched, world.counters.corrections) == (["a"], 0)
+        about = ObjectReference("Pod", "a", "u", "default")
+        assert world.events == [(about, "Normal", "GPUShareAllocated", "It has 4 GiB of GPU 1 (Tesla T4)")]
 
     play(story)
 
 
+_MOVED = "Moved from GPU 1 to GPU 0 of gpu1: kubelet gave it other units than planned; its annotations now name them"
+
+
 @pytest.mark.parametrize(
-    ("annotations", "reason", "words"),
+    ("annotations", "kind", "reason", "words"),
     [
+        ({}, "Normal", "GPUShareCorrected", _MOVED),
+        ({"scheduler.framework.gpushare.allocation": ""}, "Normal", "GPUShareCorrected", _MOVED),
         (
-            {},
+            {"scheduler.framework.gpushare.allocation": "?"},
+            "Normal",
             "GPUShareCorrected",
-            'Its annotations had {"0":{"1":4}}, it has {"0":{"0":4}} (container: GPU: units); the annotations are corrected',
-        ),
-        (
-            {"scheduler.framework.gpushare.allocation": ""},
-            "GPUShareCorrected",
-            'Its annotations had 1, it has {"0":{"0":4}} (container: GPU: units); the annotations are corrected',
+            "It is on GPU 0 of gpu1; its annotations could not be read, and now name it",
         ),
         (
             None,
+            "Warning",
             "GPUShareUnmanaged",
-            'No scheduler extender placed it; it has {"0":{"0":4}} (container: GPU: units) by what was free on the node. '
+            "No scheduler extender placed it; it has 4 GiB of GPU 0 (Tesla T4) by what was free on the node. "
             "Check that it goes through a kube-scheduler that calls the extender",
         ),
     ],
-    ids=["ours", "the original's", "none"],
+    ids=["ours", "the original's", "unreadable", "none"],
 )
-def test_other_gpus_than_annotated_are_written_counted_and_said(annotations: dict[str, str] | None, reason: str, words: str) -> None:
+def test_other_gpus_than_annotated_are_written_counted_and_said(
+    annotations: dict[str, str] | None, kind: str, reason: str, words: str
+) -> None:
     async def story(world: World) -> None:
         pod = await world.see(memory(None if annotations is None else NODE, 1, 4, annotations=annotations or {}, name="a", uid="u"))
         await world.record(got(pod, "main", 0, 4))
         [(_, body)] = world.patches
         assert body["metadata"]["annotations"] == annotations_due(pod, Allocation.of({0: {0: 4}}), NODE, 5)
         assert world.counters.corrections == 1
-        assert world.events == [(ObjectReference("Pod", "a", "u", "default"), "Warning", reason, words)]
+        assert world.events == [(ObjectReference("Pod", "a", "u", "default"), kind, reason, words)]
 
     play(story)
 

@@ -210,6 +210,56 @@ def test_kubelet_s_group_is_found_again_after_a_change(tmp_path: Path) -> None:
     assert reader.identify(7) == (4711, UID)
 
 
+def mounted(host: Host, *lines: tuple[str, Path]) -> None:
+    """top and place of each mount of control groups of version 2."""
+    text = "".join(f"30 23 0:26 {top} {str(at).replace(' ', chr(92) + '040')} rw - cgroup2 cgroup2 rw\n" for top, at in lines)
+    (host.proc / "self/mountinfo").write_text(text)
+
+
+def test_a_container_sees_pods_through_the_named_mount_only(tmp_path: Path) -> None:
+    host, own = Host(tmp_path), tmp_path / "own"
+    own.mkdir()
+    host.group(f"kubepods/pod{UID}/a", 7)
+    # As the runtime mounts the container's own group first.
+    mounted(host, ("/", own), ("/", host.groups))
+    assert host.pods(UID, OTHER) == {UID, OTHER}  # blind: any may live
+    assert HostProcesses(host.proc, host.owner, root=host.groups).pods({UID, OTHER}) == {UID}
+    # And at the same place, below the host's.
+    mounted(host, ("/kubepods/podx/y", host.groups), ("/", host.groups))
+    host.identify(f"/kubepods/pod{UID}/a")
+    assert HostProcesses(host.proc, host.owner, root=host.groups).identify(7) == (4711, UID)
+
+
+def test_a_named_folder_without_control_groups_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    host = Host(tmp_path)
+    host.group(f"kubepods/pod{UID}/a", 7)
+    assert HostProcesses(host.proc, host.owner, root=tmp_path / "other").pods({OTHER}) == {OTHER}
+    assert f"mounted at {tmp_path}/other (--cgroup-root)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("own", "seen"),
+    [
+        # The kernel writes the paths of others from the container's own group: as far up as they have something in common.
+        (f"kubepods/burstable/pod{OTHER}/me", {f"/../../pod{UID}/a": UID, f"/../../../pod{STATIC}/b": STATIC, "/": OTHER, "/x": OTHER}),
+        (f"kubepods/pod{OTHER}/me", {f"/../../burstable/pod{UID}/a": UID, f"/../../pod{STATIC}/b": STATIC, "/../../../x.slice/c": ""}),
+        ("machine.slice/me", {f"/../../kubepods/burstable/pod{UID}/a": UID, "/": "", "/../../../kubepods": ""}),
+    ],
+)
+def test_a_process_is_known_from_within_a_cgroup_namespace(tmp_path: Path, own: str, seen: dict[str, str]) -> None:
+    host = Host(tmp_path)
+    for group in (f"kubepods/burstable/pod{UID}/a", f"kubepods/pod{STATIC}/b", "x.slice/c"):
+        host.group(group, 7)
+    host.group(own)
+    host.group(f"{own}/x", os.getpid())
+    mounted(host, ("/.." * len(own.split("/")), host.groups))
+    reader = HostProcesses(host.proc, host.owner, root=host.groups)
+    for group, uid in seen.items():
+        host.identify(group)
+        assert reader.identify(7) == (4711, uid), group
+    assert reader.pods({UID}) == {UID}
+
+
 def test_a_pod_with_more_groups_than_anything_has_lives_and_its_containers_are_not_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,8 +280,9 @@ def test_a_pod_with_more_groups_than_anything_has_lives_and_its_containers_are_n
 
 @given(st.text(max_size=300), st.text(max_size=100))
 def test_any_text_of_the_kernel_gives_a_pod_below_kubelet_s_group_or_nobody(lines: str, top: str) -> None:
-    folder = pod_processes._Hierarchy("", "/sys/fs/cgroup", top).folder(lines)
-    assert folder is None or folder.startswith("/sys/fs/cgroup/")
+    for mounted_top in (top, "/../.."):
+        folder = pod_processes._Hierarchy("", "/sys/fs/cgroup", mounted_top, "/a/b").folder(lines)
+        assert folder is None or folder.startswith("/sys/fs/cgroup/")
     assert pod_of(lines, "/sys/fs/cgroup/kubepods") is None
 
 

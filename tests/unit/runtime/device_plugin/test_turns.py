@@ -16,7 +16,7 @@ from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.kubelet.server import POD_WAIT_SECONDS, ResourceService
 from gpushare_runtime.device_plugin.metrics import Counters
 from gpushare_runtime.device_plugin.node.allocator import AllocationRejected
-from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, gpu_of_unit
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.node.turns import QUIET_SECONDS, Turns
@@ -209,6 +209,7 @@ async def test_a_container_that_starts_again_alone_waits_for_nothing() -> None:
     node.lose(old)
     start = asyncio.ensure_future(node.start(old))
     await asyncio.sleep(0.05)
+    assert start.done()
     # A pod without GPUs, or with all that it requests.
     await node.manager.admit({**other, "metadata": {"name": "c", "uid": "c"}, "spec": {"containers": [{"name": "c"}]}})
     assert await start == ""
@@ -221,6 +222,16 @@ async def test_admissions_one_after_the_other_wait_for_nothing() -> None:
     began = now()
     for name in "abc":
         await node.run(0, 4, name)
+    assert now() - began < 0.05
+
+
+@story
+async def test_a_pod_that_is_known_is_admitted_at_once_though_records_are_lost() -> None:
+    node = Node(16)
+    node.lose(await node.run(0, 4, "a"), await node.run(0, 4, "b"))
+    new = node.see(memory(node.gpus, 0, 4, name="new", uid="new"))
+    began = now()
+    await node.manager.admit(new)
     assert now() - began < 0.05
 
 
@@ -285,6 +296,74 @@ async def test_a_running_container_keeps_what_it_has_when_a_resize_makes_kubelet
     node.look()
     assert usage.memory_of("x") == {"GPU-00000001": 12}
     assert {i.partition("-_-")[0] for entry in usage.entries_of("x") for i in entry.ids} == {"GPU-00000001"}
+
+
+@story
+async def test_a_container_that_got_anothers_place_leaves_its_own_to_it() -> None:
+    """No request says which container it is for."""
+    node = Node(16, 16)
+    first, second = await node.run(0, 12, "a"), await node.run(1, 12, "b")
+    node.lose(first, second)
+    assert await node.start(second) == ""
+    assert node.gpus_of("b") == {"GPU-00000000"}
+    with pytest.raises(AdmissionError, match="asked for 12 units"):
+        await node.manager.admit(node.see(memory(node.gpus, 1, 12, name="new", uid="new")))
+    assert await node.start(first) == ""
+    assert node.gpus_of("a") == {"GPU-00000001"}
+
+
+@story
+async def test_what_init_containers_had_goes_where_their_pods_container_goes() -> None:
+    node = Node(16, 16)
+    plain = await node.run(0, 4, "a")
+    raw = bound(node.gpus, {0: {1: 4}}, container("main", mem=4), init=[container("first", mem=4)], name="b", uid="b")
+    await node.manager.admit(node.see(raw))
+    node.processes.live.add("b")
+    node.see(raw, 1)
+    node.lose(plain, raw)
+    assert await node.start(raw) == ""
+    usage = node.state.usage
+    assert {gpu_of_unit(i) for entry in usage.entries_of("b") for i in entry.ids} == {"GPU-00000000"}
+    assert {gpu_of_unit(i) for entry in usage.entries_of("a") for i in entry.ids} == {"GPU-00000001"}
+
+
+@story
+async def test_a_container_starts_whose_ids_are_free_though_another_one_of_its_size_has_lost_them() -> None:
+    node = Node(12)
+    first, second = await node.run(0, 4, "a"), await node.run(0, 4, "b")
+    mine = node.manager.given["b"]["main"][MEMORY]
+    node.lose(first, second)
+    # The watch does not show it yet.
+    await node.manager.admit(memory(None, 0, 4, name="c", uid="c"))
+    await node.run(0, 4, "d")
+    assert await node.start(second) == ""
+    assert node.manager.given["b"]["main"][MEMORY] == mine
+    assert await node.start(first) != ""
+
+
+@story
+async def test_a_container_that_has_no_process_starts_again_though_the_api_server_shows_it_as_running() -> None:
+    node = Node(4)
+    raw = await node.run(0, 4, "a")
+    node.lose(raw)
+    node.see(raw, 1)
+    assert await node.start(raw) == ""
+
+
+@story
+async def test_a_resized_container_leaves_its_place_when_it_starts_again_to_the_one_whose_ids_it_got() -> None:
+    node = Node(16, 16)
+    ended, resized = await node.run(0, 12, "a"), await node.run(1, 12, "b")
+    node.lose(ended)
+    await node.manager.allocate(resized, resized["spec"]["containers"][0])
+    assert node.gpus_of("b") == {"GPU-00000000"}
+    assert "asked for 12 units" in await node.start(ended)
+    node.see(resized, 2)
+    node.look()
+    with pytest.raises(AdmissionError, match="asked for 12 units"):
+        await node.manager.admit(node.see(memory(node.gpus, 1, 12, name="new", uid="new")))
+    assert await node.start(ended) == ""
+    assert node.gpus_of("a") == {"GPU-00000001"}
 
 
 @story

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 from dataclasses import replace
@@ -80,6 +81,19 @@ def test_a_folder_that_cannot_be_written_is_said_once(tmp_path: Path, caplog: py
     file._write(b"2")
     assert [record.message for record in caplog.records if "cannot be written" in record.message] == [caplog.records[0].message]
     assert "StateDirectory=" in caplog.text
+
+
+@pytest.mark.parametrize(("number", "cure"), [(errno.ENOSPC, "free space"), (errno.EROFS, "read-only"), (errno.EACCES, "StateDirectory=")])
+def test_the_cure_is_that_of_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int, cure: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("gpushare_runtime.device_plugin.host.usage_file.os.replace", full)
+    state(tmp_path, node_state())._write(b"1")
+    assert cure in caplog.text
+    assert (cure == "StateDirectory=") == ("StateDirectory=" in caplog.text)
 
 
 def test_the_folder_is_systemds_if_it_gave_one(monkeypatch: pytest.MonkeyPatch) -> None:

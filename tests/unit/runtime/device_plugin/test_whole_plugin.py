@@ -60,6 +60,9 @@ async def test_an_xid_takes_the_gpu_out_of_use_in_one_list_and_it_recovers() -> 
         assert [sum(v == "Healthy" for v in sent.values()) for sent in it.kubelet.lists[MEMORY]] == [8, 4, 8]
         assert [sum(v == "Healthy" for v in sent.values()) for sent in it.kubelet.lists[GPUS]] == [2, 1, 2]
         await until(lambda: health(it, 1) == "ok" and not it.api.objects[UNHEALTHY]["data"])
+        events = "/api/v1/namespaces/default/events/"
+        reasons = ["GPUShareGPUUnusable", "GPUShareGPUUsable"]
+        await until(lambda: [value["reason"] for path, value in it.api.objects.items() if path.startswith(events)] == reasons)
 
 
 @running

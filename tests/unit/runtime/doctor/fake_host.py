@@ -75,6 +75,7 @@ class FakeHost(Host):
         place = self.at(path)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(content if isinstance(content, bytes) else content.encode())
+        place.chmod(0o600)
 
     def socket(self, path: str) -> None:
         place = self.at(path)

@@ -60,7 +60,7 @@ def looked(host: FakeHost, answer: Callable[[str, str], Answer], *, whole: bool 
 
 
 def test_one_that_is_as_it_should_be(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "api_unauthorized", lambda kubeconfig, token: False)
+    monkeypatch.setattr(identity, "api_status", lambda kubeconfig, token, node: 200)
     now = time.time()
     host.file("/var/lib/gpushare-dashboard/token", jwt(now - 100, now + 300, account=DASHBOARD))
     assert looked(host, sound, whole=True) == []

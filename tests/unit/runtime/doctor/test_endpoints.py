@@ -155,6 +155,20 @@ def test_an_answer_that_is_no_report_is_none(host: FakeHost, body: bytes) -> Non
     assert (health.why, len(words) < 500) == (words, True)
 
 
+@pytest.mark.parametrize(("error", "filters"), [(TimeoutError("timed out"), True), (ConnectionRefusedError("refused"), False)])
+def test_an_extender_that_gets_no_packets_is_not_to_be_restarted_first(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch, error: OSError, filters: bool
+) -> None:
+    def get(*_arguments: object, **_more: object) -> None:
+        raise error
+
+    monkeypatch.setattr("gpushare_runtime.doctor.endpoints._get", get)
+    found = Findings()
+    judge_health(found, host, host.unit(EXTENDER))
+    assert [code for code, _ in said(found)] == ["extender_down"]
+    assert found.findings[0].cure.startswith("does a packet filter" if filters else "systemctl restart gpushare-extender")
+
+
 def test_an_extender_with_tls_is_believed_by_roots_own_authority(host: FakeHost) -> None:
     folder = Folder(host.at("/etc/gpushare/pki"))
     folder.write(folder.due(datetime.now(timezone.utc)))

@@ -13,7 +13,7 @@ import pytest
 
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import EXTENDER, PLUGIN
-from gpushare_runtime.doctor.identity import api_unauthorized, judge_certificates, judge_tokens
+from gpushare_runtime.doctor.identity import api_status, judge_certificates, judge_tokens
 from gpushare_runtime.kube.service_account import Token, parse_token
 from gpushare_runtime.pki.folder import Folder
 from unit.runtime.doctor.fake_host import COMMANDS, FakeHost, said, settings
@@ -38,12 +38,12 @@ def host(tmp_path: Path) -> FakeHost:
 # Tokens
 
 
-def of_tokens(host: FakeHost, own: Lives | None, seed: Lives | None, unauthorized: Callable[[str, Token], bool]) -> list[tuple[str, str]]:
+def of_tokens(host: FakeHost, own: Lives | None, seed: Lives | None, ask: Callable[[str, Token, str], int]) -> list[tuple[str, str]]:
     """own, seed: (issued, expires), as seconds from now."""
     for path, life in ((OWN, own), (SEED, seed)):
-        host.file(path, f"{jwt(NOW + life[0], NOW + life[1])}\n" if life else "no token")
+        host.file(path, f"{jwt(NOW + life[0], NOW + life[1], account=EXTENDER)}\n" if life else "no token")
     found = Findings()
-    judge_tokens(found, host, host.unit(EXTENDER), NOW, unauthorized)
+    judge_tokens(found, host, host.unit(EXTENDER), NOW, ask)
     return said(found)
 
 
@@ -83,15 +83,15 @@ GOOD, LATE = (-100, 300), (-300, 99)
 def test_a_token_lives_and_is_renewed_in_time(
     host: FakeHost, own: Lives | None, seed: Lives | None, expected: list[tuple[str, str]]
 ) -> None:
-    assert of_tokens(host, own, seed, lambda _kubeconfig, _token: False) == expected
+    assert of_tokens(host, own, seed, lambda _kubeconfig, _token, _node: 200) == expected
 
 
 def test_the_token_that_the_daemon_should_use_is_asked_about_with_its_kubeconfig(host: FakeHost) -> None:
     asked = []
 
-    def unauthorized(config: str, token: Token) -> bool:
+    def unauthorized(config: str, token: Token, node: str) -> int:
         asked.append((config, token.issued - NOW))
-        return True
+        return 401
 
     (rejected,) = of_tokens(host, GOOD, (-99, 300), unauthorized)
     assert rejected == ("token_rejected", f"a token of ServiceAccount {EXTENDER} that the API server answers with 401")
@@ -104,14 +104,14 @@ def test_the_token_that_the_daemon_should_use_is_asked_about_with_its_kubeconfig
 def test_a_daemon_with_a_kubeconfig_of_an_administrator_has_no_token(host: FakeHost) -> None:
     found = Findings()
     lines = settings(EXTENDER).replace("--token-file", "--x")
-    judge_tokens(found, host, replace(host.unit(EXTENDER), settings=lines), NOW, api_unauthorized)
+    judge_tokens(found, host, replace(host.unit(EXTENDER), settings=lines), NOW, api_status)
     assert said(found) == []
 
 
 def test_the_device_plugins_tokens_are_where_its_unit_has_them(host: FakeHost) -> None:
     host.install(PLUGIN)
     found = Findings()
-    judge_tokens(found, host, host.unit(PLUGIN), NOW, api_unauthorized)
+    judge_tokens(found, host, host.unit(PLUGIN), NOW, api_status)
     words = "no token in /var/lib/gpushare-device-plugin/token nor in /etc/gpushare/device-plugin.token"
     assert said(found) == [("token_missing", words)]
     assert f"one for {PLUGIN}" in found.findings[0].expected
@@ -123,12 +123,12 @@ def test_a_token_behind_a_link_of_the_daemon_is_none(host: FakeHost) -> None:
     host.at(OWN).parent.mkdir(parents=True)
     host.at(OWN).symlink_to(host.at("/root/secret"))
     found = Findings()
-    judge_tokens(found, host, host.unit(EXTENDER), NOW, api_unauthorized)
+    judge_tokens(found, host, host.unit(EXTENDER), NOW, api_status)
     assert [code for code, _ in said(found)] == ["token_missing"]
 
 
-@pytest.mark.parametrize(("status", "rejected"), [(200, False), (401, True), (403, False), (500, False)])
-def test_the_api_server_is_asked_with_the_token(tmp_path: Path, status: int, rejected: bool) -> None:
+@pytest.mark.parametrize("status", [200, 401, 403, 500])
+def test_the_api_server_is_asked_with_the_token_for_what_the_daemon_reads(tmp_path: Path, status: int) -> None:
     token = parse_token(jwt(NOW, NOW + 9))
     asked = []
 
@@ -139,11 +139,66 @@ def test_the_api_server_is_asked_with_the_token(tmp_path: Path, status: int, rej
     file = tmp_path / "kubeconfig"
     with serving(answer) as address:
         file.write_text(kubeconfig(f"http://{address}"))
-        assert api_unauthorized(str(file), token) is rejected
-    assert set(asked) == {("/version", f"Bearer {token.text}")}
-    assert not api_unauthorized(str(file), token), "nobody answers any more"
+        assert api_status(str(file), token, "gpu1") == status
+        assert api_status(str(file), token, "") == status
+    assert {path for path, _ in asked} == {
+        "/api/v1/pods?limit=1&resourceVersion=0&fieldSelector=spec.nodeName%3Dgpu1",
+        "/api/v1/pods?limit=1&resourceVersion=0",
+    }
+    assert {authorization for _, authorization in asked} == {f"Bearer {token.text}"}
+    assert api_status(str(file), token, "") == 0, "nobody answers any more"
     file.unlink()
-    assert not api_unauthorized(str(file), token), "there is nobody to ask"
+    assert api_status(str(file), token, "") == 0, "there is nobody to ask"
+
+
+def test_an_account_that_may_not_read_pods_is_a_finding(host: FakeHost) -> None:
+    (finding,) = of_tokens(host, GOOD, None, lambda _kubeconfig, _token, _node: 403)
+    assert finding == ("token_forbidden", f"the API server answering 403 to ServiceAccount {EXTENDER}, which asks for pods")
+    assert of_tokens(host, GOOD, None, lambda _kubeconfig, _token, _node: 500) == []
+
+
+@pytest.mark.parametrize("account", [f"{PLUGIN}-gpu2", EXTENDER, PLUGIN])
+def test_a_token_of_another_node_is_a_finding_and_not_shown_to_the_api_server(host: FakeHost, account: str) -> None:
+    def never(*_: object) -> int:
+        raise AssertionError
+
+    host.install(PLUGIN, command=f"{COMMANDS[PLUGIN]} --node-name gpu1")
+    own, seed = f"/var/lib/{PLUGIN}/token", "/etc/gpushare/device-plugin.token"
+    host.file(own, jwt(NOW - 100, NOW + 300, account=account))
+    host.file(seed, jwt(NOW - 200, NOW + 300, account=f"{PLUGIN}-gpu1"))
+    found = Findings()
+    judge_tokens(found, host, host.unit(PLUGIN), NOW, never)
+    assert said(found) == [("token_foreign", f"a token of ServiceAccount {account} in {own}")]
+    assert found.findings[0].cure.startswith(f"rm {own}; then run site.yml again")
+    host.file(own, jwt(NOW - 100, NOW + 300, account=f"{PLUGIN}-gpu1"))
+    found = Findings()
+    judge_tokens(found, host, host.unit(PLUGIN), NOW, lambda _kubeconfig, _token, node: 200 if node == "gpu1" else 0)
+    assert said(found) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "mode", "user", "code"),
+    [
+        (OWN, 0o644, None, "token_exposed"),
+        (SEED, 0o640, None, "token_exposed"),
+        (OWN, 0o600, 65534, "token_unreadable"),
+        (SEED, 0o600, 65534, "token_unreadable"),
+        (SEED, 0o000, None, "token_unreadable"),
+        (OWN, 0o604, 65534, "token_exposed"),
+    ],
+)
+def test_token_files_are_the_daemons_alone(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch, path: str, mode: int, user: int | None, code: str
+) -> None:
+    """The doctor reads with root's powers; the daemon has none of them."""
+    me = host.root_user()
+    host.file("/proc/77/status", f"Name:\tx\nUid:\t0\t0\t0\t{me}\nGid:\t0\n")
+    seen = host.mode_and_owner
+    changed = {path: (mode, me if user is None else user)}
+    assert of_tokens(host, GOOD, GOOD, lambda *_: 200) == []
+    monkeypatch.setattr(host, "mode_and_owner", lambda asked: changed.get(asked) or seen(asked))
+    (finding,) = of_tokens(host, GOOD, GOOD, lambda *_: 200)
+    assert finding == (code, f"{path} with mode {mode:04o} of user {me if user is None else user}")
 
 
 # Certificates

@@ -18,6 +18,7 @@ from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import PLUGIN
 from gpushare_runtime.doctor.kubelet import (
     Listener,
+    judge_gpus,
     judge_registration,
     judge_second_plugin,
     listener,
@@ -193,3 +194,25 @@ def test_a_plugin_that_is_not_known_to_kubelet(
     judge_registration(found, replace(host.unit(PLUGIN), **changes), listening, recorded)
     assert said(found) == [("plugin_not_registered", words) for words in expected]
     assert all(one.cure.startswith(f"systemctl restart {PLUGIN};") for one in found.findings)
+
+
+@pytest.mark.parametrize(
+    ("says", "found"),
+    [
+        ("gpus: 2 with 40 units of 1 GiB; token: good until 2027", []),
+        ("gpus: the NVIDIA kernel driver is not loaded: run `modprobe nvidia`", []),
+        (
+            "gpus: GPU 0 (GPU-1): XID 79: the GPU has fallen off the bus; drain the node, then restart; GPU 3 (GPU-4): lost; token: good",
+            ["gpu_unhealthy: GPU 0 (GPU-1): XID 79: the GPU has fallen off the bus; drain the node, then restart; GPU 3 (GPU-4): lost"],
+        ),
+        (
+            "CDI: GPU 0: no spec; gpus: GPU 1 (GPU-2): the driver requires a reset: stop",
+            ["gpu_unhealthy: GPU 1 (GPU-2): the driver requires a reset: stop"],
+        ),
+        ("", []),
+    ],
+)
+def test_a_gpu_that_the_plugin_keeps_new_pods_off(host: FakeHost, says: str, found: list[str]) -> None:
+    findings = Findings()
+    judge_gpus(findings, replace(host.unit(PLUGIN), says=says))
+    assert [f"{one.check}: {one.found}" for one in findings.findings] == found

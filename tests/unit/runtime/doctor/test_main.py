@@ -51,7 +51,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
     devices = {RESOURCE_MEMORY: ["GPU-1-_-0"], RESOURCE_GPUS: ["GPU-1"]}
     host.file(f"{FOLDER}/kubelet_internal_checkpoint", json.dumps({"Data": {"RegisteredDevices": devices}}))
     monkeypatch.setattr(kubelet, "listener", lambda path: 77)
-    monkeypatch.setattr(identity, "api_unauthorized", lambda kubeconfig, token: False)
+    monkeypatch.setattr(identity, "api_status", lambda kubeconfig, token, node: 200)
     monkeypatch.setattr(endpoints, "_get", lambda *_arguments, **_more: (200, b'{"synced": true, "filter_calls": 3}'))
     return host
 
@@ -215,10 +215,10 @@ def test_with_findings_it_is_1(installed: FakeHost, capsys: pytest.CaptureFixtur
     assert main.main([EXTENDER]) == 1
     assert capsys.readouterr().out.splitlines()[1:] == [
         "",
-        "warning: extender_not_at_boot",
-        "  found:    gpushare-extender.service not enabled",
-        "  expected: it started at boot",
-        "  to do:    systemctl enable gpushare-extender",
+        "! extender_not_at_boot",
+        "    found     gpushare-extender.service not enabled",
+        "    expected  it started at boot",
+        "    do        systemctl enable gpushare-extender",
         "",
         "findings: 1",
     ]

@@ -33,7 +33,7 @@ def test_a_unit_with_the_generations_of_its_settings_and_of_its_process(host: Fa
     host.file("/proc/77/cmdline", b"/opt/x/gpushare-extender\0--metrics-token-file\0/etc/shadow\0")
     host.file("/proc/77/environ", b"XGPUSHARE_GENERATION=x\0A=1\0GPUSHARE_GENERATION=old\0GPUSHARE_GENERATION=later\0")
     unit = host.unit(EXTENDER)
-    assert unit == Unit(EXTENDER, UNITS[EXTENDER], lines, "active", "running", True, "a=b", 77, "old")
+    assert unit == Unit(EXTENDER, UNITS[EXTENDER], lines, "active", "running", True, "a=b", 77, "old", "a=b")
     assert unit.arguments == ["/opt/x/gpushare-extender", "--token-file", "y", "--listen", "127.0.0.1:1"]
     assert (unit.file_stamp, unit.option("token-file"), unit.option("tls-cert")) == ("new", "y", "")
 

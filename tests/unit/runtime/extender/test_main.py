@@ -30,7 +30,7 @@ from gpushare_runtime.extender import main as extender
 from gpushare_runtime.extender.cache import incomplete
 from gpushare_runtime.extender.http_server import Endpoints
 from gpushare_runtime.extender.main import main
-from gpushare_runtime.extender.options import Address, Settings
+from gpushare_runtime.extender.options import Address, Settings, parse_arguments
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving
 from unit.runtime.kube.tokens import TokenApi, jwt
 from unit.runtime.pods import container, inventory, pod
@@ -87,6 +87,15 @@ def test_bad_arguments(argv: list[str], said: str, capsys: pytest.CaptureFixture
         main(argv)
     assert caught.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_beside_a_scheduler_in_a_pod_the_defaults_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both containers have the pod's loopback and its host name, which kube-scheduler writes into its Lease."""
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setattr(socket, "gethostname", lambda: "gpushare-scheduler-7d4b9-x2x")
+    settings = parse_arguments(["--lease", "gpushare/gpushare-scheduler"])
+    assert (settings.listen, settings.tls, settings.kubeconfig) == (Address("127.0.0.1", 32766), None, None)
+    assert (settings.lease, settings.scheduler_host) == ("gpushare/gpushare-scheduler", "gpushare-scheduler-7d4b9-x2x")
 
 
 def test_log_level_of_the_environment_is_checked_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,8 +237,9 @@ def test_with_preempt_it_is_not_ready_before_it_knows_the_budgets(tmp_path: Path
 
         async with serving(FakeApi()) as api, aiohttp.ClientSession() as session:
             api.faults = [slow] * 50
-            port, metrics = free_port(), free_port()
-            process = await start(tmp_path, api, port, ["--preempt", "--metrics-listen", f"127.0.0.1:{metrics}"])
+            port, metrics, health_port = free_port(), free_port(), free_port()
+            options = ["--preempt", "--metrics-listen", f"127.0.0.1:{metrics}", "--health-listen", f"127.0.0.1:{health_port}"]
+            process = await start(tmp_path, api, port, options)
             await asyncio.wait_for(asked.wait(), 20)
 
             async def health() -> tuple[int, str]:
@@ -240,10 +250,16 @@ def test_with_preempt_it_is_not_ready_before_it_knows_the_budgets(tmp_path: Path
                 async with session.get(f"http://127.0.0.1:{metrics}/metrics") as response:
                     return (await response.text()).splitlines()
 
+            async def probe(page: str) -> tuple[int, str]:
+                async with session.get(f"http://127.0.0.1:{health_port}/{page}") as response:
+                    return response.status, await response.text()
+
             await eventually(health, lambda found: "the list of poddisruptionbudgets from" in found[1])
+            assert (await probe("healthz"), await probe("readyz")) == ((200, "ok\n"), (503, "not ready: caches\n"))
             assert "gpushare_extender_ready 0.0" in await lines()
             gate.set()
             await eventually(health, lambda found: found == (200, ""))
+            assert await probe("readyz") == (200, "ready\n")
             found = await lines()
             assert "gpushare_extender_ready 1.0" in found
             assert 'gpushare_extender_watch_lists_total{resource="poddisruptionbudgets"} 1.0' in found
@@ -317,7 +333,7 @@ def test_what_runs_and_who_tells_whom(preempt: bool, tmp_path: Path, monkeypatch
     budgets = {"Reflector.run of /apis/policy/v1/poddisruptionbudgets"} if preempt else set()
     assert running.keys() == budgets | {
         "Reflector.run of /api/v1/nodes", "Reflector.run of /api/v1/pods", "EventRecorder.run", "Cluster.expire_for_ever", "Requeue.run",
-        "Leadership.run", "Extender._advise_when_synced", "MetricsServer.run", "keep_alive",
+        "Leadership.run", "Extender._advise_when_synced", "PageServer.run", "keep_alive",
     }  # fmt: skip
     cluster, requeue, leadership = (running[name]["self"] for name in ("Cluster.expire_for_ever", "Requeue.run", "Leadership.run"))
     [endpoints] = answering

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 import gpushare_runtime
 from gpushare_runtime.kube import credentials
 from gpushare_runtime.kube.credentials import REREAD_SECONDS, Credentials, CredentialsError, load
-from gpushare_runtime.kubectl_gpushare.kubeconfig import load_kubeconfig
+from gpushare_runtime.kubectl_gpushare.kubeconfig import context_namespace, load_kubeconfig
 from gpushare_runtime.pki.certificates import issue
 from unit.runtime.kube.fake_api import kubeconfig
 
@@ -144,6 +144,18 @@ def test_client_certificates_from_files_and_inline(tmp_path: Path, read: Read) -
     assert loaded.ssl() is not before
     inline = {"client-certificate-data": base64.b64encode(pem).decode(), "client-key-data": base64.b64encode(key).decode()}
     assert read(write(tmp_path / "inline", kubeconfig(SERVER, **inline))).ssl() is not None
+
+
+def test_the_image_reads_the_kubeconfig_of_who_needs_no_program_to_log_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name == "kubernetes" or name.startswith("kubernetes.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    file = write(tmp_path / "config", kubeconfig(SERVER, token="t"))
+    assert (load_kubeconfig(file).authorization(), context_namespace(file)) == ("Bearer t", "default")
+    Path(file).write_text(Path(file).read_text().replace('"cluster":', '"namespace": "team", "cluster":', 1))
+    for two_things in ({"context": "other"}, {}):
+        with pytest.raises(CredentialsError, match="`kubernetes` is not installed here, which reads several"):
+            load_kubeconfig(file if two_things else f"{file}:{file}", **two_things)
 
 
 @pytest.mark.parametrize(

@@ -153,3 +153,26 @@ def test_a_full_queue_drops_and_recovers(tmp_path: Path) -> None:
             assert recorder._queue.full()
 
     asyncio.run(run())
+
+
+async def accept(request: web.Request) -> None:
+    """No fault."""
+
+
+def test_a_minor_event_waits_for_the_others_and_is_dropped_first(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
+            recorder = EventRecorder(client, "c", "h", backoff=Backoff(0.01, 0.01))
+            for n in range(events._MINOR_WAITING + 5):
+                recorder.emit(POD, "Normal", "Minor", str(n), minor=True)
+            recorder.emit(POD, "Warning", "Major", "x")
+            assert (len(recorder._minor), recorder._dropped) == (events._MINOR_WAITING, 0)
+            # The major one fails and is sent again; the first minor one fails too, and is not.
+            away = fail(500, "InternalError", "etcd is away")
+            api.faults = [away, accept, away]
+            task = asyncio.create_task(recorder.run())
+            await until(lambda: len(api.objects) == 2)
+            task.cancel()
+            assert [event["message"] for event in api.objects.values()] == ["x", "1"]
+
+    asyncio.run(run())

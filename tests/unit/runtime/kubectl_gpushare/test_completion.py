@@ -38,7 +38,7 @@ def names(kind: str, namespace: str) -> list[str]:
         (["-o", "wide", "mod"], ["models"]),
         (["pods", "--from-file", ""], None),
         (["models", ""], []),
-        (["pods", "--no"], ["--no-headers"]),
+        (["pods", "--no"], ["--no-headers", "--node"]),
         (["--re"], ["--reverse"]),
         (["nonsense", ""], []),
     ],

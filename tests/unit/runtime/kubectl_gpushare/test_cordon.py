@@ -18,9 +18,9 @@ from gpushare_runtime.device_plugin.node.devices import is_cordoned
 from gpushare_runtime.kubectl_gpushare import cordon
 from gpushare_runtime.kubectl_gpushare.api import InputError
 from gpushare_runtime.kubectl_gpushare.cordon import annotation, chosen_gpus
-from gpushare_runtime.kubectl_gpushare.main import main
+from gpushare_runtime.kubectl_gpushare.main import _parser, main
 from unit.runtime.kube.fake_api import FakeApi, fail, kubeconfig, serving, status
-from unit.runtime.kubectl_gpushare.objects import node
+from unit.runtime.kubectl_gpushare.objects import node, pod
 from unit.runtime.pods import gpu, inventory
 
 GPUS = inventory(16, 16, 24)
@@ -139,3 +139,81 @@ def test_without_the_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     api.faults = [fail(403, "Forbidden", 'nodes "a" is forbidden')]
     assert run(tmp_path, "cordon", "a", "0", api=api)[0] == 1
     assert 'nodes "a" is forbidden; it needs to get and patch nodes' in capsys.readouterr().err
+
+
+# Drain.
+
+
+class Evicting(Api):
+    """Pods may be evicted, but for those that a budget keeps; budget: name → how many times it says no."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.budget: dict[str, int] = {}
+        self.evicted: list[tuple[str, dict[str, Any]]] = []
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        if not request.path.endswith("/eviction"):
+            return await super().handle(request)
+        body, name = json.loads(await request.read()), request.path.split("/")[-2]
+        if self.budget.get(name):
+            self.budget[name] -= 1
+            return status(429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.")
+        self.evicted.append((name, body["deleteOptions"]))
+        return web.json_response({"kind": "Status", "status": "Success"}, status=201)
+
+
+async def fill_pods(api: FakeApi) -> None:
+    owners = {"b": "ReplicaSet", "c": "ReplicaSet", "d": "DaemonSet", "other": "Job"}
+    for name, index in (("alone", 1), ("b", 1), ("c", 1), ("d", 1), ("other", 0)):
+        raw = pod(name, "a", gpu=index, mem=2)
+        if name in owners:
+            raw["metadata"]["ownerReferences"] = [{"kind": owners[name], "name": "x"}]
+        await api.put(f"/api/v1/namespaces/default/pods/{name}", raw)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_drained_gpu_is_cordoned_and_its_pods_are_evicted(
+    force: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cordon, "_RETRY_SECONDS", 0.01)
+    api = Evicting()
+    api.budget = {"b": 2}
+    asyncio.run(fill_pods(api))
+    code, _ = run(tmp_path, "drain", "a", "1", *(["--force"] if force else []), api=api)
+    alone = "evicted" if force else "stays: it has no owner that would start it again; --force evicts it all the same"
+    assert capsys.readouterr().out == (
+        "node/a GPU 1 cordoned\n"
+        f"pod/alone in default {alone}\n"
+        "pod/b in default evicted\n"
+        "pod/c in default evicted\n"
+        "pod/d in default stays: it is of a DaemonSet, which would start it again on this node\n"
+    )
+    assert code == 1
+    assert [name for name, _ in api.evicted] == [*(["alone"] if force else []), "b", "c"]
+    assert all(options == {"preconditions": {"uid": f"uid-{name}"}} for name, options in api.evicted)
+    assert api.objects["/api/v1/nodes/a"]["metadata"]["annotations"]["gpushare/cordon"] == gpu(1, 16).uuid
+
+
+def test_a_dry_run_asks_and_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    api = Evicting()
+    api.budget = {"c": 10**6}
+    asyncio.run(fill_pods(api))
+    assert run(tmp_path, "drain", "a", "1", "--dry-run", api=api)[0] == 1
+    assert "pod/c in default stays: Cannot evict pod as it would violate the pod's disruption budget. (dry run)" in capsys.readouterr().out
+    assert [(name, options["dryRun"]) for name, options in api.evicted] == [("b", ["All"])]
+    assert "gpushare/cordon" not in api.objects["/api/v1/nodes/a"]["metadata"]["annotations"]
+
+
+def test_the_timeout_of_the_command_line_is_that_of_the_page() -> None:
+    assert _parser().parse_args(["drain", "a", "0"]).timeout == cordon.DRAIN_SECONDS
+
+
+def test_a_budget_that_never_allows_it_and_a_node_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    api = Evicting()
+    api.budget = {"other": 10**6}
+    asyncio.run(fill_pods(api))
+    assert run(tmp_path, "drain", "a", "0", "--timeout", "0", api=api)[0] == 1
+    assert "pod/other in default stays: Cannot evict pod" in capsys.readouterr().out
+    assert run(tmp_path, "drain", "nowhere", "0")[0] == 1
+    assert "found no node 'nowhere' with shared GPUs; there are: a" in capsys.readouterr().err

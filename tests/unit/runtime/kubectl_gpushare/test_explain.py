@@ -17,7 +17,7 @@ from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, read_all
-from gpushare_runtime.kubectl_gpushare.explain import Verdict, explain
+from gpushare_runtime.kubectl_gpushare.explain import Verdict, explain, headline, names_in_words, table_of
 from gpushare_runtime.kubectl_gpushare.main import main
 from unit.runtime.kubectl_gpushare.objects import node, pod
 from unit.runtime.kubectl_gpushare.test_views import allocation, pending
@@ -68,6 +68,20 @@ def test_a_cordoned_gpu_and_a_cordoned_node() -> None:
     raw["spec"] = {"unschedulable": True}
     found = by_node(read_all([raw], []), asks(mem=1))["b"]
     assert (found.fits, found.reason, found.cures) == (False, "the node takes no new pods (kubectl cordon)", ("kubectl uncordon b",))
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ({"conditions": [{"type": "Ready", "status": "Unknown"}]}, "node not ready"),
+        ({"allocatable": {"aliyun.com/gpu-mem": "0"}}, "device plugin away"),
+    ],
+)
+def test_a_node_that_takes_no_pods_does_not_fit(status: dict[str, object], words: str) -> None:
+    raw = node("b", "10.0.0.2", 16)
+    raw["status"].update(status)
+    found = by_node(read_all([raw], []), asks(mem=1))["b"]
+    assert (found.fits, found.reason, found.cures) == (False, f"{words}: the node takes no new pods", ("kubectl describe node b",))
 
 
 def test_nodes_without_usable_gpus_say_so() -> None:
@@ -128,17 +142,26 @@ def file(tmp_path: Path) -> Path:
 def test_the_command(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "waits", "--from-file", str(file)]) == 3
     assert capsys.readouterr().out == (
-        "kube-scheduler reported: 0/2 nodes are available\n\n"
-        "NODE  FITS  GPU  REASON\n"
-        "a     no    -    needs 9 GiB on one GPU, at most 6 are free on one (6 of 16 in total); "
+        "default/waits: fits on no node; cheapest change: request 6 units\n"
+        "requests 9 units; kube-scheduler reported: 0/2 nodes are available\n\n"
+        "NODES  FITS  GPU  REASON\n"
+        "a      no    -    needs 9 GiB on one GPU, at most 6 are free on one (6 of 16 in total); "
         "it fits if you ask for at most 6 units, or end default/p\n"
-        "b     no    -    needs 9 GiB on one GPU, its largest GPU has 8 (8 in total on 1 GPU)\n\n"
+        "b      no    -    needs 9 GiB on one GPU, its largest GPU has 8 (8 in total on 1 GPU)\n\n"
         "Only GPUs are judged: not CPU, main memory, taints, selectors or volumes.\n"
     )
     assert main(["explain", "w", "--from-file", str(file)]) == 0
-    assert capsys.readouterr().out == "pod default/w is on node b and has 8 units of GPU 0\n"
+    assert capsys.readouterr().out == "pod default/w is on node b and has 8 GiB of GPU 0\n"
     assert main(["explain", "odd", "--from-file", str(file)]) == 3
     assert capsys.readouterr().out.startswith("default/odd: container 'main', aliyun.com/gpu-mem: -1 is negative")
+    assert main(["explain", "waits", "-A", "--from-file", str(file)]) == 3
+    assert capsys.readouterr().out.startswith("default/waits: fits on no node; cheapest change: request 6 units\n")
+    assert main(["explain", "-A", "--from-file", str(file)]) == 3
+    assert capsys.readouterr().out == (
+        "NAMESPACE  NAME   FITS  VERDICT\n"
+        "default    odd    no    container 'main', aliyun.com/gpu-mem: -1 is negative; write how many it needs, such as 8\n"
+        "default    waits  no    fits on no node; cheapest change: request 6 units\n"
+    )
     assert main(["explain", "none", "--from-file", str(file)]) == 1
     assert "found no pod 'none' that requests GPUs in namespace 'default'; pending there: odd, waits" in capsys.readouterr().err
 
@@ -169,5 +192,73 @@ def test_manifests_that_are_none(text: str, said: str, file: Path, tmp_path: Pat
     (tmp_path / "x.yaml").write_text(text)
     assert main(["explain", "-f", str(tmp_path / "x.yaml"), "--from-file", str(file)]) == 1
     assert said in capsys.readouterr().err
-    assert main(["explain", "--from-file", str(file)]) == 1
+    assert main(["explain", "--from-file", str(file)]) == 2
     assert "expected the name of a pod, or -f FILE" in capsys.readouterr().err
+
+
+# The sentence that is said first.
+
+CPU = "0/3 nodes are available: 3 Insufficient cpu. preemption: 0/3 nodes are available"
+
+
+@pytest.mark.parametrize(
+    ("wants", "reported", "words"),
+    [
+        ({"mem": 9}, "", "fits on no node; cheapest change: request 6 units"),
+        ({"mem": 13}, "", "fits on no node; cheapest change: end default/p"),
+        ({"mem": 3}, CPU, "the GPUs fit on 1 node: it waits for CPU"),
+        # The taint is that of the control planes: memory is missing on as many nodes as have room.
+        ({"mem": 3}, "x: 1 node(s) had untolerated taint {a: b}, 2 Insufficient memory",
+         "the GPUs fit on 1 node: it waits for main memory"),
+        ({"mem": 3}, "0/3 nodes are available: 3 node(s) had untolerated taint {a: b}.",
+         "the GPUs fit on 1 node: it waits for a node without a taint that it does not tolerate"),
+        ({"mem": 3}, "Post https://127.0.0.1:32766: connection refused",
+         "the GPUs fit on 1 node: it waits for the extender, which does not answer"),
+        ({"mem": 3}, "", "the GPUs fit on 1 node; kube-scheduler has reported nothing yet"),
+        ({"mem": 10000000000}, "",
+         "fits on no GPU, even an empty one: 10000000000 means 10000000000 units of 1 GiB; the largest GPU has 16; write 10"),
+        ({"count": 3}, "", "fits on no GPU, even an empty one: 3 whole GPUs of one node are asked for (aliyun.com/gpu-count); "
+         "the largest node has 1; write at most 1"),
+    ],
+)  # fmt: skip
+def test_the_verdict_comes_first(wants: dict[str, int], reported: str, words: str) -> None:
+    cluster = read_all([node("a", "10.0.0.1", 16)], [pod("p", "a", gpu=0, mem=10)])
+    pod_ = asks(**wants)
+    assert headline(pod_, explain(cluster, pod_), reported, cluster.largest()) == words
+
+
+def test_a_cordon_is_the_cheapest_change_and_no_node_is_said() -> None:
+    cluster = one_node(pod("p", "a", gpu=0, mem=16), pod("q", "a", gpu=1, mem=16), gpu2={"cordoned": True})
+    wants = asks(mem=1)
+    assert headline(wants, explain(cluster, wants), "", cluster.largest()) == (
+        "fits on no node; cheapest change: kubectl gpushare uncordon a 2"
+    )
+    assert headline(wants, [], "", None) == "fits on no node: no node has GPUs that are known"
+
+
+def test_nodes_with_the_same_reason_are_one_row() -> None:
+    nodes = [node(f"gpu{number}", "10.0.0.1", 16) for number in (1, 2, 3, 5, 6, 12)] + [node("other", "10.0.0.1", 40)]
+    found = explain(read_all(nodes, [pod("p", "gpu3", gpu=0, mem=9)]), asks(mem=20))
+    rows = [[cell.text for cell in row.cells] for row in table_of(found).rows]
+    assert rows == [
+        ["other", "yes", "0", ""],
+        ["gpu1–gpu3, gpu5, gpu6, gpu12", "no", "-",
+         "needs 20 GiB on one GPU, its largest GPU has 16; it fits on gpu1 if you ask for at most 16 units"],
+    ]  # fmt: skip
+    assert len(table_of(found, each=True).rows) == 7
+    fits = table_of(explain(read_all(nodes, []), asks(mem=2))).rows
+    assert [cell.text for cell in fits[0].cells][1:] == ["yes", "-", "first choice: GPU 0 of gpu1"]
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["gpu2", "gpu1"], "gpu1, gpu2"),
+        (["gpu9", "gpu10", "gpu11"], "gpu9–gpu11"),
+        (["a", "b"], "a, b"),
+        ([f"n{2 * i}" for i in range(9)], "n0, n2, n4, n6, n8, n10 and 3 more"),
+        ([], ""),
+    ],
+)
+def test_names_in_words(names: list[str], words: str) -> None:
+    assert names_in_words(names) == words

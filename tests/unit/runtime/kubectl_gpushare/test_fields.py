@@ -126,7 +126,7 @@ def test_nothing_else_is_kept() -> None:
     made = [item for _, item in fields.read_objects(orjson.dumps({"kind": "List", "items": objects()}))]
     text = orjson.dumps(made)
     assert b"GPU-0" in text
-    for left_out in (b"managedFields", b"ownerReferences", b"podCIDR", b"images", b"podIP", b"lastTransitionTime", b"claimName", b'"i"},'):
+    for left_out in (b"managedFields", b"podCIDR", b"images", b"podIP", b"lastTransitionTime", b"claimName", b'"i"},'):
         assert (left_out in text) == (left_out == b"claimName"), left_out
 
 

@@ -172,5 +172,5 @@ def test_without_the_extra_it_says_where_the_plugin_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)
-    assert main(["--kubeconfig", str(tmp_path / "config")]) == 1
+    assert main(["--kubeconfig", f"{tmp_path}/one:{tmp_path}/two"]) == 1
     assert "use the plugin of a control plane, or install gpushare-runtime[kubectl]" in capsys.readouterr().err

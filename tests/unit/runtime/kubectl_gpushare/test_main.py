@@ -81,8 +81,8 @@ def test_without_a_command_all_nodes(tmp_path: Path, capsys: pytest.CaptureFixtu
     printed = capsys.readouterr()
     assert (code, printed.err) == (0, "")
     assert printed.out.splitlines()[:2] == [
-        "NAME  GPUS  ALLOCATED  FREE  UNIT  GPU0  GPU1",
-        "gpu1    2/2       8/32    24  GiB   2/16  6/16",
+        "NAME  GPUS  ALLOC/TOTAL  LARGEST  ISOLATION  GPU0  GPU1",
+        "gpu1   2/2         8/32       14  -          2/16  6/16",
     ]
     assert printed.out.endswith("8 of 32 GiB allocated (25 %), 24 GiB free on usable GPUs, 1 pod pending\n")
     assert sorted((path, query.get("fieldSelector")) for _, path, query in api.requests) == [
@@ -103,6 +103,8 @@ def test_without_a_command_all_nodes(tmp_path: Path, capsys: pytest.CaptureFixtu
         (("ns", "-n", "team"), "", ["namespace/team"]),
         (("gpus", "gpu1"), "", ["gpu/gpu1/0", "gpu/gpu1/1"]),
         (("models",), "", ["model/Tesla T4"]),
+        (("gpu1",), "", ["node/gpu1"]),
+        (("po", "-A", "--node", "gpu1", "--gpu", "0"), "", ["pod/team/t"]),
         (("pods", "-A", "--sort-by=allocated"), "", ["pod/team/w", "pod/team/t", "pod/default/p"]),
     ],
 )  # fmt: skip
@@ -117,8 +119,8 @@ def test_a_tenant_sees_his_namespace(tmp_path: Path, capsys: pytest.CaptureFixtu
     printed = capsys.readouterr()
     assert code == 0
     assert [line.split() for line in printed.out.splitlines()] == [
-        ["NAME", "NODE", "GPU", "ALLOCATED", "UNIT", "STATE", "REASON"],
-        ["t", "gpu1", "0", "2", "-", "bound"],
+        ["NAME", "NODE", "GPU", "ALLOCATED", "AGE", "STATE", "REASON"],
+        ["t", "gpu1", "0", "2", "units", "-", "bound"],
         ["w", "-", "-", "-", "-", "pending", "kube-scheduler", "has", "reported", "nothing", "yet"],
     ]
     assert printed.err.splitlines() == [
@@ -159,7 +161,11 @@ def test_pages_that_expire_are_read_in_one_piece(tmp_path: Path, capsys: pytest.
     [
         (("nodes", "gpu9"), 1, "found no node 'gpu9' with shared GPUs; there are: gpu1"),
         (("pods", "x"), 1, "found no pod 'x' with shared GPUs in namespace default; there are: p"),
-        (("--sort-by", "no"), 2, "found --sort-by='no'; expected a column of this view: name, GPUs"),
+        (("--sort-by", "no"), 2, "found --sort-by='no'; expected a column of this view: name, gpus"),
+        (("no-such-view",), 2, "found no node 'no-such-view' with shared GPUs; there are: gpu1. And it is no command, which are: nodes, "),
+        (("explain",), 2, "expected the name of a pod, or -f FILE"),
+        (("explain", "x", "-f", "y"), 2, "expected the name of a pod, or -f FILE"),
+        (("simulate",), 2, "expected -f FILE with pods"),
         (("-l", "a=b=c"), 2, "found 'a=b=c' in the label selector"),
     ],
 )
@@ -170,7 +176,7 @@ def test_wrong_arguments(argv: tuple[str, ...], code: int, said: str, tmp_path: 
     assert f"kubectl gpushare: {said}" in printed.err
 
 
-@pytest.mark.parametrize("argv", [("no-such-view",), ("-o", "xml"), ("pods", "-A", "-n", "x"), ("nodes", "--nonsense")])
+@pytest.mark.parametrize("argv", [("-o", "xml"), ("pods", "-A", "-n", "x"), ("nodes", "--nonsense")])
 def test_a_wrong_command_line(argv: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(argv)
@@ -226,8 +232,11 @@ def test_without_the_extra_it_says_where_the_plugin_is(
     monkeypatch.setitem(sys.modules, package, None)
     if source == "--from-file":
         (tmp_path / "config").write_text("{}")
-    assert main([source, str(tmp_path / "config")]) == 1
-    assert f"the Python package `{package}` is not installed here; use the plugin of a control plane" in capsys.readouterr().err
+    more = ["--context", "other"] if package == "kubernetes" else []
+    assert main([source, str(tmp_path / "config"), *more]) == 1
+    said = capsys.readouterr().err
+    assert f"the Python package `{package}` is not installed here" in said
+    assert "use the plugin of a control plane" in said
 
 
 class Recorded(io.StringIO):

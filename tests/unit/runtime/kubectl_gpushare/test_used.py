@@ -4,18 +4,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from gpushare_runtime.kubectl_gpushare import used
+from gpushare_runtime.kubectl_gpushare import live, used
+from gpushare_runtime.kubectl_gpushare.api import InputError
+from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Used
 from gpushare_runtime.kubectl_gpushare.main import main
+from gpushare_runtime.kubectl_gpushare.used import CONFIG_MAP, find_address
+from unit.runtime.kube.fake_api import FakeApi, connected, serving, until
 from unit.runtime.kubectl_gpushare.objects import node, pod
 from unit.runtime.pods import inventory
 
@@ -99,10 +105,13 @@ def test_what_is_used_stands_beside_what_is_allocated(
         vector(({"uuid": first}, 2048 * MIB), ({"uuid": second}, 0)),
     )
     source = ["--from-file", file, "--prometheus", f"{url}/"]
-    expected = {"pods": ["2.5", "-"], "gpus": ["2", "0"], "nodes": ["2"], "namespaces": ["2.5", "-"]}
+    expected = {"gpus": ["2", "0"], "namespaces": ["2.5", "-"]}
     for view, shown in expected.items():
-        assert main([view, "-o", "wide", *(["-A"] if view == "pods" else []), *source]) == 0
+        assert main([view, "-o", "wide", *source]) == 0
         assert column(capsys.readouterr().out, "USED", len(shown)) == shown, view
+    for argv in (["pods", "-A"], ["top", "-A"], ["nodes"]):
+        assert main([*argv, *source]) == 0
+        assert ("2.5 GiB" if "-A" in argv else " 2/6/") in capsys.readouterr().out
     assert main(["pods", "-A", "-o", "json", *source]) == 0
     (found,) = json.loads(capsys.readouterr().out)["nodes"]
     assert [one["used_mib"] for one in found["pods"]] == [2561, None]
@@ -173,6 +182,45 @@ def test_nobody_answers(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Prometheus at http://127.0.0.1:1 does not answer" in capsys.readouterr().err
 
 
-def test_a_screen_that_follows_the_cluster_does_not_have_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["nodes", "--watch", "--prometheus", "http://127.0.0.1:1"]) == 2
-    assert "found --watch with --prometheus" in capsys.readouterr().err
+def test_the_address_of_the_environment(
+    serve: Server, file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GPUSHARE_PROMETHEUS", raising=False)
+    assert main(["top", "-A", "--from-file", file]) == 2
+    assert "top needs Prometheus: expected --prometheus URL, or the variable GPUSHARE_PROMETHEUS" in capsys.readouterr().err
+    monkeypatch.setenv("GPUSHARE_PROMETHEUS", serve(vector(({"uid": uid(file, "a"), "uuid": "x"}, 5 * 1024 * MIB)), vector()))
+    assert main(["top", "-A", "--from-file", file]) == 0
+    assert capsys.readouterr().out.splitlines()[1].endswith("125  bound, over")
+
+
+def test_the_address_of_the_installer_and_a_screen_that_follows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ConfigMap has the address; the memory in use is read again and again, and a failure is no end."""
+    answers: list[Used | InputError] = [Used({"uid-p": 1}, {}), InputError("away"), Used({"uid-p": 2}, {})]
+    seen: list[Used] = []
+
+    async def run() -> None:
+        async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
+            assert await find_address(client) == ""
+            await api.put(CONFIG_MAP, {"metadata": {"name": "gpushare"}, "data": {"prometheus": "http://p:9090"}})
+            assert await find_address(client) == "http://p:9090"
+
+        async def used() -> Used:
+            answer = answers.pop(0)
+            if isinstance(answer, InputError):
+                raise answer
+            return answer
+
+        cluster = Cluster()
+
+        class Changed:
+            @staticmethod
+            def set() -> None:
+                seen.append(cluster.used)
+
+        task = asyncio.create_task(live._poll(cluster, used, SimpleNamespace(changed=Changed)))  # type: ignore[arg-type]
+        await until(lambda: len(seen) == 3)
+        task.cancel()
+
+    monkeypatch.setattr(live, "USED_SECONDS", 0.01)
+    asyncio.run(run())
+    assert [one.by_pod for one in seen] == [{"uid-p": 1}, {}, {"uid-p": 2}]

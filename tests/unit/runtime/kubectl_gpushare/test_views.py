@@ -16,7 +16,7 @@ from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Used, read_all
 from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, ODD, WARN, UnknownColumnError
 from gpushare_runtime.kubectl_gpushare.output import Format, render
 from gpushare_runtime.kubectl_gpushare.selectors import parse_selector
-from gpushare_runtime.kubectl_gpushare.views import Selection, document, gpus_of, names_of, nodes_view, shows_any
+from gpushare_runtime.kubectl_gpushare.views import VIEWS, Selection, _age, document, gpus_of, names_of, nodes_view, shows_any
 from quality.tree import REPOSITORY
 from unit.runtime.core.test_ledger_json import check
 from unit.runtime.kubectl_gpushare.objects import node, original_node, pod
@@ -64,7 +64,7 @@ def sixteen() -> Cluster:
 
 def test_no_node() -> None:
     assert shown(Cluster()) == golden("""
-NAME  GPUS  ALLOCATED  FREE  UNIT$
+NAME  GPUS  ALLOC/TOTAL  LARGEST  ISOLATION$
 $
 0 of 0 GiB allocated, 0 GiB free on usable GPUs, 0 pods pending$
 """)
@@ -73,11 +73,43 @@ $
 
 def test_one_gpu() -> None:
     assert shown(read_all([node("gpu1", "10.0.0.1", 16)], [pod("p", "gpu1", gpu=0, mem=6)])) == golden("""
-NAME  GPUS  ALLOCATED  FREE  UNIT  GPU0$
-gpu1    1/1       6/16    10  GiB   6/16$
+NAME  GPUS  ALLOC/TOTAL  LARGEST  ISOLATION  GPU0$
+gpu1   1/1         6/16       10  -          6/16$
 $
 6 of 16 GiB allocated (37 %), 10 GiB free on usable GPUs, 0 pods pending$
 """)
+
+
+def shut(name: str, why: str) -> dict[str, Any]:
+    made = node(name, "10.0.0.1", 16)
+    if why == "not ready":
+        made["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
+    elif why == "cordoned":
+        made["spec"] = {"unschedulable": True}
+    elif why == "plugin away":
+        made["status"]["allocatable"] = {"aliyun.com/gpu-mem": "0"}
+    return made
+
+
+def test_what_no_pod_can_get_is_not_free() -> None:
+    cluster = read_all([shut(f"gpu{i}", why) for i, why in enumerate(("", "not ready", "cordoned", "plugin away"))], [])
+    assert shown(cluster) == golden("""
+NAME   GPUS  ALLOC/TOTAL  LARGEST  ISOLATION  GPU0$
+gpu0    1/1         0/16       16  -          0/16$
+gpu1  1/1 N         0/16        -  -          0/16$
+gpu2  1/1 S         0/16        -  -          0/16$
+gpu3  1/1 P         0/16        -  -          0/16$
+$
+N node not ready  S node cordoned  P device plugin away$
+0 of 64 GiB allocated (0 %), 16 GiB free on usable GPUs, 0 pods pending$
+""")
+    rows = shown(cluster, "gpus", headers=False).splitlines()
+    assert [row.split()[6] for row in rows] == ["16", "-", "-", "-"]
+    assert [row.rpartition("  ")[2] for row in rows] == ["ok", "node not ready", "node cordoned", "device plugin away"]
+    ((_tesla, _t4, _nodes, every, usable, *_, free, _largest, _unit),) = [
+        row.split() for row in shown(cluster, "models", headers=False).splitlines()
+    ]
+    assert (every, usable, free) == ("4", "1", "16")
 
 
 def test_the_quick_start_shows_what_is_printed() -> None:
@@ -89,19 +121,41 @@ def test_the_quick_start_shows_what_is_printed() -> None:
 
 def test_sixteen_gpus_on_eighty_columns() -> None:
     assert shown(sixteen(), width=80) == golden("""
-NAME  GPUS  ALLOCATED  FREE  UNIT  GPU0     GPU1     GPU2     GPU3$
-                                    GPU4     GPU5     GPU6     GPU7$
-                                    GPU8     GPU9     GPU10    GPU11$
-                                    GPU12    GPU13    GPU14    GPU15$
-gpu1  14/16     38/256   191  GiB   6/16     16/16 W  3/16 O   5/16 B$
-                                    0/16     0/16 C   0/16     4/16$
-                                    4/16     0/16     0/16     0/16$
-                                    0/16     0/16     0/16     0/16$
-gpu2    2/2       0/40    40  GiB   0/16     0/24     -        -$
+NAME   GPUS  ALLOC/TOTAL  LARGEST  ISOLATION  GPU0     GPU1     GPU2     GPU3$
+                                              GPU4     GPU5     GPU6     GPU7$
+                                              GPU8     GPU9     GPU10    GPU11$
+                                              GPU12    GPU13    GPU14    GPU15$
+gpu1  14/16       38/256       16  -          6/16     16/16 W  3/16 O   5/16 B$
+                                              0/16     0/16 C   0/16     4/16$
+                                              4/16     0/16     0/16     0/16$
+                                              0/16     0/16     0/16     0/16$
+gpu2    2/2         0/40       24  -          0/16     0/24     -        -$
 $
 B bad  C cordoned  O orphaned units  W whole GPU$
 38 of 296 GiB allocated (12 %), 231 GiB free on usable GPUs, 0 pods pending$
 """)
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_sixteen_gpus_are_a_glyph_each_where_their_numbers_do_not_fit(width: int) -> None:
+    assert shown(sixteen(), width=width, blocks=True) == golden("""
+NAME   GPUS  ALLOC/TOTAL  LARGEST  ISOLATION  GPU0-15$
+gpu1  14/16       38/256       16  -          ▄█▂x·c·▃▃·······$
+gpu2    2/2         0/40       24  -          ··$
+$
+GPUs: · empty  ▁ to █ allocated  x bad  c cordoned$
+38 of 296 GiB allocated (12 %), 231 GiB free on usable GPUs, 0 pods pending$
+""")
+
+
+def test_a_bar_stands_before_the_numbers_where_all_of_them_fit() -> None:
+    cluster = read_all([node("gpu1", "10.0.0.1", 16, 16, 16)], [pod("a", "gpu1", gpu=0, mem=6), pod("b", "gpu1", gpu=1, mem=16)])
+    assert shown(cluster, width=90, blocks=True).splitlines()[:2] == [
+        "NAME  GPUS  ALLOC/TOTAL  LARGEST  ISOLATION  GPU0       GPU1       GPU2",
+        "gpu1   3/3        22/48       16  -          █▏  6/16   ███ 16/16      0/16",
+    ]
+    assert "█" not in shown(cluster, width=75, blocks=True)
+    assert "█" not in shown(cluster)
 
 
 def test_sixteen_gpus_on_two_hundred_columns() -> None:
@@ -118,14 +172,14 @@ def test_gpus_each_with_its_state() -> None:
     assert (
         shown(sixteen(), "gpus", Selection(frozenset(("gpu1", "gpu2")))).splitlines()[:8]
         == golden("""
-NODE  GPU  MODEL     ALLOCATED  UNITS  FREE  UNIT  PODS  STATE$
-gpu1    0  Tesla T4          6     16    10  GiB      1  ok$
-gpu1    1  Tesla T4         16     16     0  GiB      1  whole$
-gpu1    2  Tesla T4          3     16    13  GiB      1  3 orphaned$
-gpu1    3  Tesla T4          5     16     -  GiB      1  bad: XID 79: see dmesg$
-gpu1    4  Tesla T4          0     16    16  GiB      0  ok$
-gpu1    5  Tesla T4          0     16     -  GiB      0  cordoned$
-gpu1    6  Tesla T4          0     16    16  GiB      0  ok$
+NODE  GPU  MODEL     ALLOCATED  TOTAL  FREE  PODS  STATE$
+gpu1    0  Tesla T4          6     16    10     1  ok$
+gpu1    1  Tesla T4         16     16     0     1  whole$
+gpu1    2  Tesla T4          3     16    13     1  3 orphaned$
+gpu1    3  Tesla T4          5     16     -     1  bad: XID 79: see dmesg$
+gpu1    4  Tesla T4          0     16    16     0  ok$
+gpu1    5  Tesla T4          0     16     -     0  cordoned$
+gpu1    6  Tesla T4          0     16    16     0  ok$
 """).splitlines()
     )
 
@@ -135,18 +189,18 @@ def test_mixed_gpus_an_absent_one_small_units_and_a_node_of_the_original() -> No
     nodes = [node("mib", "10.0.0.3", gpus=small), original_node("old", "10.0.0.4", memory=30, count=2), node("mixed", "10.0.0.2", 16, 24)]
     cluster = read_all(nodes, [pod("p", "mib", gpu=1, mem=100), pod("o", "old", gpu=1, mem=5)])
     assert shown(cluster) == golden("""
-NAME   GPUS  ALLOCATED  FREE  UNIT   GPU0     GPU1$
-mib      1/1    100/256   156  64MiB  -        100/256$
-mixed    2/2       0/40    40  GiB    0/16     0/24$
-old      2/2       5/30    25  GiB    0/15     5/15$
+NAME   GPUS  ALLOC/TOTAL  LARGEST  UNIT   ISOLATION  GPU0     GPU1$
+mib     1/1      100/256      156  64MiB  -          -        100/256$
+mixed   2/2         0/40       24  GiB    -          0/16     0/24$
+old     2/2         5/30       15  GiB    -          0/15     5/15$
 $
 11.25 of 86 GiB allocated (13 %), 74.75 GiB free on usable GPUs, 0 pods pending$
 """)
     assert shown(cluster, "models") == golden("""
-MODEL     NODES  GPUS  USABLE  EMPTY  ALLOCATED  UNITS  FREE  LARGEST  UNIT$
--             1      2       2      1          5     30    25       15  GiB$
-A100          1      1       1      0        100    256   156      156  64MiB$
-Tesla T4      1      2       2      2          0     40    40       24  GiB$
+MODEL     NODES  GPUS  USABLE  EMPTY  ALLOCATED  TOTAL  FREE  LARGEST  UNIT$
+-             1     2       2      1          5     30    25       15  GiB$
+A100          1     1       1      0        100    256   156      156  64MiB$
+Tesla T4      1     2       2      2          0     40    40       24  GiB$
 """)
 
 
@@ -161,11 +215,13 @@ def people() -> Cluster:
         node("gpu2", "10.0.0.2", 16),
     ]
     leaving = pod("leaving", "gpu1", gpu=0, mem=6)
-    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    leaving["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "creationTimestamp": "2025-12-29T00:00:00Z"}
+    two = pod("two", "gpu1", annotations=allocation({"0": {"1": 4, "2": 4}}), mem=8)
+    two["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": "two"}]
     pods = [
         leaving,
         pod("whole", "gpu2", annotations=allocation({"0": {"0": 16}}), count=1),
-        pod("two", "gpu1", annotations=allocation({"0": {"1": 4, "2": 4}}), mem=8),
+        two,
         pod("static", "gpu1", namespace="lab", mem=2),
         pod("lost", "gpu2", namespace="lab", mem=3),
         pending("waits", "0/2 nodes are available: gpu1: needs 20 GiB on one GPU, at most 9 are free", mem=20),
@@ -173,33 +229,94 @@ def people() -> Cluster:
         pending("new", "", "lab", mem=1),
         pending("odd", "", "lab", mem=-1),
     ]
-    return read_all(nodes, pods)
+    cluster = read_all(nodes, pods)
+    cluster.now = lambda: 1767225600.0  # 2026-01-01
+    return cluster
+
+
+def test_pods_of_a_bad_and_of_a_cordoned_gpu_are_marked_and_chosen_by_gpu() -> None:
+    cluster = sixteen()
+    cluster.set_pod(pod("cordoned", "gpu1", gpu=5, mem=1))
+    assert shown(cluster, "pods", Selection(namespace="default")) == golden("""
+NAME      NODE  GPU  ALLOCATED  AGE  STATE                REASON$
+a         gpu1  0        6 GiB    -  bound$
+bad       gpu1  3        5 GiB    -  bound, GPU bad       GPU 3: XID 79: see dmesg$
+cordoned  gpu1  5        1 GiB    -  bound, GPU cordoned$
+gone      gpu1  2        3 GiB    -  orphaned             the pod object is gone, its processes are not$
+two       gpu1  7,8      8 GiB    -  bound$
+whole     gpu1  1       16 GiB    -  whole$
+""")
+    for select, names in (
+        (Selection(node="gpu2"), []),
+        (Selection(node="gpu1", gpu="8"), ["two"]),
+        (Selection(gpu=gpu(3, 1).uuid), ["bad"]),
+        (Selection(node="gpu1", gpu="9"), []),
+    ):
+        assert [line.split()[1] for line in shown(cluster, "pods", select, headers=False).splitlines()] == names
+
+
+def test_top_has_those_who_use_most_first_and_marks_who_is_over() -> None:
+    cluster = people()
+    cluster.used = Used({"uid-two": 9 * 1024, "uid-static": 512, "uid-whole": 100}, {})
+    assert shown(cluster, "top", Selection()) == golden("""
+NAMESPACE  NAME     NODE  GPU     USED  ALLOCATED    %  STATE$
+default    two      gpu1  1,2    9 GiB      8 GiB  112  bound, over$
+lab        static   gpu1  1    0.5 GiB      2 GiB   25  unmanaged$
+default    whole    gpu2  0    0.1 GiB     16 GiB    0  whole$
+default    leaving  gpu1  0          -      6 GiB    -  terminating$
+lab        gone     gpu1  0          -      3 GiB    -  orphaned$
+lab        lost     gpu2  ?          -          -    -  bound$
+""")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2026-01-01T00:00:00Z", 1767225600.0),
+        ("soon", 0.0),
+        (7, 0.0),
+        (None, 0.0),
+        ("9" * 100_000, 0.0),
+        ("0001-01-01T00:00:00+23:59", 0.0),
+    ],
+)
+def test_when_a_pod_was_created(text: Any, seconds: float) -> None:
+    raw = pod("p", "a", gpu=0, mem=1)
+    raw["metadata"]["creationTimestamp"] = text
+    found = read_all([], [raw]).pods["uid-p"].created
+    assert found == seconds or text[:4] == "0001"
+
+
+def test_ages() -> None:
+    cells = {seconds: _age(1.0, 1.0 + seconds).text for seconds in (0, 119, 120, 7199, 7200, 172799, 172800, -5)}
+    assert list(cells.values()) == ["0s", "119s", "2m", "119m", "2h", "47h", "2d", "0s"]
+    assert _age(0.0, 5.0).text == "-"
 
 
 def test_pods_of_every_kind() -> None:
     lines = shown(people(), "pods").splitlines(keepends=True)
     assert lines.pop().endswith(" such as 8\n")
     assert "".join(lines) == golden("""
-NAMESPACE  NAME     NODE  GPU  ALLOCATED  UNIT  STATE        REASON$
-default    leaving  gpu1  0            6  GiB   terminating$
-default    two      gpu1  1,2          8  GiB   bound$
-default    whole    gpu2  0           16  GiB   whole$
-lab        gone     gpu1  0            3  GiB   orphaned     the pod object is gone, its processes are not$
-lab        lost     gpu2  ?            -  GiB   bound        its GPU is not known$
-lab        static   gpu1  1            2  GiB   unmanaged    no scheduler gave it this GPU$
-default    waits    -     -            -  -     pending      0/2 nodes are available: gpu1: needs 20 GiB on one GPU, at most 9 are free$
-lab        large    -     -            -  -     pending      25 means 25 units of 1 GiB; the largest GPU has 24; write at most 24$
-lab        new      -     -            -  -     pending      kube-scheduler has reported nothing yet$
+NAMESPACE  NAME     NODE  GPU  ALLOCATED  AGE  STATE        REASON$
+default    leaving  gpu1  0        6 GiB   3d  terminating$
+default    two      gpu1  1,2      8 GiB    -  bound$
+default    whole    gpu2  0       16 GiB    -  whole$
+lab        gone     gpu1  0        3 GiB    -  orphaned     the pod object is gone, its processes are not$
+lab        lost     gpu2  ?            -    -  bound        its GPU is not known$
+lab        static   gpu1  1        2 GiB    -  unmanaged    no scheduler gave it this GPU$
+default    waits    -     -            -    -  pending      0/2 nodes are available: gpu1: needs 20 GiB on one GPU, at most 9 are free$
+lab        large    -     -            -    -  pending      25 means 25 units of 1 GiB; the largest GPU has 24; write at most 24$
+lab        new      -     -            -    -  pending      kube-scheduler has reported nothing yet$
 """)
 
 
 def test_a_long_reason_stands_below_its_row_on_a_narrow_terminal() -> None:
     assert shown(people(), "pods", Selection(namespace="default"), width=60) == golden("""
-NAME     NODE  GPU  ALLOCATED  UNIT  STATE        REASON$
-leaving  gpu1  0            6  GiB   terminating$
-two      gpu1  1,2          8  GiB   bound$
-whole    gpu2  0           16  GiB   whole$
-waits    -     -            -  -     pending$
+NAME     NODE  GPU  ALLOCATED  AGE  STATE        REASON$
+leaving  gpu1  0        6 GiB   3d  terminating$
+two      gpu1  1,2      8 GiB    -  bound$
+whole    gpu2  0       16 GiB    -  whole$
+waits    -     -            -    -  pending$
     0/2 nodes are available: gpu1: needs 20 GiB on one GPU,
     at most 9 are free$
 """)
@@ -218,14 +335,14 @@ def test_wide() -> None:
     assert (
         shown(cluster, name="wide").splitlines()[:3]
         == golden("""
-NAME  GPUS  ALLOCATED  FREE  UNIT  LARGEST  EMPTY  USED  ADDRESS   MODEL     STRATEGY  ISOLATION  STATE       GPU0     GPU1     GPU2$
-gpu1    3/3      19/56    37  GiB        20      0     -  10.0.0.1  Tesla T4  -         -          3 orphaned  9/16 O   6/16     4/24$
-gpu2    1/1      16/16     0  GiB         0      0     -  10.0.0.2  Tesla T4  -         -          ok          16/16 W  -        -$
+NAME  GPUS  ALLOC/TOTAL  LARGEST  UNIT  ISOLATION  FREE  EMPTY  ADDRESS   MODEL     STRATEGY  STATE       GPU0     GPU1     GPU2$
+gpu1   3/3        19/56       20  GiB   -            37      0  10.0.0.1  Tesla T4  -         3 orphaned  9/16 O   6/16     4/24$
+gpu2   1/1        16/16        0  GiB   -             0      0  10.0.0.2  Tesla T4  -         ok          16/16 W  -        -$
 """).splitlines()
     )
     assert shown(cluster, "pods", Selection(frozenset(("two",))), name="wide") == golden("""
-NAMESPACE  NAME  NODE  GPU  ALLOCATED  UNIT  USED  PRIORITY  REQUEST  UID      STATE  REASON$
-default    two   gpu1  1,2          8  GiB      -         0  8 units  uid-two  bound$
+NAMESPACE  NAME  NODE  GPU  ALLOCATED  USED  AGE  OWNER           PRIORITY  REQUEST  UID      STATE  REASON$
+default    two   gpu1  1,2      8 GiB     -    -  ReplicaSet/two         0  8 units  uid-two  bound$
 """)
     assert shown(cluster, "gpus", Selection(frozenset(("gpu2",))), name="wide").splitlines()[1].split()[9:] == (
         ["-", "16384", "-", "0", "0000:00:00.0", "GPU-00000000", "whole"]
@@ -241,7 +358,7 @@ def test_names_sorting_and_no_headers() -> None:
     by_free = shown(cluster, "gpus", name="name", sort_by="free", reverse=True).split()
     assert by_free == ["gpu/gpu1/2", "gpu/gpu1/1", "gpu/gpu1/0", "gpu/gpu2/0"]
     assert shown(cluster, "nodes", headers=False, sort_by="FREE").split()[0] == "gpu2"
-    with pytest.raises(UnknownColumnError, match="found --sort-by='no'; expected a column of this view: name, gpus, allocated, free"):
+    with pytest.raises(UnknownColumnError, match="found --sort-by='no'; expected a column of this view: name, gpus, alloc/total, largest"):
         shown(cluster, sort_by="no")
 
 
@@ -345,12 +462,16 @@ def test_what_is_in_use_is_shown_in_the_units_of_the_node_and_of_a_namespace_in_
         at = lines[0].split().index("USED")
         return [line.split()[at] for line in lines[1:] if line and "allocated" not in line]
 
-    assert (column("nodes"), column("gpus"), column("pods"), column("namespaces")) == (["50"], ["50"], ["25", "7", "-"], ["2", "-"])
+    assert (column("gpus"), column("namespaces")) == (["50"], ["2", "-"])
+    assert [row.cells[4].text for row in VIEWS["pods"](cluster, Selection()).rows] == ["100 x 64 MiB", "1 x 64 MiB", "1 x 64 MiB"]
+    assert [row.cells[5].text for row in VIEWS["pods"](cluster, Selection()).rows] == ["1.56 GiB", "0.44 GiB", "-"]
+    assert shown(cluster).splitlines()[1].split()[:3] == ["mib", "1/1", "50/102/256"]
+    assert shown(cluster).splitlines()[-1].startswith("one unit is 64MiB; 6.38 of 16 GiB allocated")
     [found] = document(cluster, "pods", Selection())["nodes"]
     assert [one["used_mib"] for one in found["pods"]] == [1600, 448, None]
     assert [one["used_mib"] for one in found["gpus"]] == [3200]
     cluster.used = Used()
-    assert column("pods") == ["-", "-", "-"]
+    assert "USED" not in shown(cluster, "pods")
 
 
 def test_the_colour_of_a_gpu_says_what_is_wrong_with_it_and_else_whether_it_is_free() -> None:
@@ -398,7 +519,7 @@ def test_changes_come_and_go() -> None:
     assert [line.split()[0] for line in shown(cluster, headers=False).splitlines()] == ["gpu1"]
     bound = pod("new", "gpu1", gpu=2, mem=1, namespace="lab")
     cluster.set_pod(bound)
-    assert ["lab", "new", "gpu1", "2", "1", "GiB", "bound"] in [line.split() for line in shown(cluster, "pods").splitlines()]
+    assert ["lab", "new", "gpu1", "2", "1", "GiB", "-", "bound"] in [line.split() for line in shown(cluster, "pods").splitlines()]
     cluster.set_pod(bound | {"status": {"phase": "Succeeded"}})
     assert "new" not in shown(cluster, "pods")
 
@@ -407,8 +528,8 @@ def test_inventory_of_a_node_that_cannot_be_used() -> None:
     broken = node("a", "10.0.0.1", gpus='{"v":9}')
     cluster = read_all([broken, node("b", "10.0.0.2", gpus=inventory(8))], [])
     cells = shown(cluster, name="wide").splitlines()[1].split()
-    assert cells[:10] == ["a", "0/0", "0/0", "0", "-", "0", "0", "-", "10.0.0.1", "-"]
-    assert " ".join(cells[12:]).startswith("annotation gpushare/gpus cannot be used: version 9 is not known")
+    assert cells[:11] == ["a", "0/0", "0/0", "-", "-", "-", "-", "0", "10.0.0.1", "-", "-"]
+    assert " ".join(cells[11:]).startswith("annotation gpushare/gpus cannot be used: version 9 is not known")
     assert cluster.problems()[0].startswith("node a: annotation gpushare/gpus cannot be used: version 9 is not known")
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from gpushare_runtime.core import protocol
+from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.ledger import NodeLedger
 from gpushare_runtime.core.quantity import GIB, Unit
@@ -66,6 +67,8 @@ def exact(request: Request, node: NodeLedger) -> str:
     wanted = _wanted(request, node.inventory.unit)
     if request.core and not node.inventory.core:
         return f"needs {wanted}, but its isolation shares out no compute ({protocol.RESOURCE_CORE})"
+    if only := _restriction(request, node):
+        return f"needs {wanted}, {only}"
     usable = [state.gpu for state in node.usable]
     out = len(node.inventory.gpus) - len(usable)
     without = f", {out} not usable" if out else ""
@@ -100,6 +103,21 @@ def _most(request: Request, node: NodeLedger) -> str:
     return f"{most}, and at most {core} % of compute beside such memory"
 
 
+def _restriction(request: Request, node: NodeLedger) -> str:
+    """What alone keeps the pod off every usable GPU, whatever is free there; "" if it is not one thing alone."""
+    whys = {node.exclusion(request, state) for state in node.usable}
+    if len(whys) != 1 or node.inventory is None:
+        return ""
+    if "incompatible" in whys:
+        models = sorted({as_text(state.gpu.model, _MOST_MODEL) for state in node.usable})[:_MOST_MODELS]
+        return f"its GPUs ({', '.join(models)}) are {_KEPT_BACK['incompatible']}"
+    if "isolation" not in whys:
+        return ""
+    if not request.rules.isolation or node.inventory.isolation == request.rules.isolation:
+        return "the node has MPS, which gives a pod one GPU"
+    return f"the node has another isolation ({node.inventory.isolation or 'unknown'}) than {request.rules.isolation}"
+
+
 def _kept_back(request: Request, node: NodeLedger) -> str:
     """GPUs that have the room, and why they are not given all the same."""
     whys = [node.exclusion(request, state) for state in node.gpu_states]
@@ -114,6 +132,8 @@ _KEPT_BACK: Final = {
     "affinity": "with other pods than the pods' rules allow",
     "held back": "held back because the node rejected a pod of this size there",
 }
+_MOST_MODELS: Final = 3
+_MOST_MODEL: Final = 40
 
 
 def _no_inventory(node: NodeLedger) -> str:

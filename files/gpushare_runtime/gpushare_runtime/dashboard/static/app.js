@@ -4,15 +4,16 @@
 
 import { chart } from "./chart.js";
 import { List } from "./list.js";
-import { GPU, Model, NODE_STATES, POD, POD_STATES, SORTS, WAITING_STATES, gib, holders, memory } from "./model.js";
-import { nodePage, podPage } from "./pages.js";
+import { GPU, Model, NODE_SORTS, NODE_STATES, POD, POD_SORTS, POD_STATES, WAITING_STATES, gib, holders, memory, podMemory } from "./model.js";
+import { gpuPage, nodePage, podPage } from "./pages.js";
 import { Server, Unauthorized } from "./stream.js";
-import { bar, element, fill, link } from "./dom.js";
+import { bar, element, fill, hue, link, swatch } from "./dom.js";
 
 const $ = (id) => document.getElementById(id);
 const model = new Model();
 const NARROW = 600;
-const GPU_WIDTH = 230;
+const GPU_WIDTH = 180;
+const MOST_COLOURS = 12;
 const FIELDS = ["text", "namespace", "model", "state", "sort"];
 const filters = { text: "", namespace: "", model: "", state: "", sort: "name" };
 let server;
@@ -63,17 +64,18 @@ async function open(token) {
       {
         whole: (data) => {
           model.replace(data);
+          model.terms.namespaces.forEach(hue);
           $("title").textContent = data.title;
-          document.title = data.title ? `GPU memory: ${data.title}` : "GPU memory";
+          document.title = data.title ? `gpushare: ${data.title}` : "gpushare";
           show();
-          status("live");
+          live();
           if (!performance.getEntriesByName("usable").length) performance.mark("usable");
         },
         change: (data) => {
           const names = model.apply(data);
           later(names);
         },
-        status: ({ age }) => status(age > 120 ? `the API server has been silent for ${Math.round(age)} s` : "live", age > 120),
+        status: ({ age }) => (age > 120 ? status(`the API server has been silent for ${Math.round(age)} s`, true) : live()),
         reading: ({ nodes, pods }) => status(`reading the cluster: ${nodes} nodes, ${pods} pods`),
         lost: () => status("connection lost, trying again", true),
       },
@@ -84,6 +86,10 @@ async function open(token) {
     sessionStorage.removeItem("token");
     login("This token is not valid any more, or never was. Enter the one that the dashboard was started with.");
   }
+}
+
+function live() {
+  status(model.head.offline ? "offline: what a file has" : "live");
 }
 
 function status(text, lost = false) {
@@ -122,7 +128,7 @@ function sums() {
     ["Allocated", `${gib(all.allocated)} of ${gib(all.total)} GiB${all.total ? ` (${Math.round((100 * all.allocated) / all.total)} %)` : ""}`],
     ["Free on usable GPUs", model.head.complete ? `${gib(all.free)} GiB` : "not known"],
     ["Nodes", all.nodes],
-    ["Gpus", all.usable === all.gpus ? all.gpus : `${all.usable} usable of ${all.gpus}`],
+    ["GPUs", all.usable === all.gpus ? all.gpus : `${all.usable} usable of ${all.gpus}`],
     ["Pods with GPUs", all.pods],
     ["Pods waiting", all.pending],
     ...(all.problems ? [["Problems", all.problems]] : []),
@@ -133,22 +139,24 @@ function sums() {
   $("warnings").hidden = !model.head.warnings.length;
 }
 
-function options(select, values) {
+// Whether an element was made from other values than these, which it is made from now.
+function differs(made, values) {
   const wanted = JSON.stringify(values);
-  if (select.dataset.values === wanted) return;
+  if (made.dataset.values === wanted) return false;
+  made.dataset.values = wanted;
+  return true;
+}
+
+function options(select, values) {
+  if (!differs(select, values)) return;
   const chosen = select.value;
-  select.dataset.values = wanted;
   fill(select, ...Object.entries(values).map(([value, text]) => element("option", { value }, text)));
   select.value = chosen in values ? chosen : Object.keys(values)[0];
 }
 
 function choices() {
   const { namespaces, models } = model.terms;
-  const wanted = JSON.stringify(namespaces);
-  if ($("namespaces").dataset.values !== wanted) {
-    $("namespaces").dataset.values = wanted;
-    fill($("namespaces"), ...namespaces.map((value) => element("option", { value })));
-  }
+  if (differs($("namespaces"), namespaces)) fill($("namespaces"), ...namespaces.map((value) => element("option", { value })));
   const known = filters.model && !models.includes(filters.model) ? [filters.model, ...models] : models;
   options($("filter-model"), Object.fromEntries([["", "any"], ...known.map((name) => [name, name || "unknown"])]));
 }
@@ -190,7 +198,19 @@ $("theme").addEventListener("click", () => {
 
 // Lists.
 
-const columns = (width) => Math.max(1, Math.floor((width - 24) / GPU_WIDTH));
+// GPUs side by side: all in one row, or rows of equal length where that wastes little of the width.
+function columns(width, count) {
+  const fit = Math.max(1, Math.floor((width - 24) / GPU_WIDTH));
+  if (count <= fit) return Math.max(1, count);
+  for (let some = fit; some > fit / 2; some--) if (count % some === 0) return some;
+  return Math.ceil(count / Math.ceil(count / fit));
+}
+
+function models(node) {
+  const counts = new Map();
+  for (const gpu of node.gpus) counts.set(gpu[GPU.model], (counts.get(gpu[GPU.model]) ?? 0) + 1);
+  return [...counts].map(([name, count]) => `${count} × ${name || "unknown model"}`);
+}
 
 function nodeFacts(node) {
   const { total, allocated } = memory(node);
@@ -198,6 +218,7 @@ function nodeFacts(node) {
   const unknown = node.pods.filter((pod) => pod[POD.gpus] === null).length;
   return [
     `${gib(allocated)} of ${gib(total)} GiB`,
+    ...models(node),
     ...(usable < node.gpus.length ? [`${usable} of ${node.gpus.length} GPUs usable`] : []),
     ...(node.cordoned ? ["cordoned"] : []),
     ...(unknown ? [`${unknown} ${unknown === 1 ? "pod" : "pods"} on unknown GPUs`] : []),
@@ -217,40 +238,79 @@ function nodeRow(node, width) {
       const label = element(
         "span",
         { class: "label" },
-        element("span", {}, `GPU ${gpu[GPU.index]}`, element("span", { class: marked }, state)),
+        element("span", {}, link(gpuPath(node.name, gpu[GPU.index]), `GPU ${gpu[GPU.index]}`), element("span", { class: marked }, state)),
         element("span", {}, `${gpu[GPU.allocated]}/${gpu[GPU.units]} ${node.unit}`),
       );
       return element("li", {}, label, ...bar(node, gpu, on.get(String(gpu[GPU.index])), filters.namespace));
     }),
   );
-  gpus.style.gridTemplateColumns = `repeat(${columns(width)}, minmax(0, 1fr))`;
+  gpus.style.gridTemplateColumns = `repeat(${columns(width, node.gpus.length)}, minmax(0, 1fr))`;
   const line = element("div", { class: "line" }, link(`#/node/${encodeURIComponent(node.name)}`, node.name), element("span", {}, nodeFacts(node)));
   return element("li", {}, line, gpus);
 }
 
-const nodeHeight = (node, width) => 13 + 24 + Math.ceil(node.gpus.length / columns(width)) * 44;
+const nodeHeight = (node, width) => 13 + 24 + Math.ceil(node.gpus.length / columns(width, node.gpus.length)) * 44;
 
+const gpuPath = (node, index) => `#/gpu/${encodeURIComponent(node)}/${index}`;
 const podPath = (namespace, name) => `#/pod/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
 
 function podGpus(node, pod) {
   const gpus = Object.entries(pod[POD.gpus] ?? {});
   if (pod[POD.gpus] === null) return "GPU unknown";
-  return gpus.map(([index, units]) => `${units} ${node.unit ?? "units"} of GPU ${index}`).join(", ") || "no GPUs";
+  return gpus.map(([index, units]) => `GPU ${index}: ${units} ${node.unit ?? "units"}`).join(", ") || "no GPUs";
 }
 
 function podRow({ node, pod }, width) {
   const name = link(podPath(pod[POD.namespace], pod[POD.name]), `${pod[POD.namespace]}/${pod[POD.name]}`);
-  const state = element("span", { class: pod[POD.state] === "bound" || pod[POD.state] === "whole" ? "" : "warn" }, pod[POD.state]);
-  const at = element("span", {}, `${node.name}: ${podGpus(node, pod)}`);
-  if (width < NARROW) return element("li", {}, element("div", { class: "line" }, name, state), element("div", { class: "line" }, at));
-  return element("li", {}, element("div", { class: "line" }, name, at, state));
+  const state = element("span", { class: stateClass(pod[POD.state]) }, pod[POD.state]);
+  if (width < NARROW) {
+    const at = element("span", {}, `${node.name}: ${podGpus(node, pod)}`);
+    return element("li", {}, element("div", { class: "line" }, name, state), element("div", { class: "line" }, at));
+  }
+  const mib = podMemory({ node, pod });
+  const cells = [name, link(`#/node/${encodeURIComponent(node.name)}`, node.name), podGpus(node, pod), mib ? `${gib(mib)} GiB` : "–", state];
+  return element("li", { class: "cells" }, ...cells.map((cell) => (cell instanceof Node ? cell : element("span", {}, cell))));
 }
+
+const stateClass = (state) => (state.includes("GPU bad") ? "bad" : state === "bound" || state === "whole" ? "" : "warn");
 
 function waitingRow(pod, width) {
   const name = link(podPath(pod.namespace, pod.name), `${pod.namespace}/${pod.name}`);
   const facts = element("span", { class: pod.invalid ? "bad" : "" }, pod.invalid ? "invalid request" : pod.request);
-  const reason = pod.reason || "kube-scheduler has reported nothing yet";
-  return element("li", {}, element("div", { class: "line" }, name, facts), element("p", { class: "reason" }, reason));
+  return element("li", {}, element("div", { class: "line" }, name, facts), element("p", { class: "reason" }, reasonOf(pod)));
+}
+
+const reasonOf = (pod) => pod.reason || "kube-scheduler has reported nothing yet";
+
+// The colours of the namespaces that have most, and what the two patterns mean.
+function legend() {
+  const all = model.terms.byMemory;
+  if (!differs($("legend"), all)) return;
+  const shown = all.slice(0, MOST_COLOURS).map((name) => element("li", {}, swatch(name), name));
+  const more = all.length > MOST_COLOURS ? [element("li", {}, `and ${all.length - MOST_COLOURS} more namespaces`)] : [];
+  const patterns = [
+    ["odd", "not of a pod that the API shows"],
+    ["unusable", "takes no new pods"],
+  ].map(([kind, text]) => element("li", {}, swatch("", kind), text));
+  fill($("legend"), ...shown, ...more, ...patterns);
+}
+
+// The columns of the pods, as buttons that sort by them.
+function head(kind, width) {
+  const wide = width >= NARROW && kind.sorts === POD_SORTS;
+  $("view-head").hidden = !wide;
+  // A button that is made again has lost the focus.
+  if (!wide || !differs($("view-head"), filters.sort)) return;
+  const buttons = Object.entries(POD_SORTS).map(([sort, text]) => {
+    const made = element("button", { type: "button", "aria-pressed": String(filters.sort === sort) }, text);
+    made.addEventListener("click", () => {
+      filters.sort = $("filter-sort").value = sort;
+      view?.refresh(null);
+      $("view-head").querySelector('[aria-pressed="true"]')?.focus();
+    });
+    return made;
+  });
+  fill($("view-head"), ...buttons);
 }
 
 // One object per row as long as its pod does not change, so that its element stays.
@@ -260,6 +320,7 @@ const LISTS = {
     states: NODE_STATES,
     select: () => model.selectNodes(filters),
     all: () => model.nodes.size,
+    sorts: NODE_SORTS,
     render: nodeRow,
     height: nodeHeight,
     key: (node) => node.name,
@@ -270,6 +331,7 @@ const LISTS = {
     states: POD_STATES,
     select: () => model.selectPods(filters),
     all: () => model.pods.length,
+    sorts: POD_SORTS,
     render: podRow,
     height: (_, width) => (width < NARROW ? 62 : 38),
     key: ({ node, key }) => `${node.name}/${key}`,
@@ -280,8 +342,9 @@ const LISTS = {
     states: WAITING_STATES,
     select: () => model.selectWaiting(filters),
     all: () => model.waiting.size,
+    sorts: { name: "name" },
     render: waitingRow,
-    height: () => 104,
+    height: (pod, width) => 13 + 24 + 21 * Math.min(3, Math.ceil((reasonOf(pod).length * 8) / Math.max(1, width - 24))),
     key: (pod) => pod.uid,
     empty: "No pod waits that the filter selects.",
   },
@@ -293,9 +356,12 @@ function listView(name) {
   options($("filter-state"), kind.states);
   $("filter-state").value = filters.state;
   $("filter-model").closest("p").hidden = name === "waiting";
-  $("sort-field").hidden = name !== "nodes";
-  options($("filter-sort"), SORTS);
+  filters.sort = filters.sort in kind.sorts ? filters.sort : "name";
+  $("sort-field").hidden = Object.keys(kind.sorts).length < 2;
+  options($("filter-sort"), kind.sorts);
+  $("filter-sort").value = filters.sort;
   $("filters").hidden = false;
+  $("legend").hidden = name !== "nodes";
   $("view-title").textContent = kind.title;
   const list = new List($("view-body"), { label: kind.title, ...kind });
   let drawn = "";
@@ -308,6 +374,8 @@ function listView(name) {
       const items = kind.select();
       const all = kind.all();
       $("view-text").textContent = items.length === all ? `${all}` : `${items.length} of ${all}`;
+      if (name === "nodes") legend();
+      head(kind, $("view-body").clientWidth);
       list.set(items);
     },
   };
@@ -316,7 +384,7 @@ function listView(name) {
 // Pages of one thing: read again when something about it may have changed, but no more than every two seconds.
 
 function pageView(name, title, path, concerns, render) {
-  $("filters").hidden = true;
+  for (const id of ["filters", "legend", "view-head"]) $(id).hidden = true;
   $("view-title").textContent = title;
   $("view-text").textContent = "";
   const body = element("div", { class: "page" }, element("p", {}, "Loading"));
@@ -374,13 +442,17 @@ function route() {
     if (name === "node" && first) {
       const path = `/api/nodes/${encodeURIComponent(first)}`;
       view = pageView("node", `Node ${first}`, path, (names) => names.has(first), (data) => nodePage(data, model.nodes.get(first)));
+    } else if (name === "gpu" && first && second) {
+      const path = `/api/nodes/${encodeURIComponent(first)}`;
+      const render = (data) => gpuPage(data, model.nodes.get(first), Number(second), model.changesOf(first, Number(second)), $("view-body").clientWidth);
+      view = pageView("gpu", `GPU ${second} of ${first}`, path, (names) => names.has(first), render);
     } else if (name === "pod" && first && second) {
       const path = `/api/pods/${encodeURIComponent(first)}/${encodeURIComponent(second)}`;
       view = pageView("pod", `Pod ${first}/${second}`, path, () => true, podPage);
     } else if (name === "history") view = historyView();
     else view = listView(LISTS[name] ? name : "nodes");
     view.hash = location.hash;
-    const current = { node: "nodes", pod: "pods" }[view.name] ?? view.name;
+    const current = { node: "nodes", gpu: "nodes", pod: "pods" }[view.name] ?? view.name;
     for (const anchor of document.querySelectorAll("nav a")) {
       if (anchor.getAttribute("href") === `#/${current}`) anchor.setAttribute("aria-current", "page");
       else anchor.removeAttribute("aria-current");

@@ -48,6 +48,13 @@ export function chart(data, width) {
   ];
 }
 
+// data: columns of equal length: times in Unix seconds, units of the GPU, and those that were allocated.
+export function gpuChart(data, width, unit) {
+  const last = data.time.length - 1;
+  const words = `${data.allocated[last]} of ${data.total[last]} ${unit} are allocated now, at most ${Math.max(...data.allocated)} since ${clock(data.time[0])}.`;
+  return [element("p", {}, words), picture(data.time, data.allocated, data.total, width, unit, `Allocated memory of the GPU. ${words}`)];
+}
+
 function picture(times, areas, lines, width, unit, label) {
   if (times.length === 1) {
     // A point has no width.

@@ -32,11 +32,18 @@ export function facts(...pairs) {
   return element("dl", {}, ...pairs.filter(([, value]) => value !== "").flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
 }
 
-// The colour of a namespace, the same on every page.
-function hue(text) {
-  let sum = 7;
-  for (const one of text) sum = (sum * 31 + one.codePointAt(0)) % 100003;
-  return (sum * 47) % 360;
+// The colours of namespaces as they were seen, each far from those before it; they stay until the page is loaded again.
+const hues = new Map();
+export function hue(namespace) {
+  if (!hues.has(namespace)) hues.set(namespace, Math.round(hues.size * 137.5 + 210) % 360);
+  return hues.get(namespace);
+}
+
+// The colour of a namespace, or one of the patterns, as it is in the bars.
+export function swatch(namespace, kind = "") {
+  const part = element("i", { class: kind === "odd" ? kind : "" });
+  if (!kind) part.style.setProperty("--hue", hue(namespace));
+  return element("span", { class: kind === "unusable" ? "bar unusable" : "bar", "aria-hidden": "true" }, ...(kind === "unusable" ? [] : [part]));
 }
 
 // The bar of one GPU: a part for each pod, its width is its units; and the used memory below, where it is known.
@@ -45,7 +52,7 @@ export function bar(node, gpu, pods = [], namespace = "") {
   const parts = pods.map((pod) => {
     const part = element("i", { title: `${pod.key}: ${pod.units} ${node.unit ?? "units"}` });
     part.style.width = `${Math.min(100, (100 * pod.units) / units)}%`;
-    if (pod.state === "orphaned" || pod.state === "unmanaged") part.className = "odd";
+    if (/^(orphaned|unmanaged)/.test(pod.state)) part.className = "odd";
     else part.style.setProperty("--hue", hue(pod.namespace));
     if (namespace && !pod.namespace.startsWith(namespace)) part.classList.add("dim");
     return part;

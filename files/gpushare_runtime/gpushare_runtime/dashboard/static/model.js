@@ -27,7 +27,9 @@ export const POD_STATES = {
   unknown: "GPU unknown",
 };
 export const WAITING_STATES = { "": "any", pending: "pending", invalid: "invalid request" };
-export const SORTS = { name: "name", free: "most free memory", allocated: "most allocated memory" };
+export const NODE_SORTS = { name: "name", free: "most free memory", allocated: "most allocated memory" };
+export const POD_SORTS = { name: "Pod", node: "Node", gpu: "GPU", memory: "Memory", state: "State" };
+const MOST_CHANGES = 200; // of one GPU
 
 export class Model {
   constructor() {
@@ -42,11 +44,14 @@ export class Model {
     this._sorted = null;
     this._pods = null;
     this._terms = null;
+    this._changes = new Map();
   }
 
   // The whole of a version.
   replace(whole) {
+    const changes = this._changes;
     this.clear();
+    this._changes = changes;
     this._take(whole);
   }
 
@@ -59,11 +64,34 @@ export class Model {
   }
 
   _take({ nodes, waiting, gone, done, ...head }) {
-    for (const node of nodes) this.nodes.set(node.name, node);
+    for (const node of nodes) {
+      this._note(this.nodes.get(node.name), node);
+      this.nodes.set(node.name, node);
+    }
     for (const pod of waiting) this.waiting.set(pod.uid, pod);
     this.head = head;
     this.version = head.version;
     if (nodes.length || gone?.length) this._sorted = this._pods = this._terms = null;
+  }
+
+  // What a GPU had when it changed, since the page was opened: [{time, units, allocated}], time in Unix seconds.
+  changesOf(name, index) {
+    const gpu = this.nodes.get(name)?.gpus.find((one) => one[GPU.index] === index);
+    const now = gpu ? [{ time: Math.floor(Date.now() / 1000), units: gpu[GPU.units], allocated: gpu[GPU.allocated] }] : [];
+    return [...(this._changes.get(`${name}/${index}`) ?? []), ...now];
+  }
+
+  _note(before, node) {
+    const time = Math.floor(Date.now() / 1000);
+    const had = new Map((before?.gpus ?? []).map((gpu) => [gpu[GPU.index], gpu]));
+    for (const gpu of node.gpus) {
+      const old = had.get(gpu[GPU.index]);
+      if (!old || old[GPU.allocated] === gpu[GPU.allocated]) continue;
+      const key = `${node.name}/${gpu[GPU.index]}`;
+      const kept = this._changes.get(key) ?? [];
+      for (const one of [old, gpu]) kept.push({ time, units: one[GPU.units], allocated: one[GPU.allocated] });
+      this._changes.set(key, kept.slice(-MOST_CHANGES));
+    }
   }
 
   get sorted() {
@@ -79,20 +107,21 @@ export class Model {
     return this._pods;
   }
 
-  // The namespaces and models that there are to choose from.
+  // The namespaces and models that there are to choose from; and the namespaces that have GPUs, those with most memory first.
   get terms() {
     if (!this._terms) {
-      const namespaces = new Set();
+      const memories = new Map();
       const models = new Set();
       for (const node of this.nodes.values()) {
-        for (const pod of node.pods) namespaces.add(pod[POD.namespace]);
+        for (const pod of node.pods) memories.set(pod[POD.namespace], (memories.get(pod[POD.namespace]) ?? 0) + podMemory({ node, pod }));
         for (const gpu of node.gpus) models.add(gpu[GPU.model]);
       }
-      this._terms = { namespaces, models: [...models].sort(before) };
+      const byMemory = [...memories].sort((a, b) => b[1] - a[1] || before(a[0], b[0])).map(([name]) => name);
+      this._terms = { byMemory, models: [...models].sort(before) };
     }
-    const namespaces = new Set(this._terms.namespaces);
+    const namespaces = new Set(this._terms.byMemory);
     for (const pod of this.waiting.values()) namespaces.add(pod.namespace);
-    return { namespaces: [...namespaces].sort(before), models: this._terms.models };
+    return { ...this._terms, namespaces: [...namespaces].sort(before) };
   }
 
   _ofNamespace(wanted) {
@@ -117,15 +146,17 @@ export class Model {
     return found;
   }
 
-  selectPods({ text, namespace, model, state }) {
+  selectPods({ text, namespace, model, state, sort }) {
     const ofNamespace = this._ofNamespace(namespace);
-    return this.pods.filter(
+    const found = this.pods.filter(
       ({ node, pod }) =>
         (!text || pod[POD.name].includes(text) || node.name.includes(text)) &&
         ofNamespace(pod[POD.namespace]) &&
-        (!state || (state === "unknown" ? pod[POD.gpus] === null : pod[POD.state] === state)) &&
+        (!state || (state === "unknown" ? pod[POD.gpus] === null : pod[POD.state].split(",")[0] === state)) &&
         (!model || node.gpus.some((gpu) => gpu[GPU.model] === model && pod[POD.gpus]?.[gpu[GPU.index]] !== undefined)),
     );
+    const by = POD_ORDER[sort];
+    return by ? found.sort(by) : found;
   }
 
   selectWaiting({ text, namespace, state }) {
@@ -169,6 +200,21 @@ export function memory(node) {
   }
   return sums;
 }
+
+// What a pod has of a node's GPUs, in MiB; 0 where the GPU is not known.
+export function podMemory({ node, pod }) {
+  return Object.values(pod[POD.gpus] ?? {}).reduce((sum, units) => sum + units, 0) * node.mib;
+}
+
+const firstGpu = ({ pod }) => Number(Object.keys(pod[POD.gpus] ?? {})[0] ?? -1);
+const byNode = (a, b) => order.compare(a.node.name, b.node.name);
+// Equal ones stay in the order of their names.
+const POD_ORDER = {
+  node: byNode,
+  gpu: (a, b) => byNode(a, b) || firstGpu(a) - firstGpu(b),
+  memory: (a, b) => podMemory(b) - podMemory(a),
+  state: (a, b) => before(a.pod[POD.state], b.pod[POD.state]),
+};
 
 // The pods of each GPU: [{key, namespace, state, units}] by index.
 export function holders(node) {

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright: gpushare.kubernetes contributors
-// The page of one node, and that of one pod.
+// The pages of one node, one GPU and one pod.
 
-import { GPU, holders } from "./model.js";
+import { GPU, POD, holders } from "./model.js";
+import { gpuChart } from "./chart.js";
 import { bar, element, facts, link, table } from "./dom.js";
 
 const podLink = (namespace, name) => link(`#/pod/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`, `${namespace}/${name}`);
 const nodeLink = (name) => link(`#/node/${encodeURIComponent(name)}`, name);
+// Nothing is free of a GPU that takes no pods, and nobody knows it where only some pods could be read.
+const free = (gpu) => (/[BC]/.test(gpu[GPU.marks]) ? "–" : (gpu[GPU.free] ?? "?"));
+const state = (gpu) => element("span", { class: gpu[GPU.marks].includes("B") ? "bad" : "" }, gpu[GPU.state]);
+const stateOf = (pod) => element("span", { class: pod.includes("GPU bad") ? "bad" : "" }, pod);
 const gone = (what) => [element("p", {}, `There is no such ${what} any more, or it has no shared GPUs.`)];
 
 // data: a node of docs/reference/ledger-v1.schema.json; row: the same in the list.
@@ -18,12 +23,13 @@ export function nodePage(data, row) {
     const known = byIndex.get(gpu.index);
     if (!known) return [];
     const bars = element("div", {}, ...bar(row, known, on.get(String(gpu.index))));
-    return [[gpu.index, gpu.model, bars, `${known[GPU.allocated]}/${gpu.units}`, gpu.free ?? "?", known[GPU.state], gpu.pci, gpu.uuid]];
+    return [[gpu.index, gpu.model, bars, `${known[GPU.allocated]}/${gpu.units}`, free(known), state(known), gpu.pci, gpu.uuid]];
   });
+  const states = new Map(row.pods.map((pod) => [`${pod[POD.namespace]}/${pod[POD.name]}`, pod[POD.state]]));
   const pods = data.pods.map((pod) => [
     podLink(pod.namespace, pod.name),
     pod.by_gpu ? Object.entries(pod.by_gpu).map(([index, units]) => `GPU ${index}: ${units}`).join(", ") : "GPU unknown",
-    pod.state,
+    stateOf(states.get(`${pod.namespace}/${pod.name}`) ?? pod.state),
     pod.priority,
   ]);
   const held = data.held.map((one) => [one.pod, one.gpu, one.units, one.why]);
@@ -32,11 +38,35 @@ export function nodePage(data, row) {
     facts(["Unit", data.unit ?? "not known"], ["Placement", data.placement], ["Strategy", data.strategy], ["Isolation", data.isolation],
       ["Node", row.cordoned ? "cordoned with kubectl cordon" : "takes new pods"]),
     ...(problems.length ? [element("h3", {}, "Problems"), element("ul", {}, ...problems.map((text) => element("li", {}, text)))] : []),
-    element("h3", {}, "Gpus"),
-    table("Gpus", ["GPU", "Model", "Pods", "Allocated", "Free", "State", "PCI", "UUID"], gpus),
+    element("h3", {}, "GPUs"),
+    table("GPUs", ["GPU", "Model", "Pods", "Allocated", "Free", "State", "PCI", "UUID"], gpus),
     element("h3", {}, "Pods"),
     pods.length ? table("Pods", ["Pod", "Units", "State", "Priority"], pods) : element("p", {}, "None."),
-    ...(held.length ? [element("h3", {}, "Reported by the node only"), table("Reported by the node only", ["Pod", "Gpu", "Units", "Why"], held)] : []),
+    ...(held.length ? [element("h3", {}, "Reported by the node only"), table("Reported by the node only", ["Pod", "GPU", "Units", "Why"], held)] : []),
+  ];
+}
+
+// data, row: as for a node; changes: of this GPU since the page was opened.
+export function gpuPage(data, row, index, changes, width) {
+  const gpu = data?.gpus.find((one) => one.index === index);
+  const known = row?.gpus.find((one) => one[GPU.index] === index);
+  if (!gpu || !known) return gone("GPU");
+  const on = holders(row).get(String(index)) ?? [];
+  const pods = on.map((pod) => [podLink(pod.namespace, pod.key.slice(pod.namespace.length + 1)), `${pod.units} ${row.unit ?? "units"}`, stateOf(pod.state)]);
+  const columns = { time: [], total: [], allocated: [] };
+  for (const one of changes) {
+    columns.time.push(one.time);
+    columns.total.push(one.units);
+    columns.allocated.push(one.allocated);
+  }
+  return [
+    facts(["Node", nodeLink(row.name)], ["State", state(known)], ["Model", gpu.model], ["Allocated", `${known[GPU.allocated]} of ${gpu.units} ${row.unit ?? "units"}`],
+      ["In use", known[GPU.used] === null ? "" : `${known[GPU.used]} MiB`], ["UUID", gpu.uuid], ["PCI", gpu.pci]),
+    element("div", {}, ...bar(row, known, on)),
+    element("h3", {}, "Pods"),
+    pods.length ? table("Pods", ["Pod", "Memory", "State"], pods) : element("p", {}, "None."),
+    element("h3", {}, "Since this page was opened"),
+    ...gpuChart(columns, width, row.unit ?? "units"),
   ];
 }
 
@@ -47,11 +77,11 @@ export function podPage(data) {
 }
 
 function bound(pod) {
-  const gpus = (pod.gpus ?? []).map((gpu) => [gpu.index, `${gpu.units} of ${gpu.of ?? "?"}`, gpu.model, gpu.uuid]);
+  const gpus = (pod.gpus ?? []).map((gpu) => [gpu.index, `${gpu.units} of ${gpu.of ?? "?"}`, gpu.model, gpu.state, gpu.uuid]);
   return [
-    facts(["State", pod.state], ["Node", nodeLink(pod.node)], ["Request", pod.request], ["Unit", pod.unit ?? ""], ["Priority", pod.priority ?? ""], ["UID", pod.uid]),
-    element("h3", {}, "Gpus"),
-    gpus.length ? table("Gpus", ["GPU", "Units", "Model", "UUID"], gpus) : element("p", {}, "Its GPU is not known."),
+    facts(["State", stateOf(pod.state)], ["Node", nodeLink(pod.node)], ["Request", pod.request], ["Unit", pod.unit ?? ""], ["Priority", pod.priority ?? ""], ["UID", pod.uid]),
+    element("h3", {}, "GPUs"),
+    gpus.length ? table("GPUs", ["GPU", "Units", "Model", "State", "UUID"], gpus) : element("p", {}, "Its GPU is not known."),
   ];
 }
 
@@ -66,7 +96,7 @@ function waiting(pod) {
   ]);
   const more = pod.all_nodes - rows.length;
   return [
-    facts(["State", "pending"], ["Request", pod.request], ["Priority", pod.priority], ["UID", pod.uid],
+    facts(["Verdict", pod.verdict], ["State", "pending"], ["Request", pod.request], ["Priority", pod.priority], ["UID", pod.uid],
       ["Why it waits", pod.reason || "kube-scheduler has reported nothing yet"]),
     element("h3", {}, `GPUs have room on ${pod.fitting_nodes} of ${pod.all_nodes} nodes`),
     element("p", {}, pod.note),

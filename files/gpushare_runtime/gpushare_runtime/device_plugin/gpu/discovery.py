@@ -8,6 +8,7 @@ An NVML error becomes a sentence with the action to take.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,13 +28,14 @@ class NvmlError(Exception):
     """NVML as a whole, or one GPU, is not usable; the text has the reason and the action to take.
 
     reload: only a new process can recover, because somebody replaced the loaded library, or loaded the driver after this process started.
-    unable: the driver, the GPU or this process can never do that.
+    unable: the driver, the GPU or this process can never do that. code: NVML's, 0 without one.
     """
 
-    def __init__(self, text: str, *, reload: bool = False, unable: bool = False) -> None:
+    def __init__(self, text: str, *, reload: bool = False, unable: bool = False, code: int = 0) -> None:
         super().__init__(text)
         self.reload = reload
         self.unable = unable
+        self.code = code
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class GpuFacts:
     numa: int | None  # None if unknown
     failed: str = ""  # why pods must not use it; "" if they may
     unfit: str = ""  # why pods must not use it again after a failure
+    recovery: str = ""  # what the driver requires before pods may use it
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,9 @@ class Nvml(Protocol):
 
     def count(self) -> int: ...
 
+    def driver(self) -> str:
+        """The version of the loaded driver."""
+
     def facts(self, index: int) -> GpuFacts: ...
 
     def xid_events(self) -> XidEvents:
@@ -110,6 +116,7 @@ class GpuReader:
         self._unit = unit
         self._health = health
         self._started = False
+        self.driver = ""
         self._before = before
         self._known: Inventory | None = None
         self._count: int | None = None
@@ -124,6 +131,8 @@ class GpuReader:
             if not self._started:
                 self._nvml.start()
                 self._started = True
+                with contextlib.suppress(NvmlError):
+                    self.driver = self._nvml.driver()
             count = self._nvml.count()
             self._known = Inventory(self._unit, tuple(self._gpus(count)))
             if self._count not in (None, count):
@@ -186,7 +195,9 @@ class GpuReader:
         return replace(before, health=self._health.fails(before.uuid, str(error)))
 
     def _gpu(self, index: int, facts: GpuFacts) -> Gpu:
-        health = self._health.fails(facts.uuid, facts.failed) if facts.failed else self._health.answers(facts.uuid, facts.unfit)
+        health = (
+            self._health.fails(facts.uuid, facts.failed) if facts.failed else self._health.answers(facts.uuid, facts.unfit, facts.recovery)
+        )
         return Gpu(
             index=index,
             uuid=facts.uuid,
@@ -229,11 +240,21 @@ _PART: Final = "gpus"
 
 
 class GpuPoller:
-    """interval: seconds between two readings; unusable: returns why this unit is not usable now, "" if it is."""
+    """interval: seconds between two readings; unusable: returns why this unit is not usable now, "" if it is.
+
+    ending_after: seconds that the process still reports what only a new one can mend, so that it does not end again and again.
+    """
 
     def __init__(
-        self, reader: GpuReader, node: NodeState, status: Status, interval: float, unusable: Callable[[], str | None] = lambda: ""
+        self,
+        reader: GpuReader,
+        node: NodeState,
+        status: Status,
+        interval: float,
+        unusable: Callable[[], str | None] = lambda: "",
+        ending_after: float = 0.0,
     ) -> None:
+        self._ending_after = ending_after
         self._reader = reader
         self._node = node
         self._status = status
@@ -253,9 +274,9 @@ class GpuPoller:
             try:
                 inventory, omitted = self._fitting(await self._read())
             except NvmlError as error:
-                if error.reload:
-                    raise FatalError(f"{error}: ending, so that systemd restarts the plugin", restart=True) from None
                 inventory = self._failed(str(error))
+                if error.reload:
+                    await self._end(inventory, str(error))
                 self._status.degraded(_PART, str(error))
             else:
                 self._report(inventory, omitted)
@@ -267,8 +288,17 @@ class GpuPoller:
                 if why is None:
                     self._status.degraded(_PART, "waiting for the API server, to know whether pods of another unit still exist")
                 else:
+                    self._node.devices.driver = self._reader.driver
                     self._node.devices.set_inventory(inventory)
             await self._requested.after(requested, self._interval)
+
+    async def _end(self, last: Inventory | None, why: str) -> NoReturn:
+        if self._ending_after:
+            self._status.degraded(_PART, why)
+            if last is not None:
+                self._node.devices.set_inventory(last)
+            await asyncio.sleep(self._ending_after)
+        raise FatalError(f"{why}: ending, because only a new process can continue", restart=True)
 
     async def _read(self) -> Inventory:
         reading = asyncio.ensure_future(in_thread(self._reader.read))

@@ -34,13 +34,16 @@ _SENTENCES: Final = {
     pynvml.NVML_ERROR_GPU_IS_LOST: "the GPU is lost, it no longer answers on the bus: look for Xid in `dmesg`, then reboot the host",
     pynvml.NVML_ERROR_RESET_REQUIRED: "the GPU requires a reset: stop what uses it and run `nvidia-smi --gpu-reset`",
 }
+# A container keeps the library that it was created with: only a new one gets another.
+_OF_CONTAINER: Final = {pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH}
 _UNABLE: Final = {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION}
 
 
 class Pynvml:
-    """NVML of this host."""
+    """NVML of this host. in_container: whether the library is a container's."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_container: bool = False) -> None:
+        self._in_container = in_container
         self._loaded: tuple[str, tuple[int, int]] | None = None
         self._devices = _device_numbers()
 
@@ -48,6 +51,8 @@ class Pynvml:
         try:
             _call(pynvml.nvmlInit)
         except NvmlError as error:
+            if self._in_container and error.code in _OF_CONTAINER:
+                raise NvmlError(f"{error}; a new container gets the host's library as it is then", reload=True) from None
             if self._replaced():
                 raise NvmlError(f"{error}; {_REPLACED}", reload=True) from None
             if _device_numbers() - self._devices:
@@ -72,6 +77,9 @@ class Pynvml:
         """Whether somebody replaced the library that this process has loaded, as a driver upgrade does."""
         return self._loaded is not None and _identity(self._loaded[0]) not in (None, self._loaded[1])
 
+    def driver(self) -> str:
+        return _text(_call(pynvml.nvmlSystemGetDriverVersion))
+
     def facts(self, index: int) -> GpuFacts:
         handle = _call(pynvml.nvmlDeviceGetHandleByIndex, index)
         return GpuFacts(
@@ -83,6 +91,7 @@ class Pynvml:
             numa=_numa(handle),
             failed=_failed(handle),
             unfit=_unfit(handle),
+            recovery=_recovery(handle),
         )
 
     def xid_events(self) -> PynvmlEvents:
@@ -176,10 +185,32 @@ def _failed(handle: object) -> str:
         return "remapping a bad row of its memory has failed: replace the GPU"
     if _mode(pynvml.nvmlDeviceGetMigMode, handle) == pynvml.NVML_DEVICE_MIG_ENABLE:
         return "MIG mode is on, which partitions its memory: run `nvidia-smi -mig 0` for it"
+    fabric = _fabric(handle)
+    if fabric:
+        return fabric
     # The exclusive modes are right with MPS; preflight reports what they mean without it.
     if _mode(pynvml.nvmlDeviceGetComputeMode, handle) == pynvml.NVML_COMPUTEMODE_PROHIBITED:
         return "its compute mode is Prohibited: run `nvidia-smi -c DEFAULT` for it"
     return ""
+
+
+_FABRIC: Final = {pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED: "Not Started", pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS: "In Progress"}
+
+
+def _fabric(handle: object) -> str:
+    """Why CUDA does not start on a GPU behind NVSwitches; "" for one without, and for drivers and GPUs (before Hopper) that do not say."""
+    info = pynvml.c_nvmlGpuFabricInfo_t()
+    try:
+        pynvml.nvmlDeviceGetGpuFabricInfo(handle, info)
+    except pynvml.NVMLError:
+        return ""
+    # NVML writes one byte of pynvml's four.
+    state, status = int(info.state) & 0xFF, int(info.status)
+    done = state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and status == pynvml.NVML_SUCCESS
+    if done or state == pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
+        return ""
+    seen = _FABRIC.get(state, f"completed with error {status}")
+    return f"its NVLink fabric is not ready ({seen}): look at nvidia-fabricmanager, which must run in the driver's version"
 
 
 def _mode(query: Callable[..., Any], handle: object) -> int | None:
@@ -196,6 +227,27 @@ def _unfit(handle: object) -> str:
     if _rows(handle)[0] or _pages_pending(handle):
         return "a bad part of its memory will be retired at the next reset: stop what uses the GPU and run `nvidia-smi --gpu-reset`"
     return ""
+
+
+# NVML_FI_DEV_GET_GPU_RECOVERY_ACTION and its values, which older releases of pynvml do not name.
+_RECOVERY_FIELD: Final = 230
+# The driver's own summary of its XIDs since 565, which XID 154 announces. What only concerns traffic between GPUs (3 and 5) is not here.
+_RECOVERIES: Final = {
+    1: "the driver requires a reset: stop what uses the GPU and run `nvidia-smi --gpu-reset`",
+    2: "the driver requires a reboot of the host",
+    4: "the driver requires a reset when the programs on the GPU have ended: run `nvidia-smi --gpu-reset` then",
+    6: "the driver requires a reset of the GPU's PCIe bus: reboot the host",
+    7: "the driver requires a reboot of the host",
+}
+
+
+def _recovery(handle: object) -> str:
+    """What the driver requires before the GPU may be used; "" also from a driver that does not say."""
+    try:
+        [field] = pynvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY_FIELD])
+    except pynvml.NVMLError:
+        return ""
+    return _RECOVERIES.get(int(field.value.uiVal), "") if field.nvmlReturn == pynvml.NVML_SUCCESS else ""
 
 
 def _rows(handle: object) -> tuple[bool, bool]:
@@ -219,7 +271,7 @@ def _call(function: Callable[..., Any], *arguments: object) -> Any:
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
-        raise NvmlError(_sentence(error, function.__name__), unable=error.value in _UNABLE) from None
+        raise NvmlError(_sentence(error, function.__name__), unable=error.value in _UNABLE, code=error.value) from None
 
 
 def _sentence(error: Any, function: str) -> str:

@@ -108,6 +108,8 @@ class PodLimits:
         self._compared = False
         # Bytes of the limits that this process has set or found last.
         self._most: dict[tuple[str, str], int] = {}
+        # Pod UID → the version of its ids that its limits follow.
+        self._followed: dict[str, int] = {}
 
     @property
     def active(self) -> bool:
@@ -179,7 +181,7 @@ class PodLimits:
             checked = time.monotonic()
             while (left := checked + self.interval - time.monotonic()) > 0:
                 seen = changes.count
-                await self.limit_unasked()
+                await self.follow()
                 # Most nodes have no GPU that the driver limits, so nothing to look for between two checks.
                 await changes.after(seen, min(left, UNASKED_SECONDS) if self._node.limited_gpus else left)
 
@@ -202,26 +204,33 @@ class PodLimits:
             self._node.devices.set_isolation(DRIVER if self.active else WATCH)
             await self._compare()
 
-    async def limit_unasked(self) -> None:
-        """Where kubelet starts containers without asking: limit the pods that it has admitted, as soon as they have a control group."""
-        if protocol.RESOURCE_MEMORY not in self._node.unasked:
-            return
-        for uid in {uid for uid, _, resource in self._node.usage.snapshot() if resource == protocol.RESOURCE_MEMORY}:
-            due = {gpu: most for gpu, most in limits_due(self._node, uid).items() if self._lacks(uid, gpu, most)}
+    async def follow(self) -> None:
+        """Limits follow what their pods have. Where kubelet starts containers without asking, also limit the pods that it has admitted,
+        as soon as they have a control group."""
+        asked, usage = protocol.RESOURCE_MEMORY not in self._node.unasked, self._node.usage
+        before, self._followed = self._followed, {}
+        for uid in {uid for uid, _, resource in usage.snapshot() if resource == protocol.RESOURCE_MEMORY}:
+            version = usage.version(uid)
+            if asked and before.get(uid) == version:
+                self._followed[uid] = version
+                continue
+            due = {gpu: most for gpu, most in limits_due(self._node, uid).items() if self._lacks(uid, gpu, most, asked=asked)}
             # The next comparison reports what fails again.
             with contextlib.suppress(NvmlError, OSError):
                 if due:
                     await in_thread(partial(self._set, uid, due))
                     self._record({(uid, gpu) for gpu in due})
+                self._followed[uid] = version
 
-    def _lacks(self, uid: str, gpu: str, most: int) -> bool:
-        """Whether this limit must be set, so far as it is known without the driver."""
+    def _lacks(self, uid: str, gpu: str, most: int, *, asked: bool) -> bool:
+        """Whether this limit must be set, so far as it is known without the driver. asked: kubelet asks before each start."""
         if gpu not in self._node.limited_gpus or self._able.get(gpu) != "":
             return False
         if (uid, gpu) in self._node.limited:
-            # Until the first check, which sets it, a limit of the process before counts as right.
-            return self._most.get((uid, gpu), most) != most
-        return (uid, gpu) not in self._node.exempt
+            # Until the first check, which sets it, a limit of the process before counts as right. Later one that no check has found is of
+            # a GPU that the pod had before, and has again.
+            return self._most.get((uid, gpu), 0 if self._compared else most) != most
+        return not asked and (uid, gpu) not in self._node.exempt
 
     async def _probe(self, gpus: Sequence[str]) -> None:
         """Find out for which GPUs the driver has limits. What it can, it can until this process ends; else it is asked again."""

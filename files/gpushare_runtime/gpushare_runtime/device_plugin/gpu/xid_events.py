@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.gpu.discovery import Nvml, NvmlError, XidEvents
-from gpushare_runtime.device_plugin.gpu.health import GpuHealth
+from gpushare_runtime.device_plugin.gpu.health import GpuHealth, describe
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class XidListener:
     def _on_xid(self, uuid: str, number: int) -> None:
         self._counts[uuid, number] += 1
         if self._health.xid(uuid, number):
-            log.error("GPU %s: XID %d, the GPU is unhealthy now", uuid, number)
+            log.error("GPU %s: the GPU is unhealthy now: %s", uuid, describe(number))
             self._read_now()
         else:
-            log.warning("GPU %s: XID %d, an error of the application", uuid, number)
+            log.warning("GPU %s: the GPU stays usable: %s", uuid, describe(number))

@@ -40,6 +40,8 @@ MOST_ENTRIES: Final = 4096
 """Devices of one spec, and paths of one device."""
 _ENDINGS: Final = (".yaml", ".json")
 _VERSION: Final = re.compile(r"v?[0-9]+\.[0-9]+\.[0-9]+")
+# As in libcuda.so.535.261.03. Libraries with a version of their own, such as libnvidia-egl-gbm.so.1.1.2, have one digit in front.
+_DRIVER_FILE: Final = re.compile(r".*/lib[^/]+\.so\.([0-9]{3,4}(?:\.[0-9]{1,4}){1,2})")
 _GPU_NODE: Final = re.compile(r"/(?:.*/)?nvidia([0-9]{1,5})")
 # Every scalar is a text: nothing is made of tags, dates and numbers. libyaml's reader is tens of times faster; its absence changes
 # no result.
@@ -152,10 +154,14 @@ _Identity = tuple[int, int, int]
 
 
 class SpecFolders:
-    """The folders of CDI specs, lowest priority first. A file is read again only when it has changed."""
+    """The folders of CDI specs, lowest priority first. A file is read again only when it has changed.
 
-    def __init__(self, folders: Iterable[str] = protocol.CDI_FOLDERS) -> None:
+    in_container: the host's files cannot be looked up, so the versions in their names are read instead.
+    """
+
+    def __init__(self, folders: Iterable[str] = protocol.CDI_FOLDERS, *, in_container: bool = False) -> None:
         self.folders = tuple(folders)
+        self._in_container = in_container
         self._known: dict[str, tuple[_Identity, Spec | str]] = {}
 
     def read(self) -> CdiSpecs:
@@ -175,7 +181,10 @@ class SpecFolders:
                     if name in in_folder:
                         in_folder[name] = replace(in_folder[name], conflict=path)
                         continue
-                    in_folder[name] = CdiDevice(path, edits.minors, tuple(_missing(edits.paths, exists)))
+                    if self._in_container:
+                        in_folder[name] = CdiDevice(path, edits.minors, drivers=_drivers(edits.paths))
+                    else:
+                        in_folder[name] = CdiDevice(path, edits.minors, tuple(_missing(edits.paths, exists)))
             devices.update(in_folder)
         self._known = known
         return CdiSpecs(self.folders, devices, tuple(problems))
@@ -216,6 +225,10 @@ def _files(folder: str, problems: list[str]) -> Sequence[str]:
     if len(names) > MOST_FILES:
         problems.append(f"{folder}: it has {len(names)} specs, only the first {MOST_FILES} are read")
     return [str(Path(folder) / name) for name in names[:MOST_FILES]]
+
+
+def _drivers(paths: Iterable[str]) -> frozenset[str]:
+    return frozenset(match.group(1) for path in paths if (match := _DRIVER_FILE.fullmatch(path)))
 
 
 def _missing(paths: Iterable[str], exists: dict[str, bool]) -> Iterator[str]:

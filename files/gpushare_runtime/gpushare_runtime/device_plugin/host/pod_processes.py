@@ -18,7 +18,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -60,11 +60,16 @@ def owner_of(folder: str) -> int:
 
 @dataclass(frozen=True)
 class _Hierarchy:
-    """A mount of control groups. name: a controller of version 1, "" for version 2; top: the group that is mounted at `mount`."""
+    """A mount of control groups. name: a controller of version 1, "" for version 2; top: the group that is mounted at `mount`.
+
+    own: where this process's cgroup namespace begins below the mount, "" where that is at the top or unknown. The kernel writes all
+    paths from there: the group of another pod is /../../<pod>/<container>, and the host's top has a ".." for each level.
+    """
 
     name: str
     mount: str
     top: str
+    own: str = ""
 
     def folder(self, lines: str) -> str | None:
         """The folder of a process by its /proc/PID/cgroup; None if it is outside of the mount."""
@@ -73,10 +78,25 @@ class _Hierarchy:
             number, _, rest = line.partition(":")
             names, _, group = rest.partition(":")
             if (self.name in names.split(",")) if self.name else (number, names) == ("0", ""):
+                if self.levels:
+                    return self._resolved(group)
                 below = group.removeprefix(self.top.rstrip("/"))
                 inside = len(below) < len(group) or self.top == "/"
                 return f"{self.mount}{below}" if inside and below.startswith("/") and ".." not in below.split("/") else None
         return None
+
+    @property
+    def levels(self) -> int:
+        """How many levels this process's cgroup namespace begins below the mount's top."""
+        return self.top.count("/") if re.fullmatch(r"(?:/\.\.)+", self.top) else 0
+
+    def _resolved(self, group: str) -> str | None:
+        """The folder of a group that is written from this process's cgroup namespace; None if it is outside of the mount or unknown."""
+        base, names = self.own.split("/")[1:] or [".."] * self.levels, group.split("/")[1:]
+        while names and base and names[0] == "..":
+            del names[0], base[-1]
+        parts = [*base, *filter(None, names)]
+        return None if ".." in parts else "/".join([self.mount, *parts])
 
 
 def pod_of(folder: str, kubepods: str) -> tuple[str, str] | None:
@@ -95,11 +115,18 @@ def pod_of(folder: str, kubepods: str) -> tuple[str, str] | None:
 class HostProcesses:
     """As the kernel reports them. Needs the host's control groups and process namespace.
 
-    owner: the user of a folder; clock: monotonic seconds.
+    owner: the user of a folder; clock: monotonic seconds; root: where the host's control groups are mounted, None for the first mount.
     """
 
-    def __init__(self, proc: Path = PROC, owner: Callable[[str], int] = owner_of, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        proc: Path = PROC,
+        owner: Callable[[str], int] = owner_of,
+        clock: Callable[[], float] = time.monotonic,
+        root: Path | None = None,
+    ) -> None:
         self._proc = proc
+        self._root = root
         self._owner = owner
         self._clock = clock
         self._blind = False
@@ -185,7 +212,8 @@ class HostProcesses:
                 self._blind = True
                 log.error(
                     "this process sees no control groups of pods: it cannot release the units of orphaned pods. kubelet creates these "
-                    "groups unless it runs with --cgroups-per-qos=false; this process needs to see the host's"
+                    "groups unless it runs with --cgroups-per-qos=false; this process needs to see the host's%s",
+                    f", mounted at {self._root} (--cgroup-root)" if self._root else "",
                 )
             return None
         self._blind = False
@@ -201,7 +229,8 @@ class HostProcesses:
     def _find(self) -> Sequence[str]:
         """kubelet's groups for all pods, the highest first. Two, where its settings have changed since the host has started."""
         found = ((hierarchy, self._kubepods(hierarchy.mount)) for hierarchy in self._hierarchies())
-        self._known = next((one for one in found if one[1]), None)
+        known = next((one for one in found if one[1]), None)
+        self._known = (replace(known[0], own=self._namespace(known[0])), known[1]) if known else None
         self._known_at = self._clock()
         return self._known[1] if self._known else ()
 
@@ -218,6 +247,17 @@ class HostProcesses:
             level = below
         return found
 
+    def _namespace(self, hierarchy: _Hierarchy) -> str:
+        """Where the cgroup namespace of this process begins below the mount: no file says it, so the process looks for itself."""
+        if not hierarchy.levels:
+            return ""
+        if self._known and self._known[0].own and hierarchy == replace(self._known[0], own=""):
+            return self._known[0].own
+        level, own = [hierarchy.mount], str(os.getpid())
+        for _ in range(hierarchy.levels):
+            level = list(islice((path for folder in level for _, path in self._of_root(folder)), _MOST_GROUPS))
+        return next((path[len(hierarchy.mount) :] for path in level if own in _members(path)), "")
+
     def _of_root(self, folder: str) -> Iterator[tuple[str, str]]:
         """Name and path of each folder in it that root has created."""
         return ((name, path) for name, path in _entries(folder) if self._owner(path) == _ROOT)
@@ -230,8 +270,11 @@ class HostProcesses:
             before, kind = left.split(), right.split()
             if len(before) > 4 and kind and kind[0] in (b"cgroup", b"cgroup2"):
                 top, mount = (os.fsdecode(_ESCAPED.sub(lambda code: bytes([int(code[1], 8) & 0xFF]), text)) for text in before[3:5])
+                if self._root and self._root not in (Path(mount), Path(mount).parent):
+                    continue
                 for name in [""] if kind[0] == b"cgroup2" else os.fsdecode(kind[-1]).split(","):
-                    mounted.setdefault(name, _Hierarchy(name, mount, top))
+                    # A container's own mount may lie below the host's that was mounted over it.
+                    mounted[name] = _Hierarchy(name, mount, top) if self._root else mounted.get(name) or _Hierarchy(name, mount, top)
         # If both are mounted, kubelet uses version 1, whose controllers have all pods each.
         for name in ("memory", "pids", "devices", "cpu", ""):
             if name in mounted:

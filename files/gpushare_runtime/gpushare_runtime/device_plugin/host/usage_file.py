@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -33,6 +34,13 @@ VERSION: Final = 1
 NAME: Final = "held.json"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _PAUSE_SECONDS: Final = 0.1
+_CURE: Final = "give the unit a StateDirectory= or another --state-dir"
+_CURES: Final = {
+    errno.ENOSPC: "free space or inodes on its file system",
+    errno.EDQUOT: "free space of its quota",
+    errno.EIO: "its disk does not answer; see dmesg",
+    errno.EROFS: "its file system is read-only: see dmesg for why, and mount it read-write",
+}
 
 
 class StateFile:
@@ -149,7 +157,7 @@ class StateFile:
                 temporary.unlink()
             if str(error) != self._problem:
                 self._problem = str(error)
-                log.warning("%s cannot be written (%s): give the unit a StateDirectory= or another --state-dir", self.path, error)
+                log.warning("%s cannot be written (%s): %s", self.path, error, _CURES.get(error.errno or 0, _CURE))
             return
         self._written, self._problem = text, ""
 

@@ -123,7 +123,7 @@ class ResourceService(DevicePluginServicer):
     """Belongs to one registration. refresh: updates the node's state from kubelet's checkpoint.
 
     before_start: prepares what a container with these ids needs before its first process; AllocationRejected if that fails.
-    dev: the folder of device nodes.
+    dev: the host's /dev, to look at.
     """
 
     def __init__(
@@ -280,7 +280,7 @@ class ResourceService(DevicePluginServicer):
         return pb.ContainerAllocateResponse(
             envs=dict(result.environment),
             mounts=[pb.Mount(container_path=one.inside, host_path=one.outside, read_only=one.read_only) for one in access.mounts],
-            devices=[pb.DeviceSpec(container_path=f"/dev/{name}", host_path=f"{self._dev}/{name}", permissions="rw") for name in nodes],
+            devices=[pb.DeviceSpec(container_path=f"/dev/{name}", host_path=f"/dev/{name}", permissions="rw") for name in nodes],
             cdi_devices=[pb.CDIDevice(name=name) for name in access.cdi_devices],
         )
 

@@ -21,13 +21,15 @@ class CdiDevice:
     """One device of a spec, with the edits that the spec makes for all of its devices.
 
     file: of the spec; minors: of the device nodes /dev/nvidia<minor> that a container gets; missing: paths that the host does not
-    have, although a container would get them; conflict: a second file of the same folder with this device, "" for none.
+    have, although a container would get them; conflict: a second file of the same folder with this device, "" for none; drivers: the
+    versions in the names of the driver's files, of a reader that cannot see the host's.
     """
 
     file: str
     minors: frozenset[int]
     missing: tuple[str, ...] = ()
     conflict: str = ""
+    drivers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,8 @@ class CdiSpecs:
     devices: Mapping[str, CdiDevice] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
-    def problem(self, gpu: Gpu) -> str:
-        """Why no container can get this GPU through CDI, and what to do; "" if one can."""
+    def problem(self, gpu: Gpu, driver: str = "") -> str:
+        """Why no container can get this GPU through CDI, and what to do; "" if one can. driver: the version of the loaded one."""
         device = self.devices.get(gpu.uuid)
         if device is None:
             why = f" ({'; '.join(self.problems[:_NAMED])})" if self.problems else ""
@@ -51,6 +53,10 @@ class CdiSpecs:
             more = len(device.missing) - _NAMED
             paths = ", ".join(device.missing[:_NAMED]) + (f" and {more} more" if more > 0 else "")
             return f"the CDI spec {device.file} is stale, the host has no {paths}: run {REFRESH}"
+        if device.drivers - {driver}:
+            found = ", ".join(sorted(device.drivers - {driver})[:_NAMED])
+            loaded = driver or "the loaded one"
+            return f"the CDI spec {device.file} is stale, it has files of driver {found} instead of {loaded}: run {REFRESH}"
         if device.minors != {gpu.minor}:
             nodes = ", ".join(f"/dev/nvidia{minor}" for minor in sorted(device.minors)[:_NAMED]) or "no device node of a GPU"
             return f"the CDI spec {device.file} is stale, it has {nodes} for it instead of /dev/nvidia{gpu.minor}: run {REFRESH}"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from gpushare_runtime.core import mps, protocol
 from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory
@@ -13,14 +14,20 @@ from gpushare_runtime.core.quantity import unit_id
 from gpushare_runtime.device_plugin.node.cdi import CdiSpecs
 from gpushare_runtime.device_plugin.node.usage import Usage
 
+MPS_UNKNOWN: Final = "the state of its MPS control daemon is not known yet"
+
 
 class Devices:
-    """inventory: None before the GPUs were read for the first time; strategy: how containers get GPUs, of protocol.STRATEGIES."""
+    """inventory: None before the GPUs were read for the first time; strategy: how containers get GPUs, of protocol.STRATEGIES.
+
+    driver: the version of the loaded one, "" before the GPUs were read.
+    """
 
     def __init__(self, usage: Usage, strategy: str = protocol.STRATEGY_ENVIRONMENT) -> None:
         self.inventory: Inventory | None = None
         self.strategy = strategy
         self.cdi = CdiSpecs()
+        self.driver = ""
         self._usage = usage
         usage.gpus_by_index = lambda: self.inventory.by_index if self.inventory else {}
         self._read: Inventory | None = None
@@ -67,7 +74,7 @@ class Devices:
     def _without_mps(self, gpu: Gpu) -> str:
         if self._isolation != protocol.ISOLATION_MPS:
             return ""
-        return self._mps.get(gpu.uuid, "the state of its MPS control daemon is not known yet")
+        return self._mps.get(gpu.uuid, MPS_UNKNOWN)
 
     def set_mps(self, problems: Mapping[str, str]) -> None:
         """Take why the MPS control daemon of each GPU cannot be used now, by UUID; "" if it can."""
@@ -75,7 +82,7 @@ class Devices:
         self._offer_again()
 
     def _without_spec(self, gpu: Gpu) -> str:
-        return self.cdi.problem(gpu) if self.strategy == protocol.STRATEGY_CDI else ""
+        return self.cdi.problem(gpu, self.driver) if self.strategy == protocol.STRATEGY_CDI else ""
 
     def set_cdi(self, specs: CdiSpecs) -> None:
         """Take the CDI specs as read now."""

@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gpushare_runtime.core import protocol
+from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory
 from gpushare_runtime.device_plugin.node.ids import gpu_uuids_of
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod
@@ -33,6 +34,29 @@ def requested(resource: str, size: int, gpus_per_pod: int, inventory: Inventory)
     if resource == protocol.RESOURCE_GPUS:
         return f"{size} whole {'GPU' if size == 1 else 'GPUs'}"
     return f"{size} units of {inventory.unit} on {'one GPU' if gpus_per_pod == 1 else f'{gpus_per_pod} GPUs'}"
+
+
+def gpus_in_words(by_gpu: Mapping[int, int], inventory: Inventory) -> str:
+    """What a pod has, by GPU index: "8 GiB of GPU 2 (NVIDIA A100 80GB)"."""
+    parts = []
+    for index, units in sorted(by_gpu.items()):
+        gpu = inventory.by_index.get(index)
+        parts.append(f"{inventory.unit.amount(units)} of GPU {index}{f' ({gpu.model})' if gpu and gpu.model else ''}")
+    return " and ".join(parts)
+
+
+def moved(before: Allocation | None, after: Allocation, node: str) -> str:
+    """For a pod that kubelet gave other GPUs than its annotations had. before: None where these could not be read."""
+    to = f"{_indexes(after)} of {node}"
+    if before is None:
+        return f"It is on {to}; its annotations could not be read, and now name it"
+    if set(before.by_gpu) == set(after.by_gpu):
+        return f"Its containers have other shares of {to} than planned; its annotations now have them"
+    return f"Moved from {_indexes(before)} to {to}: kubelet gave it other units than planned; its annotations now name them"
+
+
+def _indexes(allocation: Allocation) -> str:
+    return " and ".join(f"GPU {index}" for index in sorted(allocation.by_gpu))
 
 
 def never_placed(has: str) -> str:

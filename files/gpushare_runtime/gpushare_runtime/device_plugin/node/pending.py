@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpushare_runtime.device_plugin.node.ids import DeviceKey
 from gpushare_runtime.device_plugin.node.local_pods import ContainerDevices, LocalPod, PendingContainer, PodTable
@@ -63,16 +63,32 @@ class PendingContainers:
     rejected: set[str] = field(default_factory=set)  # UIDs
 
     def match(self, resource: str, size: int, *, late: bool = False) -> PendingContainer | None:
-        """The container that a request for `size` ids is for; None if no such pod is known (yet)."""
-        gone, allocated = self.usage.dropped_by_kubelet(), self.usage.allocated()
+        """The container that a request for `size` ids is for; None if no such pod is known (yet).
+
+        Of containers without a record one comes first whose former ids are free: the others could not start now.
+        """
+        gone = self.usage.dropped_by_kubelet()
         known = [pod for pod in self.pods if pod.uid not in gone and self._may_be_requested(pod)]
+        found = self._match(known, resource, size, late=late)
+        if found is None and late:
+            # What the API server reports may be old: of these their processes say whether they run.
+            shown = [pod for pod in known if pod.running and self.usage.record_lost(pod.uid)]
+            lost = [replace(pod, running=frozenset(c for c in pod.running if not self.usage.lost((pod.uid, c, resource)))) for pod in shown]
+            found = self._match(lost, resource, size, late=True)
+        return found
+
+    def _match(self, known: Collection[LocalPod], resource: str, size: int, *, late: bool) -> PendingContainer | None:
+        allocated, other = self.usage.allocated(), None
         while found := match_request(known, allocated, resource, size, rejected=self.rejected, late=late):
-            # kubelet requests nothing for a container that lost its record and runs, whatever the API server reports at the moment.
-            lost = self.usage.record_lost(found.pod.uid) and found.key in self.usage.still_in_use(resource)
-            if not lost or not self.usage.may_run(found.key, self.processes.containers):
-                return found
+            # kubelet requests nothing for a container that lost its record and runs.
+            if not self.usage.lost(found.key):
+                return other or found
+            if not self.usage.may_run(found.key, self.processes.containers):
+                if len(self.usage.former_ids(found.key)) == size:
+                    return found
+                other = other or found
             allocated.add(found.key)
-        return None
+        return other
 
     def may_request(self) -> set[str]:
         """UIDs of the pods for which kubelet may request something at this moment: to admit them, or to start an ended container."""

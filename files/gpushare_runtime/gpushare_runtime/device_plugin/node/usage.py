@@ -139,8 +139,11 @@ class Usage:
                 state.starts[key[1],] = now, self._container_ids(key[0], [key[1]])
             # Mostly the very same object: comparing it costs nothing.
             if before is None or not (before.ids is ids or before.ids == ids):
-                if before is not None and not before.listed and not before.ids <= ids and not state.released and self._runs(key):
-                    self.kept.setdefault(key, (replace(before, listed=False), self._container_ids(key[0], [key[1]])[0] or None))
+                if before is not None and not before.listed and not before.ids <= ids and not state.released:
+                    if self._runs(key):
+                        self.kept.setdefault(key, (replace(before, listed=False), self._container_ids(key[0], [key[1]])[0] or None))
+                    else:
+                        self._exchange(key, before.ids, ids)
                 self._table[key] = ContainerUsage(ids, gpu_uuids_of(key[2], ids), moment=self.moment, index=entry.index)
                 self._set_counted(state)
             elif not before.listed or entry.index not in (None, before.index):
@@ -157,6 +160,24 @@ class Usage:
         # kubelet forgets the pod that had these ids before it allocates them: a listing is of the new pod.
         self._unconfirmed = [allocation for allocation in self._unconfirmed if not self._confirms(allocation)]
         self._changed()
+
+    def _exchange(self, key: DeviceKey, left: frozenset[str], got: frozenset[str]) -> None:
+        """A container starts with other ids than it had before kubelet lost its record: no request says which container it is for.
+
+        Whoever had these ids, and waits for its own start, has those that it left. What it passed on to its init containers goes with it.
+        """
+        pod = self._pods.get(key[0])
+        for other, usage in self._table.items():
+            if other == key or usage.listed or other[2] != key[2]:
+                continue
+            ids = usage.ids
+            if pod is not None and other[0] == key[0] and other[1] in pod.ordinary_init:
+                ids = frozenset(sorted(got)[: len(ids)]) if ids & left and len(ids) <= len(got) else ids
+            elif ids == got and other not in self.kept and self.record_lost(other[0]):
+                ids = left
+            if ids is not usage.ids:
+                self._table[other] = replace(usage, ids=ids, gpu_uuids=gpu_uuids_of(key[2], ids), index=None)
+                self._states[other[0]].version = self.moment
 
     def _runs(self, key: DeviceKey) -> bool:
         names = self.running(key[0])
@@ -251,6 +272,8 @@ class Usage:
                 self.kept[key] = usage, now
             elif now and now != container_id:
                 self._forget(key)
+                if key in self._table:
+                    self._exchange(key, usage.ids, self._table[key].ids)
         return len(self.kept) != before
 
     def _forget(self, key: DeviceKey) -> None:
@@ -391,6 +414,11 @@ class Usage:
         """Whether kubelet has lost its record of a pod that it still counts."""
         state, pod = self._states.get(uid), self._pods.get(uid)
         return state is not None and state.record_lost and pod is not None and pod.active
+
+    def lost(self, key: DeviceKey) -> bool:
+        """Whether kubelet has lost its record of this container, and the plugin has it."""
+        usage = self._table.get(key)
+        return usage is not None and not usage.listed and self.record_lost(key[0]) and not self._states[key[0]].released
 
     def dropped_by_kubelet(self) -> set[str]:
         """UIDs of the pods that kubelet no longer counts, even if the watch still shows them."""

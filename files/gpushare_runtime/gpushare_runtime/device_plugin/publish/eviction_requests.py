@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 REPORT: Final = "report"
 EVICT: Final = "evict"
 MODES: Final = (REPORT, EVICT)
-"""report: an Event and a metric. evict: also a request to the extender to evict the pod."""
+"""report: no more than an Event. evict: also a request to the extender to evict the pod."""
 
 INTERVAL_SECONDS: Final = 2.0
 _RENEW_BEFORE: Final = REQUEST_SECONDS / 2
@@ -63,15 +63,25 @@ def doubt(node: NodeState, pod: LocalPod, gpu: str, due: int) -> str:
 
 
 class EvictionRequests:
-    """mode: of MODES; grace: seconds above the units until the request; now: Unix time. Used from one event loop only."""
+    """mode, unstartable: of MODES, for pods above their units and for those that can never start; grace: seconds above the units until
+    the request; now: Unix time. Used from one event loop only."""
 
     def __init__(
-        self, node: NodeState, publisher: NodePublisher, memory: Memory, mode: str, grace: float, now: Callable[[], float] = time.time
+        self,
+        node: NodeState,
+        publisher: NodePublisher,
+        memory: Memory,
+        mode: str,
+        grace: float,
+        now: Callable[[], float] = time.time,
+        *,
+        unstartable: str = REPORT,
     ) -> None:
         self._node = node
         self._publisher = publisher
         self._memory = memory
         self._mode = mode
+        self._unstartable = unstartable
         self._grace = grace
         self._now = now
         self._doubts: dict[str, str] = {}
@@ -131,7 +141,7 @@ class EvictionRequests:
         known = ((self._node.pods.get(uid), gpu) for uid, gpu in self._node.allocator.starts_never.items())
         requests = {
             pod.uid: EvictionRequest(pod.uid, gpu, 0, 0, 0, STARTS_NEVER)
-            for pod, gpu in (known if self._mode == EVICT else ())
+            for pod, gpu in (known if self._unstartable == EVICT else ())
             if pod is not None and pod.active and not pod.static and not pod.running
         }
         return dict(islice(requests.items(), MOST_EVICTIONS))

@@ -98,6 +98,8 @@ class NodePublisher:
         self._client = client
         self._name = name
         self._published: Mapping[str, str] | None = None
+        self.found: Mapping[str, str] | None = None
+        """The node's annotations that are ours, as they were when they were first seen; None before."""
 
     def reflector(self) -> Reflector[Mapping[str, str]]:
         """The watch of this node's annotations; run it beside `run`."""
@@ -127,6 +129,8 @@ class NodePublisher:
     def _observe(self, annotations: Mapping[str, str] | None) -> None:
         """annotations: None if the node does not exist."""
         self._published = annotations
+        if self.found is None:
+            self.found = annotations
         self._node.devices.set_cordon((annotations or {}).get(protocol.ASK_CORDON, ""))
         self._node.changes.notify()
 

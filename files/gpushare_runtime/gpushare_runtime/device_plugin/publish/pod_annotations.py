@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.allocation import Allocation
+from gpushare_runtime.core.allocation import Allocation, AllocationError, read_allocation
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.device_plugin.metrics import Counters
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, actual_allocation
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod
-from gpushare_runtime.device_plugin.node.messages import explain_unannotatable, never_placed
+from gpushare_runtime.device_plugin.node.messages import explain_unannotatable, gpus_in_words, moved, never_placed
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
@@ -54,11 +54,14 @@ def _kept(pod: LocalPod, allocation: Allocation) -> list[object]:
 class Assigner:
     """Sends one PATCH per pod when all its containers have their ids, and another one if somebody wrote other values since.
 
-    clock: Unix time in nanoseconds.
+    name: of the node; clock: Unix time in nanoseconds.
     """
 
-    def __init__(self, node: NodeState, client: KubeClient, counters: Counters, events: EventRecorder, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, node: NodeState, client: KubeClient, counters: Counters, events: EventRecorder, name: str, clock: Callable[[], int]
+    ) -> None:
         self._events = events
+        self._name = name
         self._node = node
         self._client = client
         self._counters = counters
@@ -164,19 +167,35 @@ class Assigner:
         self._problem = problem
 
     def _report(self, pod: LocalPod, written: Mapping[str, str]) -> None:
-        allocation = written.get(protocol.ANNOTATION_ALLOCATION)
-        if allocation is None:
+        inventory, actual = self._node.devices.inventory, self._allocated(pod, written)
+        if inventory is None or actual is None:
             log.info("pod %s is marked assigned", pod)
             return
-        self._counters.corrections += 1
-        before = pod.annotations.get(protocol.ANNOTATION_ALLOCATION) or pod.annotations.get(protocol.ANNOTATION_INDEX)
-        if before is None:
-            self._emit(pod, protocol.EVENT_UNMANAGED, never_placed(f"{allocation} (container: GPU: units)"))
+        has = gpus_in_words(actual.by_gpu, inventory)
+        if protocol.ANNOTATION_ALLOCATION not in written:
+            log.info("pod %s is marked assigned: %s", pod, has)
+            self._events.emit(_about(pod), "Normal", protocol.EVENT_ALLOCATED, f"It has {has}", minor=True)
             return
-        text = f"Its annotations had {before}, it has {allocation} (container: GPU: units); the annotations are corrected"
-        self._emit(pod, protocol.EVENT_CORRECTED, text)
+        self._counters.corrections += 1
+        if not (pod.annotations.get(protocol.ANNOTATION_ALLOCATION) or pod.annotations.get(protocol.ANNOTATION_INDEX)):
+            self._emit(pod, protocol.EVENT_UNMANAGED, never_placed(has))
+            return
+        text = moved(pod.allocation, actual, self._name)
+        log.warning("pod %s: %s", pod, text)
+        self._events.emit(_about(pod), "Normal", protocol.EVENT_CORRECTED, text)
+
+    def _allocated(self, pod: LocalPod, written: Mapping[str, str]) -> Allocation | None:
+        """What the pod has after its annotations were written so."""
+        try:
+            return read_allocation({**pod.annotations, **written}, pod.request) if pod.request else None
+        except AllocationError:
+            return None
 
     def _emit(self, pod: LocalPod, reason: str, text: str) -> None:
         log.warning("pod %s: %s", pod, text)
-        # For a static pod kubelet's UID, as on kubelet's own events: `kubectl describe` shows events with that one.
-        self._events.emit(ObjectReference("Pod", pod.name, pod.uid, pod.namespace), "Warning", reason, text)
+        self._events.emit(_about(pod), "Warning", reason, text)
+
+
+def _about(pod: LocalPod) -> ObjectReference:
+    # For a static pod kubelet's UID, as on kubelet's own events: `kubectl describe` shows events with that one.
+    return ObjectReference("Pod", pod.name, pod.uid, pod.namespace)

@@ -26,6 +26,7 @@ class UnhealthyMap:
         self._client = client
         self._name = protocol.UNHEALTHY_PREFIX + node_name
         self._written: str | None = None
+        self._forbidden: str | None = None
 
     async def run(self) -> NoReturn:
         """Never returns; cancel it."""
@@ -39,9 +40,11 @@ class UnhealthyMap:
                 await self._write(wanted)
             except KubeError as error:
                 forbidden = error.status == 403
-                if wanted or not forbidden:
-                    cure = "; allow this plugin's account to get, patch and create it" if forbidden else ""
+                # In a cluster without the original nobody needs the permission: once is enough.
+                if not forbidden or (wanted and wanted != self._forbidden):
+                    cure = "; if the original's extender runs, allow this plugin's account to get, patch and create it" if forbidden else ""
                     log.warning("ConfigMap %s/%s cannot be written: %s%s", protocol.UNHEALTHY_NAMESPACE, self._name, error, cure)
+                self._forbidden = wanted if forbidden else None
                 await changes.after(seen, _FORBIDDEN_SECONDS if forbidden else backoff.wait())
                 continue
             backoff.reset()

@@ -257,6 +257,14 @@ def test_a_pod_that_requires_a_limit_fits_where_the_driver_sets_one() -> None:
     assert (open_.remaining_after(request), limits.remaining_after(request)) == (None, 12)
     assert (open_.fits_when_empty(request), limits.fits_when_empty(request)) == (False, True)
     assert open_.remaining_after(memory(4)) == 12
-    assert "2 GPUs on a node with another isolation than gpushare.request/isolation requires" in explain.exact(request, open_)
+    assert explain.exact(request, open_) == "needs 4 GiB on one GPU, the node has another isolation (unknown) than driver"
+    ledger.set_inventory("shared", replace(inventory(16, 16), isolation="mps"))
+    two = asking(8, 2, isolation="mps")
+    assert explain.exact(two, ledger.nodes["shared"]).endswith(", the node has MPS, which gives a pod one GPU")
+    ledger.set_inventory("models", inventory(16, 16))
+    choosy = asking(1, models=("H100",))
+    assert explain.exact(choosy, ledger.nodes["models"]) == (
+        "needs 1 GiB on one GPU, its GPUs (Tesla T4) are not of a model or UUID that the pod accepts"
+    )
     alone = replace(whole(1), rules=request.rules)
     assert open_.remaining_after(alone) == 1, "nobody else is on whole GPUs"

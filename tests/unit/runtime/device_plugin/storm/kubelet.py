@@ -231,6 +231,11 @@ class Kubelet:
                 pod.stop(self._random.uniform(0, 2))
             self.report(uid, "Failed", "UnexpectedAdmissionError", f"Allocate failed due to {text}, which is unexpected")
             return
+        if uid in world.completed:
+            # SyncPod, before anything starts: what has ended and is not started again ends its pod.
+            self.report(uid, "Succeeded")
+            self.manager.active.discard(uid)
+            return
         if uid not in world.pods:
             kinds = {
                 **{c["name"]: "sidecar" if c.get("restartPolicy") == "Always" else "init" for c in raw["spec"].get("initContainers", [])},
@@ -255,11 +260,13 @@ class Kubelet:
             runs = pod.runs[name] if pod is not None else 0
             return {"name": name, "state": {state: {}}, "containerID": f"run://{uid}-{name}-{runs}" if runs else ""}
 
-        raw["status"] = {"phase": phase} | ({"reason": reason, "message": message} if reason else {})
+        status: dict[str, Any] = {"phase": phase} | ({"reason": reason, "message": message} if reason else {})
         if pod is not None and reason == "":
-            raw["status"]["initContainerStatuses"] = [of(c["name"]) for c in raw["spec"].get("initContainers", [])]
-            raw["status"]["containerStatuses"] = [of(c["name"]) for c in raw["spec"]["containers"]]
-        self._world.put(raw)
+            status["initContainerStatuses"] = [of(c["name"]) for c in raw["spec"].get("initContainers", [])]
+            status["containerStatuses"] = [of(c["name"]) for c in raw["spec"]["containers"]]
+        if raw["status"] != status:
+            raw["status"] = status
+            self._world.put(raw)
 
     def tell(self, pod: Pod) -> None:
         started = any(pod.runs[name] for name, kind in pod.kinds.items() if kind == "app")
@@ -273,6 +280,8 @@ class Kubelet:
         pod.pull, pod.sandbox = 0.0, True
         while True:
             pod.again.clear()
+            # SyncPod writes what the runtime says before it starts anything.
+            self.tell(pod)
             if await self._sync_pod(pod):
                 await self._tick(now() + AGAIN * self._random.uniform(1, 1 + JITTER))
                 await asyncio.sleep(self._random.uniform(0.0, 0.02))
@@ -348,6 +357,7 @@ class Kubelet:
 
     async def complete(self, pod: Pod) -> None:
         """All containers of a pod that is not restarted have ended."""
+        self._world.completed.add(pod.uid)
         self._stopped(pod)
         await asyncio.sleep(self._random.uniform(0, 1))
         await self._until_api()

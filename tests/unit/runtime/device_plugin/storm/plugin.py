@@ -54,15 +54,15 @@ class Plugin:
         self.health = GpuHealth()
         self._gpus = GpuReader(world.nvml, GIB, self.health, self._state.gpus)
         self._limits = PodLimits(self.node, world.nvml, world, Status(required=[]))
-        counters, events = Counters(), SimpleNamespace(emit=lambda *_: None)
+        counters, events = Counters(), SimpleNamespace(emit=lambda *_, **__: None)
         self.services = {
             resource: ResourceService(resource, self.node, self._refresh, counters, self._limits.before_start, dev=Path("/nonexistent"))
             for resource in RESOURCES
         }
-        self._assigner = Assigner(self.node, world, counters, events, lambda: int((UNIX + now()) * 1e9))
+        self._assigner = Assigner(self.node, world, counters, events, "gpu1", lambda: int((UNIX + now()) * 1e9))
         memory = SimpleNamespace(lasting=lambda _: {})
         self._publisher = NodePublisher(self.node, world, NODE)
-        self._evictions = EvictionRequests(self.node, self._publisher, memory, EVICT, 30.0, lambda: UNIX + now())
+        self._evictions = EvictionRequests(self.node, self._publisher, memory, EVICT, 30.0, lambda: UNIX + now(), unstartable=EVICT)
         self._refresh(first=True)
         works = (
             self._read_gpus(),

@@ -145,6 +145,8 @@ class World:
         self.kubepods = False
         self.api: dict[str, dict[str, Any]] = {}
         self.pods: dict[str, Pod] = {}
+        self.completed: set[str] = set()
+        """UIDs of the pods of which all containers have ended for good, whether or not kubelet has said so."""
         self.file: File | None = File(0, [], 0.0)
         self.saved: bytes | None = None
         self.annotations: dict[str, str] = {}

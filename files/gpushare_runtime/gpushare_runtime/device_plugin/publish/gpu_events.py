@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Events about a GPU that becomes unusable or usable again: on the node, and on each pod that has something of the GPU.
+
+What the process before has published is known from the node's annotation, so a restart reports only what differs from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NoReturn
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory, InventoryError
+from gpushare_runtime.device_plugin.node.devices import MPS_UNKNOWN
+from gpushare_runtime.device_plugin.node.local_pods import LocalPod
+from gpushare_runtime.device_plugin.node.state import NodeState
+from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
+from gpushare_runtime.kube.events import EventRecorder, ObjectReference
+
+# One failure has several signs, such as an XID and then no answer: the last one is reported.
+SETTLE_SECONDS: Final = 1.0
+_NAMED: Final = 3
+
+
+class GpuEvents:
+    """name: of the node. A cordon is an administrator's own doing, and a GPU without a CDI spec has an Event of its own."""
+
+    def __init__(self, node: NodeState, publisher: NodePublisher, events: EventRecorder, name: str, settle: float = SETTLE_SECONDS) -> None:
+        self._node = node
+        self._publisher = publisher
+        self._events = events
+        self._name = name
+        self._settle = settle
+        self._reported: dict[str, str] | None = None
+        """GPU UUID → why it was unusable at the last report."""
+
+    async def run(self) -> NoReturn:
+        """Never returns; cancel it."""
+        changes = self._node.changes
+        while True:
+            seen = changes.count
+            if self._reported is None and self._publisher.found is not None:
+                self._reported = _bad_in(self._publisher.found.get(protocol.ANNOTATION_GPUS, ""))
+            if self._reported is not None and self._bad() != self._reported:
+                await changes.after(changes.count, self._settle)
+                self._compare(self._reported)
+            await changes.after(seen)
+
+    def _bad(self) -> dict[str, str] | None:
+        """GPU UUID → why it is unusable now; what is not known, or has another Event, is as it was reported."""
+        inventory, specs = self._node.devices.inventory, self._node.devices.unusable_specs()
+        if inventory is None:
+            return self._reported
+        before = self._reported or {}
+        unknown = {gpu.uuid for gpu in inventory.gpus if gpu.health == MPS_UNKNOWN or gpu.uuid in specs}
+        now = {gpu.uuid: before.get(gpu.uuid, HEALTHY) if gpu.uuid in unknown else gpu.health for gpu in inventory.gpus}
+        return {uuid: why for uuid, why in now.items() if why != HEALTHY}
+
+    def _compare(self, before: Mapping[str, str]) -> None:
+        now = self._bad() or {}
+        by_reason: dict[str, list[Gpu]] = {}
+        for uuid, why in now.items():
+            if before.get(uuid) != why:
+                by_reason.setdefault(why, []).append(self._node.devices.by_uuid[uuid])
+        for why, gpus in by_reason.items():
+            self._report_bad(gpus, why, before)
+        back = [gpu for gpu in self._node.devices.gpus if gpu.uuid in before and gpu.uuid not in now]
+        if back:
+            text = f"{_named(back)} passed the checks: new pods may use {'it' if len(back) == 1 else 'them'} again"
+            self._events.emit(self._about_node, "Normal", protocol.EVENT_GPU_USABLE, text)
+        self._reported = now
+
+    def _report_bad(self, gpus: list[Gpu], why: str, before: Mapping[str, str]) -> None:
+        pods = sorted({str(pod) for gpu in gpus for pod in self._pods_of(gpu)})
+        more = f" and {len(pods) - _NAMED} more" if len(pods) > _NAMED else ""
+        there = f"Pods there: {', '.join(pods[:_NAMED])}{more}" if pods else "No pod is there"
+        text = f"{_named(gpus)}: {why}. New pods go to other GPUs. {there}"
+        self._events.emit(self._about_node, "Warning", protocol.EVENT_GPU_UNUSABLE, text)
+        for gpu in gpus:
+            if gpu.uuid in before:
+                continue  # Its pods know already that it is bad.
+            text = f"{_named([gpu])} of node {self._name}: {why}. Delete the pod if it does not work: its owner starts it on another GPU"
+            for pod in self._pods_of(gpu):
+                about = ObjectReference("Pod", pod.name, pod.uid, pod.namespace)
+                self._events.emit(about, "Warning", protocol.EVENT_GPU_UNUSABLE, text)
+
+    def _pods_of(self, gpu: Gpu) -> Iterator[LocalPod]:
+        users = self._node.usage.gpu_users()
+        uids = {*users.memory.get(gpu.uuid, ()), *((users.whole[gpu.uuid],) if gpu.uuid in users.whole else ())}
+        for uid in sorted(uids):
+            pod = self._node.pods.get(uid)
+            if pod is not None and not pod.finished:
+                yield pod
+
+    @property
+    def _about_node(self) -> ObjectReference:
+        # kubelet's own Events on its node have the name as UID as well.
+        return ObjectReference("Node", self._name, self._name)
+
+
+def _bad_in(published: str) -> dict[str, str]:
+    """GPU UUID → why it is unusable, in an annotation of this plugin's process before; {} where that cannot be read."""
+    try:
+        return {gpu.uuid: gpu.health for gpu in Inventory.from_json(published).gpus if gpu.health not in (HEALTHY, MPS_UNKNOWN)}
+    except InventoryError:
+        return {}
+
+
+def _named(gpus: Iterable[Gpu]) -> str:
+    return ", ".join(f"GPU {gpu.index} ({gpu.model}, {gpu.uuid})" for gpu in gpus)

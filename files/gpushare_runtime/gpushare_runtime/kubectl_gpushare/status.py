@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""`kubectl gpushare status`: what is wrong with scheduler, extender, nodes, GPUs and waiting pods, by what the API server has. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Final
+
+from gpushare_runtime.core.bounds import as_text
+from gpushare_runtime.core.inventory import HEALTHY
+from gpushare_runtime.core.ledger import NodeLedger
+from gpushare_runtime.core.pods import InvalidPod
+from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_POD, Cluster
+from gpushare_runtime.kubectl_gpushare.explain import EXTENDER_SILENT, explain, headline, names_in_words
+from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, WARN, Cell, Column, Row, Table
+from gpushare_runtime.kubectl_gpushare.views import Selection, gpus_of, selected_waiting, shares
+
+VERSION: Final = 1
+ERROR, WARNING, OK = "error", "warning", "ok"
+NODE_LABEL: Final = ("gpushare.kubernetes/node", "true")
+MOST_WAITING: Final = 100
+WAITED_SECONDS: Final = 60.0
+_NAMED: Final = 3
+_MOST_LEASE_SECONDS: Final = 3600
+_STYLES: Final = {ERROR: BAD, WARNING: WARN, OK: GOOD}
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Who leads kube-scheduler. problem: why that is not known, "" if it is; renewed: Unix time; seconds: how long a renewal holds."""
+
+    holder: str = ""
+    renewed: float = 0.0
+    seconds: int = 15
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """severity: of ERROR, WARNING, OK; where: nodes or a pod, "" for the cluster; cure: "" where nothing is to be done."""
+
+    severity: str
+    check: str
+    where: str
+    found: str
+    cure: str = ""
+
+
+def read_lease(raw: Mapping[str, Any]) -> Lease:
+    """A coordination.k8s.io/v1 Lease."""
+    spec = raw.get("spec") or {}
+    holder, text, seconds = str(spec.get("holderIdentity") or ""), str(spec.get("renewTime") or ""), spec.get("leaseDurationSeconds")
+    try:
+        renewed = datetime.strptime(text[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc).timestamp()
+    except ValueError:
+        renewed = 0.0
+    length = seconds if isinstance(seconds, int) and 0 < seconds <= _MOST_LEASE_SECONDS else Lease.seconds
+    # The identity is HOST_UUID.
+    return Lease(as_text(holder.partition("_")[0], 253), renewed, length)
+
+
+def judge(cluster: Cluster, lease: Lease | None) -> list[Finding]:
+    """Everything, what is worst first. lease: None where there is no cluster to ask."""
+    found = [
+        *(_scheduler(lease, cluster.now()) if lease else ()),
+        *_extender(cluster),
+        *_nodes(cluster),
+        *_gpus(cluster),
+        *_waiting(cluster),
+    ]
+    order = (ERROR, WARNING, OK)
+    return sorted([*found, *_drift(cluster)], key=lambda one: order.index(one.severity))
+
+
+def _scheduler(lease: Lease, now: float) -> Iterator[Finding]:
+    cure = "kubectl get pods -n kube-system -l component=kube-scheduler, and its log on each control plane"
+    age = max(0, int(now - lease.renewed))
+    if lease.problem:
+        yield Finding(
+            WARNING, "scheduler", "", f"the leader is not known: {lease.problem}", "choose a user who may get Leases in kube-system"
+        )
+    elif not lease.holder or age > 2 * lease.seconds:
+        last = f"; {lease.holder} was the last one, {age} s ago" if lease.holder else ""
+        yield Finding(ERROR, "scheduler", "", f"kube-scheduler has no leader{last}: all new pods wait", cure)
+    else:
+        yield Finding(OK, "scheduler", lease.holder, f"leads, renewed {age} s ago")
+
+
+def _extender(cluster: Cluster) -> Iterator[Finding]:
+    silent = [one for one in cluster.waiting.values() if EXTENDER_SILENT.search(one.reported)]
+    if silent:
+        words = as_text(silent[0].reported, 200)
+        cure = "on the control plane of the leader: gpushare-doctor, then systemctl restart gpushare-extender"
+        yield Finding(ERROR, "extender", "", f"kube-scheduler gets no answer for {_pods(len(silent))}: {words}", cure)
+    else:
+        yield Finding(OK, "extender", "", "no waiting pod has an error of it; each new GPU pod is a call")
+
+
+def _nodes(cluster: Cluster) -> Iterator[Finding]:
+    known = {node.name: node for node in cluster.nodes}
+    groups: dict[tuple[str, str], list[str]] = {}
+    fine = 0
+    for name, info in cluster.infos.items():
+        node = known.get(name)
+        inventory = node.inventory if node else None
+        if inventory is None and NODE_LABEL not in info.labels and not (node and node.inventory_error):
+            continue
+        log = "on it: gpushare-doctor, then systemctl restart gpushare-device-plugin"
+        if not info.ready:
+            why = "not Ready: new pods go elsewhere", "kubectl describe node"
+        elif inventory is None:
+            why = (node.inventory_error if node else "") or "no device plugin has published GPUs", log
+        elif info.offered == 0 and any(gpu.usable and gpu.units for gpu in inventory.gpus):
+            why = "no device plugin: kubelet offers no GPU memory, so new GPU pods wait or fail", log
+        else:
+            fine += 1
+            continue
+        groups.setdefault(why, []).append(name)
+    for (found, cure), names in groups.items():
+        yield Finding(ERROR, "nodes", names_in_words(names), found, cure)
+    if fine or not groups:
+        yield Finding(OK, "nodes", "", f"{fine} with a device plugin")
+
+
+def _gpus(cluster: Cluster) -> Iterator[Finding]:
+    usable = every = 0
+    for node in cluster.nodes:
+        for view in gpus_of(node, with_pods=False):
+            every, usable = every + 1, usable + view.gpu.usable
+            if view.gpu.usable:
+                continue
+            where = f"{node.name} GPU {view.gpu.index}"
+            there = [f"{share.namespace}/{share.name}" for share in shares(node) if view.gpu.index in (share.by_gpu or ())]
+            more = f" and {len(there) - _NAMED} more" if len(there) > _NAMED else ""
+            on_it = f"; pods: {', '.join(there[:_NAMED])}{more}" if there else "; no pods"
+            if view.gpu.health != HEALTHY:
+                cure = f"follow that; kubectl gpushare drain {node.name} {view.gpu.index} moves its pods" if there else "follow that"
+                yield Finding(ERROR, "gpus", where, f"bad: {view.gpu.health}{on_it}", cure)
+            else:
+                yield Finding(WARNING, "gpus", where, f"cordoned{on_it}", f"kubectl gpushare uncordon {node.name} {view.gpu.index}")
+    yield Finding(OK, "gpus", "", f"{usable} of {every} take new pods")
+
+
+def _waiting(cluster: Cluster) -> Iterator[Finding]:
+    """Pods that wait although GPUs have room."""
+    waiting, largest, now, found = selected_waiting(cluster, Selection()), cluster.largest(), cluster.now(), 0
+    for one in waiting[:MOST_WAITING]:
+        created = cluster.pods.get(one.pod.uid, UNKNOWN_POD).created
+        if isinstance(one.pod, InvalidPod) or (created and now - created < WAITED_SECONDS):
+            continue
+        verdicts = explain(cluster, one.pod)
+        if any(verdict.fits for verdict in verdicts):
+            found += 1
+            yield Finding(
+                WARNING,
+                "waiting",
+                str(one.pod),
+                headline(one.pod, verdicts, one.reported, largest),
+                f"kubectl describe pod -n {one.pod.namespace} {one.pod.name}",
+            )
+    more = f" (the first {MOST_WAITING} were tried)" if len(waiting) > MOST_WAITING else ""
+    yield Finding(OK, "waiting", "", f"{_pods(len(waiting))} wait, {found} of them although GPUs have room{more}")
+
+
+def _drift(cluster: Cluster) -> Iterator[Finding]:
+    for node in cluster.nodes:
+        for why, words, cure in (
+            ("orphaned", "units are held by processes of pods that are gone", "nvidia-smi on the node, and end these processes"),
+            ("unmanaged", "units belong to pods that no scheduler placed", "kubectl gpushare pods -A, docs/operate/failures.md"),
+        ):
+            units = sum(entry.units for entry in node.record.held.entries if entry.why == why)
+            if units:
+                yield Finding(WARNING, "drift", node.name, f"{units} {words}", cure)
+        yield from _problems(node)
+
+
+def _problems(node: NodeLedger) -> Iterator[Finding]:
+    problems = node.problems()
+    if problems:
+        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+        yield Finding(WARNING, "drift", node.name, f"{problems[0]}{more}", f"kubectl gpushare -o json {node.name}")
+
+
+def _pods(count: int) -> str:
+    return f"{count} {'pod' if count == 1 else 'pods'}"
+
+
+def table_of(findings: Iterable[Finding]) -> Table:
+    """One row per finding."""
+    table = Table((Column("STATE"), Column("CHECK"), Column("WHERE"), Column("FOUND", flexible=True)))
+    for one in findings:
+        cure = f"; do: {one.cure}" if one.cure else ""
+        cells = [
+            Cell(one.severity, _STYLES[one.severity]),
+            Cell(one.check),
+            Cell(as_text(one.where, 253)),
+            Cell(as_text(f"{one.found}{cure}", 4096)),
+        ]
+        table.rows.append(Row(f"{one.check}/{as_text(one.where, 253)}", cells))
+    return table
+
+
+def document(findings: Sequence[Finding]) -> dict[str, Any]:
+    """As JSON."""
+    made = [
+        {
+            "severity": one.severity,
+            "check": one.check,
+            "where": as_text(one.where, 253),
+            "found": as_text(one.found, 4096),
+            "cure": one.cure,
+        }
+        for one in findings
+    ]
+    return {"v": VERSION, "ok": all(one.severity != ERROR for one in findings), "findings": made}

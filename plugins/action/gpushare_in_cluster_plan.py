@@ -1,0 +1,110 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ask the API server, judge what it says together with the variables, and make the objects of an installation in the cluster."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import ALL_NODES_UP_TO, Values, scheduler_image
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.workloads import node
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import variables as preflight_variables
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import WHERE, Asked, judge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, Reason, accept, summary
+
+#: The variables that the objects depend on, by the field of Values, without those that the cluster decides.
+_FIELDS = {
+    "gpushare_image": "image",
+    "gpushare_namespace": "namespace",
+    "gpushare_runtime_class": "runtime_class",
+    "gpushare_api_server": "api_server",
+    "gpushare_kubelet_root": "kubelet_root",
+    "gpushare_annotation_writers": "writers",
+    "gpushare_memory_unit": "memory_unit",
+    "gpushare_isolation": "isolation",
+    "gpushare_overuse": "overuse",
+    "gpushare_overuse_grace": "overuse_grace",
+    "gpushare_placement": "placement",
+    "gpushare_gpu_placement": "gpu_placement",
+    "gpushare_preemption": "preemption",
+    "gpushare_most_nodes": "most_nodes",
+    "gpushare_extender_weight": "extender_weight",
+    "gpushare_extender_http_timeout": "extender_http_timeout",
+}
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "settings": {"type": "dict", "required": True},
+    "kubectl": {"type": "str", "default": "kubectl"},
+    "kubeconfig": {"type": "str", "required": True},
+}
+#: What the others can do, `auto` does here: the nodes' kubelets and runtimes cannot be asked.
+_STRATEGY = "envvar"
+
+
+class ActionModule(ActionBase):
+    """Changes nothing."""
+
+    _supports_check_mode = True
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        super().run(tmp, task_vars)
+        arguments = self.validate_argument_spec(argument_spec=_ARGUMENTS)[1]
+        known = preflight_variables.variables()
+        settings, reasons = self._typed(arguments["settings"], known)
+        if reasons:
+            return self._result(reasons)
+        options = {name: arguments[name] for name in ("kubectl", "kubeconfig")}
+        options |= {"namespace": settings["gpushare_namespace"], "nodes": settings["gpushare_cluster_nodes"]}
+        facts = ask(self, task_vars, "gpushare.kubernetes.gpushare_in_cluster_info", options)
+        if facts.get("failed"):
+            cure = "name a kubeconfig of the cluster's administrator in gpushare_kubeconfig, and kubectl in gpushare_kubectl"
+            seen = f"no answer from the API server ({' '.join(str(facts.get('msg')).split())[-300:]})"
+            return self._result([Reason(WHERE, "api", ERROR, seen, "one to kubectl on this machine", cure)])
+        image = settings["gpushare_scheduler_image"] or scheduler_image(facts["version"])
+        asked = Asked(
+            image=settings["gpushare_image"],
+            namespace=settings["gpushare_namespace"],
+            scheduler_image=image,
+            runtime_class=settings["gpushare_runtime_class"],
+            isolation=settings["gpushare_isolation"],
+            memory_unit=settings["gpushare_memory_unit"],
+            evicts=settings["gpushare_overuse"] == "evict",
+            without_policies=settings["gpushare_without_policies"],
+        )
+        percentage = settings["gpushare_percentage_of_nodes_to_score"]
+        strategy = settings["gpushare_device_strategy"]
+        values = Values(
+            **{field: settings[name] for name, field in _FIELDS.items()},
+            scheduler_image=image,
+            policies="ValidatingAdmissionPolicy" in facts["admission"],
+            mutating="MutatingAdmissionPolicy" in facts["admission"],
+            percentage=(100 if facts["number"] <= ALL_NODES_UP_TO else 0) if percentage < 0 else percentage,
+            device_strategy=_STRATEGY if strategy == "auto" else strategy,
+        )
+        reasons = accept(judge(facts, asked), settings["gpushare_preflight_accept"])
+        made = objects(values)
+        labels = [node(one["name"]) for one in facts["nodes"]] if settings["gpushare_cluster_nodes"] else []
+        return {**self._result(reasons), "objects": made, "labels": labels, "version": facts["version"]}
+
+    @staticmethod
+    def _typed(given: dict[str, Any], known: Any) -> tuple[dict[str, Any], list[Reason]]:
+        """The settings as the roles' argument specifications have them, and what is wrong with them together."""
+        values = {name: preflight_variables.of_type(name, value, known[name].spec)[0] for name, value in given.items()}
+        specs = {name: known[name].spec for name in values}
+        reasons = preflight_variables.impossible(WHERE, values, specs) + preflight_variables.together(WHERE, values)
+        return values, reasons
+
+    @staticmethod
+    def _result(reasons: list[Reason]) -> dict[str, Any]:
+        errors = [reason for reason in reasons if reason.severity == ERROR]
+        result = {
+            "changed": False,
+            "reasons": [asdict(reason) for reason in reasons],
+            "warnings": [str(reason) for reason in reasons if reason.severity != ERROR],
+        }
+        return {**result, "failed": True, "msg": summary(reasons)} if errors else result

@@ -1,0 +1,11 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Run the module on the host, which sets no variables by it."""
+
+from __future__ import annotations
+
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import HostAction as ActionModule
+
+__all__ = ["ActionModule"]

@@ -1,0 +1,117 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a cluster says of itself before gpushare is installed in it, through the API alone.
+
+Private to this collection. Every object is cut down to what is judged.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    EXTENDER,
+    LABEL_NODE,
+    NAMESPACE,
+    PLUGIN,
+    PLUGIN_ACCOUNT_PREFIX,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import served
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import gpu_pods, ours
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import other_plugins
+
+ADMISSION = "admissionregistration.k8s.io/v1"
+#: As many images as kubelet tells of by default; a node with fewer has told of all.
+IMAGES_TOLD = 50
+_UNIT = "--memory-unit="
+_RBAC = "rbac.authorization.k8s.io/v1"
+_ENFORCE = "pod-security.kubernetes.io/enforce"
+_PAGE = 500
+
+
+def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str]) -> Dict[str, Any]:
+    """wanted: names of the GPU nodes, none for those with our label. KubectlError with kubectl's words."""
+    nodes = _listed(kubectl, "/api/v1/nodes")
+    daemon_sets = _listed(kubectl, "/apis/apps/v1/daemonsets")
+    accounts = ours(_listed(kubectl, f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"), "v1", "ServiceAccount")
+    own = [one for one in daemon_sets if (one["metadata"]["namespace"], one["metadata"]["name"]) == (namespace, PLUGIN)]
+    others = [one for one in daemon_sets if one["metadata"]["namespace"] != namespace]
+    found = [_node(item) for item in nodes if item["metadata"]["name"] in wanted or (not wanted and _is_ours(item))]
+    return {
+        "version": str((kubectl.raw("/version") or {}).get("gitVersion", "")),
+        "admission": sorted(served(ADMISSION, kubectl.raw)),
+        "nodes": found,
+        "number": len(nodes),
+        "missing": sorted(set(wanted) - {one["name"] for one in found}),
+        "runtime_classes": [str(one["metadata"]["name"]) for one in _listed(kubectl, "/apis/node.k8s.io/v1/runtimeclasses")],
+        "enforces": _enforces(kubectl.raw(f"/api/v1/namespaces/{namespace}")),
+        "on_hosts": [one.name for one in accounts if one.name == EXTENDER or one.name.startswith(PLUGIN_ACCOUNT_PREFIX)],
+        "others": [f"{plugin.title} ({plugin.kind})" for plugin in other_plugins(others)],
+        "unit": _unit(own[0]) if own else "",
+        "pods": [f"{one['pod']} on {one['node']}" for one in gpu_pods(_listed(kubectl, "/api/v1/pods"), None)],
+        "may_bind": _may_bind(kubectl, namespace),
+    }
+
+
+def _listed(kubectl: Kubectl, path: str) -> List[Dict[str, Any]]:
+    """In pages: one list of a large cluster is hundreds of MB. None where the API server does not have the kind."""
+    found: List[Dict[str, Any]] = []
+    following = ""
+    while True:
+        page = kubectl.raw(f"{path}?limit={_PAGE}" + (f"&continue={following}" if following else ""))
+        if page is None:
+            return found
+        found += page.get("items") or []
+        following = str((page.get("metadata") or {}).get("continue") or "")
+        if not following:
+            return found
+
+
+def _is_ours(node: Mapping[str, Any]) -> bool:
+    return (node["metadata"].get("labels") or {}).get(LABEL_NODE) == "true"
+
+
+def _node(item: Mapping[str, Any]) -> Dict[str, Any]:
+    """images: those that kubelet tells of; all: whether these are all that the node has."""
+    status = item.get("status") or {}
+    info, images = status.get("nodeInfo") or {}, status.get("images") or []
+    ready = [one for one in status.get("conditions") or [] if one.get("type") == "Ready" and one.get("status") == "True"]
+    return {
+        "name": str(item["metadata"]["name"]),
+        "architecture": str(info.get("architecture", "")),
+        "ready": bool(ready),
+        "images": [str(name) for one in images for name in one.get("names") or []],
+        "all": len(images) < IMAGES_TOLD,
+    }
+
+
+def _enforces(namespace: Optional[Mapping[str, Any]]) -> str:
+    """The standard for pods that a namespace enforces, "" for none."""
+    return str((((namespace or {}).get("metadata") or {}).get("labels") or {}).get(_ENFORCE, ""))
+
+
+def _unit(daemon_set: Mapping[str, Any]) -> str:
+    """The unit of the device plugin that is installed, "" where it says none."""
+    containers = daemon_set["spec"]["template"]["spec"].get("containers") or []
+    said = [word for one in containers for word in one.get("args") or [] if str(word).startswith(_UNIT)]
+    return str(said[0])[len(_UNIT) :] if said else ""
+
+
+def _may_bind(kubectl: Kubectl, namespace: str) -> str:
+    """Why this user may not bind system:kube-scheduler, "" if it may: the API server's own word for a request that writes nothing."""
+    binding = {
+        "apiVersion": _RBAC,
+        "kind": "ClusterRoleBinding",
+        "metadata": {"generateName": "gpushare-preflight-"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:kube-scheduler"},
+        "subjects": [{"kind": "ServiceAccount", "name": "gpushare-scheduler", "namespace": namespace}],
+    }
+    try:
+        kubectl.text(["create", "--dry-run=server", "-f", "-"], json.dumps(binding))
+    except KubectlError as error:
+        return " ".join(str(error).split())[-300:]
+    return ""

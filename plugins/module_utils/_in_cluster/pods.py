@@ -1,0 +1,172 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Pods of gpushare's image that run to their end, one on each node: the probe of verify, and what removes files at uninstall.
+
+Private to this collection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError, as_list
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_PROBE, MEMORY, SOCKETS
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.proof import RESTRICTED, scheduling_message
+
+POLL_SECONDS = 0.5
+SCHEDULER = "gpushare-scheduler"
+#: Of the image.
+PROBE_PROGRAM = "/opt/gpushare/bin/gpushare-probe"
+PYTHON = "/opt/gpushare/bin/python3"
+STATE_FOLDER = "/var/lib/gpushare-device-plugin"
+CONTAINER = "main"
+#: The label's values.
+PROBE, CLEANUP = "in-cluster", "cleanup"
+_LONGEST_NODE_NAME = 200
+_ENDED = ("Succeeded", "Failed")
+#: More than a probe prints.
+_LOG_BYTES = 65536
+# Root's files are root's, and no power beside that is needed.
+_SWEEP = """\
+import os, shutil
+shutil.rmtree("/host/lib/gpushare-device-plugin", ignore_errors=True)
+for name in %r:
+    try:
+        os.unlink("/host/device-plugins/" + name)
+    except FileNotFoundError:
+        pass
+left = [one for one in os.listdir("/host/lib") if one == "gpushare-device-plugin"]
+raise SystemExit(f"cannot be removed: {left}" if left else 0)
+"""
+
+
+@dataclass(frozen=True)
+class Image:
+    """What the pods run, and how. runtime_class: "" for the nodes' default."""
+
+    reference: str
+    namespace: str
+    runtime_class: str = ""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A pod that has run: the phase in which it ended ("" where it has not), what it printed, and why it did not end well."""
+
+    node: str
+    pod: Mapping[str, Any]
+    phase: str
+    log: str
+    why: str
+
+
+def probe(node: str, image: Image) -> Dict[str, Any]:
+    """One unit of this node's GPUs, asked of our scheduler, whatever taints the node has."""
+    this_node = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    rights = {**RESTRICTED, "readOnlyRootFilesystem": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    container = {"command": [PROBE_PROGRAM], "resources": {"limits": {MEMORY: "1"}}, "securityContext": rights}
+    spec = {
+        "schedulerName": SCHEDULER,
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [this_node]}}},
+        **({"runtimeClassName": image.runtime_class} if image.runtime_class else {}),
+    }
+    return _pod("verify", node, image, PROBE, container, spec)
+
+
+def cleanup(node: str, image: Image, kubelet_root: str) -> Dict[str, Any]:
+    """Takes the device plugin's folder and sockets away from a node."""
+    rights = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True, "runAsUser": 0}
+    mounts = [{"name": "lib", "mountPath": "/host/lib"}, {"name": "device-plugins", "mountPath": "/host/device-plugins"}]
+    container = {"command": [PYTHON, "-c", _SWEEP % (sorted(SOCKETS.values()),)], "volumeMounts": mounts, "securityContext": rights}
+    volumes = [
+        {"name": "lib", "hostPath": {"path": STATE_FOLDER.rpartition("/")[0], "type": "Directory"}},
+        {"name": "device-plugins", "hostPath": {"path": f"{kubelet_root}/device-plugins", "type": "Directory"}},
+    ]
+    return _pod("cleanup", node, image, CLEANUP, container, {"nodeName": node, "volumes": volumes})
+
+
+def _pod(what: str, node: str, image: Image, label: str, container: Mapping[str, Any], spec: Mapping[str, Any]) -> Dict[str, Any]:
+    suffix = node if len(node) <= _LONGEST_NODE_NAME else hashlib.sha256(node.encode()).hexdigest()[:16]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"gpushare-{what}-{suffix}",
+            "namespace": image.namespace,
+            "labels": {"app.kubernetes.io/part-of": "gpushare-tools", LABEL_PROBE: label},
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 1,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "tolerations": [{"operator": "Exists"}],
+            **spec,
+            "containers": [{"name": CONTAINER, "image": image.reference, "imagePullPolicy": "IfNotPresent", **container}],
+        },
+    }
+
+
+class Runs:
+    """Runs pods of one label in one namespace. clock and sleep: of this process, in seconds."""
+
+    def __init__(
+        self,
+        kubectl: Kubectl,
+        namespace: str,
+        label: str,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._kubectl = kubectl
+        self._place = ["--namespace", namespace]
+        self._select = [*self._place, "--selector", f"{LABEL_PROBE}={label}"]
+        self._clock = clock
+        self._sleep = sleep
+
+    def remove(self, seconds: int) -> None:
+        """Also what a run that was killed has left behind."""
+        self._kubectl.text(["delete", "pods", *self._select, "--ignore-not-found", "--now", "--wait=true", f"--timeout={seconds}s"])
+
+    def run(self, pods: Mapping[str, Mapping[str, Any]], seconds: float) -> List[Ended]:
+        """pods: by their nodes. Those that have not ended within the time have no phase."""
+        if not pods:
+            return []
+        self._kubectl.text(["create", "-f", "-"], as_list(list(pods.values())))
+        deadline = self._clock() + seconds
+        while True:
+            live = {str(item["metadata"]["name"]): item for item in self._kubectl.items(["get", "pods", *self._select])}
+            found = {node: live.get(pod["metadata"]["name"]) for node, pod in pods.items()}
+            if all(one is None or _phase(one) in _ENDED for one in found.values()) or self._clock() > deadline:
+                return [self._ended(node, one) for node, one in found.items()]
+            self._sleep(POLL_SECONDS)
+
+    def _ended(self, node: str, pod: Optional[Mapping[str, Any]]) -> Ended:
+        if pod is None:
+            return Ended(node, {}, "", "", "somebody has deleted it")
+        phase = _phase(pod)
+        log = ""
+        if phase in _ENDED:
+            try:
+                log = self._kubectl.text(["logs", *self._place, str(pod["metadata"]["name"]), f"--limit-bytes={_LOG_BYTES}"])
+            except KubectlError as error:
+                log = str(error)[:300]
+        return Ended(node, pod, phase if phase in _ENDED else "", log, "" if phase == "Succeeded" else _why(pod, log))
+
+
+def _phase(pod: Mapping[str, Any]) -> str:
+    return str((pod.get("status") or {}).get("phase", ""))
+
+
+def _why(pod: Mapping[str, Any], log: str) -> str:
+    """Why a pod has not run well, in the words of whoever says it."""
+    status = pod.get("status") or {}
+    states = [one.get("state") or {} for one in status.get("containerStatuses") or []]
+    waiting = [f"{one['waiting'].get('reason', '')} {one['waiting'].get('message', '')}" for one in states if "waiting" in one]
+    words = [scheduling_message(pod), str(status.get("message", "")), *waiting, log[-300:]]
+    return "; ".join(" ".join(one.split())[:300] for one in words if one.strip()) or f"it is {_phase(pod) or 'of no phase'}"

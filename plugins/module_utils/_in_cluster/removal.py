@@ -1,0 +1,157 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Takes gpushare's pods out of a cluster, and what they have left on the nodes, through the API alone.
+
+Private to this collection. Accounts, policies and the nodes' fields go by `_removal/cluster.py`, as in the other mode.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, Callable, Dict, Mapping, Sequence
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    ANNOTATION_GPUS,
+    EXTENDER,
+    LABEL_NODE,
+    NAMESPACE,
+    PLUGIN,
+    PLUGIN_ACCOUNT_PREFIX,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import (
+    CLEANUP,
+    POLL_SECONDS,
+    SCHEDULER,
+    Image,
+    Runs,
+    cleanup,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import gpu_pods, ours
+
+_ROOT = "--kubelet-root="
+_SHOWN = 10
+_WORKLOADS = (
+    ("apps/v1", "Deployment", f"deployments.apps/{SCHEDULER}"),
+    ("apps/v1", "DaemonSet", f"daemonsets.apps/{PLUGIN}"),
+    ("policy/v1", "PodDisruptionBudget", f"poddisruptionbudgets.policy/{SCHEDULER}"),
+)
+
+
+class RemovalError(RuntimeError):
+    """Why nothing is removed, or not all."""
+
+
+class Removal:
+    """One run. Looks at everything first, so that check mode says what `apply` then does. removed: in words; nodes: with our label."""
+
+    def __init__(
+        self,
+        kubectl: Kubectl,
+        namespace: str,
+        seconds: int,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._kubectl = kubectl
+        self._clock = clock
+        self._sleep = sleep
+        self._namespace = namespace
+        self._seconds = seconds
+        place = ["--namespace", namespace, "--ignore-not-found", "--show-managed-fields"]
+        self._found: Dict[str, Mapping[str, Any]] = {}
+        for version, kind, resource in _WORKLOADS:
+            items = kubectl.items(["get", resource, *place])
+            if ours(items, version, kind):
+                self._found[resource] = items[0]
+        accounts = kubectl.items(["get", "serviceaccounts", "--namespace", NAMESPACE, "--show-managed-fields"])
+        self._on_hosts = [
+            one.name for one in ours(accounts, "v1", "ServiceAccount") if one.name == EXTENDER or one.name.startswith(PLUGIN_ACCOUNT_PREFIX)
+        ]
+        nodes = kubectl.items(["get", "nodes"])
+        self.nodes = sorted(str(node["metadata"]["name"]) for node in nodes if _served(node))
+        spaces = [] if namespace == NAMESPACE else kubectl.items(["get", "namespace", namespace, *place[2:]])
+        self._own_namespace = bool(ours(spaces, "v1", "Namespace"))
+        self.removed = [f"{item['kind']} {namespace}/{item['metadata']['name']}" for item in self._found.values()]
+        if self._plugin is not None:
+            self.removed += [f"state folder and sockets on node {node}" for node in self.nodes]
+        self.removed += [f"Namespace {namespace}"] * self._own_namespace
+
+    @property
+    def _plugin(self) -> Any:
+        return self._found.get(_WORKLOADS[1][2])
+
+    def check(self, force: bool) -> None:
+        """RemovalError in a cluster of the other mode, whose objects are not ours to remove; and where pods with a share of a GPU run: they
+        would lose what keeps others off their memory.
+        """
+        if self._on_hosts:
+            raise RemovalError(
+                f"found accounts of services on hosts: {', '.join(self._on_hosts[:_SHOWN])}; expected gpushare as pods; run uninstall "
+                "with the inventory of these hosts. Nothing was changed"
+            )
+        if force or not self.removed:
+            return
+        pods = json.loads(self._kubectl.text(["get", "--raw", "/api/v1/pods"]))["items"]
+        using = [f"{one['pod']} on {one['node']}" for one in gpu_pods(pods, None)]
+        if using:
+            more = f" and {len(using) - _SHOWN} more" if len(using) > _SHOWN else ""
+            raise RemovalError(
+                f"found pods with a share of a GPU: {', '.join(using[:_SHOWN])}{more}; expected none; end them first, or set "
+                "gpushare_uninstall_force: true. Nothing was changed"
+            )
+
+    def apply(self) -> None:
+        """Do it. KubectlError or RemovalError as soon as something does not work; the next run goes on.
+
+        The DaemonSet goes last of what it is known by: until the files of all nodes are gone, the next run sees it.
+        """
+        place, wait = ["--namespace", self._namespace], ["--ignore-not-found", "--wait=true", f"--timeout={self._seconds}s"]
+        runs = Runs(self._kubectl, self._namespace, CLEANUP)
+        plugin = self._plugin
+        if plugin is not None:
+            # Without its pods on any node, but still there.
+            patch = {"spec": {"template": {"spec": {"nodeSelector": {"gpushare.kubernetes/removed": "true"}}}}}
+            text = json.dumps(patch)
+            self._kubectl.text(["patch", "daemonset", PLUGIN, *place, "--type=merge", "-p", text])
+            select = f"app.kubernetes.io/name={PLUGIN}"
+            self._until_gone([*place, "--selector", select])
+            spec = plugin["spec"]["template"]["spec"]
+            container = spec["containers"][0]
+            root = next((word[len(_ROOT) :] for word in container["args"] if word.startswith(_ROOT)), "/var/lib/kubelet")
+            image = Image(container["image"], self._namespace)
+            runs.remove(self._seconds)
+            ended = runs.run({node: cleanup(node, image, root) for node in self.nodes}, self._seconds)
+            runs.remove(self._seconds)
+            bad = [f"{one.node}: {one.why}" for one in ended if one.phase != "Succeeded"]
+            if bad:
+                raise RemovalError(
+                    f"found that files stay on {'; '.join(bad)}; expected that a pod removes them; bring these nodes back, or remove the "
+                    "label gpushare.kubernetes/node from those that are gone, and run again"
+                )
+        for resource in self._found:
+            self._kubectl.text(["delete", resource, *place, *wait])
+        if self._own_namespace:
+            self._kubectl.text(["delete", "namespace", self._namespace, *wait])
+
+    def _until_gone(self, select: Sequence[str]) -> None:
+        deadline = self._clock() + self._seconds
+        while True:
+            left = [str(item["metadata"]["name"]) for item in self._kubectl.items(["get", "pods", *select])]
+            if not left:
+                return
+            if self._clock() > deadline:
+                raise RemovalError(
+                    f"found that {', '.join(left[:_SHOWN])} do not end within {self._seconds} s; expected none of the device plugin; bring "
+                    "back the nodes, or delete those that are gone, and run again"
+                )
+            self._sleep(POLL_SECONDS)
+
+
+def _served(node: Mapping[str, Any]) -> bool:
+    """Whether our device plugin has served this node."""
+    metadata = node["metadata"]
+    return (metadata.get("labels") or {}).get(LABEL_NODE) == "true" or ANNOTATION_GPUS in (metadata.get("annotations") or {})

@@ -1,0 +1,80 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether a probe pod has the GPU that its annotation says.
+
+Private to this collection. Pure. What a pod prints is somebody's text: it is read in bounds.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Mapping, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import AnnotationError, published
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    ANNOTATION_ALLOCATION,
+    ANNOTATION_GPUS,
+    ANNOTATION_INDEX,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Ended
+
+_MOST = 256
+_SHOWN = 80
+
+
+def judge(ended: Ended, node: Mapping[str, Any]) -> List[str]:
+    """What is wrong with one probe, as found, expected and what to do. node: with its annotations."""
+    title = f"probe pod on {ended.node}"
+    if not ended.phase:
+        return [
+            f"{title}: found that it has not run ({ended.why}); expected it to print its GPUs; see `kubectl describe` of gpushare's pods"
+        ]
+    if ended.phase != "Succeeded":
+        return [
+            f"{title}: found that it failed ({ended.why}); expected it to print its GPUs; see the log of the device plugin on that node"
+        ]
+    try:
+        devices, variables = seen(ended.log)
+    except ValueError as error:
+        return [f"{title}: found {error}; expected JSON with its device nodes and variables; use the image of this release"]
+    annotations = (ended.pod["metadata"].get("annotations") or {}) if ended.pod else {}
+    try:
+        index = given(annotations)
+        minors = {gpu.index: gpu.minor for gpu in published((node["metadata"].get("annotations") or {}).get(ANNOTATION_GPUS, "")).gpus}
+    except (ValueError, AnnotationError) as error:
+        return [f"{title}: found {error}; expected the GPU in its annotations and those of its node; see the logs of gpushare's scheduler"]
+    wanted = [f"/dev/nvidia{minors.get(index)}"]
+    found = []
+    if devices != wanted:
+        cure = "see whether the container runtime there is NVIDIA's (gpushare_runtime_class), and gpushare_device_strategy"
+        found.append(f"{title}: found the device nodes {', '.join(devices) or 'none'}; expected {wanted[0]}, GPU {index}; {cure}")
+    if variables.get(ANNOTATION_INDEX) != str(index):
+        words = f"{ANNOTATION_INDEX}={variables.get(ANNOTATION_INDEX, '')[:_SHOWN]}"
+        found.append(f"{title}: found {words} in its first process; expected {index}; see the log of the device plugin on that node")
+    return found
+
+
+def seen(log: str) -> Tuple[List[str], Dict[str, str]]:
+    """(device nodes of GPUs, variables) that a probe has printed; ValueError where it printed something else."""
+    try:
+        said: Any = json.loads(log)
+        devices, variables = said["devices"], said["environment"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ValueError(f"the words {log[:_SHOWN]!r}") from None
+    if not isinstance(devices, list) or not isinstance(variables, dict) or max(len(devices), len(variables)) > _MOST:
+        raise ValueError(f"the words {log[:_SHOWN]!r}")
+    numbered = sorted(f"/dev/{one}" for one in map(str, devices) if one.startswith("nvidia") and one[len("nvidia") :].isdigit())
+    return numbered, {str(key): str(value) for key, value in variables.items()}
+
+
+def given(annotations: Mapping[str, str]) -> int:
+    """The index of the one GPU that the pod's annotation gives its container; ValueError where it gives another number."""
+    try:
+        # Containers are numbered.
+        of: Any = json.loads(annotations.get(ANNOTATION_ALLOCATION, ""))["0"]
+        (index,) = of
+        return int(index)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ValueError(f"the allocation {annotations.get(ANNOTATION_ALLOCATION, 'none')[:_SHOWN]!r}") from None

@@ -1,0 +1,147 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The accounts of gpushare's daemons and their rights: the one place where these are decided.
+
+Private to this collection, used on the controller only. Pure. What a right does not say (that a device plugin corrects only the pods of
+its own node) is what the admission policies add: policies.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    DASHBOARD,
+    EXTENDER,
+    NAMESPACE,
+    PLUGIN,
+    PLUGIN_ACCOUNT_PREFIX,
+    UNHEALTHY_PREFIX,
+)
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import SCHEDULER, Json
+
+RBAC_GROUP = "rbac.authorization.k8s.io"
+RBAC = f"{RBAC_GROUP}/v1"
+_LEASES = "coordination.k8s.io"
+#: What kube-scheduler itself needs, roles that every cluster has.
+OF_KUBERNETES = ("system:kube-scheduler", "system:volume-scheduler")
+AUTH_READER = "extension-apiserver-authentication-reader"
+
+
+def rule(group: str, resources: Sequence[str], verbs: Sequence[str], names: Sequence[str] = ()) -> Json:
+    made: Json = {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
+    return {**made, "resourceNames": list(names)} if names else made
+
+
+# Rules that more than one account has. Annotations are part of a status; whoever may patch a pod itself may change its images.
+_PATCH_PODS = rule("", ["pods/status"], ["patch"])
+_EVENTS = rule("", ["events"], ["create", "patch"])
+
+
+def extender_rules(evict: bool) -> list[Json]:
+    """It watches pods and nodes, binds pods, and says why it rejects them. evict: pods that use more than their units."""
+    return [
+        rule("", ["pods", "nodes"], ["get", "list", "watch"]),
+        # One annotation, so that the scheduler tries a pending pod again.
+        _PATCH_PODS,
+        rule("", ["pods/binding"], ["create"]),
+        *([rule("", ["pods/eviction"], ["create"])] if evict else []),
+        _EVENTS,
+        # Whom preemption may evict.
+        rule("policy", ["poddisruptionbudgets"], ["list", "watch"]),
+    ]
+
+
+def device_plugin_rules(node: str = "") -> list[Json]:
+    """It reads and corrects pods, and publishes a node's GPUs. node: the only one, "" for any, where a policy holds it to its own."""
+    names = [node] if node else []
+    return [
+        rule("", ["pods"], ["get", "list", "watch"]),
+        _PATCH_PODS,
+        rule("", ["nodes"], ["get", "list", "watch"], names),
+        rule("", ["nodes/status"], ["patch"], names),
+        _EVENTS,
+    ]
+
+
+def extender(lease: str, evict: bool) -> list[Json]:
+    """The extender beside a kube-scheduler. lease: namespace/name of the scheduler's, or "none"."""
+    namespace, slash, name = lease.partition("/")
+    reads = rule(_LEASES, ["leases"], ["get"], [name])
+    here, elsewhere = namespace == NAMESPACE, bool(slash) and namespace != NAMESPACE
+    # It renews its own token, and can get nobody else's.
+    own = rule("", ["serviceaccounts/token"], ["create"], [EXTENDER])
+    cluster = [*extender_rules(evict), *([reads] if elsewhere else [])]
+    return _account(EXTENDER, cluster, [*([reads] if here else []), own])
+
+
+def dashboard() -> list[Json]:
+    """It reads pods and nodes, and renews its own token."""
+    own = rule("", ["serviceaccounts/token"], ["create"], [DASHBOARD])
+    return _account(DASHBOARD, [rule("", ["nodes", "pods"], ["list", "watch"])], [own])
+
+
+def device_plugin(node: str) -> list[Json]:
+    """The device plugin of one node, as a service of the host."""
+    account = PLUGIN_ACCOUNT_PREFIX + node
+    own = [
+        rule("", ["serviceaccounts/token"], ["create"], [account]),
+        rule("", ["configmaps"], ["get", "patch"], [UNHEALTHY_PREFIX + node]),
+        # RBAC does not know the name of what is created.
+        rule("", ["configmaps"], ["create"]),
+    ]
+    return _account(account, device_plugin_rules(node), own)
+
+
+def in_cluster(namespace: str, evict: bool) -> list[Json]:
+    """The accounts of the scheduler's pods and of the device plugins' pods. kubelet renews their tokens."""
+    lease = [
+        rule(_LEASES, ["leases"], ["create"]),
+        rule(_LEASES, ["leases"], ["get", "update"], [SCHEDULER]),
+    ]
+    scheduler = [service_account(SCHEDULER, namespace), *_granted(SCHEDULER, extender_rules(evict), namespace)]
+    scheduler += [cluster_role_binding(f"{SCHEDULER}-{role.partition(':')[2]}", role, SCHEDULER, namespace) for role in OF_KUBERNETES]
+    scheduler += [role_of(SCHEDULER, lease, namespace), role_binding(SCHEDULER, SCHEDULER, SCHEDULER, namespace, namespace)]
+    # kube-scheduler asks by it who its own callers are.
+    scheduler += [role_binding(f"{SCHEDULER}-auth-reader", AUTH_READER, SCHEDULER, namespace, NAMESPACE)]
+    return [*scheduler, service_account(PLUGIN, namespace), *_granted(PLUGIN, device_plugin_rules(), namespace)]
+
+
+def service_account(name: str, namespace: str) -> Json:
+    """An account whose token nobody gets who does not ask for it."""
+    metadata = {"name": name, "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "automountServiceAccountToken": False}
+
+
+def role_of(name: str, rules: Sequence[Json], namespace: str) -> Json:
+    return {"apiVersion": RBAC, "kind": "Role", "metadata": {"name": name, "namespace": namespace}, "rules": list(rules)}
+
+
+def role_binding(name: str, role: str, account: str, of: str, namespace: str) -> Json:
+    """Grants a role of `namespace` to the account of the namespace `of`."""
+    metadata = {"name": name, "namespace": namespace}
+    return {"apiVersion": RBAC, "kind": "RoleBinding", "metadata": metadata, **_grant("Role", role, account, of)}
+
+
+def cluster_role_binding(name: str, role: str, account: str, of: str) -> Json:
+    return {"apiVersion": RBAC, "kind": "ClusterRoleBinding", "metadata": {"name": name}, **_grant("ClusterRole", role, account, of)}
+
+
+def _grant(kind: str, role: str, account: str, of: str) -> dict[str, Any]:
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": of}
+    return {"roleRef": {"apiGroup": RBAC_GROUP, "kind": kind, "name": role}, "subjects": [subject]}
+
+
+def _granted(name: str, rules: Sequence[Json], namespace: str) -> list[Json]:
+    """Rights in the whole cluster."""
+    role = {"apiVersion": RBAC, "kind": "ClusterRole", "metadata": {"name": name}, "rules": list(rules)}
+    return [role, cluster_role_binding(name, name, name, namespace)]
+
+
+def _account(name: str, cluster: Sequence[Json], own: Sequence[Json]) -> list[Json]:
+    """An account of a service: its rights in the cluster, and those in its namespace."""
+    of_namespace = [role_of(name, own, NAMESPACE), role_binding(name, name, name, NAMESPACE, NAMESPACE)]
+    return [service_account(name, NAMESPACE), *_granted(name, cluster, NAMESPACE), *of_namespace]

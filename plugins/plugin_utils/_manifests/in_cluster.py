@@ -1,0 +1,23 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Everything that gpushare is in a cluster: what the playbook `cluster` applies, docs/manifests prints and the chart renders.
+
+Private to this collection, used on the controller only. Pure.
+"""
+
+from __future__ import annotations
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACE
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import accounts, policies, workloads
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import Json
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values
+
+
+def objects(values: Values) -> list[Json]:
+    """Those that others need first: the policies are there before the accounts whose rights they restrict."""
+    rules = policies.in_cluster(values.namespace, values.writers, values.mutating) if values.policies else []
+    rights = accounts.in_cluster(values.namespace, values.evict)
+    own = [] if values.namespace == NAMESPACE else [workloads.namespace(values)]
+    return [*own, *rules, *rights, *workloads.workloads(values)]

@@ -1,0 +1,42 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The objects in the cluster that the daemons on the hosts need, by the role that applies them.
+
+Private to this collection, used on the controller only. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import accounts, policies
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import Json
+
+ROLES = ("admission", "extender", "device_plugin", "dashboard")
+
+
+@dataclass(frozen=True)
+class OnHosts:
+    """What the objects depend on. nodes: those with a device plugin; lease: of kube-scheduler, namespace/name."""
+
+    writers: Sequence[str] = ()
+    token_seconds: int = 604800
+    lease: str = "kube-system/kube-scheduler"
+    evict: bool = False
+    nodes: Sequence[str] = ()
+
+
+def objects(role: str, values: OnHosts) -> list[Json]:
+    """Those of one of ROLES, those that others need first."""
+    if role == "admission":
+        return policies.on_hosts(values.writers, values.token_seconds)
+    if role == "extender":
+        return accounts.extender(values.lease, values.evict)
+    if role == "dashboard":
+        return accounts.dashboard()
+    if role == "device_plugin":
+        return [one for node in values.nodes for one in accounts.device_plugin(node)]
+    raise ValueError(f"no role has objects by the name {role[:80]!r}; expected one of {', '.join(ROLES)}")

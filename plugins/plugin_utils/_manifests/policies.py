@@ -1,0 +1,490 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who may write the annotations that say which GPU a pod has (on pods and their Bindings) and which GPUs a node has.
+
+Private to this collection, used on the controller only. Pure. RBAC knows objects, not fields: these policies keep each daemon to what it
+is there for, and everybody else off. Other annotations that begin with gpushare/ are wishes, and their pods' owners may write them.
+
+The one place where this is decided, for daemons on the hosts and in the cluster; the modes differ in how a daemon is recognised (Daemons).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACE, PLUGIN_ACCOUNT_PREFIX, RESOURCES
+
+Json = dict[str, Any]
+
+API = "admissionregistration.k8s.io/v1"
+#: Kinds of CEL's messages.
+_FORBIDDEN = "Forbidden"
+#: The name of the profile, the Lease, the account and the Deployment of the scheduler in the cluster.
+SCHEDULER = "gpushare-scheduler"
+PLUGIN = "gpushare-device-plugin"
+
+# The annotations by who writes them and on what. They stand here only; a test compares them with core/protocol.py.
+_ALLOCATION = (
+    "ALIYUN_COM_GPU_MEM_IDX",
+    "ALIYUN_COM_GPU_MEM_DEV",
+    "ALIYUN_COM_GPU_MEM_POD",
+    "ALIYUN_COM_GPU_MEM_ASSIGNED",
+    "ALIYUN_COM_GPU_MEM_ASSUME_TIME",
+    "scheduler.framework.gpushare.allocation",
+)
+_OF_PLUGINS_ON_NODES = ("gpushare/gpus", "gpushare/held", "gpushare/evictions")
+_OF_BINDER_ON_PODS = ("gpushare/requeued",)
+# A variable of containers: as an annotation it is nobody's.
+_OF_NOBODY = ("ALIYUN_COM_GPU_MEM_CONTAINER",)
+_OURS = (*_ALLOCATION, *_OF_PLUGINS_ON_NODES, *_OF_BINDER_ON_PODS, *_OF_NOBODY)
+
+# Anybody may send an object with 256 KiB of annotations, which are 88,000, or with as many containers. all(), exists(), filter() and map()
+# cost the square of their number: for each element, the API server's account of the costs searches all that was before it. So what comes
+# from a request is looked up by its name or compared as a whole, and walked only where there are no more than these.
+FEW = 250
+
+_WRITES = ("pods", "pods/status", "nodes", "nodes/status")
+_BINDS = ("pods", "pods/status", "pods/binding", "bindings", "nodes", "nodes/status")
+_CREATE, _UPDATE = "CREATE", "UPDATE"
+#: Of what kubelet mounts into a pod as its token.
+_POD_TOKEN_SECONDS = 3607
+
+
+@dataclass(frozen=True)
+class Daemons:
+    """How the policies recognise gpushare's daemons. Of accounts in `namespace`.
+
+    binder: the account of who binds pods; accounts: those whose tokens are limited; per_node: whether each device plugin has an account
+    with its node's name (on the hosts). If not, all have one, and the claim of its bound token says the node, which kubelet's request for
+    the token has put there.
+    """
+
+    namespace: str
+    binder: str
+    per_node: bool
+    accounts: tuple[str, ...]
+    token_seconds: int
+    writers: Sequence[str] = ()
+
+    @property
+    def binder_user(self) -> str:
+        return _text(f"system:serviceaccount:{self.namespace}:{self.binder}")
+
+    @property
+    def plugins_user(self) -> str:
+        """The user name of the device plugins, or how it begins."""
+        return _text(f"system:serviceaccount:{self.namespace}:{PLUGIN_ACCOUNT_PREFIX if self.per_node else PLUGIN}")
+
+    @property
+    def is_plugin(self) -> str:
+        if self.per_node:
+            return f"request.userInfo.username.startsWith({self.plugins_user})"
+        return f"request.userInfo.username == {self.plugins_user}"
+
+    @property
+    def is_no_plugin(self) -> str:
+        return f"!{self.is_plugin}" if self.per_node else f"request.userInfo.username != {self.plugins_user}"
+
+    def is_of(self, node: str) -> str:
+        """Whether the device plugin that asks is the one of this node. A token without the claim is of none."""
+        if self.per_node:
+            return f"request.userInfo.username == {self.plugins_user} + ({node})"
+        return f"variables.node != '' && variables.node == ({node})"
+
+    @property
+    def node(self) -> list[Json]:
+        """The variable that `is_of` needs."""
+        claim = "request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][?0].orValue('')"
+        return [] if self.per_node else [{"name": "node", "expression": claim}]
+
+
+def on_hosts(writers: Sequence[str], token_seconds: int) -> list[Json]:
+    """The policies for daemons that are services of the hosts."""
+    daemons = Daemons(
+        namespace=NAMESPACE,
+        binder="gpushare-extender",
+        per_node=True,
+        accounts=("gpushare-extender", "gpushare-dashboard"),
+        token_seconds=max(int(token_seconds), 3600),
+        writers=tuple(writers),
+    )
+    made = [_device_plugin(daemons), _unhealthy(daemons), _events(daemons), _tokens(daemons), _placement(daemons), _extender(daemons)]
+    return _with_bindings([*made, _annotations(daemons)])
+
+
+def in_cluster(namespace: str, writers: Sequence[str], mutating: bool) -> list[Json]:
+    """The policies for daemons that are pods. mutating: whether the API server has MutatingAdmissionPolicy (1.36)."""
+    daemons = Daemons(
+        namespace=namespace,
+        binder=SCHEDULER,
+        per_node=False,
+        accounts=(SCHEDULER, PLUGIN),
+        token_seconds=_POD_TOKEN_SECONDS,
+        writers=tuple(writers),
+    )
+    made = [_device_plugin(daemons), _events(daemons), _tokens(daemons), _placement(daemons), _scheduler(daemons), _scheduler_name()]
+    return [*_with_bindings([*made, _annotations(daemons)]), *(_sets_the_name() if mutating else [])]
+
+
+def _with_bindings(policies: Sequence[Json]) -> list[Json]:
+    return [*policies, *(_binding(policy["metadata"]["name"]) for policy in policies)]
+
+
+def _binding(name: str) -> Json:
+    spec = {"policyName": name, "validationActions": ["Deny"]}
+    return {"apiVersion": API, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": name}, "spec": spec}
+
+
+def _policy(
+    name: str,
+    operations: Sequence[str],
+    resources: Sequence[str],
+    conditions: Mapping[str, str],
+    validations: Sequence[Json],
+    variables: Sequence[Json] = (),
+) -> Json:
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": list(operations), "resources": list(resources)}
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [rule]},
+        "matchConditions": [{"name": key, "expression": value} for key, value in conditions.items()],
+        **({"variables": list(variables)} if variables else {}),
+        "validations": list(validations),
+    }
+    return {"apiVersion": API, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": f"gpushare-{name}"}, "spec": spec}
+
+
+def _must(expression: str, message: str = "", message_expression: str = "") -> Json:
+    said = {"messageExpression": message_expression} if message_expression else {"message": message}
+    return {"expression": expression, **said, "reason": _FORBIDDEN}
+
+
+def _text(words: str) -> str:
+    """A name as CEL writes it. Of names that begin with a letter and have no quotes."""
+    return f"'{words}'"
+
+
+def _list(names: Sequence[str]) -> str:
+    """A list of texts in CEL, whatever is in them: its escapes are those of JSON."""
+    return json.dumps(list(names))
+
+
+_ANNOTATIONS: tuple[Json, ...] = (
+    {"name": "now", "expression": "object.metadata.?annotations.orValue({})"},
+    {"name": "before", "expression": "oldObject == null ? {} : oldObject.metadata.?annotations.orValue({})"},
+)
+
+
+def _those_of_others(own: str) -> list[Json]:
+    """Whether the annotations that are not its own are as before (untouched); which are not, for the message (touched)."""
+    return [
+        {"name": "own", "expression": own},
+        {"name": "few", "expression": f"variables.now.size() <= {FEW} && variables.before.size() <= {FEW}"},
+        {
+            "name": "untouched",
+            "expression": "variables.few && variables.now.all(k, (k in variables.before && variables.before[k] == variables.now[k]) "
+            "|| k in variables.own) && variables.before.all(k, k in variables.now || k in variables.own)",
+        },
+        {
+            "name": "touched",
+            "expression": f"!variables.few ? 'of an object that has more than {FEW}' : (variables.now.filter(k, !(k in variables.own) "
+            "&& !(k in variables.before && variables.before[k] == variables.now[k])) + variables.before.filter(k, "
+            "!(k in variables.own) && !(k in variables.now))).join(', ')",
+        },
+    ]
+
+
+# Whoever could take this policy away. ServiceAccounts are not among them, because many a controller may do everything, and makes what its
+# tenants ask for.
+_ADMINISTRATOR = (
+    "!request.userInfo.username.startsWith('system:serviceaccount:') && authorizer.group('admissionregistration.k8s.io')"
+    ".resource('validatingadmissionpolicies').name('gpushare-annotations') .check('delete').allowed()"
+)
+
+_SAME_METADATA = (
+    "object.metadata.?labels == oldObject.metadata.?labels && object.metadata.?finalizers == oldObject.metadata.?finalizers "
+    "&& object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences"
+)
+_NOTHING_ELSE = f"object.spec == oldObject.spec && object.?status == oldObject.?status && {_SAME_METADATA}"
+_ITS_NODE = "request.resource.resource == 'nodes' ? oldObject.metadata.name : dyn(oldObject.spec).?nodeName.orValue('')"
+# Since 1.35 the API server copies a Binding's labels onto the pod. It sets those of the node's zone and region itself.
+_LABELS_OF_A_BINDING = (
+    f"object.metadata.?labels.orValue({{}}).size() <= {FEW} "
+    "&& object.metadata.?labels.orValue({}).all(k, k.startsWith('topology.kubernetes.io/'))"
+)
+_IS_A_BINDING = {
+    "name": "binding",
+    "expression": "request.?subResource.orValue('') == 'binding' || request.resource.resource == 'bindings'",
+}
+_BINDING_OR_STATUS = (
+    "variables.binding || (request.operation == 'UPDATE' && request.resource.resource == 'pods' "
+    "&& request.?subResource.orValue('') == 'status')"
+)
+_ALL_CONTAINERS = {"name": "containers", "expression": "object.spec.containers + object.spec.?initContainers.orValue([])"}
+_ASK_FOR_GPUS = (
+    f"variables.containers.exists(c, {_list(RESOURCES)}.exists(name, name in c.?resources.?limits.orValue({{}}) "
+    "|| name in c.?resources.?requests.orValue({})))"
+)
+
+
+def _device_plugin(daemons: Daemons) -> Json:
+    own = f"request.resource.resource == 'nodes' ? {_list(_OF_PLUGINS_ON_NODES)} : {_list(_ALLOCATION)}"
+    return _policy(
+        "device-plugin",
+        [_CREATE, _UPDATE],
+        _WRITES,
+        {"is-a-device-plugin": daemons.is_plugin},
+        [
+            _must(
+                f"request.operation == 'UPDATE' && {daemons.is_of(_ITS_NODE)}",
+                "a device plugin of gpushare may change only its own node and the pods that are bound to it",
+            ),
+            _must(
+                "variables.untouched",
+                message_expression="'a device plugin of gpushare may not change the annotations ' + variables.touched",
+            ),
+            _must(_NOTHING_ELSE, "a device plugin of gpushare may change nothing but annotations of gpushare"),
+        ],
+        [*daemons.node, *_ANNOTATIONS, *_those_of_others(own)],
+    )
+
+
+def _unhealthy(daemons: Daemons) -> Json:
+    its_map = f"'unhealthy-gpu-' + request.userInfo.username.substring({daemons.plugins_user}.size())"
+    none = ("labels", "{}"), ("annotations", "{}"), ("finalizers", "[]"), ("ownerReferences", "[]")
+    return _policy(
+        "unhealthy",
+        [_CREATE, _UPDATE],
+        ["configmaps"],
+        {"is-a-device-plugin": daemons.is_plugin},
+        [
+            _must(
+                f"object.metadata.name == {its_map} && object.?data.orValue({{}}).all(k, k == 'gpus') "
+                "&& object.?binaryData.orValue({}).size() == 0",
+                "a device plugin of gpushare may write one ConfigMap only, unhealthy-gpu-<its node>, with the key gpus",
+            ),
+            _must(
+                "oldObject == null ? "
+                + " + ".join(f"object.metadata.?{name}.orValue({empty}).size()" for name, empty in none)
+                + " == 0 : "
+                + " && ".join(f"object.metadata.?{name} == oldObject.metadata.?{name}" for name, _ in none),
+                "a device plugin of gpushare may write nothing but the key gpus of its ConfigMap",
+            ),
+        ],
+    )
+
+
+def _events(daemons: Daemons) -> Json:
+    component, host = "oldObject.?source.component.orValue('')", "oldObject.?source.host.orValue('')"
+    if daemons.per_node:
+        of_binder = f"{component} == 'gpushare-extender'"
+        of_plugin = f"{daemons.plugins_user} + {host} == request.userInfo.username"
+    else:
+        # kube-scheduler calls itself by its profile's name, in the newer kind of events by another field.
+        of_binder = (
+            f"({component} in {_list(['gpushare-extender', SCHEDULER])} || oldObject.?reportingComponent.orValue('') == '{SCHEDULER}')"
+        )
+        of_plugin = f"variables.node != '' && variables.node == {host}"
+    return _policy(
+        "events",
+        [_UPDATE],
+        ["events"],
+        {"is-of-gpushare": f"request.userInfo.username == {daemons.binder_user} || {daemons.is_plugin}"},
+        [
+            _must(
+                f"request.userInfo.username == {daemons.binder_user} ? {of_binder} "
+                f": {component} == 'gpushare-device-plugin' && {of_plugin}",
+                "a daemon of gpushare may change only the events that it has sent itself",
+            )
+        ],
+        daemons.node,
+    )
+
+
+def _tokens(daemons: Daemons) -> Json:
+    named = f"request.name in [{', '.join(_text(name) for name in daemons.accounts)}]"
+    if daemons.per_node:
+        named = f"({named} || request.name.startsWith('{PLUGIN_ACCOUNT_PREFIX}'))"
+    limit = daemons.token_seconds
+    why = "gpushare_token_seconds" if daemons.per_node else "what kubelet asks for"
+    return _policy(
+        "tokens",
+        [_CREATE],
+        ["serviceaccounts/token"],
+        {"is-for-gpushare": f"request.namespace == '{daemons.namespace}' && {named}"},
+        [
+            _must(
+                f"object.spec.?expirationSeconds.orValue(3600) <= {limit}",
+                f"tokens of gpushare's accounts live {limit} seconds at most ({why})",
+            )
+        ],
+    )
+
+
+def _placement(daemons: Daemons) -> Json:
+    return _policy(
+        "placement",
+        [_CREATE],
+        ["pods"],
+        {
+            # kubelet makes the copies of static pods, and the API server lets it make no others.
+            "is-no-kubelet-and-no-exception": "!('system:nodes' in request.userInfo.?groups.orValue([])) "
+            f"&& !(request.userInfo.username in {_list(daemons.writers)})",
+            "is-on-a-node": "object.spec.?nodeName.orValue('') != '' "
+            "|| 'kubernetes.io/config.mirror' in object.metadata.?annotations.orValue({})",
+        },
+        [
+            _must(
+                f"(variables.containers.size() <= {FEW} && !{_ASK_FOR_GPUS}) || ({_ADMINISTRATOR})",
+                f"a pod that asks for GPU memory (aliyun.com/*) or has more than {FEW} containers is placed by the scheduler: leave out "
+                "spec.nodeName and the annotation kubernetes.io/config.mirror; use nodeSelector or nodeAffinity",
+            )
+        ],
+        [_ALL_CONTAINERS],
+    )
+
+
+def _extender(daemons: Daemons) -> Json:
+    own = f"variables.binding ? {_list(_ALLOCATION)} : {_list(_OF_BINDER_ON_PODS)}"
+    return _policy(
+        "extender",
+        [_CREATE, _UPDATE],
+        _BINDS,
+        {"is-the-extender": f"request.userInfo.username == {daemons.binder_user}"},
+        [
+            _must(_BINDING_OR_STATUS, "the extender of gpushare may write Bindings and the status of pods only"),
+            _must(
+                "variables.untouched",
+                message_expression="'the extender of gpushare may set its annotations in Bindings and gpushare/requeued on pods, not the "
+                "annotations ' + variables.touched",
+            ),
+            _must(
+                f"variables.binding ? {_LABELS_OF_A_BINDING} : {_NOTHING_ELSE}",
+                "the extender of gpushare may change nothing but annotations of gpushare",
+            ),
+        ],
+        [_IS_A_BINDING, *_ANNOTATIONS, *_those_of_others(own)],
+    )
+
+
+def _scheduler(daemons: Daemons) -> Json:
+    """The account that kube-scheduler and the extender of one pod share.
+
+    kube-scheduler writes why a pod waits and where it will go, also on pods with many annotations, which it leaves as they are. The fields
+    of a status are those of its type, some twenty: they may be walked.
+    """
+    own = f"variables.binding ? {_list(_ALLOCATION)} : {_list(_OF_BINDER_ON_PODS)}"
+    status = (
+        "dyn(object.?status.orValue({})).all(k, k in ['conditions', 'nominatedNodeName'] "
+        "|| (k in variables.status && variables.status[k] == object.status[k])) "
+        "&& variables.status.all(k, k in ['conditions', 'nominatedNodeName'] || k in dyn(object.?status.orValue({})))"
+    )
+    return _policy(
+        "scheduler",
+        [_CREATE, _UPDATE],
+        _BINDS,
+        {"is-the-scheduler": f"request.userInfo.username == {daemons.binder_user}"},
+        [
+            _must(_BINDING_OR_STATUS, "the scheduler of gpushare may write Bindings and the status of pods only"),
+            _must(
+                "variables.now == variables.before || variables.untouched",
+                message_expression="'the scheduler of gpushare may set its annotations in Bindings and gpushare/requeued on pods, not the "
+                "annotations ' + variables.touched",
+            ),
+            _must(
+                f"variables.binding ? {_LABELS_OF_A_BINDING} : object.spec == oldObject.spec && {_SAME_METADATA} && {status}",
+                "the scheduler of gpushare may change nothing but its annotations, status.conditions and status.nominatedNodeName of a pod",
+            ),
+        ],
+        [
+            _IS_A_BINDING,
+            *_ANNOTATIONS,
+            {"name": "status", "expression": "oldObject == null ? dyn({}) : dyn(oldObject.?status.orValue({}))"},
+            *_those_of_others(own),
+        ],
+    )
+
+
+def _annotations(daemons: Daemons) -> Json:
+    return _policy(
+        "annotations",
+        [_CREATE, _UPDATE],
+        _BINDS,
+        {
+            "is-nobody-of-gpushare": f"request.userInfo.username != {daemons.binder_user} && {daemons.is_no_plugin} "
+            f"&& !(request.userInfo.username in {_list(daemons.writers)})",
+            "has-annotations-of-gpushare": f"{_list(_OURS)}.exists(k, k in object.metadata.?annotations.orValue({{}}) "
+            "|| (oldObject != null && k in oldObject.metadata.?annotations.orValue({})))",
+        },
+        [
+            _must(
+                f"variables.changed.size() == 0 || ({_ADMINISTRATOR})",
+                message_expression="'the annotations ' + variables.changed.join(', ') + ' say which GPU memory is whose: only gpushare "
+                "sets, changes and removes them, not ' + request.userInfo.username + '. Leave them out; ask for memory in "
+                "resources.limits with aliyun.com/gpu-mem'",
+            )
+        ],
+        [
+            *_ANNOTATIONS,
+            {
+                "name": "changed",
+                "expression": f"{_list(_OURS)}.filter(k, (k in variables.now) != (k in variables.before) "
+                "|| (k in variables.now && variables.now[k] != variables.before[k]))",
+            },
+        ],
+    )
+
+
+# In the cluster only: a pod with GPUs must have our scheduler. One with more containers than are looked at passes; another scheduler would
+# place it by the node's sum, and the device plugin gives it nothing.
+_NAMES_A_POD = "object.spec.?schedulerName.orValue('default-scheduler')"
+
+
+def _scheduler_name() -> Json:
+    return _policy(
+        "scheduler-name",
+        [_CREATE],
+        ["pods"],
+        {"has-another-scheduler": f"{_NAMES_A_POD} != '{SCHEDULER}'"},
+        [
+            _must(
+                f"variables.containers.size() > {FEW} || !{_ASK_FOR_GPUS}",
+                "a pod that asks for GPU memory (aliyun.com/*) is placed by gpushare's own scheduler in this cluster: write "
+                f"spec.schedulerName: {SCHEDULER}",
+            )
+        ],
+        [_ALL_CONTAINERS],
+    )
+
+
+def _sets_the_name() -> list[Json]:
+    """Old manifests run unchanged: a pod that names no scheduler gets ours. One that names another is told."""
+    name = "gpushare-scheduler-name"
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": [_CREATE], "resources": ["pods"]}
+    patch = f"Object{{spec: Object.spec{{schedulerName: '{SCHEDULER}'}}}}"
+    spec = {
+        "failurePolicy": "Fail",
+        "reinvocationPolicy": "IfNeeded",
+        "matchConstraints": {"resourceRules": [rule]},
+        "matchConditions": [
+            {"name": "names-no-scheduler", "expression": f"{_NAMES_A_POD} == 'default-scheduler'"},
+            {
+                "name": "asks-for-gpus",
+                "expression": _ASK_IN_ONE,
+            },
+        ],
+        "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": patch}}],
+    }
+    kind = "MutatingAdmissionPolicy"
+    binding = {"apiVersion": API, "kind": f"{kind}Binding", "metadata": {"name": name}, "spec": {"policyName": name}}
+    return [{"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec}, binding]
+
+
+# Conditions have no variables.
+_CONTAINERS = f"({_ALL_CONTAINERS['expression']})"
+_ASK_IN_ONE = f"{_CONTAINERS}.size() <= {FEW} && {_ASK_FOR_GPUS.replace('variables.containers', _CONTAINERS)}"

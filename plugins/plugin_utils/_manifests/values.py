@@ -1,0 +1,91 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What an installation in the cluster depends on.
+
+Private to this collection, used on the controller only. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_NODE
+
+#: From here on the API server has MutatingAdmissionPolicy as v1.
+OLDEST_MUTATING = (1, 36)
+#: Where a release of Kubernetes has its images.
+SCHEDULER_REPOSITORY = "registry.k8s.io/kube-scheduler"
+#: What a GPU node of ours is called by its label, and its value.
+NODE_LABEL = {LABEL_NODE: "true"}
+#: Up to this many nodes kube-scheduler asks all of them, above that Kubernetes' own sampling.
+ALL_NODES_UP_TO = 500
+_HTTPS = 443
+
+
+@dataclass(frozen=True)
+class Values:
+    """image: gpushare's; scheduler_image: kube-scheduler's of the API server's minor version. runtime_class: "" where the nodes' default
+    runtime is NVIDIA's. api_server: a URL for clusters in which the Service `kubernetes` cannot be reached, "" otherwise. mutating:
+    whether the API server has MutatingAdmissionPolicy.
+    """
+
+    image: str
+    scheduler_image: str
+    namespace: str = "gpushare-system"
+    runtime_class: str = "nvidia"
+    api_server: str = ""
+    kubelet_root: str = "/var/lib/kubelet"
+    writers: Sequence[str] = ()
+    policies: bool = True
+    mutating: bool = True
+    replicas: int = 2
+    memory_unit: str = "GiB"
+    isolation: str = "auto"
+    device_strategy: str = "envvar"
+    overuse: str = "report"
+    overuse_grace: int = 60
+    placement: str = "binpack"
+    gpu_placement: str = ""
+    preemption: bool = True
+    most_nodes: int = 0
+    percentage: int = 100
+    extender_weight: int = 10
+    extender_http_timeout: str = "1s"
+
+    @property
+    def evict(self) -> bool:
+        return self.overuse == "evict"
+
+    @property
+    def limits_by_driver(self) -> bool:
+        """Whether the driver keeps pods to their memory, which takes a capability and the control groups to write."""
+        return self.isolation == "driver"
+
+    @property
+    def api_host_and_port(self) -> tuple[str, int] | None:
+        """Of api_server, None where the Service is used. ValueError where it is no URL of an API server."""
+        if not self.api_server:
+            return None
+        parts = urlsplit(self.api_server)
+        if parts.scheme != "https" or not parts.hostname:
+            raise ValueError(f"found the API server {self.api_server[:80]!r}; expected a URL such as https://10.0.0.1:6443")
+        return parts.hostname, parts.port or _HTTPS
+
+
+def scheduler_image(server: str) -> str:
+    """Of the API server's version, such as v1.36.3+k3s1; ValueError for none."""
+    found = re.match(r"v?(1\.[0-9]+\.[0-9]+)", server)
+    if found is None:
+        raise ValueError(f"found the version {server[:80]!r} of the API server; expected one such as v1.36.3")
+    return f"{SCHEDULER_REPOSITORY}:v{found[1]}"
+
+
+def release(server: str) -> tuple[int, int]:
+    """The minor release of a version such as v1.36.3 or 1.36+; (0, 0) for none."""
+    found = re.match(r"v?([0-9]{1,3})\.([0-9]{1,3})", server)
+    return (int(found[1]), int(found[2])) if found else (0, 0)

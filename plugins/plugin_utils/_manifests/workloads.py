@@ -1,0 +1,272 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The pods of the daemons in the cluster: a scheduler of its own with the extender beside it, and a device plugin on each GPU node.
+
+Private to this collection, used on the controller only. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, RESOURCES
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import KIND, PERCENTAGE, Extender
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.releases import V1
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import PLUGIN, SCHEDULER, Json
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import NODE_LABEL, Values
+
+#: Where the image has its programs.
+PROGRAMS = "/opt/gpushare/bin"
+#: Of the extender, on the loopback address that the two containers of a pod share.
+EXTENDER_URL = "http://127.0.0.1:32766"
+HEALTH_PORT = 9443
+_SCHEDULER_PORT = 10259
+#: On the nodes: the usage file, which the service of a host has in the same place, and CDI's folders.
+STATE_FOLDER = "/var/lib/gpushare-device-plugin"
+_CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+#: Where the device plugin's container sees the host.
+HOST_CGROUPS, HOST_DEV = "/host/sys/fs/cgroup", "/host/dev"
+#: The image's user, who owns nothing.
+_USER = 65535
+_LABELS = {"app.kubernetes.io/part-of": "gpushare"}
+_CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+_CONFIG = "scheduler.yaml"
+_NOTHING: Json = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
+
+
+def labels(name: str) -> dict[str, str]:
+    return {"app.kubernetes.io/name": name, **_LABELS}
+
+
+def namespace(values: Values) -> Json:
+    """Its own. The device plugin sees the host's processes and folders, which the standard for pods calls privileged."""
+    enforce = {"pod-security.kubernetes.io/enforce": "privileged"}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": values.namespace, "labels": {**_LABELS, **enforce}}}
+
+
+def scheduler_config(values: Values) -> Json:
+    """kube-scheduler's configuration: a profile and a Lease of our own, and the extender beside it."""
+    extender = Extender(
+        url_prefix=f"{EXTENDER_URL}/gpushare-scheduler",
+        weight=values.extender_weight,
+        http_timeout=values.extender_http_timeout,
+        managed_resources=RESOURCES,
+        preemption=values.preemption,
+    )
+    return {
+        "apiVersion": V1,
+        "kind": KIND,
+        "leaderElection": {"leaderElect": True, "resourceName": SCHEDULER, "resourceNamespace": values.namespace},
+        PERCENTAGE: values.percentage,
+        "profiles": [{"schedulerName": SCHEDULER}],
+        "extenders": [extender.entry()],
+    }
+
+
+def config_map(values: Values) -> Json:
+    # JSON, which is YAML, too.
+    text = json.dumps(scheduler_config(values), indent=2) + "\n"
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _named(SCHEDULER, values), "data": {_CONFIG: text}}
+
+
+def disruption_budget(values: Values) -> Json:
+    """A drain takes one scheduler's pod at a time."""
+    spec = {"maxUnavailable": 1, "selector": {"matchLabels": labels(SCHEDULER)}}
+    return {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": _named(SCHEDULER, values), "spec": spec}
+
+
+def deployment(values: Values) -> Json:
+    """Two schedulers, of which one leads. Each pod's host name is what its Lease and its extender have in common."""
+    digest = hashlib.sha256(config_map(values)["data"][_CONFIG].encode()).hexdigest()
+    elsewhere = {"labelSelector": {"matchLabels": labels(SCHEDULER)}, "topologyKey": "kubernetes.io/hostname"}
+    on_planes = {"matchExpressions": [{"key": _CONTROL_PLANE, "operator": "Exists"}]}
+    pod = {
+        "serviceAccountName": SCHEDULER,
+        "automountServiceAccountToken": True,
+        "enableServiceLinks": False,
+        "priorityClassName": "system-cluster-critical",
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "tolerations": [{"key": _CONTROL_PLANE, "operator": "Exists", "effect": "NoSchedule"}],
+        "affinity": {
+            "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": elsewhere}]},
+            "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 50, "preference": on_planes}]},
+        },
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "runAsGroup": _USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_kube_scheduler(values), _extender(values)],
+        "volumes": [{"name": "config", "configMap": {"name": SCHEDULER}}],
+    }
+    spec = {
+        "replicas": values.replicas,
+        "selector": {"matchLabels": labels(SCHEDULER)},
+        # A new one leads only once an old one has let go: no gap with two, and none of seconds with one.
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+        "template": {"metadata": {"labels": labels(SCHEDULER), "annotations": {ANNOTATION_SCHEDULER_CONFIG: digest}}, "spec": pod},
+    }
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": _named(SCHEDULER, values), "spec": spec}
+
+
+def _kube_scheduler(values: Values) -> Json:
+    return {
+        "name": "kube-scheduler",
+        "image": values.scheduler_image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["kube-scheduler", f"--config=/etc/gpushare/{_CONFIG}"],
+        **_environment(values),
+        "volumeMounts": [_mount("config", "/etc/gpushare")],
+        "startupProbe": _probe("/livez", _SCHEDULER_PORT, "HTTPS", period=2, failures=60),
+        "livenessProbe": _probe("/livez", _SCHEDULER_PORT, "HTTPS", period=10, failures=6),
+        "readinessProbe": _probe("/readyz", _SCHEDULER_PORT, "HTTPS", period=5, failures=3),
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
+        "securityContext": _NOTHING,
+    }
+
+
+def _extender(values: Values) -> Json:
+    arguments = [
+        "--listen=127.0.0.1:32766",
+        f"--lease={values.namespace}/{SCHEDULER}",
+        f"--placement={values.placement}",
+        *([f"--gpu-placement={values.gpu_placement}"] if values.gpu_placement else []),
+        *(["--preempt"] if values.preemption else []),
+        *(["--evict"] if values.evict else []),
+        *([f"--most-nodes={values.most_nodes}"] if values.most_nodes else []),
+        f"--health-listen=0.0.0.0:{HEALTH_PORT}",
+    ]
+    return {
+        "name": "extender",
+        "image": values.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": [f"{PROGRAMS}/gpushare-extender"],
+        "args": arguments,
+        **_environment(values),
+        "startupProbe": _probe("/healthz", HEALTH_PORT, period=2, failures=60),
+        "livenessProbe": _probe("/healthz", HEALTH_PORT, period=10, failures=6),
+        "readinessProbe": _probe("/readyz", HEALTH_PORT, period=5, failures=3),
+        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
+        "securityContext": _NOTHING,
+    }
+
+
+def daemon_set(values: Values) -> Json:
+    """The device plugin on each node with our label. It is root without any of root's powers but that root's files are its own."""
+    cdi = _CDI_FOLDERS if values.device_strategy == "cdi" else ()
+    folders = [
+        ("device-plugins", f"{values.kubelet_root}/device-plugins", "Directory", f"{values.kubelet_root}/device-plugins", False),
+        ("pod-resources", f"{values.kubelet_root}/pod-resources", "Directory", f"{values.kubelet_root}/pod-resources", True),
+        ("cgroups", "/sys/fs/cgroup", "Directory", HOST_CGROUPS, not values.limits_by_driver),
+        ("state", STATE_FOLDER, "DirectoryOrCreate", STATE_FOLDER, False),
+        ("dev", "/dev", "Directory", HOST_DEV, True),
+        *((f"cdi-{place}", folder, "DirectoryOrCreate", folder, True) for place, folder in enumerate(cdi)),
+    ]
+    rights = {**_NOTHING, "capabilities": {"drop": ["ALL"], **({"add": ["SYS_ADMIN"]} if values.limits_by_driver else {})}}
+    arguments = [
+        "--in-container",
+        f"--cgroup-root={HOST_CGROUPS}",
+        f"--dev-root={HOST_DEV}",
+        f"--state-dir={STATE_FOLDER}",
+        f"--kubelet-root={values.kubelet_root}",
+        f"--memory-unit={values.memory_unit}",
+        f"--device-strategy={values.device_strategy}",
+        f"--isolation={'watch' if values.isolation == 'auto' else values.isolation}",
+        f"--overuse={values.overuse}",
+        f"--overuse-grace={values.overuse_grace}",
+        f"--health-listen=0.0.0.0:{HEALTH_PORT}",
+    ]
+    container = {
+        "name": "device-plugin",
+        "image": values.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": [f"{PROGRAMS}/gpushare-device-plugin"],
+        "args": arguments,
+        "env": [
+            {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}},
+            # By either of these, as its configuration allows, NVIDIA's runtime gives the driver's libraries and every GPU.
+            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+            {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"},
+            *_api_server(values),
+        ],
+        "volumeMounts": [
+            *(_mount(name, inside, read_only) for name, _, _, inside, read_only in folders),
+            _mount("every-gpu", "/var/run/nvidia-container-devices/all"),
+        ],
+        "startupProbe": _probe("/healthz", HEALTH_PORT, period=2, failures=60),
+        "livenessProbe": _probe("/healthz", HEALTH_PORT, period=10, failures=6),
+        "readinessProbe": _probe("/readyz", HEALTH_PORT, period=5, failures=3),
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
+        "securityContext": rights,
+    }
+    pod = {
+        "serviceAccountName": PLUGIN,
+        "automountServiceAccountToken": True,
+        "enableServiceLinks": False,
+        **({"runtimeClassName": values.runtime_class} if values.runtime_class else {}),
+        "priorityClassName": "system-node-critical",
+        "nodeSelector": {"kubernetes.io/os": "linux", **NODE_LABEL},
+        "tolerations": [{"operator": "Exists"}],
+        "hostPID": True,
+        "securityContext": {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [container],
+        "volumes": [
+            *({"name": name, "hostPath": {"path": host, "type": kind}} for name, host, kind, _, _ in folders),
+            {"name": "every-gpu", "hostPath": {"path": "/dev/null", "type": "CharDevice"}},
+        ],
+    }
+    spec = {
+        "selector": {"matchLabels": labels(PLUGIN)},
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}},
+        "template": {"metadata": {"labels": labels(PLUGIN)}, "spec": pod},
+    }
+    return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": _named(PLUGIN, values), "spec": spec}
+
+
+def node(name: str) -> Json:
+    """The label of a GPU node."""
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": dict(NODE_LABEL)}}
+
+
+def _named(name: str, values: Values) -> Json:
+    return {"name": name, "namespace": values.namespace, "labels": labels(name)}
+
+
+def _mount(name: str, path: str, read_only: bool = True) -> Json:
+    return {"name": name, "mountPath": path, **({"readOnly": True} if read_only else {})}
+
+
+def _probe(path: str, port: int, scheme: str = "HTTP", *, period: int, failures: int) -> Json:
+    get = {"path": path, "port": port, "scheme": scheme}
+    return {"httpGet": get, "periodSeconds": period, "failureThreshold": failures, "timeoutSeconds": 5}
+
+
+def _api_server(values: Values) -> list[Json]:
+    """Where pods find the API server, if not at its Service."""
+    found = values.api_host_and_port
+    if found is None:
+        return []
+    return [{"name": "KUBERNETES_SERVICE_HOST", "value": found[0]}, {"name": "KUBERNETES_SERVICE_PORT", "value": str(found[1])}]
+
+
+def _environment(values: Values) -> Json:
+    """Of a container that needs nothing else: an empty list is not what Kubernetes would say."""
+    found = _api_server(values)
+    return {"env": found} if found else {}
+
+
+def workloads(values: Values) -> list[Json]:
+    """Every object that runs something, in the order in which they are applied."""
+    return [config_map(values), disruption_budget(values), deployment(values), daemon_set(values)]
+
+
+def images(objects: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The images that they name."""
+    specs = [one["spec"]["template"]["spec"] for one in objects if "template" in one.get("spec", {})]
+    return {container["image"] for spec in specs for container in spec["containers"]}

@@ -1,0 +1,127 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reasons against an installation in the cluster: what its API server says, and what the variables ask for.
+
+Private to this collection. Pure. Every reason is found before anything is changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
+    OLDEST_WITH_POLICIES,
+    Reason,
+    Reasons,
+)
+
+WHERE = "cluster"
+_ARCHITECTURES = ("amd64", "arm64")
+_NAMESPACE = re.compile(r"kube-system|gpushare-[a-z0-9](?:[-a-z0-9]{0,50}[a-z0-9])?")
+_TAG = re.compile(r":v?([0-9]{1,3})\.([0-9]{1,3})\.[0-9]+")
+_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the variables ask for."""
+
+    image: str
+    namespace: str
+    scheduler_image: str
+    runtime_class: str
+    isolation: str
+    memory_unit: str
+    evicts: bool
+    without_policies: bool
+
+
+def judge(facts: Mapping[str, Any], asked: Asked) -> list[Reason]:
+    """facts: of the module gpushare_in_cluster_info."""
+    found = Reasons(WHERE)
+    _server(found, facts, asked)
+    _nodes(found, facts, asked)
+    _space(found, facts, asked)
+    if facts["on_hosts"]:
+        cure = "keep one mode: run uninstall with the inventory of the hosts first, or keep the services and leave this playbook out"
+        found.error("deploy_mode", f"accounts of services on hosts ({_few(facts['on_hosts'])})", "no gpushare of the other mode", cure)
+    if facts["others"]:
+        cure = "remove it, or take its nodes over by take_over.yml: two device plugins would give the same GPUs twice"
+        found.error("managers", f"another device plugin: {_few(facts['others'])}", "none on the GPU nodes", cure)
+    if asked.isolation == "mps":
+        cure = "set gpushare_isolation to auto, watch, driver or none, or install with gpushare_deploy_mode: systemd"
+        found.error("isolation", "gpushare_isolation: mps", "another one: each MPS control daemon needs a mount namespace of its own", cure)
+    if facts["unit"] and facts["unit"] != asked.memory_unit and facts["pods"]:
+        seen = f"gpushare_memory_unit: {asked.memory_unit}, {facts['unit']} before, and pods with GPUs ({_few(facts['pods'])})"
+        found.error("memory_unit", seen, "no pod that was counted in the other unit", f"end these pods first, or keep {facts['unit']}")
+    if facts["may_bind"]:
+        cure = "name a kubeconfig that may in gpushare_kubeconfig (the cluster's administrator)"
+        found.error("rights", f"no right to bind system:kube-scheduler ({facts['may_bind']})", "that right", cure)
+    return found.list
+
+
+def _server(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:
+    version = numbers(facts["version"])
+    release = tuple(version[:2]) if version is not None else (0, 0)
+    if "ValidatingAdmissionPolicy" not in facts["admission"]:
+        oldest = ".".join(map(str, OLDEST_WITH_POLICIES))
+        seen = f"an API server {facts['version']} without ValidatingAdmissionPolicy"
+        cure = f"upgrade to {oldest}, or accept by gpushare_without_policies: true that each device plugin may write to every node"
+        (found.warn if asked.without_policies and not asked.evicts else found.error)("policies", seen, f"{oldest} or newer", cure)
+    tag = _TAG.search(asked.scheduler_image.partition("@")[0])
+    if tag is not None and release != (0, 0) and (int(tag[1]), int(tag[2])) != release:
+        seen = f"{asked.scheduler_image[:120]} and an API server {facts['version']}"
+        cure = "leave gpushare_scheduler_image out, or name an image of the API server's minor version"
+        found.error("scheduler", seen, f"kube-scheduler {release[0]}.{release[1]}", cure)
+
+
+def _nodes(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:
+    if facts["missing"]:
+        found.error("node", f"no node {_few(facts['missing'])}", "the names of GPU nodes", "correct gpushare_cluster_nodes")
+    if not facts["nodes"]:
+        cure = "name the GPU nodes in gpushare_cluster_nodes, or label them: kubectl label node NAME gpushare.kubernetes/node=true"
+        found.error("node", "no GPU node", "at least one node with the label gpushare.kubernetes/node=true", cure)
+    odd = [f"{one['name']} ({one['architecture']})" for one in facts["nodes"] if one["architecture"] not in _ARCHITECTURES]
+    if odd:
+        cure = "take them out of gpushare_cluster_nodes, or remove their label"
+        found.error("image", f"nodes of another architecture: {_few(odd)}", " or ".join(_ARCHITECTURES), cure)
+    away = [one["name"] for one in facts["nodes"] if not one["ready"]]
+    if away:
+        found.error(
+            "node", f"nodes that are not Ready: {_few(away)}", "Ready", "bring them back, or take them out of gpushare_cluster_nodes"
+        )
+    if asked.image.startswith("localhost/"):
+        # Nobody can pull it, and kubelet has told of all that it has.
+        without = [one["name"] for one in facts["nodes"] if one["all"] and asked.image not in one["images"]]
+        if without:
+            cure = (
+                "import it there (ctr -n k8s.io images import gpushare-VERSION-ARCH.tar), or name an image of a registry in gpushare_image"
+            )
+            found.error("image", f"no image {asked.image} on {_few(without)}", "the image on every GPU node", cure)
+    if asked.runtime_class and asked.runtime_class not in facts["runtime_classes"]:
+        known = _few(facts["runtime_classes"]) or "none"
+        cure = "make it (docs/operate/kubernetes.md), or set gpushare_runtime_class: '' where NVIDIA's runtime is the nodes' default"
+        found.error("runtime", f"no RuntimeClass {asked.runtime_class} ({known})", "it, for containers with GPUs", cure)
+
+
+def _space(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:
+    if not _NAMESPACE.fullmatch(asked.namespace):
+        cure = "correct gpushare_namespace"
+        found.error("namespace", f"gpushare_namespace: {asked.namespace[:80]!r}", "kube-system, or a name that begins with gpushare-", cure)
+    if facts["enforces"] not in ("", "privileged"):
+        cure = (
+            f"kubectl label namespace {asked.namespace} --overwrite pod-security.kubernetes.io/enforce=privileged, or name another in "
+            "gpushare_namespace: the device plugin sees the host's processes"
+        )
+        found.error("namespace", f"namespace {asked.namespace} that enforces {facts['enforces']} pods", "privileged", cure)
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

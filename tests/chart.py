@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The templates of charts/gpushare, made from the builders: tests/manifests.py writes and checks them.
+
+The builders make the objects once with every part that a value may bring. Where they make other objects without one, the difference is
+what the template has in a condition. Values that go into the objects as they are stand there as words, which become expressions.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import workloads
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import SCHEDULER_REPOSITORY, Values
+
+#: Words of the objects to the expressions that take their place.
+WORDS: Final[Mapping[str, str]] = {
+    "x-namespace": ".Release.Namespace",
+    "x-image": ".Values.image",
+    "x-scheduler-image": ".Values.schedulerImage | default (printf "
+    f'"{SCHEDULER_REPOSITORY}:%s" (regexFind "^v1[.][0-9]+[.][0-9]+" .Capabilities.KubeVersion.Version))',
+    "x-runtime-class": ".Values.runtimeClass",
+    "x-host": ".Values.apiServer.host",
+    "64999": ".Values.apiServer.port",
+    "/x-kubelet": ".Values.kubeletRoot",
+    "x-unit": ".Values.memoryUnit",
+    "x-isolation": 'eq .Values.isolation "auto" | ternary "watch" .Values.isolation',
+    "x-strategy": ".Values.deviceStrategy",
+    "x-overuse": ".Values.overuse",
+    "64998": ".Values.overuseGrace",
+    "x-placement": ".Values.placement",
+    "x-gpu-placement": ".Values.gpuPlacement",
+    "64997": ".Values.mostNodes",
+    "64996": ".Values.percentageOfNodesToScore",
+    "64995": ".Values.extenderWeight",
+    "x-timeout": ".Values.extenderHttpTimeout",
+    "64994": ".Values.replicas",
+    "x-config": 'include "gpushare.schedulerConfig" .',
+    "x-digest": 'include "gpushare.schedulerConfig" . | sha256sum',
+}
+_WRITERS: Final = '[\\"x-writer\\"]'
+_RANGE: Final = '[{{ range $place, $user := .Values.annotationWriters }}{{ if $place }}, {{ end }}\\"{{ $user }}\\"{{ end }}]'
+FULL: Final = Values(
+    image="x-image",
+    scheduler_image="x-scheduler-image",
+    namespace="x-namespace",
+    runtime_class="x-runtime-class",
+    api_server="https://x-host:64999",
+    kubelet_root="/x-kubelet",
+    writers=("x-writer",),
+    replicas=64994,
+    memory_unit="x-unit",
+    isolation="driver",
+    device_strategy="cdi",
+    overuse="evict",
+    overuse_grace=64998,
+    placement="x-placement",
+    gpu_placement="x-gpu-placement",
+    most_nodes=64997,
+    percentage=64996,
+    extender_weight=64995,
+    extender_http_timeout="x-timeout",
+)
+#: Without which value the objects are others, and the condition of what they lack then.
+CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
+    ({"runtime_class": ""}, ".Values.runtimeClass"),
+    ({"api_server": ""}, ".Values.apiServer.host"),
+    ({"isolation": "watch"}, 'eq .Values.isolation "driver"'),
+    ({"device_strategy": "envvar"}, 'eq .Values.deviceStrategy "cdi"'),
+    ({"overuse": "report"}, 'eq .Values.overuse "evict"'),
+    ({"gpu_placement": ""}, ".Values.gpuPlacement"),
+    ({"most_nodes": 0}, ".Values.mostNodes"),
+    ({"preemption": False}, ".Values.preemption"),
+    ({"mutating": False}, '.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"'),
+)
+_CHOSEN: Final = re.compile("--(isolation|device-strategy|overuse)=.*")
+_STRATEGY: Final = {"isolation": "x-isolation", "device-strategy": "x-strategy", "overuse": "x-overuse"}
+
+
+@dataclass
+class If:
+    """A part that is there where the condition holds."""
+
+    condition: str
+    part: Any
+
+
+def made(values: Values) -> list[Any]:
+    """The objects with words; the Namespace is Helm's."""
+    text = json.dumps([one for one in objects(values) if one["kind"] != "Namespace"])
+    found: list[Any] = json.loads(text)
+    for one in found:
+        if one["kind"] == "ConfigMap":
+            one["data"] = dict.fromkeys(one["data"], "x-config")
+        template = one.get("spec", {}).get("template", {})
+        if "annotations" in template.get("metadata", {}):
+            template["metadata"]["annotations"] = dict.fromkeys(template["metadata"]["annotations"], "x-digest")
+        for container in template.get("spec", {}).get("containers", ()):
+            args = (_CHOSEN.sub(lambda word: f"--{word[1]}={_STRATEGY[word[1]]}", each) for each in container.get("args", ()))
+            container.update({"args": list(args)} if "args" in container else {})
+    return found
+
+
+def absent(part: Any) -> bool:
+    """Whether it is there only where a condition does not hold."""
+    return isinstance(part, If) and part.condition.startswith("not ")
+
+
+def plain(part: Any) -> Any:
+    """Without conditions, as where each of them holds; what is there only where one does not hold is not."""
+    if isinstance(part, If):
+        return plain(part.part)
+    if isinstance(part, dict):
+        return {key: plain(value) for key, value in part.items() if not absent(value)}
+    return [plain(one) for one in part] if isinstance(part, list) else part
+
+
+def marked(full: Any, less: Any, condition: str) -> Any:
+    """The part with what `less` lacks in the condition. ValueError where they differ in another way."""
+    if isinstance(full, If):
+        return full if absent(full) else If(full.condition, marked(full.part, less, condition))
+    if isinstance(full, dict) and isinstance(less, dict):
+        found = {
+            key: value if absent(value) else marked(value, less[key], condition) if key in less else If(condition, value)
+            for key, value in full.items()
+        }
+        return {**found, **{key: If(f"not ({condition})", value) for key, value in less.items() if key not in full}}
+    if isinstance(full, list) and isinstance(less, list):
+        if len(full) == len(less):
+            return [marked(one, other, condition) for one, other in zip(full, less, strict=True)]
+        left = list(less)
+        parts = []
+        for one in full:
+            if left and plain(one) == left[0]:
+                parts.append(one)
+                left.pop(0)
+            else:
+                parts.append(If(condition, one))
+        if left:
+            raise ValueError(f"{condition}: {json.dumps(left)[:200]} is nowhere else")
+        return parts
+    if plain(full) != less:
+        raise ValueError(f"{condition}: {full!r} and {less!r}")
+    return full
+
+
+def scalar(value: Any) -> str:
+    """As YAML has it; a word of ours as its expression."""
+    text = json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str) and value in WORDS:
+        return f"{{{{ {WORDS[value]} | quote }}}}"
+    return words(text.replace(_WRITERS, _RANGE))
+
+
+def words(text: str) -> str:
+    for word in sorted(WORDS, key=len, reverse=True):
+        text = text.replace(word, f"{{{{ {WORDS[word]} }}}}")
+    return text
+
+
+def lines(part: Any, indent: int) -> list[str]:
+    """A block of YAML."""
+    pad = " " * indent
+    found: list[str] = []
+    pairs = part.items() if isinstance(part, dict) else ((None, one) for one in part)
+    for key, value in pairs:
+        condition = value.condition if isinstance(value, If) else ""
+        inner = value.part if isinstance(value, If) else value
+        if isinstance(inner, If):
+            raise ValueError(f"two conditions for {inner.part!r}")
+        mark = f"{pad}{json.dumps(key)[1:-1]}:" if key is not None else f"{pad}-"
+        block = inner and isinstance(inner, (dict, list))
+        body = [mark, *lines(inner, indent + 2)] if block else [f"{mark} {scalar(inner)}"]
+        found += [f"{{{{- if {condition} }}}}", *body, "{{- end }}"] if condition else body
+    return found
+
+
+def templates() -> dict[str, str]:
+    """Name to text."""
+    header = (
+        "{{- /*\nSPDX-License-Identifier: Apache-2.0\nCopyright: gpushare.kubernetes contributors\nMade by tests/manifests.py.\n*/ -}}\n"
+    )
+    tree: Any = made(FULL)
+    for change, condition in CONDITIONS:
+        tree = marked(tree, made(replace(FULL, **change)), condition)
+    documents = []
+    for one in tree:
+        text = "\n".join(["---", *lines(one.part if isinstance(one, If) else one, 0)])
+        documents.append(f"{{{{- if {one.condition} }}}}\n{text}\n{{{{- end }}}}" if isinstance(one, If) else text)
+    config = words(json.dumps(workloads.scheduler_config(copy.deepcopy(FULL)), indent=2))
+    config = re.sub(r'\n( +"preemptVerb": .*)', r"\n{{- if .Values.preemption }}\n\1\n{{- end }}", config)
+    helper = f'{{{{- define "gpushare.schedulerConfig" -}}}}\n{config}\n{{{{ end -}}}}\n'
+    return {"_scheduler-config.tpl": header + helper, "objects.yaml": header + "\n".join(documents) + "\n"}

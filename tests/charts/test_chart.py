@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The chart, rendered by Helm's own engine, has the objects of the builders; its schema rejects values that they could not have."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import key, title
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values, release, scheduler_image
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables
+
+from gpushare_lab import components
+from gpushare_lab.prepare import the_cache
+
+Json = dict[str, Any]
+CHART = Path(__file__).resolve().parents[2] / "charts/gpushare"
+SPACE = "gpushare-system"
+MUTATING = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+#: Values of the chart and the fields of the builders that mean the same.
+SETS: tuple[tuple[Json, Json, str], ...] = (
+    ({}, {}, "v1.36.3"),
+    ({}, {}, "v1.30.4"),
+    ({"image": "registry.example.org/gpushare@sha256:00"}, {"image": "registry.example.org/gpushare@sha256:00"}, "v1.36.3"),
+    ({"schedulerImage": "m.example.org/s:v1.36.0"}, {"scheduler_image": "m.example.org/s:v1.36.0"}, "v1.36.3"),
+    ({"runtimeClass": "", "kubeletRoot": "/data/kubelet"}, {"runtime_class": "", "kubelet_root": "/data/kubelet"}, "v1.36.3"),
+    ({"apiServer": {"host": "10.0.0.1", "port": 8443}}, {"api_server": "https://10.0.0.1:8443"}, "v1.36.3"),
+    ({"annotationWriters": ["a:b", "c/d@e"]}, {"writers": ["a:b", "c/d@e"]}, "v1.36.3"),
+    ({"isolation": "driver", "memoryUnit": "MiB"}, {"isolation": "driver", "memory_unit": "MiB"}, "v1.36.3"),
+    ({"isolation": "none", "deviceStrategy": "cdi"}, {"isolation": "none", "device_strategy": "cdi"}, "v1.36.3"),
+    ({"overuse": "evict", "overuseGrace": 90}, {"overuse": "evict", "overuse_grace": 90}, "v1.36.3"),
+    (
+        {"placement": "fgd", "gpuPlacement": "spread", "preemption": False},
+        {"placement": "fgd", "gpu_placement": "spread", "preemption": False},
+        "v1.36.3",
+    ),
+    (
+        {"mostNodes": 100, "percentageOfNodesToScore": 0, "extenderWeight": 7, "extenderHttpTimeout": "800ms", "replicas": 3},
+        {"most_nodes": 100, "percentage": 0, "extender_weight": 7, "extender_http_timeout": "800ms", "replicas": 3},
+        "v1.36.3",
+    ),
+)
+BAD: tuple[Json, ...] = (
+    {"isolation": "mps"},
+    {"image": ""},
+    {"image": 'x" y'},
+    {"kubeletRoot": "data"},
+    {"kubeletRoot": "/a/../b c"},
+    {"replicas": 0},
+    {"memoryUnit": "KiB"},
+    {"deviceStrategy": "auto"},
+    {"annotationWriters": ["a'] || ['"]},
+    {"apiServer": {"host": "10.0.0.1"} | {"port": 0}},
+    {"preemption": "yes"},
+    {"unknown": 1},
+)
+
+
+def ask(sets: list[Json]) -> list[Json]:
+    program = components.chart(the_cache()) / "chart"
+    asked = json.dumps({"chart": str(CHART), "namespace": SPACE, "sets": sets})
+    done = subprocess.run([program], input=asked, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: list[Json] = json.loads(done.stdout)
+    return found
+
+
+def a_set(values: Json, kubernetes: str) -> Json:
+    return {"values": values, "kubernetes": kubernetes, "apis": [MUTATING] if release(kubernetes) >= (1, 36) else []}
+
+
+@cache
+def rendered() -> list[Json]:
+    return ask([a_set(values, kubernetes) for values, _, kubernetes in SETS])
+
+
+@pytest.mark.parametrize("number", range(len(SETS)))
+def test_it_renders_to_the_objects_of_the_builders(number: int) -> None:
+    answer, (_, fields, kubernetes) = rendered()[number], SETS[number]
+    assert answer["error"] == ""
+    found = [one for text in answer["files"].values() for one in yaml.safe_load_all(text) if one]
+    known = {"image": variables()["gpushare_image"].spec["default"], "scheduler_image": scheduler_image(kubernetes)}
+    wanted = objects(Values(**{**known, "mutating": release(kubernetes) >= (1, 36), **fields}))
+    there, expected = ({key(one): one for one in each} for each in (found, wanted))
+    # Helm makes it.
+    del expected["Namespace", "", SPACE]
+    assert sorted(map(title, there)) == sorted(map(title, expected))
+    assert [title(name) for name in expected if json.loads(json.dumps(expected[name])) != there[name]] == []
+
+
+@cache
+def rejected() -> list[Json]:
+    return ask([a_set(values, "v1.36.3") for values in BAD])
+
+
+@pytest.mark.parametrize("number", range(len(BAD)))
+def test_the_schema_rejects_what_cannot_be(number: int) -> None:
+    assert "values don't meet the specifications of the schema" in rejected()[number]["error"]
+
+
+def test_an_older_kubernetes_is_rejected_by_the_chart() -> None:
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"] == ">=1.30.0-0"

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""gpushare as pods of a lab's cluster: its image on the nodes, and the playbook `cluster` as a user runs it on his own machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.api import Json
+from e2e.cluster import CONTROL_PLANE, GPU_NODES, REPOSITORY, Cluster, CommandError
+from gpushare_lab import cluster as lab_cluster
+from gpushare_lab import state as lab_state
+from hosts.site import Site
+from quality.results import Results
+
+NAMESPACE = "gpushare-system"
+KINDS = (
+    "namespaces,serviceaccounts,configmaps,roles,rolebindings,clusterroles,clusterrolebindings,poddisruptionbudgets,daemonsets,deployments,"
+    "validatingadmissionpolicies,validatingadmissionpolicybindings,mutatingadmissionpolicies,mutatingadmissionpolicybindings"
+)
+RUNTIME_CLASS = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "nvidia"}
+_IMPORT = ("ctr", "-n", "k8s.io", "images", "import", "--no-unpack", "-")
+
+
+@cache
+def archive() -> Path:
+    """The image of this tree: built where there is none, or an older one."""
+    folder = REPOSITORY / "build/image"
+    sources = [path for place in ("files/gpushare_runtime", "tests/image") for path in (REPOSITORY / place).rglob("*.*") if path.is_file()]
+    newest = max(path.stat().st_mtime for path in sources if path.suffix != ".pyc")
+    found = list(folder.glob("gpushare-*-amd64.tar"))
+    if len(found) != 1 or found[0].stat().st_mtime < newest:
+        for old in found:
+            old.unlink()
+        subprocess.run(["make", "image"], cwd=REPOSITORY, check=True, timeout=900, capture_output=True)
+        found = list(folder.glob("gpushare-*-amd64.tar"))
+    return found[0]
+
+
+def bring_images(cluster: Cluster, image: Path) -> None:
+    """Ours on every node, and kube-scheduler's, which a control plane has, on the others."""
+    for node in (CONTROL_PLANE, *GPU_NODES):
+        with image.open("rb") as archived:
+            subprocess.run([*cluster.entering(node), *_IMPORT], stdin=archived, check=True, timeout=120, capture_output=True)
+    names = cluster.on(CONTROL_PLANE, "ctr", "-n", "k8s.io", "images", "ls", "-q").split()
+    scheduler = next(name for name in names if "/kube-scheduler:" in name)
+    export = [*cluster.entering(CONTROL_PLANE), "ctr", "-n", "k8s.io", "images", "export", "-", scheduler]
+    content = subprocess.run(export, check=True, timeout=120, capture_output=True).stdout
+    for node in GPU_NODES:
+        subprocess.run([*cluster.entering(node), *_IMPORT], input=content, check=True, timeout=120, capture_output=True)
+
+
+class InCluster:
+    """The playbook on one lab."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.folder = folder
+
+    def settings(self, **other: Any) -> dict[str, Any]:
+        instance = lab_state.existing(self.cluster.name)
+        return {
+            "gpushare_kubectl": str(lab_cluster.kubectl_file(instance)),
+            "gpushare_kubeconfig": str(self.cluster.kubeconfig),
+            "gpushare_cluster_nodes": list(GPU_NODES),
+            # The lab has no kube-proxy, and so no Services.
+            "gpushare_api_server": yaml.safe_load(self.cluster.kubeconfig.read_text())["clusters"][0]["cluster"]["server"],
+            # Of NVIDIA's runtime there, which takes no GPUs from the environment of a container.
+            "gpushare_device_strategy": "volume-mounts",
+            "gpushare_uninstall_wait": 0,
+            **other,
+        }
+
+    def play(self, *arguments: str, **settings: Any) -> tuple[Results, str]:
+        """What it has done, and what it has printed."""
+        site = Site(self.cluster, self.folder)
+        return site.play("playbooks/cluster.yml", "-e", json.dumps(self.settings(**settings)), *arguments)
+
+    def rejected(self, **settings: Any) -> str:
+        """Why it did not begin."""
+        with pytest.raises(CommandError) as error:
+            self.play(**settings)
+        return str(error.value)
+
+    def pods(self, app: str) -> list[Json]:
+        selector = f"app.kubernetes.io/name={app}"
+        return self.cluster.api.items(f"/api/v1/namespaces/{NAMESPACE}/pods", labelSelector=selector)
+
+    def objects(self) -> dict[str, str]:
+        """All objects of the kinds that an installation has, by name, with their versions."""
+        listed = json.loads(self.cluster.kubectl("get", KINDS, "--all-namespaces", "-o", "json"))["items"]
+        return {
+            f"{one['kind']} {one['metadata'].get('namespace', '')}/{one['metadata']['name']}": one["metadata"]["resourceVersion"]
+            for one in listed
+            if not one["metadata"]["name"].startswith("bootstrap-token-")
+        }

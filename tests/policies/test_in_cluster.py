@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The verdicts where the daemons are pods: one account for all device plugins, and one for kube-scheduler with the extender beside it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from gpushare_runtime.core import protocol
+from policies.engine import (
+    ADMINISTRATOR,
+    CONTROLLER,
+    KUBELET,
+    POD_PLUGIN,
+    POD_SCHEDULER,
+    SYSTEM,
+    TENANT,
+    UNBOUND,
+    WRITER,
+    Answer,
+    Json,
+    Request,
+    Who,
+    ask,
+    policies_in_cluster,
+)
+from policies.requests import binding, changed, event, many, node, pod, token_request
+
+ALLOWED = ""
+OWN_NODE = "only its own node and the pods that are bound to it"
+STATUS_ONLY = "nothing but its annotations, status.conditions and status.nominatedNodeName"
+WRITE = "write spec.schedulerName: gpushare-scheduler"
+IDX, ASSIGNED, ALLOCATION = protocol.ANNOTATION_INDEX, protocol.ANNOTATION_ASSIGNED, protocol.ANNOTATION_ALLOCATION
+GPUS, REQUEUED = protocol.ANNOTATION_GPUS, protocol.ANNOTATION_REQUEUED
+FULL = {IDX: "0", ASSIGNED: "false", ALLOCATION: "{}"}
+HERE, ELSEWHERE, WAITING = pod({"team": "a", IDX: "0"}, "gpu1", "1"), pod({IDX: "0"}, "gpu2", "1"), pod({"team": "a"}, memory="1")
+LARGE = pod(many(251), memory="1")
+GPU1, GPU2 = node({GPUS: "{}"}), node(name="gpu2")
+SAYS_WHY = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no GPU"}]}
+NOMINATES = {**SAYS_WHY, "nominatedNodeName": "gpu1"}
+Case = tuple[str, Request, str]
+
+
+def notes(where: Json, **annotations: str | None) -> Json:
+    return changed(where, annotations=annotations)
+
+
+def of_plugin() -> list[Case]:
+    def status(kind: str, before: Json, after: Json, who: Who = POD_PLUGIN) -> Request:
+        return Request(who, f"{kind}/status", after, before)
+
+    of_gpu2 = Who(POD_PLUGIN.name, node="gpu2")
+    mine = ("nodes", GPU1, notes(GPU1, **{GPUS: "{1}"})), ("pods", HERE, notes(HERE, **{ASSIGNED: "true"}))
+    others = ("nodes", GPU2, notes(GPU2, **{GPUS: "{}"})), ("pods", ELSEWHERE, notes(ELSEWHERE, **{ASSIGNED: "true"}))
+    return [
+        *((f"its {kind}", status(kind, before, after), ALLOWED) for kind, before, after in mine),
+        *((f"another node's {kind}", status(kind, before, after), OWN_NODE) for kind, before, after in others),
+        *((f"those {kind} as their own", status(kind, before, after, of_gpu2), ALLOWED) for kind, before, after in others),
+        *(
+            (
+                f"{kind} of {before['metadata']['name']} on {before['spec'].get('nodeName', '')} with a token of no node",
+                status(kind, before, after, UNBOUND),
+                OWN_NODE,
+            )
+            for kind, before, after in (*mine, *others)
+        ),
+        ("a pod without a node", status("pods", WAITING, notes(WAITING, **{IDX: "0"})), OWN_NODE),
+        ("a pod without a node, with a token of none", status("pods", WAITING, notes(WAITING, **{IDX: "0"}), UNBOUND), OWN_NODE),
+        ("a new pod", Request(POD_PLUGIN, "pods", pod()), OWN_NODE),
+        ("another's annotation", status("pods", HERE, notes(HERE, team="b")), "may not change the annotations team"),
+        ("what the extender writes", status("pods", HERE, notes(HERE, **{REQUEUED: "1"})), "may not change"),
+        ("labels", status("pods", HERE, changed(HERE, labels={"a": "b"})), "nothing but annotations"),
+        ("conditions", status("pods", HERE, changed(HERE, status=SAYS_WHY)), "nothing but annotations"),
+        ("capacity", status("nodes", GPU1, changed(GPU1, status={"capacity": {"cpu": "9"}})), "nothing but annotations"),
+        (
+            "its own event",
+            Request(POD_PLUGIN, "events", event("gpushare-device-plugin", "gpu1", 2), event("gpushare-device-plugin", "gpu1")),
+            ALLOWED,
+        ),
+        (
+            "another node's event",
+            Request(POD_PLUGIN, "events", event("gpushare-device-plugin", "gpu2", 2), event("gpushare-device-plugin", "gpu2")),
+            "only the events",
+        ),
+        (
+            "an event with a token of no node",
+            Request(UNBOUND, "events", event("gpushare-device-plugin", "", 2), event("gpushare-device-plugin", "")),
+            "only the events",
+        ),
+        ("the events of kubelet", Request(POD_PLUGIN, "events", event("kubelet", "gpu1", 2), event("kubelet", "gpu1")), "only the events"),
+    ]
+
+
+def of_scheduler() -> list[Case]:
+    def status(before: Json, after: Json) -> Request:
+        return Request(POD_SCHEDULER, "pods/status", after, before)
+
+    said = changed(WAITING, status=SAYS_WHY)
+    newer = {**event("", ""), "reportingComponent": "gpushare-scheduler"}
+    running = changed(WAITING, status={"phase": "Running", "podIP": "10.0.0.1"})
+    return [
+        ("binds a pod with GPUs", Request(POD_SCHEDULER, "pods/binding", binding(FULL, {"topology.kubernetes.io/zone": "a"})), ALLOWED),
+        ("binds a pod without", Request(POD_SCHEDULER, "pods/binding", binding()), ALLOWED),
+        ("binds with a label", Request(POD_SCHEDULER, "pods/binding", binding(FULL, {"app": "web"})), STATUS_ONLY),
+        (
+            "binds with another's annotation",
+            Request(POD_SCHEDULER, "pods/binding", binding({**FULL, "team": "x"})),
+            "not the annotations team",
+        ),
+        ("says why a pod waits", status(WAITING, said), ALLOWED),
+        ("says it of a pod that has no status yet", status({**WAITING, "status": {}}, said), ALLOWED),
+        ("says it of one with many annotations", status(LARGE, changed(LARGE, status=SAYS_WHY)), ALLOWED),
+        ("nominates a node", status(said, changed(WAITING, status=NOMINATES)), ALLOWED),
+        ("takes the nomination back", status(changed(WAITING, status=NOMINATES), said), ALLOWED),
+        ("requeues", status(said, notes(said, **{REQUEUED: "1"})), ALLOWED),
+        ("requeues and says why", status(WAITING, changed(WAITING, status=SAYS_WHY, annotations={REQUEUED: "1"})), ALLOWED),
+        ("sets a GPU", status(WAITING, notes(WAITING, **{IDX: "0"})), f"not the annotations {IDX}"),
+        ("another's annotation", status(WAITING, notes(WAITING, team=None)), "not the annotations team"),
+        ("an annotation among many", status(LARGE, notes(LARGE, **{REQUEUED: "1"})), "more than 250"),
+        ("a phase", status(WAITING, changed(WAITING, status={"phase": "Failed"})), STATUS_ONLY),
+        ("a phase that is there", status(running, changed(running, status={"phase": "Failed"})), STATUS_ONLY),
+        ("an address away", status(running, {**running, "status": {"phase": "Running"}}), STATUS_ONLY),
+        ("a whole status away", status(running, {**running, "status": {}}), STATUS_ONLY),
+        ("labels", status(WAITING, changed(WAITING, labels={"a": "b"})), STATUS_ONLY),
+        ("owners", status(WAITING, changed(WAITING, ownerReferences=[{"kind": "x", "name": "x"}])), STATUS_ONLY),
+        ("finalizers", status(WAITING, changed(WAITING, finalizers=["a/b"])), STATUS_ONLY),
+        (
+            "a pod itself",
+            Request(POD_SCHEDULER, "pods", notes(WAITING, **{REQUEUED: "1"}), WAITING),
+            "Bindings and the status of pods only",
+        ),
+        ("a new pod", Request(POD_SCHEDULER, "pods", pod()), "Bindings and the status of pods only"),
+        ("a node", Request(POD_SCHEDULER, "nodes/status", notes(GPU1, **{GPUS: ""}), GPU1), "Bindings and the status of pods only"),
+        ("its event", Request(POD_SCHEDULER, "events", event("gpushare-extender", "x", 2), event("gpushare-extender", "x")), ALLOWED),
+        ("kube-scheduler's event", Request(POD_SCHEDULER, "events", {**newer, "count": 2}, newer), ALLOWED),
+        ("kubelet's event", Request(POD_SCHEDULER, "events", event("kubelet", "x", 2), event("kubelet", "x")), "only the events"),
+    ]
+
+
+def of_all_others() -> list[Case]:
+    def named(name: str, memory: str = "") -> Json:
+        made = pod(memory=memory)
+        return {**made, "spec": {**made["spec"], "schedulerName": name}}
+
+    crowded = pod(memory="1")
+    crowded["spec"]["containers"] += [{"name": f"c{number}", "image": "x"} for number in range(251)]
+    init = pod()
+    init["spec"]["initContainers"] = [{"name": "i", "image": "x", "resources": {"requests": {protocol.RESOURCE_GPUS: "1"}}}]
+    return [
+        ("a pod for our scheduler", Request(TENANT, "pods", named("gpushare-scheduler", memory="1")), ALLOWED),
+        ("a pod for another", Request(TENANT, "pods", named("volcano", memory="1")), WRITE),
+        ("a pod for the default scheduler", Request(TENANT, "pods", named("default-scheduler", memory="1")), WRITE),
+        ("a pod for none", Request(TENANT, "pods", pod(memory="1")), WRITE),
+        ("a pod whose init container asks", Request(TENANT, "pods", init), WRITE),
+        ("an administrator's for another", Request(ADMINISTRATOR, "pods", named("volcano", memory="1")), WRITE),
+        ("a pod without GPUs for another", Request(TENANT, "pods", named("volcano")), ALLOWED),
+        ("a pod with more containers than are looked at", Request(TENANT, "pods", crowded), ALLOWED),
+        (
+            "a pod that places itself",
+            Request(TENANT, "pods", {**HERE, "spec": {**HERE["spec"], "schedulerName": "gpushare-scheduler"}, "metadata": {"name": "p"}}),
+            "is placed by the scheduler",
+        ),
+        ("forges a GPU", Request(TENANT, "pods", pod({IDX: "1"})), "only gpushare sets"),
+        ("forges a Binding", Request(TENANT, "pods/binding", binding({IDX: "1"})), "only gpushare sets"),
+        ("a controller that may do all", Request(CONTROLLER, "pods", pod({IDX: "1"})), "only gpushare sets"),
+        (
+            "the account of a service of a host",
+            Request(Who("system:serviceaccount:kube-system:gpushare-extender"), "pods/binding", binding(FULL)),
+            "only gpushare sets",
+        ),
+        ("kubelet's node with GPUs", Request(KUBELET, "nodes", notes(GPU1, **{GPUS: ""}), GPU1), "only gpushare sets"),
+        ("kubelet's status", Request(KUBELET, "pods/status", changed(HERE, status={"phase": "Running"}), HERE), ALLOWED),
+        ("a writer of the installation", Request(Who(WRITER), "pods", pod({IDX: "1"})), ALLOWED),
+        (
+            "kubelet's token for a daemon",
+            Request(KUBELET, "serviceaccounts/token", token_request("gpushare-scheduler", 3607, SYSTEM)),
+            ALLOWED,
+        ),
+        (
+            "a long token",
+            Request(ADMINISTRATOR, "serviceaccounts/token", token_request("gpushare-device-plugin", 3608, SYSTEM)),
+            "3607 seconds",
+        ),
+        (
+            "a long token elsewhere",
+            Request(ADMINISTRATOR, "serviceaccounts/token", token_request("gpushare-device-plugin", 9999999)),
+            ALLOWED,
+        ),
+    ]
+
+
+CASES = {
+    f"{who}: {what}": (request, words)
+    for who, cases in (("plugin", of_plugin()), ("scheduler", of_scheduler()), ("others", of_all_others()))
+    for what, request, words in cases
+}
+
+
+@cache
+def answers() -> dict[str, Answer]:
+    return dict(zip(CASES, ask([request for request, _ in CASES.values()], policies_in_cluster()), strict=True))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_request_has_its_answer(name: str) -> None:
+    denied, words = answers()[name].denied, CASES[name][1]
+    assert words in denied if words else denied == ""

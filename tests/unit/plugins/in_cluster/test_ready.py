@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""When an installation in the cluster serves, and what is said where it does not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.ready import unready, wait
+
+from unit.plugins.in_cluster.kubectl import Fake, Json, named
+
+SPACE = "gpushare-system"
+GPUS = json.dumps(
+    {
+        "v": 1,
+        "unit": "GiB",
+        "gpus": [{"index": 0, "uuid": "GPU-0", "minor": 0, "mib": 16384, "units": 16, "health": "ok", "cordoned": False}],
+    }
+)
+
+
+def deployment(**status: int) -> Json:
+    whole = {"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2}
+    return named("Deployment", "gpushare-scheduler", SPACE, spec={"replicas": 2}, status={**whole, **status})
+
+
+def daemon_set(**status: int) -> Json:
+    whole = {"observedGeneration": 1, "desiredNumberScheduled": 1, "updatedNumberScheduled": 1, "numberReady": 1}
+    return named("DaemonSet", "gpushare-device-plugin", SPACE, spec={}, status={**whole, **status})
+
+
+def node(units: str = "16") -> Json:
+    amounts = {"aliyun.com/gpu-mem": units, "aliyun.com/gpu-count": "1"}
+    conditions = [{"type": "Ready", "status": "True"}]
+    status = {"allocatable": amounts, "capacity": amounts, "conditions": conditions}
+    return {"metadata": {"name": "gpu1", "annotations": {"gpushare/gpus": GPUS}}, "status": status}
+
+
+def cluster(*workloads: Json, units: str = "16", **more: Any) -> Fake:
+    return Fake({"get deployments.apps": list(workloads), "get nodes": [node(units)], **more})
+
+
+def test_it_serves() -> None:
+    assert unready(cluster(deployment(), daemon_set()).kubectl, SPACE) == []
+
+
+@pytest.mark.parametrize(
+    ("workloads", "units", "words"),
+    [
+        ((daemon_set(),), "16", "Deployment gpushare-system/gpushare-scheduler is not there"),
+        ((deployment(availableReplicas=1), daemon_set()), "16", "1 of 2 pods serve"),
+        # An old pod is still there.
+        ((deployment(replicas=3), daemon_set()), "16", "2 of 2 pods serve"),
+        ((deployment(updatedReplicas=1), daemon_set()), "16", "1 of them as written"),
+        ((deployment(observedGeneration=0), daemon_set()), "16", "has not seen it yet"),
+        ((deployment(), daemon_set(desiredNumberScheduled=0)), "16", "no node has the label"),
+        ((deployment(), daemon_set(numberReady=0)), "16", "0 of 1 pods serve"),
+        ((deployment(), daemon_set()), "0", "node gpu1: kubelet does not offer"),
+    ],
+)
+def test_it_does_not_serve(workloads: tuple[Json, ...], units: str, words: str) -> None:
+    (said,) = unready(cluster(*workloads, units=units).kubectl, SPACE)
+    assert words in said
+
+
+def test_after_the_time_the_pods_say_why() -> None:
+    waiting = {"name": "extender", "state": {"waiting": {"reason": "ErrImageNeverPull", "message": "no image"}}}
+    pod = {"metadata": {"name": "gpushare-scheduler-x"}, "spec": {"nodeName": "gpu1"}, "status": {"containerStatuses": [waiting]}}
+    event = {"involvedObject": {"name": "gpushare-scheduler-x"}, "reason": "FailedMount", "message": "not a directory"}
+    fake = cluster(deployment(availableReplicas=0), daemon_set(), **{"get pods": [pod], "get events": [event]})
+    times = iter(range(100))
+    said = wait(fake.kubectl, SPACE, 3, clock=lambda: float(next(times)), sleep=lambda _: None)
+    assert "0 of 2 pods serve" in said[0]
+    assert said[1] == "pod gpushare-scheduler-x on gpu1: extender: ErrImageNeverPull no image; FailedMount: not a directory"

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What leaves a cluster, in which order, and when nothing does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Image, cleanup
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.removal import Removal, RemovalError
+
+from unit.plugins.in_cluster.kubectl import Answer, Fake, Json, named
+
+SPACE = "gpushare-system"
+LABELLED = {"metadata": {"name": "gpu1", "labels": {"gpushare.kubernetes/node": "true"}}}
+CONTAINER = {"image": "localhost/gpushare:1", "args": ["--kubelet-root=/data/kubelet"]}
+PLUGIN = named("DaemonSet", "gpushare-device-plugin", SPACE, spec={"template": {"spec": {"containers": [CONTAINER]}}})
+OURS: dict[str, Answer] = {
+    "get deployments.apps": [named("Deployment", "gpushare-scheduler", SPACE)],
+    "get daemonsets.apps": [PLUGIN],
+    "get poddisruptionbudgets": [named("PodDisruptionBudget", "gpushare-scheduler", SPACE)],
+    "get nodes": [LABELLED, {"metadata": {"name": "cp1"}}],
+    "get namespace": [named("Namespace", SPACE)],
+}
+
+
+def swept(phase: str) -> Json:
+    return {"metadata": {"name": "gpushare-cleanup-gpu1"}, "status": {"phase": phase}}
+
+
+def pods(phase: str) -> dict[str, Answer]:
+    return {f"get pods --namespace {SPACE} --selector gpushare.kubernetes/probe": [swept(phase)]}
+
+
+def test_all_of_it_goes_and_the_namespace_last() -> None:
+    fake = Fake({**OURS, **pods("Succeeded")})
+    removal = Removal(fake.kubectl, SPACE, 5)
+    removal.check(force=False)
+    assert fake.writes() == []
+    assert removal.nodes == ["gpu1"]
+    assert "state folder and sockets on node gpu1" in removal.removed
+    assert removal.removed[-1] == f"Namespace {SPACE}"
+    removal.apply()
+    assert [" ".join(words.split()[:2]) for words in fake.writes()] == [
+        "patch daemonset",
+        "delete pods",
+        "create -f",
+        "delete pods",
+        "delete deployments.apps/gpushare-scheduler",
+        "delete daemonsets.apps/gpushare-device-plugin",
+        "delete poddisruptionbudgets.policy/gpushare-scheduler",
+        "delete namespace",
+    ]
+
+
+def test_where_nothing_of_ours_is_nothing_goes() -> None:
+    theirs = {key: [{**one, "metadata": {**one["metadata"], "managedFields": []}} for one in found] for key, found in OURS.items()}  # type: ignore[union-attr]
+    assert Removal(Fake(theirs).kubectl, SPACE, 5).removed == []
+
+
+def test_pods_with_a_share_stop_it() -> None:
+    pod = {
+        "metadata": {"name": "a", "namespace": "default"},
+        "spec": {"nodeName": "gpu1", "containers": [{"resources": {"limits": {"aliyun.com/gpu-mem": "1"}}}]},
+        "status": {"phase": "Running"},
+    }
+    fake = Fake({**OURS, "get --raw /api/v1/pods": [pod]})
+    with pytest.raises(RemovalError, match=r"default/a on gpu1; expected none; .* Nothing was changed"):
+        Removal(fake.kubectl, SPACE, 5).check(force=False)
+    Removal(fake.kubectl, SPACE, 5).check(force=True)
+
+
+def test_services_on_hosts_stop_it_also_where_there_are_no_pods() -> None:
+    """Their accounts and policies have names that begin like ours."""
+    fake = Fake({"get serviceaccounts --namespace kube-system": [named("ServiceAccount", "gpushare-extender", "kube-system")]})
+    with pytest.raises(RemovalError, match=r"found accounts of services on hosts: gpushare-extender; .* Nothing was changed"):
+        Removal(fake.kubectl, SPACE, 5).check(force=True)
+
+
+def test_files_that_stay_stop_it_before_the_objects_go() -> None:
+    fake = Fake({**OURS, **pods("Failed"), "logs": "cannot be removed"})
+    with pytest.raises(RemovalError, match=r"files stay on gpu1: .*cannot be removed"):
+        Removal(fake.kubectl, SPACE, 5).apply()
+    assert not [words for words in fake.writes() if words.startswith(("delete daemonsets", "delete namespace"))]
+
+
+def test_the_pod_removes_our_files_and_no_others(tmp_path: Path) -> None:
+    (container,) = cleanup("gpu1", Image("x", SPACE), "/data/kubelet")["spec"]["containers"]
+    plugins, lib = tmp_path / "device-plugins", tmp_path / "lib"
+    for file in (plugins / "aliyungpushare.sock", plugins / "kubelet.sock", lib / "gpushare-device-plugin/held.json", lib / "kubelet/x"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+    script = container["command"][2].replace("/host/", f"{tmp_path}/")
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", script], check=True)
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == [
+        "device-plugins/kubelet.sock",
+        "lib/kubelet/x",
+    ]
+    assert not (lib / "gpushare-device-plugin").exists()

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The probe of an installation in the cluster: what its pods print is compared with their annotation, whatever it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster import pods
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Ended, Image
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.verdict import judge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.verify import verify
+
+from gpushare_runtime.probe import main as probe
+from unit.plugins.in_cluster.kubectl import Fake, Json
+
+GPUS = json.dumps(
+    {
+        "v": 1,
+        "unit": "GiB",
+        "gpus": [
+            {"index": index, "uuid": f"GPU-{index}", "minor": minor, "mib": 16384, "units": 16, "health": "ok", "cordoned": False}
+            for index, minor in ((0, 3), (1, 5))
+        ],
+    }
+)
+NODE: Json = {"metadata": {"name": "gpu1", "annotations": {"gpushare/gpus": GPUS}}, "status": {"allocatable": {"aliyun.com/gpu-mem": "32"}}}
+GIVEN = {"scheduler.framework.gpushare.allocation": json.dumps({"0": {"1": 1}})}
+IMAGE = Image("localhost/gpushare:1", "gpushare-system", "nvidia")
+
+
+def printed(devices: Any = ("nvidia5", "nvidiactl"), index: str = "1") -> str:
+    return json.dumps({"devices": list(devices), "environment": {"ALIYUN_COM_GPU_MEM_IDX": index}})
+
+
+def ended(log: str, phase: str = "Succeeded", annotations: Json | None = None, why: str = "") -> Ended:
+    pod = {"metadata": {"name": "gpushare-verify-gpu1", "annotations": GIVEN if annotations is None else annotations}}
+    return Ended("gpu1", pod, phase, log, why)
+
+
+def test_a_pod_has_the_gpu_of_its_annotation() -> None:
+    assert judge(ended(printed()), NODE) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        (ended(printed(["nvidia3"])), "found the device nodes /dev/nvidia3; expected /dev/nvidia5, GPU 1"),
+        (ended(printed(["nvidia3", "nvidia5"])), "expected /dev/nvidia5"),
+        (ended(printed([])), "found the device nodes none"),
+        (ended(printed(index="0")), "found ALIYUN_COM_GPU_MEM_IDX=0 in its first process; expected 1"),
+        (ended(printed(), annotations={}), "found the allocation 'none'"),
+        (ended(printed(), annotations={"scheduler.framework.gpushare.allocation": '{"0": {"0": 1, "1": 1}}'}), "found the allocation"),
+        (ended("", "", why="0/3 nodes are available"), "has not run (0/3 nodes are available)"),
+        (ended("boom", "Failed", why="boom"), "it failed (boom)"),
+        (ended("no JSON"), "found the words 'no JSON'"),
+        (ended("[]"), "found the words '[]'"),
+        (ended(json.dumps({"devices": 1, "environment": []})), "found the words"),
+        (ended(printed([f"nvidia{number}" for number in range(300)])), "found the words"),
+        (ended("[" * 100000), "found the words"),
+    ],
+)
+def test_it_has_not(one: Ended, words: str) -> None:
+    (said,) = judge(one, NODE)
+    assert words in said
+    assert len(said) < 1000
+
+
+def test_the_pods_program_prints_what_is_read(tmp_path: Path) -> None:
+    (container,) = pods.probe("gpu1", IMAGE)["spec"]["containers"]
+    assert container["command"][0].rpartition("/")[2] == probe.NAME
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidia5").touch()
+    (tmp_path / "proc/1").mkdir(parents=True)
+    (tmp_path / "proc/1/environ").write_bytes(b"ALIYUN_COM_GPU_MEM_IDX=1\0PATH=/bin\0")
+    assert judge(ended(json.dumps(probe.probe(tmp_path))), NODE) == []
+
+
+def test_pods_run_where_there_is_room_and_are_removed() -> None:
+    live = {"metadata": {"name": "gpushare-verify-gpu1", "annotations": GIVEN}, "status": {"phase": "Succeeded"}}
+    full: Json = {"metadata": {"name": "gpu2"}, "status": {"allocatable": {"aliyun.com/gpu-mem": "8"}}}
+    held = {
+        "metadata": {"name": "a", "namespace": "x"},
+        "spec": {"nodeName": "gpu2", "containers": [{"name": "c", "resources": {"limits": {"aliyun.com/gpu-mem": "8"}}}]},
+    }
+    fake = Fake({"get nodes": [NODE, full], "get --raw /api/v1/pods": [held], "get pods": [live], "logs": printed()})
+    assert verify(fake.kubectl, IMAGE, 5) == (["gpu1"], ["gpu2"], [])
+    assert [words.split()[0] for words in fake.writes()] == ["delete", "create", "delete"]
+
+
+def test_without_a_gpu_node_nothing_is_proven() -> None:
+    (said,) = verify(Fake({}).kubectl, IMAGE, 5)[2]
+    assert "gpushare_cluster_nodes" in said

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The objects of an installation in the cluster: what pods may and may not, and that the programs know the arguments that they get."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import pytest
+import tomllib
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import foreign, key
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster import pods as tools
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import in_cluster, policies, workloads
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values, release, scheduler_image
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import COLLECTION, variables
+
+from gpushare_runtime.device_plugin import options as plugin_options
+from gpushare_runtime.extender import options as extender_options
+from image import layout
+
+Json = dict[str, Any]
+VALUES = Values(image="localhost/gpushare:1", scheduler_image="registry.k8s.io/kube-scheduler:v1.36.3")
+SETS = (
+    VALUES,
+    replace(VALUES, namespace="kube-system", runtime_class="", mutating=False),
+    replace(VALUES, namespace="gpushare-other", api_server="https://10.0.0.1:6443", overuse="evict", gpu_placement="spread", most_nodes=5),
+    replace(VALUES, isolation="driver", device_strategy="cdi", kubelet_root="/data/kubelet", preemption=False, policies=False),
+)
+
+
+def of(kind: str, values: Values = VALUES) -> Json:
+    (found,) = (one for one in in_cluster.objects(values) if one["kind"] == kind)
+    return found
+
+
+def container(values: Values, name: str) -> Json:
+    specs = [of(kind, values)["spec"]["template"]["spec"] for kind in ("Deployment", "DaemonSet")]
+    (found,) = (one for spec in specs for one in spec["containers"] if one["name"] == name)
+    return found
+
+
+@pytest.mark.parametrize("values", SETS)
+def test_the_module_applies_them_and_none_stands_there_twice(values: Values) -> None:
+    made = in_cluster.objects(values)
+    assert foreign(made, values.namespace) is None
+    # Only where the daemons are pods.
+    assert foreign(made) is not None
+    assert len({key(one) for one in made}) == len(made)
+    assert ("Namespace", "", "kube-system") not in {key(one) for one in made}
+
+
+@pytest.mark.parametrize("values", SETS)
+def test_the_programs_know_their_arguments(values: Values) -> None:
+    with mock.patch.dict("os.environ", {"NODE_NAME": "gpu1"}):
+        plugin = plugin_options.parse_arguments(container(values, "device-plugin")["args"])
+    assert (plugin.node, str(plugin.kubelet_root), plugin.in_container) == ("gpu1", values.kubelet_root, True)
+    assert (str(plugin.cgroup_root), str(plugin.dev_root), str(plugin.state)) == (
+        "/host/sys/fs/cgroup",
+        "/host/dev",
+        workloads.STATE_FOLDER,
+    )
+    extender = extender_options.parse_arguments(container(values, "extender")["args"])
+    assert extender.lease == f"{values.namespace}/gpushare-scheduler"
+    assert extender.listen.loopback
+    assert str(extender.listen) == workloads.EXTENDER_URL.removeprefix("http://")
+    assert (extender.preempt, extender.evict) == (values.preemption, values.evict)
+
+
+def test_the_namespace_is_a_value_everywhere() -> None:
+    def text(namespace: str) -> str:
+        # The digest is of a configuration that names it.
+        return re.sub("[0-9a-f]{64}", "", json.dumps(in_cluster.objects(replace(VALUES, namespace=namespace))))
+
+    assert text("gpushare-system").replace("gpushare-system", "gpushare-other") == text("gpushare-other")
+
+
+def test_the_image_has_what_the_pods_run() -> None:
+    assert f"/{layout.ROOT}/bin" == workloads.PROGRAMS
+    assert f"{workloads.PROGRAMS}/python3" == tools.PYTHON
+    project = tomllib.loads((COLLECTION / "files/gpushare_runtime/pyproject.toml").read_text())["project"]
+    for name in ("extender", "device-plugin"):
+        assert container(VALUES, name)["command"][0].rpartition("/")[2] in project["scripts"]
+    assert of("Deployment")["spec"]["template"]["spec"]["securityContext"]["runAsUser"] == layout.USER
+    assert variables()["gpushare_image"].spec["default"] == f"{layout.NAME}:{project['version']}"
+    assert (tools.STATE_FOLDER, tools.SCHEDULER) == (workloads.STATE_FOLDER, policies.SCHEDULER)
+
+
+def test_the_device_plugin_has_no_power_but_to_see_the_host() -> None:
+    pod = of("DaemonSet")["spec"]["template"]["spec"]
+    assert {name for name in pod if name.startswith("host")} == {"hostPID"}
+    rights = container(VALUES, "device-plugin")["securityContext"]
+    assert rights == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
+    writable = {one["mountPath"] for one in container(VALUES, "device-plugin")["volumeMounts"] if not one.get("readOnly")}
+    assert writable == {"/var/lib/kubelet/device-plugins", workloads.STATE_FOLDER}
+    by_driver = container(SETS[3], "device-plugin")
+    assert by_driver["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["SYS_ADMIN"]}
+    assert "/host/sys/fs/cgroup" in {one["mountPath"] for one in by_driver["volumeMounts"] if not one.get("readOnly")}
+
+
+def test_the_rights_write_no_pod_and_no_node_itself() -> None:
+    rules = [rule for one in in_cluster.objects(SETS[2]) for rule in one.get("rules", [])]
+    may = {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
+    assert {(resource, verb) for resource, verb in may if verb not in ("get", "list", "watch")} == {
+        ("pods/status", "patch"),
+        ("nodes/status", "patch"),
+        ("pods/binding", "create"),
+        ("pods/eviction", "create"),
+        ("events", "create"),
+        ("events", "patch"),
+        ("leases", "create"),
+        ("leases", "update"),
+    }
+    assert not {resource for resource, _ in may} & {"secrets", "configmaps", "serviceaccounts/token"}
+
+
+def test_another_configuration_makes_other_pods() -> None:
+    one, other = (
+        of("Deployment", values)["spec"]["template"]["metadata"]["annotations"] for values in (VALUES, replace(VALUES, percentage=7))
+    )
+    assert one != other
+    assert of("Deployment")["spec"]["template"]["metadata"]["annotations"] == one
+
+
+def test_pods_find_the_api_server_at_its_address_where_that_is_given() -> None:
+    for name in ("kube-scheduler", "extender", "device-plugin"):
+        environment = {one["name"]: one.get("value") for one in container(SETS[2], name)["env"]}
+        assert (environment["KUBERNETES_SERVICE_HOST"], environment["KUBERNETES_SERVICE_PORT"]) == ("10.0.0.1", "6443")
+        assert "KUBERNETES_SERVICE_HOST" not in {one["name"] for one in container(VALUES, name).get("env", [])}
+
+
+@pytest.mark.parametrize("url", ["10.0.0.1", "http://10.0.0.1", "https://"])
+def test_no_other_url_is_an_api_servers(url: str) -> None:
+    with pytest.raises(ValueError, match="expected a URL"):
+        in_cluster.objects(replace(VALUES, api_server=url))
+
+
+def test_the_schedulers_image_is_of_the_servers_version() -> None:
+    assert scheduler_image("v1.36.3+k3s1") == "registry.k8s.io/kube-scheduler:v1.36.3"
+    assert (release("v1.36.3"), release("1.30+"), release("x")) == ((1, 36), (1, 30), (0, 0))
+    with pytest.raises(ValueError, match="expected one such as"):
+        scheduler_image("unknown")

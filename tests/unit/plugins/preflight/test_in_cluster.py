@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Each reason against an installation in the cluster, and that a good one has none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import Asked, judge
+
+IMAGE = "localhost/gpushare:1"
+NODE = {"name": "gpu1", "architecture": "amd64", "ready": True, "images": [IMAGE], "all": True}
+FACTS: dict[str, Any] = {
+    "version": "v1.36.3",
+    "admission": ["ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"],
+    "nodes": [NODE],
+    "number": 3,
+    "missing": [],
+    "runtime_classes": ["nvidia"],
+    "enforces": "",
+    "on_hosts": [],
+    "others": [],
+    "unit": "",
+    "pods": [],
+    "may_bind": "",
+}
+ASKED = Asked(
+    image=IMAGE,
+    namespace="gpushare-system",
+    scheduler_image="registry.k8s.io/kube-scheduler:v1.36.0",
+    runtime_class="nvidia",
+    isolation="auto",
+    memory_unit="GiB",
+    evicts=False,
+    without_policies=False,
+)
+
+
+@pytest.mark.parametrize(
+    ("facts", "asked"),
+    [
+        ({}, {}),
+        ({"enforces": "privileged"}, {}),
+        ({"unit": "GiB", "pods": ["default/a on gpu1"]}, {}),
+        ({"unit": "MiB"}, {}),
+        ({"runtime_classes": []}, {"runtime_class": ""}),
+        # kubelet has not told of all its images; a registry has the other one.
+        ({"nodes": [{**NODE, "images": [], "all": False}]}, {}),
+        ({"nodes": [{**NODE, "images": []}]}, {"image": "registry.example.org/gpushare@sha256:00"}),
+        ({}, {"scheduler_image": "mirror.example.org/kube-scheduler@sha256:00"}),
+        ({}, {"namespace": "kube-system"}),
+    ],
+)
+def test_nothing_speaks_against_it(facts: dict[str, Any], asked: dict[str, Any]) -> None:
+    assert judge({**FACTS, **facts}, replace(ASKED, **asked)) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "asked", "check", "words"),
+    [
+        ({"nodes": [{**NODE, "images": []}]}, {}, "image", "no image localhost/gpushare:1 on gpu1"),
+        ({"nodes": [{**NODE, "architecture": "s390x"}]}, {}, "image", "gpu1 (s390x)"),
+        ({"nodes": [{**NODE, "ready": False}]}, {}, "node", "not Ready: gpu1"),
+        ({"nodes": []}, {}, "node", "kubectl label node NAME"),
+        ({"missing": ["gpu9"]}, {}, "node", "no node gpu9"),
+        ({"version": "v1.29.1", "admission": []}, {"scheduler_image": "k:v1.29.1"}, "policies", "1.30 or newer"),
+        ({"others": ["DaemonSet kube-system/nvidia-device-plugin (nvidia)"]}, {}, "managers", "nvidia-device-plugin"),
+        ({"on_hosts": ["gpushare-extender"]}, {}, "deploy_mode", "run uninstall"),
+        ({"runtime_classes": ["gvisor"]}, {}, "runtime", "no RuntimeClass nvidia (gvisor)"),
+        ({}, {"scheduler_image": "registry.k8s.io/kube-scheduler:v1.35.2"}, "scheduler", "kube-scheduler 1.36"),
+        ({"unit": "GiB", "pods": ["default/a on gpu1"]}, {"memory_unit": "MiB"}, "memory_unit", "default/a on gpu1"),
+        ({"enforces": "restricted"}, {}, "namespace", "enforces restricted pods"),
+        ({}, {"namespace": "default"}, "namespace", "begins with gpushare-"),
+        ({}, {"isolation": "mps"}, "isolation", "mount namespace"),
+        ({"may_bind": "Forbidden: x"}, {}, "rights", "no right to bind system:kube-scheduler (Forbidden: x)"),
+    ],
+)
+def test_it_is_rejected(facts: dict[str, Any], asked: dict[str, Any], check: str, words: str) -> None:
+    (reason,) = judge({**FACTS, **facts}, replace(ASKED, **asked))
+    assert (reason.check, reason.severity) == (check, "error")
+    assert words in str(reason)
+
+
+def test_a_server_without_policies_can_be_accepted_unless_pods_are_evicted() -> None:
+    old = {**FACTS, "version": "v1.29.1", "admission": []}
+    accepted = replace(ASKED, without_policies=True, scheduler_image="k:v1.29.1")
+    assert [one.severity for one in judge(old, accepted)] == ["warning"]
+    assert [one.severity for one in judge(old, replace(accepted, evicts=True))] == ["error"]

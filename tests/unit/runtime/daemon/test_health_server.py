@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The pages for kubelet's probes: open, and so they say no more than a probe needs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+import pytest
+
+from gpushare_runtime.daemon import health_server
+from gpushare_runtime.daemon.health_server import HealthServer
+from gpushare_runtime.daemon.runner import Status
+from unit.runtime.daemon.test_metrics_server import get
+from unit.runtime.kube.fake_api import until
+
+
+def test_ready_are_the_required_parts_as_they_are_now() -> None:
+    async def run() -> None:
+        status = Status(required=["b", "a"])
+        server = HealthServer(("127.0.0.1", 0), status.readiness)
+        running = asyncio.create_task(server.run())
+        await until(lambda: server.port)
+
+        async def page(path: str) -> tuple[str, str]:
+            head, _, body = (await get(server.port, line=f"GET {path} HTTP/1.1")).partition("\r\n\r\n")
+            return head.split()[1], body
+
+        assert (await page("/healthz"), await page("/readyz")) == (("200", "ok\n"), ("503", "not ready: a, b\n"))
+        status.ok("a", "fine")
+        status.degraded("gpus", "GPU-1 of 10.0.0.1 is lost")
+        assert await page("/readyz") == ("503", "not ready: b\n")
+        status.ok("b", "fine")
+        assert await page("/readyz") == ("200", "ready; degraded: gpus\n")
+        status.ok("gpus", "2")
+        assert await page("/readyz") == ("200", "ready\n")
+        # Unlike systemd's READY=1 it does not stay.
+        status.degraded("a", "gone")
+        assert await page("/readyz") == ("503", "not ready: a\n")
+        assert (await page("/healthz"))[0] == "200"
+        for path in ("/metrics", "/", "/healthz/x"):
+            assert await page(path) == ("404", "only GET /healthz and /readyz is here\n")
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "text", ["9443", "localhost:9443", "0.0.0.0:0", "0.0.0.0:65536", "0.0.0.0:+1", "0.0.0.0:١", "0.0.0.0:" + "9" * 9000]
+)
+def test_addresses_that_cannot_be(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    health_server.add_options(parser)
+    with pytest.raises(SystemExit):
+        health_server.from_options(parser, parser.parse_args(["--health-listen", text]))
+    said = capsys.readouterr().err
+    assert "is not an address and port, such as 0.0.0.0:9443" in said
+    assert len(said) < 400
+
+
+def test_addresses() -> None:
+    parser = argparse.ArgumentParser()
+    health_server.add_options(parser)
+    found = [health_server.from_options(parser, parser.parse_args(argv)) for argv in ([], ["--health-listen=[::]:9443"])]
+    assert found == [None, ("::", 9443)]

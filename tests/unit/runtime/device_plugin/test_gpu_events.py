@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Who is told that a GPU became unusable or usable again, and that nobody is told twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.device_plugin.gpu.health import describe
+from gpushare_runtime.device_plugin.node.devices import MPS_UNKNOWN
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
+from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
+from gpushare_runtime.device_plugin.node.state import NodeState
+from gpushare_runtime.device_plugin.publish.gpu_events import GpuEvents
+from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
+from gpushare_runtime.kube.events import ObjectReference
+from unit.runtime.device_plugin.fake_processes import FakeProcesses
+from unit.runtime.device_plugin.local_pods import memory, whole
+from unit.runtime.extender import virtual
+from unit.runtime.pods import inventory
+
+NODE = inventory(16, 24, 8)
+MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+T4 = "(Tesla T4, GPU-0000000{})"
+
+
+def with_health(**of: str) -> Inventory:
+    """gpu1="why": the node with that health of GPU 1."""
+    return replace(NODE, gpus=tuple(replace(gpu, health=of.get(f"gpu{gpu.index}", "ok")) for gpu in NODE.gpus))
+
+
+class World:
+    """A node with a pod on GPU 1, one that has GPU 2 whole, and one that is over. found: what the process before has published."""
+
+    def __init__(self, found: Inventory | None) -> None:
+        clock = asyncio.get_running_loop().time
+        self.told: list[tuple[str, str, str, str]] = []
+        self.node = NodeState(PodTable(), clock, clock, FakeProcesses())
+        self.publisher = NodePublisher(self.node, None, "gpu1")  # type: ignore[arg-type]
+        self.events = GpuEvents(self.node, self.publisher, self, "gpu1")  # type: ignore[arg-type]
+        for raw in (
+            memory(NODE, 1, 4, name="a", uid="a"),
+            whole(NODE, 2, name="w", uid="w"),
+            memory(NODE, 1, 4, name="done", uid="done", phase="Succeeded"),
+        ):
+            self.node.pods.event("ADDED", parse_local_pod(raw))
+        units = frozenset(f"GPU-00000001-_-{slot}" for slot in range(4))
+        self.node.usage.set_checkpoint(
+            (CheckpointEntry("a", "main", MEMORY, units), CheckpointEntry("w", "main", GPUS, frozenset({"GPU-00000002"})))
+        )
+        self.publisher._observe({"gpushare/gpus": found.to_json()} if found else {})
+
+    def emit(self, about: ObjectReference, kind: str, reason: str, message: str) -> None:
+        self.told.append((f"{about.kind} {about.name}", kind, reason, message))
+
+    async def set(self, **of: str) -> list[tuple[str, str, str, str]]:
+        """What is told when the GPUs have this health."""
+        self.told = []
+        self.node.devices.set_inventory(with_health(**of))
+        await asyncio.sleep(5)
+        return self.told
+
+
+def play(story: Callable[[World], Awaitable[None]], found: Inventory | None = NODE) -> None:
+    async def run() -> None:
+        world = World(found)
+        task = asyncio.create_task(world.events.run())
+        await story(world)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    virtual.run(run())
+
+
+def test_a_bad_gpu_is_reported_on_its_node_and_its_pods_and_so_is_its_return_on_the_node() -> None:
+    async def story(world: World) -> None:
+        assert await world.set() == []
+        why = describe(79)
+        node, pod = await world.set(gpu1=why)
+        assert node == (
+            "Node gpu1",
+            "Warning",
+            "GPUShareGPUUnusable",
+            f"GPU 1 {T4.format(1)}: {why}. New pods go to other GPUs. Pods there: default/a",
+        )
+        assert pod == (
+            "Pod a",
+            "Warning",
+            "GPUShareGPUUnusable",
+            f"GPU 1 {T4.format(1)} of node gpu1: {why}. Delete the pod if it does not work: its owner starts it on another GPU",
+        )
+        # More about the same failure is for the node only.
+        assert [about for about, *_ in await world.set(gpu1="the GPU is lost")] == ["Node gpu1"]
+        assert await world.set() == [
+            ("Node gpu1", "Normal", "GPUShareGPUUsable", f"GPU 1 {T4.format(1)} passed the checks: new pods may use it again")
+        ]
+
+    play(story)
+
+
+def test_one_failure_of_several_gpus_is_one_event_of_the_node() -> None:
+    async def story(world: World) -> None:
+        node, *pods = await world.set(gpu0="no answer", gpu1="no answer", gpu2="no answer")
+        assert node[3].endswith(": no answer. New pods go to other GPUs. Pods there: default/a, default/w")
+        assert [about for about, *_ in pods] == ["Pod a", "Pod w"]
+        [back] = await world.set()
+        assert back[3].endswith(" passed the checks: new pods may use them again")
+
+    play(story)
+
+
+def test_two_signs_of_one_failure_within_a_moment_are_reported_once() -> None:
+    async def story(world: World) -> None:
+        await world.set()
+        world.node.devices.set_inventory(with_health(gpu0="XID 79"))
+        await asyncio.sleep(0.2)
+        told = await world.set(gpu0="the GPU is lost")
+        assert [text for *_, text in told] == [f"GPU 0 {T4.format(0)}: the GPU is lost. New pods go to other GPUs. No pod is there"]
+
+    play(story)
+
+
+def test_a_restart_reports_only_what_differs_from_what_was_published() -> None:
+    async def same(world: World) -> None:
+        assert await world.set(gpu1="XID 79") == []
+
+    async def other(world: World) -> None:
+        told = await world.set(gpu2="XID 95")
+        assert [(about, reason) for about, _, reason, _ in told] == [
+            ("Node gpu1", "GPUShareGPUUnusable"),
+            ("Pod w", "GPUShareGPUUnusable"),
+            ("Node gpu1", "GPUShareGPUUsable"),
+        ]
+
+    play(same, with_health(gpu1="XID 79"))
+    play(other, with_health(gpu1="XID 79"))
+
+
+def test_a_cordon_a_missing_spec_and_a_state_that_is_not_known_yet_are_no_failure_of_the_gpu() -> None:
+    async def story(world: World) -> None:
+        await world.set()
+        world.node.devices.set_cordon("0")
+        assert await world.set(gpu1=MPS_UNKNOWN) == []
+        world.node.devices.strategy = "cdi"
+        assert await world.set() == []
+        assert world.node.devices.unusable_specs()
+
+    play(story)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What `status` finds, each with what to do; and that it finds nothing where nothing is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.quantity import GIB
+from gpushare_runtime.kubectl_gpushare.cluster import Cluster, read_all
+from gpushare_runtime.kubectl_gpushare.commands import LEASE
+from gpushare_runtime.kubectl_gpushare.main import main
+from gpushare_runtime.kubectl_gpushare.status import Lease, judge, read_lease
+from unit.runtime.kubectl_gpushare.objects import node, pod
+from unit.runtime.kubectl_gpushare.test_main import run
+from unit.runtime.kubectl_gpushare.test_views import held, pending
+from unit.runtime.pods import gpu
+
+NOW = 1767225600.0
+LEADS = Lease("cp1", NOW - 3, 15)
+
+
+def ours(name: str, *, ready: bool = True, offered: str | None = "32", labelled: bool = True, gpus: Any = None) -> dict[str, Any]:
+    raw = node(name, "10.0.0.1", gpus=gpus if gpus is not None else Inventory(GIB, (gpu(0, 16), gpu(1, 16))))
+    raw["metadata"]["labels"] = {"gpushare.kubernetes/node": "true"} if labelled else {}
+    raw["status"]["conditions"] = [{"type": "Ready", "status": "True" if ready else "Unknown"}]
+    if offered is not None:
+        raw["status"]["allocatable"] = {"aliyun.com/gpu-mem": offered}
+    return raw
+
+
+def found(cluster: Cluster, lease: Lease | None = LEADS) -> list[tuple[str, str, str]]:
+    """(severity and check, where, found) of what is wrong."""
+    cluster.now = lambda: NOW
+    return [(f"{one.severity} {one.check}", one.where, one.found) for one in judge(cluster, lease) if one.severity != "ok"]
+
+
+def bare(name: str) -> dict[str, Any]:
+    """A node without any annotation of ours."""
+    raw = ours(name, offered=None)
+    del raw["metadata"]["annotations"]
+    return raw
+
+
+def test_nothing_is_wrong() -> None:
+    cluster = read_all([ours("gpu1"), ours("gpu2")], [pod("p", "gpu1", gpu=0, mem=16), pending("w", "0/2", mem=32)])
+    assert found(cluster) == []
+    assert [(one.check, one.where, one.found) for one in judge(cluster, LEADS)] == [
+        ("scheduler", "cp1", "leads, renewed 3 s ago"),
+        ("extender", "", "no waiting pod has an error of it; each new GPU pod is a call"),
+        ("nodes", "", "2 with a device plugin"),
+        ("gpus", "", "4 of 4 take new pods"),
+        ("waiting", "", "1 pod wait, 0 of them although GPUs have room"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lease", "words"),
+    [
+        (
+            Lease("cp1", NOW - 31, 15),
+            ("error scheduler", "", "kube-scheduler has no leader; cp1 was the last one, 31 s ago: all new pods wait"),
+        ),
+        (Lease(), ("error scheduler", "", "kube-scheduler has no leader: all new pods wait")),
+        (Lease(problem="you may not get it"), ("warning scheduler", "", "the leader is not known: you may not get it")),
+    ],
+)
+def test_who_leads(lease: Lease, words: tuple[str, str, str]) -> None:
+    assert found(read_all([ours("gpu1")], []), lease) == [words]
+
+
+def test_nodes_whose_plugin_does_not_serve() -> None:
+    nodes = [ours("gpu1", offered="0"), ours("gpu2", offered="0"), ours("gpu3", ready=False), bare("gpu4"), ours("gpu5")]
+    # A node that is none of ours, and one whose GPUs are all bad and which therefore offers nothing.
+    other = bare("cp1")
+    other["metadata"]["labels"] = {}
+    ill = ours("gpu6", offered="0", gpus=Inventory(GIB, (gpu(0, 16, cordoned=True),)))
+    wrong = [one for one in found(read_all([*nodes, other, ill], [])) if one[0] == "error nodes"]
+    assert wrong == [
+        ("error nodes", "gpu1, gpu2", "no device plugin: kubelet offers no GPU memory, so new GPU pods wait or fail"),
+        ("error nodes", "gpu3", "not Ready: new pods go elsewhere"),
+        ("error nodes", "gpu4", "no device plugin has published GPUs"),
+    ]
+
+
+def test_bad_gpus_with_their_pods_come_before_cordoned_ones() -> None:
+    gpus = Inventory(GIB, (gpu(0, 16, cordoned=True), gpu(1, 16, health="XID 79: off the bus")))
+    pods = [pod(f"p{number}", "gpu1", gpu=1, mem=2) for number in range(5)]
+    assert found(read_all([ours("gpu1", gpus=gpus)], pods)) == [
+        ("error gpus", "gpu1 GPU 1", "bad: XID 79: off the bus; pods: default/p0, default/p1, default/p2 and 2 more"),
+        ("warning gpus", "gpu1 GPU 0", "cordoned; no pods"),
+    ]
+
+
+def test_pods_that_wait_although_there_is_room_and_an_extender_that_does_not_answer() -> None:
+    new = pending("new", "", mem=2)
+    new["metadata"]["creationTimestamp"] = "2025-12-31T23:59:30Z"
+    silent = pending("silent", 'Post "https://127.0.0.1:32766/gpushare-scheduler/filter": connect: connection refused', mem=2)
+    wrong = found(read_all([ours("gpu1")], [pending("cpu", "0/1: 1 Insufficient cpu", mem=2), silent, pending("large", "", mem=17), new]))
+    assert wrong[0][:2] == ("error extender", "")
+    assert wrong[0][2].startswith("kube-scheduler gets no answer for 1 pod: Post")
+    assert [one[1:] for one in wrong[1:]] == [
+        ("default/cpu", "the GPUs fit on 1 node: it waits for CPU"),
+        ("default/silent", "the GPUs fit on 1 node: it waits for the extender, which does not answer"),
+    ]
+
+
+def test_drift() -> None:
+    raw = held(ours("gpu1"), gpu0=[{"pod": "lab/gone", "uid": "u", "units": 3, "why": "orphaned"}])
+    assert found(read_all([raw], [])) == [("warning drift", "gpu1", "3 units are held by processes of pods that are gone")]
+
+
+@pytest.mark.parametrize(
+    ("spec", "lease"),
+    [
+        ({"holderIdentity": "cp1_7f-1", "renewTime": "2026-01-01T00:00:00.123456Z", "leaseDurationSeconds": 20}, Lease("cp1", NOW, 20)),
+        ({"holderIdentity": None, "renewTime": "soon", "leaseDurationSeconds": 10**9}, Lease("", 0.0, 15)),
+        (None, Lease()),
+    ],
+)
+def test_a_lease(spec: Any, lease: Lease) -> None:
+    assert read_lease({"spec": spec}) == lease
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    code, api = run(tmp_path, "status")
+    printed = capsys.readouterr().out
+    assert code == 3
+    assert "kube-scheduler has no leader: all new pods wait" in printed
+    assert LEASE in [path for _, path, _ in api.requests]
+    file = tmp_path / "cluster.json"
+    items = [{**ours("gpu1"), "kind": "Node"}, {**pod("p", "gpu1", gpu=0, mem=2), "kind": "Pod"}]
+    file.write_text(json.dumps({"kind": "List", "items": items}))
+    assert main(["status", "--from-file", str(file), "-o", "json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert (made["v"], made["ok"], {one["check"] for one in made["findings"]}) == (1, True, {"extender", "nodes", "gpus", "waiting"})
