@@ -20,7 +20,7 @@ SUITES := PYTHONPATH=$(RUNTIME):tests:tests/lab $(BIN)/python -m suites
 # What `make test` runs: quick, or changed (CI: also what belongs to the changed paths).
 MODE ?= quick
 # These goals install what the machine lacks; the others only name it.
-INSTALLS := $(filter demo test test-full pictures,$(MAKECMDGOALS))
+INSTALLS := $(filter demo demo-cluster test test-full pictures,$(MAKECMDGOALS))
 # Python programs without the suffix.
 SCRIPTS := tests/lab/lab tests/lab/demo tests/lab/check-down tests/lab/node/gpu/usr/local/sbin/gpushare-lab-gpu tests/lab/node/docker/usr/local/sbin/runc
 STARTED := $(shell date +%s)
@@ -47,6 +47,16 @@ demo: venv ## A real Kubernetes cluster with simulated GPUs on this machine, ins
 	@$(BIN)/python tests/lab/demo --name $(LAB_NAME)
 	@printf '\nmake demo took %d s (from the second time on: under 60 s)\n' $$(($$(date +%s) - $(STARTED)))
 
+# kubectl apply, or helm install.
+BY ?= manifest
+.PHONY: demo-cluster
+demo-cluster: venv ## The same with gpushare as pods, from the manifest; BY=chart: from the Helm chart (root)
+	$(call say,lab $(LAB_NAME): a control plane and two GPU nodes)
+	@$(LAB) --name $(LAB_NAME) up
+	$(call say,gpushare as pods by the $(BY)$(comma) and samples)
+	@PYTHONPATH=$(RUNTIME):tests:tests/lab $(BIN)/python tests/lab/demo --name $(LAB_NAME) --by $(BY)
+	@printf '\nmake demo-cluster took %d s\n' $$(($$(date +%s) - $(STARTED)))
+
 .PHONY: demo-dashboard
 demo-dashboard: venv ## The dashboard of the demo's cluster: prints its address on this machine, until Ctrl-C (root)
 	@$(BIN)/python -m gpushare_runtime.kubectl_gpushare.main dashboard --no-browser --kubeconfig "$$($(LAB) --name $(LAB_NAME) kubeconfig)"
@@ -71,7 +81,7 @@ lint: venv ## Linters and types only
 	$(call say,mypy)
 	@mypy -p gpushare_runtime
 	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
-	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline suites address life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures six_nodes policies gpu_proof image cluster_mode charts chart manifests)
+	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline suites address life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures six_nodes house policies gpu_proof image cluster_mode others charts chart manifests questions repositories)
 	$(call say,yamllint and ansible-lint)
 	@yamllint --strict .
 	@ansible-lint --offline
@@ -92,6 +102,10 @@ lint: venv ## Linters and types only
 unit: venv ## Unit and property tests only
 	$(call say,unit and property tests)
 	@pytest tests/unit
+
+.PHONY: house
+house: venv ## The order of this repository in numbers: lines, modules, language in code, names twice; WHERE=1 for the places
+	@$(BIN)/python tests/house.py $(if $(WHERE),--where)
 
 .PHONY: test
 test: venv ## What a change needs: linters, types, unit tests, the release, and the life of a cluster from install to uninstall (root, 15 minutes)
@@ -178,16 +192,18 @@ mutants: venv ## Would the unit tests notice one wrong operator or line in the c
 	@PYTHONPATH=$(RUNTIME):tests $(BIN)/python -m mutants $(MUTANTS)
 
 .PHONY: lock
-lock: ## Rewrite the locked requirements with hashes from their .in files; ansible-core moves to the newest
+lock: ## Rewrite the locked requirements with hashes from their .in files: the newest patch releases, and the newest ansible-core
 	$(call say,locking with uv$(comma) itself locked$(comma) in a scratch environment)
 	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
 	$(PYTHON) -m venv "$$scratch" && "$$scratch/bin/pip" install -q --require-hashes -r requirements/lock.txt && \
-	lock="$$scratch/bin/uv pip compile --quiet --generate-hashes --universal --no-header --no-emit-index-url --no-annotate" && \
-	$$lock --python-version 3.10 $(RUNTIME)/requirements.in -o $(RUNTIME)/requirements.txt && \
-	$$lock --python-version 3.10 -c $(RUNTIME)/requirements.txt $(RUNTIME)/requirements-kubectl.in -o $(RUNTIME)/requirements-kubectl.txt && \
-	$$lock --python-version 3.11 --upgrade-package ansible-core -c $(RUNTIME)/requirements-kubectl.txt requirements/dev.in -o requirements/dev.txt && \
-	$$lock --python-version 3.11 -c requirements/dev.txt requirements/docs.in -o requirements/docs.txt && \
-	$$lock --python-version 3.11 requirements/lock.in -o requirements/lock.txt
+	lock() { "$(PYTHON)" tests/locks.py --within "$$2" > "$$scratch/within" && \
+	  "$$scratch/bin/uv" pip compile --quiet --generate-hashes --universal --no-header --no-emit-index-url --no-annotate --upgrade \
+	    -c "$$scratch/within" --python-version "$$1" "$${@:3}" -o "$$2"; }; \
+	lock 3.10 $(RUNTIME)/requirements.txt $(RUNTIME)/requirements.in && \
+	lock 3.10 $(RUNTIME)/requirements-kubectl.txt -c $(RUNTIME)/requirements.txt $(RUNTIME)/requirements-kubectl.in && \
+	lock 3.11 requirements/dev.txt -c $(RUNTIME)/requirements-kubectl.txt requirements/dev.in && \
+	lock 3.11 requirements/docs.txt -c requirements/dev.txt requirements/docs.in && \
+	lock 3.11 requirements/lock.txt requirements/lock.in
 
 .PHONY: venv
 venv: $(VENV)/.complete ## The Python environment that all targets use

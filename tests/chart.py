@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The templates of charts/gpushare, made from the builders: tests/manifests.py writes and checks them.
+"""The templates of charts/gpushare and of `kubectl gpushare manifests`, made from the builders: tests/manifests.py writes and checks them.
 
 The builders make the objects once with every part that a value may bring. Where they make other objects without one, the difference is
 what the template has in a condition. Values that go into the objects as they are stand there as words, which become expressions.
@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACES
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import workloads
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import SCHEDULER_REPOSITORY, Values
@@ -52,6 +54,7 @@ FULL: Final = Values(
     namespace="x-namespace",
     runtime_class="x-runtime-class",
     api_server="https://x-host:64999",
+    openshift=True,
     kubelet_root="/x-kubelet",
     writers=("x-writer",),
     replicas=64994,
@@ -77,6 +80,7 @@ CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
     ({"gpu_placement": ""}, ".Values.gpuPlacement"),
     ({"most_nodes": 0}, ".Values.mostNodes"),
     ({"preemption": False}, ".Values.preemption"),
+    ({"openshift": False}, ".Values.openshift"),
     ({"mutating": False}, '.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"'),
 )
 _CHOSEN: Final = re.compile("--(isolation|device-strategy|overuse)=.*")
@@ -181,16 +185,95 @@ def lines(part: Any, indent: int) -> list[str]:
     return found
 
 
+def tree() -> list[Any]:
+    """The objects with words and conditions."""
+    found: Any = made(FULL)
+    for change, condition in CONDITIONS:
+        found = marked(found, made(replace(FULL, **change)), condition)
+    return list(found)
+
+
+def template(values: str, schema: str) -> str:
+    """The same for gpushare_runtime/kubectl_gpushare/manifests.py. values, schema: the chart's files."""
+    spaces = (json.loads(json.dumps(workloads.namespace(values))) for values in (FULL, replace(FULL, openshift=False)))
+    space = marked(next(spaces), next(spaces), ".Values.openshift")
+    described = json.loads(schema)
+    # Of Helm alone.
+    del described["properties"]["global"]
+    found = {
+        "$comment": f"{described.pop('$comment')}. Made by tests/manifests.py.",
+        "namespace": NAMESPACES,
+        "schedulerRepository": SCHEDULER_REPOSITORY,
+        "values": yaml.safe_load(values),
+        "schema": {key: value for key, value in described.items() if key != "$schema"},
+        "config": placed(_conditional(json.loads(json.dumps(workloads.scheduler_config(FULL))))),
+    }
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}," for key, value in found.items()]
+    each = ",\n".join(json.dumps(placed(one)) for one in [If("own-namespace", space), *tree()])
+    return "\n".join(["{", *lines, '"objects": [', each, "]", "}"]) + "\n"
+
+
+def _conditional(config: Any) -> Any:
+    """kube-scheduler's configuration, whose only part that may be missing is the extender's verb for preemption."""
+    (extender,) = config["extenders"]
+    extender["preemptVerb"] = If(".Values.preemption", extender["preemptVerb"])
+    return config
+
+
+def placed(part: Any) -> Any:
+    """The part with places for values instead of words, and conditions as data. ValueError for an expression that is not known."""
+    if isinstance(part, If):
+        return {"$if": condition_of(part.condition), "$then": placed(part.part)}
+    if isinstance(part, dict):
+        return {key: placed(value) for key, value in part.items()}
+    if isinstance(part, list):
+        return [placed(one) for one in part]
+    if isinstance(part, str):
+        text = part.replace('["x-writer"]', "${annotationWriters}")
+        for word in sorted(WORDS, key=len, reverse=True):
+            text = text.replace(word, f"${{{path_of(WORDS[word])}}}")
+        return text
+    return {"$value": path_of(WORDS[str(part)])} if not isinstance(part, bool) and str(part) in WORDS else part
+
+
+_OF_NO_VALUE: Final = {
+    ".Release.Namespace": "namespace",
+    WORDS["x-config"]: "config",
+    WORDS["x-digest"]: "digest",
+    "own-namespace": "ownNamespace",
+    '.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"': "mutating",
+}
+
+
+def path_of(expression: str) -> str:
+    """The value that an expression is of."""
+    if expression in _OF_NO_VALUE:
+        return _OF_NO_VALUE[expression]
+    found = re.search(r"\.Values\.([A-Za-z.]+)", expression)
+    if found is None:
+        raise ValueError(f"{expression!r} is of no value")
+    return found[1]
+
+
+def condition_of(expression: str) -> dict[str, Any]:
+    negated = re.fullmatch(r"not \((.*)\)", expression)
+    if negated:
+        return {**condition_of(negated[1]), "not": True}
+    equal = re.fullmatch(r'eq (\S+) "(.*)"', expression)
+    if equal:
+        return {"value": path_of(equal[1]), "is": equal[2]}
+    if expression not in _OF_NO_VALUE and not re.fullmatch(r"\.Values\.[A-Za-z.]+", expression):
+        raise ValueError(f"{expression!r} is a condition that manifests.py does not know")
+    return {"value": path_of(expression)}
+
+
 def templates() -> dict[str, str]:
     """Name to text."""
     header = (
         "{{- /*\nSPDX-License-Identifier: Apache-2.0\nCopyright: gpushare.kubernetes contributors\nMade by tests/manifests.py.\n*/ -}}\n"
     )
-    tree: Any = made(FULL)
-    for change, condition in CONDITIONS:
-        tree = marked(tree, made(replace(FULL, **change)), condition)
     documents = []
-    for one in tree:
+    for one in tree():
         text = "\n".join(["---", *lines(one.part if isinstance(one, If) else one, 0)])
         documents.append(f"{{{{- if {one.condition} }}}}\n{text}\n{{{{- end }}}}" if isinstance(one, If) else text)
     config = words(json.dumps(workloads.scheduler_config(copy.deepcopy(FULL)), indent=2))

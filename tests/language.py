@@ -3,15 +3,18 @@
 """The language of documentation, as far as a program can judge it: `python tests/language.py [FILE…]`.
 
 It reads the text of Markdown pages, of roles' argument specifications and of modules' documentation, without code and names in code
-quotes. CONTRIBUTING.md has the rules in full; `RULES` and the bounds are the part that is checked. The linter Vale could not judge
-YAML in Python files, and is a Go program with 40 modules that a fresh machine would have to build first.
+quotes. `code` reads docstrings, comments and messages of errors, which `make house` counts. CONTRIBUTING.md has the rules in full;
+`RULES` and the bounds are the part that is checked. The linter Vale could not judge YAML in Python files, and is a Go program with 40
+modules that a fresh machine would have to build first.
 """
 
 from __future__ import annotations
 
 import ast
+import io
 import re
 import sys
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,6 +33,9 @@ CODE = "CODE"
 SOURCES = re.compile(r".*\.md|roles/[^/]+/meta/argument_specs\.yml|plugins/(modules|lookup|doc_fragments)/\w+\.py")
 #: Keys of YAML whose values are sentences.
 SENTENCES = {"description", "short_description", "notes", "details"}
+#: Comments for programs, and those of every file's head.
+NO_PROSE = re.compile(r"#:? *(?:!|-\*-|SPDX|Copyright|GNU General|type:|noqa|fmt:|pragma)")
+BETWEEN_COMMENTS = {tokenize.COMMENT, tokenize.NL}
 IRREGULAR = "Begun|Broken|Built|Done|Found|Given|Gone|Got|Held|Kept|Known|Left|Lost|Made|Meant|Proven|Seen|Sent|Shown|Taken|Told|Written"
 
 
@@ -154,6 +160,30 @@ def docstrings(text: str) -> Iterator[Block]:
             names = {target.id for target in node.targets if isinstance(target, ast.Name)}
             if any(name.isupper() and name != "EXAMPLES" for name in names):
                 yield from descriptions(node.value.value, node.value.lineno)
+
+
+def code(text: str) -> Iterator[Block]:
+    """The docstrings, the comments and the messages of `raise` in a Python text. Lines of comments below one another are one block."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (doc := ast.get_docstring(node)):
+            yield from (Block(node.body[0].lineno, " ".join(part.split())) for part in doc.split("\n\n"))
+        elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            yield from (Block(node.lineno, words) for words in map(message, node.exc.args) if words)
+    gathered: list[tuple[int, str]] = []
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        is_prose = token.type == tokenize.COMMENT and not NO_PROSE.match(token.string)
+        if gathered and ((is_prose and token.start[0] > gathered[-1][0] + 1) or token.type not in BETWEEN_COMMENTS):
+            yield Block(gathered[0][0], " ".join(words for _line, words in gathered))
+            gathered = []
+        if is_prose:
+            gathered.append((token.start[0], token.string.lstrip("#: ")))
+
+
+def message(node: ast.expr) -> str:
+    """The text of an argument: a literal, with what is filled in as one word; "" for anything else."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else CODE for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def blocks(path: Path) -> Iterator[Block]:

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The locked requirements name everything that their inputs ask for, every pin has hashes, and the locks agree."""
+"""The locked requirements name everything that their inputs ask for, every pin has hashes, and the locks agree.
+
+`python tests/locks.py --within LOCK` prints what `make lock` keeps of a lock: each pin may move to a later patch release, which mends
+faults and changes nothing else. Another minor release is chosen by hand, in the lock's input. ansible-core moves to the newest.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,9 @@ KUBECTL = ROOT / "files/gpushare_runtime/requirements-kubectl"
 DEV = ROOT / "requirements/dev"
 DOCS = ROOT / "requirements/docs"
 LOCK = ROOT / "requirements/lock"
+# The newest for each Python, whatever was locked.
+MOVES = ("ansible-core",)
+FIRST_YEAR = 2000
 
 
 def normal(name: str) -> str:
@@ -36,7 +43,22 @@ def pins(path: Path) -> dict[str, set[str]]:
     return found
 
 
+def within(lock: str) -> list[str]:
+    """The constraints under which each pin of a lock may move: up to the next minor release, up to any where the first number is a year."""
+    made = []
+    for name, version, marker in re.findall(r"^([A-Za-z0-9._-]+)==([0-9][^ \\;]*)(?: ; ([^\\\n]*[^\\\n ]))?", lock, re.MULTILINE):
+        if normal(name) in MOVES:
+            continue
+        numbers = [int(one) for one in re.findall(r"[0-9]+", version.split("+")[0])[:2]]
+        upto = "" if numbers[0] >= FIRST_YEAR else f",<{numbers[0]}.{[*numbers, 0][1] + 1}"
+        made.append(f"{name}>={version}{upto}{' ; ' * bool(marker)}{marker}")
+    return made
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["--within"]:
+        print("\n".join(within(Path(sys.argv[2]).read_text())))
+        return
     problems = []
     locks = {}
     for base in (RUNTIME, KUBECTL, DEV, DOCS, LOCK):

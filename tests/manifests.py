@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""docs/manifests and the chart's templates, printed from the builders: `python tests/manifests.py` checks, `--write` writes.
+"""docs/manifests, the chart's templates and what `kubectl gpushare manifests` prints, made from the builders.
 
-The manifests are for `kubectl apply` without Ansible: with the default variables, in the namespace gpushare-system.
+`python tests/manifests.py` checks, `--write` writes. The manifests are for `kubectl apply` without Ansible: with the default variables,
+in the namespace gpushare-system.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / ".collections"))
+sys.path[:0] = [str(ROOT / ".collections"), str(ROOT / "files/gpushare_runtime")]
 
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values, scheduler_image  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables  # noqa: E402
 
 import chart  # noqa: E402
+from gpushare_runtime.kubectl_gpushare.manifests import written  # noqa: E402
 
 FOLDER = Path("docs/manifests")
-CHART = Path("charts/gpushare/templates")
+CHART = Path("charts/gpushare")
+TEMPLATE = "files/gpushare_runtime/gpushare_runtime/kubectl_gpushare/manifests.json"
 #: Of the images, where a cluster has another version it needs another one.
 KUBERNETES = "v1.36.3"
 HEADER = """\
@@ -40,31 +41,13 @@ EVERYTHING = (
 NAMES = "From Kubernetes 1.36 on: pods that ask for aliyun.com/* and name no scheduler get gpushare-scheduler."
 
 
-class _Dumper(yaml.SafeDumper):
-    """No aliases, and lists below their key."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        super().increase_indent(flow, False)
-
-
-def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
-
-
-_Dumper.add_representer(str, _text)
-
-
 def values() -> Values:
     """The defaults of the variables."""
     return Values(image=str(variables(ROOT)["gpushare_image"].spec["default"]), scheduler_image=scheduler_image(KUBERNETES))
 
 
 def printed(made: Iterable[Any], what: str) -> str:
-    documents = (yaml.dump(one, Dumper=_Dumper, sort_keys=False, width=136, allow_unicode=True) for one in made)
-    return HEADER.format(what=what) + "".join(f"---\n{one}" for one in documents)
+    return HEADER.format(what=what) + written(made)
 
 
 def files() -> dict[str, str]:
@@ -74,7 +57,8 @@ def files() -> dict[str, str]:
     return {
         f"{FOLDER}/gpushare.yaml": printed([one for one in made if one not in names], EVERYTHING),
         f"{FOLDER}/scheduler-name.yaml": printed(names, NAMES),
-        **{f"{CHART}/{name}": text for name, text in chart.templates().items()},
+        **{f"{CHART}/templates/{name}": text for name, text in chart.templates().items()},
+        TEMPLATE: chart.template((ROOT / CHART / "values.yaml").read_text(), (ROOT / CHART / "values.schema.json").read_text()),
     }
 
 

@@ -28,7 +28,7 @@ for folder in (".collections", "files/gpushare_runtime"):
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import OLDEST  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import advisories  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import MINIMUM_DRIVER  # noqa: E402
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import accounts, on_hosts  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import accounts, on_hosts, presets  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import host, reasons  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict import doctor  # noqa: E402
@@ -77,6 +77,7 @@ def default_of(name: str) -> str:
 
 def requirements() -> str:
     ansible = yaml.safe_load((ROOT / "meta/runtime.yml").read_text())["requires_ansible"].lstrip(">=")
+    by_hosts = " or ".join(name for name, modes in host.DISTRIBUTIONS.items() if host.SYSTEMD in modes)
     return table(
         ["on", "required", "check of preflight"],
         [
@@ -84,7 +85,7 @@ def requirements() -> str:
             ["every host", f"{' or '.join(host.MACHINES)}, systemd", "`os`"],
             ["every host", f"Python {OLDEST[0]}.{OLDEST[1]} or newer with venv", "`python`"],
             ["every host", f"{host.MINIMUM_FREE_MIB} MiB of free disk in `gpushare_install_dir`", "`disk`"],
-            ["the cluster", f"Kubernetes {reasons.OLDEST_IN_WORDS}, by {' or '.join(host.DISTRIBUTIONS)}", "`kubernetes`, `distribution`"],
+            ["the cluster", f"Kubernetes {reasons.OLDEST_IN_WORDS}, by {by_hosts}; as pods any", "`kubernetes`, `distribution`"],
             [
                 "the cluster",
                 f"Kubernetes {'.'.join(map(str, reasons.OLDEST_WITH_POLICIES))} or newer for admission policies, "
@@ -98,7 +99,7 @@ def requirements() -> str:
                 f"NVIDIA's container toolkit {default_of('gpushare_toolkit_minimum')} or newer, or `gpushare_toolkit_state: managed`",
                 "`toolkit`",
             ],
-            ["GPU nodes", "GPUs that report their memory, without MIG", "`gpus`"],
+            ["GPU nodes", "GPUs that report their memory; in MIG mode, [instances](../operate/mig.md)", "`gpus`"],
             ["GPU nodes", "no other device plugin or operator that allocates the GPUs", "`managers`"],
         ],
     )
@@ -300,7 +301,7 @@ def verify_codes() -> dict[str, tuple[set[str], str]]:
     """Code to (severities, program that makes the finding)."""
     by_verify = findings_in([*sorted((PLUGIN_UTILS / "_verdict").glob("*.py")), PLUGIN_UTILS / "_preflight/gpus.py"])
     by_verify = {name: kinds for name, kinds in by_verify.items() if "_" in name}
-    for name, kinds in findings_in([MODULE_UTILS / "_cluster/capacity.py"]).items():
+    for name, kinds in findings_in([MODULE_UTILS / "_facts/capacity.py"]).items():
         by_verify.setdefault(name, set()).update(kinds)
     by_verify |= {name: {"error"} for name in ("driver_mismatch", "driver_problem", "gpu_lost") if name not in by_verify}
     # A warning of the module gpu_mem_capacity, and an error of verify.
@@ -376,6 +377,21 @@ def rows_of_rules(documents: Iterable[Mapping[str, Any]]) -> str:
             what = ", ".join(f"{group}{resource}" for resource in rule["resources"])
             rows.append([document["metadata"]["name"], scope, what, code(rule.get("resourceNames", ())), ", ".join(rule["verbs"])])
     return table(["account", "scope", "resources", "names", "verbs"], rows)
+
+
+# Clusters of others.
+
+
+def presets_of_clusters() -> str:
+    """A row for each file of charts/gpushare/presets: its heads are comments, its values are Helm's."""
+    rows = []
+    for name in presets.names():
+        text = (presets.FOLDER / f"{name}.yaml").read_text()
+        head = dict(re.findall(r"^# (title|brings|switch|source|read): (.+)$", text, re.M))
+        values = code(f"{key}: {json.dumps(value) if value == '' else value}" for key, value in yaml.safe_load(text).items())
+        rows.append([f"`{name}`", head["title"], head["brings"], head["switch"], values, f"{head['source']}, {head['read']}", "**rules**"])
+    header = ["preset", "cluster", "driver and toolkit", "its own device plugin, switched off by", "values", "source, read on", "state"]
+    return table(header, rows)
 
 
 # XIDs.
@@ -478,6 +494,7 @@ PARTS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
     "codes": ("docs/reference/codes.md", codes_of_verify),
     "checks": ("docs/reference/codes.md", codes_of_preflight),
     "rules": ("docs/reference/permissions.md", rules),
+    "presets": ("docs/operate/clusters-of-others.md", presets_of_clusters),
     "xids": ("docs/operate/on-call.md", xids),
     "rules-in-cluster": ("docs/reference/permissions.md", rules_in_cluster),
     "benchmarks": ("docs/project/benchmarks/README.md", benchmarks),

@@ -11,12 +11,14 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import presets
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import ALL_NODES_UP_TO, Values, scheduler_image
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.workloads import node
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import variables as preflight_variables
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import WHERE, Asked, judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, Reason, accept, summary
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import blocks
 
 #: The variables that the objects depend on, by the field of Values, without those that the cluster decides.
 _FIELDS = {
@@ -58,6 +60,8 @@ class ActionModule(ActionBase):
         settings, reasons = self._typed(arguments["settings"], known)
         if reasons:
             return self._result(reasons)
+        defaults = {name: known[name].spec.get("default") for name in settings}
+        settings = presets.applied(settings, settings["gpushare_preset"], defaults)
         options = {name: arguments[name] for name in ("kubectl", "kubeconfig")}
         options |= {"namespace": settings["gpushare_namespace"], "nodes": settings["gpushare_cluster_nodes"]}
         facts = ask(self, task_vars, "gpushare.kubernetes.gpushare_in_cluster_info", options)
@@ -75,6 +79,7 @@ class ActionModule(ActionBase):
             memory_unit=settings["gpushare_memory_unit"],
             evicts=settings["gpushare_overuse"] == "evict",
             without_policies=settings["gpushare_without_policies"],
+            operator=settings["gpushare_gpu_operator"],
         )
         percentage = settings["gpushare_percentage_of_nodes_to_score"]
         strategy = settings["gpushare_device_strategy"]
@@ -82,14 +87,23 @@ class ActionModule(ActionBase):
             **{field: settings[name] for name, field in _FIELDS.items()},
             scheduler_image=image,
             policies="ValidatingAdmissionPolicy" in facts["admission"],
+            openshift=settings["gpushare_openshift"] or facts["openshift"],
             mutating="MutatingAdmissionPolicy" in facts["admission"],
             percentage=(100 if facts["number"] <= ALL_NODES_UP_TO else 0) if percentage < 0 else percentage,
             device_strategy=_STRATEGY if strategy == "auto" else strategy,
         )
-        reasons = accept(judge(facts, asked), settings["gpushare_preflight_accept"])
+        result = self._result(accept(judge(facts, asked), settings["gpushare_preflight_accept"]))
+        if result.get("failed"):
+            return result
         made = objects(values)
         labels = [node(one["name"]) for one in facts["nodes"]] if settings["gpushare_cluster_nodes"] else []
-        return {**self._result(reasons), "objects": made, "labels": labels, "version": facts["version"]}
+        return {
+            **result,
+            "objects": made,
+            "labels": labels,
+            "nodes": [one["name"] for one in facts["nodes"]],
+            "runtime_class": asked.runtime_class,
+        }
 
     @staticmethod
     def _typed(given: dict[str, Any], known: Any) -> tuple[dict[str, Any], list[Reason]]:
@@ -99,12 +113,15 @@ class ActionModule(ActionBase):
         reasons = preflight_variables.impossible(WHERE, values, specs) + preflight_variables.together(WHERE, values)
         return values, reasons
 
-    @staticmethod
-    def _result(reasons: list[Reason]) -> dict[str, Any]:
+    def _result(self, reasons: list[Reason]) -> dict[str, Any]:
         errors = [reason for reason in reasons if reason.severity == ERROR]
         result = {
             "changed": False,
             "reasons": [asdict(reason) for reason in reasons],
             "warnings": [str(reason) for reason in reasons if reason.severity != ERROR],
         }
-        return {**result, "failed": True, "msg": summary(reasons)} if errors else result
+        if not errors:
+            return result
+        # Ansible prints the result of what failed once more, on one line: it has the sum only.
+        self._display.display(f"{summary(reasons)}\n\n{blocks(errors, WHERE)}\n")
+        return {"changed": False, "failed": True, "msg": summary(reasons), "warnings": result["warnings"]}

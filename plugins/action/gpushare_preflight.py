@@ -83,12 +83,14 @@ class ActionModule(ActionBase):
             "expected",
             "extender_port",
             "driver_managed",
+            "prerequisites_managed",
             "device_strategy",
             "isolation",
             "mps_shared_memory_mib",
             "toolkit_configured",
             "toolkit_managed",
             "runtime_configured",
+            "mode",
         )
         judgement = judge(host, facts, Wanted(**{name: arguments[name] for name in names}))
         # Without a kubelet that runs nobody is to be that node: what the host lacks is what counts.
@@ -108,7 +110,9 @@ class ActionModule(ActionBase):
             "expected": expected,
             "extender_port": of("gpushare_extender_port"),
             "driver_managed": managed,
+            "prerequisites_managed": of("gpushare_prerequisites") == "managed",
             "device_strategy": strategy,
+            "mode": of("gpushare_deploy_mode"),
             "isolation": of("gpushare_isolation"),
             "mps_shared_memory_mib": of("gpushare_mps_shared_memory_mib"),
             "toolkit_configured": of("gpushare_toolkit_state") != "unmanaged",

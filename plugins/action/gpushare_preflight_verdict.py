@@ -14,11 +14,14 @@ from typing import Any
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.release import __version__ as ansible_version
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import gpu_operator
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import KUBERNETES
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
     ERROR,
     Answer,
     Judgement,
     Reason,
+    Reasons,
     accept,
     judge_authorities,
     judge_cluster,
@@ -62,15 +65,20 @@ class ActionModule(ActionBase):
         arguments = self.validate_argument_spec(argument_spec=_ARGUMENTS)[1]
         judgements = [self._judgement(known, host, arguments["result"]) for host in arguments["hosts"]]
         groups = {name: list(hosts) for name, hosts in known["groups"].items()}
+        machines = {host: self._machine(known, host, arguments["result"]) for host in arguments["hosts"]}
         of_inventory = judge_controller(ansible_version)
-        of_inventory += judge_inventory(judgements, groups, arguments["control_plane_group"], arguments["gpu_group"])
+        of_inventory += judge_inventory(judgements, groups, arguments["control_plane_group"], arguments["gpu_group"], machines)
         of_inventory += self._scattered(known, groups.get(arguments["control_plane_group"], []), groups.get(arguments["gpu_group"], []))
         answers = [Answer.of(one) for one in arguments["cluster"] or ()]
         if arguments["cluster"] is not None:
             without_policies = bool(self._of_cluster(known, arguments["hosts"], "gpushare_without_policies"))
             chosen = ("gpushare_overuse", "gpushare_unstartable")
             evicts = [name for name in chosen if self._of_cluster(known, arguments["hosts"], name) == "evict"]
-            of_inventory += judge_cluster(judgements, answers, without_policies, evicts)
+            pods = self._of_cluster(known, arguments["hosts"], "gpushare_deploy_mode") == KUBERNETES
+            of_inventory += judge_cluster(judgements, answers, without_policies, evicts, pods)
+            mode = str(self._of_cluster(known, arguments["hosts"], "gpushare_gpu_operator"))
+            gpu_nodes = [one.node_name for one in judgements if one.node_name and one.host in groups.get(arguments["gpu_group"], ())]
+            of_inventory += self._operator(arguments["cluster"], gpu_nodes, mode)
         believed = {answer.plane: answer.authorities for answer in answers}
         of_inventory += judge_authorities(
             believed | {host: self._authorities(known, host, arguments["result"]) for host in arguments["hosts"]}
@@ -105,6 +113,16 @@ class ActionModule(ActionBase):
                     return spec["default"] if wrong else value
         return spec["default"]
 
+    @staticmethod
+    def _operator(answers: list[dict[str, Any]], gpu_nodes: list[str], mode: str) -> list[Reason]:
+        """Of the first control plane that has answered."""
+        asked = next((one for one in answers if "gpu_operator" in one), None)
+        if asked is None:
+            return []
+        found = Reasons(str(asked["item"]))
+        gpu_operator.judge(found, asked["gpu_operator"], gpu_nodes, mode)
+        return found.list
+
     def _scattered(self, task_vars: dict[str, Any], planes: list[str], gpu_nodes: list[str]) -> list[Reason]:
         values: dict[str, dict[str, Any]] = {}
         for host in {*planes, *gpu_nodes}:
@@ -121,6 +139,11 @@ class ActionModule(ActionBase):
     def _authorities(task_vars: dict[str, Any], host: str, name: str) -> list[str]:
         facts = (task_vars["hostvars"][host].get(name) or {}).get("facts") or {}
         return [str(one)[:64] for one in (facts.get("authorities") or [])[:8]]
+
+    @staticmethod
+    def _machine(task_vars: dict[str, Any], host: str, name: str) -> str:
+        facts = (task_vars["hostvars"][host].get(name) or {}).get("facts") or {}
+        return str((facts.get("ground") or {}).get("machine_id") or "")[:64]
 
     @staticmethod
     def _judgement(task_vars: dict[str, Any], host: str, name: str) -> Judgement:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import CHECK, MODES, PATCH
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._takeover.judge import HostState, judge
 
@@ -19,6 +20,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "facts": {"type": "str", "required": True},
     "extender_port": {"type": "int", "default": 32766},
     "drain": {"type": "bool", "default": False},
+    "gpu_operator": {"type": "str", "choices": list(MODES), "default": CHECK},
     "kubectl": {"type": "str", "default": "kubectl"},
     "kubeconfig": {"type": "path", "default": "/etc/kubernetes/admin.conf"},
 }
@@ -42,7 +44,7 @@ class ActionModule(ActionBase):
             return {"failed": True, "changed": False, "msg": str(error)}
         if found.get("failed") or "plugins" not in found:
             return found
-        verdict = judge(hosts, found, arguments["extender_port"], arguments["drain"])
+        verdict = judge(hosts, found, arguments["extender_port"], arguments["drain"], arguments["gpu_operator"] == PATCH)
         return {**found, "changed": False, "rejections": list(verdict.rejections), "moves": dict(verdict.moves)}
 
     def _state(self, task_vars: dict[str, Any], host: str, name: str) -> HostState:

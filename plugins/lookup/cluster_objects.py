@@ -40,6 +40,10 @@ options:
     type: list
     elements: str
     default: []
+  prometheus:
+    description: URL of Prometheus for C(kubectl gpushare top), empty for none.
+    type: str
+    default: ""
 """
 
 EXAMPLES = r"""
@@ -65,7 +69,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.on_
 class LookupModule(LookupBase):
     def run(self, terms: Any, variables: Any = None, **kwargs: Any) -> list[dict[str, Any]]:
         self.set_options(var_options=variables, direct=kwargs)
-        names = ("writers", "token_seconds", "lease", "evict", "nodes")
+        names = ("writers", "token_seconds", "lease", "evict", "nodes", "prometheus")
         values = OnHosts(**{name: self.get_option(name) for name in names})
         try:
             return [one for role in terms for one in objects(str(role), values)]

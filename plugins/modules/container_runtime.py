@@ -119,13 +119,13 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import kubernetes
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.json_edit import JsonError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import KINDS, Wanted, converge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Rejected
 
 
 def runtime_of(params: "dict[str, Any]") -> str:
@@ -171,9 +171,9 @@ def main() -> None:
             module.warn(warning)
         module.exit_json(
             changed=result.changed,
-            restarted=bool(result.why_restart),
+            restarted=bool(result.why),
             restarted_at=restarted_at,
-            why_restart=result.why_restart,
+            why_restart=result.why,
             files=result.files,
             notes=result.notes,
             diff=result.diff,

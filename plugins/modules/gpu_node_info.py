@@ -143,6 +143,11 @@ pythons:
     path: {description: Path., type: str, sample: /usr/bin/python3}
     version: {description: Version., type: str, sample: "3.11"}
     venv: {description: Whether it can make virtual environments with pip., type: bool}
+python_packages:
+  description: Packages of the distribution that the runtime lacks on this host, for its Python.
+  returned: when V(system) is gathered
+  type: list
+  elements: str
 disk:
   description: The file system of O(install_dir).
   returned: when V(system) is gathered
@@ -163,6 +168,8 @@ ground:
     server: {description: The API server that kubelet uses., type: str}
     unreached: {description: Why no connection to it could be made., type: str}
     scheduler: {description: Whether a kube-scheduler runs., type: bool}
+    machine_id: {description: "Content of C(/etc/machine-id).", type: str}
+    ahead: {description: "Seconds by which the host's clock is ahead of the API server's.", type: float}
 pci:
   description: NVIDIA's devices on the PCI bus. A hint only, since a host may hide the bus.
   returned: when V(gpus) is gathered

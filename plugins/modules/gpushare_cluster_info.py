@@ -49,6 +49,10 @@ in_cluster:
   type: list
   elements: str
   sample: [gpushare-system/gpushare-device-plugin]
+gpu_operator:
+  description: NVIDIA's GPU Operator, its ClusterPolicy and the nodes that it serves.
+  returned: success
+  type: dict
 may_grant:
   description: Whether this kubeconfig may make roles and bind them.
   returned: success
@@ -64,6 +68,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.authority import authorities
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import ours
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import operator as gpu_operator
 
 KUBELET_CONFIG = "/var/lib/kubelet/config.yaml"
 
@@ -75,10 +80,11 @@ def main() -> None:
         version = str(json.loads(kubectl.text(["get", "--raw", "/version"])).get("gitVersion"))
         nodes = [line.partition("/")[2] for line in kubectl.text(["get", "nodes", "--output=name"]).split()]
         in_cluster = _in_cluster(kubectl)
+        operator = gpu_operator.facts(kubectl)
     except (cluster_kubectl.KubectlError, ValueError, AttributeError) as error:
         module.fail_json(msg=str(error))
     known = authorities(Host(), KUBELET_CONFIG)
-    asked = {"may_grant": _may_grant(kubectl), "in_cluster": in_cluster}
+    asked = {"may_grant": _may_grant(kubectl), "in_cluster": in_cluster, "gpu_operator": operator}
     module.exit_json(changed=False, version=version[:80], nodes=nodes, authorities=list(known), **asked)
 
 

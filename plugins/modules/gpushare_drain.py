@@ -14,7 +14,8 @@ description:
   - The roles C(nvidia_driver), C(take_over) and C(uninstall) use this module, on a control plane. Its options may change in any release.
   - Cordons the node. With O(state=drained), also evicts its pods through the API, within their disruption budgets. DaemonSets' pods and
     static pods stay.
-  - Marks the node with the annotation C(gpushare/cordoned-by). With O(state=uncordoned), changes only a node that has it.
+  - Marks the node with the annotations C(gpushare/cordoned-by) and C(gpushare/cordon-reason). With O(state=uncordoned), changes only a
+    node that has the first.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -34,6 +35,10 @@ options:
     description: Value of the annotation.
     type: str
     default: nvidia_driver
+  reason:
+    description: Value of the annotation C(gpushare/cordon-reason). With O(state=cordoned), also on a node that this collection cordoned.
+    type: str
+    default: ""
   seconds:
     description: Seconds for this call. RV(done) reports whether they were enough. Otherwise call again.
     type: int
@@ -83,19 +88,21 @@ def main() -> None:
             node={"type": "str", "required": True},
             state={"type": "str", "choices": ["cordoned", "drained", "uncordoned"], "required": True},
             owner={"type": "str", "default": "nvidia_driver"},
+            reason={"type": "str", "default": ""},
             seconds={"type": "int", "default": 20},
             force={"type": "bool", "default": False},
         ),
         supports_check_mode=True,
     )
-    kubectl, params = cluster_kubectl.for_module(module), module.params
+    kubectl, params, dry = cluster_kubectl.for_module(module), module.params, module.check_mode
+    node, owner, reason = params["node"], params["owner"], params["reason"]
     try:
         if params["state"] == "drained":
-            found = drain(kubectl, params["node"], params["owner"], params["seconds"], params["force"], module.check_mode)
+            found = drain(kubectl, node, owner, params["seconds"], params["force"], dry, reason)
         elif params["state"] == "cordoned":
-            found = Drained(cordon(kubectl, params["node"], params["owner"], module.check_mode), True)
+            found = Drained(cordon(kubectl, node, owner, dry, reason), True)
         else:
-            found = Drained(uncordon(kubectl, params["node"], module.check_mode), True)
+            found = Drained(uncordon(kubectl, node, dry), True)
     except (DrainError, cluster_kubectl.KubectlError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=found.changed, done=found.done, left=list(found.left), why=found.why, diff=[])

@@ -46,6 +46,10 @@ admission:
   returned: success
   type: list
   elements: str
+openshift:
+  description: Whether the API server has SecurityContextConstraints.
+  returned: success
+  type: bool
 nodes:
   description: The GPU nodes, with their architecture and images.
   returned: success
@@ -75,10 +79,19 @@ on_hosts:
   type: list
   elements: str
 others:
-  description: DaemonSets of other device plugins.
+  description: DaemonSets of other device plugins that serve GPU nodes of this collection.
+  returned: success
+  type: list
+  elements: dict
+holders:
+  description: Pods on these nodes with GPUs of NVIDIA's device plugin.
   returned: success
   type: list
   elements: str
+gpu_operator:
+  description: NVIDIA's GPU Operator, its ClusterPolicy and the nodes that it serves.
+  returned: success
+  type: dict
 unit:
   description: Memory unit of the installed device plugin.
   returned: success

@@ -57,8 +57,13 @@ labels:
   returned: success
   type: list
   elements: dict
-version:
-  description: Version of the API server.
+nodes:
+  description: Names of the GPU nodes.
+  returned: success
+  type: list
+  elements: str
+runtime_class:
+  description: RuntimeClass of the pods, by the variable or by the preset.
   returned: success
   type: str
 """

@@ -95,7 +95,7 @@ def main() -> None:
         except (MpsError, SystemdError, OSError) as error:
             module.fail_json(msg=f"{error}; nothing was changed")
         transaction = made.transaction
-        due = bool(transaction.changes) or transaction.unfinished or made.service.is_due()
+        due = bool(transaction.changes) or transaction.unfinished or made.service.due()
         result = {"changed": due or bool(made.disabled), "waiting": list(made.waiting), "diff": transaction.diff()}
         if not module.check_mode:
             try:

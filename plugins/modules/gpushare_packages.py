@@ -84,7 +84,9 @@ options:
         type: str
         required: true
       fingerprints:
-        description: The whole fingerprints of all keys that O(repository.key) may hold.
+        description:
+          - The whole fingerprints of all keys that O(repository.key) may hold, and of those of their subkeys that may sign.
+          - A subkey that is not named, and can only encrypt, is left out.
         type: list
         elements: str
         required: true
@@ -210,25 +212,20 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.urls import open_url
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.exposure import exposed
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command, lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.converge import (
-    Result,
+    PackagesResult,
     absent,
     manager_of,
     owners,
     present,
     together,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
-    Package,
-    PackagesError,
-    Rejected,
-    Repository,
-    Wanted,
-)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Package, PackagesError, Repository, Wanted
 
 REPOSITORY = {
     "name": {"type": "str", "required": True},
@@ -269,8 +266,7 @@ def repository_of(params: "Optional[dict[str, Any]]") -> Optional[Repository]:
     if params is None:
         return None
     try:
-        keys = openpgp.read_keys(key_file(params["key"]))
-        openpgp.check(keys, params["fingerprints"])
+        keys = openpgp.pinned(openpgp.read_keys(key_file(params["key"])), params["fingerprints"])
     except openpgp.KeyError_ as error:
         raise Rejected(f"the key of the repository {params['name'][:80]} is not trusted: {error}; nothing was changed") from error
     return Repository(
@@ -314,7 +310,9 @@ def main() -> None:
     params = module.params
     others = next((name for path, name in params["yields_to"].items() if os.path.exists(path)), "")
     if others and params["state"] == "present":
-        module.exit_json(**asdict(Result(managed_by=others, notes=[f"{others} manages these packages on this host: nothing was changed"])))
+        module.exit_json(
+            **asdict(PackagesResult(managed_by=others, notes=[f"{others} manages these packages on this host: nothing was changed"]))
+        )
 
     def hurt() -> Optional[str]:
         # Where systemd does not run, the scripts do not ask it.
@@ -325,7 +323,7 @@ def main() -> None:
         try:
             if params["state"] == "absent":
                 named = [params["owner"]] if params["owner"] else owners()
-                result = Result()
+                result = PackagesResult()
                 # A host whose packages nobody has changed may have a package manager that is not known here.
                 if named:
                     manager = manager_of(command.run, params["timeout"], Host())

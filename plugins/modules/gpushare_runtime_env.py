@@ -55,6 +55,10 @@ options:
       verified.
     type: bool
     default: true
+  comes:
+    description: Whether the run installs a Python where the host has none, so that check mode can say what follows.
+    type: bool
+    default: false
   artifact:
     description: The artifact to install. This module's action plugin on the controller sets it, not users.
     type: dict
@@ -113,8 +117,10 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import (
+    COMES,
     Artifact,
     Environments,
+    Interpreter,
     RuntimeEnvError,
     environment_name,
     find_python,
@@ -157,6 +163,7 @@ def main() -> None:
             "python": {"type": "str", "default": ""},
             "pip_extra_args": {"type": "list", "elements": "str", "default": []},
             "link": {"type": "bool", "default": True},
+            "comes": {"type": "bool", "default": False},
             "artifact": {
                 "type": "dict",
                 "options": {
@@ -185,7 +192,12 @@ def main() -> None:
             return module.run_command(argv)
 
         try:
-            python = find_python(run, Host().program, module.params["python"])
+            try:
+                python = find_python(run, Host().program, module.params["python"])
+            except RuntimeEnvError:
+                if not (module.check_mode and module.params["comes"]):
+                    raise
+                python = Interpreter(f"/usr/bin/python{COMES}", COMES)
             name, before = environment_name(artifact, python.version), environments.current()
             whole = environments.is_whole(name)
             switch = module.params["link"] and before != name

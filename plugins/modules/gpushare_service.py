@@ -188,7 +188,7 @@ def main() -> None:
                 f"the journal of this host, /var/lib/gpushare/journal, had no entry of {', '.join(transaction.forgotten)}, which are ours; "
                 "expected one of each: it is noted again, and uninstall.yml removes them"
             )
-        due, enabled = bool(transaction.changes or transaction.forgotten) or transaction.unfinished or service.is_due(), daemon.is_enabled()
+        due, enabled = bool(transaction.changes or transaction.forgotten) or transaction.unfinished or service.due(), daemon.is_enabled()
         result = {"changed": due or not enabled or params["seed_due"], "restarted": restart, "diff": transaction.diff()}
         if not module.check_mode:
             try:

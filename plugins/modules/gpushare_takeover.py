@@ -11,12 +11,17 @@ module: gpushare_takeover
 short_description: Move other device plugins away from nodes, and restore them
 version_added: 0.1.0
 description:
-  - The roles C(take_over) and C(uninstall) use this module, on a control plane. Its options may change in any release.
+  - The roles C(take_over) and C(uninstall) use this module on a control plane, C(in_cluster) with your kubeconfig.
+  - Its options may change in any release.
   - With O(state=aside), changes the label of the nodes that the DaemonSet selects. If the DaemonSet has no such label, adds an expression
     to its node affinity and labels the nodes. Annotations of nodes and DaemonSet store the state before.
   - With O(state=returned), restores the labels of the nodes. Restores the DaemonSet as soon as no other node needs its change. Labels
     and affinities that others have changed since lose only the part of this collection. Restarts the original's device plugin on nodes
     whose number of GPUs kubelet has set to 0. The original writes that number when it starts.
+  - With O(state=operator_off), sets C(spec.devicePlugin.enabled) of the GPU Operator's ClusterPolicy to V(false), by which the operator
+    deletes its device plugin on every node. An annotation stores the state before. Rejects a ClusterPolicy that a chart or a tool owns.
+  - With O(state=operator_returned), restores the ClusterPolicy as soon as no other node is one of this collection, as O(state=returned)
+    does, too.
   - With O(state=retired), deletes the parts of the original gpushare, and fails while they serve a node.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
@@ -32,7 +37,7 @@ options:
   state:
     description: The required state.
     type: str
-    choices: [aside, returned, retired]
+    choices: [aside, returned, retired, operator_off, operator_returned]
     required: true
   save_to:
     description: File on this host for the deleted objects, with O(state=retired). C(kubectl apply -f) restores them.
@@ -81,8 +86,10 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_GPUS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import original
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import Change, TakeOverError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import TakeOverError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import Cluster
+
+STATES = ["aside", "returned", "retired", "operator_off", "operator_returned"]
 
 
 def main() -> None:
@@ -90,7 +97,7 @@ def main() -> None:
         argument_spec=dict(
             cluster_kubectl.ARGUMENTS,
             nodes={"type": "list", "elements": "str", "default": []},
-            state={"type": "str", "choices": ["aside", "returned", "retired"], "required": True},
+            state={"type": "str", "choices": STATES, "required": True},
             save_to={"type": "path", "default": "/var/lib/gpushare-original/objects.json"},
         ),
         supports_check_mode=True,
@@ -101,7 +108,13 @@ def main() -> None:
         cluster = Cluster(kubectl)
         if state == "retired":
             _retire(module, kubectl, cluster)
-        found = cluster.move_aside(nodes, dry) if state == "aside" else cluster.give_back(nodes, dry)
+        calls = {
+            "aside": cluster.move_aside,
+            "returned": cluster.give_back,
+            "operator_off": cluster.switch_operator_off,
+            "operator_returned": cluster.switch_operator_on,
+        }
+        found = calls[state](nodes, dry)
     except (TakeOverError, cluster_kubectl.KubectlError, OSError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(
@@ -110,7 +123,7 @@ def main() -> None:
         left=sorted(pod.name for pod in found.left),
         kept=list(found.kept),
         served=list(found.served),
-        diff=[_diff(change) for change in found.changes],
+        diff=[change.diff() for change in found.changes],
     )
 
 
@@ -150,11 +163,6 @@ def _saved(path: str) -> list:
 def _key(item: dict) -> tuple:
     metadata = item["metadata"]
     return item["kind"], metadata.get("namespace"), metadata["name"]
-
-
-def _diff(change: Change) -> dict:
-    before, after = (json.dumps(value, indent=2, sort_keys=True) + "\n" for value in (change.before, change.after))
-    return {"before_header": change.title, "after_header": change.title, "before": before, "after": after}
 
 
 if __name__ == "__main__":

@@ -37,6 +37,11 @@ options:
     description: Whether pods are evicted first. Pods with GPUs of another device plugin then prevent nothing.
     type: bool
     default: false
+  gpu_operator:
+    description: Whether this run switches the GPU Operator's device plugin off (V(patch)), or must find it so.
+    type: str
+    choices: [check, patch]
+    default: check
   nodes:
     description: Names of the nodes. The module's own action sets this option.
     type: list
@@ -63,10 +68,6 @@ plugins:
     rejection: {description: Why it cannot be moved aside. Empty if it can., type: str}
     original: {description: Whether it is that of the original gpushare., type: bool}
     nodes: {description: The nodes that it serves., type: list, elements: str}
-operators:
-  description: The reasons why the GPU Operator prevents a take-over of its nodes, and these nodes.
-  returned: success
-  type: dict
 pods:
   description: UID to namespace and name of the pods on these nodes that have not ended.
   returned: success
@@ -95,6 +96,7 @@ moves:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import Cluster, active_pods
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import CHECK, MODES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.original import parts
 
 
@@ -106,6 +108,7 @@ def main() -> None:
             facts={"type": "str"},
             extender_port={"type": "int", "default": 32766},
             drain={"type": "bool", "default": False},
+            gpu_operator={"type": "str", "choices": list(MODES), "default": CHECK},
             nodes={"type": "list", "elements": "str"},
         ),
         supports_check_mode=True,
@@ -122,7 +125,6 @@ def main() -> None:
     module.exit_json(
         changed=False,
         plugins=plugins,
-        operators=cluster.operators,
         pods=pods,
         writers=original.writers,
         node_ports=original.node_ports,

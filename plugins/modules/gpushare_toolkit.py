@@ -88,10 +88,11 @@ from dataclasses import asdict
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command, lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._toolkit.toolkit import CONFIG, Rejected, Wanted, converge, restore
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._toolkit.toolkit import CONFIG, Wanted, converge, restore
 
 
 def main() -> None:
@@ -113,7 +114,7 @@ def main() -> None:
         os.umask(0o022)
         try:
             if params["state"] == "absent":
-                result = restore(host, module.check_mode)
+                result = restore(host, command.run, module.check_mode)
             else:
                 wanted = Wanted(params["strict"], params["minimum"], params["cdi"], params["comes"], params["yields_to"])
                 result = converge(wanted, host, command.run, module.check_mode)
@@ -121,7 +122,8 @@ def main() -> None:
             module.fail_json(msg=f"{CONFIG} cannot be read: {error}; nothing was changed: correct it")
         except (Rejected, JournalError, TransactionError, OSError) as error:
             module.fail_json(msg=str(error))
-        module.exit_json(**asdict(result))
+        found = asdict(result)
+        module.exit_json(**{name: found[name] for name in ("changed", "version", "managed_by", "files", "notes", "diff")})
 
 
 if __name__ == "__main__":

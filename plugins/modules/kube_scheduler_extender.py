@@ -145,6 +145,7 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import host as host_host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
@@ -200,7 +201,7 @@ def main() -> None:
             for warning in result.pop("warnings"):
                 module.warn(warning)
         except (
-            apply.Rejected,
+            Rejected,
             TransactionError,
             JournalError,
             cluster_kubectl.KubectlError,

@@ -90,10 +90,10 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.converge import Wanted, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.gates import WANTED
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import Rejected
 
 
 def main() -> None:

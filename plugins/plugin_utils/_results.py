@@ -13,9 +13,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import Difference, Sums
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import Places
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import Difference, Sums
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import Manager
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import CdiFacts, ToolkitFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import Problem
@@ -24,6 +24,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import Token
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Step
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import ClusterPolicy
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import PolicyMap
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._shape import Map, Maybe, Open, of_dataclass
 
@@ -57,6 +58,7 @@ _GPU = {
     "images": [IMAGE],
     "cdi": {"mode": str, "specs": [{"path": str, "gpus": [str], "versions": [str], "missing": [str], "newer": bool}]},
     "strategy": {"cdi": CdiFacts, "toolkit": ToolkitFacts, "now": str, "holders": [str]},
+    "devices": {"nodes": Map(int), "mode": int},
     "strangers": [{"name": str, "gpus": [str], "privileged": bool}],
     "containers": Map([str]),
 }
@@ -96,7 +98,7 @@ FOUND: Shape = {
     "running": Any,
 }
 _POD = {
-    **dict.fromkeys(("namespace", "name", "node", "phase", "message", "scheduling"), str),
+    **dict.fromkeys(("namespace", "name", "node", "scheduler", "phase", "message", "scheduling"), str),
     "deleted": bool,
     "probe": bool,
     "annotations": Map(str),
@@ -121,6 +123,7 @@ _MIRROR = {
     "status": {"containerStatuses": [Open({"restartCount?": int, "state?": _STATE, "lastState?": _STATE})]},
 }
 _ALWAYS = ("distribution", "kubelet", "control_plane")
+_OPERATOR = {"versions": [str], "policies": [ClusterPolicy], "nodes": [str], "ours": [str]}
 _GPU_POD = {"pod": str, "node": str, "asks": str}
 
 #: By the module's name. `?`: not in every answer.
@@ -136,7 +139,14 @@ RESULTS: Mapping[str, Shape] = {
         **{key if key in _ALWAYS else f"{key}?": shape for key, shape in of_dataclass(NodeFacts).items()},
     },
     "gpushare_accounts_info": {"accounts": [str], "without_node": [str]},
-    "gpushare_cluster_info": {"version": str, "nodes": [str], "authorities": [str], "may_grant": bool, "in_cluster": [str]},
+    "gpushare_cluster_info": {
+        "version": str,
+        "nodes": [str],
+        "authorities": [str],
+        "may_grant": bool,
+        "in_cluster": [str],
+        "gpu_operator": _OPERATOR,
+    },
     "gpushare_cluster_objects": {"objects": [str], "unserved": [str], "missing": [str], "diff": [_CHANGE]},
     "gpushare_dead_nodes_info": {"states": Map(str), "accounts": [str], "pods": [_GPU_POD]},
     "gpushare_device_strategy_info": {"strategy": str, "kept": str, "obstacles": [str], "cdi": CdiFacts, "mps": [str]},
@@ -155,13 +165,16 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_in_cluster_info": {
         "version": str,
         "admission": [str],
-        "nodes": [Open({"name": str, "architecture": str, "ready": bool, "images": [str], "all": bool})],
+        "openshift": bool,
+        "nodes": [Open({"name": str, "architecture": str, "platform": str, "ready": bool, "images": [str], "all": bool})],
         "number": int,
         "missing": [str],
         "runtime_classes": [str],
         "enforces": str,
         "on_hosts": [str],
-        "others": [str],
+        "others": [{"title": str, "kind": str, "nodes": [str]}],
+        "holders": [str],
+        "gpu_operator": _OPERATOR,
         "unit": str,
         "pods": [str],
         "may_bind": str,
@@ -172,6 +185,7 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_in_cluster_verify": {"nodes": [str], "unproven": [str], "findings": [str]},
     "gpushare_mps": {"waiting": [str], "diff": [_CHANGE]},
     "gpushare_node_ready_info": {"ready": bool},
+    "gpushare_openshift_policy": {"notes": [str], "diff": [_CHANGE]},
     "gpushare_packages": {
         "manager": str,
         "managed_by": str,
@@ -188,6 +202,7 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_preflight": {},
     "gpushare_preflight_verdict": {},
     "gpushare_probe": {"pods?": Map(Maybe(_POD)), "removed": [str]},
+    "gpushare_rancher": {"restarted": str, "imported": bool, "missing?": bool},
     "gpushare_remove": {"stopped": [str], "removed": [str], "restored": [str], "left": _LEFT, "notes": [str], "diff": [_CHANGE]},
     "gpushare_remove_cluster": {"removed": [str], "left": _LEFT, "diff": [_CHANGE]},
     "gpushare_report": {"words": [str], "report": Any},
@@ -198,7 +213,6 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_takeover_info": {
         "plugins": [Open({"kind": str, "title": str, "owner": str, "rejection": str, "original": bool, "nodes": [str]})],
         "pods": Map(str),
-        "operators": Map([str]),
         "writers": [str],
         "node_ports": [int],
     },

@@ -8,7 +8,6 @@ import json
 import subprocess
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -17,50 +16,13 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values, release, scheduler_image
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables
 
+from charts.sets import BAD, SETS, Json
 from gpushare_lab import components
 from gpushare_lab.prepare import the_cache
 
-Json = dict[str, Any]
 CHART = Path(__file__).resolve().parents[2] / "charts/gpushare"
 SPACE = "gpushare-system"
 MUTATING = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
-#: Values of the chart and the fields of the builders that mean the same.
-SETS: tuple[tuple[Json, Json, str], ...] = (
-    ({}, {}, "v1.36.3"),
-    ({}, {}, "v1.30.4"),
-    ({"image": "registry.example.org/gpushare@sha256:00"}, {"image": "registry.example.org/gpushare@sha256:00"}, "v1.36.3"),
-    ({"schedulerImage": "m.example.org/s:v1.36.0"}, {"scheduler_image": "m.example.org/s:v1.36.0"}, "v1.36.3"),
-    ({"runtimeClass": "", "kubeletRoot": "/data/kubelet"}, {"runtime_class": "", "kubelet_root": "/data/kubelet"}, "v1.36.3"),
-    ({"apiServer": {"host": "10.0.0.1", "port": 8443}}, {"api_server": "https://10.0.0.1:8443"}, "v1.36.3"),
-    ({"annotationWriters": ["a:b", "c/d@e"]}, {"writers": ["a:b", "c/d@e"]}, "v1.36.3"),
-    ({"isolation": "driver", "memoryUnit": "MiB"}, {"isolation": "driver", "memory_unit": "MiB"}, "v1.36.3"),
-    ({"isolation": "none", "deviceStrategy": "cdi"}, {"isolation": "none", "device_strategy": "cdi"}, "v1.36.3"),
-    ({"overuse": "evict", "overuseGrace": 90}, {"overuse": "evict", "overuse_grace": 90}, "v1.36.3"),
-    (
-        {"placement": "fgd", "gpuPlacement": "spread", "preemption": False},
-        {"placement": "fgd", "gpu_placement": "spread", "preemption": False},
-        "v1.36.3",
-    ),
-    (
-        {"mostNodes": 100, "percentageOfNodesToScore": 0, "extenderWeight": 7, "extenderHttpTimeout": "800ms", "replicas": 3},
-        {"most_nodes": 100, "percentage": 0, "extender_weight": 7, "extender_http_timeout": "800ms", "replicas": 3},
-        "v1.36.3",
-    ),
-)
-BAD: tuple[Json, ...] = (
-    {"isolation": "mps"},
-    {"image": ""},
-    {"image": 'x" y'},
-    {"kubeletRoot": "data"},
-    {"kubeletRoot": "/a/../b c"},
-    {"replicas": 0},
-    {"memoryUnit": "KiB"},
-    {"deviceStrategy": "auto"},
-    {"annotationWriters": ["a'] || ['"]},
-    {"apiServer": {"host": "10.0.0.1"} | {"port": 0}},
-    {"preemption": "yes"},
-    {"unknown": 1},
-)
 
 
 def ask(sets: list[Json]) -> list[Json]:

@@ -11,6 +11,7 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -248,13 +249,13 @@ def test_an_update_leaves_the_focus_where_it_is(page: Page, cluster: Cluster) ->
     page.until("and back", "!document.body.innerText.includes('7/16 GiB')", APPEARS_SECONDS)
 
 
-def test_the_pods_are_a_table_that_sorts(page: Page) -> None:
+def test_the_pods_are_a_table_that_sorts(page: Page, cluster: Cluster) -> None:
     go(page, "pods")
     page.until("the columns", "!document.getElementById('view-head').hidden")
     columns = "[...document.querySelectorAll('#view-head button')]"
-    assert page.eval(f"{columns}.map(one => one.textContent)") == ["Pod", "Node", "GPU", "Memory", "State"]
+    assert page.eval(f"{columns}.map(one => one.textContent)") == ["Pod", "Node", "GPU", "Memory", "Age", "State"]
     cells = "[...document.querySelectorAll('.row')].map(row => [...row.children].map(one => one.textContent))"
-    assert page.eval(cells)[0] == ["team-a/gone", "gpu3", "GPU 3: 5 GiB", "5 GiB", "orphaned"]
+    assert page.eval(cells)[0] == ["team-a/gone", "gpu3", "GPU 3: 5 GiB", "5 GiB", "–", "orphaned"]
     page.eval(f"{columns}.find(one => one.textContent === 'Memory').click()")
     sizes = [float(row[3].split()[0]) for row in page.eval(cells)]
     assert sizes == sorted(sizes, reverse=True)
@@ -262,6 +263,12 @@ def test_the_pods_are_a_table_that_sorts(page: Page) -> None:
     assert page.eval("document.activeElement.textContent") == "Memory"
     page.eval(f"{columns}.find(one => one.textContent === 'Node').click()")
     assert page.eval(cells)[0][1] == "gpu1"
+    young = bound_pod("young", "gpu2", 1, 1, "team-new")
+    young["metadata"]["creationTimestamp"] = (datetime.now(timezone.utc) - timedelta(minutes=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    cluster.put(young)
+    page.eval(f"{columns}.find(one => one.textContent === 'Age').click()")
+    page.until("the youngest", f"{cells}[0][0] === 'team-new/young' && {cells}[0][4] === '5m'", APPEARS_SECONDS)
+    cluster.remove(young)
     # Columns stand above their cells.
     left = "one => Math.round(one.getBoundingClientRect().left)"
     assert page.eval(f"{columns}.map({left})") == page.eval(f"[...document.querySelector('.row').children].map({left})")

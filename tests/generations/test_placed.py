@@ -9,6 +9,7 @@ release of the collection is made, and a scheduler needs of it only objects that
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,8 +19,10 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import openshift
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found
 
 from bench.scheduling.control_plane import ControlPlane, Process, free_port
@@ -27,10 +30,12 @@ from bench.scheduling.extender import Extender
 from bench.scheduling.objects import GPUS, PODS, UNITS, make_nodes
 from generations.programs import VERSIONS, kube_scheduler, release_of
 from gpushare_lab import components
-from gpushare_lab.process import until
+from gpushare_lab.prepare import the_cache
+from gpushare_lab.process import run, until
 from gpushare_runtime.core.protocol import ANNOTATION_ALLOCATION, ANNOTATION_INDEX, RESOURCE_MEMORY
 from gpushare_runtime.kube.client import KubeClient
 from gpushare_runtime.kube.credentials import load
+from others.server import crd
 from unit.plugins.scheduler.generations import MANIFEST_PATH, STATES, manifest
 from unit.plugins.scheduler.manifests import RESOURCES
 from unit.plugins.scheduler.test_generations import done, plan, state
@@ -178,5 +183,92 @@ def test_a_host_is_migrated_from_a_policy_to_a_configuration_and_its_pods_stay(t
             await cluster.places("configuration", process)
         now = {name: one["metadata"]["annotations"] for name, one in (await cluster.pods()).items()}
         assert {name: now[name] for name in had} == had
+
+    asyncio.run(_with_cluster(tmp_path, body))
+
+
+# OpenShift up to 4.9. As the operator of its scheduler does it, kube-scheduler reads the ConfigMap by a flag.
+
+OPENSHIFT, RELEASE = "v1.22.17", "1.22"
+_NAME = {"type": "object", "properties": {"name": {"type": "string"}}}
+_SPEC = {"type": "object", "x-kubernetes-preserve-unknown-fields": True, "properties": {"policy": _NAME}}
+SCHEDULERS = crd("config.openshift.io", "v1", "Scheduler", "schedulers", {"spec": _SPEC})
+SCHEDULER = {
+    "apiVersion": "config.openshift.io/v1",
+    "kind": "Scheduler",
+    "metadata": {"name": "cluster"},
+    "spec": {"mastersSchedulable": False, "policy": {"name": ""}},
+}
+#: With predicates and priorities of an administrator, which stay.
+POLICY = (
+    '{"kind": "Policy", "apiVersion": "v1", "predicates": [{"name": "GeneralPredicates"}, {"name": "PodToleratesNodeTaints"}], '
+    '"priorities": [{"name": "LeastRequestedPriority", "weight": 1}]}\n'
+)
+
+
+def kubectl_of(cluster: Cluster) -> Kubectl:
+    program = components.kubernetes(the_cache(), components.KUBERNETES) / "kubectl"
+
+    def call(argv: list[str], data: str | None) -> tuple[int, str, str]:
+        done = run(argv, stdin=data or "", check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    return Kubectl(call, str(program), str(cluster.plane.kubeconfig))
+
+
+@contextmanager
+def by_config_map(cluster: Cluster) -> Iterator[Process]:
+    flags = ["--policy-configmap=scheduler-policy", "--policy-configmap-namespace=openshift-config"]
+    # It ends where it cannot renew its Lease in time, on a machine that is busy otherwise.
+    flags += ["--leader-elect=true", "--leader-elect-lease-duration=60s", "--leader-elect-renew-deadline=40s"]
+    address = ["--port=0", "--secure-port=0", f"--kubeconfig={cluster.plane.kubeconfig}"]
+    process = Process("kube-scheduler-openshift", [kube_scheduler(RELEASE), *flags, *address, *GATES[RELEASE]], cluster.plane.folder)
+    try:
+        until("the extender knows its leader", _SECONDS, lambda: not cluster.extender.health()["leadership"], why_not=process.ended)
+        yield process
+    finally:
+        process.stop()
+
+
+def objects(kubectl: Kubectl) -> list[object]:
+    """Both, without what the server counts."""
+    found = openshift.read(kubectl)
+    config_map = found.config_map
+    return [
+        found.scheduler["spec"],
+        config_map and config_map["data"],
+        config_map and config_map["metadata"].get("annotations", {}),
+    ]
+
+
+@pytest.mark.timeout(3600)  # where programs are to be built
+@pytest.mark.parametrize("policy", [None, POLICY], ids=["none before", "of an administrator"])
+def test_kube_scheduler_reads_the_policy_and_both_objects_are_restored(tmp_path: Path, policy: str | None) -> None:
+    kube_scheduler(RELEASE)
+
+    async def body(cluster: Cluster) -> None:
+        kubectl = kubectl_of(cluster)
+        made = [SCHEDULERS, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": openshift.NAMESPACE}}]
+        for one in made:
+            kubectl.text(["create", "-f", "-"], json.dumps(one))
+        kubectl.text(["wait", "--for=condition=Established", "--timeout=60s", f"crd/{SCHEDULERS['metadata']['name']}"])
+        kubectl.text(["create", "-f", "-"], json.dumps(SCHEDULER))
+        if policy is not None:
+            metadata = {"name": openshift.NAME, "namespace": openshift.NAMESPACE}
+            config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"policy.cfg": policy}}
+            kubectl.text(["create", "-f", "-"], json.dumps(config_map))
+        before = objects(kubectl)
+
+        found = replace(openshift.read(kubectl), version=OPENSHIFT)
+        openshift.apply(kubectl, openshift.present(found, cluster.entry))
+        with by_config_map(cluster) as process:
+            await cluster.places("policy", process)
+        again = replace(openshift.read(kubectl), version=OPENSHIFT)
+        assert openshift.present(again, cluster.entry) == []
+        assert again.named == openshift.NAME
+
+        steps, notes = openshift.absent(again, cluster.entry)
+        openshift.apply(kubectl, steps)
+        assert (objects(kubectl), notes) == (before, [])
 
     asyncio.run(_with_cluster(tmp_path, body))

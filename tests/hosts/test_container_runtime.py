@@ -248,7 +248,7 @@ def test_an_administrators_later_edit_stays_when_ours_is_taken_out(node: Node) -
     assert "was changed after containerd was started" not in node.role("--check")
     assert "was changed after containerd was started" in node.role("--check", "-e", "gpushare_container_runtime_state=absent")
     answer = node.module("state=absent")
-    assert answer["notes"] == [f"{CONFIG} was changed by somebody else since: only our part is taken out"]
+    assert answer["notes"] == [f"{CONFIG} was changed by others since: only our part is taken out"]
     assert node.config() == before.replace("  tolerate_missing_hugetlb_controller = true\n", edit)
     assert node.default_runtime() == "runc"
 

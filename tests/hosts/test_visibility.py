@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from e2e.api import Json
 from e2e.checks import check_devices
-from e2e.cluster import MEMORY, Cluster, Container, RealGpu, annotations_of
+from e2e.cluster import MEMORY, Cluster, Container, RealGpu, allocation, annotations_of
 from e2e.manifests import pod
 from gpushare_lab import debian
 from gpushare_lab.archive import Image, write_archive, write_layer
@@ -265,6 +266,118 @@ def test_a_unit_of_systemd_writes_the_cdi_spec_at_boot_and_after_a_change_of_the
     for change in (f"cp -p {program} {program}.new; mv {program}.new {program}", f"mkdir -p {modules}; date > {modules}/modules.dep"):
         sh(cluster, node, f"rm {SPEC}; {change}")
         cluster.until(f"the spec is written anew after {change}", lambda: gpus[0].uuid in sh(cluster, node, f"cat {SPEC}"), 120)
+
+
+MODEL = "gpushare.request/models"
+LAYOUT = ",".join(["1g"] * 7)
+
+
+@pytest.fixture
+def mixed(cluster: Cluster) -> Iterator[str]:
+    """A node with a GPU without MIG and one of seven instances."""
+    node = CONTAINERD_2
+    cluster.lab("gpu", node, "--gpus", "16+80", seconds=120)
+    arrange(cluster, node, LAYOUT)
+    yield node
+    cluster.clear()
+    cluster.lab("gpu", node, "--gpus", "2x16", seconds=120)
+
+
+def arrange(cluster: Cluster, node: str, layout: str) -> None:
+    """Give the second GPU of the node other instances, as an administrator does, and write the CDI spec again."""
+    sh(cluster, node, f"python3 /usr/local/lib/gpushare-lab/gpus.py instances 1 {layout}; gpushare-lab-gpu refresh")
+
+
+def published(cluster: Cluster, node: str) -> dict[str, Json]:
+    """Its GPUs by UUID, as the device plugin has published them."""
+    return {gpu["uuid"]: gpu for gpu in json.loads(annotations_of(cluster.node(node))["gpushare/gpus"])["gpus"]}
+
+
+def instances(cluster: Cluster, node: str) -> dict[str, list[str]]:
+    """UUID of each MIG instance that the lab has made to its device nodes."""
+    gpus = json.loads(sh(cluster, node, "gpushare-lab-gpu show"))
+    return {one["uuid"]: one["nodes"] for gpu in gpus for one in gpu["instances"]}
+
+
+@pytest.mark.timeout(2400)
+def test_ten_pods_on_a_mixed_node_see_exactly_their_instance(cluster: Cluster, mixed: str, tmp_path: Path) -> None:
+    """site.yml with preflight and verify on such a node; pods alone and together on instances; a sick GPU; other instances."""
+    set_up_mixed(cluster, mixed, tmp_path)
+    made = instances(cluster, mixed)
+    found = published(cluster, mixed)
+    assert sorted(gpu["units"] for gpu in found.values()) == [9] * 7 + [16]
+    # Not `caps`: the service has a /proc of its own (ProtectKernelTunables), without what the lab has mounted on the node's.
+    assert {uuid for uuid in found if uuid.startswith("MIG-")} == set(made)
+    # Six have an instance alone, two share the seventh, and two are on the GPU without MIG.
+    wanted = {f"alone-{n}": (9, "MIG 1g.10gb") for n in range(6)} | {f"shared-{n}": (4, "1g.10gb") for n in range(2)}
+    wanted |= {f"whole-{n}": (6, "T4") for n in range(2)}
+    for name, (memory, model) in wanted.items():
+        manifest = pod(name, memory=memory, node=mixed)
+        manifest["metadata"]["annotations"] = {MODEL: model}
+        cluster.create(manifest)
+    pods = cluster.until_running(*wanted, seconds=300)
+    by_index = {gpu["index"]: uuid for uuid, gpu in found.items()}
+    has = {made["metadata"]["name"]: by_index[index] for made in pods for index in allocation(made)}
+    assert len({has[f"alone-{n}"] for n in range(6)} | {has["shared-0"]}) == 7
+    assert has["shared-0"] == has["shared-1"]
+    own = {uuid: set(made.get(uuid, [f"nvidia{gpu['minor']}"])) for uuid, gpu in found.items()}
+    for container in cluster.containers(pods):
+        uuid = has[container.pod["metadata"]["name"]]
+        assert foreign(container.devices, own[uuid]) == set(), container
+        assert own[uuid] <= set(container.devices), container
+    # What NVIDIA's own program says inside.
+    for name, uuid in has.items():
+        listed = cluster.kubectl("exec", name, "--", "nvidia-smi", "-L")
+        assert [other for other in (*made, *found) if other in listed] == ([uuid, uuid] if uuid in made else [uuid]), listed
+    # A node that verify has nothing to say about, with all these containers.
+    cluster.playbook("-i", str(tmp_path / "settings.json"), "--limit", mixed, name="playbooks/verify.yml")
+
+    # Who uses too much of an instance is told, and nobody else.
+    greedy = cluster.pod("shared-0")
+    uid = greedy["metadata"]["uid"]
+    pid = sh(cluster, mixed, f"grep -l '{uid}\\|{uid.replace('-', '_')}' /proc/[0-9]*/cgroup | cut -d/ -f3").split()[0]
+    sh(cluster, mixed, f"python3 /usr/local/lib/gpushare-lab/gpus.py instance_process {has['shared-0']} {pid} 5000 trainer")
+
+    def exceeded(name: str) -> bool:
+        return any(event["reason"] == "GPUShareMemoryExceeded" for event in cluster.events(name))
+
+    cluster.until("the pod that uses too much of its instance has an Event", lambda: exceeded("shared-0"), 60)
+    assert not any(exceeded(name) for name in wanted if name != "shared-0")
+
+    # An error of the GPU is one of each of its instances.
+    sh(cluster, mixed, "python3 /usr/local/lib/gpushare-lab/gpus.py lost 1")
+    cluster.until(
+        "all instances are unusable, the other GPU is not",
+        lambda: {uuid for uuid, gpu in published(cluster, mixed).items() if gpu["health"] != "ok"} == set(made),
+        60,
+    )
+    sh(cluster, mixed, "python3 /usr/local/lib/gpushare-lab/gpus.py back 1")
+    cluster.clear()
+
+    # The administrator makes others: they are other GPUs.
+    arrange(cluster, mixed, "3g,4g")
+    cluster.until("the new instances are published", lambda: healthy(cluster, mixed, (16, 39, 39)), 120)
+    manifest = pod("large", memory=39, node=mixed)
+    cluster.create(manifest)
+    (container,) = cluster.containers(cluster.until_running("large", seconds=120))
+    (index,) = allocation(container.pod)
+    (uuid,) = (uuid for uuid, gpu in published(cluster, mixed).items() if gpu["index"] == index)
+    assert foreign(container.devices, set(instances(cluster, mixed)[uuid])) == set()
+    assert set(instances(cluster, mixed)[uuid]) <= set(container.devices)
+
+
+def set_up_mixed(cluster: Cluster, node: str, folder: Path) -> None:
+    hosts = {node: {"gpushare_device_strategy": "cdi"}}
+    (folder / "settings.json").write_text(json.dumps({"all": {"hosts": hosts}}))
+    _results, output = Site(cluster, folder, tuple(RUNTIMES)).play("site.yml", "-i", str(folder / "settings.json"))
+    cluster.until(f"{node} has its instances; the playbook printed\n{output}", lambda: healthy(cluster, node, (9,) * 7 + (16,)), 120)
+
+
+def healthy(cluster: Cluster, node: str, units: tuple[int, ...]) -> bool:
+    """Whether it has published GPUs of these sizes, all well, and kubelet has their units."""
+    found = published(cluster, node).values()
+    well = sorted(gpu["units"] for gpu in found if gpu["health"] == "ok")
+    return well == sorted(units) and cluster.node(node)["status"]["allocatable"][MEMORY] == str(sum(units))
 
 
 def booted_at(cluster: Cluster, node: str) -> str:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import Converged
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri, crio, docker, docker_config, unix_http
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import dump_section
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Result
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Rejected
 
 from gpushare_lab import debian
 from gpushare_lab.components import nvidia_toolkit
@@ -28,7 +28,7 @@ from unit.plugins.runtimes.test_crio import Host as CrioHost
 from unit.plugins.runtimes.test_docker import KUBEADM
 from unit.plugins.runtimes.test_docker import Host as DockerHost
 
-NOTHING = Result(False, "", [], [], [], [])
+NOTHING = Converged()
 PROGRAM = "/usr/bin/nvidia-container-runtime"
 
 

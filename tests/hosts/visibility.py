@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -185,6 +185,6 @@ def meaning(cell: str) -> str:
     return _WORDS[cell.partition(",")[0]]
 
 
-def foreign(devices: Sequence[str], own: Sequence[str]) -> set[str]:
+def foreign(devices: Sequence[str], own: Collection[str]) -> set[str]:
     """GPU nodes that a container has beyond those of its own GPUs."""
-    return {name for name in devices if re.fullmatch(r"nvidia\d+", name)} - set(own)
+    return {name for name in devices if re.fullmatch(r"nvidia\d+|nvidia-caps/.*", name)} - set(own)

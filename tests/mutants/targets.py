@@ -127,6 +127,7 @@ _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
     "plugin_utils/_preflight/gpus.py": ("plugins/preflight/test_gpus.py",),
     "module_utils/_host/files.py": ("plugins/host/test_files.py", "plugins/change/test_transaction.py"),
     "module_utils/_change/transaction.py": ("plugins/change/test_transaction.py",),
+    "module_utils/_change/undo.py": ("plugins/change/test_undo.py",),
     "module_utils/_change/journal.py": ("plugins/change/test_journal.py", "plugins/change/test_transaction.py"),
     "module_utils/_daemon/exposure.py": ("plugins/daemon/test_exposure.py",),
     "module_utils/_daemon/mps.py": ("plugins/daemon/test_mps.py",),

@@ -39,10 +39,30 @@ def config_map(name: str, namespace: str = "kube-system", data: dict[str, str] |
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": about, "data": data or {"gpus": "0"}}
 
 
-def event(component: str, host: str, count: int = 1) -> Json:
+def event(component: str, host: str, count: int = 1, **of: Any) -> Json:
+    """of: other fields. About a pod, as most are."""
     source = {"component": component, "host": host}
     about = {"name": "e", "namespace": "default"}
-    return {"apiVersion": "v1", "kind": "Event", "metadata": about, "involvedObject": {}, "source": source, "count": count}
+    pod = {"kind": "Pod", "namespace": "default", "name": "p"}
+    return {"apiVersion": "v1", "kind": "Event", "metadata": about, "involvedObject": pod, "source": source, "count": count, **of}
+
+
+def misused_events(component: str, host: str) -> list[tuple[str, Json, Json | None, str]]:
+    """(what it would be, the event, the event before, what the policies say) of what no daemon of gpushare may send."""
+    own, before = event(component, host), event(component, host)
+    crowd = [("labels", {"a": "b"}), ("annotations", {"a": "b" * 100_000}), ("finalizers", ["a/b"]), ("ownerReferences", [{"kind": "x"}])]
+    return [
+        ("an event in kubelet's name", event("kubelet", host), None, "in its own name only"),
+        ("one in kubelet's name in the newer kind", {**own, "reportingComponent": "kubelet"}, None, "in its own name only"),
+        ("one in no name", event("", host), None, "in its own name only"),
+        ("one that becomes kubelet's", event("kubelet", host, 2), before, "in its own name only"),
+        ("one about a Secret", event(component, host, involvedObject={"kind": "Secret", "name": "x"}), None, "about pods only"),
+        ("one about no object", event(component, host, involvedObject={}), None, "about pods only"),
+        ("one about another node", event(component, host, involvedObject={"kind": "Node", "name": "gpu2"}), None, "about pods only"),
+        ("another pod's", event(component, host, 2, involvedObject={"kind": "Pod", "name": "q"}), before, "about pods only"),
+        ("a long one", event(component, host, message="x" * 1025), None, "at most 1024 characters"),
+        *((f"one with {key}", {**own, "metadata": {**own["metadata"], key: value}}, None, "no labels") for key, value in crowd),
+    ]
 
 
 def token_request(account: str, seconds: int, namespace: str = "kube-system") -> Json:

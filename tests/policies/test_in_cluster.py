@@ -26,7 +26,7 @@ from policies.engine import (
     ask,
     policies_in_cluster,
 )
-from policies.requests import binding, changed, event, many, node, pod, token_request
+from policies.requests import binding, changed, event, many, misused_events, node, pod, token_request
 
 ALLOWED = ""
 OWN_NODE = "only its own node and the pods that are bound to it"
@@ -89,6 +89,12 @@ def of_plugin() -> list[Case]:
             Request(UNBOUND, "events", event("gpushare-device-plugin", "", 2), event("gpushare-device-plugin", "")),
             "only the events",
         ),
+        ("a new event", Request(POD_PLUGIN, "events", event("gpushare-device-plugin", "gpu1")), ALLOWED),
+        ("a new event with a token of no node", Request(UNBOUND, "events", event("gpushare-device-plugin", "")), "in its own name only"),
+        *(
+            (what, Request(POD_PLUGIN, "events", now, before), says)
+            for what, now, before, says in misused_events("gpushare-device-plugin", "gpu1")
+        ),
         ("the events of kubelet", Request(POD_PLUGIN, "events", event("kubelet", "gpu1", 2), event("kubelet", "gpu1")), "only the events"),
     ]
 
@@ -135,6 +141,9 @@ def of_scheduler() -> list[Case]:
         ("a node", Request(POD_SCHEDULER, "nodes/status", notes(GPU1, **{GPUS: ""}), GPU1), "Bindings and the status of pods only"),
         ("its event", Request(POD_SCHEDULER, "events", event("gpushare-extender", "x", 2), event("gpushare-extender", "x")), ALLOWED),
         ("kube-scheduler's event", Request(POD_SCHEDULER, "events", {**newer, "count": 2}, newer), ALLOWED),
+        ("kube-scheduler's new event", Request(POD_SCHEDULER, "events", newer), ALLOWED),
+        ("its event about a Lease", Request(POD_SCHEDULER, "events", {**newer, "involvedObject": {"kind": "Lease", "name": "x"}}), ALLOWED),
+        ("a new event in kubelet's name", Request(POD_SCHEDULER, "events", event("kubelet", "x")), "in its own name only"),
         ("kubelet's event", Request(POD_SCHEDULER, "events", event("kubelet", "x", 2), event("kubelet", "x")), "only the events"),
     ]
 

@@ -25,7 +25,7 @@ from policies.engine import (
     ask,
     policies,
 )
-from policies.requests import binding, changed, config_map, event, many, node, pod, token_request
+from policies.requests import binding, changed, config_map, event, many, misused_events, node, pod, token_request
 
 ALLOWED = ""
 OWN_NODE = "only its own node and the pods that are bound to it"
@@ -103,7 +103,12 @@ def of_plugin() -> list[Case]:
         ("other keys", Request(PLUGIN, "configmaps", config_map("unhealthy-gpu-gpu1", data={"x": "y"})), "with the key gpus"),
         ("labels of it", Request(PLUGIN, "configmaps", config_map("unhealthy-gpu-gpu1", labels={"a": "b"})), "nothing but the key gpus"),
         ("its own event", Request(PLUGIN, "events", event(SENDER, "gpu1", 2), event(SENDER, "gpu1")), ALLOWED),
+        ("a new event", Request(PLUGIN, "events", event(SENDER, "gpu1", message="x" * 1024)), ALLOWED),
+        ("one about its node", Request(PLUGIN, "events", event(SENDER, "gpu1", involvedObject={"kind": "Node", "name": "gpu1"})), ALLOWED),
+        ("one of another node", Request(PLUGIN, "events", event(SENDER, "gpu2")), "in its own name only"),
+        ("the extender's event", Request(PLUGIN, "events", event("gpushare-extender", "gpu1")), "in its own name only"),
         ("another's event", Request(PLUGIN, "events", event("kubelet", "gpu1", 2), event("kubelet", "gpu1")), "only the events"),
+        *((what, Request(PLUGIN, "events", now, before), says) for what, now, before, says in misused_events(SENDER, "gpu1")),
     ]
 
 
@@ -139,6 +144,8 @@ def of_extender() -> list[Case]:
         ("a new pod", Request(EXTENDER, "pods", WAITING), "Bindings and the status of pods only"),
         ("a node", Request(EXTENDER, "nodes/status", notes(GPU1, **{protocol.ANNOTATION_GPUS: ""}), GPU1), "Bindings and the status"),
         ("its own event", Request(EXTENDER, "events", event("gpushare-extender", "x", 2), event("gpushare-extender", "x")), ALLOWED),
+        ("a new event", Request(EXTENDER, "events", event("gpushare-extender", "any.host")), ALLOWED),
+        *((what, Request(EXTENDER, "events", now, before), says) for what, now, before, says in misused_events("gpushare-extender", "x")),
         ("a plugin's event", Request(EXTENDER, "events", event(SENDER, "x", 2), event(SENDER, "x")), "only the events"),
     ]
 
@@ -183,6 +190,7 @@ def of_all_others() -> list[Case]:
         ("kubelet's copy of a static pod", Request(KUBELET, "pods", pod(mirror, "gpu1", "1")), ALLOWED),
         ("an administrator places", Request(ADMINISTRATOR, "pods", limits(protocol.RESOURCE_MEMORY)), ALLOWED),
         ("any ConfigMap", Request(TENANT, "configmaps", config_map("x", "default", {"x": "y"})), ALLOWED),
+        ("any new event", Request(TENANT, "events", event("kubelet", "x", involvedObject={}, message="x" * 2000)), ALLOWED),
         ("any event", Request(TENANT, "events", event("kubelet", "x", 2), event("kubelet", "x")), ALLOWED),
         ("a long token", Request(ADMINISTRATOR, "serviceaccounts/token", token_request("gpushare-extender", 604801)), "604800 seconds"),
         ("a token", Request(PLUGIN, "serviceaccounts/token", token_request("gpushare-device-plugin-gpu1", 604800)), ALLOWED),

@@ -32,15 +32,7 @@ INSTALL = (
 )
 # One of each layer: scheduler, kubelet, containerd, driver, API server, container. The suite `verify` has the others.
 LIFE_FAULTS = tuple(
-    f"tests/verify/test_faults.py::test_a_planted_fault_is_named_with_its_cure[{code}]"
-    for code in (
-        "extender_address_wrong",
-        "plugin_not_registered",
-        "default_runtime_not_running",
-        "driver_mismatch",
-        "policy_differs",
-        "wrong_gpu",
-    )
+    f"tests/verify/test_faults.py::test_planted_faults_are_named_and_their_cures_help[{group}]" for group in ("first-day", "driver")
 )
 # Of the end-to-end tests those that look at pods alone: others ask the extender, or read units, on a control plane's host.
 IN_CLUSTER = (
@@ -294,13 +286,15 @@ SUITES = (
     ),
     Suite(
         "cluster-mode",
-        "gpushare as pods, through the API alone: bad input, install, requests of every shape, killed pods, uninstall",
+        "gpushare as pods, through the API alone: bad input, install, requests of every shape, killed pods, uninstall; by kubectl and helm",
         tests=(
             "tests/cluster_mode/test_install.py",
             *IN_CLUSTER,
             "tests/cluster_mode/test_rights.py",
             "tests/cluster_mode/test_killed.py",
             "tests/cluster_mode/test_uninstall.py",
+            # On the cluster that is bare again.
+            "tests/cluster_mode/test_ways.py",
         ),
         lab="in-cluster",
         paths=(
@@ -315,12 +309,32 @@ SUITES = (
             "plugins/*/gpushare_in_cluster*",
             "roles/in_cluster/*",
             "playbooks/cluster.yml",
+            "charts/*",
+            f"{RUNTIME}/kubectl_gpushare/manifests.*",
             "tests/image/*",
             "tests/cluster_mode/*",
             "tests/e2e/test_[frsw]*",
             *CLUSTER_TESTS,
         ),
         seconds=900,
+    ),
+    Suite(
+        "others",
+        "clusters of others on a real API server: the GPU Operator's ClusterPolicy, OpenShift's constraints",
+        tests=("tests/others",),
+        paths=(
+            *TAKE_OVER,
+            f"{UTILS}/_in_cluster/facts.py",
+            f"{UTILS}/_cluster/kubectl.py",
+            f"{PLUGIN_UTILS}/_preflight/gpu_operator.py",
+            f"{PLUGIN_UTILS}/_manifests/openshift.py",
+            f"{PLUGIN_UTILS}/_preflight/in_cluster.py",
+            "roles/in_cluster/*",
+            "tests/bench/scheduling/control_plane.py",
+            "tests/others/*",
+        ),
+        prepared=True,
+        seconds=150,
     ),
     Suite(
         "verify",
@@ -332,7 +346,7 @@ SUITES = (
             "playbooks/verify.yml",
             f"{UTILS}/_evidence/*",
             f"{PLUGIN_UTILS}/_verdict/*",
-            f"{UTILS}/_cluster/capacity.py",
+            f"{UTILS}/_facts/capacity.py",
             "plugins/*/gpushare_verify*",
             f"{RUNTIME}/doctor/*",
             "plugins/modules/gpu_mem_capacity.py",

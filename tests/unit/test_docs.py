@@ -156,7 +156,7 @@ def wrong_in(command: str) -> str:
     """What a command names that does not exist; "" if all does."""
     if "$(" in command or "…" in command or command.startswith("-"):
         return ""
-    words = shlex.split(command)
+    words = shlex.split(command.partition(" > ")[0])
     if words[0] == "ansible-playbook":
         for word in words:
             if word.startswith("gpushare.kubernetes.") and word.removeprefix("gpushare.kubernetes.") not in PLAYBOOKS:

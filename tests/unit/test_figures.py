@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import MINIMUM_FREE_MIB
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import policies as admission
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import MINIMUM_FREE_MIB, MOST_SECONDS_APART, SECONDS_APART
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import LONGEST_HTTP_TIMEOUT, variables
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import ALL_NODES_UP_TO
 
+import questions
 from gpu_proof import context as gpu_context
 from gpu_proof import memory as gpu_memory
 from gpu_proof import pack as gpu_pack
@@ -214,6 +216,9 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         (f"{OPERATE}/operations.md", "one per control plane | {} years", (certificates.LIFE["ca"].days // 365,)),
         (f"{OPERATE}/troubleshooting.md", "It clears within {:g} s", (ledger.REJECTED_SECONDS,)),
         (f"{OPERATE}/troubleshooting.md", "does not answer within {} s", (HTTP_TIMEOUT,)),
+        (f"{OPERATE}/troubleshooting.md", "by more than {:g} s; from {:g} s on", (SECONDS_APART, MOST_SECONDS_APART)),
+        ("docs/project/questions.md", "Opening a page takes {:.0f} s", (questions.PAGE_MINUTES * 60,)),
+        ("docs/project/questions.md", "takes more than {:.0f} minutes", (questions.MOST_MINUTES,)),
         (f"{OPERATE}/troubleshooting.md", "systemd replaces a hanging process after {} s", (unit("gpushare-extender", "WatchdogSec"),)),
         (f"{OPERATE}/failures.md", "of which systemd waits {} s", (unit("gpushare-device-plugin", "RestartSec"),)),
         (f"{OPERATE}/failures.md", "answers end within {:g} s", (registration._DRAIN_SECONDS,)),
@@ -324,6 +329,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
     + [
         (f"{REFERENCE}/permissions.md", text, values)
         for text, values in [
+            ("event has at most {} characters", (admission.EVENT_CHARACTERS,)),
             ("(root only, {} years)", (certificates.LIFE["ca"].days // 365,)),
             ("certificates are valid for {} days", (certificates.LIFE["server"].days,)),
             (
@@ -391,10 +397,11 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         (
             "roles/in_cluster/README.md",
             "it waits up to {} s",
-            re.findall(r"int, (\d+)\]", (REPOSITORY / "roles/in_cluster/tasks/main.yml").read_text()),
+            re.findall(r"start_timeout \| int, (\d+)\]", (REPOSITORY / "roles/in_cluster/tasks/main.yml").read_text()),
         ),
         ("roles/mps/README.md", "queries the daemon every {:g} s", (mps_main.INTERVAL_SECONDS,)),
         ("roles/preflight/README.md", "an `httpTimeout` above {:g} s", (LONGEST_HTTP_TIMEOUT,)),
+        ("roles/preflight/README.md", "API server's by more than {:g} s | by more than {:g} s", (MOST_SECONDS_APART, SECONDS_APART)),
         ("roles/preflight/README.md", "less than {} MiB for the runtime", (MINIMUM_FREE_MIB,)),
         ("roles/scheduler/README.md", "in clusters of up to {} nodes", (ALL_NODES_UP_TO,)),
         ("docs/start/demo.md", "a real Kubernetes {} on this machine", (components.KUBERNETES.rpartition(".")[0],)),

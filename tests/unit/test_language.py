@@ -167,3 +167,29 @@ def test_a_gpu_is_called_gpu_everywhere() -> None:
     }
     found = {path for path, text in texts.items() if word in OTHERS.sub("", path + text).lower()}
     assert found == set()
+
+
+def test_docstrings_comments_and_messages_of_code_are_read() -> None:
+    text = '''"""A module.
+
+It has two paragraphs."""
+# noqa: E501
+value = 1  # alone
+# One comment
+# of two lines.
+
+
+#: Another one.
+def f():
+    """Docstring."""
+    raise ValueError(f"found {value}; expected 2", 3) from None
+'''
+    assert sorted((block.line, block.text) for block in language.code(text)) == [
+        (1, "A module."),
+        (1, "It has two paragraphs."),
+        (5, "alone"),
+        (6, "One comment of two lines."),
+        (10, "Another one."),
+        (12, "Docstring."),
+        (13, "found CODE; expected 2"),
+    ]

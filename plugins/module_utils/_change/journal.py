@@ -7,9 +7,9 @@
 One JSON file per changed file under `<root>/var/lib/gpushare/journal`:
 {"v": 1, "path", "owner", "original" (base64, null if there was no file), "mode", "uid", "gid", "label", "left", "others"}.
 left: SHA-256 of the file before and after our last change ("" = no file): a kill between note and change leaves the
-first. others: somebody changed the file between two of our changes, so that the old bytes are no longer what the host
-would have without us. A path that does not begin with "/" is no file but something else that we changed, and means what
-its owner means by it ("configmap:…", "value:…", "folder:…").
+first. others: somebody changed the file between two of our changes, and the second one kept that. Then the old bytes are
+no longer what the host would have without us. A path that does not begin with "/" is something else than a file that we
+changed, and means what its owner means by it ("configmap:…", "value:…", "folder:…").
 
 Beside them one file, `<owner>.pending`: how the files were before a change that is begun and not yet proven or put back.
 """
@@ -19,10 +19,10 @@ from __future__ import annotations
 import base64
 import json
 import os
-import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import is_ours
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import (
     FileState,
     digest,
@@ -34,14 +34,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files im
 
 FOLDER = "var/lib/gpushare/journal"
 VERSION = 1
-_MARK = b"\n# Copyright: gpushare.kubernetes contributors\n"
-_HEAD = 512
-_OURS = re.compile(r"/etc/(?:systemd/system|gpushare)/gpushare-(?:extender|device-plugin|dashboard|pki|mps)[\w@.-]*$")
-
-
-def is_ours(path: str, content: Optional[bytes]) -> bool:
-    """Whether a whole file is ours, by the name of one of our daemons and by its first lines: nobody had it before us."""
-    return content is not None and _OURS.search(path) is not None and _MARK in b"\n" + content[:_HEAD]
 
 
 class JournalError(Exception):
@@ -96,8 +88,11 @@ class Journal:
         if known is None or state_digest(known.original) == state_digest(before):
             lost = known is None and before is not None and is_ours(path, before.content)
             entry = Entry(path, owner, None if lost else before, left, False)
+        elif left[1] == known.left[1]:
+            # Our former text replaces what others changed since. Until it is written, the file is not as we left it.
+            entry = known
         else:
-            entry = Entry(path, known.owner, known.original, left, known.others or state_digest(before) not in known.left)
+            entry = Entry(path, known.owner, known.original, left, known.others or left[0] not in known.left)
         self._write(entry)
         return entry
 

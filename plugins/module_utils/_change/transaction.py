@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import errno
 import os
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Optional
+from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal, Pending, Saved, is_ours
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry, Journal, Pending, Saved
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import is_ours
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, Staged, digest, read_state, remove
 
 
@@ -47,32 +49,30 @@ class Outcome:
     restarted: bool
 
 
-class Service:
-    """What runs on the files. The functions do their own waiting, within a deadline.
+class Service(ABC):
+    """What runs on the files. Each method does its own waiting, within a deadline."""
 
-    due(): whether the running process is older than the files, or not as they say;
-    restart(): make it read them, by whatever means; healthy(): None, or in words what is wrong.
-    """
+    @abstractmethod
+    def due(self) -> bool:
+        """Whether the running process is older than the files, or not as they say."""
 
-    def __init__(
-        self,
-        due: Callable[[], bool],
-        restart: Callable[[], None],
-        healthy: Callable[[], Optional[str]],
-    ) -> None:
-        self.due = due
-        self.restart = restart
-        self.healthy = healthy
+    @abstractmethod
+    def restart(self) -> None:
+        """Make it read them, by whatever means."""
+
+    @abstractmethod
+    def problem(self) -> Optional[str]:
+        """Why it is not healthy; None if it is."""
 
 
-def _nothing(point: str) -> None:
+def nothing(point: str) -> None:
     """Called at each point where a kill must be harmless; tests put something else here."""
 
 
 class Transaction:
     """owner: who asks, as `uninstall` and `report` will name it ("scheduler", "container_runtime")."""
 
-    def __init__(self, owner: str, root: str = "/", point: Callable[[str], None] = _nothing) -> None:
+    def __init__(self, owner: str, root: str = "/", point: Callable[[str], None] = nothing) -> None:
         self.owner = owner
         self.root = root
         self.journal = Journal(root)
@@ -95,10 +95,23 @@ class Transaction:
         """Plan: there shall be no `path`."""
         self._changes.append(Change(path, read_state(self._real(path)), None, 0, secret))
 
+    def restore(self, files: Mapping[str, Optional[bytes]], entries: Sequence[Entry]) -> None:
+        """Plan: each file has this content (None: no file), and the mode from before us, if one of these entries has it."""
+        modes = {entry.path: entry.original.mode for entry in entries if entry.original is not None}
+        for path, content in files.items():
+            if content is None:
+                self.remove(path)
+            else:
+                self.write(path, content, modes.get(path))
+
     def note(self, name: str, before: Optional[bytes], after: Optional[bytes]) -> None:
         """Plan: the journal shall say that `name`, which is no file, was turned from `before` into `after`."""
         state = None if before is None else FileState(before, 0, 0, 0, None)
         self._changes.append(Change(name, state, after, 0, False))
+
+    def entries(self) -> List[Entry]:
+        """What the journal has of this owner."""
+        return [entry for entry in self.journal.entries() if entry.owner == self.owner]
 
     @property
     def unfinished(self) -> bool:
@@ -157,7 +170,7 @@ class Transaction:
                 service.restart()
                 restarted = True
                 self._point("restarted")
-            problem = service.healthy() if service and (restarted or changes or unfinished) else None
+            problem = service.problem() if service and (restarted or changes or unfinished) else None
         except Exception as error:
             for one in staged.values():
                 one.discard()
@@ -195,7 +208,7 @@ class Transaction:
             if service and saved:
                 if service.due():
                     service.restart()
-                still = service.healthy()
+                still = service.problem()
                 if still:
                     self._pending.clear()
                     return TransactionError(f"{why}; {back}, but: {still}", restored=True)

@@ -19,6 +19,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubec
 
 #: On a node that we cordoned: the role that did.
 ANNOTATION = "gpushare/cordoned-by"
+#: The reason beside it, for administrators who find the node after its run.
+REASON = "gpushare/cordon-reason"
 #: Whose change the API server says it was. An administrator who takes our cordon back leaves the annotation, and may cordon later.
 MANAGER = "gpushare-drain"
 _MIRROR = "kubernetes.io/config.mirror"
@@ -26,6 +28,8 @@ _REJECTED = re.compile(r'error when (?:evicting|deleting) pods/"?([^"\s]+)"? -n 
 # kubectl's last words about each pod that is left: they do not say why.
 _TIMEOUT = "global timeout reached"
 _MOST = 8
+# Part of a reason comes from the host.
+_REASON_CHARACTERS = 500
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,8 @@ class DrainError(RuntimeError):
     """The node cannot be drained; says why."""
 
 
-def drain(kubectl: Kubectl, node: str, owner: str, seconds: int, force: bool, dry: bool) -> Drained:
-    """Cordon the node and evict for at most `seconds`. force: also pods that no controller brings back."""
+def drain(kubectl: Kubectl, node: str, owner: str, seconds: int, force: bool, dry: bool, reason: str = "") -> Drained:
+    """Cordon the node and evict for at most `seconds`. force: also pods that no controller brings back. reason: as for `cordon`."""
     schedulable = _is_schedulable(kubectl, node)
     pods = evictable(kubectl.items(["get", "pods", "--all-namespaces", f"--field-selector=spec.nodeName={node}"]))
     alone = [name_of(pod) for pod in pods if not _has_controller(pod)]
@@ -55,7 +59,7 @@ def drain(kubectl: Kubectl, node: str, owner: str, seconds: int, force: bool, dr
     if dry:
         return Drained(schedulable or bool(pods), not pods, tuple(map(name_of, pods)))
     if schedulable:
-        _cordon(kubectl, node, owner)
+        _cordon(kubectl, node, owner, reason)
     why = ""
     if pods:
         options = ["--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={seconds}s", *(["--force"] if force else [])]
@@ -67,12 +71,20 @@ def drain(kubectl: Kubectl, node: str, owner: str, seconds: int, force: bool, dr
     return Drained(schedulable or bool(pods), not left, tuple(map(name_of, left)), why if left else "")
 
 
-def cordon(kubectl: Kubectl, node: str, owner: str, dry: bool) -> bool:
-    """Keep new pods away, where nobody does already; whether that was so. Pods that are there stay."""
-    schedulable = _is_schedulable(kubectl, node)
+def cordon(kubectl: Kubectl, node: str, owner: str, dry: bool, reason: str = "") -> bool:
+    """Keep new pods away, where nobody does already; whether anything changes. Pods that are there stay.
+
+    reason: what the node's annotation says, of a cordon of ours that was there before, too; "" leaves what it says.
+    """
+    found = _node(kubectl, node, "--show-managed-fields")
+    annotations = (found.get("metadata") or {}).get("annotations") or {}
+    schedulable = not (found.get("spec") or {}).get("unschedulable")
+    explained = bool(reason) and ANNOTATION in annotations and _is_ours(found) and annotations.get(REASON) != _shown(reason)
     if schedulable and not dry:
-        _cordon(kubectl, node, owner)
-    return schedulable
+        _cordon(kubectl, node, owner, reason)
+    elif explained and not dry:
+        _patch(kubectl, node, {"metadata": {"annotations": {REASON: _shown(reason)}}})
+    return schedulable or explained
 
 
 def uncordon(kubectl: Kubectl, node: str, dry: bool) -> bool:
@@ -81,8 +93,7 @@ def uncordon(kubectl: Kubectl, node: str, dry: bool) -> bool:
     if ANNOTATION not in ((found.get("metadata") or {}).get("annotations") or {}) or not _is_ours(found):
         return False
     if not dry:
-        patch = {"spec": {"unschedulable": None}, "metadata": {"annotations": {ANNOTATION: None}}}
-        kubectl.text(["patch", "node", node, "--type=merge", f"--field-manager={MANAGER}", f"--patch={json.dumps(patch)}"])
+        _patch(kubectl, node, {"spec": {"unschedulable": None}, "metadata": {"annotations": {ANNOTATION: None, REASON: None}}})
     return True
 
 
@@ -124,8 +135,18 @@ def _is_schedulable(kubectl: Kubectl, node: str) -> bool:
     return not (_node(kubectl, node).get("spec") or {}).get("unschedulable")
 
 
-def _cordon(kubectl: Kubectl, node: str, owner: str) -> None:
-    patch = {"spec": {"unschedulable": True}, "metadata": {"annotations": {ANNOTATION: owner}}}
+def _cordon(kubectl: Kubectl, node: str, owner: str, reason: str) -> None:
+    # The reason of a cordon that an administrator took back goes.
+    _patch(
+        kubectl, node, {"spec": {"unschedulable": True}, "metadata": {"annotations": {ANNOTATION: owner, REASON: _shown(reason) or None}}}
+    )
+
+
+def _shown(reason: str) -> str:
+    return "".join(one if one.isprintable() else " " for one in reason)[:_REASON_CHARACTERS].strip()
+
+
+def _patch(kubectl: Kubectl, node: str, patch: Mapping[str, Any]) -> None:
     kubectl.text(["patch", "node", node, "--type=merge", f"--field-manager={MANAGER}", f"--patch={json.dumps(patch)}"])
 
 

@@ -21,6 +21,10 @@ ARGUMENTS: Dict[str, Dict[str, Any]] = {
 }
 
 
+#: Where an administrator's kubeconfig is on a control plane: kubeadm's, RKE2's, k3s'. (docs.rke2.io and docs.k3s.io, cluster access.)
+ADMIN = ("/etc/kubernetes/admin.conf", "/etc/rancher/rke2/rke2.yaml", "/etc/rancher/k3s/k3s.yaml")
+
+
 class KubectlError(RuntimeError):
     """kubectl failed; the message has its arguments and its own words."""
 
@@ -82,4 +86,9 @@ def for_module(module: Any) -> Kubectl:
     if program is None:
         where = "" if name.startswith("/") else f" in {', '.join(host.PROGRAM_FOLDERS)}"
         module.fail_json(msg=f"there is no program {name[:80]}{where}: install kubectl, or name its path in gpushare_kubectl")
-    return Kubectl(run, str(program), module.params["kubeconfig"])
+    return Kubectl(run, str(program), kubeconfig(host.Host(), module.params["kubeconfig"]))
+
+
+def kubeconfig(here: host.Host, named: str) -> str:
+    """The one that was named; where that is kubeadm's and there is none, that of the distribution that is there."""
+    return next(iter(here.existing(ADMIN)), named) if named == ADMIN[0] else named

@@ -43,8 +43,14 @@ PROBE = "verify"
 LABEL_TAKEN_OVER = "gpushare.kubernetes/taken-over"
 ANNOTATION_TAKEN_OVER = "gpushare.kubernetes/taken-over"
 ANNOTATION_MOVED_ASIDE = "gpushare.kubernetes/moved-aside"
+#: On the ClusterPolicy of NVIDIA's GPU Operator: what it was before its device plugin was switched off.
+ANNOTATION_OPERATOR = "gpushare.kubernetes/gpu-operator"
+#: On the ConfigMap with OpenShift's scheduler policy: what it was before our extender was in it.
+ANNOTATION_POLICY = "gpushare.kubernetes/scheduler-policy"
 
 NAMESPACE = "kube-system"
+#: A pattern of the namespaces that daemons in the cluster may have; objects elsewhere are not ours to change.
+NAMESPACES = r"kube-system|gpushare-[a-z0-9](?:[-a-z0-9]{0,50}[a-z0-9])?"
 #: How the names of all our objects begin.
 PREFIX = "gpushare-"
 #: The name under which the API server remembers which fields we have applied.

@@ -22,6 +22,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
     LABEL_SCHEDULE,
     NAMESPACE,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.public import PUBLIC, is_public
 
 Key = Tuple[str, str, str]
 Object = Mapping[str, Any]
@@ -51,6 +52,7 @@ _OWN_IN_CLUSTER = {
     "DaemonSet": ("apps/v1", _ANY),
     "PodDisruptionBudget": ("policy/v1", _ANY),
     "Namespace": ("v1", ""),
+    "SecurityContextConstraints": ("security.openshift.io/v1", ""),
     "MutatingAdmissionPolicy": (_ADMISSION, ""),
     "MutatingAdmissionPolicyBinding": (_ADMISSION, ""),
 }
@@ -169,6 +171,8 @@ def _foreign(item: Mapping[str, Any], of: str) -> Optional[str]:
         if set(item) != {"apiVersion", "kind", "metadata"} or set(metadata) != {"name", "labels"} or item["apiVersion"] != "v1":
             return "expected a node's name and labels, nothing else"
         return None if set(metadata["labels"]) <= set(_NODE_LABELS) else f"expected no other labels than {', '.join(_NODE_LABELS)}"
+    if metadata.get("namespace") == PUBLIC:
+        return None if is_public(item) else f"expected in {PUBLIC} where Prometheus is, and the right to read that"
     own = _OWN_IN_CLUSTER if of else _OWN
     place = own.get(str(kind))
     if place is None:

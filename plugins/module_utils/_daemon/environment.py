@@ -26,6 +26,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd 
 MARKER = ".gpushare-complete.json"
 LINK = "current"
 OLDEST = (3, 10)
+#: What a run with `gpushare_prerequisites: managed` installs where a host has none.
+COMES = "3.11"
 # The distribution's own first: its venv package is the one that is installed.
 CANDIDATES = ("python3", "python3.14", "python3.13", "python3.12", "python3.11", "python3.10")
 # Up to the last @ before the path: a password may hold one, too.

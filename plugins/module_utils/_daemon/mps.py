@@ -16,9 +16,9 @@ import shutil
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import SETTINGS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import (
-    SETTINGS,
     Daemon,
     Health,
     SystemdError,
@@ -57,17 +57,16 @@ class Daemons(Service):
     """All services of the host that are ours, by the folder of their GPU."""
 
     def __init__(self, daemons: Mapping[str, Daemon], run: Run) -> None:
-        super().__init__(self.is_due, self.settle, self.problem)
         self._folders = dict(daemons)
         self._daemons = tuple(daemons.values())
         self._run = run
 
-    def is_due(self) -> bool:
-        return any(daemon.is_due() for daemon in self._daemons) or bool(self._left())
+    def due(self) -> bool:
+        return any(daemon.due() for daemon in self._daemons) or bool(self._left())
 
-    def settle(self) -> None:
+    def restart(self) -> None:
         for daemon in self._daemons:
-            daemon.restart_now()
+            daemon.restart()
         for folder in self._left():
             why = unmount(self._run, folder)
             if why:

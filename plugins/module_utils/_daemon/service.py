@@ -20,6 +20,7 @@ import re
 import time
 from typing import Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import SETTINGS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.health import fetch_json, unhealthy
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
@@ -29,7 +30,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd 
 VARIABLE = "GPUSHARE_GENERATION"
 COMMAND = "GPUSHARE_COMMAND"
 #: Where the files are that our units read at each start, unless it is said otherwise.
-SETTINGS = "/etc/gpushare"
 _SETTINGS_HEAD = "# Copyright: gpushare.kubernetes contributors\n# systemd reads this at each start of the service. site.yml replaces it.\n"
 _START = re.compile(r"^ExecStart=((?:.*\\\n)*.*)$", re.MULTILINE)
 _WORD = re.compile(r"[\w@+=:,./~\[\]-]+", re.ASCII)
@@ -146,7 +146,6 @@ class Daemon(Service):
         settings: str = SETTINGS,
         exposed: Callable[[], Optional[str]] = lambda: None,
     ) -> None:
-        super().__init__(self.is_due, self.restart_now, self.problem)
         self.unit = f"{name}.service"
         self.path = os.path.join(units, self.unit)
         self.settings = os.path.join(settings, f"{name}.env")
@@ -156,7 +155,7 @@ class Daemon(Service):
         self._environ = environ
         self._copies = dict(copies or {})
 
-    def is_due(self) -> bool:
+    def due(self) -> bool:
         """Whether what runs is older than the files on the disk."""
         return self.is_stale() or self.has_old_copies()
 
@@ -176,7 +175,7 @@ class Daemon(Service):
             return False
         return any(content_of(source) != content_of(copy) for source, copy in self._copies.items())
 
-    def restart_now(self) -> None:
+    def restart(self) -> None:
         """Have the files on the disk in use. Where only copies are old, it is not restarted but told to reload."""
         if self.is_stale():
             self.start_anew()
@@ -328,7 +327,7 @@ class Companions:
     def path(self, name: str) -> str:
         return os.path.join(self._units, name)
 
-    def is_due(self) -> bool:
+    def due(self) -> bool:
         """Whether systemd does not have them as they are wanted."""
         return any(self._is_off(name) for name in self.wanted)
 
@@ -412,14 +411,13 @@ class Together(Service):
     """A daemon and its companions as one service of a transaction."""
 
     def __init__(self, daemon: Daemon, companions: Companions) -> None:
-        super().__init__(self.is_due, self.settle, daemon.problem)
         self._daemon = daemon
         self._companions = companions
 
-    def is_due(self) -> bool:
-        return self._daemon.is_due() or self._companions.is_due()
+    def due(self) -> bool:
+        return self._daemon.due() or self._companions.due()
 
-    def settle(self) -> None:
+    def restart(self) -> None:
         """Each of the two only if it is due itself."""
         # Asked first: what the companions need makes systemd forget that the daemon's unit is another one.
         stale = self._daemon.is_stale()
@@ -431,9 +429,12 @@ class Together(Service):
                 # Before a socket has systemd read the unit: whether it is enabled is read with it, and kept.
                 self._daemon.enable()
             stale = True
-        if self._companions.is_due():
+        if self._companions.due():
             self._companions.settle()
         if stale:
             self._daemon.start_anew()
         elif self._daemon.has_old_copies():
             self._daemon.reload()
+
+    def problem(self) -> Optional[str]:
+        return self._daemon.problem()

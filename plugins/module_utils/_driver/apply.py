@@ -12,10 +12,11 @@ due is asked of the host, and what was there before is noted before it changes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Callable, Dict, List, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import undone
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import computing
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.options import (
     MODULES_FILE,
@@ -59,7 +60,7 @@ class Wanted:
 
 
 @dataclass
-class Result:
+class DriverResult:
     """steps: in words, what was done or would be. reboot: why the host must reboot, "" if it need not."""
 
     steps: List[str] = field(default_factory=list)
@@ -73,9 +74,9 @@ class Result:
         return bool(self.steps)
 
 
-def present(wanted: Wanted, run: RunWithin, dry: bool, root: str = "/", point: Callable[[str], None] = lambda _point: None) -> Result:
+def present(wanted: Wanted, run: RunWithin, dry: bool, root: str = "/", point: Callable[[str], None] = lambda _point: None) -> DriverResult:
     """Do it, or with `dry` say what would be done. DriverError or TransactionError if a step fails."""
-    result, host = Result(), Host(root)
+    result, host = DriverResult(), Host(root)
     if wanted.run_file:
         _install(wanted, run, host, dry, result)
         point("installed")
@@ -89,9 +90,9 @@ def present(wanted: Wanted, run: RunWithin, dry: bool, root: str = "/", point: C
     return result
 
 
-def absent(run: RunWithin, dry: bool, root: str = "/", timeout: float = 1800.0) -> Result:
+def absent(run: RunWithin, dry: bool, root: str = "/", timeout: float = 1800.0) -> DriverResult:
     """Take back what `present` noted; the driver's packages are still there then."""
-    result, journal = Result(), Journal(root)
+    result, journal = DriverResult(), Journal(root)
     initramfs = next((one for one in _REBUILDERS if Host(root).program(one[0])), _REBUILDERS[0])
     mine = [entry for entry in journal.entries() if entry.owner == OWNER]
     if any(entry.path == _RUN_FILE for entry in mine):
@@ -110,14 +111,17 @@ def absent(run: RunWithin, dry: bool, root: str = "/", timeout: float = 1800.0) 
     files = [entry for entry in mine if entry.is_file]
     if files:
         transaction = Transaction(OWNER, root)
-        for entry in files:
-            transaction.remove(entry.path)
+        back = undone(files, root=root)
+        transaction.restore(back.files, files)
+        result.notes += [*back.notes, *(f"{path} stays: {why}" for path, why in back.left.items())]
         result.files, result.diff = [change.path for change in transaction.changes], transaction.diff()
-        result.steps += [f"remove {path}" for path in result.files] + [f"rebuild the initramfs ({' '.join(initramfs)})"]
+        result.steps += [f"{'remove' if back.files[path] is None else 'restore'} {path}" for path in result.files]
+        result.steps.append(f"rebuild the initramfs ({' '.join(initramfs)})")
         if not dry:
-            transaction.apply(_initramfs(run, initramfs, transaction, Host(root)))
+            transaction.apply(_Initramfs(run, initramfs, transaction, Host(root)))
             for entry in files:
-                journal.forget(entry.path)
+                if entry.path not in back.left:
+                    journal.forget(entry.path)
     loaded = driver(Host(root)).loaded
     if result.changed and loaded:
         result.reboot = f"kernel module {loaded} stays loaded until then"
@@ -135,7 +139,7 @@ def reboot_reason(parts: Driver, version: str, module: str = "", options: Sequen
     return not_in_use(options, parts.options) if parts.loaded else ""
 
 
-def _install(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: Result) -> None:
+def _install(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: DriverResult) -> None:
     """Run NVIDIA's installer, unless all of this version is there: one that was killed leaves a module without its library."""
     if _is_whole(driver(host), wanted.version):
         return
@@ -192,7 +196,7 @@ def _check_unused(host: Host) -> None:
         )
 
 
-def _uninstall(run: RunWithin, host: Host, dry: bool, timeout: float, result: Result) -> None:
+def _uninstall(run: RunWithin, host: Host, dry: bool, timeout: float, result: DriverResult) -> None:
     program = host.program("nvidia-uninstall")
     if program is None:
         result.notes.append("nvidia-uninstall is gone, so that the driver of the run file was removed by somebody else or is left")
@@ -202,7 +206,7 @@ def _uninstall(run: RunWithin, host: Host, dry: bool, timeout: float, result: Re
         _must(run, [program, "--silent"], timeout, "uninstall the driver")
 
 
-def _configure(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: Result, point: Callable[[str], None]) -> None:
+def _configure(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: DriverResult, point: Callable[[str], None]) -> None:
     """The files of modprobe and of modules-load. One that is no longer wanted goes as uninstall takes it out."""
     transaction = Transaction(OWNER, host.root, point)
     texts = {}
@@ -223,24 +227,31 @@ def _configure(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: Re
     if transaction.unfinished or any(path != MODULES_FILE for path in result.files):
         result.steps.append(f"rebuild the initramfs ({' '.join(wanted.initramfs)})")
     if not dry:
-        transaction.apply(_initramfs(run, wanted.initramfs, transaction, host))
+        transaction.apply(_Initramfs(run, wanted.initramfs, transaction, host))
         for path in gone:
             transaction.journal.forget(path)
 
 
-def _initramfs(run: RunWithin, command: Sequence[str], transaction: Transaction, host: Host) -> Service:
-    """Rebuilt where the file changed, or a run was killed before it was; the file goes back where that fails."""
-    due = any(change.path != MODULES_FILE for change in transaction.changes) or transaction.unfinished
+class _Initramfs(Service):
+    """Rebuilt where the file changed, or a run was killed before it was; the file is restored where that fails."""
 
-    def rebuild() -> None:
+    def __init__(self, run: RunWithin, command: Sequence[str], transaction: Transaction, host: Host) -> None:
+        self._due = any(change.path != MODULES_FILE for change in transaction.changes) or transaction.unfinished
+        self._run, self._command, self._host = run, command, host
+
+    def due(self) -> bool:
+        return self._due
+
+    def restart(self) -> None:
         # Hosts that boot another way have none.
-        if host.program(command[0]) is not None:
-            _must(run, command, _REBUILD, "rebuild the initramfs")
+        if self._host.program(self._command[0]) is not None:
+            _must(self._run, self._command, _REBUILD, "rebuild the initramfs")
 
-    return Service(lambda: due, rebuild, lambda: None)
+    def problem(self) -> Optional[str]:
+        return None
 
 
-def _load_at_boot(module: str, run: RunWithin, host: Host, dry: bool, result: Result) -> None:
+def _load_at_boot(module: str, run: RunWithin, host: Host, dry: bool, result: DriverResult) -> None:
     if host.is_folder(f"/sys/module/{module}"):
         return
     result.steps.append(f"load the kernel module {module}")
@@ -248,7 +259,7 @@ def _load_at_boot(module: str, run: RunWithin, host: Host, dry: bool, result: Re
         _must(run, ["modprobe", module], _LOAD, f"load the kernel module {module}")
 
 
-def _load(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: Result) -> None:
+def _load(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: DriverResult) -> None:
     parts = driver(host)
     if parts.loaded or parts.nouveau_loaded or parts.installed != wanted.version:
         return
@@ -263,7 +274,7 @@ def _load(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: Result)
         )
 
 
-def _enable(unit: str, run: RunWithin, root: str, dry: bool, result: Result, start: bool) -> None:
+def _enable(unit: str, run: RunWithin, root: str, dry: bool, result: DriverResult, start: bool) -> None:
     found = parsed(run(show_command(unit, "LoadState", "UnitFileState", "ActiveState"), _QUESTION).out)
     if found.get("LoadState") != "loaded":
         if not dry:

@@ -14,7 +14,6 @@ import json
 from typing import Any, Collection, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence
 from urllib.parse import urlencode
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import AnnotationError, published
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
     ANNOTATION_GPUS,
@@ -28,6 +27,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
     PROBE,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import AnnotationError, published
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import quantity
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest, proof
 
@@ -96,6 +96,7 @@ def pod(item: Mapping[str, Any]) -> Dict[str, Any]:
         "namespace": metadata.get("namespace", ""),
         "name": metadata["name"],
         "node": spec.get("nodeName", ""),
+        "scheduler": spec.get("schedulerName", ""),
         "phase": status.get("phase", ""),
         "message": status.get("message", ""),
         "deleted": "deletionTimestamp" in metadata,

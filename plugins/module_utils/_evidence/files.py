@@ -13,17 +13,16 @@ import posixpath
 import re
 from typing import Any, Dict, List
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal, JournalError, is_ours
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal, JournalError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import NAME, SETTINGS, is_ours
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import digest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
 
-_OURS = re.compile(r"gpushare-[\w@.-]+\.(?:service|socket|timer|path|env)")
 #: Where systemd looks for the drop-ins of a unit (systemd.unit(5)); `systemctl set-property` writes the second one.
 _FOLDERS = (UNITS, "/etc/systemd/system.control", "/run/systemd/system", "/run/systemd/system.control", "/usr/lib/systemd/system")
 #: Settings with which a unit starts another process, or the same with other words.
 _STARTS = re.compile(r"^\s*(?:ExecStart\w*|Environment|EnvironmentFile|User|Group|RootDirectory)\s*=", re.MULTILINE)
-_SETTINGS = "/etc/gpushare"
 _BYTES = 64 * 1024
 _MOST = 50
 
@@ -31,10 +30,10 @@ _MOST = 50
 def files(host: Host) -> Dict[str, Any]:
     """problem: why the journal cannot be read, else ""; changed: files that differ from what was written, or are gone; unrecorded:
     files of ours that the journal does not have; drop_ins: what others add to our units, with whether it changes what is started."""
-    paths = [posixpath.join(folder, name) for folder in (UNITS, _SETTINGS) for name in host.names(folder) if _OURS.fullmatch(name)]
+    paths = [posixpath.join(folder, name) for folder in (UNITS, SETTINGS) for name in host.names(folder) if NAME.fullmatch(name)]
     found: Dict[str, Any] = {"problem": "", "changed": [], "unrecorded": [], "drop_ins": _drop_ins(host, paths)}
     try:
-        entries = {entry.path: entry for entry in Journal(host.root).entries() if _OURS.fullmatch(posixpath.basename(entry.path))}
+        entries = {entry.path: entry for entry in Journal(host.root).entries() if NAME.fullmatch(posixpath.basename(entry.path))}
     except (JournalError, OSError) as error:
         found["problem"] = str(error)
         return found

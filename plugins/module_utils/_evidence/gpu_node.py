@@ -12,20 +12,26 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Collection, Dict, List, Optional, Set
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cdi_specs import specs
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import holding
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import CAPS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.pods import Pods, uids_in
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import KINDS
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Rejected, SilentError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import SilentError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import ASK_SECONDS, arguments_of, find_unit
 
+_OF_GPU = re.compile(r"nvidia\d+|" + CAPS + r"/nvidia-cap\d+")
 _CONTAINER = re.compile(r"([0-9a-f]{64})(?:\.scope)?(?:/|$)")
 _PAUSE = re.compile(r"(?:^|/)pause(?:-[a-z0-9]+)?[:@]")
+_PARAMS = "/proc/driver/nvidia/params"
+# NVIDIA's default of NVreg_DeviceFileMode.
+_DEVICE_MODE = 0o666
 #: Images are named to the probe, the best first; more would be of no use.
 _IMAGES = 5
 _MOST_STRANGERS = 20
@@ -97,8 +103,18 @@ def cdi(host: Host) -> Dict[str, Any]:
     return {"mode": mode.group(1) if mode else "", "specs": specs(host)}
 
 
+def devices(host: Host, minors: Collection[int]) -> Dict[str, Any]:
+    """nodes: path to mode (-1: no device file there) of each GPU and of the driver's control device; mode: what the driver gives them."""
+    params = re.search(r"^DeviceFileMode: ([0-9]{1,5})$", host.text(_PARAMS) or "", re.MULTILINE)
+    paths = ["/dev/nvidiactl", *(f"/dev/nvidia{minor}" for minor in sorted(minors))]
+    return {"nodes": {path: host.device_mode(path) for path in paths}, "mode": int(params.group(1)) & 0o777 if params else _DEVICE_MODE}
+
+
 def containers(host: Host) -> Dict[str, List[str]]:
-    """Container id to the GPUs' device nodes in its /dev (such as "nvidia0"), of every container that has a process now."""
+    """Container id to the GPUs' device nodes in its /dev (such as "nvidia0"), of every container that has a process now.
+
+    An instance of a GPU in MIG mode has nodes of its own (such as "nvidia-caps/nvidia-cap67") beside its GPU's.
+    """
     found: Dict[str, List[str]] = {}
     # Not host.processes: it may have listed them half a minute ago.
     for process in Host(host.root).processes:
@@ -142,8 +158,8 @@ def _open_gpus(folder: str) -> List[str]:
     try:
         for name in os.listdir(folder):
             with contextlib.suppress(OSError):
-                device = re.fullmatch("/dev/(nvidia[0-9]+)", os.readlink(f"{folder}/{name}"))
-                found += [device.group(1)] if device else []
+                device = os.readlink(f"{folder}/{name}")
+                found += [device[len("/dev/") :]] if device.startswith("/dev/") and _OF_GPU.fullmatch(device[len("/dev/") :]) else []
     except OSError:
         pass
     return found
@@ -151,7 +167,9 @@ def _open_gpus(folder: str) -> List[str]:
 
 def _gpus_in(folder: str) -> List[str]:
     # Not through Host, which follows links as the host does: this one leads into the container's own files.
-    try:
-        return sorted(name for name in os.listdir(folder) if re.fullmatch("nvidia[0-9]+", name))
-    except OSError:
-        return []
+    found: List[str] = []
+    with contextlib.suppress(OSError):
+        found += os.listdir(folder)
+        if CAPS in found and not os.path.islink(f"{folder}/{CAPS}"):
+            found += [f"{CAPS}/{name}" for name in os.listdir(f"{folder}/{CAPS}")]
+    return sorted(name for name in found if _OF_GPU.fullmatch(name))

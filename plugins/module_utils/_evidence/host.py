@@ -99,6 +99,7 @@ def _gpu(host: Host, places: Places, facts: NodeFacts) -> Dict[str, Any]:
         else None,
         "images": evidence_gpu_node.images(host, facts.kubelet.endpoint),
         "cdi": evidence_gpu_node.cdi(host),
+        "devices": evidence_gpu_node.devices(host, [gpu.minor for gpu in smi.gpus if gpu.minor is not None] if smi else []),
         "strangers": evidence_gpu_node.strangers(host, root),
         "strategy": _strategy(facts),
     }

@@ -22,7 +22,7 @@ _VERSION = re.compile(r"[\"']?cdiVersion[\"']?\s*:\s*[\"']?([0-9.]{1,16})")
 # the version and the field, and with it the whole file.
 _NEWER, _NEWER_FIELD = (0, 7), re.compile(r"[\"']?(?:additionalGids|intelRdt)[\"']?\s*:")
 _HOST_PATH = re.compile(r"[\"']?(?:hostPath|path)[\"']?\s*:\s*[\"']?(/[^\"',\s}]+)")
-_GPU = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_GPU = re.compile(r"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LIBRARY = re.compile(r"/lib(?:nvidia-ml|cuda)\.so\.([0-9]+(?:\.[0-9]+)+)")
 
 

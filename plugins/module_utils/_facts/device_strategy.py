@@ -26,6 +26,7 @@ GATE = "DevicePluginCDIDevices"
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
 _MOUNTS_KEY = "accept-nvidia-visible-devices-as-volume-mounts"
 _ENVIRONMENT_KEY = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+_CLI, _NO_CGROUPS = "nvidia-container-cli", "no-cgroups"
 # From these on the CRI's own field counts. Releases before them read annotations, which kubelet no longer sends.
 _CONTAINERD = (1, 7, 2)
 _ALWAYS_ON = (2, 0)
@@ -69,11 +70,15 @@ class Brings:
 
 @dataclass(frozen=True)
 class ToolkitFacts:
-    """What nvidia's runtime honours: the environment of unprivileged containers, and mounts. problem: why that is not known."""
+    """What nvidia's runtime honours: the environment of unprivileged containers, and mounts. problem: why that is not known.
+
+    no_cgroups: whether its mode legacy leaves the cgroups of containers alone, as rootless container runtimes need it.
+    """
 
     environment: bool
     mounts: bool
     problem: str = ""
+    no_cgroups: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,9 @@ def toolkit(host: Host) -> ToolkitFacts:
         values = toml.loads(host.text(CONFIG) or "")
     except (toml.TomlError, ValueError, RecursionError) as error:
         return ToolkitFacts(True, False, f"{CONFIG} is not TOML ({error})"[:200])
-    return ToolkitFacts(values.get(_ENVIRONMENT_KEY, True) is not False, values.get(_MOUNTS_KEY, False) is True)
+    cli = values.get(_CLI)
+    no_cgroups = isinstance(cli, dict) and cli.get(_NO_CGROUPS) is True
+    return ToolkitFacts(values.get(_ENVIRONMENT_KEY, True) is not False, values.get(_MOUNTS_KEY, False) is True, "", no_cgroups)
 
 
 def choose(asked: str, found: CdiFacts, now: str, holders: Collection[str], brings: Brings = Brings()) -> Choice:

@@ -16,11 +16,14 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnos
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import driver, pci
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import (
     ARGUMENTS,
+    CAPABILITIES,
+    LIST,
     TIMEOUT,
     Process,
     SmiGpu,
     SmiReport,
     report,
+    with_instances,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.pods import Pods
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import kernel
@@ -32,6 +35,9 @@ def gpus(host: Host, program: str = "nvidia-smi", timeout: float = TIMEOUT) -> S
     outcome = host.ask(host.program(program), ARGUMENTS, timeout)
     parts = driver(host)
     found = report(outcome, parts.container)
+    if any(gpu.mig_devices for gpu in found.gpus):
+        listed = host.ask(host.program(program), LIST, timeout)
+        found = with_instances(found, listed.out if listed is not None else "", host.text(CAPABILITIES) or "")
     pods = Pods(host)
     problem = found.problem
     if problem is not None:

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What an installation stands on: folders that can be written, a free port, an API server that is reached, a scheduler that runs.
+"""What an installation stands on: folders that can be written, a free port, an API server that is reached, a scheduler that runs, a clock.
 
 Private to this collection. Read-only.
 """
@@ -12,7 +12,10 @@ from __future__ import annotations
 import posixpath
 import re
 import socket
+import ssl
+import time
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Callable, Optional, Tuple
 from urllib.parse import urlsplit
 
@@ -28,6 +31,8 @@ _PENDING = f"{_STATE}/journal/scheduler.pending"
 _INODES, _FEW_INODES = 8000, 100
 _KUBELET = "/etc/kubernetes/kubelet.conf"
 _SERVER = re.compile(r"^\s*server:\s*['\"]?(https?://[^\s'\"]{1,300})", re.MULTILINE)
+_MACHINE_ID = re.compile(r"[0-9a-f]{32}$")
+_DATE = re.compile(rb"^Date: ([A-Za-z0-9 :,]{20,40})\r?$", re.MULTILINE)
 _SECONDS = 5.0
 _LISTENS = "0A"
 # 127.0.0.1 and the addresses of all, as the kernel writes them; a socket of `::` takes IPv4, too.
@@ -41,7 +46,8 @@ class Ground:
 
     listening: ports that are taken on 127.0.0.1; extender: whether our extender is installed; server: the API server that kubelet
     uses, "" if unknown; unreached: why no connection to it was made; scheduler: whether a kube-scheduler runs, or a run of ours was
-    killed while it changed it.
+    killed while it changed it; machine_id: of systemd, "" if unknown; ahead: seconds by which this host's clock is ahead of the API
+    server's, None if it has not said.
     """
 
     read_only: Tuple[str, ...]
@@ -52,13 +58,21 @@ class Ground:
     server: str
     unreached: str
     scheduler: bool
+    machine_id: str = ""
+    ahead: Optional[float] = None
 
 
-def ground(host: Host, install_dir: str, connect: "Optional[Callable[[str, int], str]]" = None) -> Ground:
-    """Look at the host. connect: makes a connection; why it cannot, "" if it can."""
+#: Makes a connection to (host, port, whether by TLS): why it cannot, "" if it can; and how far the clock here is ahead.
+Connect = Callable[[str, int, bool], Tuple[str, Optional[float]]]
+
+
+def ground(host: Host, install_dir: str, connect: Optional[Connect] = None) -> Ground:
+    """Look at the host."""
     folders = (install_dir, UNITS, _SETTINGS, _STATE, MANIFESTS)
     server = _SERVER.search(host.text(_KUBELET) or "")
     pending = host.exists(_PENDING)
+    unreached, ahead = _ask(server.group(1), connect or _connect) if server else ("", None)
+    machine_id = host.line("/etc/machine-id") or ""
     return Ground(
         read_only=tuple(path for path in folders if host.is_read_only(path)),
         full=tuple(path for path in folders if host.inodes(path) < (_INODES if path == install_dir else _FEW_INODES)),
@@ -66,11 +80,13 @@ def ground(host: Host, install_dir: str, connect: "Optional[Callable[[str, int],
         listening=_listening(host),
         extender=host.exists(f"{UNITS}/{EXTENDER}.service"),
         server=server.group(1) if server else "",
-        unreached=_unreached(server.group(1), connect or _connect) if server else "",
+        unreached=unreached,
         scheduler=pending
         or any(
             "kube-scheduler" in (posixpath.basename(process.program), posixpath.basename(process.argv[0])) for process in host.processes
         ),
+        machine_id=machine_id if _MACHINE_ID.match(machine_id) else "",
+        ahead=ahead,
     )
 
 
@@ -85,18 +101,34 @@ def _listening(host: Host) -> Tuple[int, ...]:
     return tuple(sorted(found)[:_MOST])
 
 
-def _unreached(server: str, connect: Callable[[str, int], str]) -> str:
+def _ask(server: str, connect: Connect) -> Tuple[str, Optional[float]]:
     try:
         parts = urlsplit(server)
         name, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError as error:
-        return str(error)
-    return connect(name, port)
+        return str(error), None
+    return connect(name, port, parts.scheme == "https")
 
 
-def _connect(name: str, port: int) -> str:
+def _connect(name: str, port: int, tls: bool) -> Tuple[str, Optional[float]]:
     try:
-        with socket.create_connection((name, port), timeout=_SECONDS):
-            return ""
+        with socket.create_connection((name, port), timeout=_SECONDS) as connection:
+            return "", _ahead(connection, name, tls)
     except (OSError, ValueError) as error:
-        return str(error) or type(error).__name__
+        return str(error) or type(error).__name__, None
+
+
+def _ahead(connection: socket.socket, name: str, tls: bool) -> Optional[float]:
+    """By the date in an answer, whatever it says beside that: nothing is sent, and nothing else of it is believed."""
+    try:
+        if tls:
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            connection = context.wrap_socket(connection)
+        connection.sendall(f"GET /version HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode("ascii"))
+        # The head of an answer comes in one piece.
+        date = _DATE.search(connection.recv(4096))
+        # Whole seconds, cut off.
+        return None if date is None else time.time() - 0.5 - parsedate_to_datetime(date.group(1).decode("ascii")).timestamp()
+    except (OSError, ValueError, TypeError):
+        return None

@@ -198,7 +198,8 @@ def _k3s(host: Host, found: Distribution) -> KubeletFacts:
     argv = list(process.argv) if process else []
     values = scalars(host.text("/etc/rancher/k3s/config.yaml") or "")
     name = flag(argv, "node-name") or values.get("node-name")
-    docker = (flag(argv, "docker") or values.get("docker")) == "true"
+    # A switch, which needs no value.
+    docker = bool({"--docker", "--docker=true"}.intersection(argv)) or values.get("docker") == "true"
     endpoint = flag(argv, "container-runtime-endpoint") or values.get("container-runtime-endpoint")
     endpoint = endpoint or ("unix:///run/k3s/cri-dockerd/cri-dockerd.sock" if docker else "unix:///run/k3s/containerd/containerd.sock")
     binary = host.program("k3s")

@@ -30,7 +30,15 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kuberne
     runtimes,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Kernel, Python, System, kernel, pythons, system
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import (
+    Kernel,
+    Python,
+    System,
+    kernel,
+    python_packages,
+    pythons,
+    system,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 #: What can be gathered apart from what the node is called. "gpus" is the one that asks the driver and can take seconds.
@@ -55,6 +63,7 @@ class NodeFacts:
     system: Optional[System] = None
     kernel: Optional[Kernel] = None
     pythons: Optional[Tuple[Python, ...]] = None
+    python_packages: Optional[Tuple[str, ...]] = None
     disk: Optional[Disk] = None
     ground: Optional[Ground] = None
     pci: Optional[Pci] = None
@@ -95,6 +104,7 @@ class NodeFacts:
             system=one("system", System),
             kernel=one("kernel", Kernel),
             pythons=many("pythons", Python),
+            python_packages=tuple(values["python_packages"]) if "python_packages" in values else None,
             disk=one("disk", Disk),
             ground=one("ground", Ground),
             pci=None if buses is None else Pci(tuple(PciGpu(**gpu) for gpu in buses["gpus"])),
@@ -115,13 +125,15 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
     what = distribution(host)
     node = kubelet(host, what)
     installed = runtimes(host, what) if "runtimes" in subsets else None
+    below = (system(host), pythons(host)) if "system" in subsets else None
     return NodeFacts(
         distribution=what,
         kubelet=node,
         control_plane=control_plane(host),
-        system=system(host) if "system" in subsets else None,
+        system=below[0] if below else None,
         kernel=kernel(host) if "system" in subsets else None,
-        pythons=pythons(host) if "system" in subsets else None,
+        pythons=below[1] if below else None,
+        python_packages=python_packages(*below) if below else None,
         disk=Disk(install_dir, host.free_mib(install_dir)) if "system" in subsets else None,
         ground=ground(host, install_dir) if "system" in subsets else None,
         pci=pci(host) if "gpus" in subsets else None,

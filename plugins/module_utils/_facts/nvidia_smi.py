@@ -10,7 +10,7 @@ Private to this collection. Reads the output of every driver since 384 (document
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
@@ -29,6 +29,15 @@ MINIMUM_DRIVER = "384.81"
 FABRIC_READY = "Completed"
 _WORD = 60
 _MOST_GPUS, _MOST_PROCESSES, _LONGEST = 128, 4096, 200
+_MOST_LINES = 8192
+#: Lists the UUIDs of MIG instances.
+LIST = ("-L",)
+#: A line such as "gpu0/gi7/ci0/access 67" for each MIG instance that there could be (MIG user guide, "/dev based nvidia-capabilities").
+CAPABILITIES = "/proc/driver/nvidia-caps/mig-minors"
+#: The folder of their device nodes, below /dev.
+CAPS = "nvidia-caps"
+_LISTED_GPU = re.compile(r"GPU \d+: .*\(UUID: (GPU-[0-9a-f-]{36})\)")
+_LISTED_INSTANCE = re.compile(r"\s+MIG ([0-9a-z.+]{1,30})\s+Device\s+(\d{1,3}): \(UUID: (MIG-[0-9A-Za-z/-]{1,60})\)")
 # A host with eight GPUs prints 0.4 MB, most of it clocks.
 _LONGEST_OUTPUT = 64 * 1024 * 1024
 _END = "</nvidia_smi_log>"
@@ -55,12 +64,32 @@ class Process:
 
 @dataclass(frozen=True)
 class MigDevice:
-    """A MIG instance of a GPU."""
+    """A MIG instance of a GPU. uuid and profile, such as "1g.10gb": None where `nvidia-smi -L` does not list it.
+
+    caps: numbers of its two device nodes /dev/nvidia-caps/nvidia-cap<number>; () where the driver does not list them.
+    """
 
     index: Optional[int]
     gpu_instance: Optional[int]
     compute_instance: Optional[int]
     memory_mib: Optional[int]
+    uuid: Optional[str] = None
+    profile: Optional[str] = None
+    caps: Tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class SharedGpu:
+    """What the device plugin shares out: a GPU, or an instance of a GPU in MIG mode.
+
+    index: as the device plugin counts; nodes: those below /dev that a container gets of it, None if they are not known.
+    """
+
+    index: int
+    uuid: str
+    model: str
+    memory_mib: Optional[int]
+    nodes: Optional[Tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -116,6 +145,29 @@ class SmiGpu:
     repair: Repair = Repair()
     fabric: Optional[str] = None
 
+    @property
+    def shared(self) -> Tuple[SharedGpu, ...]:
+        """The GPU itself, or in MIG mode its instances, as far as they are known."""
+        own = None if self.minor is None else (f"nvidia{self.minor}",)
+        if self.mig_mode != "enabled":
+            return (SharedGpu(self.index, self.uuid, self.model, self.memory_mib, own),)
+        return tuple(
+            SharedGpu(
+                instance_index(self.index, device.gpu_instance, device.compute_instance),
+                device.uuid,
+                f"{self.model} MIG {device.profile}",
+                device.memory_mib,
+                None if own is None or not device.caps else (*own, *(f"{CAPS}/nvidia-cap{cap}" for cap in device.caps)),
+            )
+            for device in self.mig_devices
+            if device.uuid is not None and device.gpu_instance is not None and device.compute_instance is not None
+        )
+
+
+def instance_index(gpu: int, gpu_instance: int, compute_instance: int) -> int:
+    """The index of a MIG instance, as `instance_index` of the runtime's core/inventory.py has it."""
+    return 10000 + 1000 * gpu + 10 * gpu_instance + compute_instance
+
 
 @dataclass(frozen=True)
 class SmiReport:
@@ -125,6 +177,11 @@ class SmiReport:
     driver_version: Optional[str]
     cuda_version: Optional[str]
     problem: Optional[Problem]
+
+    @property
+    def shared(self) -> Tuple[SharedGpu, ...]:
+        """What the device plugin shares out of all GPUs."""
+        return tuple(one for gpu in self.gpus for one in gpu.shared)
 
     def as_dict(self) -> Dict[str, Any]:
         """For a module's result."""
@@ -148,6 +205,31 @@ class SmiReport:
             cuda_version=values["cuda_version"],
             problem=None if problem is None else Problem(**problem),
         )
+
+
+def with_instances(found: SmiReport, listing: str, capabilities: str) -> SmiReport:
+    """The report with UUID, profile and device nodes of each MIG instance. listing: of `nvidia-smi -L`; capabilities: the driver's list.
+
+    `nvidia-smi -q` of driver 535 names instances by their places only.
+    """
+    listed: Dict[Tuple[str, int], Tuple[str, str]] = {}
+    gpu = ""
+    for line in listing.splitlines()[:_MOST_LINES]:
+        parent, instance = _LISTED_GPU.match(line), _LISTED_INSTANCE.match(line)
+        gpu = parent.group(1) if parent else gpu
+        if instance:
+            listed[gpu, int(instance.group(2))] = (instance.group(3), instance.group(1))
+    pairs = [line.split() for line in capabilities.splitlines()[:_MOST_LINES]]
+    minors = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and _number(pair[1]) is not None}
+
+    def known(of: SmiGpu, device: MigDevice) -> MigDevice:
+        uuid, profile = listed.get((of.uuid, -1 if device.index is None else device.index), (device.uuid, device.profile))
+        place = f"gpu{of.minor}/gi{device.gpu_instance}"
+        caps = [minors.get(f"{place}/access"), minors.get(f"{place}/ci{device.compute_instance}/access")]
+        return replace(device, uuid=uuid, profile=profile, caps=tuple(cap for cap in caps if cap is not None) if None not in caps else ())
+
+    gpus = tuple(replace(one, mig_devices=tuple(known(one, device) for device in one.mig_devices)) for one in found.gpus)
+    return replace(found, gpus=gpus)
 
 
 class SmiOutputError(ValueError):
@@ -297,6 +379,7 @@ def _mig_device(device: ElementTree.Element) -> MigDevice:
         gpu_instance=_number(device.findtext("gpu_instance_id")),
         compute_instance=_number(device.findtext("compute_instance_id")),
         memory_mib=_mib(device.findtext("fb_memory_usage/total")),
+        uuid=_text(device.findtext("uuid")),
     )
 
 
@@ -347,7 +430,7 @@ def _gpu_from_dict(values: Mapping[str, Any]) -> SmiGpu:
     return SmiGpu(
         **dict(
             values,
-            mig_devices=tuple(MigDevice(**device) for device in values["mig_devices"]),
+            mig_devices=tuple(MigDevice(**dict(device, caps=tuple(device.get("caps", ())))) for device in values["mig_devices"]),
             processes=tuple(Process(**process) for process in values["processes"]),
             ecc=Ecc(**values.get("ecc", {})),
             repair=Repair(**values.get("repair", {})),

@@ -13,12 +13,16 @@ import posixpath
 import re
 import shlex
 from dataclasses import dataclass
-from typing import Dict, Optional, Tuple
+from typing import Dict, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import PROGRAM_FOLDERS, Host
 
 _SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 _PYTHON_NAME = re.compile(r"python3(?:\.([0-9]{1,3}))?")
+# A Python 3.11 beside one that is too old: family, release, package. Enterprise Linux has it in AppStream since 8.8 and 9.2 (Red Hat,
+# "Installing and using dynamic programming languages"), SUSE since 15 SP4 in the module Python 3 (linuxpunx.com, 2024-03-25). Read
+# 2026-11-25.
+_PYTHON_PACKAGES = (("rhel", "8", "python3.11"), ("rhel", "9", "python3.11"), ("suse", "15", "python311"))
 _PYTHON_SAYS = re.compile(r"^Python ([0-9]+\.[0-9]+)", re.MULTILINE)
 
 
@@ -100,6 +104,22 @@ def pythons(host: Host, oldest: Tuple[int, int] = (3, 10)) -> Tuple[Python, ...]
             if version is not None and real not in found and _minor(version) >= oldest:
                 found[real] = Python(path, version, _has_venv(host, real, version))
     return tuple(sorted(found.values(), key=lambda python: _minor(python.version), reverse=True))
+
+
+def preferred(found: Sequence[Python]) -> Optional[Python]:
+    """The Python that the runtime is built with: the distribution's own if it is new enough, else the newest."""
+    return next((one for one in found if posixpath.basename(one.path) == "python3"), next(iter(found), None))
+
+
+def python_packages(of: System, found: Sequence[Python]) -> Tuple[str, ...]:
+    """The distribution's packages that give this host a Python for the runtime; () if it has one, or none is known."""
+    words, chosen = {of.id, *of.like}, preferred(found)
+    if chosen is None:
+        major = of.version.split(".")[0]
+        return tuple(package for family, release, package in _PYTHON_PACKAGES if family in words and release == major)
+    if chosen.venv or not words & {"debian", "ubuntu"}:
+        return ()
+    return ("python3-venv",) if posixpath.basename(chosen.path) == "python3" else (f"python{chosen.version}-venv",)
 
 
 def _minor(version: str) -> Tuple[int, ...]:

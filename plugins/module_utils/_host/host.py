@@ -166,6 +166,11 @@ class Host:
         mode = self._mode(path)
         return mode is not None and stat.S_ISSOCK(mode)
 
+    def device_mode(self, path: str) -> int:
+        """Who may read and write the character device, as bits; -1 if there is none."""
+        mode = self._mode(path)
+        return stat.S_IMODE(mode) if mode is not None and stat.S_ISCHR(mode) else -1
+
     def link(self, path: str) -> Optional[str]:
         """What the link itself says, None if it is none."""
         return self._readlink(posixpath.join(self.real(posixpath.dirname(path)), posixpath.basename(path)))

@@ -10,7 +10,8 @@ Private to this collection. Every object is cut down to what is judged.
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+import re
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
@@ -22,12 +23,15 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import served
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import gpu_pods, ours
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import operator as gpu_operator
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import other_plugins
 
 ADMISSION = "admissionregistration.k8s.io/v1"
 #: As many images as kubelet tells of by default; a node with fewer has told of all.
 IMAGES_TOLD = 50
 _UNIT = "--memory-unit="
+#: What NVIDIA's device plugin gives pods, also with time-slicing and MIG.
+_OF_NVIDIA = re.compile(r"nvidia\.com/(?:gpu|mig-).*")
 _RBAC = "rbac.authorization.k8s.io/v1"
 _ENFORCE = "pod-security.kubernetes.io/enforce"
 _PAGE = 500
@@ -40,19 +44,23 @@ def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str]) -> Dict[str,
     accounts = ours(_listed(kubectl, f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"), "v1", "ServiceAccount")
     own = [one for one in daemon_sets if (one["metadata"]["namespace"], one["metadata"]["name"]) == (namespace, PLUGIN)]
     others = [one for one in daemon_sets if one["metadata"]["namespace"] != namespace]
+    pods = _listed(kubectl, "/api/v1/pods")
     found = [_node(item) for item in nodes if item["metadata"]["name"] in wanted or (not wanted and _is_ours(item))]
     return {
         "version": str((kubectl.raw("/version") or {}).get("gitVersion", "")),
         "admission": sorted(served(ADMISSION, kubectl.raw)),
+        "openshift": "SecurityContextConstraints" in served("security.openshift.io/v1", kubectl.raw),
         "nodes": found,
         "number": len(nodes),
         "missing": sorted(set(wanted) - {one["name"] for one in found}),
         "runtime_classes": [str(one["metadata"]["name"]) for one in _listed(kubectl, "/apis/node.k8s.io/v1/runtimeclasses")],
         "enforces": _enforces(kubectl.raw(f"/api/v1/namespaces/{namespace}")),
         "on_hosts": [one.name for one in accounts if one.name == EXTENDER or one.name.startswith(PLUGIN_ACCOUNT_PREFIX)],
-        "others": [f"{plugin.title} ({plugin.kind})" for plugin in other_plugins(others)],
+        "others": _others(others, pods, {one["name"] for one in found}),
+        "holders": [f"{one['pod']} on {one['node']}" for one in gpu_pods(pods, {one["name"] for one in found}, _OF_NVIDIA.fullmatch)],
+        "gpu_operator": gpu_operator.facts(kubectl),
         "unit": _unit(own[0]) if own else "",
-        "pods": [f"{one['pod']} on {one['node']}" for one in gpu_pods(_listed(kubectl, "/api/v1/pods"), None)],
+        "pods": [f"{one['pod']} on {one['node']}" for one in gpu_pods(pods, None)],
         "may_bind": _may_bind(kubectl, namespace),
     }
 
@@ -71,6 +79,19 @@ def _listed(kubectl: Kubectl, path: str) -> List[Dict[str, Any]]:
             return found
 
 
+def _others(daemon_sets: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]], nodes: Set[str]) -> List[Dict[str, Any]]:
+    """Device plugins of others that serve one of these nodes: elsewhere they may stay."""
+    on: Dict[str, Set[str]] = {}
+    for pod in pods:
+        node = str(pod["spec"].get("nodeName") or "")
+        if node in nodes and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+            for owner in pod["metadata"].get("ownerReferences") or ():
+                on.setdefault(str(owner.get("uid")), set()).add(node)
+    uids = {(one["metadata"]["namespace"], one["metadata"]["name"]): str(one["metadata"].get("uid")) for one in daemon_sets}
+    found = [(one, on.get(uids[one.namespace, one.name])) for one in other_plugins(daemon_sets)]
+    return [{"title": one.title, "kind": one.kind, "nodes": sorted(here)} for one, here in found if here]
+
+
 def _is_ours(node: Mapping[str, Any]) -> bool:
     return (node["metadata"].get("labels") or {}).get(LABEL_NODE) == "true"
 
@@ -83,10 +104,24 @@ def _node(item: Mapping[str, Any]) -> Dict[str, Any]:
     return {
         "name": str(item["metadata"]["name"]),
         "architecture": str(info.get("architecture", "")),
+        "platform": _platform(item["metadata"]),
         "ready": bool(ready),
         "images": [str(name) for one in images for name in one.get("names") or []],
         "all": len(images) < IMAGES_TOLD,
     }
+
+
+def _platform(metadata: Mapping[str, Any]) -> str:
+    """A provider's kind of node whose pods get no folder of the host, "" for another one.
+
+    By label or name, as projects on GitHub that tell them apart do (read on 2026-11-25).
+    """
+    labels, name = metadata.get("labels") or {}, str(metadata["name"])
+    if labels.get("eks.amazonaws.com/compute-type") == "fargate" or name.startswith("fargate-ip-"):
+        return "Fargate"
+    if labels.get("cloud.google.com/gke-autopilot") == "true" or name.startswith("gk3-"):
+        return "GKE Autopilot"
+    return ""
 
 
 def _enforces(namespace: Optional[Mapping[str, Any]]) -> str:

@@ -10,17 +10,19 @@ Private to this collection. Pure. What a pod prints is somebody's text: it is re
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Dict, List, Mapping, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import AnnotationError, published
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
     ANNOTATION_ALLOCATION,
     ANNOTATION_GPUS,
     ANNOTATION_INDEX,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import AnnotationError, published
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Ended
 
 _MOST = 256
+_OF_GPU = re.compile(r"nvidia\d+|nvidia-caps/nvidia-cap\d+")
 _SHOWN = 80
 
 
@@ -42,14 +44,14 @@ def judge(ended: Ended, node: Mapping[str, Any]) -> List[str]:
     annotations = (ended.pod["metadata"].get("annotations") or {}) if ended.pod else {}
     try:
         index = given(annotations)
-        minors = {gpu.index: gpu.minor for gpu in published((node["metadata"].get("annotations") or {}).get(ANNOTATION_GPUS, "")).gpus}
+        nodes = {gpu.index: gpu.nodes for gpu in published((node["metadata"].get("annotations") or {}).get(ANNOTATION_GPUS, "")).gpus}
     except (ValueError, AnnotationError) as error:
         return [f"{title}: found {error}; expected the GPU in its annotations and those of its node; see the logs of gpushare's scheduler"]
-    wanted = [f"/dev/nvidia{minors.get(index)}"]
+    wanted = sorted(f"/dev/{node}" for node in nodes.get(index, ())) or ["one that its node names"]
     found = []
     if devices != wanted:
         cure = "see whether the container runtime there is NVIDIA's (gpushare_runtime_class), and gpushare_device_strategy"
-        found.append(f"{title}: found the device nodes {', '.join(devices) or 'none'}; expected {wanted[0]}, GPU {index}; {cure}")
+        found.append(f"{title}: found the device nodes {', '.join(devices) or 'none'}; expected {', '.join(wanted)}, GPU {index}; {cure}")
     if variables.get(ANNOTATION_INDEX) != str(index):
         words = f"{ANNOTATION_INDEX}={variables.get(ANNOTATION_INDEX, '')[:_SHOWN]}"
         found.append(f"{title}: found {words} in its first process; expected {index}; see the log of the device plugin on that node")
@@ -65,7 +67,7 @@ def seen(log: str) -> Tuple[List[str], Dict[str, str]]:
         raise ValueError(f"the words {log[:_SHOWN]!r}") from None
     if not isinstance(devices, list) or not isinstance(variables, dict) or max(len(devices), len(variables)) > _MOST:
         raise ValueError(f"the words {log[:_SHOWN]!r}")
-    numbered = sorted(f"/dev/{one}" for one in map(str, devices) if one.startswith("nvidia") and one[len("nvidia") :].isdigit())
+    numbered = sorted(f"/dev/{one}" for one in map(str, devices) if _OF_GPU.fullmatch(one))
     return numbered, {str(key): str(value) for key, value in variables.items()}
 
 

@@ -6,21 +6,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from dataclasses import dataclass, field
+from typing import Callable, Dict, Optional, Sequence, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import engine
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import Converged, Subject
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction, nothing
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected, Texts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import kubernetes
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubernetes import from_argv
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host, flag
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.api import node_api
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.gates import TABLE, Gate, needed
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import Found, Plan, Rejected, plan_absent, plan_present
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import Found, plan_present, without
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.service import (
     KubeletService,
     Ready,
@@ -45,73 +47,86 @@ class Wanted:
     allow_daemon_reload: bool
 
 
-@dataclass(frozen=True)
-class Result:
-    """What was done, or would be. given: the gates of the next start; restarted_at: Unix time, None without a restart."""
+@dataclass
+class GatesResult(Converged):
+    """given: the gates of the next start; restarted_at: Unix time, None without a restart."""
 
-    changed: bool
-    release: str
-    given: Dict[str, bool]
-    files: List[str]
-    notes: List[str]
-    diff: List[Dict[str, str]]
-    restarted_at: Optional[float]
+    release: str = ""
+    given: Dict[str, bool] = field(default_factory=dict)
+    restarted_at: Optional[float] = None
+
+
+class KubeletGates(Subject):
+    """The feature gates of one host's kubelet."""
+
+    owner = OWNER
+
+    def __init__(self, wanted: Wanted, host: Host, run: RunWithin) -> None:
+        super().__init__()
+        self.root = host.root
+        self._wanted, self._host, self._run = wanted, host, run
+
+    def look(self, entries: Sequence[Entry]) -> None:
+        self._recorded = bool(entries)
+        self._unit, paths = find_unit(self._wanted.unit, self._run)
+        self.found = look(self._host, self._unit, paths, self._run)
+
+    def present(self) -> Texts:
+        texts, notes = plan_present(self.found, self._wanted.gates)
+        if texts:
+            _check_candidate(self._host, self.found, self._unit, self._wanted.gates, self._run)
+        self.notes += notes
+        return texts
+
+    def without_ours(self, path: str, now: str, original: str) -> str:
+        return without(path, now, original)
+
+    def service(self, paths: Sequence[str]) -> Optional[KubeletService]:
+        ready, wanted = _ready(self._host, self.found), self._wanted
+        self._service = KubeletService(self._host, self._unit, self._run, ready, paths, wanted.timeout, wanted.allow_daemon_reload)
+        return self._service if paths else None
+
+    def check(self, changes: Sequence[str], due: bool) -> str:
+        if changes and written(dict.fromkeys(changes)):
+            self._service.check_reload()
+        if due and self._wanted.state == "present" and self._unit.active != "active" and not self._recorded:
+            name = self._unit.name
+            raise Rejected(
+                f"{name} is {self._unit.active or 'unknown'}, expected active; nothing was changed: see `journalctl -u {name}`, start it, "
+                "and run again"
+            )
+        return ""
+
+    def result(self, done: Converged, is_new: bool) -> GatesResult:
+        """With what kubelet has then. is_new: whether its files have changed since `look`."""
+        found = look(self._host, *find_unit(self._wanted.unit, self._run), self._run) if is_new else self.found
+        return GatesResult(**vars(done), release=_shown(self.found.release), given=found.given(), restarted_at=self._service.restarted_at)
 
 
 def converge(
-    wanted: Wanted, check: bool, root: str = "/", run: RunWithin = command.run, point: Callable[[str], None] = lambda _point: None
-) -> Result:
+    wanted: Wanted, check: bool, root: str = "/", run: RunWithin = command.run, point: Callable[[str], None] = nothing
+) -> GatesResult:
     """Do it, or with `check` say what would be done. Rejected if nothing was changed; TransactionError if it was put back."""
-    host, transaction = Host(root), Transaction(OWNER, root, point)
-    entries = [entry for entry in transaction.journal.entries() if entry.owner == OWNER]
-    if wanted.state == "absent" and not entries and not transaction.unfinished:
-        return Result(False, "", {}, [], ["nothing of ours is recorded on this host"], [], None)
-    if wanted.state == "present" and not entries and not transaction.unfinished:
+    host, transaction = Host(root), Transaction(OWNER, root)
+    if wanted.state == "present" and not transaction.entries() and not transaction.unfinished:
         # k3s and others have no such service, and need none from here on.
         facts = kubernetes.kubelet(host, kubernetes.distribution(host))
         version = numbers(facts.version)
         if version is not None and not any(_can_be_set(TABLE[name], version[:2]) for name in wanted.gates):
-            return Result(False, ".".join(map(str, version[:2])), facts.feature_gates, [], [], [], None)
-    unit, paths = find_unit(wanted.unit, run)
-    found = look(host, unit, paths, run)
-    plan = _plan(wanted, host, found, unit, entries, run)
-    modes = {entry.path: entry.original.mode for entry in entries if entry.original is not None and wanted.state == "absent"}
-    for path, text in plan.files.items():
-        if text is None:
-            transaction.remove(path)
-        else:
-            transaction.write(path, text.encode(), modes.get(path))
-    ours = [*plan.files, *(entry.path for entry in entries)]
-    service = KubeletService(host, unit, run, _ready(host, found), ours, wanted.timeout, wanted.allow_daemon_reload)
-    changes = [change.path for change in transaction.changes]
-    due = bool(changes) or transaction.unfinished or (bool(ours) and service.is_due())
-    if changes and written(dict.fromkeys(changes)):
-        service.check_reload()
-    if due and wanted.state == "present":
-        _check_healthy(unit, entries)
-    diff = transaction.diff()
-    if due and not check:
-        transaction.apply(service)
-    if wanted.state == "absent" and not check:
-        for entry in entries:
-            transaction.journal.forget(entry.path)
-    given = found.given() if check or not changes else look(host, *find_unit(wanted.unit, run), run).given()
-    release = ".".join(map(str, found.release))
-    return Result(due or (wanted.state == "absent" and bool(entries)), release, given, changes, plan.notes, diff, service.restarted_at)
+            return GatesResult(release=_shown(version[:2]), given=facts.feature_gates)
+    subject = KubeletGates(wanted, host, run)
+    done = engine.converge(subject, wanted.state == "absent", check, point)
+    if done.notes == [engine.NOT_RECORDED]:
+        return GatesResult(**vars(done))
+    return subject.result(done, bool(done.files) and not check)
+
+
+def _shown(release: Tuple[int, ...]) -> str:
+    return ".".join(map(str, release))
 
 
 def _can_be_set(gate: Gate, release: Tuple[int, ...]) -> bool:
     return gate.is_known((release[0], release[1])) and not gate.is_locked((release[0], release[1]))
-
-
-def _plan(wanted: Wanted, host: Host, found: Found, unit: Unit, entries: Sequence[Entry], run: RunWithin) -> Plan:
-    if wanted.state == "absent":
-        states = {entry.path: read_state(host.outside(entry.path)) for entry in entries}
-        return plan_absent(found, entries, {path: None if state is None else state.content for path, state in states.items()})
-    plan = plan_present(found, wanted.gates)
-    if plan.files:
-        _check_candidate(host, found, unit, wanted.gates, run)
-    return plan
 
 
 def _check_candidate(host: Host, found: Found, unit: Unit, wanted: Sequence[str], run: RunWithin) -> None:
@@ -122,14 +137,6 @@ def _check_candidate(host: Host, found: Found, unit: Unit, wanted: Sequence[str]
         raise Rejected(
             f"kubelet {'.'.join(map(str, found.release))} ({unit.program} --help) does not list the feature gate {', '.join(names)}, so it "
             "would not start with it; nothing was changed: take it out of gpushare_kubelet_gates"
-        )
-
-
-def _check_healthy(unit: Unit, entries: Sequence[Entry]) -> None:
-    if unit.active != "active" and not entries:
-        raise Rejected(
-            f"{unit.name} is {unit.active or 'unknown'}, expected active; nothing was changed: see `journalctl -u {unit.name}`, start it, "
-            "and run again"
         )
 
 

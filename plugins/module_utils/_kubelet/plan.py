@@ -15,7 +15,7 @@ import posixpath
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected, Texts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import config_file, gates
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.arguments import (
     EXTRA,
@@ -36,10 +36,6 @@ _HEADER = "# SPDX-License-Identifier: Apache-2.0\n# Made by gpushare.kubernetes:
 # Files of packages: the next update would bring them back.
 _OF_PACKAGES = ("/usr/lib/", "/lib/", "/run/")
 _OF_ADMINISTRATORS = ("/etc/default/kubelet", "/etc/sysconfig/kubelet")
-
-
-class Rejected(Exception):
-    """Nothing was changed; says what was found, what was expected and what to do."""
 
 
 @dataclass(frozen=True)
@@ -67,20 +63,12 @@ class Found:
             raise Rejected(f"kubelet's arguments: {error}; nothing was changed: correct them, and run again") from error
 
 
-@dataclass(frozen=True)
-class Plan:
-    """files: path to new text, None to remove it. notes: what a person should know."""
-
-    files: Dict[str, Optional[str]]
-    notes: List[str]
-
-
-def plan_present(found: Found, wanted: Sequence[str]) -> Plan:
-    """What to write so that these gates are on. Rejected if that cannot be."""
+def plan_present(found: Found, wanted: Sequence[str]) -> Tuple[Texts, List[str]]:
+    """The new texts by which these gates are on, and notes for people. Rejected if that cannot be."""
     given = found.given()
     missing = gates.needed(found.release, given, wanted)
     if not missing:
-        return Plan({}, [])
+        return {}, []
     changes: Dict[str, Optional[bool]] = dict.fromkeys(missing, True)
     notes = [f"the feature gate {name} was switched off: it is switched on" for name in missing if given.get(name) is False]
     flags = found.start.gate_words()
@@ -88,32 +76,19 @@ def plan_present(found: Found, wanted: Sequence[str]) -> Plan:
         last = flags[-1]
         path = last.path
         _check_ours(path, f"{FLAG} stands in {path}")
-        return Plan({path: _edited(path, lambda: with_gates(found.texts[path], last.variable, changes))}, notes)
+        return {path: _edited(path, lambda: with_gates(found.texts[path], last.variable, changes))}, notes
     if found.config is not None and found.release >= CONFIG_FILE_SINCE:
         path, text = found.config
-        return Plan({path: _edited(path, lambda: config_file.with_gates(text, changes))}, notes)
-    return Plan(_argument(found, f"{FLAG}={gates.merged('', changes)}"), notes)
+        return {path: _edited(path, lambda: config_file.with_gates(text, changes))}, notes
+    return _argument(found, f"{FLAG}={gates.merged('', changes)}"), notes
 
 
-def plan_absent(found: Found, entries: Sequence[Entry], contents: Mapping[str, Optional[bytes]]) -> Plan:
-    """What to write so that nothing of ours is left in the files of these journal entries. contents: their bytes, None: no file."""
-    files: Dict[str, Optional[str]] = {}
-    notes: List[str] = []
-    for entry in entries:
-        now = contents[entry.path]
-        original = None if entry.original is None else entry.original.content.decode("utf-8", "replace")
-        if now is None:
-            notes.append(f"{entry.path} is gone, so there was nothing to take out")
-        elif entry.untouched(now):
-            files[entry.path] = original
-        else:
-            text = now.decode("utf-8", "replace")
-            files[entry.path] = _edited(entry.path, lambda: _without(entry.path, text, original or ""))  # noqa: B023 (called at once)
-            notes.append(f"{entry.path} was changed by somebody else since: only our part is taken out")
-    return Plan(files, notes)
+def without(path: str, text: str, original: str) -> str:
+    """A text that others have changed, without our gates. Rejected where it cannot be edited."""
+    return _edited(path, lambda: _without(text, original))
 
 
-def _argument(found: Found, argument: str) -> Dict[str, Optional[str]]:
+def _argument(found: Found, argument: str) -> Texts:
     """A new --feature-gates, in the best place that the unit has for arguments of administrators."""
     start = found.start
     variable = next((name for name in EXTRA if name in start.used), None)
@@ -141,7 +116,7 @@ def _drop_in(variable: str, value: str) -> str:
     return f'{_HEADER}[Service]\nEnvironment="{variable}={value}"\n'
 
 
-def _without(path: str, text: str, original: str) -> str:
+def _without(text: str, original: str) -> str:
     """The text without the gates that the original does not have, or with the original's value."""
     is_config = config_file.KIND in text
     read = config_file.gates_of if is_config else gates_in_text

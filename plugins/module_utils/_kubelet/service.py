@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.yaml_scalars import scalars
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
@@ -31,7 +32,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.argum
     environment_file_paths,
     start_of,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import DROP_IN, Found, Rejected
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import DROP_IN, Found
 
 POLL_SECONDS = 0.5
 # So long the same process must have lived: one that systemd restarts again and again has not.
@@ -129,20 +130,19 @@ class KubeletService(Service):
     def __init__(
         self, host: Host, unit: Unit, run: RunWithin, ready: Optional[Ready], ours: Sequence[str], timeout: float, allow_reload: bool
     ) -> None:
-        super().__init__(self.is_due, self.restart_now, self.problem)
         self.unit = unit
         self.restarted_at: Optional[float] = None
         self._host, self._run, self._ready, self._timeout = host, run, ready, timeout
         self._ours, self._allow_reload = list(ours), allow_reload
 
-    def is_due(self) -> bool:
+    def due(self) -> bool:
         """Whether the running kubelet has other gates than its next start would have, as far as files of ours are concerned."""
         unit, paths = find_unit(self.unit.name, self._run)
         if unit.pid == 0:
             return True
         return self._lacks(unit, look(self._host, unit, paths, self._run)) is not None
 
-    def restart_now(self) -> None:
+    def restart(self) -> None:
         """Restart it; RestartError if systemd says no, or must not read its units again while containers use GPUs."""
         unit, paths = find_unit(self.unit.name, self._run)
         stale = (DROP_IN not in paths and self._host.exists(DROP_IN)) or (DROP_IN in paths and not self._host.exists(DROP_IN))

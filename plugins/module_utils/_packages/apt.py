@@ -16,6 +16,7 @@ import tempfile
 from contextlib import contextmanager
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome, RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp, sources
@@ -25,7 +26,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
     Manager,
     PackagesError,
     Plan,
-    Rejected,
     Repository,
     Step,
     Wanted,

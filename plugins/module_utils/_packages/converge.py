@@ -17,15 +17,15 @@ in rpm's database that was not there before us is "key:FINGERPRINT:OWNER", one e
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry, Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction, TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected, undone
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, read_state
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.apt import Apt
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.dnf import Dnf
@@ -34,7 +34,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
     Manager,
     PackagesError,
     Plan,
-    Rejected,
     Repository,
     Step,
     Wanted,
@@ -53,7 +52,7 @@ Exposed = Callable[[], Optional[str]]
 
 
 @dataclass
-class Result:
+class PackagesResult:
     """What was done, or would be. versions: of the wanted packages, as they are then; held: those that are newly held or let go."""
 
     changed: bool = False
@@ -68,9 +67,9 @@ class Result:
     diff: List[Dict[str, str]] = field(default_factory=list)
 
 
-def together(results: Sequence[Result]) -> Result:
+def together(results: Sequence[PackagesResult]) -> PackagesResult:
     """Several results as one."""
-    whole = Result()
+    whole = PackagesResult()
     for one in results:
         whole.changed = whole.changed or one.changed
         whole.manager = one.manager
@@ -108,11 +107,11 @@ def present(
     root: str = "/",
     point: Callable[[str], None] = lambda _point: None,
     exposed: Exposed = lambda: None,
-) -> Result:
+) -> PackagesResult:
     """Do it, or with `dry` say what would be done. Rejected or TransactionError if nothing was changed, PackagesError if packages were."""
     check(wanted)
     journal, owner = Journal(root), OWNER + wanted.owner
-    result = Result(manager=manager.name)
+    result = PackagesResult(manager=manager.name)
     _finish(manager, journal, owner, dry, result)
     transaction = Transaction(owner, root, point)
     texts = {} if wanted.repository is None else manager.files(wanted.repository)
@@ -182,9 +181,11 @@ class _Lists(Service):
     def __init__(self, manager: Manager, repository: Repository) -> None:
         self._refresh: Callable[[], None] = lambda: manager.refresh(repository)
         self._asked = False
-        super().__init__(lambda: True, self._restart, lambda: None)
 
-    def _restart(self) -> None:
+    def due(self) -> bool:
+        return True
+
+    def restart(self) -> None:
         first, self._asked = not self._asked, True
         try:
             self._refresh()
@@ -192,15 +193,18 @@ class _Lists(Service):
             if first:
                 raise
 
+    def problem(self) -> Optional[str]:
+        return None
 
-def absent(owner: str, manager: Manager, dry: bool, keep: bool = False, root: str = "/", exposed: Exposed = lambda: None) -> Result:
+
+def absent(owner: str, manager: Manager, dry: bool, keep: bool = False, root: str = "/", exposed: Exposed = lambda: None) -> PackagesResult:
     """Take back what `present` did for this owner, as far as it can be.
 
     keep: packages stay in the versions that they have, as they do while `exposed` says why. Names in `left` what stays, and why.
     """
     journal, owner = Journal(root), OWNER + owner
     entries = [entry for entry in journal.entries() if entry.owner == owner]
-    result = Result(manager=manager.name)
+    result = PackagesResult(manager=manager.name)
     if not entries:
         return result
     _finish(manager, journal, owner, dry, result)
@@ -223,7 +227,10 @@ def absent(owner: str, manager: Manager, dry: bool, keep: bool = False, root: st
             why = f"version {before[name].version} was there before; install it if it is wanted again"
             result.left.append({"what": f"package {name}, removed", "why": why})
     transaction = Transaction(owner, root)
-    kept = _restore_files(transaction, [entry for entry in entries if entry.is_file], root, result)
+    files = undone([entry for entry in entries if entry.is_file], root=root)
+    transaction.restore(files.files, entries)
+    result.notes += files.notes
+    result.left += [{"what": path, "why": why} for path, why in files.left.items()]
     result.held, result.files = free, [change.path for change in transaction.changes]
     result.steps = [Step(name, now[name].version, None) for name in going] + [
         Step(name, now[name].version, old) for name, old in back.items()
@@ -245,12 +252,12 @@ def absent(owner: str, manager: Manager, dry: bool, keep: bool = False, root: st
     transaction.apply()
     result.left += _forget_keys(journal, manager, keys)
     for entry in entries:
-        if entry.path not in kept:
+        if entry.path not in files.left:
             journal.forget(entry.path)
     return result
 
 
-def _finish(manager: Manager, journal: Journal, owner: str, dry: bool, result: Result) -> None:
+def _finish(manager: Manager, journal: Journal, owner: str, dry: bool, result: PackagesResult) -> None:
     """What a run of the package manager left half done is finished where that run was ours, and rejected where it was not."""
     problem = manager.interrupted()
     if not problem:
@@ -330,7 +337,7 @@ def _prove(wanted: Wanted, manager: Manager, plan: Plan) -> None:
         raise PackagesError(f"the package manager reports success, but the host has {shown(wrong)}, expected {planned[:400]}")
 
 
-def _removable(manager: Manager, names: Sequence[str], result: Result) -> List[str]:
+def _removable(manager: Manager, names: Sequence[str], result: PackagesResult) -> List[str]:
     """Those of our packages that go; none of them where others need one."""
     if not names:
         return []
@@ -346,7 +353,7 @@ def _removable(manager: Manager, names: Sequence[str], result: Result) -> List[s
     return []
 
 
-def _older(manager: Manager, now: Mapping[str, Installed], before: Mapping[str, Installed], result: Result) -> Dict[str, str]:
+def _older(manager: Manager, now: Mapping[str, Installed], before: Mapping[str, Installed], result: PackagesResult) -> Dict[str, str]:
     """The packages that get back the version that they had."""
     changed = {name: one for name, one in now.items() if one.version and before[name].version not in (None, one.version)}
     back = {name: str(before[name].version) for name in changed if before[name].version in manager.available(name)}
@@ -357,25 +364,3 @@ def _older(manager: Manager, now: Mapping[str, Installed], before: Mapping[str, 
             result.left.append({"what": f"package {name} {one.version}", "why": why})
         return {}
     return back
-
-
-def _restore_files(transaction: Transaction, entries: Sequence[Entry], root: str, result: Result) -> List[str]:
-    """Plan the old bytes of each file. The paths that stay as they are because others have changed them."""
-    kept: List[str] = []
-    for entry in entries:
-        state = read_state(os.path.join(root, entry.path.lstrip("/")))
-        content = None if state is None else state.content
-        original = entry.original
-        if original is None:
-            if content is not None and not entry.untouched(content):
-                result.notes.append(
-                    f"{entry.path} is removed although somebody else has changed it: without this collection it would not be there"
-                )
-            transaction.remove(entry.path)
-        elif entry.untouched(content) or content == original.content:
-            transaction.write(entry.path, original.content, original.mode)
-        else:
-            why = "it was there before this collection and somebody else has changed it since; what it was then is kept in the journal"
-            result.left.append({"what": entry.path, "why": why})
-            kept.append(entry.path)
-    return kept

@@ -17,6 +17,7 @@ import tempfile
 from contextlib import contextmanager
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome, RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, read_state, replace
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp, rpm, sources
@@ -26,7 +27,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
     Manager,
     PackagesError,
     Plan,
-    Rejected,
     Repository,
     Step,
     Wanted,

@@ -12,9 +12,9 @@ from __future__ import annotations
 import os
 from typing import List
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.ownership import open_to_others
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Rejected
 
 _MOST = 1000
 

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.openpgp import Key
@@ -30,10 +31,6 @@ _SUITE = re.compile(r"[A-Za-z0-9./$()_-]{1,200}")
 _CREDENTIALS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,15}://)[^\s/'\"]{1,1024}@")
 _WORD = re.compile(r"[A-Za-z0-9._/-]{1,64}")
 _KERNEL = re.compile(r"_k[0-9][A-Za-z0-9._]*\Z")
-
-
-class Rejected(Exception):
-    """Nothing was changed; says what was found, what was expected and what to do."""
 
 
 class PackagesError(Exception):

@@ -5,7 +5,8 @@
 """The public keys of a repository: their fingerprints, and the same keys written anew. No Ansible here.
 
 A host may have no gpg. What is written is made of the packets that were read and of nothing else, so that apt and rpm cannot see
-another key in a file than the one whose fingerprint was compared. RFC 9580, sections 4, 5.5 and 6.
+another key in a file than the one whose fingerprint was compared. Subkeys are written only where their own fingerprints were
+compared: old versions of rpm do not check who bound a subkey to its key, nor what for. RFC 9580, sections 4, 5.2, 5.5, 6 and 9.1.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ import base64
 import binascii
 import hashlib
 import re
-from dataclasses import dataclass
-from typing import Iterator, List, NamedTuple, Sequence
+from dataclasses import dataclass, replace
+from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 #: A key file is some kilobytes; one of a whole distribution has some hundred.
 LIMIT = 512 * 1024
 _PUBLIC_KEY, _PUBLIC_SUBKEY, _USER_ID, _USER_ATTRIBUTE, _SIGNATURE = 6, 14, 13, 17, 2
 _OF_A_KEY = (_PUBLIC_SUBKEY, _USER_ID, _USER_ATTRIBUTE, _SIGNATURE)
 _PRIVATE = (5, 7)
-# What carries no meaning for others: trust packets of a keyring, the marker, padding.
+# These packets carry no meaning for others: trust packets of a keyring, the marker, padding.
 _PASSED_OVER = (12, 10, 21)
+# Public-key algorithms that can only encrypt: RSA (2), Elgamal (16), ECDH (18), X25519, X448, ML-KEM with either.
+_ENCRYPT_ONLY = (2, 16, 18, 25, 26, 35, 36)
+_BINDING, _KEY_FLAGS, _MAY_SIGN = 0x18, 27, 0x02
 _FINGERPRINT = re.compile(r"[0-9A-F]{40}|[0-9A-F]{64}")
 _BLOCK = re.compile(
     rb"^-----BEGIN PGP PUBLIC KEY BLOCK-----[ \t]*\r?\n(?:[!-9;-~]{1,64}: [^\r\n]*\r?\n)*[ \t]*\r?\n"
@@ -42,30 +46,91 @@ class _Packet(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Key:
-    """A public key with its subkeys, names and signatures. fingerprint: of the primary key, in hexadecimal capitals."""
+class Subkey:
+    """A subkey with its signatures. signs: whether it may sign, by its algorithm and by its bindings. They may be forged."""
 
     fingerprint: str
     packets: bytes
+    signs: bool
+
+
+@dataclass(frozen=True)
+class Key:
+    """A public key with its names and signatures. fingerprint: of the primary key, in hexadecimal capitals."""
+
+    fingerprint: str
+    packets: bytes
+    subkeys: Tuple[Subkey, ...] = ()
+
+    @property
+    def whole(self) -> bytes:
+        """The packets, with those of the subkeys."""
+        return b"".join([self.packets, *(one.packets for one in self.subkeys)])
 
 
 def read_keys(data: bytes) -> List[Key]:
     """The keys of a file, in binary or as text. KeyError_ if it holds anything else, or none."""
     if len(data) > LIMIT:
         raise KeyError_(f"the key file has {len(data)} bytes, expected at most {LIMIT}")
-    keys: List[Key] = []
+    # Each key and its subkeys, a list of packets each; what follows a subkey is its signatures until a name comes.
+    keys: List[List[List[_Packet]]] = []
+    current: List[_Packet] = []
     for packet in _packets(_dearmored(data)):
         if packet.tag == _PUBLIC_KEY:
-            keys.append(Key(_fingerprint(packet.body), _serialized(packet)))
+            current = [packet]
+            keys.append([current])
         elif packet.tag in _OF_A_KEY and keys:
-            keys[-1] = Key(keys[-1].fingerprint, keys[-1].packets + _serialized(packet))
+            if packet.tag == _PUBLIC_SUBKEY:
+                current = []
+                keys[-1].append(current)
+            elif packet.tag != _SIGNATURE:
+                current = keys[-1][0]
+            current.append(packet)
         elif packet.tag in _PRIVATE:
             raise KeyError_("the key file holds a private key, expected public keys only")
         elif packet.tag not in _PASSED_OVER:
             raise KeyError_(f"the key file holds an OpenPGP packet of kind {packet.tag} where a public key was expected")
     if not keys:
         raise KeyError_("the key file holds no public key")
-    return keys
+    return [Key(_fingerprint(key[0][0].body), _written(key[0]), tuple(map(_subkey, key[1:]))) for key in keys]
+
+
+def _subkey(packets: Sequence[_Packet]) -> Subkey:
+    body, bindings = packets[0].body, [flags for packet in packets[1:] for flags in _uses(packet.body)]
+    # The algorithm follows the version and four bytes of time.
+    signs = _number(body, 5, 1) not in _ENCRYPT_ONLY and not (bindings and all(flags is not None and not flags for flags in bindings))
+    return Subkey(_fingerprint(body), _written(packets), signs)
+
+
+def _uses(signature: bytes) -> "Iterator[Optional[bool]]":
+    """Whether a binding says that its subkey may sign; None where it says nothing. Nothing at all for another signature."""
+    version = _number(signature, 0, 1)
+    if version not in (4, 6) or _number(signature, 1, 1) != _BINDING:
+        return
+    width = 2 if version == 4 else 4
+    place = 4 + width
+    # The part behind it is not signed.
+    hashed, found = signature[place : place + _number(signature, 4, width)], None
+    place = 0
+    while place < len(hashed):
+        try:
+            start, size = _subpacket_length(hashed, place)
+        except KeyError_:
+            break
+        if size and _number(hashed, start, 1) & 0x7F == _KEY_FLAGS:
+            found = bool(found) or bool(_number(hashed, start + 1, 1) & _MAY_SIGN)
+        place = start + size
+    yield found
+
+
+def _subpacket_length(data: bytes, place: int) -> "tuple[int, int]":
+    # As the length of a packet in the new form, but nothing comes in pieces: 224 to 254 are lengths of two bytes, too.
+    first = _number(data, place, 1)
+    if first < 192:
+        return place + 1, first
+    if first < 255:
+        return place + 2, ((first - 192) << 8) + _number(data, place + 1, 1) + 192
+    return place + 5, _number(data, place + 1, 4)
 
 
 def fingerprint(text: str) -> str:
@@ -77,25 +142,33 @@ def fingerprint(text: str) -> str:
     return plain
 
 
-def check(keys: Sequence[Key], expected: Sequence[str]) -> None:
-    """KeyError_ unless each key is an expected one. One of the expected ones suffices: a rotated key comes before the old one goes."""
+def pinned(keys: Sequence[Key], expected: Sequence[str]) -> List[Key]:
+    """The keys as they may be written: each one expected, with the expected subkeys. KeyError_ for another key or subkey that may sign.
+
+    One of the expected ones suffices: a rotated key comes before the old one goes.
+    """
     wanted = [fingerprint(one) for one in expected]
+    cure = "compare it with what the publisher announces, and correct the file or the fingerprint"
     strangers = [key.fingerprint for key in keys if key.fingerprint not in wanted]
     if strangers:
-        raise KeyError_(
-            f"the key file holds the key {strangers[0]}, expected {' or '.join(wanted)}: compare it with what the publisher announces, "
-            "and correct the file or the fingerprint"
-        )
+        raise KeyError_(f"the key file holds the key {strangers[0]}, expected {' or '.join(wanted)}: {cure}")
+    for key in keys:
+        for one in key.subkeys:
+            if one.signs and one.fingerprint not in wanted:
+                raise KeyError_(
+                    f"the key {key.fingerprint} has the subkey {one.fingerprint}, which may sign, expected {' or '.join(wanted)}: {cure}"
+                )
+    return [replace(key, subkeys=tuple(one for one in key.subkeys if one.fingerprint in wanted)) for key in keys]
 
 
 def armored(keys: Sequence[Key]) -> bytes:
     """One block of text for each key, as rpm expects several of them."""
-    return b"".join(_block(key.packets) for key in keys)
+    return b"".join(_block(key.whole) for key in keys)
 
 
 def armored_together(keys: Sequence[Key]) -> bytes:
     """One block of text for all keys: apt decodes several blocks as if they were one."""
-    return _block(b"".join(key.packets for key in keys))
+    return _block(b"".join(key.whole for key in keys))
 
 
 def _block(packets: bytes) -> bytes:
@@ -169,6 +242,10 @@ def _serialized(packet: _Packet) -> bytes:
     # The old form with a length of four bytes is the one that every reader knows; a tag above 15 has the new form only.
     size = len(packet.body).to_bytes(4, "big")
     return (bytes([0x80 | packet.tag << 2 | 2]) if packet.tag < 16 else bytes([0xC0 | packet.tag, 255])) + size + packet.body
+
+
+def _written(packets: Sequence[_Packet]) -> bytes:
+    return b"".join(map(_serialized, packets))
 
 
 def _fingerprint(body: bytes) -> str:

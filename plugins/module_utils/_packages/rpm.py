@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 from typing import Dict, List, Mapping, Optional, Sequence
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import sources
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.folder import package_files
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Rejected, Repository, Wanted, last_words
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Repository, Wanted, last_words
 
 _QUESTION = 120.0
 _KEY, _MOST_KEYS = "gpg-pubkey", 1000

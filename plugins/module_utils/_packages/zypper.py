@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence
 from xml.etree import ElementTree
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome, RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, read_state, remove, replace
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp, rpm, sources
@@ -27,7 +28,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
     Manager,
     PackagesError,
     Plan,
-    Rejected,
     Repository,
     Step,
     Wanted,

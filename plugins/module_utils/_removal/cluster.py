@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError, as_list
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
@@ -31,6 +31,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
     RESOURCES,
     UNHEALTHY_PREFIX,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.public import PUBLIC
 
 POLL_SECONDS = 2.0
 ANNOTATIONS = (ANNOTATION_GPUS, ANNOTATION_HELD)
@@ -44,15 +45,20 @@ KINDS = (
     (_ADMISSION + "/validatingadmissionpolicies", "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"),
     (_ADMISSION + "/mutatingadmissionpolicybindings", "admissionregistration.k8s.io/v1", "MutatingAdmissionPolicyBinding"),
     (_ADMISSION + "/mutatingadmissionpolicies", "admissionregistration.k8s.io/v1", "MutatingAdmissionPolicy"),
+    ("/apis/security.openshift.io/v1/securitycontextconstraints", "security.openshift.io/v1", "SecurityContextConstraints"),
     (_RBAC + "/clusterrolebindings", "rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
     (f"{_RBAC}/{_SYSTEM}/rolebindings", "rbac.authorization.k8s.io/v1", "RoleBinding"),
     (_RBAC + "/clusterroles", "rbac.authorization.k8s.io/v1", "ClusterRole"),
     (f"{_RBAC}/{_SYSTEM}/roles", "rbac.authorization.k8s.io/v1", "Role"),
+    (f"{_RBAC}/namespaces/{PUBLIC}/rolebindings", "rbac.authorization.k8s.io/v1", "RoleBinding"),
+    (f"{_RBAC}/namespaces/{PUBLIC}/roles", "rbac.authorization.k8s.io/v1", "Role"),
+    (f"/api/v1/namespaces/{PUBLIC}/configmaps", "v1", "ConfigMap"),
     (f"/api/v1/{_SYSTEM}/secrets", "v1", "Secret"),
     (f"/api/v1/{_SYSTEM}/configmaps", "v1", "ConfigMap"),
     (f"/api/v1/{_SYSTEM}/serviceaccounts", "v1", "ServiceAccount"),
 )
-OPTIONAL = _ADMISSION  # an API server before 1.30 has none of it, one before 1.36 not all
+# An API server before 1.30 has none of the policies, one before 1.36 not all. Only OpenShift's has constraints.
+OPTIONAL = (_ADMISSION, "/apis/security.openshift.io/")
 
 
 @dataclass(frozen=True)
@@ -291,15 +297,17 @@ def status_patch(node: NodeTraces) -> List[Dict[str, Any]]:
     return operations
 
 
-def gpu_pods(pods: Sequence[Mapping[str, Any]], nodes: Optional[Set[str]]) -> List[Dict[str, str]]:
-    """The pods on these nodes (None: on any) that ask for our resources and have not ended."""
+def gpu_pods(
+    pods: Sequence[Mapping[str, Any]], nodes: Optional[Set[str]], is_gpu: Callable[[str], object] = RESOURCES.__contains__
+) -> List[Dict[str, str]]:
+    """The pods on these nodes (None: on any) that have not ended and ask for a resource for which is_gpu holds: by default ours."""
     found = []
     for pod in pods:
         spec, metadata = pod["spec"], pod["metadata"]
         node = spec.get("nodeName")
         if not node or (nodes is not None and node not in nodes) or pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
             continue
-        asks = sorted({resource for container in _containers(spec) for resource in RESOURCES if resource in _asked(container)})
+        asks = sorted({resource for container in _containers(spec) for resource in _asked(container) if is_gpu(resource)})
         if asks:
             name = f"{metadata.get('namespace', '')}/{metadata['name']}"
             found.append({"pod": name, "node": str(node), "asks": ", ".join(asks)})

@@ -14,121 +14,52 @@ import errno
 import os
 import re
 import socket
-from typing import Dict, List
+from typing import Dict, List, Optional, Sequence, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import subjects
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Entry, Journal
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
-    ANNOTATION_SCHEDULER_CONFIG,
-    CERTIFICATES,
-    DASHBOARD,
-    DASHBOARD_CERTIFICATES,
-    DASHBOARD_PKI,
-    EXTENDER,
-    PLUGIN,
-)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import HostDaemon, owner_of
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Undo, read_or_none, undo
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, DASHBOARD, PLUGIN
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import mps
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import LINK, is_environment
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.exposure import exposed
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import VARIABLE
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import remove, replace
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS, show
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import show
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import (
     Layout,
     Plan,
     RemoveError,
-    fate,
-    read_or_none,
     shown,
     shown_content,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest
 
 PLUGIN_UNIT = PLUGIN + ".service"
-# The timers and sockets first: they would start the services.
-DASHBOARD_UNITS = ("gpushare-dashboard-pki.timer", "gpushare-dashboard-pki.service", DASHBOARD + ".socket", DASHBOARD + ".service")
-OUR_UNITS = (
-    *("gpushare-pki.timer", "gpushare-pki.service", EXTENDER + ".socket", EXTENDER + "-metrics.socket", EXTENDER + ".service"),
-    *DASHBOARD_UNITS,
-    *(PLUGIN + "-metrics.socket", PLUGIN_UNIT),
-)
-# Owners in the journal whose own modules take their part out, because what runs on the files must be proven.
-PROVEN_ELSEWHERE = (
-    "scheduler",
-    "kubelet",
-    "container_runtime",
-    "container_runtime.docker",
-    "container_runtime.cri-o",
-    "nvidia_driver",
-    "nvidia_container_toolkit",
-)
-DASHBOARD_CREDENTIALS = tuple(unit.replace(".service", ".env") for unit in DASHBOARD_UNITS if unit.endswith(".service")) + (
-    "dashboard.kubeconfig",
-    "dashboard.token",
-    "dashboard-viewer.token",
-)
-SETTINGS = tuple(unit.replace(".service", ".env") for unit in OUR_UNITS if unit.endswith(".service") and unit not in DASHBOARD_UNITS)
-CREDENTIALS = SETTINGS + tuple(
-    daemon + file for daemon in ("extender", "device-plugin") for file in (".kubeconfig", ".token", "-metrics.token")
-)
-DASHBOARD_STATE = (DASHBOARD, f"private/{DASHBOARD}", "systemd/timers/stamp-gpushare-dashboard-pki.timer")
-STATE = (EXTENDER, f"private/{EXTENDER}", PLUGIN, "gpushare-mps", "systemd/timers/stamp-gpushare-pki.timer", *DASHBOARD_STATE)
 # Without a journal, a unit of ours is known by the variable that we give its process, or by its first lines.
 MARKS = (f"Environment={VARIABLE}=", "# Copyright: gpushare.kubernetes contributors\n")
-# Packages and their repositories: the module gpushare_packages puts them back, by the journal, whoever asked for them.
-PACKAGES = "packages."
 #: How the journal's entries of units begin that belong to others and that we have enabled.
 SERVICE = "service:"
-# Where files are staged that are written next to others'.
-_NEAR = (
-    UNITS,
-    "/etc/kubernetes/manifests",
-    "/etc/kubernetes/gpushare",
-    "/etc/containerd/conf.d",
-    "/etc/docker",
-    "/etc/crio/crio.conf.d",
-    "/var/lib/kubelet",
-)
 _SOCKET = re.compile(r"\.?aliyungpushare(-gpus)?\.sock(\.[0-9]+\.[0-9]+)?")
 KUBECTL_PLUGINS = ("kubectl-gpushare", "kubectl-inspect-gpushare", "kubectl_complete-gpushare")
-_RUNTIME_CURE = "the role container_runtime with gpushare_container_runtime_state: absent"
-_CURES = {
-    "scheduler": "the role scheduler with gpushare_scheduler_state: absent",
-    "kubelet": "the playbook kubelet_gates with gpushare_kubelet_state: absent",
-    "container_runtime": _RUNTIME_CURE,
-    "container_runtime.docker": _RUNTIME_CURE,
-    "container_runtime.cri-o": _RUNTIME_CURE,
-    "nvidia_driver": "the role nvidia_driver with gpushare_driver_state: absent",
-    "nvidia_container_toolkit": "the role nvidia_container_toolkit with tasks_from: restore",
-}
 
 
 def plan_services(layout: Layout, run: Run) -> Plan:
-    """What stops and goes; ask `check_scheduler` before it is applied."""
-    plan, journal = Plan(layout), Journal(layout.root)
-    noted = [os.path.basename(entry.path) for entry in journal.entries() if os.path.dirname(entry.path) == layout.units]
-    names = OUR_UNITS + tuple(name for name in noted if name.endswith((".service", ".socket", ".timer", ".path")) and name not in OUR_UNITS)
-    units = {unit: _Unit(unit, layout, run, journal) for unit in names}
-    for unit in units.values():
-        unit.plan_stop(plan)
-    for entry in journal.entries():
-        if proven_elsewhere(entry.owner):
-            continue
-        if entry.is_file:
-            _plan_entry(plan, journal, entry)
-        elif entry.path.startswith(SERVICE):
-            _plan_service(plan, journal, entry, units, run)
-    for unit in units.values():
-        unit.plan_file(plan)
-    _plan_reload(plan, units, run)
-    _plan_credentials(plan)
-    for name in STATE:
-        owner = units.get(os.path.basename(name) + ".service")
-        if owner is None or not owner.foreign:
-            plan.remove_tree(os.path.join(layout.state, name))
+    """The daemons, and all that goes with them; ask `check_scheduler` before it is applied."""
+    journal = Journal(layout.root)
+    noted = [entry for entry in journal.entries() if not owner_of(entry.owner).cure]
+    plan, found = _plan_daemons(layout, run, subjects.DAEMONS, noted, [os.path.basename(path) for path in _units_of_ours(layout, journal)])
+    near = [folder for owner in subjects.OWNERS.values() for folder in owner.folders]
+    near += [os.path.dirname(entry.path) for entry in journal.entries() if entry.is_file]
+    folders = [os.path.join(layout.pki_dir, "scheduler"), layout.pki_dir, layout.config_dir]
+    plan.remove_staged([*folders, *near, *(os.path.dirname(folder) for folder in [*folders, *near])])
+    for folder in folders:
+        plan.remove_folder_if_empty(folder)
     _plan_shared_memory(plan, run)
     plan.remove_tree(mps.FOLDER)
-    if not units[PLUGIN_UNIT].active:
+    if not found[PLUGIN_UNIT].active:
         for path in _sockets(layout):
             if not _listens(layout.real(path)):
                 plan.remove_file(path)
@@ -138,28 +69,49 @@ def plan_services(layout: Layout, run: Run) -> Plan:
 
 
 def plan_dashboard(layout: Layout, run: Run) -> Plan:
-    """What stops and goes of the dashboard, while the other daemons run on."""
+    """The dashboard, while the other daemons run on."""
+    daemons = tuple(daemon for daemon in subjects.DAEMONS if daemon.name == DASHBOARD)
+    paths = {os.path.join(layout.units, unit) for unit in subjects.units(daemons)}
+    paths |= {os.path.join(layout.config_dir, name) for daemon in daemons for name in (*daemon.settings, *daemon.credentials)}
+    return _plan_daemons(layout, run, daemons, [entry for entry in Journal(layout.root).entries() if entry.path in paths], [])[0]
+
+
+def _plan_daemons(
+    layout: Layout, run: Run, daemons: Tuple[HostDaemon, ...], entries: Sequence[Entry], more: Sequence[str]
+) -> Tuple[Plan, Dict[str, "_Unit"]]:
+    """These daemons with their files, and these entries of the journal. more: names of further units."""
     plan, journal = Plan(layout), Journal(layout.root)
-    units = {unit: _Unit(unit, layout, run, journal) for unit in DASHBOARD_UNITS}
+    units = {unit: _Unit(unit, layout, run, journal) for unit in dict.fromkeys([*subjects.units(daemons), *more])}
     for unit in units.values():
         unit.plan_stop(plan)
-    paths = {unit.path for unit in units.values()} | {os.path.join(layout.config_dir, name) for name in DASHBOARD_CREDENTIALS}
-    for entry in journal.entries():
-        if entry.path in paths:
+    for entry in entries:
+        if entry.is_file:
             _plan_entry(plan, journal, entry)
+        elif entry.path.startswith(SERVICE):
+            _plan_service(plan, journal, entry, units, run)
     for unit in units.values():
         unit.plan_file(plan)
     _plan_reload(plan, units, run)
-    _plan_dashboard_credentials(plan)
-    if not units[DASHBOARD + ".service"].foreign:
-        for name in DASHBOARD_STATE:
+    for daemon in daemons:
+        _plan_credentials(plan, daemon)
+    for daemon in daemons:
+        main = units.get(daemon.name + ".service")
+        for name in daemon.state if main is None or not main.foreign else ():
             plan.remove_tree(os.path.join(layout.state, name))
-    return plan
+    return plan, units
 
 
-def proven_elsewhere(owner: str) -> bool:
-    """Whether a module of its own takes this owner's part out."""
-    return owner in PROVEN_ELSEWHERE or owner.startswith(PACKAGES)
+def _units_of_ours(layout: Layout, journal: Journal) -> List[str]:
+    """The paths of the units that the journal has, and of those that are ours by their first lines: the journal may be lost."""
+    there = [os.path.join(layout.units, name) for name in _names(layout.real(layout.units), "")]
+    marked = [path for path in there if subjects.is_ours(path, _content(layout.real(path)))]
+    noted = [entry.path for entry in journal.entries() if os.path.dirname(entry.path) == layout.units]
+    return [path for path in [*noted, *marked] if path.endswith((".service", ".socket", ".timer", ".path"))]
+
+
+def _content(path: str) -> Optional[bytes]:
+    state = read_or_none(path)[0]
+    return None if state is None else state.content
 
 
 def check_scheduler(layout: Layout) -> None:
@@ -247,30 +199,36 @@ def properties(run: Run, unit: str) -> Dict[str, str]:
     return show(run, unit, "LoadState", "ActiveState", "UnitFileState", "FragmentPath", "DropInPaths", "NeedDaemonReload")
 
 
+def _undo(layout: Layout, entry: Entry) -> Tuple[Optional[bytes], Undo]:
+    """The content of the file of this entry now, and what becomes of it."""
+    state, odd = read_or_none(layout.real(entry.path))
+    now = None if state is None else state.content
+    return now, Undo(None, stays=odd) if odd else undo(entry, now)
+
+
 def _plan_entry(plan: Plan, journal: Journal, entry: Entry) -> None:
-    """One file of the journal: back to its old bytes, or away, or left alone if others have made it theirs."""
-    path, real, before, found = entry.path, plan.layout.real(entry.path), entry.original, fate(plan.layout, entry)
+    """One file of the journal: it gets its old bytes, or goes, or is left alone if others have changed it."""
+    path, real, before = entry.path, plan.layout.real(entry.path), entry.original
+    now, found = _undo(plan.layout, entry)
 
     def do() -> None:
-        if before is None:
+        if found.content is None:
             remove(real)
-        elif found.there and not found.as_before:
+        elif before is not None and found.content != now:
             replace(real, before.content, before.mode, before.uid, before.gid, before.label)
         journal.forget(path)
 
-    if found.left_alone:
-        plan.leave(path, found.left_alone)
-    elif before is None and found.there:
-        if found.edited:
-            plan.notes.append(f"{path} is removed although somebody else has changed it: without this collection it would not be there")
+    if found.stays:
+        plan.leave(path, found.stays)
+        return
+    if found.note:
+        plan.notes.append(found.note)
+    if found.content == now:
+        plan.add("removed", f"journal entry of {path}", do)
+    elif found.content is None:
         plan.gone.add(path)
         plan.add("removed", path, do, shown(path, real))
-    elif before is None or found.as_before:
-        plan.add("removed", f"journal entry of {path}", do)
-    elif not found.there:
-        plan.notes.append(f"{path} was there before this collection and is gone now; it is not brought back")
-        plan.add("removed", f"journal entry of {path}", do)
-    else:
+    elif before is not None:
         if path.endswith((".service", ".socket", ".timer")):
             plan.notes.append(f"{path} is again as it was before this collection; it is neither enabled nor started")
         plan.add("restored", path, do, shown(path, real), shown_content(path, before))
@@ -327,33 +285,18 @@ def _plan_shared_memory(plan: Plan, run: Run) -> None:
             plan.add("removed", f"the mount of {os.path.join(mps.FOLDER, gpu, mps.SHARED_MEMORY)}", do)
 
 
-def _plan_credentials(plan: Plan) -> None:
+def _plan_credentials(plan: Plan, daemon: HostDaemon) -> None:
+    """The settings, credentials and certificates of a daemon; a folder of certificates that is its own goes with them."""
     layout = plan.layout
-    for name in CREDENTIALS:
+    for name in (*daemon.settings, *daemon.credentials):
         plan.remove_file(os.path.join(layout.config_dir, name))
-    for name in CERTIFICATES + (".reload",):
-        folder, name = os.path.split(os.path.join(layout.pki_dir, name))
+    pki = os.path.join(layout.config_dir, daemon.pki) if daemon.pki else layout.pki_dir
+    for name in (*daemon.certificates, ".reload") if daemon.certificates else ():
+        folder, name = os.path.split(os.path.join(pki, name))
         for one in (name, f".{name}.new"):  # the second: gpushare-pki was killed while it wrote
             plan.remove_file(os.path.join(folder, one))
-    _plan_dashboard_credentials(plan)
-    folders = [os.path.join(layout.pki_dir, "scheduler"), layout.pki_dir, layout.config_dir]
-    entries = Journal(layout.root).entries()
-    near = [*folders, *_NEAR, *(os.path.dirname(entry.path) for entry in entries if entry.is_file)]
-    plan.remove_staged(near + [os.path.dirname(folder) for folder in near])
-    for folder in folders:
-        plan.remove_folder_if_empty(folder)
-
-
-def _plan_dashboard_credentials(plan: Plan) -> None:
-    """Also its certificates, which are in a folder of their own."""
-    config = plan.layout.config_dir
-    for name in DASHBOARD_CREDENTIALS:
-        plan.remove_file(os.path.join(config, name))
-    folder = os.path.join(config, DASHBOARD_PKI)
-    for name in DASHBOARD_CERTIFICATES + (".reload",):
-        for one in (name, f".{name}.new"):
-            plan.remove_file(os.path.join(folder, one))
-    plan.remove_folder_if_empty(folder)
+    if daemon.pki:
+        plan.remove_folder_if_empty(pki)
 
 
 def _sockets(layout: Layout) -> List[str]:
@@ -408,11 +351,11 @@ def _plan_journal(plan: Plan, check: bool) -> None:
     layout = plan.layout
     folder, kept = "/" + FOLDER, []
     for entry in Journal(layout.root).entries():
-        if proven_elsewhere(entry.owner) and not check:
-            cure = _CURES.get(entry.owner, "uninstall.yml, whose step for packages has not ended")
+        cure = owner_of(entry.owner).cure
+        if cure and not check:
             plan.leave(entry.path, f"{entry.owner} has not taken its part out yet: run {cure}")
             kept.append(entry)
-        elif not proven_elsewhere(entry.owner) and entry.is_file and fate(layout, entry).left_alone:
+        elif not cure and entry.is_file and _undo(layout, entry)[1].stays:
             kept.append(entry)  # the first half has said why
     if not kept:
         plan.remove_tree(folder)

@@ -13,9 +13,8 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Set
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest, read_state, remove, sync_folder
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
 
@@ -156,41 +155,6 @@ def shown_content(path: str, state: FileState) -> str:
         return state.content.decode()
     except UnicodeDecodeError:
         return hidden
-
-
-def read_or_none(path: str) -> Tuple[Optional[FileState], str]:
-    """(the file, "") or (None, "" if there is none, else what is there instead)."""
-    try:
-        return read_state(path), ""
-    except OSError as error:
-        return None, f"it is no regular file ({error.strerror or error})"
-
-
-class Fate(NamedTuple):
-    """What became of a file of the journal. left_alone: why it is not ours to put right, "" if it is.
-
-    edited: somebody else has changed it since us; there: it exists; as_before: it has its bytes from before us again.
-    """
-
-    there: bool
-    edited: bool
-    as_before: bool
-    left_alone: str
-
-
-def fate(layout: Layout, entry: Entry) -> Fate:
-    """Look at the file of this entry."""
-    current, odd = read_or_none(layout.real(entry.path))
-    if odd:
-        return Fate(True, True, False, odd)
-    if current is None:
-        return Fate(False, entry.left[1] != "", entry.original is None, "")
-    edited = not entry.untouched(current.content)
-    if entry.original is None:
-        return Fate(True, edited, False, "")
-    as_before = digest(current.content) == digest(entry.original.content)
-    why = "it was there before this collection and somebody else has changed it since; what it was then is kept in the journal"
-    return Fate(True, edited, as_before, why if edited and not as_before else "")
 
 
 def _names(folder: str) -> List[str]:

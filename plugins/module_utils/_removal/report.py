@@ -14,13 +14,14 @@ import os
 import time
 from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Entry, Journal, is_ours
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Entry, Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import DAEMONS, SETTINGS, is_ours, units
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import as_before, read_or_none
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import MARKER, Environments, is_environment
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import KUBECTL_PLUGINS, OUR_UNITS, properties
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout, fate, read_or_none
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import KUBECTL_PLUGINS, properties
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout
 
-_SETTINGS = "/etc/gpushare"
 AS_LEFT, CHANGED, GONE = "as we left it", "changed by others since", "removed by others since"
 AS_BEFORE, UNPROVEN = "as it was before us", "written by a run that did not end"
 
@@ -32,7 +33,7 @@ def report(layout: Layout, run: Run) -> Dict[str, Any]:
     pending = [name[: -len(".pending")] for name in _names(layout.real("/" + FOLDER)) if name.endswith(".pending")]
     return {
         "runtime": _runtime(layout),
-        "units": [one for one in (_unit(run, name) for name in OUR_UNITS) if one],
+        "units": [one for one in (_unit(run, name) for name in units()) if one],
         "files": [_file(layout, entry, pending) for entry in entries if entry.is_file],
         "settings": [{"what": entry.path, "owner": entry.owner} for entry in entries if not entry.is_file],
         "kubectl_plugins": _links(layout),
@@ -118,22 +119,21 @@ def _now(one: Mapping[str, Any]) -> str:
 
 
 def _state(layout: Layout, entry: Entry, pending: Sequence[str]) -> str:
-    found = fate(layout, entry)
-    if not found.there:
+    state, odd = read_or_none(layout.real(entry.path))
+    now = None if state is None else state.content
+    if state is None and not odd:
         return GONE if entry.left[1] else AS_BEFORE if entry.original is None else AS_LEFT
-    if found.as_before:
-        return AS_BEFORE
-    if found.edited:
+    if odd or not (as_before(entry, now) or entry.untouched(now)):
         return CHANGED
-    return UNPROVEN if entry.owner in pending else AS_LEFT
+    return AS_BEFORE if as_before(entry, now) else UNPROVEN if entry.owner in pending else AS_LEFT
 
 
 def _unrecorded(layout: Layout, known: Collection[str]) -> List[str]:
     """Files of ours that the journal does not have; uninstall knows them by their first lines."""
-    units = [os.path.join(layout.units, name) for name in OUR_UNITS]
-    settings = [os.path.join(_SETTINGS, name.replace(".service", ".env")) for name in OUR_UNITS if name.endswith(".service")]
+    units_ = [os.path.join(layout.units, name) for name in units()]
+    settings = [os.path.join(SETTINGS, name) for daemon in DAEMONS for name in daemon.settings]
     found = []
-    for path in (*units, *settings):
+    for path in (*units_, *settings):
         state = None if path in known else read_or_none(layout.real(path))[0]
         if state is not None and is_ours(path, state.content):
             found.append(path)

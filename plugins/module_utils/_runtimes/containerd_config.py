@@ -15,6 +15,7 @@ import copy
 import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import Path, parse
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import (
     append,
@@ -23,7 +24,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_
     remove_empty_header,
     set_value,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import RUNTIME, Rejected, Runtimes, stripped
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import RUNTIME, Runtimes, stripped
 
 OLD_CRI, NEW_CRI = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
 RUNC_TYPE = "io.containerd.runc."

@@ -21,19 +21,12 @@ from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected, Texts, Undone, undone
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError, loads
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import set_value
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import containerd_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Change, cdi_is_on, dump_section
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import (
-    Asked,
-    Plan,
-    Rejected,
-    Runtimes,
-    Texts,
-    read_text,
-    undone,
-)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Runtimes, read_text
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import Program
 
 DROP_IN = "zz-gpushare.toml"
@@ -102,7 +95,8 @@ class Installation:
         rejections: List[str] = []
         # The runtime that we had to spell out on 1.x goes too, unless others have come to rely on it since.
         for builtin in (dump_section(loads(self._builtin)).get("runtimes") or {}, {}):
-            texts, notes = self._undone(entries, builtin)
+            back = self._undone(entries, builtin)
+            texts = back.texts
             found = self._evaluate(texts)
             section = dump_section(found)
             default, runtimes = section.get("default_runtime_name"), section.get("runtimes") or {}
@@ -110,7 +104,7 @@ class Installation:
             if default not in runtimes:
                 different.append(f"the default runtime {default!r} would not exist")
             if not different:
-                return Plan(texts, self.runtimes(cdi_is_on(found) != cdi_is_on(before), found), notes)
+                return Plan(texts, self.runtimes(cdi_is_on(found) != cdi_is_on(before), found), back.notes)
             rejections.append(containerd_config.describe(different))
         raise Rejected(
             f"nothing was changed, because taking our part out would change more than that: {rejections[0]}. Put "
@@ -175,7 +169,7 @@ class Installation:
             texts[self.config] = containerd_config.importing(main, self.pattern())
         return texts
 
-    def _undone(self, entries: Sequence[Entry], builtin: Mapping[str, Any]) -> Tuple[Texts, List[str]]:
+    def _undone(self, entries: Sequence[Entry], builtin: Mapping[str, Any]) -> Undone:
         def reverted(path: str, now: str, original: str) -> Optional[str]:
             return containerd_config.reverted(now, original, builtin, [self.pattern()])
 

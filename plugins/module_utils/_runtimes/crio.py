@@ -16,6 +16,7 @@ import tempfile
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected, Texts, undone
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import Path, TomlError, loads
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import remove, remove_empty_header, set_value
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
@@ -25,13 +26,10 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan
     RUNTIME,
     Asked,
     Plan,
-    Rejected,
     Runtimes,
     SilentError,
-    Texts,
     read_text,
     stripped,
-    undone,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import ASK_SECONDS, RuntimeService, Unit
 
@@ -97,7 +95,8 @@ class CrioService(RuntimeService):
         return Plan(texts, after, notes)
 
     def absent(self, entries: Sequence[Entry]) -> Plan:
-        texts, notes = undone(entries, lambda path, now, original: reverted(now))
+        found = undone(entries, lambda path, now, original: reverted(now))
+        texts = found.texts
         after = effective(self._files(texts))
         if after.default == RUNTIME and RUNTIME not in after.entries:
             raise Rejected(
@@ -105,7 +104,7 @@ class CrioService(RuntimeService):
                 "default_runtime, and run again"
             )
         self._check(texts)
-        return Plan(texts, after, notes)
+        return Plan(texts, after, found.notes)
 
     def paths(self) -> List[str]:
         return list(self._files({}))

@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Callable, List, Mapping, Optional, Sequence
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import engine
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import Converged, Subject
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction, nothing
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected, Texts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_service import ContainerdService
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.crio import CrioService
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.docker import DockerService
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Rejected, read_text
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, read_text
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import (
     RuntimeService,
     Unit,
@@ -77,19 +80,57 @@ class Wanted:
         return Asked(self.program if needed else None, self.default_runtime != "unchanged", self.cdi)
 
 
-@dataclass(frozen=True)
-class Result:
-    """What was done, or would be. why_restart: what the running process lacked, empty if nothing."""
+class DefaultRuntime(Subject):
+    """One kind of container runtime on this host."""
 
-    changed: bool
-    why_restart: str
-    files: List[str]
-    notes: List[str]
-    warnings: List[str]
-    diff: List[Dict[str, str]]
+    def __init__(self, wanted: Wanted, name: str, check: bool, run: RunWithin) -> None:
+        super().__init__()
+        self._kind, self._asked = KINDS[name], name == wanted.runtime
+        self.owner = self._kind.owner
+        self._wanted, self._predicted, self._run = wanted, check, run
+
+    def look(self, entries: Sequence[Entry]) -> None:
+        kind, asked, wanted = self._kind, self._asked, self._wanted
+        self._entries = entries
+        self._unit = find_unit((wanted.unit if asked else "") or kind.unit, self._run, arguments_of, kind.program)
+        self._unit.check_running(bool(entries))
+        self._service = kind.open(self._unit, wanted.config if asked else None, self._run, wanted.timeout)
+
+    def present(self) -> Texts:
+        runtimes = self._wanted.asked()
+        comes = self._wanted.program_comes and self._predicted
+        problem = None if not runtimes.program or comes else check_program(runtimes.program, self._run)
+        if problem:
+            raise Rejected(problem)
+        return self._planned(self._service.present(runtimes))
+
+    def absent(self, entries: Sequence[Entry]) -> Texts:
+        return self._planned(self._service.absent(entries))
+
+    def _planned(self, plan: Plan) -> Texts:
+        self._after = plan.after
+        self.notes += plan.notes
+        return plan.files
+
+    def service(self, paths: Sequence[str]) -> RuntimeService:
+        return self._service
+
+    def check(self, changes: Sequence[str], due: bool) -> str:
+        if self._service.silent and not self._entries:
+            raise Rejected(f"{self._service.silent}; nothing was changed: see `journalctl -u {self._unit.name}`, correct it, and run again")
+        why = self._service.lacks(self._after) or ""
+        self._service.check_restart(self._after, self._wanted.allow_container_kill)
+        self.warnings += _brought_along(self._service, self._entries) if why else []
+        return why
+
+    def shown(self, text: str) -> str:
+        return self._service.shown(text)
+
+    def tidy(self) -> None:
+        self._service.tidy()
 
 
-def converge(wanted: Wanted, check: bool, run: RunWithin = command.run, point: Callable[[str], None] = lambda _point: None) -> Result:
+def converge(wanted: Wanted, check: bool, run: RunWithin = command.run, point: Callable[[str], None] = nothing) -> Converged:
     """Do it, or with `check` say what would be done. Rejected if nothing was changed; TransactionError if it was put back.
 
     `absent` is for every container runtime that has entries of ours, whichever one kubelet uses by now.
@@ -97,59 +138,16 @@ def converge(wanted: Wanted, check: bool, run: RunWithin = command.run, point: C
     if wanted.state == "present":
         if wanted.cdi and wanted.runtime != "containerd":
             raise Rejected(f"found {wanted.runtime}, expected containerd: no other has a switch for CDI; nothing was changed")
-        return _converge(wanted, wanted.runtime, check, run, point)
-    done = [_converge(wanted, name, check, run, point) for name in KINDS if _entries(KINDS[name])]
-    if not done:
-        return Result(False, "", [], ["nothing of ours is recorded on this host"], [], [])
-    return Result(
-        any(one.changed for one in done),
-        "; ".join(one.why_restart for one in done if one.why_restart),
-        [path for one in done for path in one.files],
-        [note for one in done for note in one.notes],
-        [warning for one in done for warning in one.warnings],
-        [diff for one in done for diff in one.diff],
-    )
-
-
-def _converge(wanted: Wanted, name: str, check: bool, run: RunWithin, point: Callable[[str], None]) -> Result:
-    kind, asked = KINDS[name], name == wanted.runtime
-    entries = _entries(kind)
-    unit = find_unit((wanted.unit if asked else "") or kind.unit, run, arguments_of, kind.program)
-    unit.check_running(bool(entries))
-    service = kind.open(unit, wanted.config if asked else None, run, wanted.timeout)
-    transaction = Transaction(kind.owner, point=point)
-    if wanted.state == "present":
-        runtimes = wanted.asked()
-        problem = None if not runtimes.program or (wanted.program_comes and check) else check_program(runtimes.program, run)
-        if problem:
-            raise Rejected(problem)
-        plan = service.present(runtimes)
-        _fill(transaction, plan, [])
-    else:
-        plan = service.absent(entries)
-        _fill(transaction, plan, entries)
-    if service.silent and not entries:
-        raise Rejected(f"{service.silent}; nothing was changed: see `journalctl -u {unit.name}`, cure it, and run again")
-    why = service.lacks(plan.after) or ""
-    service.check_restart(plan.after, wanted.allow_container_kill)
-    warnings = _brought_along(service, entries) if why else []
-    diff = [dict(one, before=service.shown(one["before"]), after=service.shown(one["after"])) for one in transaction.diff()]
-    files = [change.path for change in transaction.changes]
-    if not check:
-        transaction.apply(service)
-    if not check and wanted.state == "absent":
-        for entry in entries:
-            transaction.journal.forget(entry.path)
-        service.tidy()
-    return Result(bool(files or why), why, files, plan.notes, warnings, diff)
-
-
-def _entries(kind: Kind) -> List[Entry]:
-    return [entry for entry in Transaction(kind.owner).journal.entries() if entry.owner == kind.owner]
+        return engine.converge(DefaultRuntime(wanted, wanted.runtime, check, run), False, check, point)
+    names = [name for name in KINDS if Transaction(KINDS[name].owner).entries()]
+    done = Converged() if names else Converged(notes=[engine.NOT_RECORDED])
+    for name in names:
+        done.add(engine.converge(DefaultRuntime(wanted, name, check, run), True, check, point))
+    return done
 
 
 def _brought_along(service: RuntimeService, entries: Sequence[Entry]) -> List[str]:
-    """What a restart brings besides our change: edits that others made and did not load."""
+    """The edits that others made and did not load: a restart brings them besides our change."""
     ours = {entry.path for entry in entries if entry.untouched((read_text(entry.path) or "").encode())}
     name = service.unit.name.rpartition(".service")[0]
     return [
@@ -157,13 +155,3 @@ def _brought_along(service: RuntimeService, entries: Sequence[Entry]) -> List[st
         for path in service.paths()
         if path not in ours and os.stat(path).st_mtime > service.unit.since
     ]
-
-
-def _fill(transaction: Transaction, plan: Plan, entries: Sequence[Entry]) -> None:
-    """Plan the files. entries: of those that go back to what they were, whose old mode goes back too."""
-    modes = {entry.path: entry.original.mode for entry in entries if entry.original is not None}
-    for path, text in plan.files.items():
-        if text is None:
-            transaction.remove(path)
-        else:
-            transaction.write(path, text.encode(), modes.get(path))

@@ -19,6 +19,7 @@ import tempfile
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected, Texts, undone
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.json_edit import remove
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
@@ -30,12 +31,9 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan
     RUNTIME,
     Asked,
     Plan,
-    Rejected,
     Runtimes,
     SilentError,
-    Texts,
     read_text,
-    undone,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import (
     ASK_SECONDS,
@@ -88,10 +86,11 @@ class DockerService(RuntimeService):
             docker_config.parsed(path, now)  # Rejected, with the line, where it is broken.
             return docker_config.reverted(now, original)
 
-        texts, notes = undone(entries, reverted)
+        found = undone(entries, reverted)
+        texts = found.texts
         after = texts[self.config] if self.config in texts else read_text(self.config)
         self._check(after or "{}\n")
-        return self._plan(texts, docker_config.parsed(self.config, after or ""), notes)
+        return self._plan(texts, docker_config.parsed(self.config, after or ""), found.notes)
 
     def paths(self) -> List[str]:
         return [path for path in [self.config] if os.path.exists(path)]
@@ -118,14 +117,14 @@ class DockerService(RuntimeService):
                 "gpushare_container_runtime_allow_container_kill"
             )
 
-    def restart_now(self) -> None:
+    def restart(self) -> None:
         """Reload it if that suffices, otherwise restart it; RestartError where that would end containers and must not."""
         wanted, data = self.wanted(), self._data()
         if not self._reload_suffices(wanted, data):
             ends = None if self._allowed else self._ends(wanted, data)
             if ends:
                 raise RestartError(ends)
-            super().restart_now()
+            super().restart()
             return
         outcome = self._run(["systemctl", "reload", self.unit.name], self._timeout)
         if not outcome.ok:

@@ -15,9 +15,10 @@ import shlex
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.json_edit import JsonError, Path, loads, remove, set_value
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import flag
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import RUNTIME, Rejected, Runtimes
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import RUNTIME, Runtimes
 
 DEFAULT, TABLE = "default-runtime", "runtimes"
 BUILTIN = "runc"

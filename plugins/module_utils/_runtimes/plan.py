@@ -7,20 +7,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Texts, decoded
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
 
 #: The name of our runtime in every configuration.
 RUNTIME = "nvidia"
-
-# New texts by path; None: no file.
-Texts = Dict[str, Optional[str]]
-
-
-class Rejected(Exception):
-    """Nothing was changed; says what was found, what was expected and what to do."""
 
 
 class SilentError(Exception):
@@ -81,33 +74,3 @@ def read_text(path: str) -> Optional[str]:
     """The file's text, None if there is none."""
     state = read_state(path)
     return None if state is None else decoded(path, state.content)
-
-
-def decoded(path: str, content: bytes) -> str:
-    """Its text. Rejected if it is none."""
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise Rejected(f"{path} is not UTF-8 ({error}): a container runtime's configuration must be") from error
-
-
-def undone(entries: Sequence[Entry], reverted: Callable[[str, str, str], Optional[str]]) -> Tuple[Texts, List[str]]:
-    """The new texts of the files in the journal, and notes: the originals, and without our part those that others have changed since.
-
-    reverted: a file's path, its text and the original's text ("" without one) to the text without our part, None to remove the file.
-    """
-    texts: Texts = {}
-    notes: List[str] = []
-    for entry in entries:
-        state = read_state(entry.path)
-        original = None if entry.original is None else entry.original.content.decode()
-        if state is None:
-            notes.append(f"{entry.path} is gone, so there was nothing to take out")
-        elif entry.untouched(state.content):
-            texts[entry.path] = original
-        else:
-            now = decoded(entry.path, state.content)
-            texts[entry.path] = reverted(entry.path, now, original or "")
-            part = "nothing of ours is left in it" if texts[entry.path] == now else "only our part is taken out"
-            notes.append(f"{entry.path} was changed by somebody else since: {part}")
-    return texts, notes

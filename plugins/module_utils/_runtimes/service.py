@@ -18,9 +18,10 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import parsed, show_command
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Rejected, Runtimes, SilentError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Runtimes, SilentError
 
 POLL_SECONDS = 0.3
 # So long a process must have lived when it is called healthy: one that systemd restarts again and again has not.
@@ -114,7 +115,6 @@ class RuntimeService(Service):
     """
 
     def __init__(self, unit: Unit, run: RunWithin, timeout: float) -> None:
-        super().__init__(self.is_due, self.restart_now, self.problem)
         self.unit = unit
         self._run = run
         self._timeout = timeout
@@ -157,7 +157,7 @@ class RuntimeService(Service):
         """Rejected if the way to `wanted` is a restart that would end containers. allowed: whether it may."""
         raise NotImplementedError
 
-    def is_due(self) -> bool:
+    def due(self) -> bool:
         """Whether the process does not run what the files on the disk say, as far as it concerns us."""
         return self.lacks(self.wanted()) is not None
 
@@ -168,7 +168,7 @@ class RuntimeService(Service):
         except SilentError as error:
             return str(error)
 
-    def restart_now(self) -> None:
+    def restart(self) -> None:
         """Restart it; RestartError if systemd says no or does not end within the timeout."""
         self._restarted_at = time.time()
         # A daemon that failed a few times in a row would not be started again otherwise.

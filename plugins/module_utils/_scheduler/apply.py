@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction, TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
     ANNOTATION_SCHEDULER_CONFIG,
@@ -30,10 +31,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.ser
 OWNER = "scheduler"
 FOLDER = "folder:"
 CLUSTER = ["configmap", "--namespace", NAMESPACE, kubeadm.NAME]
-
-
-class Rejected(RuntimeError):
-    """Nothing was changed; says what was found and what to do."""
 
 
 class Tools:
@@ -94,7 +91,7 @@ def apply(host: Host, tools: Tools, plan: Mapping[str, Any], resource: str, tls_
         change = _change_policy(tools, transaction, plan["policy"], state)
         once = replace(host, read_once=tuple(scheduler["read_once"]))
         service = SchedulerService(once, tools.kubectl, expected, tools.end_container, change)
-    if state == "present" and service is not None and (transaction.changes or transaction.unfinished or service.is_due()):
+    if state == "present" and service is not None and (transaction.changes or transaction.unfinished or service.due()):
         _check_extender(host, tls_dir)
     policy = plan.get("policy")
     is_new = policy is not None and policy["sha256_before"] != digest(policy["content"].encode())

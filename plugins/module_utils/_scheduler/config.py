@@ -252,10 +252,9 @@ def lease(manifest: Mapping[str, Any], config: Mapping[str, Any], release: Optio
     )
 
 
-def scheduler_name(config: Mapping[str, Any]) -> str:
-    """The name by which a pod asks for this scheduler."""
-    profiles = config.get("profiles") or [{}]
-    return str(profiles[0].get("schedulerName") or "default-scheduler")
+def scheduler_names(config: Mapping[str, Any]) -> List[str]:
+    """The names by which pods ask for this scheduler, one of each profile: all profiles call the extenders."""
+    return [str(profile.get("schedulerName") or "default-scheduler") for profile in config.get("profiles") or [{}]]
 
 
 def opens_port(manifest: Mapping[str, Any], release: Optional[Release]) -> bool:

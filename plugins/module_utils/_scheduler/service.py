@@ -71,7 +71,7 @@ class Expected:
 
 
 class SchedulerService(Service):
-    """The kube-scheduler of one host. After `healthy`, `proof` says who holds the lease and whether that is another host."""
+    """The kube-scheduler of one host. After `problem`, `proof` says who holds the lease and whether that is another host."""
 
     def __init__(
         self,
@@ -85,7 +85,6 @@ class SchedulerService(Service):
 
         change: whether what the scheduler reads from the cluster is out of step with this manifest; if so, the flag says to change it.
         """
-        super().__init__(self.is_due, self.restart_now, self.prove)
         self.proof: Dict[str, Any] = {}
         self._host = host
         self._kubectl = kubectl
@@ -93,7 +92,7 @@ class SchedulerService(Service):
         self._end = end
         self._change = change
 
-    def is_due(self) -> bool:
+    def due(self) -> bool:
         """Whether the scheduler that runs is another one than the manifest on the disk says, or none does."""
         return self.running() is None or self._change(self._manifest().decode(), False)
 
@@ -104,7 +103,7 @@ class SchedulerService(Service):
         except (Missing, proof.HopelessError):
             return None
 
-    def restart_now(self) -> None:
+    def restart(self) -> None:
         """Return when kubelet runs the manifest on the disk; NotRunningError if it does not within the timeout."""
         try:
             changed = self._change(self._manifest().decode(), True)
@@ -119,7 +118,7 @@ class SchedulerService(Service):
         except (Missing, proof.HopelessError, KubectlError) as error:
             raise NotRunningError(f"{error}. The scheduler said:\n{scheduler_log()}") from error
 
-    def prove(self) -> Optional[str]:
+    def problem(self) -> Optional[str]:
         """None, or what is missing with the scheduler's log. A manifest without our configuration need not call the extender."""
         expected = self._expected
         if expected is None:

@@ -55,13 +55,23 @@ class Change:
     def title(self) -> str:
         return f"{self.kind} {self.namespace + '/' if self.namespace else ''}{self.name}"
 
+    def diff(self) -> Dict[str, str]:
+        """In the form that Ansible prints."""
+        before, after = (json.dumps(value, indent=2, sort_keys=True) + "\n" for value in (self.before, self.after))
+        return {"before_header": self.title, "after_header": self.title, "before": before, "after": after}
+
+    @property
+    def resource(self) -> str:
+        """As kubectl names it. Only the kinds of others have their group in it."""
+        return "clusterpolicies.nvidia.com" if self.kind == "ClusterPolicy" else self.kind.lower()
+
 
 def moves_of(node: Mapping[str, Any]) -> Dict[str, Tuple[Optional[str], Optional[str]]]:
     """What was changed on a node by take-overs that were not given back. TakeOverError if that cannot be read."""
     text = (node["metadata"].get("annotations") or {}).get(ANNOTATION_TAKEN_OVER)
     if text is None:
         return {}
-    data = _loaded(text, f"annotation {ANNOTATION_TAKEN_OVER} of node {node['metadata']['name']}")
+    data = loaded(text, f"annotation {ANNOTATION_TAKEN_OVER} of node {node['metadata']['name']}")
     labels = data.get("labels")
     moves = {str(key): value for key, value in labels.items()} if isinstance(labels, dict) else {}
     if not isinstance(labels, dict) or not all(_is_move(key, value) for key, value in moves.items()):
@@ -111,7 +121,7 @@ def daemon_set_returned(item: Mapping[str, Any]) -> Optional[Change]:
     if text is None:
         return None
     title = f"DaemonSet {item['metadata']['namespace']}/{item['metadata']['name']}"
-    original = _loaded(text, f"annotation {ANNOTATION_MOVED_ASIDE} of {title}").get("affinity")
+    original = loaded(text, f"annotation {ANNOTATION_MOVED_ASIDE} of {title}").get("affinity")
     if original is not None and not isinstance(original, dict):
         raise TakeOverError(
             f"annotation {ANNOTATION_MOVED_ASIDE} of {title} has the affinity {_short(original)}; expected an object; correct it, or "
@@ -203,7 +213,8 @@ def _moves_text(moves: Moves) -> str:
     return json.dumps({"v": VERSION, "labels": labels}, separators=(",", ":"), sort_keys=True)
 
 
-def _loaded(text: str, what: str) -> Dict[str, Any]:
+def loaded(text: str, what: str) -> Dict[str, Any]:
+    """What one of our annotations says. what: it, in words, for the TakeOverError about one that is none of ours."""
     try:
         data = json.loads(text) if len(text) <= _MOST_BYTES else None
     except (ValueError, RecursionError):

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import GPUS, LABEL_TAKEN_OVER
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import GPUS, LABEL_NODE, LABEL_TAKEN_OVER
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import OPERATOR
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import aside
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import operator as gpu_operator
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import Change, TakeOverError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import (
     OtherPlugin,
     Switch,
-    is_of_operator,
-    operator_rejections,
     other_plugins,
 )
 
@@ -71,11 +71,7 @@ class Cluster:
         self.daemon_sets = self._items("/apis/apps/v1/daemonsets")
         self.plugins = other_plugins(self.daemon_sets)
         self.nodes: Dict[str, Mapping[str, Any]] = {str(one["metadata"]["name"]): one for one in self._items("/api/v1/nodes")}
-        served = sorted(name for name, node in self.nodes.items() if is_of_operator(node))
-        # None where the operator has never been.
-        policies = self._kubectl.raw("/apis/nvidia.com/v1/clusterpolicies") or {"items": ()}
-        #: Why the GPU Operator prevents a take-over of its nodes → these nodes.
-        self.operators = dict.fromkeys(operator_rejections(policies["items"]), served)
+        self._operator = gpu_operator.read(self._kubectl)
         self._pods: Optional[List[PluginPod]] = None
 
     @property
@@ -98,7 +94,6 @@ class Cluster:
         """Move every plugin away that runs on these nodes. TakeOverError, before anything is changed, where that cannot be."""
         self._known(names)
         rejections = [plugin.rejection for plugin in self.plugins_on(set(names)) if plugin.rejection]
-        rejections += [why for why, nodes in self.operators.items() if set(nodes) & set(names)]
         if rejections:
             raise TakeOverError(" ".join(rejections) + " Nothing was changed.")
         # A plugin that has left a node already is still to get its affinity, if the attempt before was cut short.
@@ -115,8 +110,37 @@ class Cluster:
             changes += [change] if change is not None else []
         return changes
 
+    def switch_operator_off(self, names: Sequence[str], dry: bool) -> Outcome:
+        """The GPU Operator's device plugin goes from all nodes, by the operator itself. left: its pods on these nodes."""
+        self._known(names)
+        changes = self._converge(self._switched_off, dry)
+        self._pods = None
+        theirs = {plugin.title for plugin in self.plugins if plugin.kind == OPERATOR}
+        return Outcome(changes, tuple(pod for pod in self.pods if pod.node in names and pod.plugin in theirs))
+
+    def _switched_off(self) -> List[Change]:
+        found = [(gpu_operator.switched_off(one), gpu_operator.policy_of(one).owner) for one in self._operator.items]
+        if len(found) != 1 or (found[0][0] is not None and found[0][1]):
+            seen = f"that of {found[0][1]}" if len(found) == 1 else f"{len(found)}"
+            raise TakeOverError(f"found {seen}; expected one {gpu_operator.KIND} that nothing else brings to its state; run preflight.yml")
+        return [change for change, _owner in found if change is not None]
+
+    def switch_operator_on(self, names: Sequence[str], dry: bool) -> Outcome:
+        """As it was, unless another node than these is ours."""
+        kept: Dict[str, None] = {}
+        changes = self._converge(lambda: self._switched_on(names, kept), dry)
+        return Outcome(changes, (), tuple(kept))
+
+    def _switched_on(self, names: Sequence[str], kept: Dict[str, None]) -> List[Change]:
+        ours = {name for name, node in self.nodes.items() if (node["metadata"].get("labels") or {}).get(LABEL_NODE) == "true"}
+        if ours - set(names):
+            return []
+        found = [gpu_operator.returned(one) for one in self._operator.items]
+        kept.update(dict.fromkeys(words for _change, others in found for words in others))
+        return [change for change, _others in found if change is not None]
+
     def give_back(self, names: Sequence[str], dry: bool) -> Outcome:
-        """The nodes as they were; and each DaemonSet as it was, once no node needs its change any more."""
+        """The nodes as they were; and each DaemonSet as it was, once no node needs its change any more, and the GPU Operator's plugin."""
         kept: Dict[str, None] = {}
         stale = self._stale(names)
         changes = self._converge(lambda: self._returns(names, kept), dry)
@@ -157,7 +181,7 @@ class Cluster:
         if not labelled - set(names):
             back = [aside.daemon_set_returned(self._daemon_set(plugin)) for plugin in self.plugins]
             changes += [change for change in back if change is not None]
-        return changes
+        return changes + self._switched_on(names, kept)
 
     def _switches(self, node: Mapping[str, Any]) -> List[Switch]:
         return [plugin.switch for plugin in self.plugins_on({str(node["metadata"]["name"])})]
@@ -199,7 +223,7 @@ class Cluster:
         where = ["--namespace", change.namespace] if change.namespace else []
         patch = f"--patch={json.dumps(change.patch)}"
         try:
-            self._kubectl.text([*where, "patch", change.kind.lower(), change.name, "--type=merge", patch])
+            self._kubectl.text([*where, "patch", change.resource, change.name, "--type=merge", patch])
         except KubectlError as error:
             if "Conflict" in str(error) or "the object has been modified" in str(error):
                 raise _ConflictError(change.title) from None

@@ -23,7 +23,7 @@ COMPONENT, ORIGINAL_PLUGIN, ORIGINAL_EXTENDER = "component", "gpushare-device-pl
 _HAMI_COMPONENT = ("app.kubernetes.io/component", "hami-device-plugin")
 #: By these field managers Argo CD is known that tracks by app.kubernetes.io/instance, its default before 3.0 and a label of charts, too.
 _ARGO = frozenset(("argocd-controller", "argocd-application-controller"))
-_WITHOUT_PLUGIN = '{"spec":{"devicePlugin":{"enabled":false}}}'
+_OLM, _OLM_OWNER = "operators.coreos.com/", "olm.operatorframework.io/owner-name"
 _IMAGE = re.compile(r"(?:.*/)?([^/:@]+)(?::[^/@]*)?(?:@.*)?")
 _QUOTED = 80
 
@@ -43,10 +43,8 @@ class Switch:
 #: Whose it is → the label that its DaemonSet selects. With the value false the label selects a part of the original's chart, so it goes.
 _SWITCHES: Mapping[str, Switch] = {ORIGINAL: Switch("gpushare", "true", None), HAMI: Switch("gpu", "on", None)}
 BY_AFFINITY = Switch(LABEL_TAKEN_OVER, None, "true")
-# Labels that the GPU Operator sets on a node: its device plugin runs there, and its validator.
-_OPERATORS_PLUGIN, _OPERATORS_VALIDATOR = "nvidia.com/gpu.deploy.device-plugin", "nvidia.com/gpu.deploy.operator-validator"
 #: Every label of nodes that a take-over may change, or has changed before: the operator's stays there until its node is given back.
-LABELS = frozenset([BY_AFFINITY.label, _OPERATORS_PLUGIN, *(switch.label for switch in _SWITCHES.values())])
+LABELS = frozenset([BY_AFFINITY.label, "nvidia.com/gpu.deploy.device-plugin", *(switch.label for switch in _SWITCHES.values())])
 
 
 @dataclass(frozen=True)
@@ -98,27 +96,8 @@ def other_plugins(daemon_sets: Sequence[Mapping[str, Any]]) -> List[OtherPlugin]
     return sorted((one for one in found if one is not None), key=lambda one: (one.namespace, one.name))
 
 
-def is_of_operator(node: Mapping[str, Any]) -> bool:
-    """Whether the GPU Operator runs its device plugin on this node, or its validator, which waits for that plugin."""
-    labels = node["metadata"].get("labels") or {}
-    return any(labels.get(label) == "true" for label in (_OPERATORS_PLUGIN, _OPERATORS_VALIDATOR))
-
-
-def operator_rejections(policies: Sequence[Mapping[str, Any]]) -> List[str]:
-    """Why none of its nodes can be taken over, for each ClusterPolicy of the GPU Operator that has a device plugin, as is its default."""
-    found = ((_short(one["metadata"]["name"]), (one.get("spec") or {}).get("devicePlugin") or {}) for one in policies)
-    return [
-        f"ClusterPolicy {name} deploys the GPU Operator's device plugin; expected devicePlugin.enabled: false, because the operator's "
-        "validation fails on a node where its device plugin is switched off by a label. Set this in the values of its chart, or by: "
-        f"kubectl patch clusterpolicies.nvidia.com {name} --type=merge --patch '{_WITHOUT_PLUGIN}'. Then run again. Other nodes get "
-        "NVIDIA's device plugin by its own chart"
-        for name, plugin in found
-        if plugin.get("enabled") is not False
-    ]
-
-
 def owner_of(metadata: Mapping[str, Any]) -> str:
-    """What brings this object to its own state again: an operator, Argo CD, Flux, or Helm; "" for nothing that is known."""
+    """What brings this object to its own state again: an operator, Argo CD, Flux, OLM, or Helm; "" for nothing that is known."""
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     for one in metadata.get("ownerReferences") or ():
         if one.get("controller"):
@@ -130,6 +109,11 @@ def owner_of(metadata: Mapping[str, Any]) -> str:
     for label in ("kustomize.toolkit.fluxcd.io/name", "helm.toolkit.fluxcd.io/name"):
         if label in labels:
             return f"Flux ({_short(labels[label])})"
+    # As operator-lifecycle-manager (decorators.ComponentLabelKeyPrefix) and operator-controller (labels.OwnerNameKey) mark what they own,
+    # read on 2026-11-25. A ClusterPolicy that an administrator has made in the console has none of them.
+    olm = next((label for label in sorted(labels) if label.startswith(_OLM) or label == _OLM_OWNER), "")
+    if olm:
+        return f"OLM ({_short(labels[olm] or olm[len(_OLM) :])})"
     release = annotations.get("meta.helm.sh/release-name")
     if release or labels.get("app.kubernetes.io/managed-by") == "Helm":
         return f"the Helm release {_short(release or 'of this object')}"

@@ -14,10 +14,13 @@ import os
 import re
 import tempfile
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import engine
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import Converged, Subject
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry, Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, nothing
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected, Texts, decoded, undo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.advisories import TOOLKIT_MINIMUM, open_in_toolkit
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cdi_specs import specs
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError, loads
@@ -76,20 +79,12 @@ WantedBy=multi-user.target
 }
 
 
-class Rejected(Exception):
-    """Nothing was changed; says what was found, what was expected and what to do."""
-
-
 @dataclass
-class Result:
-    """What was done, or would be. version: of the toolkit, "" if it does not say; managed_by: who else manages it, "" for nobody."""
+class ToolkitResult(Converged):
+    """version: of the toolkit, "" if it does not print it; managed_by: another manager of it, "" without one."""
 
-    changed: bool = False
     version: str = ""
     managed_by: str = ""
-    files: List[str] = field(default_factory=list)
-    notes: List[str] = field(default_factory=list)
-    diff: List[Dict[str, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -106,73 +101,96 @@ class Wanted:
     yields_to: Mapping[str, str] = field(default_factory=dict)
 
 
-def converge(wanted: Wanted, host: Host, run: RunWithin, dry: bool, point: Callable[[str], None] = lambda _point: None) -> Result:
-    """Do it, or with `dry` say what would be done. Rejected if nothing was changed, TransactionError if it was put back."""
+class ToolkitConfig(Subject):
+    """The toolkit's config.toml. strict: see Wanted."""
+
+    owner = OWNER
+
+    def __init__(self, strict: bool, host: Host, run: RunWithin) -> None:
+        super().__init__()
+        self.root = host.root
+        self._strict, self._host, self._run = strict, host, run
+
+    def look(self, entries: Sequence[Entry]) -> None:
+        self._entry = next((entry for entry in entries if entry.path == CONFIG), None)
+        state = read_state(self._host.outside(CONFIG))
+        self._before = None if state is None else state.content
+
+    def present(self) -> Texts:
+        before = "" if self._before is None else decoded(CONFIG, self._before)
+        after = _strict(before) if self._strict else _loose(before if self._entry is None else self._reverted(self._entry))
+        if after != before:
+            _check(after, self._strict, self._host, self._run)
+        if not after and not self._strict and self._entry is not None and self._entry.original is None:
+            return {CONFIG: None}
+        return {} if self._before is None and not after else {CONFIG: after}
+
+    def without_ours(self, path: str, now: str, original: str) -> str:
+        old = loads(original)
+        for name in STRICT:
+            if loads(now).get(name) is not old.get(name):
+                now = set_value(now, (name,), old[name]) if name in old else remove(now, (name,))
+        return now
+
+    def is_as_before(self) -> bool:
+        """Whether the settings are those from before us, so that nothing is left to take back."""
+        if self._entry is None:
+            return False
+        before = b"" if self._entry.original is None else self._entry.original.content
+        return _settings(self._host.data(CONFIG) or b"") == _settings(before)
+
+    def _reverted(self, entry: Entry) -> str:
+        return decoded(CONFIG, undo(entry, self._before, self.without_ours).content or b"")
+
+
+class CdiSpec(Subject):
+    """The units that write the CDI spec. is_new: whether the toolkit comes with packages that are only planned."""
+
+    owner, mode = OWNER_CDI, 0o644
+
+    def __init__(self, host: Host, run: RunWithin, is_new: bool) -> None:
+        super().__init__()
+        self.root = host.root
+        self._refresh = None if is_new else _Refresh(host, run)
+        self._host = host
+
+    def look(self, entries: Sequence[Entry]) -> None:
+        self._own = any(self._host.exists(f"{folder}/{REFRESH}.path") for folder in _UNIT_FOLDERS)
+
+    def present(self) -> Texts:
+        """The toolkit's own unit where it has one, else ours."""
+        return {f"{UNITS}/{name}": None if self._own else text for name, text in UNITS_OF_OURS.items()}
+
+    def service(self, paths: Sequence[str]) -> Optional[Service]:
+        return self._refresh
+
+    def elsewhere(self) -> Dict[str, Tuple[bytes, bytes]]:
+        names = self._refresh.not_enabled() if self._refresh else []
+        return {f"service:{name}": (b"disabled", b"enabled") for name in names}
+
+
+def converge(wanted: Wanted, host: Host, run: RunWithin, dry: bool, point: Callable[[str], None] = nothing) -> ToolkitResult:
+    """Do it, or with `dry` say what would be done. Rejected if nothing was changed, TransactionError if it was restored."""
     others = next((name for path, name in wanted.yields_to.items() if host.exists(path)), "")
     if others:
-        return Result(managed_by=others, notes=[f"{others} manages the container toolkit of this host: nothing was changed"])
-    result = Result(version="" if wanted.comes else _version(wanted, host, run))
+        return ToolkitResult(managed_by=others, notes=[f"{others} manages the container toolkit of this host: nothing was changed"])
+    result = ToolkitResult(version="" if wanted.comes else _version(wanted, host, run))
     if not result.version and not wanted.comes:
         result.notes.append("the container toolkit does not print its version, so that its age is not known")
-    config = Transaction(OWNER, host.root, point)
-    entry = config.journal.entry(CONFIG)
-    state = read_state(host.outside(CONFIG))
-    before = "" if state is None else _decoded(state.content)
-    after = _strict(before) if wanted.strict else _loose(before if entry is None else reverted(before, entry))
-    if after != before:
-        _prove(after, wanted.strict, host, run)
-    _plan(config, before if state else None, after, entry if not wanted.strict else None)
-    result.files, result.diff = [change.path for change in config.changes], config.diff()
-    booted = host.is_folder("/run/systemd/system")
-    service = _Refresh(host, run) if wanted.cdi and booted and not wanted.comes else None
-    units = Transaction(OWNER_CDI, host.root, point)
-    if wanted.cdi and not booted:
+    config = ToolkitConfig(wanted.strict, host, run)
+    result.add(engine.converge(config, False, dry, point))
+    if not dry and not wanted.strict and config.is_as_before():
+        Journal(host.root).forget(CONFIG)
+    if wanted.cdi and not host.is_folder("/run/systemd/system"):
         result.notes.append("systemd does not run on this host: nothing writes the CDI spec at boot")
     elif wanted.cdi:
-        _plan_units(units, host)
-        result.files += [change.path for change in units.changes]
-        result.diff += units.diff()
-    due = bool(service and service.due())
-    result.changed = bool(result.files or due or config.unfinished or units.unfinished)
-    if dry or not result.changed:
-        return result
-    config.apply()
-    if not wanted.strict and entry is not None and _settings(after) == _settings(_original(entry)):
-        config.journal.forget(CONFIG)
-    if service is not None:
-        for name in service.not_enabled():
-            units.note(f"service:{name}", b"disabled", b"enabled")
-        units.apply(service)
+        result.add(engine.converge(CdiSpec(host, run, wanted.comes), False, dry, point))
     return result
 
 
-def restore(host: Host, dry: bool) -> Result:
+def restore(host: Host, run: RunWithin, dry: bool) -> ToolkitResult:
     """Take our part out of config.toml."""
-    config, result = Transaction(OWNER, host.root), Result()
-    entry, state = config.journal.entry(CONFIG), read_state(host.outside(CONFIG))
-    if entry is None:
-        return result
-    if state is not None:
-        before = _decoded(state.content)
-        _plan(config, before, reverted(before, entry), entry)
-        if not entry.untouched(state.content):
-            result.notes.append(f"{CONFIG} was changed by somebody else since: only our part is taken out")
-    result.files, result.diff, result.changed = [change.path for change in config.changes], config.diff(), True
-    if not dry:
-        config.apply()
-        config.journal.forget(CONFIG)
-    return result
-
-
-def reverted(text: str, entry: Entry) -> str:
-    """The config.toml without our part: the old bytes, or where others have changed it since, with the old values of our settings."""
-    if entry.untouched(text.encode()):
-        return _original(entry)
-    old = loads(_original(entry))
-    for name in STRICT:
-        if loads(text).get(name) is not old.get(name):
-            text = set_value(text, (name,), old[name]) if name in old else remove(text, (name,))
-    return text
+    return ToolkitResult(**vars(engine.converge(ToolkitConfig(False, host, run), True, dry)))
 
 
 def _strict(text: str) -> str:
@@ -187,25 +205,11 @@ def _loose(text: str) -> str:
     return set_value(text, (_ENVIRONMENT,), True) if loads(text).get(_ENVIRONMENT) is False else text
 
 
-def _settings(text: str) -> List[object]:
-    return [loads(text).get(name) for name in STRICT]
+def _settings(content: bytes) -> List[object]:
+    return [loads(decoded(CONFIG, content)).get(name) for name in STRICT]
 
 
-def _original(entry: Entry) -> str:
-    return "" if entry.original is None else _decoded(entry.original.content)
-
-
-def _plan(transaction: Transaction, before: Optional[str], after: str, entry: Optional[Entry]) -> None:
-    """The file. entry: of the one that goes back to what it was; without an original it goes."""
-    if before is None and not after:
-        return
-    if entry is not None and entry.original is None and not after:
-        transaction.remove(CONFIG)
-    else:
-        transaction.write(CONFIG, after.encode())
-
-
-def _prove(text: str, strict: bool, host: Host, run: RunWithin) -> None:
+def _check(text: str, strict: bool, host: Host, run: RunWithin) -> None:
     """Rejected if the host's own nvidia-ctk does not read the candidate, or reads something else."""
     program = host.program("nvidia-ctk")
     if program is None:
@@ -250,28 +254,10 @@ def _version(wanted: Wanted, host: Host, run: RunWithin) -> str:
     return found.group(1)
 
 
-def _decoded(content: bytes) -> str:
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise Rejected(f"{CONFIG} is not UTF-8 ({error}); nothing was changed: correct it") from error
-
-
-def _plan_units(transaction: Transaction, host: Host) -> None:
-    """The toolkit's own unit where it has one, else ours."""
-    own = any(host.exists(f"{folder}/{REFRESH}.path") for folder in _UNIT_FOLDERS)
-    for name, text in UNITS_OF_OURS.items():
-        if own:
-            transaction.remove(f"{UNITS}/{name}")
-        else:
-            transaction.write(f"{UNITS}/{name}", text.encode(), 0o644)
-
-
 class _Refresh(Service):
     """The units that write the CDI spec. systemd reads a unit that it has not had when it is started, without daemon-reload."""
 
     def __init__(self, host: Host, run: RunWithin) -> None:
-        super().__init__(self._due, self._settle, self._problem)
         self._host, self._run = host, run
 
     def not_enabled(self) -> List[str]:
@@ -285,11 +271,11 @@ class _Refresh(Service):
     def _show(self, unit: str, name: str) -> str:
         return parsed(self._run(show_command(unit, name), _QUESTION).out).get(name, "")
 
-    def _due(self) -> bool:
+    def due(self) -> bool:
         path, _service = self._names()
-        return bool(self.not_enabled()) or self._show(path, "ActiveState") != "active" or self._problem() is not None
+        return bool(self.not_enabled()) or self._show(path, "ActiveState") != "active" or self.problem() is not None
 
-    def _settle(self) -> None:
+    def restart(self) -> None:
         path, service = self._names()
         for argv in (["--no-reload", "enable", path, service], ["start", path], ["restart", service]):
             outcome = self._run(["systemctl", *argv], _GENERATE)
@@ -297,7 +283,7 @@ class _Refresh(Service):
                 said = self._run(["journalctl", "-u", service, "-n", "20", "--no-pager", "-o", "cat"], _QUESTION).words
                 raise Rejected(f"systemctl {' '.join(argv)} failed: {outcome.words}; the log of {service} says: {said}")
 
-    def _problem(self) -> Optional[str]:
+    def problem(self) -> Optional[str]:
         """Why the spec is not of these GPUs and of this driver. Without a driver there is nothing to name."""
         listed = self._host.ask(self._host.program("nvidia-smi"), ["-L"], _QUESTION)
         if listed is None or not listed.ok:

@@ -10,7 +10,7 @@ Private to this collection, used on the controller only. Pure.
 from __future__ import annotations
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACE
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import accounts, policies, workloads
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import accounts, openshift, policies, workloads
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import Json
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values
 
@@ -20,4 +20,5 @@ def objects(values: Values) -> list[Json]:
     rules = policies.in_cluster(values.namespace, values.writers, values.mutating) if values.policies else []
     rights = accounts.in_cluster(values.namespace, values.evict)
     own = [] if values.namespace == NAMESPACE else [workloads.namespace(values)]
-    return [*own, *rules, *rights, *workloads.workloads(values)]
+    use = openshift.objects(values.namespace) if values.openshift else []
+    return [*own, *rules, *rights, *use, *workloads.workloads(values)]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.public import public
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import accounts, policies
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import Json
 
@@ -20,13 +21,14 @@ ROLES = ("admission", "extender", "device_plugin", "dashboard")
 
 @dataclass(frozen=True)
 class OnHosts:
-    """What the objects depend on. nodes: those with a device plugin; lease: of kube-scheduler, namespace/name."""
+    """What the objects depend on. nodes: those with a device plugin; lease: of kube-scheduler, namespace/name; prometheus: its URL."""
 
     writers: Sequence[str] = ()
     token_seconds: int = 604800
     lease: str = "kube-system/kube-scheduler"
     evict: bool = False
     nodes: Sequence[str] = ()
+    prometheus: str = ""
 
 
 def objects(role: str, values: OnHosts) -> list[Json]:
@@ -34,7 +36,7 @@ def objects(role: str, values: OnHosts) -> list[Json]:
     if role == "admission":
         return policies.on_hosts(values.writers, values.token_seconds)
     if role == "extender":
-        return accounts.extender(values.lease, values.evict)
+        return [*accounts.extender(values.lease, values.evict), *public(values.prometheus)]
     if role == "dashboard":
         return accounts.dashboard()
     if role == "device_plugin":

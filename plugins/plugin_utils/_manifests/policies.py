@@ -48,6 +48,11 @@ _OURS = (*_ALLOCATION, *_OF_PLUGINS_ON_NODES, *_OF_BINDER_ON_PODS, *_OF_NOBODY)
 # from a request is looked up by its name or compared as a whole, and walked only where there are no more than these.
 FEW = 250
 
+#: What daemons need on none of their own objects, and how CEL writes that there is none.
+_EXTRAS = (("labels", "{}"), ("annotations", "{}"), ("finalizers", "[]"), ("ownerReferences", "[]"))
+#: Of an event's message. The daemons cut it after as many bytes, and the API server those of the newer kind after as many characters.
+EVENT_CHARACTERS = 1024
+
 _WRITES = ("pods", "pods/status", "nodes", "nodes/status")
 _BINDS = ("pods", "pods/status", "pods/binding", "bindings", "nodes", "nodes/status")
 _CREATE, _UPDATE = "CREATE", "UPDATE"
@@ -256,7 +261,6 @@ def _device_plugin(daemons: Daemons) -> Json:
 
 def _unhealthy(daemons: Daemons) -> Json:
     its_map = f"'unhealthy-gpu-' + request.userInfo.username.substring({daemons.plugins_user}.size())"
-    none = ("labels", "{}"), ("annotations", "{}"), ("finalizers", "[]"), ("ownerReferences", "[]")
     return _policy(
         "unhealthy",
         [_CREATE, _UPDATE],
@@ -270,9 +274,9 @@ def _unhealthy(daemons: Daemons) -> Json:
             ),
             _must(
                 "oldObject == null ? "
-                + " + ".join(f"object.metadata.?{name}.orValue({empty}).size()" for name, empty in none)
+                + " + ".join(f"object.metadata.?{name}.orValue({empty}).size()" for name, empty in _EXTRAS)
                 + " == 0 : "
-                + " && ".join(f"object.metadata.?{name} == oldObject.metadata.?{name}" for name, _ in none),
+                + " && ".join(f"object.metadata.?{name} == oldObject.metadata.?{name}" for name, _ in _EXTRAS),
                 "a device plugin of gpushare may write nothing but the key gpus of its ConfigMap",
             ),
         ],
@@ -280,27 +284,42 @@ def _unhealthy(daemons: Daemons) -> Json:
 
 
 def _events(daemons: Daemons) -> Json:
-    component, host = "oldObject.?source.component.orValue('')", "oldObject.?source.host.orValue('')"
-    if daemons.per_node:
-        of_binder = f"{component} == 'gpushare-extender'"
-        of_plugin = f"{daemons.plugins_user} + {host} == request.userInfo.username"
-    else:
-        # kube-scheduler calls itself by its profile's name, in the newer kind of events by another field.
-        of_binder = (
-            f"({component} in {_list(['gpushare-extender', SCHEDULER])} || oldObject.?reportingComponent.orValue('') == '{SCHEDULER}')"
-        )
-        of_plugin = f"variables.node != '' && variables.node == {host}"
+    """RBAC lets a daemon send events in all namespaces, because pods are in all of them: here it is held to its own name and subject."""
+    # kube-scheduler calls itself by its profile's name, and sends events about more than pods.
+    binders = ["gpushare-extender", *([] if daemons.per_node else [SCHEDULER])]
+
+    def sent(event: str) -> str:
+        """Whether the caller sent it. The two kinds of events have the sender in different fields, and people are shown either."""
+        senders = f"[{event}.?source.component.orValue(''), {event}.?reportingComponent.orValue('')]"
+
+        def named(names: Sequence[str]) -> str:
+            return f"{senders}.exists(one, one != '') && {senders}.all(one, one == '' || one in {_list(names)})"
+
+        at_its_node = daemons.is_of(f"{event}.?source.host.orValue('')")
+        return f"(request.userInfo.username == {daemons.binder_user} ? {named(binders)} : {named([PLUGIN])} && {at_its_node})"
+
+    kind = "object.?involvedObject.kind.orValue('')"
+    name = "object.?involvedObject.name.orValue('')"
+    of_plugin = f"{kind} == 'Pod' || ({kind} == 'Node' && {daemons.is_of(name)})"
+    of_binder = f"{kind} == 'Pod'" if daemons.per_node else "true"
+    subject = f"request.userInfo.username == {daemons.binder_user} ? {of_binder} : {of_plugin}"
+    extras = " && ".join(f"object.metadata.?{name}.orValue({empty}).size() == 0" for name, empty in _EXTRAS)
     return _policy(
         "events",
-        [_UPDATE],
+        [_CREATE, _UPDATE],
         ["events"],
         {"is-of-gpushare": f"request.userInfo.username == {daemons.binder_user} || {daemons.is_plugin}"},
         [
+            _must(f"oldObject == null || {sent('oldObject')}", "a daemon of gpushare may change only the events that it has sent itself"),
+            _must(sent("object"), "a daemon of gpushare may send events in its own name only"),
             _must(
-                f"request.userInfo.username == {daemons.binder_user} ? {of_binder} "
-                f": {component} == 'gpushare-device-plugin' && {of_plugin}",
-                "a daemon of gpushare may change only the events that it has sent itself",
-            )
+                f"oldObject == null ? ({subject}) : object.?involvedObject == oldObject.?involvedObject",
+                "a daemon of gpushare may send events about pods only, and a device plugin about its own node",
+            ),
+            _must(
+                f"object.?message.orValue('').size() <= {EVENT_CHARACTERS} && {extras}",
+                f"an event of gpushare has at most {EVENT_CHARACTERS} characters, and no labels, annotations, finalizers and owners",
+            ),
         ],
         daemons.node,
     )

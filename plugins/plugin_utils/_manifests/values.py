@@ -31,7 +31,7 @@ _HTTPS = 443
 class Values:
     """image: gpushare's; scheduler_image: kube-scheduler's of the API server's minor version. runtime_class: "" where the nodes' default
     runtime is NVIDIA's. api_server: a URL for clusters in which the Service `kubernetes` cannot be reached, "" otherwise. mutating:
-    whether the API server has MutatingAdmissionPolicy.
+    whether the API server has MutatingAdmissionPolicy. openshift: whether it has SecurityContextConstraints.
     """
 
     image: str
@@ -39,6 +39,7 @@ class Values:
     namespace: str = "gpushare-system"
     runtime_class: str = "nvidia"
     api_server: str = ""
+    openshift: bool = False
     kubelet_root: str = "/var/lib/kubelet"
     writers: Sequence[str] = ()
     policies: bool = True

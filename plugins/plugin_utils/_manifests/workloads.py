@@ -17,6 +17,7 @@ from typing import Any
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, RESOURCES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import KIND, PERCENTAGE, Extender
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.releases import V1
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import openshift
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import PLUGIN, SCHEDULER, Json
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import NODE_LABEL, Values
 
@@ -45,7 +46,7 @@ def labels(name: str) -> dict[str, str]:
 
 def namespace(values: Values) -> Json:
     """Its own. The device plugin sees the host's processes and folders, which the standard for pods calls privileged."""
-    enforce = {"pod-security.kubernetes.io/enforce": "privileged"}
+    enforce = {"pod-security.kubernetes.io/enforce": "privileged", **(openshift.NAMESPACE_LABELS if values.openshift else {})}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": values.namespace, "labels": {**_LABELS, **enforce}}}
 
 

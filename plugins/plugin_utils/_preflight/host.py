@@ -18,6 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.advisor
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import (
     AUTO,
+    CDI,
     STRATEGIES,
     Brings,
     choose,
@@ -25,6 +26,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground import MANIFESTS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import preferred
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import gates
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected, judge_gpus
@@ -64,11 +66,17 @@ _VERSIONS_IN_WORDS = "Debian 12 or 13, Ubuntu 22.04, 24.04 or 26.04, Enterprise 
 _TRIED_IN_WORDS = "Debian 12, on which it was"
 MACHINES = ("x86_64", "aarch64")
 KNOWN_RUNTIMES = ("containerd", "docker", "cri-o")
-DISTRIBUTIONS = ("kubeadm",)
+SYSTEMD, KUBERNETES = "systemd", "kubernetes"
+#: What installed Kubernetes to the modes in which a run on its hosts installs gpushare. The playbook `cluster` needs no host.
+DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {"kubeadm": (SYSTEMD,), "k3s": (KUBERNETES,), "rke2": (KUBERNETES,)}
+#: From here on both have containerd 2, whose CDI is on (k3s-io/k3s release notes, read on 2026-08-21).
+FIRST_CONTAINERD_2 = {31: (1, 31, 6), 32: (1, 32, 2)}
 MINIMUM_FREE_MIB = 500
 #: Other managers of the GPUs that the playbook take_over moves aside.
 MOVABLE = (NVIDIA, OPERATOR, HAMI, ORIGINAL)
 _PODS_SHOWN = 8
+# Between clocks: what no network explains, and what makes new certificates and tokens invalid.
+SECONDS_APART, MOST_SECONDS_APART = 10.0, 300.0
 _WITHOUT_LIMITS = ("watch", "none")
 # Problems of the driver that end where the role nvidia_driver installs one.
 _INSTALLED_BY_ROLE = (
@@ -103,17 +111,22 @@ class Wanted:
     mps_shared_memory_mib: int = 0
     expected: Expected = field(default_factory=Expected)
     driver_managed: bool = False
+    prerequisites_managed: bool = False
     toolkit_configured: bool = False
     toolkit_managed: bool = False
     runtime_configured: bool = False
     target_kubernetes: str = ""
     take_over: bool = False
     extender_port: int = 32766
+    mode: str = SYSTEMD
 
 
 def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
     """All that speaks against changing this host."""
     found = Reasons(host)
+    if wanted.mode == KUBERNETES:
+        _for_pods(found, facts, wanted)
+        return Judgement(host, facts.kubelet.node_name, tuple(found.list))
     _system(found, facts, wanted)
     _ground(found, facts, wanted)
     if wanted.gpu_node:
@@ -122,7 +135,7 @@ def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
         _driver(found, facts, wanted.driver_managed)
         _kubelet(found, facts)
         _target(found, facts, wanted.target_kubernetes)
-        _distribution_of(found, facts, "its containerd and its scheduler are configured in a way that this release does not know")
+        _distribution_of(found, facts, SYSTEMD)
         _runtime(found, facts)
         _strategy(found, facts, wanted)
         _isolation(found, facts, wanted.isolation)
@@ -149,7 +162,7 @@ def _system(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
     if disk is not None and disk.free_mib is not None and disk.free_mib < MINIMUM_FREE_MIB:
         cure = "free some space, or put gpushare_install_dir elsewhere"
         found.error("disk", f"{disk.free_mib} MiB free for {disk.path}", f"{MINIMUM_FREE_MIB} MiB or more", cure)
-    _python(found, facts, wanted.python)
+    _python(found, facts, wanted.python, wanted.prerequisites_managed)
 
 
 def _ground(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
@@ -172,6 +185,10 @@ def _ground(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
     if ground.unreached:
         cure = "see routes and packet filters from this host to it: its daemons ask that API server"
         found.error("api", f"no connection from this host to {ground.server} ({ground.unreached})", "one", cure)
+    if ground.ahead is not None and abs(ground.ahead) > SECONDS_APART:
+        seen = f"a clock {abs(ground.ahead):.0f} s {'ahead of' if ground.ahead > 0 else 'behind'} that of the API server {ground.server}"
+        cure = "set it: timedatectl timesync-status or chronyc tracking says why it is off; certificates and tokens go by it"
+        (found.error if abs(ground.ahead) > MOST_SECONDS_APART else found.warn)("clock", seen, "the same time, by NTP", cure)
     if wanted.control_plane and wanted.extender_port in ground.listening and not ground.extender:
         cure = f"end it (ss -ltnp 'sport = :{wanted.extender_port}' names it), or set gpushare_extender_port to a free port"
         found.error("port", f"another process listening on port {wanted.extender_port}", "it free for the extender", cure)
@@ -199,22 +216,25 @@ def _distribution(found: Reasons, name: str, like: Sequence[str], version: str, 
         found.warn("os", f"{words}, on which this release was never installed as a whole", _TRIED_IN_WORDS, "try it on one node first")
 
 
-def _python(found: Reasons, facts: NodeFacts, wanted: str) -> None:
+def _python(found: Reasons, facts: NodeFacts, wanted: str, managed: bool) -> None:
     pythons = facts.pythons or ()
     if wanted:
         pythons = tuple(python for python in pythons if wanted in (python.path, posixpath.basename(python.path)))
-    # As the runtime chooses: the distribution's own if it is new enough, else the newest.
-    chosen = next((p for p in pythons if posixpath.basename(p.path) == "python3"), next(iter(pythons), None))
+    chosen = preferred(pythons)
+    missing = ", ".join(facts.python_packages or ())
+    report, own = found.error, f"install {missing}, or set gpushare_prerequisites: managed" if missing else ""
+    if managed and missing and not wanted:
+        report, own = found.warn, f"nothing to do: the role python_environment installs {missing} (gpushare_prerequisites: managed)"
     if chosen is None and wanted.startswith("/"):
         return  # somewhere else than programs usually are: the role looks at it
     if chosen is None:
         seen = f"no {wanted} of version 3.10 or newer" if wanted else "no Python 3.10 or newer"
         cure = "install one from the distribution (such as python3.11 on Enterprise Linux 8 and 9), or name its path in gpushare_python"
-        found.error("python", seen, "one for the runtime", cure)
+        report("python", seen, "one for the runtime", own if own and not wanted else cure)
     elif not chosen.venv:
         seen = f"{chosen.path} ({chosen.version}) without ensurepip"
         cure = f"install the distribution's package for it: python3-venv or python{chosen.version}-venv on Debian and Ubuntu"
-        found.error("python", seen, "a Python that can make virtual environments", cure)
+        report("python", seen, "a Python that can make virtual environments", own or cure)
 
 
 def _gpus(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
@@ -241,9 +261,6 @@ def _gpus(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
         if gpu.memory_mib is None:
             cure = "it cannot be shared by memory; update the driver if it should report it"
             (found.warn if len(report.gpus) > 1 else found.error)("gpus", f"{name} that reports no memory", "its memory in MiB", cure)
-        if gpu.mig_mode == "enabled":
-            cure = f"disable MIG (nvidia-smi -i {gpu.index} -mig 0), or give the GPU to NVIDIA's own device plugin on another node"
-            found.error("gpus", f"{name} in MIG mode", "GPUs without MIG: it divides memory by itself", cure)
         if gpu.compute_mode == "Prohibited":
             found.error("gpus", f"{name} in compute mode Prohibited", "Default", f"nvidia-smi -i {gpu.index} -c DEFAULT")
         elif gpu.compute_mode in ("Exclusive_Process", "Exclusive_Thread"):
@@ -253,7 +270,7 @@ def _gpus(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
 
 
 def _memory_unit(found: Reasons, facts: NodeFacts, unit: str) -> None:
-    gpus = facts.nvidia_smi.gpus if facts.nvidia_smi else ()
+    gpus = facts.nvidia_smi.shared if facts.nvidia_smi else ()
     memory = [(gpu.uuid, gpu.memory_mib) for gpu in gpus if gpu.memory_mib is not None]
     now = facts.sharing
     judge_unit(found, unit, memory, now.unit if now else "", now.pods if now else ())
@@ -375,6 +392,32 @@ def _strategy(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
     if chosen.kept:
         seen = f"{len(now.holders)} pods that have GPUs by the device strategy {chosen.strategy}, which the host therefore keeps"
         found.warn("strategy", seen, chosen.kept, "run again when no pod of the host has GPUs")
+    _instances(found, facts, chosen.strategy, wanted.isolation)
+
+
+def _instances(found: Reasons, facts: NodeFacts, strategy: str, isolation: str) -> None:
+    """What the device plugin will not share out of GPUs in MIG mode; its own word for it is in `no_instances` of node/strategy.py."""
+    gpus = facts.nvidia_smi.gpus if facts.nvidia_smi is not None else ()
+    report = found.error if all(gpu.mig_mode == "enabled" for gpu in gpus) else found.warn
+    for gpu in gpus:
+        if gpu.mig_mode != "enabled":
+            continue
+        name, off = f"GPU {gpu.index} ({gpu.model}) in MIG mode", f"disable MIG (nvidia-smi -i {gpu.index} -mig 0)"
+        places = [device.gpu_instance for device in gpu.mig_devices]
+        several = sorted({str(place) for place in places if places.count(place) > 1})
+        if not gpu.mig_devices:
+            cure = f"make some (nvidia-smi mig -i {gpu.index} -cgi PROFILE -C), or {off}; until then no pod gets anything of it"
+            report("gpus", f"{name} without instances", "MIG instances, or MIG off", cure)
+        elif strategy != CDI:
+            cure = f"make the host fit for gpushare_device_strategy: {CDI}, or {off}; else no pod gets its instances"
+            report("gpus", f"{name} with the device strategy {strategy}", f"{CDI}, the only one that gives pods MIG instances", cure)
+        elif isolation in ("mps", "driver"):
+            cure = f"set gpushare_isolation to auto or watch for this host, or {off}; else no pod gets its instances"
+            report("gpus", f"{name} with gpushare_isolation: {isolation}", "auto, watch or none: instances have no such limits", cure)
+        elif several:
+            cure = "make one per GPU instance (nvidia-smi mig -cgi PROFILE -C); no pod gets these"
+            seen = f"{name} with several compute instances in GPU instance {', '.join(several)}"
+            found.warn("gpus", seen, "one: they share the memory of their GPU instance", cure)
 
 
 def _isolation(found: Reasons, facts: NodeFacts, asked: str) -> None:
@@ -388,7 +431,8 @@ def _isolation(found: Reasons, facts: NodeFacts, asked: str) -> None:
 def _shared_memory(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
     """Containers fill it beside their own memory limits once those that wrote it have ended."""
     memory = facts.system.memory_mib if facts.system is not None else None
-    gpus = len(facts.nvidia_smi.gpus) if facts.nvidia_smi is not None else 0
+    # Those in MIG mode get no control daemon.
+    gpus = sum(gpu.mig_mode != "enabled" for gpu in facts.nvidia_smi.gpus) if facts.nvidia_smi is not None else 0
     if wanted.isolation == "mps" and memory is not None and gpus * wanted.mps_shared_memory_mib * 2 > memory:
         seen = f"gpushare_mps_shared_memory_mib: {wanted.mps_shared_memory_mib} for each of {gpus} GPUs, on a host with {memory} MiB"
         found.error("isolation", seen, "at most half of the memory for all GPUs together", "lower gpushare_mps_shared_memory_mib")
@@ -421,18 +465,50 @@ def _managers(found: Reasons, facts: NodeFacts, take_over: bool) -> None:
             found.error("managers", seen, "no other manager of the GPUs", cure)
 
 
-def _distribution_of(found: Reasons, facts: NodeFacts, cure: str) -> bool:
-    """Whether Kubernetes is of a kind that this release knows, or cannot be told."""
+def _distribution_of(found: Reasons, facts: NodeFacts, mode: str) -> bool:
+    """Whether Kubernetes is of a kind whose hosts a run in this mode knows, or cannot be told."""
+    name, known = facts.distribution.name, [one for one, modes in DISTRIBUTIONS.items() if mode in modes]
+    if name in known or (mode == SYSTEMD and name in ("none", "unknown")):
+        return True
+    if not any(reason.check == "distribution" for reason in found.list):
+        if KUBERNETES in DISTRIBUTIONS.get(name, ()):
+            cure = "set gpushare_deploy_mode: kubernetes, by which the daemons are pods with a scheduler of their own"
+        else:
+            cure = "run the playbook cluster, which changes no host (docs/operate/clusters-of-others.md has presets), not a run on hosts"
+        found.error("distribution", f"Kubernetes by {name} with gpushare_deploy_mode: {mode}", " or ".join(known), cure)
+    return False
+
+
+def _for_pods(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
+    """What speaks against preparing this host for daemons that are pods."""
+    if not _distribution_of(found, facts, KUBERNETES):
+        return
     name = facts.distribution.name
-    known = name in (*DISTRIBUTIONS, "none", "unknown")
-    if not known and not any(reason.check == "distribution" for reason in found.list):
-        found.error("distribution", f"Kubernetes by {name}", " or ".join(DISTRIBUTIONS), cure)
-    return known
+    if wanted.gpu_node:
+        _gpus(found, facts, wanted)
+        _memory_unit(found, facts, wanted.memory_unit)
+        _driver(found, facts, wanted.driver_managed)
+        _kubelet(found, facts)
+        _managers(found, facts, wanted.take_over)
+        if facts.kubelet.runtime == "docker":
+            cure = f"start {name} without --docker: its own containerd gets NVIDIA's runtime by itself"
+            found.error("runtime", f"{name} with docker as container runtime ({facts.kubelet.endpoint})", "its own containerd", cure)
+        version = numbers(facts.kubelet.version) or ()
+        if version and version < FIRST_CONTAINERD_2.get(version[1], (1, 31, 6)):
+            cure = "upgrade it, or set gpushare_device_strategy: envvar, by which any container with NVIDIA's runtime selects GPUs"
+            seen = f"{name} {facts.kubelet.version}, whose containerd has no CDI by default"
+            found.warn("strategy", seen, "1.31.6 or 1.32.2, or newer", cure)
+    if wanted.control_plane and not facts.control_plane.present:
+        cure = "take the host out of the group of control planes, or name the right group in gpushare_control_plane_group"
+        found.error("control_plane", f"a host that runs no server of {name}", "a control plane", cure)
+    elif wanted.control_plane and facts.control_plane.kubectl is None and not wanted.kubectl.startswith("/"):
+        cure = "install it, or name its path in gpushare_kubectl"
+        found.error("control_plane", f"no {wanted.kubectl}", "it in one of the usual folders", cure)
 
 
 def _control_plane(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
     plane = facts.control_plane
-    if not _distribution_of(found, facts, "its scheduler is configured in a way that this release does not know"):
+    if not _distribution_of(found, facts, SYSTEMD):
         return
     if not plane.present:
         cure = "take the host out of the group of control planes, or name the right group in gpushare_control_plane_group"

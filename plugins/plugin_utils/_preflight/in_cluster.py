@@ -14,7 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACES
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import OPERATOR
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import CHECK
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import gpu_operator
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
     OLDEST_WITH_POLICIES,
     Reason,
@@ -23,7 +27,6 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
 
 WHERE = "cluster"
 _ARCHITECTURES = ("amd64", "arm64")
-_NAMESPACE = re.compile(r"kube-system|gpushare-[a-z0-9](?:[-a-z0-9]{0,50}[a-z0-9])?")
 _TAG = re.compile(r":v?([0-9]{1,3})\.([0-9]{1,3})\.[0-9]+")
 _SHOWN = 4
 
@@ -40,6 +43,7 @@ class Asked:
     memory_unit: str
     evicts: bool
     without_policies: bool
+    operator: str = CHECK
 
 
 def judge(facts: Mapping[str, Any], asked: Asked) -> list[Reason]:
@@ -51,12 +55,26 @@ def judge(facts: Mapping[str, Any], asked: Asked) -> list[Reason]:
     if facts["on_hosts"]:
         cure = "keep one mode: run uninstall with the inventory of the hosts first, or keep the services and leave this playbook out"
         found.error("deploy_mode", f"accounts of services on hosts ({_few(facts['on_hosts'])})", "no gpushare of the other mode", cure)
-    if facts["others"]:
-        cure = "remove it, or take its nodes over by take_over.yml: two device plugins would give the same GPUs twice"
-        found.error("managers", f"another device plugin: {_few(facts['others'])}", "none on the GPU nodes", cure)
+    nodes = [one["name"] for one in facts["nodes"]]
+    gpu_operator.judge(found, facts["gpu_operator"], nodes, asked.operator)
+    without = gpu_operator.goes(facts["gpu_operator"], asked.operator)
+    others = [
+        f"{one['title']} ({one['kind']}) on {_few(one['nodes'])}" for one in facts["others"] if one["kind"] != OPERATOR or not without
+    ]
+    if others:
+        cure = "remove it from these nodes: two device plugins would give the same GPUs twice"
+        found.error("managers", f"another device plugin: {_few(others)}", "none on the GPU nodes", cure)
+    if facts["holders"]:
+        cure = "end them first (kubectl drain NODE), because these GPUs would be given twice"
+        found.error("managers", f"pods with GPUs of NVIDIA's device plugin: {_few(facts['holders'])}", "none on the GPU nodes", cure)
     if asked.isolation == "mps":
         cure = "set gpushare_isolation to auto, watch, driver or none, or install with gpushare_deploy_mode: systemd"
         found.error("isolation", "gpushare_isolation: mps", "another one: each MPS control daemon needs a mount namespace of its own", cure)
+    if facts["openshift"] and asked.isolation == "driver":
+        cure = (
+            "set gpushare_isolation to auto, watch or none: the constraints that OpenShift admits the device plugin by have no capability"
+        )
+        found.error("isolation", "gpushare_isolation: driver on OpenShift, which needs CAP_SYS_ADMIN", "another one", cure)
     if facts["unit"] and facts["unit"] != asked.memory_unit and facts["pods"]:
         seen = f"gpushare_memory_unit: {asked.memory_unit}, {facts['unit']} before, and pods with GPUs ({_few(facts['pods'])})"
         found.error("memory_unit", seen, "no pod that was counted in the other unit", f"end these pods first, or keep {facts['unit']}")
@@ -91,6 +109,10 @@ def _nodes(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:
     if odd:
         cure = "take them out of gpushare_cluster_nodes, or remove their label"
         found.error("image", f"nodes of another architecture: {_few(odd)}", " or ".join(_ARCHITECTURES), cure)
+    managed = [f"{one['name']} ({one['platform']})" for one in facts["nodes"] if one["platform"]]
+    if managed:
+        cure = "use nodes of another kind: a managed or own node group of EKS, a Standard cluster of GKE"
+        found.error("node", f"nodes whose pods get no folder of the host: {_few(managed)}", "nodes with hostPath and hostPID", cure)
     away = [one["name"] for one in facts["nodes"] if not one["ready"]]
     if away:
         found.error(
@@ -111,7 +133,7 @@ def _nodes(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:
 
 
 def _space(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:
-    if not _NAMESPACE.fullmatch(asked.namespace):
+    if not re.fullmatch(NAMESPACES, asked.namespace):
         cure = "correct gpushare_namespace"
         found.error("namespace", f"gpushare_namespace: {asked.namespace[:80]!r}", "kube-system, or a name that begins with gpushare-", cure)
     if facts["enforces"] not in ("", "privileged"):

@@ -150,9 +150,16 @@ def not_believed(host: str, found: str, expected: str, cure: str) -> Judgement:
 
 
 def judge_inventory(
-    judgements: Collection[Judgement], groups: Mapping[str, Sequence[str]], control_planes: str, gpu_nodes: str
+    judgements: Collection[Judgement],
+    groups: Mapping[str, Sequence[str]],
+    control_planes: str,
+    gpu_nodes: str,
+    machines: Mapping[str, str] | None = None,
 ) -> list[Reason]:
-    """What speaks against the hosts as a whole. groups: the inventory's; the other two: names of those that are used."""
+    """What speaks against the hosts as a whole. groups: the inventory's; the next two: names of those that are used.
+
+    machines: host to its machine id, "" if unknown.
+    """
     found = Reasons("")
     for name, variable, what in (
         (control_planes, "gpushare_control_plane_group", "the control planes"),
@@ -171,6 +178,14 @@ def judge_inventory(
             seen = f"{', '.join(sorted(hosts))} which are all the node {node!r}"
             cure = "if it is one machine under several names, keep one; if not, give each kubelet its own --hostname-override"
             found.error("node_names", seen, "one inventory host for each node", cure)
+    by_machine: dict[str, list[str]] = {}
+    for host, machine in (machines or {}).items():
+        by_machine.setdefault(machine, []).append(host)
+    for machine, hosts in sorted(by_machine.items()):
+        if machine and len(hosts) > 1:
+            seen = f"{', '.join(sorted(hosts)[:_HOSTS_SHOWN])} with the same /etc/machine-id {machine}"
+            cure = "on each clone: rm /etc/machine-id; systemd-machine-id-setup; reboot it. DHCP and logs take them for one machine"
+            found.warn("machine_id", seen, "one machine id for each host", cure)
     return found.list
 
 
@@ -232,11 +247,16 @@ def judge_controller(ansible: str) -> list[Reason]:
 
 
 def judge_cluster(
-    judgements: Collection[Judgement], answers: Sequence[Answer], without_policies: bool = False, evicts: Collection[str] = ()
+    judgements: Collection[Judgement],
+    answers: Sequence[Answer],
+    without_policies: bool = False,
+    evicts: Collection[str] = (),
+    pods: bool = False,
 ) -> list[Reason]:
     """Whether the control planes may ask the API server, what it is, and whether the hosts of the run are its nodes.
 
-    without_policies, evicts: what the inventory accepts, and the variables by which pods may be evicted.
+    without_policies, evicts: what the inventory accepts, and the variables by which pods may be evicted; pods: whether the daemons will be
+    pods, of which the role in_cluster judges the rest.
     """
     found: list[Reason] = []
     unasked = {judgement.host for judgement in judgements if not judgement.node_name}
@@ -262,7 +282,7 @@ def judge_cluster(
     asked = next((answer for answer in answers if answer.nodes is not None), None)
     if asked is None:
         return found
-    if asked.in_cluster:
+    if asked.in_cluster and not pods:
         seen = f"gpushare as pods (DaemonSet {asked.in_cluster[0][:_SHOWN]})"
         cure = "keep one mode: run the playbook cluster with gpushare_cluster_state: absent first, or leave this playbook out"
         found.append(Reason(asked.plane, "deploy_mode", ERROR, seen, "no gpushare of the other mode", cure))

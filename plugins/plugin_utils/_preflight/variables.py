@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # type: ignore[import-untyped]
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.public import public
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, WARNING, Reason
 
 COLLECTION = Path(__file__).resolve().parents[3]
@@ -47,6 +48,7 @@ SCOPES: Mapping[str, str] = {
     "gpushare_extender_tls": CONTROL_PLANES,
     "gpushare_extender_weight": CONTROL_PLANES,
     "gpushare_gpu_group": CLUSTER,
+    "gpushare_gpu_operator": CLUSTER,
     "gpushare_max_fail_percentage": GPU_NODES,
     "gpushare_most_nodes": CONTROL_PLANES,
     "gpushare_overuse": CLUSTER,
@@ -56,6 +58,7 @@ SCOPES: Mapping[str, str] = {
     "gpushare_preemption": CONTROL_PLANES,
     "gpushare_preflight_accept": CLUSTER,
     "gpushare_preflight_report": CLUSTER,
+    "gpushare_prometheus": CLUSTER,
     "gpushare_remove_nodes": CLUSTER,
     "gpushare_scheduler_check_extender": CONTROL_PLANES,
     "gpushare_scheduler_config": CONTROL_PLANES,
@@ -196,10 +199,12 @@ def together(host: str, values: Mapping[str, Any]) -> list[Reason]:
         found.append(Reason(host, "variables", ERROR, found_, expected, cure))
 
     found: list[Reason] = []
-    if values.get("gpushare_deploy_mode") == "kubernetes":
-        cure = "run the playbook cluster instead, which needs no inventory, or set gpushare_deploy_mode: systemd"
-        reject("gpushare_deploy_mode: kubernetes in a run on hosts", "systemd", cure)
     _dashboard(values, reject)
+    try:
+        public(str(values.get("gpushare_prometheus") or ""))
+    except ValueError as error:
+        seen, _, expected = str(error).partition("; expected ")
+        reject(seen.replace("found ", ""), expected, "correct it, or leave it out")
     mode, isolation = str(values.get("gpushare_node_schedule") or ""), str(values.get("gpushare_isolation") or "auto")
     if mode in _MODES and isolation not in _MODES[mode]:
         seen = f"gpushare_node_schedule: {mode} with gpushare_isolation: {isolation}"

@@ -179,7 +179,7 @@ def build(
             "kind": "Policy" if flag == POLICY else scheduler_config.KIND,
             "mounts": scheduler_manifest.host_mounts(manifest),
             "lease": None if lease is None else asdict(lease),
-            "name": scheduler_config.scheduler_name(config),
+            "name": scheduler_config.scheduler_names(config)[0],
             "read_once": _read_once(manifest, changes[0].path if named and policy is None else None),
         }
     shape = None if manifest_before is None else scheduler_manifest.shape(texts[manifest_before])

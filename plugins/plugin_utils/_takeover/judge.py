@@ -46,8 +46,10 @@ class Verdict:
     moves: Mapping[str, list[str]]
 
 
-def judge(hosts: Sequence[HostState], found: Mapping[str, Any], port: int, drain: bool) -> Verdict:
-    """found: the result of gpushare_takeover_info; port: of our extender; drain: whether pods are evicted first."""
+def judge(hosts: Sequence[HostState], found: Mapping[str, Any], port: int, drain: bool, without_operator: bool = False) -> Verdict:
+    """found: the result of gpushare_takeover_info; port: of our extender; drain: whether pods are evicted first; without_operator: whether
+    this run switches the GPU Operator's device plugin off.
+    """
     rejections: list[str] = []
     moves: dict[str, list[str]] = {}
     concerned: dict[str, Mapping[str, Any]] = {}
@@ -60,9 +62,8 @@ def judge(hosts: Sequence[HostState], found: Mapping[str, Any], port: int, drain
         rejections += _holders(host, here, found["pods"], drain)
         if any(plugin["original"] for plugin in here):
             rejections += _unit(host)
-    named = [str(plugin["rejection"]) for _title, plugin in sorted(concerned.items()) if plugin["rejection"]]
-    named += [str(why) for why, nodes in sorted(found["operators"].items()) if any(host.node in nodes for host in hosts)]
-    rejections = named + rejections
+    stay = (plugin for _title, plugin in sorted(concerned.items()) if plugin["kind"] != OPERATOR or not without_operator)
+    rejections = [str(plugin["rejection"]) for plugin in stay if plugin["rejection"]] + rejections
     if any(plugin["original"] for plugin in found["plugins"]) and port in found["node_ports"]:
         rejections.append(
             f"the original's Service has the NodePort {port}, which kube-proxy serves on 127.0.0.1, too, and gpushare_extender_port is the "

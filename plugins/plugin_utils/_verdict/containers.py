@@ -10,16 +10,16 @@ Private to this collection, used on the controller only. Pure.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import AnnotationError, published
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
     ANNOTATION_ALLOCATION,
     ANNOTATION_GPUS,
     ANNOTATION_HELD,
     ANNOTATION_INDEX,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import AnnotationError, published
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Findings
 
 #: Seconds that the device plugin has to write what kubelet gave.
@@ -27,9 +27,9 @@ _GRACE = 30.0
 
 
 def judge_containers(
-    found: Findings, pods: Iterable[Mapping[str, Any]], has: Mapping[str, list[str]], gpus: Mapping[int, int | None], now: float
+    found: Findings, pods: Iterable[Mapping[str, Any]], has: Mapping[str, list[str]], gpus: Mapping[int, Sequence[str] | None], now: float
 ) -> int:
-    """How many containers were checked. pods: of this node; has: container id to device nodes; GPUs: NVML index to minor.
+    """How many containers were checked. pods: of this node; has: container id to device nodes; gpus: index to the GPU's device nodes.
 
     now: when the node answered, by its own clock, which is also that of the containers' start.
     """
@@ -68,7 +68,7 @@ def _one(
     container: Mapping[str, Any],
     running: Mapping[str, Any],
     has: Mapping[str, list[str]],
-    gpus: Mapping[int, int | None],
+    gpus: Mapping[int, Sequence[str] | None],
     now: float,
 ) -> None:
     who = f"container {container['name']} of pod {pod['namespace']}/{pod['name']}"
@@ -93,7 +93,8 @@ def _one(
         found.error("gpu_missing", f"no GPU {indexes}, which {who} was given", "each GPU that the node had when the pod started", cure)
         return
     unknown = sorted(gpu for gpu in wanted if gpus.get(gpu) is None)
-    expected = sorted(f"nvidia{gpus[gpu]}" for gpu in wanted if gpus.get(gpu) is not None)
+    # Instances of one GPU have its device node in common.
+    expected = sorted({node for gpu in wanted for node in gpus.get(gpu) or ()})
     if unknown or nodes != expected:
         seen = f"{who} with {_list(nodes)} in its /dev"
         indexes = ", ".join(map(str, sorted(wanted)))

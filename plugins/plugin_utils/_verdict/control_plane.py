@@ -85,7 +85,7 @@ def _others(found: Findings, others: Mapping[str, str], path: str, manifest: Map
             continue  # no pod, which kubelet passes over as well
         if same:
             seen = f"{other}, which kubelet runs as kube-scheduler beside {path}"
-            cure = f"move {other} out of {posixpath.dirname(other)}: kubelet runs every file there, whatever it is called"
+            cure = f"mv {other} /root/: kubelet runs every file in {posixpath.dirname(other)}, whatever it is called"
             found.error("stale_scheduler_file", seen, "one manifest of kube-scheduler", cure)
 
 

@@ -51,7 +51,7 @@ def judge_doctor(found: Findings, doctor: Doctor, environment: str) -> None:
     """What the host's doctor has found, or that it could not be asked. environment: the runtime in use; without one, that is said."""
     found.list += doctor.findings
     if doctor.problem and environment:
-        cure = doctor.cure or f"remove {environment} and {SITE}: the runtime is built anew"
+        cure = doctor.cure or f"rm -r {environment}; then {SITE}: the runtime is built anew"
         cure += "; then run verify again"
         found.error("not_checked", f"nothing of the daemons, because {doctor.problem}", "the findings of gpushare-doctor", cure)
 

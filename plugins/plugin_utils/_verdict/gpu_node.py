@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import compare, driver_code
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_NODE, PLUGIN, SOCKETS
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import compare, driver_code
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected, judge_gpus
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR
@@ -23,6 +23,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findi
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.visibility import judge_visibility, needs_no_runtime
 
 _RUNTIME = "nvidia"
+_MOST_NAMED = 4
 
 
 def judge_node(found: Findings, seen: Mapping[str, Any], doctor: Doctor, node: Mapping[str, Any] | None) -> None:
@@ -43,6 +44,7 @@ def judge_node(found: Findings, seen: Mapping[str, Any], doctor: Doctor, node: M
         _container_runtime(found, gpu["container_runtime"], "unchanged" if needs_no_runtime(gpu, default) else default)
     judge_visibility(found, seen, node)
     if report.problem is None:
+        _devices(found, gpu["devices"])
         _cdi(found, gpu["cdi"], report)
     if node is not None:
         _api(found, seen, report, node)
@@ -67,7 +69,7 @@ def _driver(found: Findings, report: SmiReport, driver: Mapping[str, Any] | None
 def _second_plugin(found: Findings, gpu: Mapping[str, Any], doctor: Doctor, report: SmiReport) -> None:
     """Whether somebody else gives away the GPUs, by what only verify compares: the host's programs, and ids with the GPUs."""
     evidence = [f"{one['name']} ({'; '.join(one['evidence'])})" for one in gpu["managers"]]
-    ours = {gpu.uuid for gpu in report.gpus}
+    ours = {gpu.uuid for gpu in report.shared}
     for resource in SOCKETS:
         foreign = sorted(set(doctor.registered.get(resource, ())) - ours)
         # GPUs that are gone, or a driver that does not answer, are said elsewhere: a stranger has a socket, too.
@@ -103,12 +105,28 @@ def _container_runtime(found: Findings, runtime: Mapping[str, Any], default: str
         found.warn("runtime_older_than_file", seen, "the process that the files mean", cure)
 
 
+def _devices(found: Findings, devices: Mapping[str, Any]) -> None:
+    """Whether the driver's device files are there, and open to whom the driver means them."""
+    wanted, nodes = devices["mode"], devices["nodes"]
+    gone = [path for path, mode in nodes.items() if mode < 0]
+    if gone:
+        numbers = [path.replace("/dev/nvidia", "").replace("ctl", "255") for path in gone]
+        cure = f"{'; '.join(f'nvidia-modprobe -c {number}' for number in numbers)}; then see what removes them: udev rules, dmesg"
+        found.error("gpu_device_missing", f"no {_some(gone)}", "the device file of every GPU that nvidia-smi lists", cure)
+    closed = [path for path, mode in nodes.items() if mode >= 0 and wanted & ~mode]
+    if closed:
+        seen = ", ".join(f"{path} with mode {nodes[path]:04o}" for path in closed[:_MOST_NAMED])
+        expected = f"{wanted:04o}, the driver's own: else programs in containers that are not root cannot open their GPU"
+        cure = f"chmod {wanted:04o} {' '.join(closed)}; if the mode comes back: a udev rule, or NVreg_DeviceFileMode of the module nvidia"
+        found.warn("gpu_device_closed", seen, expected, cure)
+
+
 def _cdi(found: Findings, cdi: Mapping[str, Any], report: SmiReport) -> None:
     cure = "nvidia-ctk cdi generate --output=PATH, and enable nvidia-cdi-refresh.path so that it follows the driver"
     if cdi["mode"] == "cdi" and not cdi["specs"]:
         seen = "no CDI spec of nvidia.com/gpu, though nvidia-container-runtime is in mode cdi"
         found.error("cdi_missing", seen, "one that names the GPUs", cure.replace("PATH", "/var/run/cdi/nvidia.yaml"))
-    have = {gpu.uuid for gpu in report.gpus}
+    have = {gpu.uuid for gpu in report.shared}
     for spec in cdi["specs"]:
         stale = []
         named = set(spec["gpus"])

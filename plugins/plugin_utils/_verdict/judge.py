@@ -10,11 +10,12 @@ Private to this collection, used on the controller only. Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
@@ -34,6 +35,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findi
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.gpu_node import judge_node
 
 _FULL = "no free unit"
+_NAMED = 3
+_SHOWN = 80
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
 
 
@@ -87,6 +90,7 @@ def judge(evidence: Evidence) -> Verdict:
     findings += _twice(evidence)
     if cluster is not None:
         findings += _objects(cluster["objects"])
+        findings += _by_others(cluster["pods"], scheduler_names(evidence))
     proven, of_probes = _probes(evidence)
     counts = {
         "hosts": len(evidence.seen),
@@ -135,6 +139,12 @@ def obstructed(evidence: Evidence, found: Verdict) -> dict[str, str]:
 
 def scheduler_name(evidence: Evidence) -> str:
     """The name by which a pod asks for the scheduler that was configured; the default one's where none was checked."""
+    return next(iter(scheduler_names(evidence)), "default-scheduler")
+
+
+def scheduler_names(evidence: Evidence) -> list[str]:
+    """All names by which pods ask for the schedulers that were configured; none where no control plane was checked."""
+    names: list[str] = []
     for seen in evidence.seen.values():
         if seen["plane"] is None:
             continue
@@ -145,11 +155,10 @@ def scheduler_name(evidence: Evidence) -> str:
             config = _yaml.load((files["configs"].get(path) or {"text": ""})["text"])
         except (yaml.YAMLError, scheduler_manifest.SchedulerError):
             continue
-        name = scheduler_config.scheduler_name(config) if isinstance(config, dict) and config.get("kind") == scheduler_config.KIND else ""
-        # kubectl makes all probe pods in one call, and one bad name would reject all.
-        if _NAME.fullmatch(name):
-            return name
-    return "default-scheduler"
+        if isinstance(config, dict) and config.get("kind") == scheduler_config.KIND:
+            # kubectl makes all probe pods in one call, and one bad name would reject all.
+            names += [name for name in scheduler_config.scheduler_names(config) if _NAME.fullmatch(name)]
+    return names
 
 
 def _not_checked(evidence: Evidence) -> list[Finding]:
@@ -172,7 +181,7 @@ def _pods_of(cluster: Mapping[str, Any] | None, seen: Mapping[str, Any]) -> list
 
 
 def _containers(found: Findings, seen: Mapping[str, Any], has: Mapping[str, list[str]], now: float, pods: list[Mapping[str, Any]]) -> int:
-    gpus = {gpu["index"]: gpu["minor"] for gpu in seen["gpu"]["nvidia_smi"]["gpus"]}
+    gpus = {gpu.index: gpu.nodes for gpu in SmiReport.from_dict(seen["gpu"]["nvidia_smi"]).shared}
     # A driver that does not answer is said already, and without it no index has a device node.
     return judge_containers(found, pods, has, gpus, now) if gpus else 0
 
@@ -188,6 +197,25 @@ def _twice(evidence: Evidence) -> list[Finding]:
         if len(several) > 1:
             cure = "see nvidia-smi -L on each: clones of one virtual machine, or one host under two names? metrics and requests go by UUID"
             found.warn("uuid_twice", f"{uuid} on {' and '.join(sorted(several))}", "each UUID on one host", cure)
+    return found.list
+
+
+def _by_others(pods: Iterable[Mapping[str, Any]], ours: Sequence[str]) -> list[Finding]:
+    """Pods with a request whose scheduler does not call the extender: it knows nothing of single GPUs."""
+    found = Findings("")
+    others: dict[str, list[str]] = {}
+    for pod in pods:
+        asks = any(one["units"] or one["gpus"] for one in pod["containers"])
+        if asks and ours and pod["scheduler"] not in ours and not (pod["deleted"] or pod["probe"]):
+            others.setdefault(pod["scheduler"][:_SHOWN], []).append(f"{pod['namespace']}/{pod['name']}")
+    for scheduler, names in sorted(others.items())[:_NAMED]:
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        cure = (
+            f"write schedulerName: {ours[0]} into their manifests and make the pods anew; or give {scheduler!r} the extender's entry of "
+            "kube-scheduler's configuration"
+        )
+        seen = f"pods of the scheduler {scheduler!r}: {', '.join(sorted(names)[:_NAMED])}{more}"
+        found.warn("other_scheduler", seen, f"{' or '.join(ours)}, which calls the extender for each pod with a GPU", cure)
     return found.list
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.capacity import AnnotationError, published
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_GPUS
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import AnnotationError, published
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import (
     AUTO,
     CDI,
@@ -42,8 +42,22 @@ def judge_visibility(found: Findings, seen: Mapping[str, Any], node: Mapping[str
     facts = gpu["strategy"]
     if node:
         _published(found, node, asked, CdiFacts(**facts["cdi"]), facts["holders"])
+    toolkit = ToolkitFacts(**facts["toolkit"])
     if facts["now"]:
-        _visible(found, facts["now"], gpu["container_runtime"], ToolkitFacts(**facts["toolkit"]))
+        _visible(found, facts["now"], gpu["container_runtime"], toolkit)
+    if toolkit.no_cgroups:
+        _no_cgroups(found, needed=facts["now"] != CDI and gpu["cdi"]["mode"] != CDI)
+
+
+def _no_cgroups(found: Findings, *, needed: bool) -> None:
+    """needed: whether it is nvidia's mode legacy that gives containers their GPUs; by CDI the low-level runtime sets up the cgroups."""
+    seen = f"no-cgroups = true in {CONFIG}" + ("" if needed else ", which has no effect in the mode cdi that this host has now")
+    expected = "no-cgroups = false: with it containers have the files of their GPUs and may not open them"
+    cure = "nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups=false; then start the pods of this node with GPUs anew"
+    if needed:
+        found.error("no_cgroups", seen, expected, cure)
+    else:
+        found.warn("no_cgroups", seen, expected, cure)
 
 
 def _published(found: Findings, node: Mapping[str, Any], asked: str, cdi: CdiFacts, holders: list[str]) -> None:

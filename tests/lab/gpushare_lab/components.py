@@ -204,6 +204,18 @@ def chart(cache: Cache) -> Path:
     return cache.entry("chart-built", HELM, sources_recipe(source), build, turns=GO)
 
 
+def helm(cache: Cache) -> Path:
+    """A folder with `helm`."""
+    module = f"helm.sh/helm/v3/cmd/helm@v{HELM}"
+
+    def build(folder: Path) -> None:
+        env = {**go_environment(cache, cgo=False), "GOBIN": str(folder)}
+        argv: list[str | Path] = [go_command(cache), "install", "-trimpath", "-ldflags", "-s -w", module]
+        run_logged(f"building Helm {HELM}", argv, cache.log(f"helm-{HELM}"), env=env)
+
+    return cache.entry("helm", HELM, {"module": module}, build, turns=GO)
+
+
 def nvidia_toolkit(cache: Cache) -> Path:
     """A folder with NVIDIA's container toolkit, without libnvidia-container (the lab uses CDI only)."""
     if folder := given(NVIDIA_PROGRAMS, os.environ):

@@ -19,6 +19,12 @@
     if (gpu_answer != NVML_SUCCESS)                        \
         return gpu_answer
 
+/* The same for what NVML does not say about a MIG device: one asks its GPU. */
+#define WHOLE_GPU_OR_RETURN(device)           \
+    GPU_OR_RETURN(device);                    \
+    if (gpu.is_instance)                      \
+        return NVML_ERROR_INVALID_ARGUMENT
+
 #define CHECK_ARGUMENT(condition)                 \
     do {                                          \
         if (!(condition))                         \

@@ -76,7 +76,7 @@ API nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsigned 
 
 API nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types, nvmlEventSet_t set)
 {
-    GPU_OR_RETURN(device);
+    WHOLE_GPU_OR_RETURN(device);
     if ((types & ~SUPPORTED_EVENTS) != 0)
         return NVML_ERROR_NOT_SUPPORTED;
     nvmlReturn_t answer = NVML_ERROR_INVALID_ARGUMENT;

@@ -41,7 +41,8 @@ static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, struct table
     CHECK_ARGUMENT(list != NULL || gpu.process_count == 0);
     for (unsigned i = 0; i < gpu.process_count; i++) {
         list[i] = (struct table_process){.pid = gpu.processes[i].pid, .memory_bytes = gpu.processes[i].memory_mib * MIB,
-                                         .gpu_instance = NO_INSTANCE, .compute_instance = NO_INSTANCE};
+                                         .gpu_instance = gpu.processes[i].gpu_instance,
+                                         .compute_instance = gpu.processes[i].compute_instance};
         strcpy(list[i].name, gpu.processes[i].name);
     }
     return NVML_SUCCESS;

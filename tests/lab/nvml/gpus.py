@@ -29,6 +29,7 @@ MAX_GPUS = 32
 MAX_PROCESSES = 64
 MAX_XIDS = 64
 MAX_TEXT = 95
+MAX_INSTANCES = 8
 # What the driver can limit a GPU's memory by; README.md says what each means.
 MEMORY_LIMITS = ("off", "misc", "dmem", "any-hierarchy")
 
@@ -66,13 +67,54 @@ MODELS = (
 )
 
 
+# Of a GPU instance: memory slices (of 8) by compute slices, and the ids that A100 and H100 give instances of that size.
+MEMORY_SLICES = {1: 1, 2: 2, 3: 4, 4: 4, 7: 8}
+INSTANCE_IDS = {1: (7, 8, 9, 10, 11, 12, 13), 2: (3, 4, 5), 3: (1, 2), 4: (1, 2), 7: (0,)}
+
+
 @dataclass(frozen=True)
 class Process:
-    """A process that holds `memory_mib` MiB of a GPU."""
+    """A process that holds `memory_mib` MiB of a GPU. instance: (GPU instance, compute instance), None without MIG."""
 
     pid: int
     memory_mib: int
     name: str
+    instance: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A MIG device of a GPU: a compute instance of a GPU instance; slices of compute of both."""
+
+    gpu_instance: int
+    compute_instance: int
+    gpu_slices: int
+    compute_slices: int
+    memory_mib: int
+    uuid: str
+
+    def profile(self, gpu_mib: int) -> str:
+        """Its name, such as 1g.10gb on a GPU with 80 GiB."""
+        size = (-(-gpu_mib // 1024) * MEMORY_SLICES[self.gpu_slices] + 4) // 8
+        part = f"{self.compute_slices}c." if self.compute_slices != self.gpu_slices else ""
+        return f"{part}{self.gpu_slices}g.{size}gb"
+
+    def capabilities(self, minor: int) -> tuple[int, int]:
+        """Numbers of its two device nodes below /dev/nvidia-caps, of the GPU with this minor."""
+        of_gpu = 3 + (minor * 15 + self.gpu_instance) * 9
+        return of_gpu, of_gpu + 1 + self.compute_instance
+
+
+def capability_minors() -> str:
+    """The driver's list of the device nodes of every instance that there could be, in /proc/driver/nvidia-caps/mig-minors."""
+    lines = ["config 1", "monitor 2"]
+    for minor in range(MAX_GPUS):
+        for gpu_instance in range(15):
+            parts = [Instance(gpu_instance, part, 1, 1, 0, "").capabilities(minor) for part in range(8)]
+            place = f"gpu{minor}/gi{gpu_instance}"
+            lines.append(f"{place}/access {parts[0][0]}")
+            lines += [f"{place}/ci{part}/access {number}" for part, (_, number) in enumerate(parts)]
+    return "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True)
@@ -95,9 +137,14 @@ class Gpu:
     compute_mode: int = 0
     mig_mode: int = 0
     health: str = "ok"
+    instances: tuple[Instance, ...] = ()
     processes: tuple[Process, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.instances and self.mig_mode != 1:
+            raise GpusError(f"GPU {self.uuid} has instances; expected mig_mode 1")
+        if len(self.instances) > MAX_INSTANCES:
+            raise GpusError(f"GPU {self.uuid} has {len(self.instances)} instances; at most {MAX_INSTANCES} fit")
         used = self.reserved_mib + self.used_mib + sum(p.memory_mib for p in self.processes)
         if used > self.memory_mib:
             raise GpusError(f"GPU {self.uuid} has {self.memory_mib} MiB, {used} MiB would be in use; use less")
@@ -202,11 +249,18 @@ def render(state: State) -> str:
         for field in fields(gpu):
             value = getattr(gpu, field.name)
             if field.name == "processes":
-                lines += [f"gpu.{index}.process={p.pid} {p.memory_mib} {p.name}" for p in value]
+                lines += [f"gpu.{index}.{_process(p)}" for p in value]
+            elif field.name == "instances":
+                lines += [f"gpu.{index}.instance={' '.join(str(getattr(i, f.name)) for f in fields(i))}" for i in value]
             else:
                 lines.append(f"gpu.{index}.{field.name}={_text(field.name, value)}")
     lines += [f"xid={xid.sequence} {xid.uuid} {xid.number}" for xid in state.xids]
     return "\n".join(lines) + "\n"
+
+
+def _process(process: Process) -> str:
+    text = f"{process.pid} {process.memory_mib} {process.name}"
+    return f"process={text}" if process.instance is None else f"instance_process={process.instance[0]} {process.instance[1]} {text}"
 
 
 def _text(name: str, value: object) -> str:
@@ -218,6 +272,7 @@ def parse(text: str) -> State:
     top: dict[str, str] = {}
     gpus: list[dict[str, str]] = []
     processes: list[list[Process]] = []
+    instances: list[list[Instance]] = []
     xids: list[Xid] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line or line.startswith("#"):
@@ -230,6 +285,7 @@ def parse(text: str) -> State:
             elif key == "gpus":
                 gpus = [{} for _ in range(int(value))]
                 processes = [[] for _ in gpus]
+                instances = [[] for _ in gpus]
             elif not key.startswith("gpu."):
                 top[key] = value
             else:
@@ -237,12 +293,19 @@ def parse(text: str) -> State:
                 if name == "process":
                     pid, memory_mib, command = value.split(" ", 2)
                     processes[int(index)].append(Process(int(pid), int(memory_mib), command))
+                elif name == "instance_process":
+                    of_gpu, of_compute, pid, memory_mib, command = value.split(" ", 4)
+                    processes[int(index)].append(Process(int(pid), int(memory_mib), command, (int(of_gpu), int(of_compute))))
+                elif name == "instance":
+                    of_gpu, of_compute, slices, compute, memory_mib, text = value.split()
+                    one = Instance(int(of_gpu), int(of_compute), int(slices), int(compute), int(memory_mib), text)
+                    instances[int(index)].append(one)
                 else:
                     gpus[int(index)][name] = value
         except (ValueError, IndexError) as error:
             raise GpusError(f'line {number}: found "{line}"; expected a key=value of README.md') from error
     return State(
-        gpus=tuple(_gpu_from(c, p) for c, p in zip(gpus, processes, strict=True)),
+        gpus=tuple(_gpu_from(c, i, p) for c, i, p in zip(gpus, instances, processes, strict=True)),
         driver=top["driver"],
         driver_version=top["driver_version"],
         cuda_version=int(top["cuda_version"]),
@@ -251,7 +314,7 @@ def parse(text: str) -> State:
     )
 
 
-def _gpu_from(values: dict[str, str], processes: list[Process]) -> Gpu:
+def _gpu_from(values: dict[str, str], instances: list[Instance], processes: list[Process]) -> Gpu:
     converted: dict[str, object] = {}
     for field in fields(Gpu):
         if field.name in values:
@@ -260,7 +323,7 @@ def _gpu_from(values: dict[str, str], processes: list[Process]) -> Gpu:
     unknown = values.keys() - converted.keys()
     if unknown:
         raise GpusError(f"a GPU has {', '.join(sorted(unknown))}; expected {', '.join(f.name for f in fields(Gpu))}")
-    return Gpu(**converted, processes=tuple(processes))  # type: ignore[arg-type]
+    return Gpu(**converted, instances=tuple(instances), processes=tuple(processes))  # type: ignore[arg-type]
 
 
 def read_state(path: str | os.PathLike[str]) -> State:
@@ -311,11 +374,50 @@ def with_xid(state: State, index: int, number: int) -> State:
     return replace(state, xids=(*state.xids, xid)[-MAX_XIDS:])
 
 
-def with_process(state: State, index: int, pid: int, memory_mib: int, name: str) -> State:
+def with_process(state: State, index: int, pid: int, memory_mib: int, name: str, instance: tuple[int, int] | None = None) -> State:
     """The state with a process on the GPU at `index`, in place of one with the same pid; 0 MiB removes it."""
     with_gpu(state, index)
     others = tuple(p for p in state.gpus[index].processes if p.pid != pid)
-    return with_gpu(state, index, processes=others + ((Process(pid, memory_mib, name),) if memory_mib else ()))
+    return with_gpu(state, index, processes=others + ((Process(pid, memory_mib, name, instance),) if memory_mib else ()))
+
+
+def with_instances(state: State, index: int, layout: str) -> State:
+    """The state with these instances of the GPU at `index`, in place of those before; its MIG mode follows.
+
+    layout: compute slices joined by commas, such as 1g,1g,3g; 1c.3g is one compute instance of its own in the GPU instance before
+    it, if that is of 3g with room; "none" for MIG without instances, "off" for none.
+    """
+    with_gpu(state, index)
+    gpu, made = state.gpus[index], list[Instance]()
+    if float(gpu.compute_capability) < 8:
+        raise GpusError(f"GPU {index} ({gpu.name}) knows no MIG; expected one of Ampere or newer")
+    for part in [] if layout in ("none", "off") else layout.split(","):
+        match = re.fullmatch(r"(?:([1-7])c\.)?([12347])g", part)
+        if match is None:
+            raise GpusError(f'instances "{layout}": found "{part}"; expected slices such as 1g or 1c.3g, joined by commas, none or off')
+        slices, compute = int(match[2]), int(match[1] or match[2])
+        # A part of a GPU instance goes into the last one, as long as that has slices left.
+        last = [one for one in made if made and one.gpu_instance == made[-1].gpu_instance and one.gpu_slices == slices]
+        taken = sum(one.compute_slices for one in last)
+        if match[1] and last and last[0].compute_slices < slices and taken + compute <= slices:
+            made.append(_instance(gpu, last[0].gpu_instance, len(last), slices, compute))
+            continue
+        used = {one.gpu_instance for one in made}
+        free = [one for one in INSTANCE_IDS[slices] if one not in used]
+        whole = sum(MEMORY_SLICES[one.gpu_slices] for one in made if one.compute_instance == 0)
+        if not free or whole + MEMORY_SLICES[slices] > 8:
+            raise GpusError(f'instances "{layout}" are more than a GPU has; expected at most 8 slices of memory')
+        made.append(_instance(gpu, free[0], 0, slices, compute))
+    kept = {(one.gpu_instance, one.compute_instance) for one in made}
+    processes = tuple(p for p in gpu.processes if p.instance in kept or (p.instance is None and layout == "off"))
+    return with_gpu(state, index, mig_mode=int(layout != "off"), instances=tuple(made), processes=processes)
+
+
+def _instance(gpu: Gpu, gpu_instance: int, compute_instance: int, slices: int, compute: int) -> Instance:
+    identity = f"{gpu.uuid}/{gpu_instance}/{compute_instance}"
+    name = f"MIG-{uuid.UUID(bytes=hashlib.sha256(identity.encode()).digest()[:16])}"
+    memory = gpu.memory_mib * MEMORY_SLICES[slices] // 8 - gpu.memory_mib // 160
+    return Instance(gpu_instance, compute_instance, slices, compute, memory, name)
 
 
 def allocated(state: State, index: int, pid: int, memory_mib: int, limits: str) -> State:
@@ -374,6 +476,8 @@ def _arguments() -> argparse.ArgumentParser:
     command("back", "bring a lost GPU back", index=int)
     command("used", "set the memory in use beyond the listed processes", index=int, mib=int)
     command("process", "put a process on a GPU; 0 MiB ends it", index=int, pid=int, mib=int, name=str)
+    command("instances", "give a GPU MIG instances, such as 1g,1g,3g; none, or off", index=int, layout=str)
+    command("instance_process", "put a process on a MIG instance; 0 MiB ends it", uuid=str, pid=int, mib=int, name=str)
     command("allocate", "let a process allocate more memory, if the limits of its control groups allow it", index=int, pid=int, mib=int)
     command("limits", "let the driver limit memory by control group", kind=MEMORY_LIMITS)
     command("set", "set any field of a GPU", index=int, field=str, value=str)
@@ -395,6 +499,15 @@ def _changed(state: State, arguments: argparse.Namespace) -> State:
         return with_gpu(state, arguments.index, used_mib=arguments.mib)
     if command == "process":
         return with_process(state, arguments.index, arguments.pid, arguments.mib, arguments.name)
+    if command == "instances":
+        return with_instances(state, arguments.index, arguments.layout)
+    if command == "instance_process":
+        for index, gpu in enumerate(state.gpus):
+            for one in gpu.instances:
+                if one.uuid == arguments.uuid:
+                    where = (one.gpu_instance, one.compute_instance)
+                    return with_process(state, index, arguments.pid, arguments.mib, arguments.name, where)
+        raise GpusError(f"there is no instance {arguments.uuid}")
     if command == "allocate":
         file = Path(os.environ.get("GPUSHARE_LAB_NVML_LIMITS") or DEFAULT_LIMITS_FILE)
         limits = file.read_text() if file.exists() else ""
@@ -407,7 +520,7 @@ def _changed(state: State, arguments: argparse.Namespace) -> State:
 
 
 def _field(name: str, value: str) -> dict[str, object]:
-    types = {field.name: field.type for field in fields(Gpu) if field.name != "processes"}
+    types = {field.name: field.type for field in fields(Gpu) if field.name not in ("instances", "processes")}
     if name not in types:
         raise GpusError(f'found field "{name}"; expected one of {", ".join(types)}')
     return {name: int(value, 0) if types[name] == "int" else value}

@@ -34,7 +34,7 @@ API nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned
 
 API nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned *minor)
 {
-    GPU_OR_RETURN(device);
+    WHOLE_GPU_OR_RETURN(device);
     CHECK_ARGUMENT(minor != NULL);
     *minor = gpu.minor;
     return NVML_SUCCESS;
@@ -109,7 +109,7 @@ API nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, unsigned *mode)
 
 API nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, unsigned mode)
 {
-    GPU_OR_RETURN(device);
+    WHOLE_GPU_OR_RETURN(device);
     if (geteuid() != 0)
         return NVML_ERROR_NO_PERMISSION;
     if (mode > 3 || mode == 1)
@@ -119,27 +119,6 @@ API nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, unsigned mode)
         return NVML_ERROR_UNKNOWN;
     int written = fprintf(file, "%s %u\n", gpu.uuid, mode);
     return fclose(file) == 0 && written > 0 ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
-}
-
-/* GPUs before Ampere know no MIG at all. */
-API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
-{
-    GPU_OR_RETURN(device);
-    CHECK_ARGUMENT(current != NULL && pending != NULL);
-    if (gpu.cc_major < 8)
-        return NVML_ERROR_NOT_SUPPORTED;
-    *current = *pending = gpu.mig_mode;
-    return NVML_SUCCESS;
-}
-
-API nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *is_mig)
-{
-    return answer_number(device, is_mig, 0);
-}
-
-API nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned *count)
-{
-    return answer_number(device, count, 0);
 }
 
 API nvmlReturn_t nvmlDeviceGetMultiGpuBoard(nvmlDevice_t device, unsigned *multiple)
@@ -169,7 +148,7 @@ static void pci_bus_id(const struct gpu *gpu, const char *format, char *out, siz
 
 API nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_v1_t *pci)
 {
-    GPU_OR_RETURN(device);
+    WHOLE_GPU_OR_RETURN(device);
     CHECK_ARGUMENT(pci != NULL);
     *pci = (nvmlPciInfo_v1_t){.domain = gpu.pci_domain, .bus = gpu.pci_bus, .device = gpu.pci_device,
                               .pciDeviceId = gpu.pci_device_id};
@@ -179,7 +158,7 @@ API nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_v1_t *pci
 
 API nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v2_t *pci)
 {
-    GPU_OR_RETURN(device);
+    WHOLE_GPU_OR_RETURN(device);
     CHECK_ARGUMENT(pci != NULL);
     *pci = (nvmlPciInfo_v2_t){.domain = gpu.pci_domain, .bus = gpu.pci_bus, .device = gpu.pci_device,
                               .pciDeviceId = gpu.pci_device_id, .pciSubSystemId = gpu.pci_subsystem_id};
@@ -189,7 +168,7 @@ API nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v2_t *
 
 API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
-    GPU_OR_RETURN(device);
+    WHOLE_GPU_OR_RETURN(device);
     CHECK_ARGUMENT(pci != NULL);
     *pci = (nvmlPciInfo_t){.domain = gpu.pci_domain, .bus = gpu.pci_bus, .device = gpu.pci_device,
                            .pciDeviceId = gpu.pci_device_id, .pciSubSystemId = gpu.pci_subsystem_id};
@@ -200,7 +179,7 @@ API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci
 
 API nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_v1_t *pci)
 {
-    GPU_OR_RETURN(device);
+    WHOLE_GPU_OR_RETURN(device);
     CHECK_ARGUMENT(pci != NULL);
     if (pci->version != STRUCT_VERSION(nvmlPciInfoExt_v1_t, 1))
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;

@@ -72,7 +72,7 @@ API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, un
     nvmlReturn_t answer = room_for(gpu.process_count, count, list);
     for (unsigned i = 0; answer == NVML_SUCCESS && i < gpu.process_count; i++)
         list[i] = (nvmlProcessInfo_v2_t){gpu.processes[i].pid, gpu.processes[i].memory_mib * MIB,
-                                         NO_INSTANCE, NO_INSTANCE};
+                                         gpu.processes[i].gpu_instance, gpu.processes[i].compute_instance};
     return answer;
 }
 
@@ -92,7 +92,8 @@ API nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvml
     nvmlReturn_t answer = room_for(number, &list->numProcArrayEntries, list->procArray);
     for (unsigned i = 0; answer == NVML_SUCCESS && i < number; i++)
         list->procArray[i] = (nvmlProcessDetail_v1_t){gpu.processes[i].pid, gpu.processes[i].memory_mib * MIB,
-                                                      NO_INSTANCE, NO_INSTANCE, NOT_AVAILABLE_64};
+                                                      gpu.processes[i].gpu_instance, gpu.processes[i].compute_instance,
+                                                      NOT_AVAILABLE_64};
     return answer;
 }
 

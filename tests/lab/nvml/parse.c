@@ -67,7 +67,34 @@ static bool add_process(const char *text, struct gpu *gpu)
         return false;
     if (!copy_text(text + used, process->name))
         return false;
+    process->gpu_instance = process->compute_instance = NO_INSTANCE;
     gpu->process_count++;
+    return true;
+}
+
+/* `GPU_INSTANCE COMPUTE_INSTANCE PID MIB NAME` */
+static bool add_instance_process(const char *text, struct gpu *gpu)
+{
+    unsigned gpu_instance, compute_instance;
+    int used = 0;
+    if (sscanf(text, "%u %u %n", &gpu_instance, &compute_instance, &used) != 2 || used == 0 || !add_process(text + used, gpu))
+        return false;
+    gpu->processes[gpu->process_count - 1].gpu_instance = gpu_instance;
+    gpu->processes[gpu->process_count - 1].compute_instance = compute_instance;
+    return true;
+}
+
+/* `GPU_INSTANCE COMPUTE_INSTANCE GPU_SLICES COMPUTE_SLICES MIB UUID` */
+static bool add_instance(const char *text, struct gpu *gpu)
+{
+    int used = 0;
+    if (gpu->instance_count == MAX_INSTANCES)
+        return false;
+    struct instance *new = &gpu->instances[gpu->instance_count];
+    if (sscanf(text, "%u %u %u %u %llu %95s%n", &new->gpu_instance, &new->compute_instance, &new->gpu_slices, &new->compute_slices,
+               &new->memory_mib, new->uuid, &used) != 6 || text[used] != '\0')
+        return false;
+    gpu->instance_count++;
     return true;
 }
 
@@ -141,6 +168,10 @@ static bool set_gpu(const char *key, const char *value, struct gpu *gpu)
         return set_health(value, gpu);
     if (strcmp(key, "process") == 0)
         return add_process(value, gpu);
+    if (strcmp(key, "instance_process") == 0)
+        return add_instance_process(value, gpu);
+    if (strcmp(key, "instance") == 0)
+        return add_instance(value, gpu);
     return false;
 }
 

@@ -26,17 +26,22 @@ def check(run: Callable[..., str], gpus: Sequence[Gpu]) -> None:
     if not gpus:
         assert run("-L").strip() == "No devices found."
         return
-    expected = [f"GPU {index}: {gpu.name} (UUID: {gpu.uuid})" for index, gpu in enumerate(gpus)]
+    expected = [line for index, gpu in enumerate(gpus) for line in _listed(index, gpu)]
     assert run("-L").splitlines() == expected
     assert run(f"--query-gpu={FIELDS}", "--format=csv,noheader").splitlines() == [_row(index, gpu) for index, gpu in enumerate(gpus)]
     _check_xml(ElementTree.fromstring(run("-q", "-x")), gpus)
     _check_table(run(), gpus)
 
 
+def _listed(index: int, gpu: Gpu) -> list[str]:
+    instances = [f"  MIG {one.profile(gpu.memory_mib):<12}Device {place:>2}: (UUID: {one.uuid})" for place, one in enumerate(gpu.instances)]
+    return [f"GPU {index}: {gpu.name} (UUID: {gpu.uuid})", *instances]
+
+
 def _row(index: int, gpu: Gpu) -> str:
     used = used_mib(gpu)
     mode = {0: "Default", 2: "Prohibited", 3: "Exclusive_Process"}[gpu.compute_mode]
-    mig = "Disabled" if float(gpu.compute_capability) >= 8 else "[N/A]"
+    mig = ("Disabled", "Enabled")[gpu.mig_mode] if float(gpu.compute_capability) >= 8 else "[N/A]"
     return (
         f"{index}, {gpu.uuid}, {gpu.name}, {gpu.memory_mib} MiB, {used} MiB, "
         f"{gpu.memory_mib - gpu.reserved_mib - used} MiB, {gpu.pci}, {DRIVER_VERSION}, {mode}, {mig}"
@@ -54,6 +59,13 @@ def _check_xml(log: ElementTree.Element, gpus: Sequence[Gpu]) -> None:
         assert one.findtext("fb_memory_usage/total") == f"{gpu.memory_mib} MiB"
         assert one.findtext("fb_memory_usage/reserved") == f"{gpu.reserved_mib} MiB"
         assert one.findtext("fb_memory_usage/used") == f"{used_mib(gpu)} MiB"
+        found_instances = [
+            tuple(device.findtext(path) for path in ("index", "gpu_instance_id", "compute_instance_id", "fb_memory_usage/total"))
+            for device in one.iterfind("mig_devices/mig_device")
+        ]
+        assert found_instances == [
+            (str(place), str(i.gpu_instance), str(i.compute_instance), f"{i.memory_mib} MiB") for place, i in enumerate(gpu.instances)
+        ]
         processes = [
             (info.findtext("pid"), info.findtext("used_memory"), info.findtext("process_name"))
             for info in one.iterfind("processes/process_info")

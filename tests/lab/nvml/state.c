@@ -24,7 +24,7 @@ struct nvmlDevice_st {
     char uuid[TEXT];
 };
 
-enum { MAX_HANDLES = 256 };
+enum { MAX_HANDLES = 1024 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned initialized;
@@ -90,6 +90,16 @@ static bool visible(const struct gpu *gpu)
     return access(node, F_OK) == 0;
 }
 
+/* By the compute instance's capability, whose minor numbers the driver has fixed for 32 GPUs of 15 GPU instances of 8 compute instances
+ * (MIG user guide, "/dev based nvidia-capabilities"). */
+static bool instance_visible(const struct gpu *gpu, const struct instance *instance)
+{
+    char node[512];
+    unsigned minor = 3 + (gpu->minor * 15 + instance->gpu_instance) * 9 + 1 + instance->compute_instance;
+    snprintf(node, sizeof node, "%s/nvidia-caps/nvidia-cap%u", setting("GPUSHARE_LAB_NVML_DEV", DEFAULT_DEVICE_DIRECTORY), minor);
+    return gpu->mig_mode == 1 && access(node, F_OK) == 0;
+}
+
 /* Under the lock: the state may be asked about. */
 static nvmlReturn_t ready(void)
 {
@@ -100,16 +110,16 @@ static nvmlReturn_t ready(void)
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t handle_of(const struct gpu *gpu, nvmlDevice_t *out)
+static nvmlReturn_t handle_of(const char *uuid, nvmlDevice_t *out)
 {
     for (unsigned i = 0; i < handle_count; i++)
-        if (strcmp(handles[i].uuid, gpu->uuid) == 0) {
+        if (strcmp(handles[i].uuid, uuid) == 0) {
             *out = &handles[i];
             return NVML_SUCCESS;
         }
     if (handle_count == MAX_HANDLES)
         return NVML_ERROR_INSUFFICIENT_RESOURCES;
-    strcpy(handles[handle_count].uuid, gpu->uuid);
+    strcpy(handles[handle_count].uuid, uuid);
     *out = &handles[handle_count++];
     return NVML_SUCCESS;
 }
@@ -197,8 +207,14 @@ nvmlReturn_t state_find(enum find_by key, unsigned index, const char *text, nvml
                        : key == BY_SERIAL ? strcmp(gpu->serial, text) == 0
                                           : same_pci(gpu, text);
             position++;
+            const char *uuid = gpu->uuid;
+            for (unsigned m = 0; key == BY_UUID && !found && m < gpu->instance_count; m++)
+                if (strcasecmp(gpu->instances[m].uuid, text) == 0 && instance_visible(gpu, &gpu->instances[m])) {
+                    found = true;
+                    uuid = gpu->instances[m].uuid;
+                }
             if (found) {
-                answer = gpu->lost ? NVML_ERROR_GPU_IS_LOST : handle_of(gpu, out);
+                answer = gpu->lost ? NVML_ERROR_GPU_IS_LOST : handle_of(uuid, out);
                 break;
             }
         }
@@ -207,9 +223,11 @@ nvmlReturn_t state_find(enum find_by key, unsigned index, const char *text, nvml
     return answer;
 }
 
-/* Under the lock: the GPU of a handle and its place among those visible. */
-static nvmlReturn_t lookup(nvmlDevice_t device, const struct gpu **gpu, unsigned *index)
+/* Under the lock: the GPU of a handle and its place among those visible. Of a MIG device: its GPU, the instance (else NULL), and the
+ * instance's place in its GPU. */
+static nvmlReturn_t lookup(nvmlDevice_t device, const struct gpu **gpu, const struct instance **instance, unsigned *index)
 {
+    *instance = NULL;
     nvmlReturn_t answer = ready();
     if (answer != NVML_SUCCESS)
         return answer;
@@ -222,19 +240,94 @@ static nvmlReturn_t lookup(nvmlDevice_t device, const struct gpu **gpu, unsigned
             continue;
         if (strcmp((*gpu)->uuid, device->uuid) == 0)
             return (*gpu)->lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+        for (unsigned m = 0, place = 0; m < (*gpu)->instance_count; m++) {
+            const struct instance *each = &(*gpu)->instances[m];
+            if (!instance_visible(*gpu, each))
+                continue;
+            if (strcmp(each->uuid, device->uuid) == 0) {
+                *instance = each;
+                *index = place;
+                return (*gpu)->lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+            }
+            place++;
+        }
         ++*index;
     }
-    return NVML_ERROR_GPU_IS_LOST;
+    return strncmp(device->uuid, "MIG-", 4) == 0 ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_GPU_IS_LOST;
+}
+
+/* What is left of a GPU for whoever asks about one of its instances. */
+static void narrow(struct gpu *gpu, const struct instance *instance)
+{
+    static const unsigned memory_slices[] = {0, 1, 2, 4, 4, 0, 6, 8, 8};
+    unsigned kept = 0;
+    char name[TEXT], profile[TEXT];
+    gpu->is_instance = true;
+    gpu->instance = *instance;
+    unsigned long long gb = ((gpu->memory_mib + 1023) / 1024 * memory_slices[instance->gpu_slices % 9] + 4) / 8;
+    snprintf(profile, sizeof profile, "%ug.%llugb", instance->gpu_slices, gb);
+    snprintf(name, sizeof name, "%.40s MIG %.20s", gpu->name, profile);
+    if (instance->compute_slices != instance->gpu_slices)
+        snprintf(name, sizeof name, "%.40s MIG %uc.%.20s", gpu->name, instance->compute_slices, profile);
+    strcpy(gpu->name, name);
+    strcpy(gpu->uuid, instance->uuid);
+    gpu->memory_mib = instance->memory_mib;
+    gpu->reserved_mib = gpu->used_mib = 0;
+    for (unsigned i = 0; i < gpu->process_count; i++)
+        if (gpu->processes[i].gpu_instance == instance->gpu_instance && gpu->processes[i].compute_instance == instance->compute_instance)
+            gpu->processes[kept++] = gpu->processes[i];
+    gpu->process_count = kept;
+    gpu->instance_count = 0;
 }
 
 nvmlReturn_t state_gpu(nvmlDevice_t device, struct gpu *out)
 {
     const struct gpu *gpu;
+    const struct instance *instance;
     unsigned index;
     pthread_mutex_lock(&lock);
-    nvmlReturn_t answer = lookup(device, &gpu, &index);
-    if (answer == NVML_SUCCESS)
+    nvmlReturn_t answer = lookup(device, &gpu, &instance, &index);
+    if (answer == NVML_SUCCESS) {
         *out = *gpu;
+        if (instance != NULL)
+            narrow(out, instance);
+    }
+    pthread_mutex_unlock(&lock);
+    return answer;
+}
+
+nvmlReturn_t state_instance(nvmlDevice_t device, unsigned index, nvmlDevice_t *out)
+{
+    const struct gpu *gpu;
+    const struct instance *instance;
+    unsigned place;
+    if (out == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    pthread_mutex_lock(&lock);
+    nvmlReturn_t answer = lookup(device, &gpu, &instance, &place);
+    if (answer == NVML_SUCCESS && (instance != NULL || gpu->mig_mode != 1))
+        answer = NVML_ERROR_INVALID_ARGUMENT;
+    if (answer == NVML_SUCCESS) {
+        answer = NVML_ERROR_NOT_FOUND;
+        for (unsigned m = 0, at = 0; answer == NVML_ERROR_NOT_FOUND && m < gpu->instance_count; m++)
+            if (instance_visible(gpu, &gpu->instances[m]) && at++ == index)
+                answer = handle_of(gpu->instances[m].uuid, out);
+    }
+    pthread_mutex_unlock(&lock);
+    return answer;
+}
+
+nvmlReturn_t state_parent(nvmlDevice_t device, nvmlDevice_t *out)
+{
+    const struct gpu *gpu;
+    const struct instance *instance;
+    unsigned index;
+    if (out == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    pthread_mutex_lock(&lock);
+    nvmlReturn_t answer = lookup(device, &gpu, &instance, &index);
+    if (answer == NVML_SUCCESS)
+        answer = instance == NULL ? NVML_ERROR_INVALID_ARGUMENT : handle_of(gpu->uuid, out);
     pthread_mutex_unlock(&lock);
     return answer;
 }
@@ -242,10 +335,11 @@ nvmlReturn_t state_gpu(nvmlDevice_t device, struct gpu *out)
 nvmlReturn_t state_index(nvmlDevice_t device, unsigned *out)
 {
     const struct gpu *gpu;
+    const struct instance *instance;
     if (out == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
     pthread_mutex_lock(&lock);
-    nvmlReturn_t answer = lookup(device, &gpu, out);
+    nvmlReturn_t answer = lookup(device, &gpu, &instance, out);
     pthread_mutex_unlock(&lock);
     return answer;
 }
@@ -281,9 +375,10 @@ nvmlReturn_t state_next_xid(unsigned long long sequence, const nvmlDevice_t *dev
                 }
         }
         const struct gpu *gpu;
+        const struct instance *instance;
         unsigned index;
         for (unsigned d = 0; next == NULL && d < count; d++)
-            if (lookup(devices[d], &gpu, &index) == NVML_ERROR_GPU_IS_LOST)
+            if (lookup(devices[d], &gpu, &instance, &index) == NVML_ERROR_GPU_IS_LOST)
                 answer = NVML_ERROR_GPU_IS_LOST;
         if (next != NULL) {
             *out = *next;

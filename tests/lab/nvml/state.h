@@ -12,12 +12,20 @@
 
 #include "nvml_api.h"
 
-enum { MAX_GPUS = 32, MAX_PROCESSES = 64, MAX_XIDS = 64, TEXT = 96 };
+enum { MAX_GPUS = 32, MAX_PROCESSES = 64, MAX_XIDS = 64, MAX_INSTANCES = 8, TEXT = 96 };
 
 struct process {
     unsigned pid;
+    unsigned gpu_instance, compute_instance; /* NO_INSTANCE without MIG */
     unsigned long long memory_mib;
     char name[TEXT];
+};
+
+/* A MIG device: a compute instance of a GPU instance. */
+struct instance {
+    unsigned gpu_instance, compute_instance, gpu_slices, compute_slices;
+    unsigned long long memory_mib;
+    char uuid[TEXT];
 };
 
 struct gpu {
@@ -31,6 +39,11 @@ struct gpu {
     bool lost;
     unsigned process_count;
     struct process processes[MAX_PROCESSES];
+    unsigned instance_count;
+    struct instance instances[MAX_INSTANCES];
+    /* Of a MIG device's handle: it stands for this instance alone, and memory, name and processes are the instance's. */
+    bool is_instance;
+    struct instance instance;
 };
 
 struct driver {
@@ -58,6 +71,8 @@ nvmlReturn_t state_count(unsigned *out);
 nvmlReturn_t state_find(enum find_by key, unsigned index, const char *text, nvmlDevice_t *out);
 nvmlReturn_t state_gpu(nvmlDevice_t device, struct gpu *out);   /* GPU_IS_LOST for a lost or removed GPU */
 nvmlReturn_t state_index(nvmlDevice_t device, unsigned *out);
+nvmlReturn_t state_instance(nvmlDevice_t device, unsigned index, nvmlDevice_t *out);   /* of those that are visible here */
+nvmlReturn_t state_parent(nvmlDevice_t device, nvmlDevice_t *out);
 bool state_is_device(const void *pointer);
 
 unsigned long long state_last_xid(void);   /* sequence of the newest event, 0 if none */

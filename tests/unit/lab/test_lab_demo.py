@@ -47,7 +47,7 @@ def test_it_ends_with_the_table_and_the_reason_of_the_waiting_pod(
     demo: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "apply_samples", lambda cluster, say: None)
-    demo.show(OfOnePod())
+    demo.show(OfOnePod(), demo.gpushare)
     printed = capsys.readouterr().out
     ran = re.findall(r"^cp1 ran (.*) \|\| \[ \$\? -eq 3 \]$", printed, re.M)
     assert ran == ["kubectl gpushare", f"kubectl gpushare explain {TOO_LARGE}"]
@@ -56,11 +56,12 @@ def test_it_ends_with_the_table_and_the_reason_of_the_waiting_pod(
         _parser().parse_args(shlex.split(command)[2:] or ["nodes"])
 
 
-def test_what_to_try_next_exists(demo: ModuleType) -> None:
+@pytest.mark.parametrize("tries", ["TRY", "TRY_PODS"])
+def test_what_to_try_next_exists(demo: ModuleType, tries: str) -> None:
     makefile = (REPOSITORY / "Makefile").read_text()
-    lines = [line.strip() for line in demo.what_next("demo").splitlines()[::2]]
+    lines = [line.strip() for line in demo.what_next("demo", getattr(demo, tries)).splitlines()[::2]]
     assert lines[0] == "make demo-dashboard"
-    assert any(f"gpushare explain {TOO_LARGE}" in line for line in lines)
+    assert any(f"gpushare explain {TOO_LARGE}" in line for line in lines) == (tries == "TRY")
     for line in lines:
         words = shlex.split(line)
         if words[0] == "make":
@@ -73,5 +74,5 @@ def test_what_to_try_next_exists(demo: ModuleType) -> None:
 
 
 def test_another_lab_is_named_in_each_line(demo: ModuleType) -> None:
-    for line in demo.what_next("other").splitlines()[::2]:
+    for line in demo.what_next("other", demo.TRY).splitlines()[::2]:
         assert "LAB_NAME=other" in line or "--name other" in line

@@ -237,7 +237,14 @@ def test_every_module_goes_by_an_action_that_takes_no_facts() -> None:
     """Ansible's own action, which is taken where there is none of a module's name, takes them."""
     modules = {path.stem for path in (ROOT / "plugins/modules").glob("*.py")}
     actions = {path.stem: path.read_text() for path in (ROOT / "plugins/action").glob("*.py")}
-    assert modules == set(actions)
+    routing = yaml.safe_load((ROOT / "meta/runtime.yml").read_text())
+    redirects = {name: entry["redirect"].rpartition(".")[2] for name, entry in routing["plugin_routing"]["action"].items()}
+    assert modules == {*actions, *redirects}
+    assert not set(actions) & set(redirects)
+    assert {name: target for name, target in redirects.items() if "HostAction as ActionModule" not in actions.get(target, "")} == {}
+    # Ansible takes the defaults of the name that it is redirected to.
+    group = set(routing["action_groups"]["kubectl"])
+    assert {name: target for name, target in redirects.items() if (name in group) != (target in group)} == {}
     direct = {name for name, text in actions.items() if "_execute_module" in text}
     assert direct == set(), "ask() of _answers runs modules"
 

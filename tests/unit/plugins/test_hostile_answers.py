@@ -351,6 +351,7 @@ API = {
     "may_grant": True,
     "authorities": [],
     "in_cluster": [],
+    "gpu_operator": {"versions": [], "policies": [], "nodes": [], "ours": []},
 }
 
 
@@ -497,7 +498,7 @@ OF_ACTIONS = {
     "kube_scheduler_extender": {"notes"},
 }
 #: Steps between a module and its action plugin, which nobody else sees.
-BETWEEN = {"gpushare_dead_nodes_info": {"states", "accounts"}, "gpushare_runtime_env": {"missing"}}
+BETWEEN = {"gpushare_dead_nodes_info": {"states", "accounts"}, "gpushare_rancher": {"missing"}, "gpushare_runtime_env": {"missing"}}
 
 
 @pytest.mark.parametrize("module", sorted(RESULTS))

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ CONTRACTS = {
     "module_utils._formats": (),
     "module_utils._cluster.names": (),
     "module_utils._host": ("module_utils._formats",),
-    "module_utils._change": ("module_utils._host",),
+    "module_utils._change": ("module_utils._host", "module_utils._cluster.names"),
     "module_utils._facts": ("module_utils._formats", "module_utils._host", "module_utils._cluster.names"),
     "module_utils._facts.device_strategy": (
         "module_utils._formats",
@@ -27,12 +28,7 @@ CONTRACTS = {
         "module_utils._facts.kubernetes",
         "module_utils._runtimes.cri",
     ),
-    "module_utils._cluster": (
-        "module_utils._formats",
-        "module_utils._host",
-        "module_utils._facts.diagnosis",
-        "module_utils._facts.nvidia_smi",
-    ),
+    "module_utils._cluster": ("module_utils._formats", "module_utils._host"),
     "module_utils._identity": ("module_utils._host", "module_utils._cluster"),
     "module_utils._runtimes": ("module_utils._formats", "module_utils._host", "module_utils._change"),
     "module_utils._kubelet": (
@@ -53,23 +49,52 @@ CONTRACTS = {
     "module_utils._takeover": (
         "module_utils._cluster.names",
         "module_utils._cluster.kubectl",
+        "module_utils._cluster.objects",
         "module_utils._facts.device_managers",
     ),
     "module_utils._evidence": tuple(
         f"module_utils.{name}"
-        for name in ("_formats", "_host", "_facts", "_cluster", "_runtimes", "_change.journal", "_daemon.environment", "_scheduler")
+        for name in (
+            "_formats",
+            "_host",
+            "_facts",
+            "_cluster",
+            "_runtimes",
+            "_change",
+            "_daemon.environment",
+            "_scheduler",
+        )
     ),
     "module_utils._in_cluster": tuple(
         f"module_utils.{name}"
-        for name in ("_formats", "_cluster", "_evidence.cluster", "_removal.cluster", "_scheduler.proof", "_takeover.plugins")
+        for name in (
+            "_formats",
+            "_cluster",
+            "_evidence.cluster",
+            "_facts.capacity",
+            "_removal.cluster",
+            "_scheduler.proof",
+            "_takeover",
+        )
     ),
     "plugin_utils._answers": ("plugin_utils._results", "plugin_utils._shape"),
     "plugin_utils._results": ("module_utils", "plugin_utils._scheduler.wiring", "plugin_utils._shape"),
     "plugin_utils._shape": (),
     "plugin_utils._wheel": (),
     "plugin_utils._yaml": ("plugin_utils._shape",),
-    "plugin_utils._manifests": ("module_utils._cluster.names", "module_utils._scheduler"),
-    "plugin_utils._preflight": tuple(f"module_utils.{name}" for name in ("_driver.generations", "_facts", "_formats", "_kubelet.gates")),
+    "plugin_utils._manifests": ("module_utils._cluster.names", "module_utils._cluster.public", "module_utils._scheduler"),
+    "plugin_utils._preflight": tuple(
+        f"module_utils.{name}"
+        for name in (
+            "_cluster.names",
+            "_cluster.public",
+            "_driver.generations",
+            "_facts",
+            "_formats",
+            "_kubelet.gates",
+            "_takeover.operator",
+        )
+    ),
     "plugin_utils._removal": ("module_utils._cluster.names", "plugin_utils._answers"),
     "plugin_utils._takeover": ("module_utils._cluster.names", "module_utils._facts.device_managers", "module_utils._formats"),
     "plugin_utils._driver": ("module_utils._driver.facts", "plugin_utils._preflight.host"),
@@ -81,7 +106,7 @@ CONTRACTS = {
         "plugin_utils._yaml",
     ),
     "plugin_utils._verdict": (
-        *(f"module_utils.{name}" for name in ("_facts.device_strategy", "_facts.nvidia_smi", "_cluster", "_scheduler")),
+        *(f"module_utils.{name}" for name in ("_facts.capacity", "_facts.device_strategy", "_facts.nvidia_smi", "_cluster", "_scheduler")),
         "plugin_utils._preflight.gpus",
         "plugin_utils._preflight.reasons",
         "plugin_utils._preflight.report",
@@ -149,6 +174,11 @@ MODULES = [path for path in sorted(ROOT.rglob("*.py")) if path.name != "__init__
 def test_each_package_imports_what_it_may(path: Path) -> None:
     assert contract_of(module_of(path)), f"{path} is in no package of CONTRACTS"
     assert list(forbidden(module_of(path), path.read_text())) == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_of)
+def test_each_module_finds_the_names_that_it_imports(path: Path) -> None:
+    importlib.import_module(PREFIX + module_of(path))
 
 
 def test_packages_are_empty_and_nothing_lies_beside_them() -> None:

@@ -110,6 +110,7 @@ def test_the_role_hands_the_plans_of_all_roles_and_the_clusters_answers_to_the_v
     tasks = yaml.safe_load((ROOT / "roles/preflight/tasks/main.yml").read_text())
     planned = [task["ansible.builtin.include_role"] for task in tasks if "ansible.builtin.include_role" in task]
     assert [(role["name"], role["tasks_from"]) for role in planned] == [
+        ("gpushare.kubernetes.python_environment", "packages"),
         ("gpushare.kubernetes.nvidia_driver", "plan"),
         ("gpushare.kubernetes.kubelet", "gates"),
         ("gpushare.kubernetes.nvidia_container_toolkit", "converge"),
@@ -123,7 +124,7 @@ def test_the_role_hands_the_plans_of_all_roles_and_the_clusters_answers_to_the_v
     assert verdict["cluster"] == "{{ __preflight_api.results }}"
     of_the_toolkit = {"packages": "__toolkit_packages", "toolkit": "__toolkit"}
     plans = {"driver": "__nvidia_driver", "kubelet": "__kubelet_gates", "runtime": "__container_runtime", "scheduler": "__scheduler"}
-    assert verdict["plans"] == {**plans, **of_the_toolkit}
+    assert verdict["plans"] == {"python": "__python_packages", **plans, **of_the_toolkit}
 
 
 @pytest.mark.parametrize("group", ["kube_control_plane", "gpu_nodes"])

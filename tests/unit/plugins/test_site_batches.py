@@ -63,7 +63,7 @@ def test_a_control_plane_that_fails_stops_the_run_before_the_next_one() -> None:
     # In this order: rights before accounts, control planes before GPU nodes, and what nobody stands on last.
     assert list(found) == [
         *("admission", "python_environment", "extender", "scheduler"),
-        *("nvidia_driver", "nvidia_container_toolkit", "container_runtime", "kubelet", "mps", "device_plugin"),
+        *("take_over:operator", "nvidia_driver", "nvidia_container_toolkit", "container_runtime", "kubelet", "mps", "device_plugin"),
         *("python_environment:switch", "verify:prove", "admission:report", "kubectl_inspect", "dashboard", "verify"),
     ]
 

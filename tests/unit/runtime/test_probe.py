@@ -24,8 +24,12 @@ def root(folder: Path, environ: bytes, *devices: str) -> Path:
 
 def test_devices_and_what_the_first_process_was_told(tmp_path: Path) -> None:
     environ = b"PATH=/bin\0NVIDIA_VISIBLE_DEVICES=GPU-1\0ALIYUN_COM_GPU_MEM_IDX=0\0SECRET=x\0broken\0"
-    assert probe(root(tmp_path, environ, "nvidia1", "nvidiactl", "null", "nvidia0")) == {
-        "devices": ["nvidia0", "nvidia1", "nvidiactl"],
+    made = root(tmp_path, environ, "nvidia1", "nvidiactl", "null", "nvidia0")
+    # Of a MIG instance.
+    (made / "dev/nvidia-caps").mkdir()
+    (made / "dev/nvidia-caps/nvidia-cap67").touch()
+    assert probe(made) == {
+        "devices": ["nvidia0", "nvidia1", "nvidiactl", "nvidia-caps/nvidia-cap67"],
         "environment": {"ALIYUN_COM_GPU_MEM_IDX": "0", "NVIDIA_VISIBLE_DEVICES": "GPU-1"},
         "truncated": False,
     }

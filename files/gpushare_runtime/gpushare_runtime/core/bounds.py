@@ -16,8 +16,8 @@ QUOTED: Final = 80
 """Characters of what was found, in a message."""
 MOST_UNITS: Final = 2**31 - 1
 """Of one GPU, and of one container of a pod that is bound; also MiB."""
-MOST_GPUS: Final = 64
-"""Of one node; the largest machines have 16."""
+MOST_GPUS: Final = 128
+"""Of one node; the largest machines have 16, of seven MIG instances each."""
 MOST_CONTAINERS: Final = 64
 """Of one pod, that ask for something of ours."""
 MOST_ASKED: Final = 64
@@ -28,8 +28,8 @@ MOST_ALLOCATION_BYTES: Final = 64 * 1024
 """Characters of an allocation; one of so many containers on so many GPUs is shorter."""
 MOST_HELD: Final = 1024
 """Entries of `gpushare/held`, and rejections in it."""
-MOST_GPUS_BYTES: Final = 32 * 1024
-"""Characters of `gpushare/gpus`; 16 GPUs are 4 KiB."""
+MOST_GPUS_BYTES: Final = 64 * 1024
+"""Characters of `gpushare/gpus`; 16 GPUs are 4 KiB, 112 MIG instances 30."""
 MOST_REPORT_BYTES: Final = 64 * 1024
 """Characters of anything else that a node says at once, such as `gpushare/held`; a pod there has about 150."""
 MOST_EVICTIONS: Final = 64

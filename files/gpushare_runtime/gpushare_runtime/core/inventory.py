@@ -16,6 +16,9 @@ from gpushare_runtime.core.quantity import Unit, parse_unit
 
 VERSION: Final = 1
 _MOST_INDEX: Final = 255
+_MOST_INSTANCE: Final = 99_999
+_FIRST_INSTANCE: Final = 10_000
+_MOST_CAPS: Final = 2
 HEALTHY: Final = "ok"
 
 
@@ -23,12 +26,27 @@ class InventoryError(ValueError):
     """A `gpushare/gpus` annotation that cannot be used; the message says what was found and expected."""
 
 
+INSTANCE_PREFIX: Final = "MIG-"
+"""Of the UUIDs of MIG instances."""
+
+
+def instance_index(gpu: int, gpu_instance: int, compute_instance: int) -> int:
+    """The index of a MIG instance: 10130 of compute instance 0 in GPU instance 13 of GPU 0. It does not change as others come and go."""
+    return _FIRST_INSTANCE + 1000 * gpu + 10 * gpu_instance + compute_instance
+
+
+def physical_index(index: int) -> int:
+    """NVML's index of the physical GPU."""
+    return index if index < _FIRST_INSTANCE else (index - _FIRST_INSTANCE) // 1000
+
+
 @dataclass(frozen=True)
 class Gpu:
-    """One physical GPU.
+    """One physical GPU, or one MIG instance.
 
-    index: NVML's; minor: of /dev/nvidia<minor>; pci: domain:bus:device.function; mib: memory in MiB;
-    units: whole units of it; numa: NUMA node, None if unknown; health: "ok" or what is wrong.
+    index: NVML's, or instance_index; minor: of /dev/nvidia<minor>; pci: domain:bus:device.function; mib: memory in MiB;
+    units: whole units of it; numa: NUMA node, None if unknown; health: "ok" or what is wrong. caps: of an instance, the numbers of its
+    two device nodes /dev/nvidia-caps/nvidia-cap<number>; () if the driver does not say. minor, pci and numa are its GPU's.
     """
 
     index: int
@@ -41,6 +59,12 @@ class Gpu:
     numa: int | None = None
     health: str = HEALTHY
     cordoned: bool = False
+    caps: tuple[int, ...] = ()
+
+    @property
+    def is_instance(self) -> bool:
+        """Whether it is a MIG instance."""
+        return self.uuid.startswith(INSTANCE_PREFIX)
 
     @property
     def usable(self) -> bool:
@@ -99,6 +123,7 @@ class Inventory:
                 "numa": c.numa,
                 "health": as_text(c.health),
                 "cordoned": c.cordoned,
+                **({"caps": list(c.caps)} if c.caps else {}),
             }
             for c in self.gpus
         ]
@@ -144,15 +169,17 @@ def _gpu(entry: object, place: int) -> Gpu:
         index, uuid, minor, pci, model, mib, units, numa, health, _ = values
         texts = f"{uuid}{pci}{model}{health}"
         if (
-            tuple(map(type, values)) in _TYPES
+            "caps" not in entry
+            and tuple(map(type, values)) in _TYPES
             and 0 <= index <= _MOST_INDEX
             and min(minor, mib, units, numa or 0) >= 0
             and max(minor, mib, units, numa or 0) <= MOST_UNITS
             and is_text(texts)
         ):
             return Gpu(*values)
+    instance = str(entry.get("uuid")).startswith(INSTANCE_PREFIX)
     return Gpu(
-        index=_natural(entry, "index", where, _MOST_INDEX),
+        index=_natural(entry, "index", where, _MOST_INSTANCE if instance else _MOST_INDEX),
         uuid=_typed(entry, "uuid", str, where),
         minor=_natural(entry, "minor", where),
         pci=_typed(entry, "pci", str, where),
@@ -162,4 +189,11 @@ def _gpu(entry: object, place: int) -> Gpu:
         numa=None if entry.get("numa") is None else _natural(entry, "numa", where),
         health=_typed(entry, "health", str, where),
         cordoned=_typed(entry, "cordoned", bool, where),
+        caps=_caps(entry.get("caps", []), where),
     )
+
+
+def _caps(value: object, where: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) > _MOST_CAPS or not all(type(one) is int and 0 <= one <= MOST_UNITS for one in value):
+        raise InventoryError(f"{where}.caps must be a list of at most {_MOST_CAPS} numbers, found {quote(value)}")
+    return tuple(value)

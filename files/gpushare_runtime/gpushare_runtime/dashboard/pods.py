@@ -82,7 +82,8 @@ async def _waiting(cluster: Cluster, one: Waiting) -> dict[str, Any]:
     if isinstance(pod, InvalidPod):
         return {"kind": "invalid", **head, "reason": reason}
     found = await _verdicts(cluster, pod)
-    made = document(pod, reason, found[:MOST_VERDICTS], as_text(headline(pod, found, one.reported, cluster.largest()), 1024))
+    sentence = headline(pod, found, one.reported, cluster.largest(), one.scheduler)
+    made = document(pod, reason, found[:MOST_VERDICTS], as_text(sentence, 1024))
     for node in made["nodes"]:
         node["name"], node["reason"] = as_text(node["name"], MOST_NAME), as_text(node["reason"])
         node["cures"] = [as_text(cure) for cure in node["cures"]]

@@ -35,7 +35,7 @@ from gpushare_runtime.device_plugin.kubelet.server import SOCKETS, ResourceServi
 from gpushare_runtime.device_plugin.metrics import Counters, families
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PodTable, parse_local_pod, unreadable_local_pod
 from gpushare_runtime.device_plugin.node.state import NodeState
-from gpushare_runtime.device_plugin.node.strategy import changed_isolation, changed_strategy, left_limits
+from gpushare_runtime.device_plugin.node.strategy import changed_isolation, changed_strategy, left_limits, no_instances
 from gpushare_runtime.device_plugin.node.usage import Processes
 from gpushare_runtime.device_plugin.options import NAME, Settings, parse_arguments
 from gpushare_runtime.device_plugin.publish.eviction_requests import EvictionRequests
@@ -102,7 +102,7 @@ class DevicePlugin:
         self._state.load()
         health = GpuHealth()
         self._gpus = GpuPoller(
-            GpuReader(nvml, settings.unit, health, self._state.gpus),
+            GpuReader(nvml, settings.unit, health, self._state.gpus, no_instances(settings.strategy, settings.isolation)),
             self.node,
             self.status,
             gpu_interval,

@@ -72,6 +72,7 @@ def _account(unit: Unit) -> str:
 
 def _judge_files(found: Findings, host: Host, unit: Unit, own: str, seed: str) -> None:
     """Whether the daemon, which has none of root's powers, can read its token files, and nobody else can."""
+    wrong: dict[bool, list[tuple[str, int, int, int]]] = {}
     for path, user in ((own, host.user_of(unit.pid)), (seed, host.root_user())):
         state = host.mode_and_owner(path)
         if state is None:
@@ -79,12 +80,16 @@ def _judge_files(found: Findings, host: Host, unit: Unit, own: str, seed: str) -
         mode, owner = state
         wanted = owner if user is None else user
         if owner != wanted or mode & 0o477 != 0o400:
-            seen = f"{path} with mode {mode:04o} of user {owner}"
-            cure = f"chown {wanted} {path}; chmod 0600 {path}; systemctl restart {unit.name}"
-            if mode & 0o077:
-                found.error("token_exposed", seen, f"mode 0600 of user {wanted}", cure)
-            else:
-                found.error("token_unreadable", seen, f"mode 0600 of user {wanted}", cure)
+            wrong.setdefault(bool(mode & 0o077), []).append((path, mode, owner, wanted))
+    for exposed, files in wrong.items():
+        seen = ", ".join(f"{path} with mode {mode:04o} of user {owner}" for path, mode, owner, _ in files)
+        expected = ", ".join(dict.fromkeys(f"mode 0600 of user {wanted}" for *_, wanted in files))
+        each = "; ".join(f"chown {wanted} {path}; chmod 0600 {path}" for path, _, _, wanted in files)
+        cure = f"{each}; systemctl restart {unit.name}"
+        if exposed:
+            found.error("token_exposed", seen, expected, cure)
+        else:
+            found.error("token_unreadable", seen, expected, cure)
 
 
 def api_status(kubeconfig: str, token: Token, node: str) -> int:

@@ -41,7 +41,7 @@ def look(host: Host, environment: Path, expected: Sequence[str]) -> Findings:
         if found.findings:
             return found
         why = f"the runtime in {environment} does not work: {error!r}; expected all of its packages"
-        raise CannotLook(f"{why}; remove {environment} and {SITE}: it is built anew") from None
+        raise CannotLook(f"{why}; rm -r {environment}; then {SITE}: it is built anew") from None
     for unit in units:
         daemons.look(found, host, unit, environment)
     return found

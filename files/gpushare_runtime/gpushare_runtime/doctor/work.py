@@ -15,6 +15,7 @@ from gpushare_runtime.doctor.host import Host, Unit, shown
 
 # As the plugin's status has its parts `API server` and `token`, degraded.
 _BLIND: Final = re.compile(r"(?:^|; )((?:API server: (?:not reached|silent)|token: no token works).*)")
+_WATCHES: Final = re.compile(r"(?:^|; )API server: watching")
 _SERVER: Final = re.compile(r"^\s*server:\s*['\"]?(https?://[^\s'\"]{1,200})", re.MULTILINE)
 # A state file has some kB, one with thousands of ids some hundred.
 _LEAST_BYTES: Final = 1024 * 1024
@@ -22,18 +23,26 @@ _LEAST_BYTES: Final = 1024 * 1024
 
 def judge_words(found: Findings, host: Host, unit: Unit) -> None:
     """Whether the device plugin, which runs, knows the pods of its node; one that was just started gets time for it."""
-    if _BLIND.search(unit.status) is None:
+
+    def well(seen: Unit) -> bool:
+        # In its first seconds it says nothing of the API server; one that is not ready says why instead.
+        return _BLIND.search(seen.status) is None and (seen.active != "active" or _WATCHES.search(seen.status) is not None)
+
+    unit = unit if well(unit) else host.wait(partial(host.unit, unit.name), well)
+    if well(unit):
         return
-    unit = host.wait(partial(host.unit, unit.name), lambda seen: _BLIND.search(seen.status) is None)
     blind = _BLIND.search(unit.status)
-    if blind is None:
-        return
     path = unit.file("kubeconfig")
     server = _SERVER.search((host.read(path) or b"").decode("utf-8", "replace"))
     cure = f"journalctl -u {unit.name} -n 50 says why; {SITE}: it writes the kubeconfig and the token anew"
     if server:
         cure = f"is {server[1]} in {path} your API server, and does curl -k {server[1]}/version on this host answer? {cure}"
-    found.error("plugin_not_synced", f"a device plugin that says {shown(blind[1])}", "one that watches the pods of its node", cure)
+    found.error(
+        "plugin_not_synced",
+        f"a device plugin that says {shown(blind[1]) if blind else 'nothing of the API server'}",
+        "one that watches the pods of its node",
+        cure,
+    )
 
 
 def judge_state_folder(found: Findings, host: Host, unit: Unit) -> None:
@@ -52,6 +61,11 @@ def judge_state_folder(found: Findings, host: Host, unit: Unit) -> None:
     no_inode = disk.f_files > 0 and disk.f_favail == 0
     if read_only or free < _LEAST_BYTES or no_inode:
         seen = "read-only" if read_only else f"{free // 1024} KiB free" if free < _LEAST_BYTES else "no inode free"
-        cure = f"free space on it (df -h {folder}; df -i {folder}), or mount it read-write; then: systemctl restart {unit.name}"
+        room = (
+            f"see dmesg, then: mount -o remount,rw $(findmnt -n -o TARGET -T {folder})"
+            if read_only
+            else f"free space on it: df -h {folder}; df -i {folder}"
+        )
+        cure = f"{room}; then: systemctl restart {unit.name}"
         words = "a folder that the daemon can write: without it the next process knows neither token nor usage"
         found.error("state_not_kept", f"{folder} with {seen}" if not read_only else f"{folder} {seen}", words, cure)

@@ -189,15 +189,21 @@ def _items(file: str) -> Iterator[tuple[str, dict[str, Any]]]:
         ) from None
 
 
-def read_manifests(file: str) -> list[tuple[dict[str, Any], int]]:
-    """(pod, how many) of each Pod, and of each object with a pod template, in a YAML or JSON file; "-" is the standard input."""
+def read_file(file: str, most: int, expected: str) -> bytes:
+    """Its bytes; "-" is the standard input. InputError for more than `most`, with what was expected instead."""
     try:
-        if file != "-" and Path(file).stat().st_size > MOST_MANIFEST_BYTES:
-            raise InputError(f"{file}: found more than {MOST_MANIFEST_BYTES} bytes; expected manifests of pods")
-        text = sys.stdin.buffer.read(MOST_MANIFEST_BYTES) if file == "-" else Path(file).read_bytes()
-        documents = [one for one in yaml.safe_load_all(text) if one is not None]
+        if file != "-" and Path(file).stat().st_size > most:
+            raise InputError(f"{file}: found more than {most} bytes; expected {expected}")
+        return sys.stdin.buffer.read(most) if file == "-" else Path(file).read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}") from None
+
+
+def read_manifests(file: str) -> list[tuple[dict[str, Any], int]]:
+    """(pod, how many) of each Pod, and of each object with a pod template, in a YAML or JSON file; "-" is the standard input."""
+    text = read_file(file, MOST_MANIFEST_BYTES, "manifests of pods")
+    try:
+        documents = [one for one in yaml.safe_load_all(text) if one is not None]
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InputError(f"{file}: found no YAML ({quote(str(error))}); expected manifests of pods") from None
     found = [pod for one in documents for pod in _pods_of(one, file)]

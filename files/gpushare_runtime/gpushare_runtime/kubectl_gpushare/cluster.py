@@ -22,6 +22,7 @@ from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.quantity import UNITS, parse_quantity
 
 _MOST_ADDRESS: Final = 64
+_MOST_SCHEDULER: Final = 80
 _MOST_WARNINGS: Final = 1000
 # The original's guess: no GPU of its time had more GiB than this, and none fewer MiB.
 _MOST_GIB: Final = 100
@@ -58,11 +59,12 @@ UNKNOWN_POD: Final = PodInfo()
 
 @dataclass(frozen=True)
 class Waiting:
-    """A pod on no node. reported: what kube-scheduler reported of its last attempt, "" before the first."""
+    """A pod on no node. reported: what its scheduler reported of the last attempt, "" before the first; scheduler: spec.schedulerName."""
 
     pod: PendingPod | InvalidPod
     reported: str
     labels: Labels
+    scheduler: str = ""
 
 
 @dataclass
@@ -146,7 +148,7 @@ class Cluster:
             self.pods[uid] = _info_of(raw["metadata"])
             nominee = record.nominee if isinstance(record, PendingPod) else None
             self.ledger.nominate(uid, nominee)
-            self.waiting[uid] = Waiting(record, _reported(raw), labels_of(raw["metadata"]))
+            self.waiting[uid] = Waiting(record, _reported(raw), labels_of(raw["metadata"]), scheduler_of(raw))
             self.changed.waiting.add(uid)
         return uid
 
@@ -236,6 +238,11 @@ def _reported(raw: Mapping[str, Any]) -> str:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return as_text(str(condition.get("message") or condition.get("reason") or ""), MOST_REASON)
     return ""
+
+
+def scheduler_of(raw: Mapping[str, Any]) -> str:
+    """The name of the scheduler that a pod asks for, "" for none."""
+    return as_text(str((raw.get("spec") or {}).get("schedulerName") or ""), _MOST_SCHEDULER)
 
 
 def address_of(raw: Mapping[str, Any]) -> str:

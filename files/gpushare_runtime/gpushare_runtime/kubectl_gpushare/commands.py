@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The commands of `kubectl gpushare` that are no views: status, explain, simulate, cordon, uncordon, drain."""
+"""The commands of `kubectl gpushare` that are no views: status, explain, simulate, cordon, uncordon, drain, manifests."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gpushare_runtime.core.bounds import as_text, quote
 from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.placement.explain import amount, too_large
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
-from gpushare_runtime.kube.client import KubeClient, KubeError
-from gpushare_runtime.kubectl_gpushare import simulate, status
+from gpushare_runtime.kube.client import KubeClient, KubeError, path
+from gpushare_runtime.kubectl_gpushare import manifests, simulate, status
 from gpushare_runtime.kubectl_gpushare.api import (
     MOST_REPLICAS,
     TIMEOUT_SECONDS,
@@ -25,9 +25,10 @@ from gpushare_runtime.kubectl_gpushare.api import (
     explain_error,
     fill,
     fill_from_files,
+    read_file,
     read_manifests,
 )
-from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster
+from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, scheduler_of
 from gpushare_runtime.kubectl_gpushare.cordon import drain, set_cordon
 from gpushare_runtime.kubectl_gpushare.explain import VERSION, document, explain, headline, table_of
 from gpushare_runtime.kubectl_gpushare.kubeconfig import context_namespace, find_kubeconfig, load_kubeconfig
@@ -38,7 +39,9 @@ from gpushare_runtime.kubectl_gpushare.views import share_state, shares
 
 FITS_NOWHERE: Final = 3
 WRONG: Final = 3
-LEASE: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler"
+_LEASES: Final = "/apis/coordination.k8s.io/v1"
+_OF_EXTENDER: Final = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/roles/gpushare-extender"
+_IN_CLUSTER_NAMESPACE: Final = "gpushare-system"
 MOST_EXPLAINED: Final = 100
 _LISTED: Final = 20
 
@@ -78,7 +81,7 @@ def run_explain(arguments: argparse.Namespace, form: Format) -> int:
         [raw, _], *others = read_manifests(arguments.filename)
         if others:
             raise InputError(f"{arguments.filename}: found {len(others) + 1} pods; expected one. `simulate` takes several")
-        return _explain_one(cluster, _pending(raw, arguments.filename), "", form)
+        return _explain_one(cluster, _pending(raw, arguments.filename), "", form, scheduler_of(raw))
     if not arguments.pod:
         return _explain_all(cluster, form)
     waiting = [one for one in cluster.waiting.values() if one.pod.name == arguments.pod and (everywhere or one.pod.namespace == namespace)]
@@ -87,15 +90,15 @@ def run_explain(arguments: argparse.Namespace, form: Format) -> int:
         raise InputError(f"found {len(waiting)} pods {quote(arguments.pod)}; choose one of the namespaces with -n: {as_text(names, 1000)}")
     if not waiting:
         return _on_a_node(cluster, "" if everywhere else namespace, arguments.pod)
-    return _explain_one(cluster, waiting[0].pod, waiting[0].reported, form)
+    return _explain_one(cluster, waiting[0].pod, waiting[0].reported, form, waiting[0].scheduler)
 
 
-def _explain_one(cluster: Cluster, pod: PendingPod | InvalidPod, reported: str, form: Format) -> int:
+def _explain_one(cluster: Cluster, pod: PendingPod | InvalidPod, reported: str, form: Format, scheduler: str) -> int:
     if isinstance(pod, InvalidPod):
         print(as_text(f"{pod}: {pod.error}", 4096))
         return FITS_NOWHERE
     verdicts = explain(cluster, pod)
-    sentence = headline(pod, verdicts, reported, cluster.largest())
+    sentence = headline(pod, verdicts, reported, cluster.largest(), scheduler)
     if form.name in ("json", "yaml"):
         sys.stdout.write(written(document(pod, reported, verdicts, sentence), form.name))
     else:
@@ -117,7 +120,7 @@ def _explain_all(cluster: Cluster, form: Format) -> int:
     for one in waiting[:MOST_EXPLAINED]:
         pod = one.pod
         verdicts = [] if isinstance(pod, InvalidPod) else explain(cluster, pod)
-        sentence = pod.error if isinstance(pod, InvalidPod) else headline(pod, verdicts, one.reported, largest)
+        sentence = pod.error if isinstance(pod, InvalidPod) else headline(pod, verdicts, one.reported, largest, one.scheduler)
         good = any(verdict.fits for verdict in verdicts)
         fits &= good
         names = [as_text(pod.namespace, 253), as_text(pod.name, 253)]
@@ -243,32 +246,67 @@ def run_cordon(arguments: argparse.Namespace) -> int:
     return 0 if followed else 1
 
 
+async def find_leases(client: KubeClient) -> list[status.Lease]:
+    """Of kube-scheduler, by whatever name the extender goes, and of gpushare's own scheduler where the daemons are pods. KubeError."""
+    name = await _lease_of_extender(client) or status.Lease.scheduler
+    own = await _leases_named(client, status.IN_CLUSTER, _IN_CLUSTER_NAMESPACE)
+    found = await _leases_named(client, name, status.Lease.namespace)
+    # Without leader election, or on a control plane that others run, there is none: that only matters to pods of ours that it places.
+    return [*own, *(found or ([] if own else [status.Lease(scheduler=name)]))]
+
+
+async def _leases_named(client: KubeClient, name: str, namespace: str) -> list[status.Lease]:
+    """In any namespace, where those of all may be listed; else in this one."""
+    try:
+        items = (await client.get(f"{_LEASES}/leases", fieldSelector=f"metadata.name={name}", limit=_LISTED)).get("items") or []
+        return [status.read_lease(one) for one in items]
+    except KubeError as error:
+        if error.status == 404:
+            return []
+        if error.status != 403:
+            raise
+    try:
+        return [status.read_lease(await client.get(path(_LEASES[len("/apis/") :], "namespaces", namespace, "leases", name)))]
+    except KubeError as error:
+        if error.status == 404 or (error.status == 403 and name == status.IN_CLUSTER):
+            return []
+        if error.status == 403:
+            return [status.Lease(problem="you may not get it", scheduler=name)]
+        raise
+
+
+async def _lease_of_extender(client: KubeClient) -> str:
+    """The Lease that the extender beside a kube-scheduler may get, "" where nobody may see that."""
+    try:
+        rules = (await client.get(_OF_EXTENDER)).get("rules") or []
+    except KubeError as error:
+        if error.status not in (403, 404):
+            raise
+        return ""
+    return next((str(name) for rule in rules if "leases" in (rule.get("resources") or ()) for name in rule.get("resourceNames") or ()), "")
+
+
 def run_status(arguments: argparse.Namespace, form: Format) -> int:
     """0 if nothing is wrong, WRONG if something is."""
-    cluster, lease = Cluster(), None
+    cluster, leases = Cluster(), list[status.Lease]()
     if arguments.from_file:
         fill_from_files(cluster, arguments.from_file)
     else:
         file = find_kubeconfig(arguments.kubeconfig)
         credentials = load_kubeconfig(file, context=arguments.context)
 
-        async def go() -> status.Lease:
+        async def go() -> list[status.Lease]:
             async with KubeClient(credentials, user_agent="kubectl-gpushare", timeout=TIMEOUT_SECONDS) as client:
                 await fill(client, cluster, "", context_namespace(file, arguments.context))
-                try:
-                    return status.read_lease(await client.get(LEASE))
-                except KubeError as error:
-                    if error.status not in (403, 404):
-                        raise
-                    return status.Lease() if error.status == 404 else status.Lease(problem="you may not get it")
+                return await find_leases(client)
 
         try:
-            lease = asyncio.run(go())
+            leases = asyncio.run(go())
         except KubeError as error:
             raise InputError(explain_error(error, credentials.server, "nodes, and pods in all namespaces")) from None
     if not cluster.complete:
         raise InputError(f"{'; '.join(cluster.warnings[-2:])}. status needs both rights: choose another user with --context")
-    findings = status.judge(cluster, lease)
+    findings = status.judge(cluster, leases)
     if form.name in ("json", "yaml"):
         sys.stdout.write(written(status.document(findings), form.name))
     else:
@@ -295,3 +333,26 @@ def run_drain(arguments: argparse.Namespace) -> int:
     except KubeError as error:
         needs = "nodes and pods, to patch nodes, and to create pods/eviction"
         raise InputError(explain_error(error, credentials.server, needs)) from None
+
+
+def run_manifests(arguments: argparse.Namespace) -> int:
+    """Print the objects. Nothing is read from the cluster but its version, and nothing at all where that is given."""
+    text = read_file(arguments.filename, manifests.MOST_VALUES_BYTES, "the chart's values") if arguments.filename else b""
+    values = manifests.read_values(text, arguments.set)
+    version = arguments.kubernetes or _version(arguments)
+    sys.stdout.write(manifests.written(manifests.objects(values, arguments.namespace, version)))
+    return 0
+
+
+def _version(arguments: argparse.Namespace) -> str:
+    """Of the API server, such as v1.36.3."""
+    credentials = load_kubeconfig(find_kubeconfig(arguments.kubeconfig), context=arguments.context)
+
+    async def go() -> object:
+        async with KubeClient(credentials, user_agent="kubectl-gpushare", timeout=TIMEOUT_SECONDS) as client:
+            return (await client.get("/version")).get("gitVersion")
+
+    try:
+        return as_text(str(asyncio.run(go())), 80)
+    except KubeError as error:
+        raise InputError(f"{explain_error(error, credentials.server, 'nothing')}\n  Or name its version: --kubernetes v1.36.3") from None

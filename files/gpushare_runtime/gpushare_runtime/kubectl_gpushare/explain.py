@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from gpushare_runtime.core.bounds import as_text
+from gpushare_runtime.core.bounds import as_text, quote
 from gpushare_runtime.core.ledger import NodeLedger
 from gpushare_runtime.core.placement.explain import Largest, amount, exact, too_large
 from gpushare_runtime.core.placement.policies import Placement
@@ -146,15 +146,29 @@ def _fewest(node: NodeLedger, index: int, missing: int, everything: bool) -> tup
     return uids, freed
 
 
-def headline(pod: PendingPod, found: Sequence[Verdict], reported: str, largest: Largest | None) -> str:
-    """The verdict in one sentence. reported: by kube-scheduler; largest: of the cluster's GPUs."""
+OUR_SCHEDULERS: Final = ("", "default-scheduler", "gpushare-scheduler")
+"""kube-scheduler as site.yml configures it, and the one that runs as pods where gpushare is installed in the cluster."""
+
+
+def headline(pod: PendingPod, found: Sequence[Verdict], reported: str, largest: Largest | None, scheduler: str = "") -> str:
+    """The verdict in one sentence. reported: by the pod's scheduler, whose name is `scheduler`; largest: of the cluster's GPUs."""
+    ours = scheduler in OUR_SCHEDULERS
+    sentence = _headline(pod, found, reported, largest, "kube-scheduler" if ours else "its scheduler")
+    other = (
+        f"its scheduler is another one, {quote(scheduler)} (spec.schedulerName): does it run, and does it call the extender of gpushare?"
+    )
+    return sentence if ours else f"{sentence}; {other}"
+
+
+def _headline(pod: PendingPod, found: Sequence[Verdict], reported: str, largest: Largest | None, who: str) -> str:
+    """who: reports."""
     fitting = sum(one.fits for one in found)
     if fitting:
         nodes = f"{fitting} {'node' if fitting == 1 else 'nodes'}"
         what = _waits_for(reported, fitting)
         if what:
             return f"the GPUs fit on {nodes}: it waits for {what}"
-        return f"the GPUs fit on {nodes}" + ("; kube-scheduler has reported nothing yet" if not reported else "")
+        return f"the GPUs fit on {nodes}" + (f"; {who} has reported nothing yet" if not reported else "")
     if pod.request.unsupported is not None:
         return f"fits on no node: {pod.request.unsupported}"
     never = too_large(pod.request, largest) if largest else None

@@ -39,6 +39,7 @@ class _Volume(TypedDict, total=False):
 
 class _Spec(TypedDict, total=False):
     nodeName: Any
+    schedulerName: Any
     unschedulable: Any
     priority: Any
     containers: list[_Container] | None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.inventory import Inventory, physical_index
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
 from gpushare_runtime.core.objects import PodReader
 from gpushare_runtime.core.pods import AllocatedPod
@@ -18,7 +18,7 @@ from gpushare_runtime.kubectl_gpushare.cluster import address_of, read_gpus
 
 @dataclass(frozen=True)
 class PodUsage:
-    """What one bound pod has: units per GPU index, and units whose GPU is not known.
+    """What one bound pod has: units per GPU index (those of MIG instances at their GPU's), and units whose GPU is not known.
 
     name: with " (orphaned)" behind it when the pod was deleted and its processes have not ended.
     """
@@ -88,15 +88,15 @@ def read_usage(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, A
 
 def _usage(node: NodeLedger, address: str, total: int) -> NodeUsage:
     inventory = node.inventory or Inventory(GIB, ())
-    gpus = {gpu.index: gpu.units for gpu in inventory.gpus}
+    gpus = _physical({gpu.index: gpu.units for gpu in inventory.gpus})
     pods = [_pod(node, pod, max(gpus.values(), default=0)) for pod in node.pods]
     bound = {pod.uid for pod in node.pods}
     orphans = {entry.uid: entry.pod for entry in node.record.held.entries if entry.uid not in bound}
     for uid, pod in orphans.items():
         namespace, _, name = pod.partition("/")
-        pods.append(PodUsage(namespace, f"{name} (orphaned)", node.units_of(uid) or {}))
+        pods.append(PodUsage(namespace, f"{name} (orphaned)", _physical(node.units_of(uid) or {})))
     shown = tuple(pod for pod in pods if pod.by_gpu or pod.pending)
-    used = node.usage().used
+    used = _physical(node.usage().used)
     by_gpu = {index: used.get(index, 0) for index in gpus}
     pending = sum(pod.pending for pod in pods)
     return NodeUsage(node.name, address, inventory.unit.name, total, gpus, by_gpu, shown, pending, inventory.strategy)
@@ -107,4 +107,12 @@ def _pod(node: NodeLedger, pod: AllocatedPod, largest: int) -> PodUsage:
     units = node.units_of(pod.uid)
     if units is None:
         return PodUsage(pod.namespace, pod.name, {}, pod.request.units + pod.request.whole_gpus * largest)
-    return PodUsage(pod.namespace, pod.name, units)
+    return PodUsage(pod.namespace, pod.name, _physical(units))
+
+
+def _physical(units: Mapping[int, int]) -> dict[int, int]:
+    """The original's tables have a column for each GPU from 0 on, and none for MIG instances: their units are their GPU's."""
+    found: dict[int, int] = {}
+    for index, count in units.items():
+        found[physical_index(index)] = found.get(physical_index(index), 0) + count
+    return found

@@ -49,6 +49,7 @@ OTHERS: Final = {
     "uncordon": "let GPUs of a node take new pods again",
     "drain": "let GPUs of a node take no new pods, and evict their pods",
     "dashboard": "serve a web page that follows the cluster, for yourself alone",
+    "manifests": "print the objects of gpushare as pods, for kubectl apply",
 }
 COMMANDS: Final = (*VIEWS, *OTHERS)
 _POLICIES: Final = ("binpack", "spread", "fgd")
@@ -81,6 +82,8 @@ WITH_VALUE: Final = (
     "--node",
     "--gpu",
     "--timeout",
+    "--set",
+    "--kubernetes",
 )
 _EPILOG: Final = """\
 Exit status: 0 done; 1 the cluster could not be read, or has no such object; 2 wrong command line;
@@ -217,6 +220,14 @@ def _add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         )
         add_source_options(parser, scope=False)
         parser.add_argument("-n", "--namespace", metavar="NAMESPACE", help="whose pods, if you may not list all; default: the context's")
+    elif command == "manifests":
+        parser.add_argument(
+            "-n", "--namespace", default="gpushare-system", metavar="NAMESPACE", help="of the pods; default: gpushare-system"
+        )
+        parser.add_argument("-f", "--filename", default="", metavar="FILE", help="values as for the chart; - is the standard input")
+        parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="one value of the chart; may be repeated")
+        parser.add_argument("--kubernetes", default="", metavar="VERSION", help="the API server's, such as v1.36.3; default: it is asked")
+        _add_cluster_options(parser)
     else:
         parser.add_argument("node", metavar="NODE", help="name of the node")
         parser.add_argument("gpus", nargs="+", metavar="GPU", help="index or UUID of a GPU, or all")
@@ -269,6 +280,10 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> int:
+    if arguments.command == "manifests":
+        from gpushare_runtime.kubectl_gpushare.commands import run_manifests
+
+        return run_manifests(arguments)
     # Only here: GPU nodes have no rich.
     from rich.console import Console
 

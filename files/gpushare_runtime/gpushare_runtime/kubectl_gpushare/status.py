@@ -28,14 +28,23 @@ _MOST_LEASE_SECONDS: Final = 3600
 _STYLES: Final = {ERROR: BAD, WARNING: WARN, OK: GOOD}
 
 
+IN_CLUSTER: Final = "gpushare-scheduler"
+"""The scheduler, and its Lease, of an installation as pods. The cluster's own kube-scheduler places the other pods there."""
+
+
 @dataclass(frozen=True)
 class Lease:
-    """Who leads kube-scheduler. problem: why that is not known, "" if it is; renewed: Unix time; seconds: how long a renewal holds."""
+    """Who leads a scheduler. problem: why that is not known, "" if it is; renewed: Unix time; seconds: how long a renewal holds.
+
+    scheduler: the Lease's name; namespace: where it is.
+    """
 
     holder: str = ""
     renewed: float = 0.0
     seconds: int = 15
     problem: str = ""
+    scheduler: str = "kube-scheduler"
+    namespace: str = "kube-system"
 
 
 @dataclass(frozen=True)
@@ -58,16 +67,19 @@ def read_lease(raw: Mapping[str, Any]) -> Lease:
     except ValueError:
         renewed = 0.0
     length = seconds if isinstance(seconds, int) and 0 < seconds <= _MOST_LEASE_SECONDS else Lease.seconds
-    # The identity is HOST_UUID.
-    return Lease(as_text(holder.partition("_")[0], 253), renewed, length)
+    # The identity is HOST_UUID, the host's name a pod's where the scheduler is one.
+    names = {key: as_text(str((raw.get("metadata") or {}).get(key) or ""), 253) for key in ("name", "namespace")}
+    where = {"scheduler": names["name"] or Lease.scheduler, "namespace": names["namespace"] or Lease.namespace}
+    return Lease(as_text(holder.partition("_")[0], 253), renewed, length, **where)
 
 
-def judge(cluster: Cluster, lease: Lease | None) -> list[Finding]:
-    """Everything, what is worst first. lease: None where there is no cluster to ask."""
+def judge(cluster: Cluster, leases: Sequence[Lease]) -> list[Finding]:
+    """Everything, what is worst first. leases: () where there is no cluster to ask."""
+    pods = next((f"-n {one.namespace} -l app.kubernetes.io/part-of=gpushare" for one in leases if one.scheduler == IN_CLUSTER), "")
     found = [
-        *(_scheduler(lease, cluster.now()) if lease else ()),
-        *_extender(cluster),
-        *_nodes(cluster),
+        *(one for lease in leases for one in _scheduler(lease, cluster.now(), pods)),
+        *_extender(cluster, pods),
+        *_nodes(cluster, pods),
         *_gpus(cluster),
         *_waiting(cluster),
     ]
@@ -75,8 +87,12 @@ def judge(cluster: Cluster, lease: Lease | None) -> list[Finding]:
     return sorted([*found, *_drift(cluster)], key=lambda one: order.index(one.severity))
 
 
-def _scheduler(lease: Lease, now: float) -> Iterator[Finding]:
+def _scheduler(lease: Lease, now: float, pods: str) -> Iterator[Finding]:
+    """pods: how kubectl selects ours, "" where the daemons are services of hosts."""
+    ours = lease.scheduler == IN_CLUSTER
     cure = "kubectl get pods -n kube-system -l component=kube-scheduler, and its log on each control plane"
+    if ours:
+        cure = f"kubectl get pods {pods}, and kubectl logs {pods} -c kube-scheduler"
     age = max(0, int(now - lease.renewed))
     if lease.problem:
         yield Finding(
@@ -84,22 +100,24 @@ def _scheduler(lease: Lease, now: float) -> Iterator[Finding]:
         )
     elif not lease.holder or age > 2 * lease.seconds:
         last = f"; {lease.holder} was the last one, {age} s ago" if lease.holder else ""
-        yield Finding(ERROR, "scheduler", "", f"kube-scheduler has no leader{last}: all new pods wait", cure)
+        yield Finding(ERROR, "scheduler", "", f"{lease.scheduler} has no leader{last}: all new {'GPU pods' if ours else 'pods'} wait", cure)
     else:
-        yield Finding(OK, "scheduler", lease.holder, f"leads, renewed {age} s ago")
+        yield Finding(OK, "scheduler", lease.holder, f"leads {lease.scheduler}, renewed {age} s ago")
 
 
-def _extender(cluster: Cluster) -> Iterator[Finding]:
+def _extender(cluster: Cluster, pods: str) -> Iterator[Finding]:
     silent = [one for one in cluster.waiting.values() if EXTENDER_SILENT.search(one.reported)]
     if silent:
         words = as_text(silent[0].reported, 200)
         cure = "on the control plane of the leader: gpushare-doctor, then systemctl restart gpushare-extender"
+        if pods:
+            cure = f"kubectl logs {pods} -c extender"
         yield Finding(ERROR, "extender", "", f"kube-scheduler gets no answer for {_pods(len(silent))}: {words}", cure)
     else:
         yield Finding(OK, "extender", "", "no waiting pod has an error of it; each new GPU pod is a call")
 
 
-def _nodes(cluster: Cluster) -> Iterator[Finding]:
+def _nodes(cluster: Cluster, pods: str) -> Iterator[Finding]:
     known = {node.name: node for node in cluster.nodes}
     groups: dict[tuple[str, str], list[str]] = {}
     fine = 0
@@ -109,6 +127,8 @@ def _nodes(cluster: Cluster) -> Iterator[Finding]:
         if inventory is None and NODE_LABEL not in info.labels and not (node and node.inventory_error):
             continue
         log = "on it: gpushare-doctor, then systemctl restart gpushare-device-plugin"
+        if pods:
+            log = f"kubectl get pods {pods} -o wide, and kubectl logs {pods} -c device-plugin"
         if not info.ready:
             why = "not Ready: new pods go elsewhere", "kubectl describe node"
         elif inventory is None:
@@ -158,7 +178,7 @@ def _waiting(cluster: Cluster) -> Iterator[Finding]:
                 WARNING,
                 "waiting",
                 str(one.pod),
-                headline(one.pod, verdicts, one.reported, largest),
+                headline(one.pod, verdicts, one.reported, largest, one.scheduler),
                 f"kubectl describe pod -n {one.pod.namespace} {one.pod.name}",
             )
     more = f" (the first {MOST_WAITING} were tried)" if len(waiting) > MOST_WAITING else ""

@@ -30,7 +30,7 @@ _MOST_SIZE: Final = 2**63
 _MIB: Final = 1024 * 1024
 _POD: Final = "gpushare_device_plugin_pod_memory_used_bytes"
 _GPU: Final = "gpushare_device_plugin_gpu_memory_used_bytes"
-CONFIG_MAP: Final = "/api/v1/namespaces/kube-public/configmaps/gpushare"
+CONFIG_MAP: Final = "/api/v1/namespaces/kube-public/configmaps/gpushare-info"
 _EXPECTED: Final = "expected the URL of Prometheus itself, such as http://prometheus.monitoring:9090"
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.constraints import Labels
-from gpushare_runtime.core.inventory import HEALTHY, Gpu
+from gpushare_runtime.core.inventory import HEALTHY, Gpu, physical_index
 from gpushare_runtime.core.ledger import GpuState, NodeLedger
 from gpushare_runtime.core.ledger_json import ledger_json
 from gpushare_runtime.core.placement.explain import amount
@@ -202,7 +202,9 @@ def nodes_view(cluster: Cluster, select: Selection) -> Table:
         Column("STATE", wide=True),
     )
     views = {node.name: gpus_of(node, with_pods=False) for node in nodes}
-    most = max((view[-1].gpu.index + 1 for view in views.values() if view), default=0)
+    # One cell for each physical GPU: those of MIG instances would be a column for every place that an instance can have.
+    cells_of = {name: _by_physical(view) for name, view in views.items()}
+    most = max((index + 1 for found in cells_of.values() for index in found), default=0)
     table = Table(columns, grid=[f"GPU{index}" for index in range(most)])
     seen: set[str] = set()
     for node in nodes:
@@ -210,7 +212,6 @@ def nodes_view(cluster: Cluster, select: Selection) -> Table:
         info = cluster.infos.get(node.name, UNKNOWN_NODE)
         shut = closed(node, info)
         seen.update("".join([gpu.marks for gpu in view]) + shut)
-        by_index = {gpu.gpu.index: gpu for gpu in view}
         allocated, total = sum(gpu.allocated for gpu in view), sum(gpu.gpu.units for gpu in view)
         usable = sum(gpu.gpu.usable for gpu in view)
         models = ",".join(sorted({gpu.gpu.model for gpu in view})) or ABSENT
@@ -230,7 +231,7 @@ def nodes_view(cluster: Cluster, select: Selection) -> Table:
             Cell((node.inventory.strategy if node.inventory else "") or ABSENT),
             Cell(_node_state(node, info, view)),
         ]
-        of = [by_index.get(index) for index in range(most)]
+        of = [cells_of[node.name].get(index) for index in range(most)]
         shares = [None if gpu is None else gpu.allocated / (gpu.gpu.units or 1) for gpu in of]
         table.rows.append(Row(f"node/{_text(node.name)}", cells, [_grid_cell(gpu) for gpu in of], shares, [_glyph(gpu) for gpu in of]))
     table.marks = "  ".join(f"{mark} {text}" for mark, text in {**LEGEND, **CLOSED}.items() if mark in seen)
@@ -239,6 +240,24 @@ def nodes_view(cluster: Cluster, select: Selection) -> Table:
     nodes_in_words = "".join(f"  {mark} {text}" for mark, text in CLOSED.items() if mark in seen)
     table.glyphs = f"GPUs: · empty  ▁ to █ allocated  x bad  c cordoned{nodes_in_words}"
     return table
+
+
+def _by_physical(view: list[GpuView]) -> dict[int, GpuView]:
+    """NVML index → the GPU, or all MIG instances of it as one: usable as long as one of them is."""
+    found: dict[int, GpuView] = {}
+    for one in view:
+        index = physical_index(one.gpu.index)
+        if (other := found.get(index)) is None:
+            found[index] = one
+            continue
+        health = other.gpu.health if one.gpu.health != HEALTHY else HEALTHY
+        cordoned = one.gpu.cordoned and other.gpu.cordoned
+        together = replace(other.gpu, units=one.gpu.units + other.gpu.units, health=health, cordoned=cordoned)
+        marks = "".join(mark for mark in LEGEND if mark in one.marks + other.marks)
+        found[index] = one._replace(
+            gpu=together, marks=marks, allocated=one.allocated + other.allocated, orphaned=one.orphaned + other.orphaned
+        )
+    return found
 
 
 def _glyph(gpu: GpuView | None) -> str:

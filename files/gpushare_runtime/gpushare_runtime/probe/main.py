@@ -19,13 +19,16 @@ NAME: Final = "gpushare-probe"
 _MOST_DEVICES: Final = 256
 _MOST_VARIABLES: Final = 64
 _LONGEST: Final = 4096
+_CAPS: Final = "nvidia-caps"
 _MOST_BYTES: Final = 1024 * 1024
 _PREFIXES: Final = ("ALIYUN_COM_", "NVIDIA_VISIBLE_DEVICES")
 
 
 def probe(root: Path = Path("/")) -> dict[str, Any]:
     """devices: names below /dev; environment: of process 1; truncated: whether there is more than is listed."""
-    devices = sorted(name for name in _names(root / "dev") if name.startswith("nvidia"))
+    devices = sorted(name for name in _names(root / "dev") if name.startswith("nvidia") and name != _CAPS)
+    # Those of MIG instances.
+    devices += sorted(f"{_CAPS}/{name}" for name in _names(root / "dev" / _CAPS))
     try:
         with (root / "proc/1/environ").open("rb") as file:
             raw = file.read(_MOST_BYTES)

@@ -98,6 +98,15 @@ class Machine:
         for gpu in present:
             (self.devices / f"nvidia{gpu.minor}").touch()
 
+    def write_capabilities(self) -> None:
+        """The device nodes of the present instances and the driver's list of all that could be."""
+        shutil.rmtree(self.devices / "nvidia-caps", ignore_errors=True)
+        (self.devices / "nvidia-caps").mkdir()
+        for gpu in gpus.read_state(self.state_file).gpus:
+            for number in (number for one in gpu.instances for number in one.capabilities(gpu.minor)):
+                (self.devices / f"nvidia-caps/nvidia-cap{number}").touch()
+        (self.root / "mig-minors").write_text(gpus.capability_minors())
+
     def command(self, *arguments: object) -> None:
         """Runs gpus.py as a user would."""
         command = [sys.executable, str(SOURCES / "gpus.py"), *map(str, arguments), str(self.state_file)]

@@ -199,7 +199,7 @@ def test_what_is_not_simulated_says_so(machine, gpu) -> None:
     machine.write(gpu(0))
     nvml = machine.nvml()
     handle = nvml("DeviceGetHandleByIndex", 0)
-    for call in (("DeviceGetNvLinkState", 0), ("DeviceGetFanSpeed",), ("DeviceSetPersistenceMode", 0), ("DeviceGetAttributes_v2",)):
+    for call in (("DeviceGetNvLinkState", 0), ("DeviceGetFanSpeed",), ("DeviceSetPersistenceMode", 0), ("DeviceSetMigMode", 1)):
         assert nvml.code(call[0], handle, *call[1:]) == pynvml.NVML_ERROR_NOT_SUPPORTED
     (field,) = nvml("DeviceGetFieldValues", handle, [pynvml.NVML_FI_DEV_MEMORY_TEMP])
     assert field["nvmlReturn"] == pynvml.NVML_ERROR_NOT_SUPPORTED

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import gpushare_runtime
+from lab.nvml import gpus
 from unit.lab.nvml.conftest import SOURCES
 
 _RUNTIME = Path(gpushare_runtime.__file__).parents[1]
@@ -41,6 +42,8 @@ for line in sys.stdin:
             answer = events.close()
         elif name == "start":
             answer = nvml.start()
+        elif name == "capabilities":
+            answer, device_plugin_nvml._CAPABILITIES = None, pathlib.Path(arguments[0])
         elif name == "devices":
             answer, device_plugin_nvml._DEVICES = None, pathlib.Path(arguments[0])
         elif name == "nobody":
@@ -96,6 +99,7 @@ def test_facts_are_those_of_the_gpu(machine, gpu) -> None:
         "failed": "",
         "unfit": "",
         "recovery": "",
+        "instances": None,
     }
 
 
@@ -234,6 +238,42 @@ def test_a_limit_ends_with_its_group(machine: Any, gpu: Any) -> None:
     assert "Not Found" in it(f"limited {gpu(0).uuid} {pod}")["error"]
     group_at(machine, "kubepods/pod1")
     assert it(f"limited {gpu(0).uuid} {pod}") == [None, 0]
+
+
+def test_mig_instances_are_what_nvml_says_of_each(machine: Any) -> None:
+    machine.write(*gpus.gpus_from_spec("16+80", "gpu1", "s"))
+    machine.command("instances", 1, "1g,1g,3g")
+    machine.write_capabilities()
+    parent = gpus.read_state(machine.state_file).gpus[1]
+    machine.command("instance_process", parent.instances[1].uuid, 4242, 512, "train")
+    it = Child(machine)
+    it(f"capabilities {machine.root / 'mig-minors'}")
+    found = it("facts 1")
+    assert (found["uuid"], found["mib"], it("facts 0")["instances"]) == (parent.uuid, 81920, None)
+    assert [(one["gpu_instance"], one["compute_instance"], one["mib"], one["model"]) for one in found["instances"]] == [
+        (7, 0, 9728, "NVIDIA A100-SXM4-80GB MIG 1g.10gb"),
+        (8, 0, 9728, "NVIDIA A100-SXM4-80GB MIG 1g.10gb"),
+        (1, 0, 40448, "NVIDIA A100-SXM4-80GB MIG 3g.40gb"),
+    ]
+    assert [(one["uuid"], one["caps"]) for one in found["instances"]] == [(i.uuid, list(i.capabilities(1))) for i in parent.instances]
+    # Who uses which instance.
+    first, second, _ = (one["uuid"] for one in found["instances"])
+    assert it(f"processes {first}") == [[], 0]
+    assert it(f"processes {second}") == [[[4242, 512 * 1024 * 1024]], 512 * 1024 * 1024]
+    assert it(f"processes {parent.uuid}")[0] == [[4242, 512 * 1024 * 1024]]
+    # The driver limits no instance by control group.
+    machine.command("limits", "misc")
+    assert "Not Supported" in it(f"limit {first} {group_at(machine, 'kubepods/pod1')} {GIB}")["error"]
+    # Without the file the numbers of the device nodes are not known; an instance that is gone is not listed.
+    it("capabilities /nowhere")
+    machine.command("instances", 1, "7g")
+    machine.write_capabilities()
+    assert [(one["gpu_instance"], one["caps"]) for one in it("facts 1")["instances"]] == [(0, [])]
+    assert "Not Found" in it(f"processes {second}")["error"]
+    machine.command("instances", 1, "none")
+    assert it("facts 1")["instances"] == []
+    machine.command("instances", 1, "off")
+    assert it("facts 1")["instances"] is None
 
 
 def test_what_a_driver_does_not_limit(machine: Any, gpu: Any) -> None:

@@ -29,6 +29,22 @@ def test_nvidia_smi_shows_processes_and_used_memory(machine) -> None:
     smi.check(lambda *arguments: machine.run(NVIDIA_SMI, *arguments).stdout, state.gpus)
 
 
+def test_nvidia_smi_shows_mig_instances(machine) -> None:
+    machine.write(*gpus.gpus_from_spec("16+2x80", "gpu1", "s"))
+    machine.command("instances", 1, "1g,2g,1c.3g,2c.3g")
+    machine.write_capabilities()
+    state = gpus.read_state(machine.state_file)
+    assert [one.profile(81920) for one in state.gpus[1].instances] == ["1g.10gb", "2g.20gb", "1c.3g.40gb", "2c.3g.40gb"]
+    smi.check(lambda *arguments: machine.run(NVIDIA_SMI, *arguments).stdout, state.gpus)
+    # A container has the device nodes of its own instance only.
+    own = state.gpus[1].instances[1]
+    for path in (machine.devices / "nvidia-caps").iterdir():
+        if path.name[len("nvidia-cap") :] not in map(str, own.capabilities(1)):
+            path.unlink()
+    listed = machine.run(NVIDIA_SMI, "-L").stdout
+    assert [line.split()[-1] for line in listed.splitlines() if "MIG" in line and "Device" in line] == [f"{own.uuid})"]
+
+
 def test_nvidia_smi_says_what_is_wrong(machine) -> None:
     machine.write(*gpus.gpus_from_spec("2x16", "gpu1", "s"))
     machine.command("lost", 1)

@@ -154,6 +154,15 @@ def test_the_first_owner_stays_and_a_change_of_others_is_never_forgotten(journal
         assert not made.untouched(b"something else")
 
 
+def test_what_we_left_before_comes_back_in_place_of_what_others_wrote(journal: Journal) -> None:
+    journal.record(PATH, "scheduler", OLD, b"ours")
+    made = journal.record(PATH, "scheduler", FileState(b"theirs", 0o600, 1, 2, None), b"ours")
+    assert made.untouched(b"ours")
+    # Of a run that was killed before it wrote.
+    assert not made.untouched(b"theirs")
+    assert made.original == OLD
+
+
 OURS = b"# SPDX-License-Identifier: Apache-2.0\n# Copyright: gpushare.kubernetes contributors\n[Unit]\n"
 
 

@@ -31,22 +31,37 @@ class Daemon(Service):
     def __init__(self, root: Path, breaks: bytes = b"\0") -> None:
         self.root, self.breaks, self.starts, self.asked = root, breaks, 0, 0
         self.running = self.on_disk()
-        super().__init__(self.is_due, self.start, self.health)
 
     def on_disk(self) -> bytes | None:
         state = read_state(str(self.root / FIRST.lstrip("/")))
         return state.content if state else None
 
-    def is_due(self) -> bool:
+    def due(self) -> bool:
         return self.running != self.on_disk()
 
-    def start(self) -> None:
+    def restart(self) -> None:
         self.starts += 1
         self.running = self.on_disk()
 
-    def health(self) -> str | None:
+    def problem(self) -> str | None:
         self.asked += 1
         return "the daemon says: no" if self.running == self.breaks else None
+
+
+class Stub(Service):
+    """A service that does as it is told."""
+
+    def __init__(self, due: Callable[[], bool], restart: Callable[[], None], problem: str | None = None) -> None:
+        self._due, self._restart, self._problem = due, restart, problem
+
+    def due(self) -> bool:
+        return self._due()
+
+    def restart(self) -> None:
+        self._restart()
+
+    def problem(self) -> str | None:
+        return self._problem
 
 
 @pytest.fixture
@@ -174,19 +189,19 @@ def test_a_failing_restart_puts_everything_back(host: Path) -> None:
         raise OSError("systemctl is not there")
 
     with pytest.raises(TransactionError) as error:
-        plan(host).apply(Service(lambda: content(host, FIRST) == b"new", fail, lambda: None))
+        plan(host).apply(Stub(lambda: content(host, FIRST) == b"new", fail))
     assert (str(error.value), error.value.restored) == ("OSError: systemctl is not there; put back what was there", True)
     assert tree(host) == before
     # With nothing to put back there is nothing to try again.
     with pytest.raises(TransactionError, match=r"^OSError: systemctl is not there; put back what was there$"):
-        Transaction("scheduler", str(host)).apply(Service(lambda: True, fail, lambda: None))
+        Transaction("scheduler", str(host)).apply(Stub(lambda: True, fail))
     assert attempts == [b"new", b"old"]
 
 
 def test_when_even_putting_back_does_not_help_both_reasons_are_told(host: Path) -> None:
     before, daemon = tree(host), Daemon(host)
     with pytest.raises(TransactionError) as error:
-        plan(host).apply(Service(daemon.is_due, daemon.start, lambda: "broken for good"))
+        plan(host).apply(Stub(daemon.due, daemon.restart, "broken for good"))
     assert (str(error.value), error.value.restored) == ("broken for good; put back what was there, but: broken for good", True)
     assert tree(host) == before
     assert daemon.running == b"old"
@@ -202,7 +217,7 @@ def test_when_putting_back_fails_the_originals_are_named_and_the_next_run_puts_t
 
     transaction = plan(host)
     with pytest.raises(TransactionError) as error:
-        transaction.apply(Service(lambda: True, fail, lambda: None))
+        transaction.apply(Stub(lambda: True, fail))
     assert str(error.value) == (
         "OSError: no room; putting back what was there failed as well: OSError: [Errno 22] expected a regular file, found something "
         f"else: '{first}'; the originals are in {host / FOLDER}"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.drain import (
     ANNOTATION,
+    REASON,
     DrainError,
     cordon,
     drain,
@@ -194,6 +195,40 @@ def test_a_node_that_there_is_not() -> None:
 
 def test_words_that_name_no_pod_are_shortened() -> None:
     assert rejections("kubectl drain n failed: " + "x" * 5000) == "x" * 300
+
+
+def test_a_cordon_says_why_until_it_ends() -> None:
+    cluster = Cluster(pod("a"))
+    drain(cluster.kubectl, "n", "nvidia_driver", 20, False, False, "A run changes the driver.")
+    assert cluster.node["metadata"]["annotations"] == {ANNOTATION: "nvidia_driver", REASON: "A run changes the driver."}
+    cluster.calls.clear()
+    assert not cordon(cluster.kubectl, "n", "nvidia_driver", False)
+    assert cordon(cluster.kubectl, "n", "nvidia_driver", True, "broken")
+    assert cluster.calls == []
+    hostile = "Its driver\n\x1b[31m does not work: " + "x" * 10_000
+    assert cordon(cluster.kubectl, "n", "nvidia_driver", False, hostile)
+    said = cluster.node["metadata"]["annotations"][REASON]
+    assert said.startswith("Its driver  [31m does not work: xx")
+    assert len(said) <= 500
+    assert cluster.cordoned
+    assert not cordon(cluster.kubectl, "n", "nvidia_driver", False, hostile), "nothing is new"
+    assert uncordon(cluster.kubectl, "n", dry=False)
+    assert cluster.node["metadata"]["annotations"] == {}
+
+
+def test_a_cordon_of_an_administrator_gets_no_reason_of_ours() -> None:
+    cluster = Cluster()
+    cluster.by_hand(cordoned=True)
+    assert not cordon(cluster.kubectl, "n", "nvidia_driver", False, "broken")
+    # Nor one that follows a run of ours, whose annotations are left.
+    drain(cluster.kubectl, "n", "nvidia_driver", 20, False, False, "first")
+    cluster.node["metadata"]["annotations"] = {ANNOTATION: "nvidia_driver", REASON: "first"}
+    assert not cordon(cluster.kubectl, "n", "nvidia_driver", False, "broken")
+    assert cluster.calls == []
+    # Who takes our cordon back leaves its reason, which the next cordon does not have.
+    cluster.by_hand(cordoned=False)
+    assert cordon(cluster.kubectl, "n", "take_over", False)
+    assert cluster.node["metadata"]["annotations"] == {ANNOTATION: "take_over"}
 
 
 def test_a_cordon_leaves_the_pods_and_is_undone() -> None:

@@ -10,12 +10,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import objects
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError, for_module
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import kubernetes
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity import kubeconfig
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import candidate
+
+from unit.plugins.fake_root import FakeRoot
+
+
+@pytest.mark.parametrize(
+    ("there", "named", "wanted"),
+    [
+        (["/etc/kubernetes/admin.conf", "/etc/rancher/k3s/k3s.yaml"], "/etc/kubernetes/admin.conf", "/etc/kubernetes/admin.conf"),
+        (["/etc/rancher/k3s/k3s.yaml"], "/etc/kubernetes/admin.conf", "/etc/rancher/k3s/k3s.yaml"),
+        (["/etc/rancher/rke2/rke2.yaml"], "/etc/kubernetes/admin.conf", "/etc/rancher/rke2/rke2.yaml"),
+        (["/etc/rancher/rke2/rke2.yaml"], "/root/mine.conf", "/root/mine.conf"),
+        ([], "/etc/kubernetes/admin.conf", "/etc/kubernetes/admin.conf"),
+    ],
+)
+def test_the_kubeconfig_is_that_of_the_distribution(tmp_path: Path, there: list[str], named: str, wanted: str) -> None:
+    root = FakeRoot(tmp_path)
+    for path in there:
+        root.file(path)
+    assert cluster_kubectl.kubeconfig(host.Host(str(root)), named) == wanted
 
 
 class Answers:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import foreign
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.public import public
 
 from gpushare_runtime.core import protocol
 from unit.plugins.cluster.manifests import objects, of_role
@@ -98,7 +99,7 @@ def test_the_module_takes_what_the_roles_make_and_nothing_else() -> None:
     nodes = ["gpu1", "a" * 63 + ".example.org"]
     ours = [
         *of_role("device_plugin", nodes=nodes),
-        *of_role("extender", lease="infra/mine", evict=True),
+        *of_role("extender", lease="infra/mine", evict=True, prometheus="http://prometheus.monitoring:9090"),
         *of_role("dashboard"),
         *of_role("admission", writers=[], token_seconds=604800),
         *objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[("gpu1", "spread", ""), ("gpu2", "", "share")]),
@@ -115,6 +116,15 @@ def test_the_module_takes_what_the_roles_make_and_nothing_else() -> None:
         {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": {}}, "spec": {"unschedulable": True}},
         {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": {"node-role.kubernetes.io/control-plane": ""}}},
         {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": {}, "annotations": {}}},
+    ]
+    config, may_read, everybody = public("http://prometheus.monitoring:9090")
+    bad += [
+        {**config, "data": {"prometheus": "http://a b"}},
+        {**config, "data": {**config["data"], "more": "x"}},
+        {**config, "metadata": {"name": "cluster-info", "namespace": "kube-public"}},
+        {**may_read, "rules": [{**may_read["rules"][0], "verbs": ["get", "update"]}]},
+        {**everybody, "subjects": [{**everybody["subjects"][0], "name": "system:unauthenticated"}]},
+        {**everybody, "metadata": {"name": "gpushare-info", "namespace": "kube-system"}},
     ]
     for role, subject in (
         ("cluster-admin", account),

@@ -253,16 +253,16 @@ def test_a_timer_is_started_once_and_looked_at_again_when_it_changes(tmp_path: P
     (tmp_path / "p.service").write_text("s")
     (tmp_path / "p.timer").write_text("t")
     companions = systemd.companions(p_service="s", p_timer="t")
-    assert companions.is_due()
+    assert companions.due()
     companions.settle()
     assert (systemd.active, systemd.enabled) == ({"p.timer"}, {"p.timer"})
-    assert not companions.is_due()
+    assert not companions.due()
     (tmp_path / "p.service").write_text("other")
-    assert companions.is_due()
+    assert companions.due()
     companions.settle()
-    assert not companions.is_due()
+    assert not companions.due()
     systemd.active.clear()
-    assert companions.is_due()
+    assert companions.due()
 
 
 def test_a_timer_that_is_not_wanted_is_stopped(tmp_path: Path) -> None:
@@ -271,10 +271,10 @@ def test_a_timer_that_is_not_wanted_is_stopped(tmp_path: Path) -> None:
     systemd.companions(p_timer="t").settle()
     (tmp_path / "p.timer").unlink()
     companions = systemd.companions(p_timer=None)
-    assert companions.is_due()
+    assert companions.due()
     companions.settle()
     assert (systemd.active, systemd.enabled) == (set(), set())
-    assert not companions.is_due()
+    assert not companions.due()
 
 
 def test_systemds_own_words_are_the_error(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def converge(
     transaction = plan(wanted, daemon, point)
     companions.plan(transaction)
     service = Together(daemon, companions)
-    due = bool(transaction.changes) or transaction.unfinished or service.is_due()
+    due = bool(transaction.changes) or transaction.unfinished or service.due()
     if due:
         transaction.apply(service)
     return due

@@ -63,7 +63,7 @@ class Host:
 
     def converge(self, *gpus: str, release: str = "1") -> tuple[bool, Sequence[str]]:
         made = self.plan(*gpus, release=release)
-        due = bool(made.transaction.changes) or made.service.is_due()
+        due = bool(made.transaction.changes) or made.service.due()
         if due:
             made.transaction.apply(made.service)
         return due, made.waiting

@@ -99,32 +99,32 @@ class Systemd:
 def test_a_new_unit_is_started_and_then_left_alone(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path)
     daemon = systemd.daemon()
-    assert not daemon.is_due()  # no unit, nothing runs
+    assert not daemon.due()  # no unit, nothing runs
     systemd.write(UNIT, "g1")
-    assert daemon.is_due()
-    daemon.restart_now()
+    assert daemon.due()
+    daemon.restart()
     assert systemd.calls == ["enable", "restart"]
-    assert not daemon.is_due()
+    assert not daemon.due()
     assert daemon.problem() is None
 
 
 def test_a_process_that_is_older_than_its_unit_is_due_whoever_wrote_it(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path)
     systemd.write(UNIT, "g1")
-    systemd.daemon().restart_now()
+    systemd.daemon().restart()
     systemd.write(UNIT, "g2")
-    assert systemd.daemon().is_due()
+    assert systemd.daemon().due()
     assert "does not run it from its unit file" in (systemd.daemon().problem() or "")
 
 
 def test_a_unit_that_was_edited_by_hand_is_due_although_its_generation_is_ours(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path)
     systemd.write(UNIT + "User=nobody\n", "g1")
-    systemd.daemon().restart_now()
+    systemd.daemon().restart()
     systemd.write(UNIT, "g1")
-    assert systemd.daemon().is_due()
-    systemd.daemon().restart_now()
-    assert not systemd.daemon().is_due()
+    assert systemd.daemon().due()
+    systemd.daemon().restart()
+    assert not systemd.daemon().due()
 
 
 def test_where_only_copies_are_old_it_is_told_to_reload(tmp_path: Path) -> None:
@@ -133,28 +133,28 @@ def test_where_only_copies_are_old_it_is_told_to_reload(tmp_path: Path) -> None:
     systemd.copies = {str(source): str(copy)}
     source.write_text("old")
     systemd.write(UNIT, "g1")
-    systemd.daemon().restart_now()
-    assert not systemd.daemon().is_due()
+    systemd.daemon().restart()
+    assert not systemd.daemon().due()
     source.write_text("new")
     daemon = systemd.daemon()
-    assert (daemon.is_due(), daemon.is_stale()) == (True, False)
-    daemon.restart_now()
+    assert (daemon.due(), daemon.is_stale()) == (True, False)
+    daemon.restart()
     assert systemd.calls[-1] == "reload"
-    assert not daemon.is_due()
+    assert not daemon.due()
 
 
 def test_copies_of_what_does_not_run_are_nobodys(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path)
     systemd.copies = {str(tmp_path / "tls.crt"): str(tmp_path / "copy.crt")}
     (tmp_path / "tls.crt").write_text("new")
-    assert not systemd.daemon().is_due()
+    assert not systemd.daemon().due()
 
 
 def test_what_else_must_be_so_is_part_of_its_health(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path)
     health = Health(None, "synced", 0, also=lambda: "it has no token")
     systemd.write(UNIT, "g1")
-    systemd.daemon().restart_now()
+    systemd.daemon().restart()
     assert "it has no token" in (
         Daemon("gpushare-x", health, systemd, systemd.environ, str(tmp_path), settings=str(tmp_path)).problem() or ""
     )
@@ -163,18 +163,18 @@ def test_what_else_must_be_so_is_part_of_its_health(tmp_path: Path) -> None:
 def test_a_process_that_died_is_due(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path)
     systemd.write(UNIT, "g1")
-    systemd.daemon().restart_now()
+    systemd.daemon().restart()
     systemd.running = None
-    assert systemd.daemon().is_due()
+    assert systemd.daemon().due()
 
 
 def test_without_a_unit_it_is_stopped(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path)
     systemd.write(UNIT, "g1")
-    systemd.daemon().restart_now()
+    systemd.daemon().restart()
     systemd.path.unlink()
-    assert systemd.daemon().is_due()
-    systemd.daemon().restart_now()
+    assert systemd.daemon().due()
+    systemd.daemon().restart()
     assert (systemd.running, systemd.enabled) == (None, False)
     assert systemd.daemon().problem() is None
 
@@ -183,7 +183,7 @@ def test_what_does_not_start_is_said_in_its_own_words(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path, starts=False)
     systemd.write(UNIT, "g1")
     with pytest.raises(SystemdError, match=r"(?s)restart gpushare-x.service failed.*Job failed.*it said this"):
-        systemd.daemon().restart_now()
+        systemd.daemon().restart()
 
 
 def test_any_part_changes_the_generation() -> None:
@@ -199,23 +199,23 @@ def test_a_unit_without_a_service_is_rejected() -> None:
 def test_a_new_release_is_started_without_a_daemon_reload(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path)
     systemd.write(UNIT, "g1")
-    systemd.daemon().restart_now()
+    systemd.daemon().restart()
     before, systemd.hurts = systemd.path.read_text(), "gpu pods would lose their GPUs"
     systemd.calls.clear()
     systemd.write(UNIT.replace("ExecStart=/x", "ExecStart=/opt/2/x --option y"), "g2")
     assert systemd.path.read_text() == before
     daemon = systemd.daemon()
-    assert (daemon.is_due(), daemon.needs_reload([daemon.settings])) == (True, False)
-    daemon.restart_now()
+    assert (daemon.due(), daemon.needs_reload([daemon.settings])) == (True, False)
+    daemon.restart()
     assert systemd.calls == ["enable", "restart"]
-    assert not daemon.is_due()
+    assert not daemon.due()
 
 
 def test_a_changed_unit_is_not_read_where_that_would_hurt(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path)
     systemd.write(UNIT, "g1")
     assert not systemd.daemon().needs_reload([systemd.daemon().path]), "systemd reads a unit that is new to it anyway"
-    systemd.daemon().restart_now()
+    systemd.daemon().restart()
     assert systemd.daemon().needs_reload([systemd.daemon().path])
     assert not systemd.daemon().needs_reload([])
     systemd.calls.clear()
@@ -223,10 +223,10 @@ def test_a_changed_unit_is_not_read_where_that_would_hurt(tmp_path: Path) -> Non
     assert systemd.daemon().needs_reload([])
     systemd.hurts = "That would take the GPUs from running containers: x.scope (nvidia0)"
     with pytest.raises(SystemdError, match=r"gpushare-x\.service has changed.*take the GPUs.*x\.scope \(nvidia0\)\. Drain this node"):
-        systemd.daemon().restart_now()
+        systemd.daemon().restart()
     assert systemd.calls == []
     systemd.hurts = None
-    systemd.daemon().restart_now()
+    systemd.daemon().restart()
     assert systemd.calls == ["daemon-reload", "enable", "restart"]
 
 
@@ -259,12 +259,12 @@ def test_a_converged_node_is_only_asked(tmp_path: Path) -> None:
     # A daemon-reload can take the GPUs from containers that run: systemd closes the devices that it does not know of.
     systemd = Systemd(tmp_path)
     systemd.write(UNIT, "g1")
-    systemd.daemon().restart_now()
+    systemd.daemon().restart()
     systemd.calls.clear()
     daemon = systemd.daemon()
-    assert not daemon.is_due()
+    assert not daemon.due()
     assert daemon.is_enabled()
-    daemon.restart_now()
+    daemon.restart()
     assert daemon.problem() is None
     assert systemd.calls == []
 

@@ -132,6 +132,7 @@ def test_a_pod_with_everything_and_one_with_nothing_cut_down() -> None:
         },
         "spec": {
             "nodeName": "gpu1",
+            "schedulerName": "mine",
             "containers": [{"name": "main", "resources": {"limits": {MEMORY: "3", "aliyun.com/gpu-count": "2"}}}],
             "initContainers": [{"name": "first", "securityContext": {"privileged": True}}],
         },
@@ -155,6 +156,7 @@ def test_a_pod_with_everything_and_one_with_nothing_cut_down() -> None:
         "namespace": "ns",
         "name": "p",
         "node": "gpu1",
+        "scheduler": "mine",
         "phase": "Pending",
         "message": "out of disk",
         "deleted": True,
@@ -172,6 +174,7 @@ def test_a_pod_with_everything_and_one_with_nothing_cut_down() -> None:
         "namespace": "",
         "name": "p",
         "node": "",
+        "scheduler": "",
         "phase": "",
         "message": "",
         "deleted": False,

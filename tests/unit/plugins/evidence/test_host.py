@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import control_plane as evidence_control_plane
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import daemons, gpu_node
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import host as evidence_host
@@ -25,7 +26,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cri import CriError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import KINDS
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import arguments_of
 
 from unit.plugins.fake_root import FakeRoot, control_plane, debian, gpu, kubelet
@@ -133,7 +133,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
     for module, names in (
         (daemons, ("runtime", "doctor")),
-        (gpu_node, ("images", "cdi", "containers", "strangers")),
+        (gpu_node, ("images", "cdi", "devices", "containers", "strangers")),
         (evidence_control_plane, ("scheduler_files",)),
     ):
         for name in names:
@@ -191,6 +191,7 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
         "container_runtime": gpu_["container_runtime"],
         "images": ("images", "unix:///run/containerd/containerd.sock"),
         "cdi": ("cdi",),
+        "devices": ("devices", [0, 1]),
         "strangers": ("strangers", ROOT),
         "containers": ("containers",),
         "strategy": {
@@ -202,7 +203,7 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
                 "reader": "containerd 1.6.20~ds1 reads no CDI specs of version 0.7.0, releases from 1.7.16 on do",
                 "newer": False,
             },
-            "toolkit": {"environment": False, "mounts": True, "problem": ""},
+            "toolkit": {"environment": False, "mounts": True, "problem": "", "no_cgroups": False},
             "now": "",
             "holders": [],
         },
@@ -461,6 +462,13 @@ def test_the_device_nodes_of_containers(root: FakeRoot, group: str) -> None:
     assert gpu_node.containers(Host(str(root))) == {identity: ["nvidia0"], other: []}
     root.at("/proc/42/root/dev/nvidia7").touch()
     root.at("/proc/42/root/dev/nvidia12").touch()
+    assert gpu_node.containers(Host(str(root)))[other] == ["nvidia12", "nvidia7"]
+    # Instances of GPUs in MIG mode; nvidia-caps of a container that leads elsewhere is not followed.
+    root.file("/proc/42/root/dev/nvidia-caps/nvidia-cap67")
+    root.file("/proc/42/root/dev/nvidia-caps/else")
+    assert gpu_node.containers(Host(str(root)))[other] == ["nvidia-caps/nvidia-cap67", "nvidia12", "nvidia7"]
+    root.at("/proc/42/root/dev/nvidia-caps").rename(root.at("/proc/42/elsewhere"))
+    root.link("/proc/42/root/dev/nvidia-caps", str(root.at("/proc/42/elsewhere")))
     assert gpu_node.containers(Host(str(root)))[other] == ["nvidia12", "nvidia7"]
 
 

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import os
 import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from email.utils import formatdate
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -78,8 +81,37 @@ def test_the_api_server_of_kubelet_is_connected_to(root: FakeRoot) -> None:
     assert "refused" in ground(Host(str(root)), INSTALL).unreached
     asked = []
     root.file("/etc/kubernetes/kubelet.conf", "    server: 'https://[fd00::1]'\n")
-    ground(Host(str(root)), INSTALL, lambda *address: str(asked.append(address)))
-    assert asked == [("fd00::1", 443)]
+    ground(Host(str(root)), INSTALL, lambda *address: (str(asked.append(address)), None))
+    assert asked == [("fd00::1", 443, True)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "ahead"),
+    [
+        ("HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nDate: {}\r\n\r\n", 120),
+        ("HTTP/1.1 200 OK\r\nDate: Wed, 99 Foo 2026 00:00:00 GMT\r\n\r\n", None),
+        ("HTTP/1.1 200 OK\r\n\r\n", None),
+        ("", None),
+    ],
+)
+def test_the_clock_is_compared_with_the_api_servers(root: FakeRoot, answer: str, ahead: int | None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        root.file("/etc/kubernetes/kubelet.conf", f"    server: http://127.0.0.1:{server.getsockname()[1]}\n")
+        root.file("/etc/machine-id", "0123456789abcdef" * 2 + "\n")
+
+        def serve() -> None:
+            connection = server.accept()[0]
+            connection.recv(4096)
+            connection.sendall(answer.format(formatdate(time.time() - 120, usegmt=True)).encode())
+            connection.close()
+
+        serving = pool.submit(serve)
+        found = ground(Host(str(root)), INSTALL)
+        serving.result(10)
+    assert (found.unreached, found.machine_id) == ("", "0123456789abcdef" * 2)
+    assert found.ahead is None if ahead is None else found.ahead is not None and abs(found.ahead - ahead) < 10
+    root.file("/etc/machine-id", "uninitialized\n")
+    assert ground(Host(str(root)), INSTALL, lambda *_: ("", None)).machine_id == ""
 
 
 def test_a_scheduler_runs_or_a_run_of_ours_has_it_in_hand(root: FakeRoot) -> None:

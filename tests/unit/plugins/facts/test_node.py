@@ -341,6 +341,34 @@ def test_pythons(root: FakeRoot) -> None:
     assert found == (Python("/usr/local/bin/python3", "3.14", False), Python("/usr/bin/python3.12", "3.12", True))
 
 
+@pytest.mark.parametrize(
+    ("release", "programs", "venv", "packages"),
+    [
+        ('ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.4"', {"python3": "3.9.18"}, "", ("python3.11",)),
+        ('ID="rhel"\nID_LIKE="fedora"\nVERSION_ID="8.10"', {}, "", ("python3.11",)),
+        ('ID="rhel"\nVERSION_ID="10.0"', {}, "", ()),
+        ('ID="sles"\nID_LIKE="suse"\nVERSION_ID="15.6"', {"python3": "3.6.15"}, "", ("python311",)),
+        ("ID=debian\nVERSION_ID=12", {"python3": "3.11.2"}, "", ("python3-venv",)),
+        ("ID=ubuntu\nID_LIKE=debian\nVERSION_ID=22.04", {"python3": "3.10.12"}, "3.10", ()),
+        ("ID=debian\nVERSION_ID=11", {"python3": "3.9.2", "python3.12": "3.12.1"}, "", ("python3.12-venv",)),
+        # They bring venv with them, so what it lacks is no package that is known.
+        ('ID="rhel"\nVERSION_ID="9.4"', {"python3.12": "3.12.1"}, "", ()),
+        ("ID=gentoo\nVERSION_ID=2", {}, "", ()),
+    ],
+)
+def test_the_package_that_a_host_lacks_for_its_python(
+    root: FakeRoot, release: str, programs: dict[str, str], venv: str, packages: tuple[str, ...]
+) -> None:
+    root.file("/etc/os-release", release + "\n")
+    for name, version in programs.items():
+        root.program(f"/usr/bin/{name}", f"Python {version}")
+    if venv:
+        root.file(f"/usr/lib/python{venv}/ensurepip/__init__.py")
+    found = facts(root)
+    assert found.python_packages == packages
+    assert NodeFacts.from_dict(json.loads(json.dumps(found.as_dict()))) == found
+
+
 def test_an_open_driver_and_one_for_the_next_boot(root: FakeRoot) -> None:
     debian(root)
     root.file("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\n")

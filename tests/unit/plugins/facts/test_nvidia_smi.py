@@ -19,15 +19,20 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_
     MigDevice,
     Process,
     Repair,
+    SharedGpu,
     SmiOutputError,
     SmiReport,
+    instance_index,
     parse,
     report,
+    with_instances,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from hypothesis import given
 from hypothesis import strategies as st
+
+from gpushare_runtime.core import inventory
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 ARGV = ["/usr/bin/nvidia-smi", "-q", "-x"]
@@ -61,6 +66,40 @@ def test_470_with_mig() -> None:
     (gpu,) = parse(read("470_mig")).gpus
     assert (gpu.minor, gpu.mig_mode, gpu.memory_mib) == (3, "enabled", 40536)
     assert gpu.mig_devices == (MigDevice(0, 1, 0, 20096), MigDevice(1, 5, 0, None))
+
+
+LISTING = """GPU 0: NVIDIA A100-PCIE-40GB (UUID: GPU-cccccccc-1111-2222-3333-444444444444)
+  MIG 3g.20gb     Device  0: (UUID: MIG-bebec2de-8de4-9d38-7720-3aa73ea9b379)
+  MIG 1c.2g.10gb  Device  1: (UUID: MIG-4be6b34d-c02a-5a97-9545-5b3864423808)
+GPU 1: Tesla T4 (UUID: GPU-e9361bd4-fd7c-e351-66ae-c0cb0152d66a)
+"""
+MINORS = "config 1\nmonitor 2\ngpu3/gi1/access 417\ngpu3/gi1/ci0/access 418\ngpu3/gi5/access 453\ngpu3/gi5/ci0/access 454\n"
+
+
+def test_mig_instances_are_named_by_the_list_of_nvidia_smi_and_the_driver() -> None:
+    found = with_instances(parse(read("470_mig")), LISTING, MINORS)
+    assert SmiReport.from_dict(json.loads(json.dumps(found.as_dict()))) == found
+    model = found.gpus[0].model
+    assert found.shared == (
+        SharedGpu(
+            10010,
+            "MIG-bebec2de-8de4-9d38-7720-3aa73ea9b379",
+            f"{model} MIG 3g.20gb",
+            20096,
+            ("nvidia3", "nvidia-caps/nvidia-cap417", "nvidia-caps/nvidia-cap418"),
+        ),
+        SharedGpu(
+            10050,
+            "MIG-4be6b34d-c02a-5a97-9545-5b3864423808",
+            f"{model} MIG 1c.2g.10gb",
+            None,
+            ("nvidia3", "nvidia-caps/nvidia-cap453", "nvidia-caps/nvidia-cap454"),
+        ),
+    )
+    assert [instance_index(*place) for place in ((0, 13, 0), (3, 1, 2))] == [inventory.instance_index(0, 13, 0), 13012]
+    # Without the lists nobody knows them, and another driver's list is of others.
+    assert with_instances(parse(read("470_mig")), "", MINORS).shared == ()
+    assert [one.nodes for one in with_instances(parse(read("470_mig")), LISTING, "x\n1 2 3\n").shared] == [None, None]
 
 
 def test_580_of_a_gpu_that_shares_the_hosts_memory() -> None:

@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.facts import gather
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import believe
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import RESULTS
 
 from unit.plugins.in_cluster.kubectl import Answer, Fake, Json, named
+from unit.plugins.takeover.others import cluster_policy, nvidia, operators
+from unit.plugins.takeover.others import node as of_node
 
 SPACE = "gpushare-system"
 
@@ -20,6 +23,12 @@ def node(name: str, label: bool = True, images: int = 1) -> Json:
         "images": [{"names": [f"image-{number}"]} for number in range(images)],
     }
     return {"metadata": {"name": name, "labels": {"gpushare.kubernetes/node": "true"} if label else {}}, "status": status}
+
+
+def of_pod(name: str, on: str, owner: str, phase: str = "Running", limits: Json | None = None) -> Json:
+    containers = [{"name": "c", "resources": {"limits": limits or {}}}]
+    metadata = {"name": name, "namespace": "default", "ownerReferences": [{"uid": owner}]}
+    return {"metadata": metadata, "spec": {"nodeName": on, "containers": containers}, "status": {"phase": phase}}
 
 
 CONTAINER = {"args": ["--memory-unit=MiB"]}
@@ -45,6 +54,62 @@ def test_what_is_there() -> None:
     assert (facts["unit"], facts["enforces"], facts["number"], facts["may_bind"]) == ("MiB", "restricted", 3, "")
     assert facts["on_hosts"] == ["gpushare-device-plugin-gpu1"]
     assert facts["others"] == []
+    assert facts["openshift"] is False
+    assert facts["gpu_operator"] == {"versions": [], "policies": [], "nodes": [], "ours": []}
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "platform"),
+    [
+        ("fargate-ip-10-0-1-2.ec2.internal", {}, "Fargate"),
+        ("x", {"eks.amazonaws.com/compute-type": "fargate"}, "Fargate"),
+        ("gk3-default-pool-094ee287-d05m", {}, "GKE Autopilot"),
+        ("x", {"cloud.google.com/gke-autopilot": "true"}, "GKE Autopilot"),
+        ("gke-default-pool-094ee287-d05m", {"cloud.google.com/gke-accelerator": "nvidia-l4"}, ""),
+    ],
+)
+def test_nodes_without_folders_of_the_host_are_known(name: str, labels: dict[str, str], platform: str) -> None:
+    facts = gather(Fake({**ANSWERS, "get --raw /api/v1/nodes": [of_node(name, labels)]}).kubectl, SPACE, [name])
+    assert facts["nodes"][0]["platform"] == platform
+
+
+def test_device_plugins_of_others_count_where_they_serve_our_nodes() -> None:
+    plugins = [nvidia(), operators()]
+    pods = [
+        of_pod("a", "gpu1", plugins[0]["metadata"]["uid"]),
+        of_pod("b", "cp1", "uid-nvidia-device-plugin-daemonset"),
+        of_pod("train", "gpu1", "u", limits={"nvidia.com/gpu.shared": "1"}),
+        of_pod("ended", "gpu1", "u", "Succeeded", limits={"nvidia.com/gpu": "1"}),
+        of_pod("elsewhere", "cp1", "u", limits={"nvidia.com/mig-1g.5gb": "1"}),
+    ]
+    plugins[1]["metadata"]["uid"] = "uid-of-the-operators"
+    deployed = {"nvidia.com/gpu.deploy.operator-validator": "true"}
+    facts = gather(
+        Fake(
+            {
+                **ANSWERS,
+                "get --raw /apis/apps/v1/daemonsets": plugins,
+                "get --raw /api/v1/pods": pods,
+                "get --raw /apis/nvidia.com/v1/clusterpolicies": [cluster_policy()],
+                "get --raw /apis/nvidia.com/v1beta1": {"resources": [{"kind": "Other"}]},
+                "get --raw /apis/nvidia.com/v1": {"resources": [{"kind": "ClusterPolicy"}]},
+                "get --raw /apis/nvidia.com": {"versions": [{"version": "v1"}, {"version": "v1beta1"}]},
+                "get nodes --selector=nvidia.com/gpu.deploy.operator-validator=true": [
+                    of_node("gpu1", deployed),
+                    of_node("gpu7", deployed),
+                ],
+            }
+        ).kubectl,
+        SPACE,
+        [],
+    )
+    assert believe(facts, RESULTS["gpushare_in_cluster_info"]) == facts
+    title = "DaemonSet kube-system/nvidia-device-plugin-daemonset"
+    assert facts["others"] == [{"title": title, "kind": "NVIDIA device plugin", "nodes": ["gpu1"]}]
+    assert facts["holders"] == ["default/train on gpu1"]
+    operator = facts["gpu_operator"]
+    assert (operator["versions"], operator["nodes"], operator["ours"]) == (["v1"], ["gpu1", "gpu7"], [])
+    assert [(one["name"], one["enabled"]) for one in operator["policies"]] == [("cluster-policy", True)]
 
 
 def test_nodes_by_name() -> None:

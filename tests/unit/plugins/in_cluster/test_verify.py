@@ -45,6 +45,21 @@ def test_a_pod_has_the_gpu_of_its_annotation() -> None:
     assert judge(ended(printed()), NODE) == []
 
 
+def test_a_pod_has_the_mig_instance_of_its_annotation() -> None:
+    published = json.loads(GPUS)
+    published["gpus"][1].update(index=11070, uuid="MIG-1", caps=[66, 67])
+    node = {**NODE, "metadata": {"name": "gpu1", "annotations": {"gpushare/gpus": json.dumps(published)}}}
+    given = {"scheduler.framework.gpushare.allocation": json.dumps({"0": {"11070": 1}})}
+
+    def judged(*devices: str) -> list[str]:
+        return judge(ended(printed(devices, "11070"), annotations=given), node)
+
+    assert judged("nvidia5", "nvidiactl", "nvidia-caps/nvidia-cap66", "nvidia-caps/nvidia-cap67") == []
+    (other,) = judged("nvidia5", "nvidia-caps/nvidia-cap75", "nvidia-caps/nvidia-cap76")
+    assert "expected /dev/nvidia-caps/nvidia-cap66, /dev/nvidia-caps/nvidia-cap67, /dev/nvidia5, GPU 11070" in other
+    assert len(judged("nvidia5")) == 1
+
+
 @pytest.mark.parametrize(
     ("one", "words"),
     [

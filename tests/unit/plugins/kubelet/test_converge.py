@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import service
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.converge import Result, Wanted, converge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import Rejected
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.converge import GatesResult, Wanted, converge
 
 from unit.plugins.kubelet.fake_kubelet import CONFIG, DROP_IN, FOLDER, FakeKubelet
 from unit.plugins.kubelet.found_states import CONFIG_TEXT, NEW_DROP_IN, OLD_DROP_IN, STATES
@@ -61,7 +61,7 @@ def host_of(made: list[FakeKubelet], folder: Path, name: str) -> FakeKubelet:
     return made[-1]
 
 
-def run(host: FakeKubelet, state: str = "present", check: bool = False, **more: object) -> Result:
+def run(host: FakeKubelet, state: str = "present", check: bool = False, **more: object) -> GatesResult:
     wanted = Wanted(state, ("Accelerators", "DevicePlugins"), "kubelet.service", 1.0, False)
     return converge(wanted, check, str(host.root), host.run, **more)  # type: ignore[arg-type]
 
@@ -185,7 +185,7 @@ def test_edits_of_others_stay_when_ours_goes(made: list[FakeKubelet], tmp_path: 
     edited = str(host.text(CONFIG)).replace("rotateCertificates: true", "rotateCertificates: false")
     host.root.file(CONFIG, edited.replace("10248", str(host.port)))
     notes = run(host, "absent").notes
-    assert notes == [f"{CONFIG} was changed by somebody else since: only our part is taken out"]
+    assert notes == [f"{CONFIG} was changed by others since: only our part is taken out"]
     assert host.text(CONFIG) == edited.replace("DevicePlugins: true", "DevicePlugins: false")
     assert host.gates == {"CPUManager": True, "DevicePlugins": False}
 

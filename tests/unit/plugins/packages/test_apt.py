@@ -7,17 +7,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.apt import Apt
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
-    Installed,
-    Package,
-    Plan,
-    Rejected,
-    Repository,
-    Wanted,
-    check,
-)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Installed, Package, Plan, Repository, Wanted, check
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.openpgp import Key
 
 FILE = "/etc/apt/preferences.d/gpushare-nvidia-driver"

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import digest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.converge import (
-    Result,
+    PackagesResult,
     absent,
     manager_of,
     owners,
@@ -30,7 +31,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
     Package,
     PackagesError,
     Plan,
-    Rejected,
     Repository,
     Step,
     Wanted,
@@ -598,9 +598,13 @@ def test_a_file_of_ours_that_others_changed_once_and_then_removed_is_no_news(roo
 
 
 def test_what_several_owners_get_back_is_one_result() -> None:
-    one = Result(True, "apt", "", {"a": None}, [Step("a", "1", None)], ["a"], ["/a"], [{"what": "a"}], ["note a"], [{"before": "a"}])
-    other = Result(False, "apt", "", {"b": "2"}, [Step("b", "1", "2")], ["b"], ["/b"], [{"what": "b"}], ["note b"], [{"before": "b"}])
-    assert together([one, other]) == Result(
+    one = PackagesResult(
+        True, "apt", "", {"a": None}, [Step("a", "1", None)], ["a"], ["/a"], [{"what": "a"}], ["note a"], [{"before": "a"}]
+    )
+    other = PackagesResult(
+        False, "apt", "", {"b": "2"}, [Step("b", "1", "2")], ["b"], ["/b"], [{"what": "b"}], ["note b"], [{"before": "b"}]
+    )
+    assert together([one, other]) == PackagesResult(
         changed=True,
         manager="apt",
         versions={"a": None, "b": "2"},
@@ -613,7 +617,7 @@ def test_what_several_owners_get_back_is_one_result() -> None:
     )
     assert together([other, one]).changed
     assert not together([other]).changed
-    assert together([]) == Result()
+    assert together([]) == PackagesResult()
 
 
 DPKG = "/var/lib/dpkg/status"

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import rpm
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.apt import Apt
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Package, Rejected, Wanted
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Package, Wanted
 
 Files = Callable[[Path], dict[str, dict[str, str]]]
 

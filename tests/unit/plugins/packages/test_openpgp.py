@@ -43,6 +43,12 @@ class Gpg:
         printed = self("--show-keys", "--with-colons", given=keys).decode()
         return re.findall(r"^pub:(?:.*\n)(?:(?!pub:).*\n)*?fpr:{9}([0-9A-F]+):", printed, re.MULTILINE)
 
+    def subkeys(self, keys: bytes) -> dict[str, str]:
+        """Fingerprint → what the subkey is for, as gpg names it: e, s, a."""
+        printed = self("--show-keys", "--with-colons", given=keys).decode()
+        found = re.findall(r"^sub:(?:[^:\n]*:){10}([a-z]*):.*\nfpr:{9}([0-9A-F]+):", printed, re.MULTILINE)
+        return {fingerprint: uses for uses, fingerprint in found}
+
 
 @pytest.fixture(scope="module")
 def gpg(tmp_path_factory: pytest.TempPathFactory) -> Gpg:
@@ -70,7 +76,7 @@ def test_gpg_reads_what_is_written(gpg: Gpg, tmp_path: Path) -> None:
     together = openpgp.armored_together(openpgp.read_keys(exported))
     assert gpg.fingerprints(written) == gpg.fingerprints(together) == gpg.fingerprints(exported)
     assert (written.count(b"BEGIN"), together.count(b"BEGIN")) == (2, 1)
-    # Subkeys, names and signatures too.
+    # Subkeys, names and signatures too, as long as nobody left one out.
     other = Gpg(tmp_path / "other")
     other("--import", given=written)
     assert other("--export") == gpg("--export", "First", "Second")
@@ -80,13 +86,78 @@ def test_gpg_reads_what_is_written(gpg: Gpg, tmp_path: Path) -> None:
 def test_a_key_beside_the_expected_one_is_named(gpg: Gpg) -> None:
     first, second = gpg.fingerprints(gpg("--export", "First", "Second"))
     both = openpgp.read_keys(gpg("--armor", "--export", "First") + gpg("--armor", "--export", "Second"))
-    openpgp.check(both, [second.lower(), " ".join(re.findall("....", first))])
+    openpgp.pinned(both, [second.lower(), " ".join(re.findall("....", first))])
     # A rotated key: one of those that are expected suffices.
-    openpgp.check(both[:1], [first, second])
+    openpgp.pinned(both[:1], [first, second])
     with pytest.raises(openpgp.KeyError_, match=second):
-        openpgp.check(both, [first])
+        openpgp.pinned(both, [first])
     with pytest.raises(openpgp.KeyError_, match="the last 8 or 16 of them are not enough"):
-        openpgp.check(both, [first[-16:]])
+        openpgp.pinned(both, [first[-16:]])
+
+
+def test_a_subkey_signs_only_with_a_fingerprint_of_its_own(gpg: Gpg, tmp_path: Path) -> None:
+    """A rogue subkey in a file with the right key; to gpg it has a good binding or none, and old rpm does not ask."""
+    other = Gpg(tmp_path / "other")
+    other("--quick-gen-key", "Publisher <publisher@example.org>", "ed25519", "sign", "never")
+    primary = other.fingerprints(other("--export"))[0]
+    for algorithm, use in (("cv25519", "encr"), ("rsa2048", "encr"), ("ed25519", "auth"), ("ed25519", "sign"), ("rsa2048", "sign")):
+        other("--quick-add-key", primary, algorithm, use, "never")
+    exported = other("--export")
+    (key,) = openpgp.read_keys(exported)
+    uses = other.subkeys(exported)
+    assert sorted(uses.values()) == ["a", "e", "e", "s", "s"]
+    assert {one.fingerprint: one.signs for one in key.subkeys} == {one: "s" in use for one, use in uses.items()}
+    signing = [one for one, use in uses.items() if "s" in use]
+    for named in ([primary], [primary, signing[0]], [primary, signing[1]]):
+        with pytest.raises(openpgp.KeyError_, match=f"{primary} has the subkey ({'|'.join(signing)}), which may sign"):
+            openpgp.pinned([key], named)
+    written = openpgp.armored(openpgp.pinned([key], [primary, *signing]))
+    assert other.fingerprints(written) == [primary]
+    assert set(other.subkeys(written)) == set(signing)
+    # One that nobody has bound to the key, and ones whose bindings do not say what it is for, or say it where nothing is signed.
+    rogue = next(body for tag, body in packets_of(gpg("--export", "Second")) if tag == 6)
+    trusted = gpg("--export", "First")
+
+    def with_rogue(binding: bytes) -> list[openpgp.Key]:
+        return openpgp.pinned(openpgp.read_keys(trusted + new_form(14, rogue) + binding), gpg.fingerprints(trusted))
+
+    for said in ("", "c20a04180108000000000000", "c20a041801080003ff000000", "c200", "c20b0418010800000003021b0c"):
+        with pytest.raises(openpgp.KeyError_, match="which may sign"):
+            with_rogue(bytes.fromhex(said))
+    # What a forged binding calls a subkey for encryption is not written, either.
+    (first,) = with_rogue(bytes.fromhex("c20b041801080003021b0c0000"))
+    assert first.subkeys == ()
+    assert rogue not in first.whole
+
+
+def packets_of(data: bytes) -> list[tuple[int, bytes]]:
+    return [(packet.tag, packet.body) for packet in openpgp._packets(data)]
+
+
+@pytest.mark.parametrize(
+    ("hashed", "says"),
+    [
+        ("", None),
+        ("021b02", True),
+        ("021b0c", False),
+        ("029b02", True),  # marked as critical
+        ("0105021b02", True),  # behind another
+        ("c0001b" + "0c" * 191 + "021b02", True),  # two bytes of length
+        ("ff00000002" + "1b02", True),  # five of them
+        ("021b0c021b02", True),
+        ("021b02021b0c", True),
+        ("00", None),
+        ("011b", False),
+        ("ff", None),
+    ],
+)
+@pytest.mark.parametrize("version", [4, 6])
+def test_what_a_binding_says_of_its_subkey(version: int, hashed: str, says: bool | None) -> None:
+    area = bytes.fromhex(hashed)
+    signature = bytes([version, 0x18, 1, 8]) + len(area).to_bytes(2 if version == 4 else 4, "big") + area
+    assert list(openpgp._uses(signature)) == [says]
+    for other in (bytes([version, 0x13]) + signature[2:], b"\x03" + signature[1:]):
+        assert list(openpgp._uses(other)) == []
 
 
 def test_what_is_no_public_key_is_rejected(gpg: Gpg) -> None:
@@ -130,8 +201,11 @@ def test_a_key_is_the_same_in_each_form_of_its_packets(form: Callable[[int, byte
     first, second = openpgp.read_keys(data)
     assert first.fingerprint == hashlib.sha1(b"\x99" + size.to_bytes(2, "big") + body).hexdigest().upper()
     length = size.to_bytes(4, "big")
-    assert first.packets == b"\x9a" + length + body + b"\xba" + length + body + b"\xb6\0\0\0\x04name" + b"\x8a\0\0\0\x06signed"
-    assert second.packets == (KEY + b"\xd1\xff\0\0\0\x07picture" if form is new_form else KEY)
+    # A name is the key's, and what follows it, too.
+    assert first.packets == b"\x9a" + length + body + b"\xb6\0\0\0\x04name" + b"\x8a\0\0\0\x06signed"
+    assert [one.packets for one in first.subkeys] == [b"\xba" + length + body]
+    assert first.whole == first.packets + first.subkeys[0].packets
+    assert second.whole == (KEY + b"\xd1\xff\0\0\0\x07picture" if form is new_form else KEY)
 
 
 def test_the_sample_key_of_version_6_has_the_fingerprint_of_the_standard() -> None:
@@ -144,7 +218,7 @@ def test_the_sample_key_of_version_6_has_the_fingerprint_of_the_standard() -> No
 def test_what_means_nothing_to_others_is_not_written() -> None:
     alone = openpgp.read_keys(KEY)
     assert openpgp.read_keys(MARKER + KEY + TRUST + PADDING) == alone
-    assert alone[0].packets == KEY
+    assert alone[0].whole == KEY
 
 
 @pytest.mark.parametrize(

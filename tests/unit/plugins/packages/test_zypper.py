@@ -7,7 +7,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Rejected
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.zypper import locked, table, with_locks, without_locks
 
 # As `zypper addlock` of 1.14.42 writes it.

@@ -10,22 +10,29 @@ from typing import Any
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import Asked, judge
 
+from unit.plugins.preflight.test_gpu_operator import operator, policy
+
 IMAGE = "localhost/gpushare:1"
-NODE = {"name": "gpu1", "architecture": "amd64", "ready": True, "images": [IMAGE], "all": True}
+NODE = {"name": "gpu1", "architecture": "amd64", "platform": "", "ready": True, "images": [IMAGE], "all": True}
 FACTS: dict[str, Any] = {
     "version": "v1.36.3",
     "admission": ["ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"],
     "nodes": [NODE],
     "number": 3,
+    "openshift": False,
     "missing": [],
     "runtime_classes": ["nvidia"],
     "enforces": "",
     "on_hosts": [],
     "others": [],
+    "holders": [],
+    "gpu_operator": {"versions": [], "policies": [], "nodes": [], "ours": []},
     "unit": "",
     "pods": [],
     "may_bind": "",
 }
+NVIDIAS = {"title": "DaemonSet kube-system/nvidia-device-plugin", "kind": "NVIDIA device plugin", "nodes": ["gpu1"]}
+OPERATORS = {"title": "DaemonSet gpu-operator/nvidia-device-plugin-daemonset", "kind": "NVIDIA GPU Operator", "nodes": ["gpu1"]}
 ASKED = Asked(
     image=IMAGE,
     namespace="gpushare-system",
@@ -51,6 +58,8 @@ ASKED = Asked(
         ({"nodes": [{**NODE, "images": []}]}, {"image": "registry.example.org/gpushare@sha256:00"}),
         ({}, {"scheduler_image": "mirror.example.org/kube-scheduler@sha256:00"}),
         ({}, {"namespace": "kube-system"}),
+        # Its device plugin is about to go.
+        ({"others": [OPERATORS], "gpu_operator": operator(policy(), nodes=("gpu1",))}, {"operator": "patch"}),
     ],
 )
 def test_nothing_speaks_against_it(facts: dict[str, Any], asked: dict[str, Any]) -> None:
@@ -62,11 +71,15 @@ def test_nothing_speaks_against_it(facts: dict[str, Any], asked: dict[str, Any])
     [
         ({"nodes": [{**NODE, "images": []}]}, {}, "image", "no image localhost/gpushare:1 on gpu1"),
         ({"nodes": [{**NODE, "architecture": "s390x"}]}, {}, "image", "gpu1 (s390x)"),
+        ({"nodes": [{**NODE, "platform": "GKE Autopilot"}]}, {}, "node", "no folder of the host: gpu1 (GKE Autopilot)"),
         ({"nodes": [{**NODE, "ready": False}]}, {}, "node", "not Ready: gpu1"),
         ({"nodes": []}, {}, "node", "kubectl label node NAME"),
         ({"missing": ["gpu9"]}, {}, "node", "no node gpu9"),
         ({"version": "v1.29.1", "admission": []}, {"scheduler_image": "k:v1.29.1"}, "policies", "1.30 or newer"),
-        ({"others": ["DaemonSet kube-system/nvidia-device-plugin (nvidia)"]}, {}, "managers", "nvidia-device-plugin"),
+        ({"others": [NVIDIAS]}, {}, "managers", "DaemonSet kube-system/nvidia-device-plugin (NVIDIA device plugin) on gpu1"),
+        ({"holders": ["default/train on gpu1"]}, {}, "managers", "default/train on gpu1; expected none"),
+        ({"gpu_operator": operator(policy())}, {}, "operator", "with the GPU Operator's device plugin, on gpu1"),
+        ({"gpu_operator": operator()}, {"operator": "patch"}, "operator", "no ClusterPolicy"),
         ({"on_hosts": ["gpushare-extender"]}, {}, "deploy_mode", "run uninstall"),
         ({"runtime_classes": ["gvisor"]}, {}, "runtime", "no RuntimeClass nvidia (gvisor)"),
         ({}, {"scheduler_image": "registry.k8s.io/kube-scheduler:v1.35.2"}, "scheduler", "kube-scheduler 1.36"),
@@ -74,6 +87,7 @@ def test_nothing_speaks_against_it(facts: dict[str, Any], asked: dict[str, Any])
         ({"enforces": "restricted"}, {}, "namespace", "enforces restricted pods"),
         ({}, {"namespace": "default"}, "namespace", "begins with gpushare-"),
         ({}, {"isolation": "mps"}, "isolation", "mount namespace"),
+        ({"openshift": True}, {"isolation": "driver"}, "isolation", "CAP_SYS_ADMIN"),
         ({"may_bind": "Forbidden: x"}, {}, "rights", "no right to bind system:kube-scheduler (Forbidden: x)"),
     ],
 )

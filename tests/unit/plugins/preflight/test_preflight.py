@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -86,6 +87,47 @@ def smi(root: FakeRoot, old: str, new: str) -> None:
     root.program("/usr/bin/nvidia-smi", NVIDIA_SMI.read_text().replace(old, new, 1))
 
 
+def mig(root: FakeRoot, *instances: int, gpus: int = 1) -> None:
+    """So many GPUs are in MIG mode, each with compute instances in these GPU instances."""
+    devices = "".join(
+        f"<mig_device><index>{place}</index><gpu_instance_id>{of}</gpu_instance_id><compute_instance_id>{instances[:place].count(of)}"
+        "</compute_instance_id><fb_memory_usage><total>9728 MiB</total></fb_memory_usage></mig_device>"
+        for place, of in enumerate(instances)
+    )
+    text = NVIDIA_SMI.read_text()
+    for before in ("N/A", "Disabled")[:gpus]:
+        text = text.replace(f"<current_mig>{before}", "<current_mig>Enabled", 1)
+    root.program("/usr/bin/nvidia-smi", re.sub(r"<mig_devices>\s*None\s*</mig_devices>", f"<mig_devices>{devices}</mig_devices>", text))
+
+
+@pytest.mark.parametrize(
+    ("instances", "wanted", "severity", "words"),
+    [
+        ((7, 8), {}, "warning", "in MIG mode with the device strategy volume-mounts"),
+        ((7, 8), {"device_strategy": "envvar"}, "warning", "in MIG mode with the device strategy envvar"),
+        ((7, 8), {"device_strategy": "cdi", "isolation": "mps"}, "warning", "in MIG mode with gpushare_isolation: mps"),
+        ((7, 8), {"device_strategy": "cdi", "isolation": "driver"}, "warning", "in MIG mode with gpushare_isolation: driver"),
+        ((), {"device_strategy": "cdi"}, "warning", "in MIG mode without instances"),
+        ((7, 7, 8), {"device_strategy": "cdi"}, "warning", "with several compute instances in GPU instance 7"),
+        ((7, 8), {"device_strategy": "cdi"}, "", ""),
+    ],
+)
+def test_instances_that_no_pod_would_get_are_said(
+    node: FakeRoot, instances: tuple[int, ...], wanted: dict[str, str], severity: str, words: str
+) -> None:
+    mig(node, *instances)
+    said = [one for one in reasons(node, replace(GPU_NODE, **wanted)) if one.check == "gpus"]  # type: ignore[arg-type]
+    assert [one.severity for one in said] == ([severity] if severity else [])
+    assert all(words in one.found for one in said)
+
+
+@pytest.mark.parametrize(("wanted", "severity"), [("auto", ["error", "error"]), ("cdi", [])])
+def test_a_host_of_which_no_pod_would_get_anything_is_rejected(node: FakeRoot, wanted: str, severity: list[str]) -> None:
+    mig(node, 7, 8, gpus=2)
+    said = reasons(node, replace(GPU_NODE, device_strategy=wanted))
+    assert [one.severity for one in said if "in MIG mode" in one.found] == severity
+
+
 def test_fit_hosts_have_no_reason(node: FakeRoot) -> None:
     assert reasons(node) == ()
 
@@ -143,7 +185,7 @@ FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
     ("no ensurepip", lambda r: r.at("/usr/lib/python3.11/ensurepip/__init__.py").unlink(), [("python", "error")]),
     ("no nvidia-smi", lambda r: r.at("/usr/bin/nvidia-smi").unlink(), [("gpus", "error")]),
     ("no GPUs", lambda r: r.program("/usr/bin/nvidia-smi", "No devices were found", 6), [("gpus", "error")]),
-    ("MIG", lambda r: smi(r, "<current_mig>N/A", "<current_mig>Enabled"), [("gpus", "error")]),
+    ("MIG without instances", lambda r: smi(r, "<current_mig>N/A", "<current_mig>Enabled"), [("gpus", "warning")]),
     ("prohibited", lambda r: smi(r, "<compute_mode>Default", "<compute_mode>Prohibited"), [("gpus", "error")]),
     ("exclusive", lambda r: smi(r, "<compute_mode>Default", "<compute_mode>Exclusive_Process"), [("gpus", "warning")]),
     ("no memory", lambda r: smi(r, "<total>16384 MiB", "<total>N/A"), [("gpus", "warning")]),
@@ -238,6 +280,8 @@ FIT = Ground((), (), (), (), False, "", "", True)
         ({"listening": (32766,)}, GPU_NODE, "", ""),
         ({"scheduler": False}, CONTROL_PLANE, "scheduler", "no process of kube-scheduler"),
         ({"scheduler": False}, GPU_NODE, "", ""),
+        ({"server": "https://a:6443", "ahead": 301.0}, GPU_NODE, "clock", "a clock 301 s ahead of that of the API server https://a:6443"),
+        ({"ahead": -9.0}, GPU_NODE, "", ""),
     ],
 )
 def test_what_would_make_the_run_fail_halfway(tmp_path: Path, ground: dict[str, Any], wanted: Wanted, check: str, words: str) -> None:
@@ -248,6 +292,12 @@ def test_what_would_make_the_run_fail_halfway(tmp_path: Path, ground: dict[str, 
     judged = judge("h", replace(facts, ground=replace(FIT, **ground)), wanted).reasons
     assert [(one.check, one.severity) for one in judged] == ([(check, "error")] if check else [])
     assert all(words in one.found and one.cure for one in judged)
+
+
+def test_a_clock_that_is_a_little_off_is_a_warning(tmp_path: Path) -> None:
+    facts = gather(Host(str(gpu(kubelet(debian(FakeRoot(tmp_path))), MENDED))))
+    (only,) = judge("h", replace(facts, ground=replace(FIT, ahead=-42.4)), GPU_NODE).reasons
+    assert (only.check, only.severity, only.found) == ("clock", "warning", "a clock 42 s behind that of the API server ")
 
 
 @pytest.mark.parametrize(("plant", "expected"), [fault[1:] for fault in FAULTS], ids=[fault[0] for fault in FAULTS])
@@ -285,6 +335,19 @@ def test_paths_of_the_inventory_are_followed(plane: FakeRoot) -> None:
         plane.at(path).unlink()
     assert found(plane, replace(CONTROL_PLANE, kubectl="/opt/bin/kubectl", kubeconfig="/root/config")) == []
     assert found(plane, replace(CONTROL_PLANE, scheduler_manifest="/x", kubectl="/opt/k", kubeconfig="/c")) == [("control_plane", "error")]
+
+
+def test_what_a_host_lacks_for_its_python_is_no_reason_where_the_role_installs_it(node: FakeRoot) -> None:
+    node.at("/usr/lib/python3.11/ensurepip/__init__.py").unlink()
+    managed = replace(GPU_NODE, prerequisites_managed=True)
+    (lacking,) = reasons(node)
+    assert (lacking.severity, lacking.cure) == ("error", "install python3-venv, or set gpushare_prerequisites: managed")
+    (coming,) = reasons(node, managed)
+    assert (coming.severity, coming.cure[:13]) == ("warning", "nothing to do")
+    # A Python that somebody names is theirs, and for an unknown distribution nothing is known.
+    assert [one.severity for one in reasons(node, replace(managed, python="python3"))] == ["error"]
+    overwrite(node, "/etc/os-release", "ID=gentoo\nVERSION_ID=2\n")
+    assert ("python", "error") in found(node, managed)
 
 
 def test_a_python_by_name(node: FakeRoot) -> None:
@@ -375,7 +438,11 @@ def test_the_inventory_as_a_whole() -> None:
     assert [(reason.check, reason.severity) for reason in both] == [("groups", "error"), ("node_names", "error")]
     assert both[0].found == "no host in the group 'kube_control_plane', but hosts in 'kube_control_planes'"
     assert both[1].found == "a, b which are all the node 'n1'"
-    assert judge_inventory(judged[2:], groups, "kube_control_planes", "gpu_nodes") == []
+    assert judge_inventory(judged[2:], groups, "kube_control_planes", "gpu_nodes", {"a": "", "b": "", "c": "0" * 32}) == []
+    clones = judge_inventory(judged[2:], groups, "kube_control_planes", "gpu_nodes", {"a": "1" * 32, "b": "0" * 32, "c": "1" * 32})
+    assert [(one.check, one.severity, one.found) for one in clones] == [
+        ("machine_id", "warning", f"a, c with the same /etc/machine-id {'1' * 32}")
+    ]
 
 
 def test_accepted_checks_become_warnings_and_errors_come_first() -> None:
@@ -518,7 +585,9 @@ def test_a_secret_is_not_repeated() -> None:
         ({"gpushare_node_schedule": "core_mem", "gpushare_isolation": "mps"}, ""),
         ({"gpushare_node_schedule": "cgpu", "gpushare_isolation": "driver"}, ""),
         ({"gpushare_deploy_mode": "systemd"}, ""),
-        ({"gpushare_deploy_mode": "kubernetes"}, "gpushare_deploy_mode: kubernetes in a run on hosts"),
+        ({"gpushare_prometheus": "https://prometheus.monitoring.svc:9090/team-a"}, ""),
+        ({"gpushare_prometheus": "prometheus:9090"}, "gpushare_prometheus: 'prometheus:9090'"),
+        ({"gpushare_prometheus": "http://a b"}, "gpushare_prometheus: 'http://a b'"),
         ({"gpushare_node_schedule": "share"}, ""),
         ({"gpushare_node_schedule": ""}, ""),
         ({"gpushare_node_schedule": "mps"}, "gpushare_node_schedule: mps with gpushare_isolation: auto"),
@@ -827,6 +896,50 @@ def test_a_gpu_node_of_another_distribution_is_rejected_before_its_containerd_is
     assert ("distribution", "error") in found(root)
     both = replace(GPU_NODE, control_plane=True)
     assert [check for check, _severity in found(root, both)].count("distribution") == 1
+
+
+def rancher(root: FakeRoot, version: str = "v1.32.2+k3s1", *arguments: str) -> FakeRoot:
+    """A server of k3s with GPUs, as it installs itself."""
+    gpu(debian(root), MENDED).program("/usr/local/bin/k3s", f"k3s version {version} (381620ef)\ngo version go1.23.6")
+    root.process(50, "/usr/local/bin/k3s", "server", *arguments)
+    root.file("/etc/rancher/k3s/k3s.yaml")
+    root.link("/usr/local/bin/kubectl", "k3s")
+    return root
+
+
+PODS = replace(GPU_NODE, mode="kubernetes", control_plane=True)
+
+
+@pytest.mark.parametrize(
+    ("version", "arguments", "expected"),
+    [
+        ("v1.32.2+k3s1", (), []),
+        ("v1.36.0+k3s1", (), []),
+        ("v1.31.5+k3s1", (), [("strategy", "warning")]),
+        ("v1.32.1+k3s1", (), [("strategy", "warning")]),
+        ("v1.32.2+k3s1", ("--docker", "--tls-san=a"), [("runtime", "error")]),
+        ("v1.32.2+k3s1", ("--docker=true",), [("runtime", "error")]),
+    ],
+)
+def test_hosts_of_k3s_are_taken_where_the_daemons_are_pods(
+    tmp_path: Path, version: str, arguments: tuple[str, ...], expected: list[Any]
+) -> None:
+    assert found(rancher(FakeRoot(tmp_path), version, *arguments), PODS) == expected
+
+
+def test_services_on_k3s_are_rejected_with_the_mode_to_set(tmp_path: Path) -> None:
+    (why,) = [one for one in reasons(rancher(FakeRoot(tmp_path)), GPU_NODE) if one.check == "distribution"]
+    assert (why.found, why.expected) == ("Kubernetes by k3s with gpushare_deploy_mode: systemd", "kubeadm")
+    assert "set gpushare_deploy_mode: kubernetes" in why.cure
+
+
+@pytest.mark.parametrize("name", ["kubeadm", "openshift"])
+def test_pods_on_hosts_of_others_are_for_the_playbook_cluster(tmp_path: Path, name: str) -> None:
+    root = debian(FakeRoot(tmp_path))
+    root.file("/etc/machine-config-daemon/currentconfig" if name == "openshift" else "/etc/kubernetes/kubelet.conf")
+    (why,) = reasons(root, PODS)
+    assert (why.check, why.expected) == ("distribution", "k3s or rke2")
+    assert "run the playbook cluster" in why.cure
 
 
 def test_gates_that_the_next_kubernetes_does_not_take_are_reported_when_it_is_named(node: FakeRoot) -> None:

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 import tomllib
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import digest, read_state
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import containerd_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import dump_section
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import DROP_IN, Installation
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Rejected, Runtimes, stripped
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Runtimes, stripped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -204,7 +205,7 @@ def test_what_others_write_later_stays_and_exactly_our_part_goes(containerd: Con
         config = machine.config.read_bytes()
         machine.config.write_bytes(b"# an administrator's\n" + config)
         notes = machine.absent().notes
-        assert notes == [f"{machine.config} was changed by somebody else since: only our part is taken out"]
+        assert notes == [f"{machine.config} was changed by others since: only our part is taken out"]
         assert machine.texts() == {"config.toml": b"# an administrator's\n" + text.encode()}
 
 
@@ -545,14 +546,13 @@ def test_the_folder_that_we_made_goes_unless_somebody_uses_it(folder: Path, impo
     assert (folder / "conf.d").exists() == stays
 
 
-def test_a_file_that_is_gone_or_has_lost_our_part_is_told(folder: Path) -> None:
+def test_a_file_that_has_lost_our_part_is_told(folder: Path) -> None:
     machine = Machine(model("2.1.4"), folder).write({"config.toml": kubeadm(3)})
     machine.present()
     (folder / "conf.d" / DROP_IN).unlink()
     machine.write({"config.toml": "# rewritten\n" + kubeadm(3)})
     assert machine.absent().notes == [
-        f"{machine.config} was changed by somebody else since: nothing of ours is left in it",
-        f"{folder}/conf.d/{DROP_IN} is gone, so there was nothing to take out",
+        f"{machine.config} was changed by others since: nothing of ours is left in it",
     ]
     assert machine.texts() == {"config.toml": ("# rewritten\n" + kubeadm(3)).encode()}
 
@@ -566,7 +566,7 @@ def test_containerds_words_and_ours_name_the_file(folder: Path) -> None:
     machine = Machine(model("1.7.24"), folder).write({"config.toml": "version = 2\nimports = ['a.toml', 'b.toml']\n"})
     machine.write({"a.toml": "version = 2\n"})
     (folder / "b.toml").write_bytes(b"\xff")
-    with pytest.raises(Rejected, match=rf"^{folder}/b.toml is not UTF-8 \(.*\): a container runtime's configuration must be$"):
+    with pytest.raises(Rejected, match=rf"^{folder}/b.toml is not UTF-8 \(.*\); nothing was changed: correct it, and run again$"):
         machine.installation.read({})
     with pytest.raises(Rejected, match=f"^{folder}/a.toml cannot be read: line 1: expected a key"):
         machine.installation.read({str(folder / "a.toml"): "[\n"})

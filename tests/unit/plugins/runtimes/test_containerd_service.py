@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
@@ -18,7 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cont
     address_of,
     config_of,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Rejected, Runtimes
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Runtimes
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import RestartError, Unit, check_program, find_unit
 
 from unit.plugins.runtimes.fake_containerd import model
@@ -141,7 +142,7 @@ def test_whether_cdi_is_on_counts_where_it_is_asked_for(host: Host, service: Con
 
 def test_a_good_restart(host: Host, service: ContainerdService) -> None:
     service.restart()
-    assert service.healthy() is None
+    assert service.problem() is None
     assert [argv for argv in host.argvs if argv[1] in ("reset-failed", "restart")] == [
         ["systemctl", "reset-failed", "containerd.service"],
         ["systemctl", "restart", "containerd.service"],
@@ -182,21 +183,21 @@ def test_what_is_not_healthy_is_named_when_the_time_is_over(
     host: Host, service: ContainerdService, how: dict[str, Any], reason: str
 ) -> None:
     break_(host, **how)
-    problem = service.healthy()
+    problem = service.problem()
     assert problem is not None
     assert problem.startswith(f"containerd.service is not healthy after 0.3 s: {reason}. It said:\n")
 
 
 def test_systemd_has_the_last_word(host: Host, service: ContainerdService) -> None:
     host.properties["ActiveState"] = "activating"
-    assert "systemd says that it is activating" in str(service.healthy())
+    assert "systemd says that it is activating" in str(service.problem())
 
 
 def test_a_network_that_was_not_there_before_is_not_asked_for(host: Host, tmp_path: Path) -> None:
     host.conditions["NetworkReady"] = (False, "no CNI yet")
     (tmp_path / "config.toml").write_text("version = 2\n")
     service = ContainerdService(unit(host), Installation(model("1.7.24"), str(tmp_path / "config.toml")), host.run, 0.3)
-    assert service.healthy() is None
+    assert service.problem() is None
 
 
 def test_the_program_has_to_work(tmp_path: Path) -> None:
@@ -275,7 +276,7 @@ def test_a_unit_of_which_nothing_is_known_is_said_to_be_so(host: Host, service: 
     host.properties["ActiveState"] = ""
     with pytest.raises(Rejected, match="is unknown, expected active"):
         unit(host).check_running(False)
-    assert "systemd says that it is unknown" in str(service.healthy())
+    assert "systemd says that it is unknown" in str(service.problem())
     host.properties["ActiveState"] = "active"
     unit(host).check_running(False)
 
@@ -306,9 +307,9 @@ def test_what_was_not_ready_before_need_not_be_but_the_runtime_must(host: Host, 
     host.conditions = {"NetworkReady": (False, "no CNI yet")}
     (tmp_path / "config.toml").write_text("version = 2\n")
     service = ContainerdService(unit(host), Installation(model("1.7.24"), str(tmp_path / "config.toml")), host.run, 0.3)
-    assert "RuntimeReady is false: it does not say" in str(service.healthy())
+    assert "RuntimeReady is false: it does not say" in str(service.problem())
     host.conditions["RuntimeReady"] = (True, "")
-    assert service.healthy() is None
+    assert service.problem() is None
 
 
 def test_the_journal_is_asked_for_since_the_restart_and_told_by_its_last_complaints(
@@ -338,7 +339,7 @@ def test_health_is_one_process_that_stays(host: Host, service: ContainerdService
     monkeypatch.setattr(runtime_service.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(runtime_service.time, "sleep", sleep)
     host.silent = True
-    assert service.healthy() is None
+    assert service.problem() is None
     assert 100.225 < seen[-1] < 100.275
 
 

@@ -18,12 +18,13 @@ from typing import Any
 import pytest
 import tomllib
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import Converged
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri, crio, unix_http
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Result, Wanted, converge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Rejected
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Wanted, converge
 
 from unit.plugins.runtimes.fake_containerd import dumped
 
@@ -123,7 +124,7 @@ class Host:
 
     def converge(
         self, state: str = "present", check: bool = False, point: Callable[[str], None] = lambda _point: None, default: str = "auto"
-    ) -> Result:
+    ) -> Converged:
         return converge(Wanted(state, str(self.program), "", None, 0.2, False, "cri-o", default), check, self.run, point)
 
     def tree(self) -> dict[str, bytes]:
@@ -164,7 +165,7 @@ def test_check_mode_predicts_what_the_run_then_does_and_the_second_run_does_noth
     assert (host.default(), host.restarts, predicted.files) == ("nvidia", 1, [str(host.drop_in)])
     assert host.drop_in.read_text() == OURS.replace("PROGRAM", str(host.program))
     after = host.tree()
-    assert host.converge() == Result(False, "", [], [], [], [])
+    assert host.converge() == Converged()
     assert (host.tree(), host.restarts) == (after, 1)
 
 
@@ -180,7 +181,7 @@ def test_absent_undoes_it_to_the_byte_and_once_only(host: Host) -> None:
 def test_what_nvidia_ctk_has_written_is_taken_as_it_is(host: Host) -> None:
     host.write("99-nvidia.conf", CTK)
     host.start()
-    assert host.converge() == Result(False, "", [], [], [], [])
+    assert host.converge() == Converged()
     host.write("99-nvidia.conf", CTK.replace("PROGRAM", "/opt/nvidia-container-runtime"))
     host.start()
     host.converge()
@@ -203,7 +204,7 @@ def test_a_file_of_ours_with_anothers_key_keeps_that(host: Host) -> None:
     host.drop_in.write_text(host.drop_in.read_text() + '\n[crio.image]\npause_image = "p"\n')
     found = host.converge("absent")
     assert tomllib.loads(host.drop_in.read_text()) == {"crio": {"image": {"pause_image": "p"}}}
-    assert found.notes == [f"{host.drop_in} was changed by somebody else since: only our part is taken out"]
+    assert found.notes == [f"{host.drop_in} was changed by others since: only our part is taken out"]
 
 
 @pytest.mark.parametrize(

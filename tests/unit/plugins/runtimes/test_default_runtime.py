@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import Converged
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import dump_section
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import Installation
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Result, Wanted, converge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Rejected
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked
 
 from unit.plugins.runtimes.fake_containerd import model
 
@@ -81,7 +83,7 @@ class Host:
         containerd = {"defaultRuntimeName": default, "runtimes": {name: runtimes[name] for name in names}}
         return cri.Status({"RuntimeReady": (True, "")}, {"enableCDI": self.cdi, "containerd": containerd})
 
-    def converge(self, state: str = "present", check: bool = False, point: Callable[[str], None] = lambda _point: None) -> Result:
+    def converge(self, state: str = "present", check: bool = False, point: Callable[[str], None] = lambda _point: None) -> Converged:
         return converge(Wanted(state, str(self.program), "containerd.service", None, 0.2, False), check, self.run, point)
 
     def tree(self) -> dict[str, bytes]:
@@ -106,7 +108,7 @@ def test_check_mode_predicts_what_the_run_then_does_and_the_second_run_does_noth
     assert (host.running.read_text(), host.restarts) == ("nvidia", 1)
     assert [Path(path).name for path in predicted.files] == ["zz-gpushare.toml", "config.toml"]
     after = host.tree()
-    assert host.converge() == Result(False, "", [], [], [], [])
+    assert host.converge() == Converged()
     assert (host.tree(), host.restarts) == (after, 1)
 
 
@@ -227,7 +229,7 @@ def test_a_restart_that_would_end_containers_is_rejected_before_anything_is_writ
     host.converge("absent")
     # Nothing to do is nothing to restart.
     host.properties["KillMode"] = "control-group"
-    assert host.converge("absent") == Result(False, "", [], ["nothing of ours is recorded on this host"], [], [])
+    assert host.converge("absent") == Converged(notes=["nothing of ours is recorded on this host"])
 
 
 def test_the_file_that_is_asked_for_is_the_one_that_is_changed(host: Host) -> None:
@@ -243,14 +245,14 @@ def test_check_mode_predicts_the_way_back_too(host: Host) -> None:
     predicted = host.converge("absent", check=True)
     assert (host.tree(), host.restarts) == (before, 1)
     assert host.converge("absent") == predicted
-    assert (predicted.changed, predicted.why_restart) == (True, "its default runtime is 'nvidia', expected 'runc'")
+    assert (predicted.changed, predicted.why) == (True, "its default runtime is 'nvidia', expected 'runc'")
 
 
 def test_a_restart_that_was_lost_is_made_up_for_and_brings_nothing_of_others_along(host: Host) -> None:
     host.converge()
     host.running.write_text("runc")
     found = host.converge(check=True)
-    assert found == Result(True, "its default runtime is 'runc', expected 'nvidia'", [], [], [], [])
+    assert found == Converged(True, why="its default runtime is 'runc', expected 'nvidia'")
     assert host.converge() == found
     assert (host.running.read_text(), host.restarts) == ("nvidia", 2)
     host.config.write_text(host.config.read_text() + "# theirs\n")
@@ -289,9 +291,9 @@ def test_cdi_alone_adds_no_runtime_and_needs_no_program(host: Host) -> None:
     # This containerd has CDI on.
     wanted = Wanted("present", str(host.program), "containerd.service", None, 0.2, False, cdi=True)
     host.cdi = True
-    assert converge(wanted, False, host.run) == Result(False, "", [], [], [], [])
+    assert converge(wanted, False, host.run) == Converged()
     host.cdi = False
-    assert converge(wanted, True, host.run).why_restart == "it runs with enable_cdi = false, expected true"
+    assert converge(wanted, True, host.run).why == "it runs with enable_cdi = false, expected true"
 
 
 def test_cdi_is_switched_on_in_containerd_only(host: Host) -> None:

@@ -17,12 +17,14 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import Converged
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import docker, docker_config, unix_http
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Result, Wanted, converge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Rejected, Runtimes, SilentError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Runtimes, SilentError
 
 from unit.plugins.runtimes import fake_docker
 
@@ -32,7 +34,7 @@ MINIMAL = '{\n    "default-runtime": "nvidia",\n    "runtimes": {\n        "nvid
 MINIMAL += '            "runtimeArgs": []\n        }\n    }\n}\n'
 
 
-PACKAGE = Result.__module__.rpartition(".")[0]
+PACKAGE = converge.__module__.rpartition(".")[0]
 
 
 class Host:
@@ -127,7 +129,7 @@ class Host:
         point: Callable[[str], None] = lambda _point: None,
         default: str = "auto",
         allowed: bool = False,
-    ) -> Result:
+    ) -> Converged:
         return converge(self.wanted(state, default, allowed), check, self.run, point)
 
     def write(self, text: str) -> None:
@@ -160,7 +162,7 @@ def test_check_mode_predicts_what_the_run_then_does_and_the_second_run_does_noth
     assert predicted.files == [str(host.config)]
     assert host.config.read_text() == MINIMAL.replace("PROGRAM", str(host.program))
     after = host.tree()
-    assert host.converge() == Result(False, "", [], [], [], [])
+    assert host.converge() == Converged()
     assert (host.tree(), host.done) == (after, ["reload"])
 
 
@@ -219,7 +221,7 @@ def test_what_nvidias_tools_have_written_is_taken_as_it_is(host: Host, monkeypat
     assert host.config.read_text() == text
     host.config.write_text(text.replace("    }\n}\n", '    },\n    "default-runtime": "nvidia"\n}\n'))
     host.start()
-    assert host.converge() == Result(False, "", [], [], [], [])
+    assert host.converge() == Converged()
 
 
 def test_unchanged_registers_the_runtime_only(host: Host) -> None:
@@ -365,7 +367,7 @@ def test_a_later_edit_of_others_stays(host: Host) -> None:
     host.config.write_text(host.config.read_text().replace("100m", "50m"))
     found = host.converge("absent", allowed=True)
     assert host.config.read_text() == KUBEADM.replace("100m", "50m")
-    assert found.notes == [f"{host.config} was changed by somebody else since: only our part is taken out"]
+    assert found.notes == [f"{host.config} was changed by others since: only our part is taken out"]
 
 
 def test_a_file_of_ours_with_anothers_key_keeps_that(host: Host) -> None:
@@ -375,7 +377,9 @@ def test_a_file_of_ours_with_anothers_key_keeps_that(host: Host) -> None:
     assert json.loads(host.config.read_text()) == {"debug": True}
     host.converge()
     host.config.unlink()
-    assert host.converge("absent", allowed=True).notes == [f"{host.config} is gone, so there was nothing to take out"]
+    assert host.converge("absent", allowed=True).notes == [
+        f"{host.config} was there before this collection and is gone now; it is not brought back"
+    ]
 
 
 def test_a_way_back_with_which_docker_would_not_start_is_rejected(host: Host) -> None:

@@ -17,11 +17,11 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply, manifest, service
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.apply import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.kubeadm import PATH
 
 from unit.plugins.scheduler.control_plane import CLUSTER, ControlPlane, now, parsed

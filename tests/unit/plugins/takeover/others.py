@@ -62,7 +62,12 @@ def cluster_policy(**device_plugin: Any) -> Json:
         "toolkit": {"enabled": True},
     }
     spec["devicePlugin"] = {"repository": "nvcr.io/nvidia", "image": "k8s-device-plugin", "version": "v0.20.0", **device_plugin}
-    return {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}, "spec": spec}
+    return {
+        "apiVersion": "nvidia.com/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": "cluster-policy", "resourceVersion": "1", "annotations": {}},
+        "spec": spec,
+    }
 
 
 def hami() -> Json:
@@ -113,6 +118,7 @@ class Api:
         self.daemon_sets = {(one["metadata"]["namespace"], one["metadata"]["name"]): one for one in daemon_sets}
         self.nodes = {one["metadata"]["name"]: one for one in nodes}
         self.lists = lists
+        self.policies = {one["metadata"]["name"]: one for one in lists.get("clusterpolicies", ())}
         self.calls: list[list[str]] = []
         self.files: list[Json] = []
         self.conflicts: dict[str, int] = {}
@@ -134,8 +140,8 @@ class Api:
     def _run(self, argv: list[str], data: str | None) -> tuple[int, str, str]:
         words = argv[4:]
         if words[:2] == ["get", "--raw"]:
-            if words[2].startswith("/apis/nvidia.com/") and "clusterpolicies" not in self.lists:
-                return 1, "", "Error from server (NotFound): the server could not find the requested resource"
+            if words[2].startswith("/apis/nvidia.com"):
+                return self._operator(words[2].split("/")[3:])
             return 0, json.dumps({"items": self._listed(words[2])}), ""
         namespace = words[1] if words[0] == "--namespace" else ""
         words = words[2:] if namespace else words
@@ -154,11 +160,20 @@ class Api:
             self.conflicts[words[1]] -= 1
             return 1, "", "Error from server (Conflict): the object has been modified"
         patch = json.loads(words[4].removeprefix("--patch="))
-        if words[1] == "node":
-            self.nodes[words[2]] = merged(self.nodes[words[2]], patch)
+        kept = {"node": self.nodes, "clusterpolicies.nvidia.com": self.policies}.get(words[1])
+        if kept is not None:
+            kept[words[2]] = merged(kept[words[2]], patch)
         else:
             self.daemon_sets[namespace, words[2]] = merged(self.daemon_sets[namespace, words[2]], patch)
         return 0, "patched", ""
+
+    def _operator(self, steps: list[str]) -> tuple[int, str, str]:
+        """Below /apis/nvidia.com: versions, kinds of one, objects."""
+        if "clusterpolicies" not in self.lists:
+            return 1, "", "Error from server (NotFound): the server could not find the requested resource"
+        kinds = {"resources": [{"kind": "ClusterPolicy"}]}
+        answers = ({"versions": [{"version": "v1"}]}, kinds, {"items": list(self.policies.values())})
+        return 0, json.dumps(answers[len(steps)]), ""
 
     def _listed(self, path: str) -> list[Json]:
         if path == "/apis/apps/v1/daemonsets":

@@ -14,7 +14,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._takeover.judg
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unit.plugins.takeover.others import Json, nvidia, original
+from unit.plugins.takeover.others import Json, nvidia, operators, original
 
 ROOT = Path(__file__).resolve().parents[4]
 RUNS = {"name": "NVIDIA device plugin", "active": True, "evidence": ["process 60 (nvidia-device-plugin)"], "pods": [], "holders": []}
@@ -24,7 +24,7 @@ MEMORY = "aliyun.com/gpu-mem"
 
 def cluster(*items: Json, nodes: tuple[str, ...] = ("gpu1",), **changes: Any) -> dict[str, Any]:
     plugins = [{**one.as_dict(), "nodes": list(nodes)} for one in other_plugins(items)]
-    return {"plugins": plugins, "operators": {}, "pods": {}, "writers": [], "node_ports": [], **changes}
+    return {"plugins": plugins, "pods": {}, "writers": [], "node_ports": [], **changes}
 
 
 def host(*managers: Json, registered: int = 0, memories: tuple[int, ...] = (16384, 16384), unit: str = "GiB") -> HostState:
@@ -75,10 +75,15 @@ def test_an_owned_one_is_named_once_with_the_change_to_make() -> None:
     assert "belongs to the Helm release nvdp" in why
 
 
-def test_the_operator_prevents_a_take_over_of_its_own_nodes_only() -> None:
-    found = cluster(operators={"its ClusterPolicy": ["gpu1", "gpu3"]})
-    assert rejections(host(), found) == ["its ClusterPolicy"]
-    assert judge([HostState("gpu2", "gpu2", [], {}, (), "GiB")], found, 32766, False).rejections == ()
+def test_the_operators_plugin_goes_by_its_cluster_policy_alone() -> None:
+    found, state = cluster(operators()), host(RUNS)
+    (why,) = rejections(state, found)
+    assert "is the GPU Operator's; expected none: wait" in why
+    verdict = judge([state], found, 32766, False, without_operator=True)
+    assert (verdict.rejections, verdict.moves) == ((), {"gpu1": ["DaemonSet gpu-operator/nvidia-device-plugin-daemonset"]})
+    # Its pods would have the GPUs still.
+    held = host({**RUNS, "pods": ["default/train-0"], "holders": ["u1"]})
+    assert "default/train-0" in judge([held], found, 32766, False, without_operator=True).rejections[0]
 
 
 def test_the_originals_port_is_not_ours() -> None:

@@ -116,6 +116,11 @@ def test_other_daemon_sets_are_none(item: Json) -> None:
         ({"labels": {"app.kubernetes.io/instance": "gpu"}, "managedFields": [{"manager": "kubectl-client-side-apply"}]}, ""),
         ({"labels": {"kustomize.toolkit.fluxcd.io/name": "infra"}}, "Flux (infra)"),
         ({"labels": {"helm.toolkit.fluxcd.io/name": "infra", "app.kubernetes.io/managed-by": "Helm"}}, "Flux (infra)"),
+        (
+            {"labels": {"operators.coreos.com/gpu-operator-certified.nvidia-gpu-operator": ""}},
+            "OLM (gpu-operator-certified.nvidia-gpu-operator)",
+        ),
+        ({"labels": {"olm.operatorframework.io/owner-name": "gpu-operator"}}, "OLM (gpu-operator)"),
         ({"ownerReferences": [{"kind": "ClusterPolicy", "name": "p", "controller": True}]}, "ClusterPolicy p"),
     ],
 )
@@ -330,20 +335,6 @@ def test_a_node_is_given_back_to_the_original_which_writes_its_number_of_gpus_wh
 DEPLOYED = {f"nvidia.com/gpu.deploy.{part}": "true" for part in ("device-plugin", "operator-validator")}
 
 
-@pytest.mark.parametrize("labels", [DEPLOYED, DEPLOYED | {"nvidia.com/gpu.deploy.device-plugin": "false"}], ids=["deployed", "by label"])
-@pytest.mark.parametrize("part", [{"enabled": True}, {}], ids=["enabled", "default"])
-def test_a_node_whose_operator_deploys_its_device_plugin_is_not_taken_over(labels: dict[str, str], part: Json) -> None:
-    """The operator's validator waits for its plugin on every node, whatever the label of the node says of the plugin."""
-    api = Api([operators()], [node("gpu1", labels), node("cp1")], clusterpolicies=[cluster_policy(**part)])
-    before = copy.deepcopy(api.nodes)
-    with pytest.raises(TakeOverError, match=r"ClusterPolicy cluster-policy deploys.*expected devicePlugin\.enabled: false.*kubectl patch"):
-        Cluster(api.kubectl).move_aside(["gpu1"], False)
-    assert (api.nodes, api.calls) == (before, [])
-    assert list(Cluster(api.kubectl).operators.values()) == [["gpu1"]]
-    # A node that is none of the operator's.
-    assert Cluster(api.kubectl).move_aside(["cp1"], True).changes == ()
-
-
 def test_a_node_is_not_taken_over_before_the_operator_has_deleted_its_device_plugin() -> None:
     api = Api([operators()], [node("gpu1", DEPLOYED)], clusterpolicies=[cluster_policy(enabled=False)])
     # kubelet has its pods until the DaemonSet is gone.
@@ -354,6 +345,71 @@ def test_a_node_is_not_taken_over_before_the_operator_has_deleted_its_device_plu
         Cluster(api.kubectl).move_aside(["gpu1"], False)
     api.daemon_sets.clear()
     assert Cluster(api.kubectl).move_aside(["gpu1"], False).changes == ()
+    assert api.calls == []
+
+
+@pytest.mark.parametrize("part", [{"enabled": True}, {}, None], ids=["enabled", "default", "no part"])
+def test_the_operators_plugin_is_switched_off_and_on_as_it_was(part: Json | None) -> None:
+    policy = cluster_policy(**(part or {}))
+    if part is None:
+        del policy["spec"]["devicePlugin"]
+    api = Api([operators()], [node("gpu1", DEPLOYED), node("gpu2", {"gpushare.kubernetes/node": "true"})], clusterpolicies=[policy])
+    before = copy.deepcopy(api.policies)
+    api.daemon_sets["gpu-operator", "nvidia-device-plugin-daemonset"]["spec"]["template"]["spec"]["nodeSelector"] = DEPLOYED
+    predicted = Cluster(api.kubectl).switch_operator_off(["gpu1"], True)
+    assert api.calls == []
+    found = Cluster(api.kubectl).switch_operator_off(["gpu1"], False)
+    assert found == predicted
+    assert ([change.title for change in found.changes], [pod.node for pod in found.left]) == (["ClusterPolicy cluster-policy"], ["gpu1"])
+    assert api.policies["cluster-policy"]["spec"]["devicePlugin"]["enabled"] is False
+    assert Cluster(api.kubectl).switch_operator_off(["gpu1"], False).changes == ()
+
+    # gpu2 is ours still.
+    api.daemon_sets.clear()
+    assert Cluster(api.kubectl).give_back(["gpu1"], False).changes == ()
+    given = Cluster(api.kubectl).give_back(["gpu1", "gpu2"], False)
+    assert ([change.title for change in given.changes], given.kept) == (["ClusterPolicy cluster-policy"], ())
+    assert api.policies == before
+    assert Cluster(api.kubectl).switch_operator_on(["gpu1", "gpu2"], False).changes == ()
+
+
+def test_what_others_have_set_since_stays() -> None:
+    api = Api([], [node("gpu1", DEPLOYED)], clusterpolicies=[cluster_policy(enabled=True)])
+    Cluster(api.kubectl).switch_operator_off(["gpu1"], False)
+    api.policies["cluster-policy"]["spec"]["devicePlugin"]["enabled"] = True
+    given = Cluster(api.kubectl).switch_operator_on(["gpu1"], False)
+    assert given.kept == ("devicePlugin.enabled of ClusterPolicy cluster-policy, which was changed since",)
+    assert api.policies["cluster-policy"] == cluster_policy(enabled=True)
+
+
+@pytest.mark.parametrize(
+    ("policies", "words"),
+    [
+        ([], "found 0; expected one ClusterPolicy"),
+        ([cluster_policy(), merged(cluster_policy(), {"metadata": {"name": "b"}})], "found 2; expected one"),
+        (
+            [merged(cluster_policy(), {"metadata": {"annotations": {"meta.helm.sh/release-name": "gpu"}}})],
+            "found that of the Helm release gpu",
+        ),
+        ([cluster_policy(enabled="yes")], r"has devicePlugin .*; expected enabled: true or false"),
+    ],
+)
+def test_no_other_cluster_policy_is_touched(policies: list[Json], words: str) -> None:
+    api = Api([], [node("gpu1", DEPLOYED)], clusterpolicies=policies)
+    with pytest.raises(TakeOverError, match=words):
+        Cluster(api.kubectl).switch_operator_off(["gpu1"], False)
+    assert api.calls == []
+
+
+@pytest.mark.parametrize(
+    "text", ["{", '{"v":1}', '{"v":1,"enabled":false,"part":true}', '{"v":1,"enabled":"x","part":true}', "[" * 100_000]
+)
+def test_an_annotation_of_a_cluster_policy_that_is_not_ours_is_reported(text: str) -> None:
+    policy = cluster_policy(enabled=False)
+    policy["metadata"]["annotations"] = {"gpushare.kubernetes/gpu-operator": text}
+    api = Api([], [node("gpu1")], clusterpolicies=[policy])
+    with pytest.raises(TakeOverError, match=r"annotation gpushare.kubernetes/gpu-operator of ClusterPolicy cluster-policy .*expected"):
+        Cluster(api.kubectl).switch_operator_on(["gpu1"], False)
     assert api.calls == []
 
 

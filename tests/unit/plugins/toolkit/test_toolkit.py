@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError, loads
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
@@ -18,7 +19,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._toolkit.toolk
     OWNER_CDI,
     SPEC,
     STRICT,
-    Rejected,
     Wanted,
     converge,
     restore,
@@ -144,12 +144,12 @@ def test_two_settings_and_no_other_byte(commands: Commands) -> None:
     before = tree(commands)
     assert not converge(STRICTLY, host(commands), commands, False).changed
     assert tree(commands) == before
-    predicted = restore(host(commands), True)
+    predicted = restore(host(commands), commands, True)
     assert tree(commands) == before
-    assert restore(host(commands), False) == predicted
+    assert restore(host(commands), commands, False) == predicted
     assert (predicted.changed, predicted.files, predicted.notes) == (True, [CONFIG], [])
     assert text(commands) == SHIPPED
-    assert not restore(host(commands), False).changed
+    assert not restore(host(commands), commands, False).changed
 
 
 @pytest.mark.parametrize("back", ["restore", "loosely"])
@@ -160,7 +160,7 @@ def test_others_changes_stay_and_exactly_our_part_goes(commands: Commands, back:
     changed = text(commands).replace('"info"', '"debug"')
     (commands.root / CONFIG[1:]).write_text(changed)
     if back == "restore":
-        assert restore(host(commands), False).notes
+        assert restore(host(commands), commands, False).notes
     else:
         assert converge(LOOSELY, host(commands), commands, False).changed
     assert loads(text(commands)) == loads(mine.replace('"info"', '"debug"'))
@@ -179,7 +179,7 @@ def test_the_strategy_envvar_permits_what_was_forbidden(commands: Commands) -> N
     converge(STRICTLY, host(commands), commands, False)
     converge(LOOSELY, host(commands), commands, False)
     assert text(commands) == mine.replace("unprivileged = false", "unprivileged = true")
-    restore(host(commands), False)
+    restore(host(commands), commands, False)
     assert text(commands) == mine
 
 
@@ -191,28 +191,28 @@ def test_without_a_file_one_is_made_and_goes_again(commands: Commands) -> None:
     assert text(commands).startswith("# Made by gpushare.kubernetes")
     assert (commands.root / CONFIG[1:]).stat().st_mode & 0o777 == 0o644
     ours = text(commands)
-    restore(host(commands), False)
+    restore(host(commands), commands, False)
     assert not (commands.root / CONFIG[1:]).exists()
     converge(STRICTLY, host(commands), commands, False)
     converge(LOOSELY, host(commands), commands, False)
     assert not (commands.root / CONFIG[1:]).exists()
     assert Journal(str(commands.root)).entries() == []
-    # One that somebody else removed is no news.
+    # One that others removed is not brought back.
     converge(STRICTLY, host(commands), commands, False)
     (commands.root / CONFIG[1:]).unlink()
-    assert restore(host(commands), False).notes == []
+    assert restore(host(commands), commands, False).notes == []
     assert Journal(str(commands.root)).entries() == []
     # What others have written into ours stays.
     converge(STRICTLY, host(commands), commands, False)
     (commands.root / CONFIG[1:]).write_text(ours + "\n[nvidia-container-runtime]\nlog-level = 'debug'\n")
-    restore(host(commands), False)
+    restore(host(commands), commands, False)
     assert loads(text(commands)) == {"nvidia-container-runtime": {"log-level": "debug"}}
 
 
 def test_a_file_that_was_empty_is_empty_again(commands: Commands) -> None:
     (commands.root / CONFIG[1:]).write_text("")
     converge(STRICTLY, host(commands), commands, False)
-    restore(host(commands), False)
+    restore(host(commands), commands, False)
     assert (commands.root / CONFIG[1:]).read_bytes() == b""
 
 

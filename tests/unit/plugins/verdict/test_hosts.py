@@ -448,7 +448,8 @@ def test_the_scheduler_that_runs_is_that_of_the_manifest() -> None:
 
 # Containers
 
-INDEXES: dict[int, int | None] = {0: 0, 1: 1, 2: None, 3: 7}
+OWN, SECOND = ("nvidia4", "nvidia-caps/nvidia-cap67", "nvidia-caps/nvidia-cap66"), ("nvidia4", "nvidia-caps/nvidia-cap75")
+INDEXES: dict[int, tuple[str, ...] | None] = {0: ("nvidia0",), 1: ("nvidia1",), 2: None, 3: ("nvidia7",), 14070: OWN, 14080: SECOND}
 WHO = "container main of pod default/sharing"
 
 
@@ -494,6 +495,19 @@ UNNAMED = ("not_annotated", f"{WHO} without an annotation that names its GPU")
         ({"annotations": allocation(_0={"3": 3, "0": 3}), "has": {CONTAINER: ["nvidia0", "nvidia7"]}}, 1, []),
         ({"annotations": allocation(_0={"0": 3, "2": 3})}, 1, [("wrong_gpu", f"{WHO} with nvidia0 in its /dev")]),
         ({"annotations": allocation(_0={"0": 3, "9": 3})}, 1, [("gpu_missing", f"no GPU 9, which {WHO} was given")]),
+        # Instances of one GPU have its device node in common: which they are is said by their own.
+        ({"annotations": allocation(_0={"14070": 6}), "has": {CONTAINER: sorted(OWN)}}, 1, []),
+        ({"annotations": allocation(_0={"14070": 3, "14080": 3}), "has": {CONTAINER: sorted({*OWN, *SECOND})}}, 1, []),
+        (
+            {"annotations": allocation(_0={"14070": 6}), "has": {CONTAINER: sorted(SECOND)}},
+            1,
+            [("wrong_gpu", f"{WHO} with nvidia-caps/nvidia-cap75, nvidia4 in its /dev")],
+        ),
+        (
+            {"annotations": allocation(_0={"14070": 6}), "has": {CONTAINER: ["nvidia4"]}},
+            1,
+            [("wrong_gpu", f"{WHO} with nvidia4 in its /dev")],
+        ),
         ({"has": {CONTAINER: []}}, 1, [("wrong_gpu", f"{WHO} with no GPU in its /dev")]),
         ({"has": {CONTAINER: ["nvidia0", "nvidia1"]}}, 1, [("wrong_gpu", f"{WHO} with nvidia0, nvidia1 in its /dev")]),
     ],

@@ -109,6 +109,16 @@ def cdi(world: World, **changes: Any) -> None:
     world.gpu["gpu"]["cdi"]["specs"][0].update(changes)
 
 
+def cdi_mode(world: World, mode: str) -> None:
+    world.gpu["gpu"]["cdi"]["mode"] = mode
+
+
+def device_gone(world: World) -> None:
+    """Of which the CDI spec says so, too."""
+    world.gpu["gpu"]["devices"]["nodes"]["/dev/nvidia1"] = -1
+    cdi(world, missing=["/dev/nvidia1"])
+
+
 def add_manifest(world: World, text: str) -> None:
     world.cp["plane"]["scheduler"]["others"][f"{MANIFEST_PATH}.bak"] = text
 
@@ -158,6 +168,8 @@ FAULTS: list[tuple[Change, str, str]] = [
     (lambda w: cdi(w, gpus=[UUIDS[0]]), "gpu1", "cdi_stale"),
     (lambda w: cdi(w, missing=["/usr/lib/libcuda.so.1"]), "gpu1", "cdi_stale"),
     (lambda w: w.gpu["gpu"]["cdi"]["specs"].clear(), "gpu1", "cdi_missing"),
+    (lambda w: device_gone(w), "gpu1", "gpu_device_missing"),
+    (lambda w: w.gpu["gpu"]["strategy"]["toolkit"].update(no_cgroups=True) or cdi_mode(w, "auto"), "gpu1", "no_cgroups"),
     (lambda w: w.cluster["objects"]["missing"].append("ClusterRoleBinding gpushare-extender"), "", "rbac_differs"),
     (lambda w: w.cluster["objects"]["differs"].append("ValidatingAdmissionPolicy gpushare-annotations"), "", "policy_differs"),
     (lambda w: w.cluster["nodes"][0]["metadata"]["labels"].clear(), "gpu1", "label_missing"),
@@ -273,6 +285,36 @@ def test_what_may_be_wanted_is_no_error(world: World) -> None:
         ("gpu1", "token_not_renewed", "warning"),
         ("", "policies_not_served", "note"),
     ]
+
+
+def test_device_files_that_are_closed_and_cgroups_that_nobody_sets_up_are_warnings(world: World) -> None:
+    world.gpu["gpu"]["devices"]["nodes"].update({"/dev/nvidia1": 0o600, "/dev/nvidiactl": 0o666})
+    world.gpu["gpu"]["strategy"]["toolkit"]["no_cgroups"] = True
+    assert softer(world) == [("gpu1", "gpu_device_closed", "warning"), ("gpu1", "no_cgroups", "warning")]
+    closed, cgroups = judge(world.evidence()).findings
+    assert (closed.found, closed.cure.partition(";")[0]) == ("/dev/nvidia1 with mode 0600", "chmod 0666 /dev/nvidia1")
+    assert "no effect in the mode cdi" in cgroups.found
+    world.gpu["gpu"]["devices"]["mode"] = 0o600
+    assert [check for _host, check, _severity in softer(world)] == ["no_cgroups"], "as NVreg_DeviceFileMode says"
+
+
+def test_pods_of_a_scheduler_that_does_not_call_the_extender_are_a_warning(world: World) -> None:
+    world.cluster["pods"] += [{**seen.pod(name), "scheduler": "mine" * 40} for name in "abcde"]
+    (finding,) = judge(world.evidence()).findings
+    assert (finding.host, finding.check, finding.severity) == ("", "other_scheduler", "warning")
+    assert finding.found == f"pods of the scheduler {'mine' * 20!r}: default/a, default/b, default/c and 2 more"
+    assert "schedulerName: default-scheduler" in finding.cure
+    configured(world, CONFIG + f"profiles:\n- schedulerName: default-scheduler\n- schedulerName: {'mine' * 20}\n")
+    world.cluster["pods"][-1]["scheduler"] = "others"
+    for pod in world.cluster["pods"][1:-1]:
+        pod["scheduler"] = "mine" * 20
+    (finding,) = judge(world.evidence()).findings
+    assert finding.found == "pods of the scheduler 'others': default/e"
+    world.cluster["pods"][-1]["deleted"] = True
+    assert judge(world.evidence()).findings == ()
+    world.cluster["pods"][-1]["deleted"] = False
+    world.more = {"hosts": {"gpu1": world.gpu}}
+    assert judge(world.evidence()).findings == (), "without a control plane nobody knows"
 
 
 def test_a_dashboard_that_the_inventory_does_not_have_is_a_warning(world: World) -> None:

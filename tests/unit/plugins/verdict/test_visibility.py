@@ -15,7 +15,7 @@ from unit.plugins.verdict.evidence import gpu_host, node
 
 Json = dict[str, Any]
 CAPABLE = {"kubelet": "", "runtime": ""}
-ASKED_BY_ENVIRONMENT = {"environment": True, "mounts": True, "problem": ""}
+ASKED_BY_ENVIRONMENT = {"environment": True, "mounts": True, "problem": "", "no_cgroups": False}
 
 
 def judged(published: str | None = "volume-mounts", asked: str = "auto", *, default: str = "nvidia", **facts: Any) -> list[str]:
@@ -67,11 +67,11 @@ def test_the_published_strategy(published: str | None, asked: str, facts: Json, 
     ("strategy", "default", "toolkit", "codes"),
     [
         ("envvar", "nvidia", ASKED_BY_ENVIRONMENT, ["note gpus_visible"]),
-        ("envvar", "nvidia", {"environment": False, "mounts": True, "problem": ""}, ["error environment_ignored"]),
+        ("envvar", "nvidia", {"environment": False, "mounts": True, "problem": "", "no_cgroups": False}, ["error environment_ignored"]),
         ("volume-mounts", "nvidia", ASKED_BY_ENVIRONMENT, ["error gpus_visible"]),
-        ("volume-mounts", "nvidia", {"environment": False, "mounts": False, "problem": ""}, ["error mounts_ignored"]),
+        ("volume-mounts", "nvidia", {"environment": False, "mounts": False, "problem": "", "no_cgroups": False}, ["error mounts_ignored"]),
         ("cdi", "nvidia", ASKED_BY_ENVIRONMENT, ["error gpus_visible"]),
-        ("cdi", "nvidia", {"environment": False, "mounts": False, "problem": ""}, []),
+        ("cdi", "nvidia", {"environment": False, "mounts": False, "problem": "", "no_cgroups": False}, []),
         ("cdi", "runc", ASKED_BY_ENVIRONMENT, []),
     ],
 )

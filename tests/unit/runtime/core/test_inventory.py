@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_runtime.core.inventory import Gpu, Inventory, InventoryError
+from gpushare_runtime.core.inventory import Gpu, Inventory, InventoryError, instance_index, physical_index
 from gpushare_runtime.core.quantity import UNITS
 from unit.runtime.pods import gpu, inventory
 
@@ -99,19 +99,19 @@ def test_numbers_end_where_no_machine_is(key: str, most: int) -> None:
 def test_a_node_has_at_most_so_many_gpus() -> None:
     data = json.loads(DOCUMENTED)
     entry = data["gpus"][0]
-    data["gpus"] = [{**entry, "index": n, "uuid": f"GPU-{n}"} for n in range(64)]
-    assert len(Inventory.from_json(json.dumps(data)).gpus) == 64
-    data["gpus"].append({**entry, "index": 64, "uuid": "GPU-64"})
-    with pytest.raises(InventoryError, match=r"^65 GPUs are more than a node has; expected at most 64"):
+    data["gpus"] = [{**entry, "index": n, "uuid": f"GPU-{n}"} for n in range(128)]
+    assert len(Inventory.from_json(json.dumps(data)).gpus) == 128
+    data["gpus"].append({**entry, "index": 128, "uuid": "GPU-128"})
+    with pytest.raises(InventoryError, match=r"^129 GPUs are more than a node has; expected at most 128"):
         Inventory.from_json(json.dumps(data))
 
 
 def test_what_is_said_of_the_largest_node_fits_and_no_more_is_parsed() -> None:
     entry = gpu(0, 80, model="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", health="XID 79: " + "x" * 150)
-    largest = Inventory(UNITS["GiB"], tuple(replace(entry, index=n, uuid=f"{entry.uuid}-{n}") for n in range(64))).to_json()
-    padded = largest + " " * (32 * 1024 - len(largest))
-    assert len(Inventory.from_json(padded).gpus) == 64
-    with pytest.raises(InventoryError, match=r"^32769 characters are more than a node has to say; expected at most 32768$"):
+    largest = Inventory(UNITS["GiB"], tuple(replace(entry, index=n, uuid=f"{entry.uuid}-{n}") for n in range(128))).to_json()
+    padded = largest + " " * (64 * 1024 - len(largest))
+    assert len(Inventory.from_json(padded).gpus) == 128
+    with pytest.raises(InventoryError, match=r"^65537 characters are more than a node has to say; expected at most 65536$"):
         Inventory.from_json(f"{padded} ")
 
 
@@ -183,6 +183,26 @@ def test_every_field_must_be_there() -> None:
 def test_text_that_is_no_annotation_is_rejected(text: str) -> None:
     with pytest.raises(InventoryError):
         Inventory.from_json(text)
+
+
+def test_instances_have_the_index_of_their_place_and_the_numbers_of_their_device_nodes() -> None:
+    assert (instance_index(0, 13, 0), instance_index(3, 1, 2), instance_index(15, 14, 7)) == (10130, 13012, 25147)
+    assert [physical_index(index) for index in (0, 255, 10130, 13012, 25147)] == [0, 255, 0, 3, 15]
+    made = Inventory(UNITS["GiB"], (gpu(0, 16), gpu(10130, 9, uuid="MIG-1", caps=(120, 121)), gpu(13012, 9, uuid="MIG-2")))
+    assert Inventory.from_json(made.to_json()) == made
+    assert [one.is_instance for one in made.gpus] == [False, True, True]
+    for index, uuid, caps, says in (
+        (256, "GPU-1", [], r"index must be at most 255"),
+        (100_000, "MIG-1", [], r"index must be at most 99999"),
+        (10130, "MIG-1", [1, 2, 3], r"caps must be a list of at most 2 numbers, found \[1, 2, 3\]"),
+        (10130, "MIG-1", [-1, 2], "caps must be"),
+        (10130, "MIG-1", [True], "caps must be"),
+        (10130, "MIG-1", {}, "caps must be"),
+    ):
+        data = json.loads(made.to_json())
+        data["gpus"] = [data["gpus"][1] | {"index": index, "uuid": uuid, "caps": caps}]
+        with pytest.raises(InventoryError, match=rf"^gpus\[0\]\.{says}"):
+            Inventory.from_json(json.dumps(data))
 
 
 def test_a_gpu_is_listed_once() -> None:

@@ -132,7 +132,7 @@ def test_a_row_of_a_node_has_its_gpus_and_who_has_what() -> None:
     cluster = read_all([node("a", "10.0.0.1", gpus=gpus)], [pod("p", "a", gpu=0, mem=3), pod("q", "a", gpu=1, mem=4, namespace="b")])
     made = shown(cluster, "a")
     assert made["gpus"] == [[0, "Tesla T4", 16, 3, 13, None, "", "ok"], [1, "A100", 24, 4, None, None, "B", "bad: XID 79"]]
-    assert made["pods"] == [["b", "q", "bound, GPU bad", {"1": 4}], ["default", "p", "bound", {"0": 3}]]
+    assert made["pods"] == [["b", "q", "bound, GPU bad", {"1": 4}, 0], ["default", "p", "bound", {"0": 3}, 0]]
     assert (made["name"], made["unit"], made["mib"], made["error"], made["cordoned"], made["problems"]) == ("a", "GiB", 1024, "", False, [])
     found = node_row(cluster, "a")
     assert found is not None

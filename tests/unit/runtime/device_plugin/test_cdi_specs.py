@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,26 @@ def test_a_spec_that_gives_another_gpu_than_it_names(host: Path, nodes: list[str
     put(host / "run/nvidia.yaml", spec(("GPU-a", [f"{host}/dev/{node}" for node in nodes])))
     assert f"is stale, it has {has}" in problem(host)
     assert "instead of /dev/nvidia4" in problem(host)
+
+
+def test_a_mig_instance_has_device_nodes_of_its_own_beside_its_gpus(host: Path) -> None:
+    (host / "dev/nvidia-caps").mkdir()
+    for number in (66, 67, 75, 76):
+        (host / f"dev/nvidia-caps/nvidia-cap{number}").touch()
+    own = replace(FIRST, uuid="MIG-a", index=10070, caps=(66, 67))
+
+    def problem(*caps: int) -> str:
+        nodes = [f"{host}/dev/nvidia4", *(f"{host}/dev/nvidia-caps/nvidia-cap{number}" for number in caps)]
+        put(host / "run/nvidia.yaml", spec(("MIG-a", nodes)))
+        return folders(host).read().problem(own)
+
+    assert problem(66, 67) == ""
+    assert "is stale, of /dev/nvidia-caps it has nvidia-cap75, nvidia-cap76 for it instead of nvidia-cap66 and nvidia-cap67" in problem(
+        75, 76
+    )
+    assert "it has nvidia-cap66, nvidia-cap67, nvidia-cap75 for it instead" in problem(66, 67, 75)
+    assert "it has none for it" in problem()
+    assert "the host has no" in problem(66, 68)
 
 
 def test_the_later_folder_counts(host: Path) -> None:

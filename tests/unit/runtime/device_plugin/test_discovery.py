@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.quantity import GIB, UNITS, unit_id
-from gpushare_runtime.device_plugin.gpu.discovery import KUBELET_MESSAGE_BYTES, GpuReader, NvmlError, list_bytes, smallest_fitting
+from gpushare_runtime.device_plugin.gpu.discovery import (
+    KUBELET_MESSAGE_BYTES,
+    GpuReader,
+    MigInstance,
+    NvmlError,
+    list_bytes,
+    smallest_fitting,
+)
 from gpushare_runtime.device_plugin.gpu.health import GpuHealth
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from unit.runtime.device_plugin.fake_nvml import FakeNvml, facts
@@ -42,6 +49,76 @@ def test_one_lost_gpu_leaves_the_others_alone_and_comes_back() -> None:
     assert [(gpu.uuid, gpu.health) for gpu in lost.gpus] == [(before.gpus[0].uuid, "ok"), (before.gpus[1].uuid, "the GPU is lost")]
     nvml.lost = set()
     assert reader.read() == before
+
+
+def instance(gpu_instance: int, compute_instance: int = 0, mib: int = 9728, uuid: str = "") -> MigInstance:
+    uuid = uuid or f"MIG-{gpu_instance}-{compute_instance}"
+    caps = (3 + gpu_instance * 9, 4 + gpu_instance * 9 + compute_instance)
+    return MigInstance(uuid, gpu_instance, compute_instance, "NVIDIA A100-SXM4-80GB MIG 1g.10gb", mib, caps)
+
+
+def mixed(*instances: MigInstance) -> FakeNvml:
+    """A GPU without MIG, and one with these instances."""
+    nvml = FakeNvml(16384, 81920)
+    nvml.gpus[1] = replace(nvml.gpus[1], instances=instances)
+    return nvml
+
+
+def shown(found: Inventory) -> list[tuple[int, str, int, str]]:
+    return [(gpu.index, gpu.uuid, gpu.units, gpu.health) for gpu in found.gpus]
+
+
+def test_in_mig_mode_each_instance_is_a_gpu_of_its_own() -> None:
+    nvml = mixed(instance(13), instance(7, mib=9800))
+    reader = GpuReader(nvml, GIB, GpuHealth())
+    whole, first, second = reader.read().gpus
+    assert whole.uuid == nvml.gpus[0].uuid
+    assert first == Gpu(11070, "MIG-7-0", 1, nvml.gpus[1].pci, "NVIDIA A100-SXM4-80GB MIG 1g.10gb", 9800, 9, 0, caps=(66, 67))
+    assert (second.index, second.uuid, second.caps) == (11130, "MIG-13-0", (120, 121))
+    # The administrator makes others: they are other GPUs, and who remains keeps its index.
+    nvml.gpus[1] = replace(nvml.gpus[1], instances=(instance(1, mib=40448), instance(13)))
+    assert [(gpu.index, gpu.units) for gpu in reader.read().gpus] == [(0, 16), (11010, 39), (11130, 9)]
+    nvml.gpus[1] = replace(nvml.gpus[1], instances=())
+    assert [(gpu.index, reader.empty) for gpu in reader.read().gpus] == [(0, (1,))]
+    nvml.gpus[1] = replace(nvml.gpus[1], instances=None)
+    assert [(gpu.index, reader.empty) for gpu in reader.read().gpus] == [(0, ()), (1, ())]
+
+
+def test_an_instance_is_as_well_as_its_gpu() -> None:
+    nvml, health = mixed(instance(7), instance(8)), GpuHealth(checks=2)
+    reader = GpuReader(nvml, GIB, health)
+    before = reader.read()
+    health.xid(nvml.gpus[1].uuid, 79)
+    assert [gpu.health[:6] for gpu in reader.read().gpus] == ["ok", "XID 79", "XID 79"]
+    assert reader.read() == before, "it has passed two checks"
+    nvml.lost = {1}
+    lost = reader.read()
+    assert [(gpu.uuid, gpu.health) for gpu in lost.gpus[1:]] == [("MIG-7-0", "the GPU is lost"), ("MIG-8-0", "the GPU is lost")]
+    nvml.lost = set()
+    assert [gpu.health for gpu in reader.read().gpus] == ["ok", "the GPU is lost", "the GPU is lost"], "one check of two"
+    assert reader.read() == before
+    # A new process knows the instances of a GPU that does not answer from the former one.
+    nvml.lost = {1}
+    again = GpuReader(nvml, GIB, GpuHealth(), before).read()
+    assert [(gpu.index, gpu.uuid, gpu.usable) for gpu in again.gpus] == [
+        (0, nvml.gpus[0].uuid, True),
+        (11070, "MIG-7-0", False),
+        (11080, "MIG-8-0", False),
+    ]
+
+
+def test_instances_that_no_pod_can_use_say_why() -> None:
+    parts = mixed(instance(1), instance(1, 1), instance(7), instance(8, uuid="MIG-GPU-1/8/0"))
+    shared, other, usable, old = (health for _, _, _, health in shown(GpuReader(parts, GIB, GpuHealth()).read())[1:])
+    assert shared == other
+    assert shared.startswith("its GPU instance 1 has 2 compute instances, which share one memory: make one per GPU instance")
+    assert (usable, old[:15]) == ("ok", "its driver name")
+    reader = GpuReader(mixed(instance(7)), GIB, GpuHealth(), no_instances="MIG instances need the device strategy cdi")
+    assert [health for _, _, _, health in shown(reader.read())] == ["ok", "MIG instances need the device strategy cdi"]
+    # The GPU's own failure says more.
+    reader = GpuReader(nvml := mixed(instance(7)), GIB, GpuHealth(), no_instances="MIG instances need the device strategy cdi")
+    nvml.gpus[1] = replace(nvml.gpus[1], failed="remapping has failed")
+    assert [health for _, _, _, health in shown(reader.read())] == ["ok", "remapping has failed"]
 
 
 def test_a_gpu_that_never_answered_is_left_out() -> None:

@@ -10,7 +10,7 @@ import pynvml
 import pytest
 
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
-from gpushare_runtime.device_plugin.gpu.nvml import Pynvml, _failed, _recovery
+from gpushare_runtime.device_plugin.gpu.nvml import Pynvml, _failed, _instances, _recovery
 
 
 @pytest.mark.parametrize("in_container", [True, False])
@@ -48,29 +48,30 @@ def without_fabric(handle: object, info: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mig", "mode", "rows", "words"),
+    ("mode", "rows", "words"),
     [
-        ([0, 0], pynvml.NVML_COMPUTEMODE_DEFAULT, (0, 0, 0, 0), ""),
-        (-UNSUPPORTED, -UNSUPPORTED, -UNSUPPORTED, ""),
-        (-FUNCTION_MISSING, 0, -UNSUPPORTED, ""),
-        ([1, 1], 0, (0, 0, 0, 0), "MIG mode is on"),
-        # It is to be on, or off, after the next reset.
-        ([0, 1], 0, (0, 0, 0, 0), ""),
-        ([1, 0], 0, (0, 0, 0, 0), "MIG mode is on"),
-        ([0, 0], pynvml.NVML_COMPUTEMODE_PROHIBITED, (0, 0, 0, 0), "its compute mode is Prohibited"),
+        (pynvml.NVML_COMPUTEMODE_DEFAULT, (0, 0, 0, 0), ""),
+        (-UNSUPPORTED, -UNSUPPORTED, ""),
+        (pynvml.NVML_COMPUTEMODE_PROHIBITED, (0, 0, 0, 0), "its compute mode is Prohibited"),
         # What MPS wants.
-        ([0, 0], pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS, (0, 0, 0, 0), ""),
-        ([1, 1], pynvml.NVML_COMPUTEMODE_PROHIBITED, (0, 0, 0, 1), "remapping a bad row"),
+        (pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS, (0, 0, 0, 0), ""),
+        (pynvml.NVML_COMPUTEMODE_PROHIBITED, (0, 0, 0, 1), "remapping a bad row"),
     ],
 )
-def test_why_a_gpu_is_not_to_be_used(mig: object, mode: object, rows: object, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", answers(mig))
+def test_why_a_gpu_is_not_to_be_used(mode: object, rows: object, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeMode", answers(mode))
     monkeypatch.setattr(pynvml, "nvmlDeviceGetRemappedRows", answers(rows))
     monkeypatch.setattr(pynvml, "nvmlDeviceGetGpuFabricInfo", without_fabric)
     found = _failed(object())
     assert found.startswith(words)
     assert bool(found) == bool(words)
+
+
+@pytest.mark.parametrize("mig", [[0, 0], [0, 1], -UNSUPPORTED, -FUNCTION_MISSING])
+def test_without_mig_mode_there_are_no_instances(mig: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[0, 1]: it will be on after the next reset."""
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", answers(mig))
+    assert _instances(object(), 0) is None
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_a_gpu_behind_nvswitches_waits_for_its_fabric(state: int, status: int, w
     def fabric(handle: object, info: pynvml.c_nvmlGpuFabricInfo_t) -> None:
         info.state, info.status = state, status
 
-    for name in ("nvmlDeviceGetMigMode", "nvmlDeviceGetComputeMode", "nvmlDeviceGetRemappedRows"):
+    for name in ("nvmlDeviceGetComputeMode", "nvmlDeviceGetRemappedRows"):
         monkeypatch.setattr(pynvml, name, answers(-UNSUPPORTED))
     monkeypatch.setattr(pynvml, "nvmlDeviceGetGpuFabricInfo", fabric)
     found = _failed(object())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpushare_runtime.core.inventory import Inventory, InventoryError
 from gpushare_runtime.core.protocol import STRATEGIES
-from gpushare_runtime.device_plugin.node.strategy import access_to, changed_strategy
+from gpushare_runtime.device_plugin.node.strategy import access_to, changed_strategy, no_instances
 from unit.runtime.pods import gpu, inventory
 
 # Minors that are not the indexes.
@@ -50,6 +50,23 @@ def test_no_strategy_names_a_gpu_that_was_not_given(strategy: str, given_: set[i
     assert {one.index for one in gpus if one.uuid in everything} <= given_
     named = {int(name[6:]) - 100 for name in access.device_nodes if name not in CONTROL}
     assert named == (set() if strategy == "cdi" else given_)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "isolation", "words"),
+    [
+        ("cdi", "auto", ""),
+        ("cdi", "watch", ""),
+        ("cdi", "none", ""),
+        ("cdi", "mps", "no limits by mps"),
+        ("cdi", "driver", "no limits by driver"),
+        ("volume-mounts", "auto", "need the device strategy cdi, found volume-mounts"),
+        ("envvar", "mps", "need the device strategy cdi, found envvar"),
+    ],
+)
+def test_what_pods_cannot_get_mig_instances_with(strategy: str, isolation: str, words: str) -> None:
+    why = no_instances(strategy, isolation)
+    assert (words in why, bool(why)) == (True, bool(words))
 
 
 def everybody(uids: Set[str]) -> Set[str]:

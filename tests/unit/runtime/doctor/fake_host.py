@@ -18,6 +18,7 @@ ENVIRONMENT = "/opt/gpushare/0.1.0-0123456789ab"
 STAMP = "0123456789abcdef"
 COPIES = "/run/gpushare-extender-copies"
 DASHBOARD_COPIES = "/run/gpushare-dashboard-copies"
+WATCHES = "API server: watching the pods of this node"
 
 UNITS = {
     PLUGIN: """\
@@ -63,6 +64,9 @@ def settings(name: str, command: str | None = None, stamp: str = STAMP) -> str:
     return f'# A comment.\nGPUSHARE_GENERATION={stamp}\nGPUSHARE_COMMAND="{COMMANDS[name] if command is None else command}"\n'
 
 
+WATCHES = "API server: watching the pods of this node"
+
+
 class FakeHost(Host):
     """One without units; `install` gives it some. Every path given is as the host sees it. patience: as Host has it."""
 
@@ -91,7 +95,8 @@ class FakeHost(Host):
         self.file(f"/etc/systemd/system/{name}.service", UNITS[name] if text is None else text)
         self.file(f"/etc/gpushare/{name}.env", settings(name, command))
         self.file(f"/proc/{pid}/environ", f"A=1\0GPUSHARE_GENERATION={STAMP}\0".encode())
-        running = {"ActiveState": "active", "SubState": "running", "UnitFileState": "enabled", "MainPID": str(pid), "StatusText": ""}
+        says = WATCHES if name == PLUGIN else ""
+        running = {"ActiveState": "active", "SubState": "running", "UnitFileState": "enabled", "MainPID": str(pid), "StatusText": says}
         self.states[f"{name}.service"] = {**running, **state}
         for end in (".socket", "-metrics.socket"):
             self.states[name + end] = {"ActiveState": "active"}

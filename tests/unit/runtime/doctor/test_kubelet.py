@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gpushare_runtime.core.bounds import MOST_GPUS
 from gpushare_runtime.core.protocol import RESOURCE_GPUS, RESOURCE_MEMORY, SOCKET_GPUS, SOCKET_MEMORY
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import PLUGIN
@@ -94,9 +95,11 @@ def test_what_kubelet_has_registered_by_gpu(host: FakeHost) -> None:
     }
     by_numa = {"-1": ["GPU-1-_-0"], "0": ["GPU-1-_-1", "GPU-2-_-0"]}
     assert of({RESOURCE_MEMORY: by_numa, RESOURCE_GPUS: None}) == {RESOURCE_MEMORY: ["GPU-1", "GPU-2"], RESOURCE_GPUS: []}
-    assert of({RESOURCE_MEMORY: [f"other-{number:03}" for number in range(200)]}) == {
-        RESOURCE_MEMORY: [f"other-{number:03}" for number in range(100)]
-    }
+    # The largest machines have 16 GPUs of seven MIG instances.
+    instances = [f"MIG-{number:03}" for number in range(112)]
+    assert of({RESOURCE_MEMORY: [f"{instance}-_-{unit}" for instance in instances for unit in range(10)]}) == {RESOURCE_MEMORY: instances}
+    others = [f"other-{number:03}" for number in range(200)]
+    assert of({RESOURCE_MEMORY: others}) == {RESOURCE_MEMORY: others[: MOST_GPUS + 1]}
     for devices in (["a"], {RESOURCE_MEMORY: 7}, {RESOURCE_MEMORY: [7]}, None, 7):
         assert of(devices) == {}
     for content in ("{", "[]", "7", '{"Data": 7}'):
@@ -209,6 +212,14 @@ def test_a_plugin_that_is_not_known_to_kubelet(
             "CDI: GPU 0: no spec; gpus: GPU 1 (GPU-2): the driver requires a reset: stop",
             ["gpu_unhealthy: GPU 1 (GPU-2): the driver requires a reset: stop"],
         ),
+        (
+            "gpus: GPU 0 (GPU-1): its NVLink fabric is not ready (Not Started): look at nvidia-fabricmanager; GPU 11070 (MIG-2): lost",
+            [
+                "gpu_unhealthy: GPU 0 (GPU-1): its NVLink fabric is not ready (Not Started): look at nvidia-fabricmanager; "
+                "GPU 11070 (MIG-2): lost"
+            ],
+        ),
+        ("gpus: 9 with 79 units of 1 GiB; GPU 1 in MIG mode without instances: make some; token: good", []),
         ("", []),
     ],
 )

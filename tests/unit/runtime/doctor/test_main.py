@@ -21,7 +21,7 @@ from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import EXTENDER, PLUGIN, CannotLook, Unit
 from gpushare_runtime.doctor.kubelet import Listener
 from gpushare_runtime.doctor.main import look
-from unit.runtime.doctor.fake_host import COMMANDS, ENVIRONMENT, Clock, FakeHost, said
+from unit.runtime.doctor.fake_host import COMMANDS, ENVIRONMENT, WATCHES, Clock, FakeHost, said
 from unit.runtime.kube.tokens import jwt
 
 FOLDER = "/var/lib/kubelet/device-plugins"
@@ -64,7 +64,7 @@ def test_a_host_without_a_fault_has_no_finding_and_all_was_looked_at(host: FakeH
     found = of(host)
     assert said(found) == []
     assert found.daemons == {
-        PLUGIN: {"runs": True, "active": "active", "state": "running", "says": "", "pid": 77, "listens": "", "metrics": ""},
+        PLUGIN: {"runs": True, "active": "active", "state": "running", "says": WATCHES, "pid": 77, "listens": "", "metrics": ""},
         EXTENDER: {
             "runs": True,
             "active": "active",
@@ -141,7 +141,7 @@ def test_a_plugin_that_restarts_while_it_is_looked_at_is_looked_at_again(
     following, done = iter(pids), []
 
     def unit(_name: str) -> Unit:
-        return Unit(PLUGIN, "", "", "active", "running", True, "", next(following), "")
+        return Unit(PLUGIN, "", "", "active", "running", True, "", next(following), "", status=WATCHES)
 
     def listeners(*_: object) -> list[Listener]:
         done.append(True)
@@ -199,7 +199,7 @@ def installed(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
 def test_without_findings_the_exit_status_is_0(installed: FakeHost, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main([]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"{PLUGIN}: active (running), PID 77, no status",
+        f"{PLUGIN}: active (running), PID 77, {WATCHES}",
         f"{EXTENDER}: active (running), PID 78, all is well",
         "",
         "findings: 0",

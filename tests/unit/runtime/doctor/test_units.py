@@ -178,7 +178,7 @@ def test_a_daemon_runs_from_the_runtime_in_use(host: FakeHost, environment: str,
 
 
 def test_a_plugin_that_is_down_is_called_stopped(host: FakeHost) -> None:
-    host.install(PLUGIN, ActiveState="failed", SubState="failed")
+    host.install(PLUGIN, ActiveState="failed", SubState="failed", StatusText="")
     found = Findings()
     assert not judge_unit(found, host.unit(PLUGIN), ENVIRONMENT)
     assert said(found) == [("plugin_stopped", f"{PLUGIN}.service failed (failed)")]

@@ -45,13 +45,22 @@ def test_a_plugin_that_does_not_know_its_pods_is_a_finding(tmp_path: Path, says:
     assert "curl -k https://10.0.0.9:6443/version" in found.findings[0].cure
 
 
-def test_a_plugin_that_was_just_started_gets_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("first", [NOT_REACHED, "", "token: good until 2027-02-19T10:00:00Z"])
+def test_a_plugin_that_was_just_started_gets_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str) -> None:
     host = FakeHost(tmp_path, patience=20)
-    clock = Clock(monkeypatch, lambda passed: host.install(PLUGIN, StatusText=NOT_REACHED if passed < 12 else WELL))
+    clock = Clock(monkeypatch, lambda passed: host.install(PLUGIN, StatusText=first if passed < 12 else WELL))
     found = Findings()
     judge_words(found, host, host.unit(PLUGIN))
     assert said(found) == []
     assert 12 <= clock.passed < 13
+
+
+def test_a_plugin_that_never_says_anything_of_the_api_server_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = FakeHost(tmp_path, patience=20)
+    Clock(monkeypatch, lambda passed: host.install(PLUGIN, StatusText="gpus: 2"))
+    found = Findings()
+    judge_words(found, host, host.unit(PLUGIN))
+    assert said(found) == [("plugin_not_synced", "a device plugin that says nothing of the API server")]
 
 
 def test_a_plugin_that_watches_has_no_finding_whatever_its_gpus_are_called(tmp_path: Path) -> None:

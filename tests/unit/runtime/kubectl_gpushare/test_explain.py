@@ -227,6 +227,31 @@ def test_the_verdict_comes_first(wants: dict[str, int], reported: str, words: st
     assert headline(pod_, explain(cluster, pod_), reported, cluster.largest()) == words
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "reported", "words"),
+    [
+        ("", "", "the GPUs fit on 1 node; kube-scheduler has reported nothing yet"),
+        ("gpushare-scheduler", "", "the GPUs fit on 1 node; kube-scheduler has reported nothing yet"),
+        (
+            "mine",
+            "",
+            "the GPUs fit on 1 node; its scheduler has reported nothing yet; its scheduler is another one, 'mine' (spec.schedulerName): "
+            "does it run, and does it call the extender of gpushare?",
+        ),
+        ("mine", "x: 3 Insufficient cpu.", "the GPUs fit on 1 node: it waits for CPU; its scheduler is another one, 'mine' (spec."),
+    ],
+)
+def test_a_scheduler_that_is_not_ours_is_named(scheduler: str, reported: str, words: str) -> None:
+    wants = pod("p", "", mem=3)
+    wants["spec"]["schedulerName"] = scheduler
+    if reported:
+        wants["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "message": reported}]
+    cluster = read_all([node("a", "10.0.0.1", 16)], [wants])
+    (one,) = cluster.waiting.values()
+    assert isinstance(one.pod, PendingPod)
+    assert headline(one.pod, explain(cluster, one.pod), one.reported, cluster.largest(), one.scheduler).startswith(words)
+
+
 def test_a_cordon_is_the_cheapest_change_and_no_node_is_said() -> None:
     cluster = one_node(pod("p", "a", gpu=0, mem=16), pod("q", "a", gpu=1, mem=16), gpu2={"cordoned": True})
     wants = asks(mem=1)

@@ -43,6 +43,15 @@ def test_containers_on_one_gpu_are_added_up() -> None:
     assert read_usage([NODE], [two]).nodes[0].pods == (PodUsage("default", "two", {1: 5}),)
 
 
+def test_units_of_mig_instances_are_those_of_their_gpu() -> None:
+    """The original's tables have a column for each GPU from 0 on."""
+    made = Inventory(GIB, (gpu(0, 8), *(gpu(11070 + 10 * i, 9, uuid=f"MIG-{i}") for i in range(2))))
+    pods = [pod(f"p{i}", "a", gpu=11070 + 10 * i, mem=2 + i) for i in range(2)]
+    usage = read_usage([node("a", "10.0.0.1", gpus=made)], pods).nodes[0]
+    assert (usage.gpus, usage.by_gpu, usage.columns) == ({0: 8, 1: 18}, {0: 0, 1: 5}, 2)
+    assert [held.by_gpu for held in usage.pods] == [{1: 2}, {1: 3}]
+
+
 def test_the_allocation_annotation_goes_before_the_index() -> None:
     both = pod("both", "a", gpu=1, mem=4, annotations={"scheduler.framework.gpushare.allocation": '{"0":{"0":3,"1":1}}'})
     assert read_usage([NODE], [both]).nodes[0].pods == (PodUsage("default", "both", {0: 3, 1: 1}),)
@@ -138,7 +147,7 @@ def test_nothing_that_a_node_says_is_obeyed_by_a_terminal() -> None:
 @pytest.mark.parametrize(
     ("resource", "amount", "says"),
     [
-        ("aliyun.com/gpu-count", "65", "its aliyun.com/gpu-count of 65 cannot be; a node has at most 64"),
+        ("aliyun.com/gpu-count", "129", "its aliyun.com/gpu-count of 129 cannot be; a node has at most 128"),
         ("aliyun.com/gpu-count", "1e18", "its aliyun.com/gpu-count of 1000000000000000000 cannot be"),
         ("aliyun.com/gpu-count", "-1", "its aliyun.com/gpu-count of -1 cannot be"),
         ("aliyun.com/gpu-mem", "2147483648", "its aliyun.com/gpu-mem of 2147483648 cannot be"),

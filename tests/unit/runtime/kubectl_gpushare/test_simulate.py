@@ -267,7 +267,7 @@ def test_the_traces_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     ("nodes", "pods", "said"),
     [
         ("sn\nx\n", PODS, "line 2: found None as model; expected a short text"),
-        (f"{NODES}n1,1,1,65,T4\n", PODS, "line 2: found '65' as gpu; expected a whole number of at most 64"),
+        (f"{NODES}n1,1,1,129,T4\n", PODS, "line 2: found '129' as gpu; expected a whole number of at most 128"),
         (
             f"{NODES}n1,1,1,1,T4\n",
             f"{PODS}p,1,1,1,-5,,a,b,1,1,1\n",

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import pytest
 
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB
+from gpushare_runtime.kube.client import KubeError
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, read_all
-from gpushare_runtime.kubectl_gpushare.commands import LEASE
+from gpushare_runtime.kubectl_gpushare.commands import find_leases
 from gpushare_runtime.kubectl_gpushare.main import main
 from gpushare_runtime.kubectl_gpushare.status import Lease, judge, read_lease
 from unit.runtime.kubectl_gpushare.objects import node, pod
@@ -34,10 +36,10 @@ def ours(name: str, *, ready: bool = True, offered: str | None = "32", labelled:
     return raw
 
 
-def found(cluster: Cluster, lease: Lease | None = LEADS) -> list[tuple[str, str, str]]:
+def found(cluster: Cluster, *leases: Lease) -> list[tuple[str, str, str]]:
     """(severity and check, where, found) of what is wrong."""
     cluster.now = lambda: NOW
-    return [(f"{one.severity} {one.check}", one.where, one.found) for one in judge(cluster, lease) if one.severity != "ok"]
+    return [(f"{one.severity} {one.check}", one.where, one.found) for one in judge(cluster, leases or [LEADS]) if one.severity != "ok"]
 
 
 def bare(name: str) -> dict[str, Any]:
@@ -50,8 +52,8 @@ def bare(name: str) -> dict[str, Any]:
 def test_nothing_is_wrong() -> None:
     cluster = read_all([ours("gpu1"), ours("gpu2")], [pod("p", "gpu1", gpu=0, mem=16), pending("w", "0/2", mem=32)])
     assert found(cluster) == []
-    assert [(one.check, one.where, one.found) for one in judge(cluster, LEADS)] == [
-        ("scheduler", "cp1", "leads, renewed 3 s ago"),
+    assert [(one.check, one.where, one.found) for one in judge(cluster, [LEADS])] == [
+        ("scheduler", "cp1", "leads kube-scheduler, renewed 3 s ago"),
         ("extender", "", "no waiting pod has an error of it; each new GPU pod is a call"),
         ("nodes", "", "2 with a device plugin"),
         ("gpus", "", "4 of 4 take new pods"),
@@ -72,6 +74,80 @@ def test_nothing_is_wrong() -> None:
 )
 def test_who_leads(lease: Lease, words: tuple[str, str, str]) -> None:
     assert found(read_all([ours("gpu1")], []), lease) == [words]
+
+
+OURS = Lease("gpushare-scheduler-7c", NOW - 40, 15, scheduler="gpushare-scheduler", namespace="gpus")
+
+
+def test_where_the_daemons_are_pods_their_scheduler_counts_and_cures_are_kubectls() -> None:
+    cluster = read_all([ours("gpu1", offered="0")], [pending("silent", "Post: connection refused", mem=2)])
+    cluster.now = lambda: NOW
+    wrong = [one for one in judge(cluster, [OURS, LEADS]) if one.severity == "error"]
+    assert [(one.check, one.found.partition(":")[0]) for one in wrong] == [
+        ("scheduler", "gpushare-scheduler has no leader; gpushare-scheduler-7c was the last one, 40 s ago"),
+        ("extender", "kube-scheduler gets no answer for 1 pod"),
+        ("nodes", "no device plugin"),
+    ]
+    assert wrong[0].found.endswith(": all new GPU pods wait")
+    assert all("-n gpus -l app.kubernetes.io/part-of=gpushare" in one.cure for one in wrong)
+    assert "systemctl" not in "".join(one.cure for one in wrong)
+
+
+class Asked:
+    """An API server with these answers: (path, name of the fieldSelector) to a JSON, or to a status of failure; others are 404."""
+
+    def __init__(self, answers: dict[tuple[str, str], Any]) -> None:
+        self.answers = answers
+
+    async def get(self, path: str, fieldSelector: str = "", limit: int = 0) -> Any:
+        answer = self.answers.get((path.rpartition("/")[2], fieldSelector.rpartition("=")[2]), 404)
+        if isinstance(answer, int):
+            raise KubeError(answer, "Reason", "words")
+        return answer
+
+
+def a_lease(name: str, namespace: str) -> dict[str, Any]:
+    spec = {"holderIdentity": "cp1_7f-1", "renewTime": "2026-01-01T00:00:00.123456Z", "leaseDurationSeconds": 20}
+    return {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
+
+
+NAMED = {"rules": [{"resources": ["leases"], "resourceNames": ["mine"], "verbs": ["get"]}]}
+NONE: dict[str, Any] = {"items": []}
+KUBE, OWN = ("leases", "kube-scheduler"), ("leases", "gpushare-scheduler")
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ({KUBE: {"items": [a_lease("kube-scheduler", "kube-system")]}, OWN: NONE}, [("kube-scheduler", "kube-system", "cp1", "")]),
+        ({KUBE: NONE, OWN: NONE}, [("kube-scheduler", "kube-system", "", "")]),
+        ({KUBE: NONE, OWN: {"items": [a_lease("gpushare-scheduler", "gpus")]}}, [("gpushare-scheduler", "gpus", "cp1", "")]),
+        (
+            {("gpushare-extender", ""): NAMED, OWN: NONE, ("leases", "mine"): {"items": [a_lease("mine", "infra")]}},
+            [("mine", "infra", "cp1", "")],
+        ),
+        (
+            {KUBE: 403, OWN: 403, ("kube-scheduler", ""): a_lease("kube-scheduler", "kube-system"), ("gpushare-scheduler", ""): 403},
+            [("kube-scheduler", "kube-system", "cp1", "")],
+        ),
+        (
+            {("gpushare-extender", ""): 403, KUBE: 403, OWN: 403, ("kube-scheduler", ""): 403},
+            [("kube-scheduler", "kube-system", "", "you may not get it")],
+        ),
+        (
+            {
+                KUBE: 403,
+                OWN: 403,
+                ("kube-scheduler", ""): 403,
+                ("gpushare-scheduler", ""): a_lease("gpushare-scheduler", "gpushare-system"),
+            },
+            [("gpushare-scheduler", "gpushare-system", "cp1", ""), ("kube-scheduler", "kube-system", "", "you may not get it")],
+        ),
+    ],
+)
+def test_the_leases_of_every_way_to_install(answers: dict[tuple[str, str], Any], expected: list[tuple[str, str, str, str]]) -> None:
+    leases = asyncio.run(find_leases(Asked(answers)))  # type: ignore[arg-type]
+    assert [(one.scheduler, one.namespace, one.holder, one.problem) for one in leases] == expected
 
 
 def test_nodes_whose_plugin_does_not_serve() -> None:
@@ -134,7 +210,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     printed = capsys.readouterr().out
     assert code == 3
     assert "kube-scheduler has no leader: all new pods wait" in printed
-    assert LEASE in [path for _, path, _ in api.requests]
+    asked = [(path, query.get("fieldSelector")) for _, path, query in api.requests]
+    assert ("/apis/coordination.k8s.io/v1/leases", "metadata.name=kube-scheduler") in asked
     file = tmp_path / "cluster.json"
     items = [{**ours("gpu1"), "kind": "Node"}, {**pod("p", "gpu1", gpu=0, mem=2), "kind": "Pod"}]
     file.write_text(json.dumps({"kind": "List", "items": items}))

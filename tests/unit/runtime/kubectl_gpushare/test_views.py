@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,6 +79,29 @@ gpu1   1/1         6/16       10  -          6/16$
 $
 6 of 16 GiB allocated (37 %), 10 GiB free on usable GPUs, 0 pods pending$
 """)
+
+
+def test_mig_instances_have_rows_of_their_own_and_one_cell_of_their_gpu() -> None:
+    changes = {"pci": "0000:01:00.0", "minor": 1, "model": "NVIDIA A100-SXM4-80GB MIG 1g.10gb"}
+    instances = [gpu(11070 + 10 * i, 9, uuid=f"MIG-{i}", **changes) for i in range(3)]
+    instances[2] = replace(instances[2], health="XID 79: the GPU has fallen off the bus")
+    made = Inventory(GIB, (gpu(0, 16), *instances))
+    cluster = read_all([node("gpu1", "10.0.0.1", gpus=made)], [pod("p", "gpu1", gpu=11080, mem=6), pod("q", "gpu1", gpu=0, mem=1)])
+    assert (
+        shown(cluster).splitlines()[:2]
+        == golden("""
+NAME  GPUS  ALLOC/TOTAL  LARGEST  ISOLATION  GPU0    GPU1$
+gpu1   3/4         7/43       15  -          1/16    6/27 B$
+""").splitlines()
+    )
+    rows = [row.split() for row in shown(cluster, "gpus", headers=False).splitlines()]
+    assert [(row[1], row[-1] if row[1] != "11090" else "bad") for row in rows] == [
+        ("0", "ok"),
+        ("11070", "ok"),
+        ("11080", "ok"),
+        ("11090", "bad"),
+    ]
+    assert shown(cluster, "pods", headers=False).count("11080") == 1
 
 
 def shut(name: str, why: str) -> dict[str, Any]:

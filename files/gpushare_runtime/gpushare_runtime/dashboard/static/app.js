@@ -4,7 +4,7 @@
 
 import { chart } from "./chart.js";
 import { List } from "./list.js";
-import { GPU, Model, NODE_SORTS, NODE_STATES, POD, POD_SORTS, POD_STATES, WAITING_STATES, gib, holders, memory, podMemory } from "./model.js";
+import { GPU, Model, NODE_SORTS, NODE_STATES, POD, POD_SORTS, POD_STATES, WAITING_STATES, age, gib, holders, memory, podMemory } from "./model.js";
 import { gpuPage, nodePage, podPage } from "./pages.js";
 import { Server, Unauthorized } from "./stream.js";
 import { bar, element, fill, hue, link, swatch } from "./dom.js";
@@ -268,7 +268,8 @@ function podRow({ node, pod }, width) {
     return element("li", {}, element("div", { class: "line" }, name, state), element("div", { class: "line" }, at));
   }
   const mib = podMemory({ node, pod });
-  const cells = [name, link(`#/node/${encodeURIComponent(node.name)}`, node.name), podGpus(node, pod), mib ? `${gib(mib)} GiB` : "–", state];
+  const since = element("time", { "data-created": pod[POD.created] }, age(pod[POD.created]));
+  const cells = [name, link(`#/node/${encodeURIComponent(node.name)}`, node.name), podGpus(node, pod), mib ? `${gib(mib)} GiB` : "–", since, state];
   return element("li", { class: "cells" }, ...cells.map((cell) => (cell instanceof Node ? cell : element("span", {}, cell))));
 }
 
@@ -312,6 +313,11 @@ function head(kind, width) {
   });
   fill($("view-head"), ...buttons);
 }
+
+// Rows stay as long as their pods do not change, and their ages do not.
+setInterval(() => {
+  for (const one of document.querySelectorAll("time[data-created]")) one.textContent = age(Number(one.dataset.created));
+}, 10000);
 
 // One object per row as long as its pod does not change, so that its element stays.
 const LISTS = {

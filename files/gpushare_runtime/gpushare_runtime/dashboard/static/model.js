@@ -6,7 +6,7 @@ const order = new Intl.Collator("en", { numeric: true });
 const before = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
 
 export const GPU = { index: 0, model: 1, units: 2, allocated: 3, free: 4, used: 5, marks: 6, state: 7 };
-export const POD = { namespace: 0, name: 1, state: 2, gpus: 3 };
+export const POD = { namespace: 0, name: 1, state: 2, gpus: 3, created: 4 };
 export const NODE_STATES = {
   "": "any",
   room: "has free memory",
@@ -28,7 +28,7 @@ export const POD_STATES = {
 };
 export const WAITING_STATES = { "": "any", pending: "pending", invalid: "invalid request" };
 export const NODE_SORTS = { name: "name", free: "most free memory", allocated: "most allocated memory" };
-export const POD_SORTS = { name: "Pod", node: "Node", gpu: "GPU", memory: "Memory", state: "State" };
+export const POD_SORTS = { name: "Pod", node: "Node", gpu: "GPU", memory: "Memory", age: "Age", state: "State" };
 const MOST_CHANGES = 200; // of one GPU
 
 export class Model {
@@ -213,6 +213,7 @@ const POD_ORDER = {
   node: byNode,
   gpu: (a, b) => byNode(a, b) || firstGpu(a) - firstGpu(b),
   memory: (a, b) => podMemory(b) - podMemory(a),
+  age: (a, b) => b.pod[POD.created] - a.pod[POD.created],
   state: (a, b) => before(a.pod[POD.state], b.pod[POD.state]),
 };
 
@@ -225,6 +226,14 @@ export function holders(node) {
     }
   }
   return found;
+}
+
+// As kubectl has it for most ages; now: Unix time.
+export function age(created, now = Date.now() / 1000) {
+  if (!created) return "–";
+  const seconds = Math.max(0, Math.floor(now - created));
+  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "m"]]) if (seconds >= 2 * size) return `${Math.floor(seconds / size)}${unit}`;
+  return `${seconds}s`;
 }
 
 export function gib(mib) {

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn, Protocol
 
-from gpushare_runtime.core.inventory import Gpu, Inventory, InventoryError
+from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory, InventoryError, instance_index, physical_index
 from gpushare_runtime.core.quantity import UNITS, Unit
 from gpushare_runtime.daemon.runner import FatalError, Status
 from gpushare_runtime.daemon.sync import Changes, in_thread
@@ -39,8 +40,20 @@ class NvmlError(Exception):
 
 
 @dataclass(frozen=True)
+class MigInstance:
+    """What NVML reports about one compute instance of a GPU instance. caps: as of core.inventory.Gpu."""
+
+    uuid: str
+    gpu_instance: int
+    compute_instance: int
+    model: str
+    mib: int
+    caps: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class GpuFacts:
-    """What NVML reports about one GPU."""
+    """What NVML reports about one physical GPU. instances: None without MIG mode, in which pods get only instances."""
 
     uuid: str
     minor: int
@@ -51,6 +64,7 @@ class GpuFacts:
     failed: str = ""  # why pods must not use it; "" if they may
     unfit: str = ""  # why pods must not use it again after a failure
     recovery: str = ""  # what the driver requires before pods may use it
+    instances: tuple[MigInstance, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -108,10 +122,10 @@ class Nvml(Protocol):
 class GpuReader:
     """Reads the GPUs repeatedly, and keeps what it knew about a GPU that does not answer.
 
-    before: the GPUs when the previous process ended.
+    before: the GPUs when the previous process ended. no_instances: why pods cannot get MIG instances on this node, "" if they can.
     """
 
-    def __init__(self, nvml: Nvml, unit: Unit, health: GpuHealth, before: Inventory | None = None) -> None:
+    def __init__(self, nvml: Nvml, unit: Unit, health: GpuHealth, before: Inventory | None = None, no_instances: str = "") -> None:
         self._nvml = nvml
         self._unit = unit
         self._health = health
@@ -121,6 +135,11 @@ class GpuReader:
         self._known: Inventory | None = None
         self._count: int | None = None
         self._omitted: dict[int, str] = {}
+        self._no_instances = no_instances
+        # NVML index → UUID of the physical GPU at its last answer.
+        self._uuids: dict[int, str] = {}
+        self.empty: tuple[int, ...] = ()
+        """NVML indexes of the GPUs in MIG mode that have no instance."""
 
     def read(self) -> Inventory:
         """The GPUs now; a GPU that does not answer has its error as health. Blocks.
@@ -134,7 +153,7 @@ class GpuReader:
                 with contextlib.suppress(NvmlError):
                     self.driver = self._nvml.driver()
             count = self._nvml.count()
-            self._known = Inventory(self._unit, tuple(self._gpus(count)))
+            self._known = Inventory(self._unit, tuple(sorted(self._gpus(count), key=lambda gpu: gpu.index)))
             if self._count not in (None, count):
                 self._before = None
             self._count = count
@@ -163,42 +182,50 @@ class GpuReader:
                 answers[index] = self._nvml.facts(index)
             except NvmlError as error:
                 answers[index] = error
-        there = {facts.uuid for facts in answers.values() if isinstance(facts, GpuFacts)}
+        answered = {index: facts for index, facts in answers.items() if isinstance(facts, GpuFacts)}
+        there = {facts.uuid for facts in answered.values()}
+        there |= {instance.uuid for facts in answered.values() for instance in facts.instances or ()}
+        self.empty = tuple(index for index, facts in answered.items() if facts.instances == ())
         omitted, self._omitted = self._omitted, {}
         for index, answer in answers.items():
             if isinstance(answer, GpuFacts):
-                yield self._gpu(index, answer)
+                self._uuids[index] = answer.uuid
+                yield from self._gpu(index, answer)
                 continue
             before = self._without_facts(index, count)
             # Another GPU may have its index since somebody removed one.
-            if before is not None and before.uuid not in there:
-                yield self._without_answer(before, answer)
+            if before and not any(gpu.uuid in there for gpu in before):
+                yield from self._without_answer(index, before, answer)
                 continue
             self._omitted[index] = str(answer)
             if omitted.get(index) != str(answer):
                 log.error("GPU %d is omitted: %s", index, answer)
 
-    def _without_facts(self, index: int, count: int) -> Gpu | None:
-        """The GPU that had this index at its last answer; None if the indexes may have changed."""
+    def _without_facts(self, index: int, count: int) -> list[Gpu]:
+        """The GPU that had this index at its last answer, or its instances; [] if the indexes may have changed."""
         # With another number of GPUs, also before the start, indexes changed. The number includes omitted GPUs.
         if self._count not in (None, count):
-            return None
-        if self._known is not None and index in self._known.by_index:
-            return self._known.by_index[index]
-        known = self._before if self._before is not None and len(self._before.gpus) == count else None
-        gpu = known.by_index.get(index) if known else None
-        return replace(gpu, units=self._unit.count(gpu.mib)) if gpu else None
+            return []
+        known = [gpu for gpu in (self._known.gpus if self._known else ()) if physical_index(gpu.index) == index]
+        if known:
+            return known
+        before = self._before.gpus if self._before is not None else ()
+        if len({physical_index(gpu.index) for gpu in before}) != count:
+            return []
+        return [replace(gpu, units=self._unit.count(gpu.mib)) for gpu in before if physical_index(gpu.index) == index]
 
-    def _without_answer(self, before: Gpu, error: NvmlError) -> Gpu:
-        if before.usable:
-            log.error("GPU %d (%s): %s", before.index, before.uuid, error)
-        return replace(before, health=self._health.fails(before.uuid, str(error)))
+    def _without_answer(self, index: int, before: list[Gpu], error: NvmlError) -> Iterator[Gpu]:
+        uuid = self._uuids.get(index, before[0].uuid)
+        if any(gpu.usable for gpu in before):
+            log.error("GPU %d (%s): %s", index, uuid, error)
+        health = self._health.fails(uuid, str(error))
+        yield from (replace(gpu, health=health) for gpu in before)
 
-    def _gpu(self, index: int, facts: GpuFacts) -> Gpu:
+    def _gpu(self, index: int, facts: GpuFacts) -> Iterator[Gpu]:
         health = (
             self._health.fails(facts.uuid, facts.failed) if facts.failed else self._health.answers(facts.uuid, facts.unfit, facts.recovery)
         )
-        return Gpu(
+        gpu = Gpu(
             index=index,
             uuid=facts.uuid,
             minor=facts.minor,
@@ -209,6 +236,33 @@ class GpuReader:
             numa=facts.numa,
             health=health,
         )
+        if facts.instances is None:
+            yield gpu
+            return
+        parts = Counter(instance.gpu_instance for instance in facts.instances)
+        for instance in facts.instances:
+            why = self._unusable(instance, parts[instance.gpu_instance]) if health == HEALTHY else ""
+            yield replace(
+                gpu,
+                index=instance_index(index, instance.gpu_instance, instance.compute_instance),
+                uuid=instance.uuid,
+                model=instance.model,
+                mib=instance.mib,
+                units=self._unit.count(instance.mib),
+                health=why or health,
+                caps=instance.caps,
+            )
+
+    def _unusable(self, instance: MigInstance, parts: int) -> str:
+        """Why no pod can use an instance of a healthy GPU; "" if one can. parts: compute instances of its GPU instance."""
+        if parts > 1:
+            return (
+                f"its GPU instance {instance.gpu_instance} has {parts} compute instances, which share one memory: make one per GPU "
+                "instance (nvidia-smi mig -cgi PROFILE -C)"
+            )
+        if "/" in instance.uuid:
+            return "its driver names MIG instances by their place, which others may take: install driver 470 or newer"
+        return self._no_instances
 
 
 # kubelet's gRPC client takes messages of up to 4 MiB.
@@ -331,9 +385,11 @@ class GpuPoller:
         return Inventory(inventory.unit, known), f"{', '.join(new)} {'is' if len(new) == 1 else 'are'} omitted: {why}"
 
     def _report(self, inventory: Inventory, omitted: str) -> None:
+        idle = ", ".join(f"GPU {index}" for index in self._reader.empty)
+        idle = f"{idle} in MIG mode without instances: make some with `nvidia-smi mig -cgi PROFILE -C`" if idle else ""
         if not inventory.gpus:
             self._status.degraded(
-                _PART, "NVML lists no GPU: check with `lspci -k -d 10de:` that GPUs exist and are bound to the nvidia driver"
+                _PART, idle or "NVML lists no GPU: check with `lspci -k -d 10de:` that GPUs exist and are bound to the nvidia driver"
             )
             return
         broken = [f"GPU {gpu.index} ({gpu.uuid}): {gpu.health}" for gpu in inventory.gpus if not gpu.usable]
@@ -343,7 +399,8 @@ class GpuPoller:
         else:
             rest = sum(gpu.mib for gpu in inventory.gpus) - inventory.units * inventory.unit.mib
             left = f"; {rest} MiB fill no unit of their GPU" if rest else ""
-            self._status.ok(_PART, f"{len(inventory.gpus)} with {inventory.units} units of {inventory.unit}{left}")
+            found = f"{len(inventory.gpus)} with {inventory.units} units of {inventory.unit}{left}"
+            self._status.ok(_PART, f"{found}; {idle}" if idle else found)
 
 
 def _too_long(inventory: Inventory) -> str:

@@ -14,11 +14,14 @@ from typing import Any, Final
 
 import pynvml
 
-from gpushare_runtime.device_plugin.gpu.discovery import GpuFacts, MemoryLimit, NvmlError
+from gpushare_runtime.device_plugin.gpu.discovery import GpuFacts, MemoryLimit, MigInstance, NvmlError
 
 log = logging.getLogger(__name__)
 
 _DEVICES: Final = Path("/proc/devices")
+# NVIDIA, MIG user guide, "/dev based nvidia-capabilities": a line such as "gpu0/gi7/ci0/access 67" for every instance that could be.
+_CAPABILITIES: Final = Path("/proc/driver/nvidia-caps/mig-minors")
+_MOST_CAPABILITIES: Final = 1024 * 1024
 _REPLACED: Final = "libnvidia-ml.so.1 was replaced while it was in use, as by a driver upgrade"
 _SENTENCES: Final = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
@@ -82,9 +85,10 @@ class Pynvml:
 
     def facts(self, index: int) -> GpuFacts:
         handle = _call(pynvml.nvmlDeviceGetHandleByIndex, index)
+        minor = int(_call(pynvml.nvmlDeviceGetMinorNumber, handle))
         return GpuFacts(
             uuid=_text(_call(pynvml.nvmlDeviceGetUUID, handle)),
-            minor=int(_call(pynvml.nvmlDeviceGetMinorNumber, handle)),
+            minor=minor,
             pci=_pci(_call(pynvml.nvmlDeviceGetPciInfo, handle)),
             model=_text(_call(pynvml.nvmlDeviceGetName, handle)),
             mib=int(_call(pynvml.nvmlDeviceGetMemoryInfo, handle).total) // (1024 * 1024),
@@ -92,6 +96,7 @@ class Pynvml:
             failed=_failed(handle),
             unfit=_unfit(handle),
             recovery=_recovery(handle),
+            instances=_instances(handle, minor),
         )
 
     def xid_events(self) -> PynvmlEvents:
@@ -183,8 +188,6 @@ def _address(handle: Any) -> int | None:
 def _failed(handle: object) -> str:
     if _rows(handle)[1]:
         return "remapping a bad row of its memory has failed: replace the GPU"
-    if _mode(pynvml.nvmlDeviceGetMigMode, handle) == pynvml.NVML_DEVICE_MIG_ENABLE:
-        return "MIG mode is on, which partitions its memory: run `nvidia-smi -mig 0` for it"
     fabric = _fabric(handle)
     if fabric:
         return fabric
@@ -192,6 +195,49 @@ def _failed(handle: object) -> str:
     if _mode(pynvml.nvmlDeviceGetComputeMode, handle) == pynvml.NVML_COMPUTEMODE_PROHIBITED:
         return "its compute mode is Prohibited: run `nvidia-smi -c DEFAULT` for it"
     return ""
+
+
+# How NVML says that an instance is not there, or no longer.
+_GONE: Final = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
+
+
+def _instances(handle: object, minor: int) -> tuple[MigInstance, ...] | None:
+    """The MIG instances; None without MIG mode. The places of instances have gaps, and an instance may go at any moment."""
+    if _mode(pynvml.nvmlDeviceGetMigMode, handle) != pynvml.NVML_DEVICE_MIG_ENABLE:
+        return None
+    minors, found = _capability_minors(), []
+    for place in range(int(_call(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle))):
+        try:
+            found.append(_instance(_call(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place), minor, minors))
+        except NvmlError as error:
+            if error.code not in _GONE:
+                raise
+    return tuple(found)
+
+
+def _instance(handle: object, minor: int, minors: dict[str, int]) -> MigInstance:
+    gpu_instance = int(_call(pynvml.nvmlDeviceGetGpuInstanceId, handle))
+    compute_instance = int(_call(pynvml.nvmlDeviceGetComputeInstanceId, handle))
+    place = f"gpu{minor}/gi{gpu_instance}"
+    caps = [minors.get(f"{place}/access"), minors.get(f"{place}/ci{compute_instance}/access")]
+    return MigInstance(
+        uuid=_text(_call(pynvml.nvmlDeviceGetUUID, handle)),
+        gpu_instance=gpu_instance,
+        compute_instance=compute_instance,
+        model=_text(_call(pynvml.nvmlDeviceGetName, handle)),
+        mib=int(_call(pynvml.nvmlDeviceGetMemoryInfo, handle).total) // (1024 * 1024),
+        caps=tuple(cap for cap in caps if cap is not None) if None not in caps else (),
+    )
+
+
+def _capability_minors() -> dict[str, int]:
+    """Numbers of the device nodes below /dev/nvidia-caps, by capability; {} from a driver without MIG."""
+    try:
+        with _CAPABILITIES.open() as file:
+            words = [line.split() for line in file.read(_MOST_CAPABILITIES).splitlines()]
+    except OSError:
+        return {}
+    return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and pair[1].isdigit()}
 
 
 _FABRIC: Final = {pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED: "Not Started", pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS: "In Progress"}

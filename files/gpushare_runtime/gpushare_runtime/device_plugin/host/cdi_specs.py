@@ -43,6 +43,7 @@ _VERSION: Final = re.compile(r"v?[0-9]+\.[0-9]+\.[0-9]+")
 # As in libcuda.so.535.261.03. Libraries with a version of their own, such as libnvidia-egl-gbm.so.1.1.2, have one digit in front.
 _DRIVER_FILE: Final = re.compile(r".*/lib[^/]+\.so\.([0-9]{3,4}(?:\.[0-9]{1,4}){1,2})")
 _GPU_NODE: Final = re.compile(r"/(?:.*/)?nvidia([0-9]{1,5})")
+_CAP_NODE: Final = re.compile(r"/(?:.*/)?nvidia-caps/nvidia-cap([0-9]{1,5})")
 # Every scalar is a text: nothing is made of tags, dates and numbers. libyaml's reader is tens of times faster; its absence changes
 # no result.
 _Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
@@ -55,10 +56,11 @@ class SpecError(ValueError):
 
 @dataclass(frozen=True)
 class Edits:
-    """What a container gets: minors of GPU nodes, and paths of the host."""
+    """What a container gets: minors of GPU nodes, paths of the host, and numbers of the nodes of MIG instances."""
 
     minors: frozenset[int]
     paths: frozenset[str]
+    caps: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def parse_spec(text: bytes) -> Spec:
         if name in devices:
             raise SpecError(f"{where}.name is {quote(name)} a second time, each device needs its own name")
         own = _edits(device.get("containerEdits"), f"{where}.containerEdits")
-        devices[name] = Edits(own.minors | common.minors, own.paths | common.paths)
+        devices[name] = Edits(own.minors | common.minors, own.paths | common.paths, own.caps | common.caps)
     return Spec(kind, devices)
 
 
@@ -138,7 +140,7 @@ def _edits(value: object, where: str) -> Edits:
     edits = {} if value in _NULLS else value
     if not isinstance(edits, dict):
         raise SpecError(f"{where} must be an object, found {quote(value)}")
-    minors, paths = set(), set()
+    minors, paths, caps = set(), set(), set()
     for key, names in (("deviceNodes", ("hostPath", "path")), ("mounts", ("hostPath",)), ("hooks", ("path",))):
         for place, one in enumerate(_entries(edits.get(key), f"{where}.{key}")):
             path = next((one[name] for name in names if one.get(name)), None)
@@ -147,7 +149,9 @@ def _edits(value: object, where: str) -> Edits:
             paths.add(path)
             if key == "deviceNodes" and (node := _GPU_NODE.fullmatch(path)):
                 minors.add(int(node.group(1)))
-    return Edits(frozenset(minors), frozenset(paths))
+            elif key == "deviceNodes" and (node := _CAP_NODE.fullmatch(path)):
+                caps.add(int(node.group(1)))
+    return Edits(frozenset(minors), frozenset(paths), frozenset(caps))
 
 
 _Identity = tuple[int, int, int]
@@ -182,9 +186,9 @@ class SpecFolders:
                         in_folder[name] = replace(in_folder[name], conflict=path)
                         continue
                     if self._in_container:
-                        in_folder[name] = CdiDevice(path, edits.minors, drivers=_drivers(edits.paths))
+                        in_folder[name] = CdiDevice(path, edits.minors, drivers=_drivers(edits.paths), caps=edits.caps)
                     else:
-                        in_folder[name] = CdiDevice(path, edits.minors, tuple(_missing(edits.paths, exists)))
+                        in_folder[name] = CdiDevice(path, edits.minors, tuple(_missing(edits.paths, exists)), caps=edits.caps)
             devices.update(in_folder)
         self._known = known
         return CdiSpecs(self.folders, devices, tuple(problems))

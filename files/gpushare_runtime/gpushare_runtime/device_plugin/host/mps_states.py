@@ -57,7 +57,8 @@ class MpsStates:
     async def run(self) -> NoReturn:
         """Never returns; cancel it."""
         while True:
-            uuids = [gpu.uuid for gpu in self._node.devices.gpus]
+            # Pods get no instances of MIG here, which have no control daemons.
+            uuids = [gpu.uuid for gpu in self._node.devices.gpus if not gpu.is_instance]
             problems = await in_thread(partial(self._read, uuids))
             self._node.devices.set_mps(problems)
             wrong = [f"GPU {gpu.index}: {problems[gpu.uuid]}" for gpu in self._node.devices.gpus if problems.get(gpu.uuid)]

@@ -23,6 +23,7 @@ import orjson
 from google.protobuf.message import DecodeError
 
 from gpushare_runtime.core import protocol
+from gpushare_runtime.core.bounds import MOST_GPUS
 from gpushare_runtime.core.quantity import Unit
 from gpushare_runtime.daemon.inotify import DirectoryWatch
 from gpushare_runtime.daemon.sync import any_after, in_thread
@@ -32,7 +33,6 @@ from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.node.usage import Processes
 
 log = logging.getLogger(__name__)
-_MOST_GPUS: Final = 100
 _INDEX_DIGITS: Final = 3
 
 
@@ -99,13 +99,16 @@ def given_index(entry: Mapping[str, object]) -> int | None:
 
 
 def registered_gpus(data: bytes, resources: Iterable[str]) -> dict[str, list[str]]:
-    """These resources, where kubelet has recorded them → the GPUs of their healthy ids ("<gpu>-_-<n>"), the first of many."""
+    """These resources, where kubelet has recorded them → the GPUs of their healthy ids ("<gpu>-_-<n>").
+
+    One more at most than a node has: where another plugin's ids are among them, some are left.
+    """
     try:
         devices = orjson.loads(data)["Data"]["RegisteredDevices"] or {}
         found = {resource: devices[resource] or [] for resource in resources if resource in devices}
     except (orjson.JSONDecodeError, LookupError, TypeError) as error:
         raise CheckpointError(f"no Data.RegisteredDevices in it: {error!r}") from None
-    return {resource: sorted({one.partition("-_-")[0] for one in _ids(ids)})[:_MOST_GPUS] for resource, ids in found.items()}
+    return {resource: sorted({one.partition("-_-")[0] for one in _ids(ids)})[: MOST_GPUS + 1] for resource, ids in found.items()}
 
 
 def _ids(value: object) -> Iterator[str]:

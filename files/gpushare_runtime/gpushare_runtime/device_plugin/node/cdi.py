@@ -20,9 +20,10 @@ _NAMED: Final = 3
 class CdiDevice:
     """One device of a spec, with the edits that the spec makes for all of its devices.
 
-    file: of the spec; minors: of the device nodes /dev/nvidia<minor> that a container gets; missing: paths that the host does not
-    have, although a container would get them; conflict: a second file of the same folder with this device, "" for none; drivers: the
-    versions in the names of the driver's files, of a reader that cannot see the host's.
+    file: of the spec; minors: of the device nodes /dev/nvidia<minor> that a container gets; caps: numbers of those of a MIG instance,
+    /dev/nvidia-caps/nvidia-cap<number>; missing: paths that the host does not have, although a container would get them; conflict: a
+    second file of the same folder with this device, "" for none; drivers: the versions in the names of the driver's files, of a reader
+    that cannot see the host's.
     """
 
     file: str
@@ -30,6 +31,7 @@ class CdiDevice:
     missing: tuple[str, ...] = ()
     conflict: str = ""
     drivers: frozenset[str] = frozenset()
+    caps: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -60,4 +62,8 @@ class CdiSpecs:
         if device.minors != {gpu.minor}:
             nodes = ", ".join(f"/dev/nvidia{minor}" for minor in sorted(device.minors)[:_NAMED]) or "no device node of a GPU"
             return f"the CDI spec {device.file} is stale, it has {nodes} for it instead of /dev/nvidia{gpu.minor}: run {REFRESH}"
+        if gpu.caps and device.caps != set(gpu.caps):
+            expected = " and ".join(f"nvidia-cap{cap}" for cap in gpu.caps)
+            found = ", ".join(f"nvidia-cap{cap}" for cap in sorted(device.caps)[:_NAMED]) or "none"
+            return f"the CDI spec {device.file} is stale, of /dev/nvidia-caps it has {found} for it instead of {expected}: run {REFRESH}"
         return ""

@@ -57,6 +57,15 @@ def access_to(strategy: str, gpus: Sequence[Gpu]) -> GpuAccess:
     return GpuAccess(",".join(uuids), device_nodes=nodes)
 
 
+def no_instances(strategy: str, isolation: str) -> str:
+    """Why pods cannot get MIG instances on a node with these settings, and what to do; "" if they can."""
+    if strategy != protocol.STRATEGY_CDI:
+        return f"MIG instances need the device strategy {protocol.STRATEGY_CDI}, found {strategy}: set gpushare_device_strategy to it"
+    if isolation in (protocol.ISOLATION_MPS, protocol.ISOLATION_DRIVER):
+        return f"MIG instances have no limits by {isolation}: set gpushare_isolation to auto or watch for this host, or the GPU's MIG off"
+    return ""
+
+
 def changed_isolation(isolation: str, before: str, uids: Set[str], live: Callable[[Set[str]], Set[str]]) -> str:
     """Why the plugin cannot use this isolation now; "" if it can. before, uids, live: as for changed_strategy.
 

@@ -1,0 +1,44 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Send the archive with the image to a host of k3s or RKE2 that does not have it yet."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
+
+_MODULE = "gpushare.kubernetes.gpushare_rancher"
+
+
+class ActionModule(ActionBase):
+    """One call, and a second one with the archive."""
+
+    _requires_connection = True
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        super().run(tmp, task_vars)
+        arguments = {name: value for name, value in self._task.args.items() if name != "received"}
+        if not arguments.get("archive"):
+            return ask(self, task_vars, _MODULE, arguments)
+        try:
+            archive = Path(self._find_needle("files", str(arguments["archive"])))
+            with archive.open("rb") as stream:
+                received = {"sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
+        except (AnsibleError, OSError) as error:
+            raise AnsibleActionFail(f"gpushare_image_archive cannot be read on the controller: {error}") from error
+        result = ask(self, task_vars, _MODULE, {**arguments, "received": received})
+        if not result.pop("missing", False):
+            return result
+        # Ansible removes the folder at the end of the task.
+        folder = self._connection._shell.tmpdir or self._make_tmp_path()
+        received["path"] = self._connection._shell.join_path(folder, "gpushare.tar")
+        self._transfer_file(str(archive), received["path"])
+        self._fixup_perms2([folder, received["path"]])
+        return ask(self, task_vars, _MODULE, {**arguments, "received": received})

@@ -1,0 +1,124 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The lifecycle of a subject: what the installer brings to a state on a host, and takes back. No Ansible here.
+
+A subject reads its part of the host, plans texts, and knows the service that runs on them. `converge` alone has the journal, the
+transaction, check mode and the diff.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction, nothing
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Texts, undone
+
+NOT_RECORDED = "nothing of ours is recorded on this host"
+
+
+@dataclass
+class Converged:
+    """What was done, or would be. why: what the running process lacked before; left: files that stay as they are, and why."""
+
+    changed: bool = False
+    files: List[str] = field(default_factory=list)
+    notes: List[str] = field(default_factory=list)
+    warnings: List[str] = field(default_factory=list)
+    diff: List[Dict[str, str]] = field(default_factory=list)
+    why: str = ""
+
+    def add(self, other: "Converged") -> None:
+        """The result of another subject as well."""
+        self.changed = self.changed or other.changed
+        for mine, theirs in ((self.files, other.files), (self.notes, other.notes), (self.warnings, other.warnings)):
+            mine += theirs
+        self.diff += other.diff
+        self.why = "; ".join(why for why in (self.why, other.why) if why)
+
+
+class Subject(ABC):
+    """One subject on one host. Every method raises Rejected where nothing may be changed. `owner`: of its entries in the journal."""
+
+    owner: str
+    root = "/"
+    #: Of its files while it is present; None: as they are, or the usual one.
+    mode: Optional[int] = None
+
+    def __init__(self) -> None:
+        self.notes: List[str] = []
+        self.warnings: List[str] = []
+
+    @abstractmethod
+    def look(self, entries: Sequence[Entry]) -> None:
+        """Read what the plan needs. entries: what the journal has of this subject."""
+
+    @abstractmethod
+    def present(self) -> Texts:
+        """The texts that its files shall have; only those that it has something to say about."""
+
+    def absent(self, entries: Sequence[Entry]) -> Texts:
+        """The texts without our part."""
+        found = undone(entries, self.without_ours, self.root)
+        self.notes += found.notes
+        return found.texts
+
+    def without_ours(self, path: str, now: str, original: str) -> Optional[str]:
+        """The text of a file that others have changed since, without our part; None: no file. original: before us, "" without one."""
+        raise NotImplementedError
+
+    def service(self, paths: Sequence[str]) -> Optional[Service]:
+        """What runs on the files, None for nothing. paths: of all files of ours, before and after."""
+        return None
+
+    def check(self, changes: Sequence[str], due: bool) -> str:
+        """The last word before anything is changed: what the running process lacks, "" for nothing to tell. changes: the paths."""
+        return ""
+
+    def elsewhere(self) -> Dict[str, Tuple[bytes, bytes]]:
+        """Names for the journal of what else changes, each with its state before and after: "service:NAME" and the like."""
+        return {}
+
+    def shown(self, text: str) -> str:
+        """A text as it may be shown."""
+        return text
+
+    def tidy(self) -> None:
+        """Remove what we may have made besides files, after they are gone."""
+        return
+
+
+def converge(subject: Subject, absent: bool, check: bool, point: Callable[[str], None] = nothing) -> Converged:
+    """Do it, or with `check` say what would be done. Rejected: nothing was changed; TransactionError: it was put back."""
+    transaction = Transaction(subject.owner, subject.root, point)
+    entries = transaction.entries()
+    if absent and not entries and not transaction.unfinished:
+        return Converged(notes=[NOT_RECORDED])
+    subject.look(entries)
+    texts = subject.absent([entry for entry in entries if entry.is_file]) if absent else subject.present()
+    if absent:
+        transaction.restore({path: None if text is None else text.encode() for path, text in texts.items()}, entries)
+    for path, text in () if absent else texts.items():
+        if text is None:
+            transaction.remove(path)
+        else:
+            transaction.write(path, text.encode(), subject.mode)
+    changes = [change.path for change in transaction.changes]
+    service = subject.service([*texts, *(entry.path for entry in entries)])
+    due = bool(changes) or transaction.unfinished or (service is not None and service.due())
+    why = subject.check(changes, due)
+    diff = [dict(one, before=subject.shown(one["before"]), after=subject.shown(one["after"])) for one in transaction.diff()]
+    if not check:
+        if due:
+            for name, (was, becomes) in subject.elsewhere().items():
+                transaction.note(name, was, becomes)
+            transaction.apply(service)
+        if absent:
+            for entry in entries:
+                transaction.journal.forget(entry.path)
+            subject.tidy()
+    return Converged(due or (absent and bool(entries)), changes, subject.notes, subject.warnings, diff, why)

@@ -1,0 +1,153 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""NVIDIA's GPU Operator in the cluster: its ClusterPolicy, and what that becomes without its device plugin and with it again.
+
+Private to this collection. Only `read` and `facts` ask. The field is that of GPU Operator 26.7 (`api/nvidia/v1/clusterpolicy_types.go`,
+read on 2026-08-21). A node's label instead would leave its validator waiting for that device plugin for ever.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_OPERATOR, LABEL_NODE
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import served
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import VERSION, Change, TakeOverError, loaded
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import owner_of
+
+GROUP, API_VERSION, KIND, RESOURCE = "nvidia.com", "v1", "ClusterPolicy", "clusterpolicies.nvidia.com"
+#: The merge patch by which the operator deletes its device plugin on every node, and the init container that waits for it.
+WITHOUT_PLUGIN = '{"spec":{"devicePlugin":{"enabled":false}}}'
+CHECK, PATCH = "check", "patch"
+#: The values of `gpushare_gpu_operator`.
+MODES = (CHECK, PATCH)
+# Labels that the operator sets on a node: its device plugin runs there, and its validator.
+_DEPLOYED = ("nvidia.com/gpu.deploy.device-plugin", "nvidia.com/gpu.deploy.operator-validator")
+_MOST_VERSIONS = 8
+_QUOTED = 80
+
+
+@dataclass(frozen=True)
+class ClusterPolicy:
+    """One ClusterPolicy. enabled: whether it deploys the device plugin, as is its default. owner: what would undo a change of it, "" for
+    nothing. release: its Helm release, namespace/name. patched: whether we have switched it off. problem: why it cannot be read.
+    """
+
+    name: str
+    enabled: bool
+    owner: str
+    release: str
+    patched: bool
+    problem: str
+
+
+@dataclass(frozen=True)
+class Operator:
+    """versions: of the API that have a ClusterPolicy, none where the operator has never been; items: its objects, of `v1` alone."""
+
+    versions: Tuple[str, ...] = ()
+    items: Tuple[Mapping[str, Any], ...] = ()
+
+
+def facts(kubectl: Kubectl) -> Dict[str, Any]:
+    """The facts for preflight. nodes: those that the operator serves; ours: those of them that are ours already."""
+    found = read(kubectl)
+    nodes: Dict[str, Mapping[str, Any]] = {}
+    for label in _DEPLOYED if found.versions else ():
+        # Chosen by the API server: a list of all nodes may have many MB.
+        nodes.update({str(one["metadata"]["name"]): one for one in kubectl.items(["get", "nodes", f"--selector={label}=true"])})
+    ours = [name for name, one in nodes.items() if (one["metadata"].get("labels") or {}).get(LABEL_NODE) == "true"]
+    policies = [asdict(policy_of(one)) for one in found.items]
+    return {"versions": list(found.versions), "policies": policies, "nodes": sorted(nodes), "ours": sorted(ours)}
+
+
+def read(kubectl: Kubectl) -> Operator:
+    """KubectlError with kubectl's words."""
+    group = kubectl.raw(f"/apis/{GROUP}") or {}
+    known = [str(one.get("version"))[:_QUOTED] for one in (group.get("versions") or ())[:_MOST_VERSIONS]]
+    versions = tuple(one for one in known if KIND in served(f"{GROUP}/{one}", kubectl.raw))
+    if API_VERSION not in versions:
+        return Operator(versions)
+    found = kubectl.raw(f"/apis/{GROUP}/{API_VERSION}/clusterpolicies") or {}
+    return Operator(versions, tuple(found.get("items") or ()))
+
+
+def policy_of(item: Mapping[str, Any]) -> ClusterPolicy:
+    metadata = item["metadata"]
+    annotations = metadata.get("annotations") or {}
+    release = annotations.get("meta.helm.sh/release-name")
+    space = annotations.get("meta.helm.sh/release-namespace")
+    enabled, problem = True, ""
+    try:
+        enabled = _enabled(item) is not False
+    except TakeOverError as error:
+        problem = str(error)
+    return ClusterPolicy(
+        name=_short(metadata["name"]),
+        enabled=enabled,
+        owner=owner_of(metadata),
+        release=f"{_short(space)}/{_short(release)}" if release and space else "",
+        patched=ANNOTATION_OPERATOR in annotations,
+        problem=problem,
+    )
+
+
+def switched_off(item: Mapping[str, Any]) -> Optional[Change]:
+    """The ClusterPolicy without its device plugin; None for one that has none."""
+    before = _enabled(item)
+    if before is False:
+        return None
+    had = (item.get("spec") or {}).get("devicePlugin") is not None
+    remembered = json.dumps({"v": VERSION, "enabled": before, "part": had}, separators=(",", ":"), sort_keys=True)
+    patch: Dict[str, Any] = json.loads(WITHOUT_PLUGIN)
+    return _change(item, patch["spec"], remembered, before, False)
+
+
+def returned(item: Mapping[str, Any]) -> Tuple[Optional[Change], List[str]]:
+    """The ClusterPolicy as it was, None for one that we have not changed; and what others have changed since, which stays."""
+    text = (item["metadata"].get("annotations") or {}).get(ANNOTATION_OPERATOR)
+    if text is None:
+        return None, []
+    title = f"{KIND} {_short(item['metadata']['name'])}"
+    what = f"annotation {ANNOTATION_OPERATOR} of {title}"
+    data = loaded(text, what)
+    before, had = data.get("enabled"), data.get("part")
+    if not (before is None or before is True) or not isinstance(had, bool):
+        raise TakeOverError(
+            f"{what} is {_short(text)}; expected what this collection has written; remove it, and set spec.devicePlugin.enabled by hand"
+        )
+    now = _enabled(item)
+    if now is not False:
+        return _change(item, {}, None, now, now), [f"devicePlugin.enabled of {title}, which was changed since"]
+    others = set((item.get("spec") or {}).get("devicePlugin") or {}) - {"enabled"}
+    part = {"devicePlugin": {"enabled": before} if had or others else None}
+    return _change(item, part, None, False, before), []
+
+
+def _enabled(item: Mapping[str, Any]) -> Optional[bool]:
+    """devicePlugin.enabled, None where nothing says it. TakeOverError where it is another field."""
+    part = (item.get("spec") or {}).get("devicePlugin")
+    enabled = part.get("enabled") if isinstance(part, dict) else None
+    if not (part is None or isinstance(part, dict)) or not (enabled is None or isinstance(enabled, bool)):
+        raise TakeOverError(f"{KIND} {_short(item['metadata']['name'])} has devicePlugin {_short(part)}; expected enabled: true or false")
+    return enabled
+
+
+def _change(item: Mapping[str, Any], spec: Mapping[str, Any], remembered: Optional[str], before: Any, after: Any) -> Change:
+    metadata = item["metadata"]
+    patch = {
+        "metadata": {"resourceVersion": metadata.get("resourceVersion"), "annotations": {ANNOTATION_OPERATOR: remembered}},
+        **({"spec": dict(spec)} if spec else {}),
+    }
+    parts = ({"devicePlugin": {"enabled": value}} for value in (before, after))
+    return Change(KIND, "", str(metadata["name"]), patch, next(parts), next(parts))
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= _QUOTED else text[:_QUOTED] + "…"

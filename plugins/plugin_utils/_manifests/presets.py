@@ -1,0 +1,39 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Values for clusters of others: one file each in charts/gpushare/presets, which Helm takes as it is, and here as variables.
+
+Private to this collection, used on the controller only. Reads the collection's own files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FOLDER = Path(__file__).resolve().parents[3] / "charts/gpushare/presets"
+_HUMP = re.compile("([A-Z])")
+
+
+@lru_cache(maxsize=None)
+def names() -> tuple[str, ...]:
+    """Those that there are."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
+
+
+def variables(name: str) -> dict[str, Any]:
+    """The variables of the role in_cluster that the preset of one of `names` sets: kubeletRoot is gpushare_kubelet_root."""
+    values = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    return {"gpushare_" + _HUMP.sub(lambda hump: "_" + hump[1].lower(), key): value for key, value in values.items()}
+
+
+def applied(settings: Mapping[str, Any], preset: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with those of the preset in the place of defaults: other values stay. preset: "" for none."""
+    own = variables(preset) if preset else {}
+    return {name: own[name] if name in own and value == defaults[name] else value for name, value in settings.items()}

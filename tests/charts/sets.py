@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Values of the chart and of `kubectl gpushare manifests` with what the builders get for them, and values that neither takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import presets
+
+Json = dict[str, Any]
+
+#: Values of the chart and the fields of the builders that mean the same.
+SETS: tuple[tuple[Json, Json, str], ...] = (
+    ({}, {}, "v1.36.3"),
+    ({}, {}, "v1.30.4"),
+    ({"image": "registry.example.org/gpushare@sha256:00"}, {"image": "registry.example.org/gpushare@sha256:00"}, "v1.36.3"),
+    ({"schedulerImage": "m.example.org/s:v1.36.0"}, {"scheduler_image": "m.example.org/s:v1.36.0"}, "v1.36.3"),
+    ({"runtimeClass": "", "kubeletRoot": "/data/kubelet"}, {"runtime_class": "", "kubelet_root": "/data/kubelet"}, "v1.36.3"),
+    ({"apiServer": {"host": "10.0.0.1", "port": 8443}}, {"api_server": "https://10.0.0.1:8443"}, "v1.36.3"),
+    ({"annotationWriters": ["a:b", "c/d@e"]}, {"writers": ["a:b", "c/d@e"]}, "v1.36.3"),
+    ({"isolation": "driver", "memoryUnit": "MiB"}, {"isolation": "driver", "memory_unit": "MiB"}, "v1.36.3"),
+    ({"isolation": "none", "deviceStrategy": "cdi"}, {"isolation": "none", "device_strategy": "cdi"}, "v1.36.3"),
+    ({"overuse": "evict", "overuseGrace": 90}, {"overuse": "evict", "overuse_grace": 90}, "v1.36.3"),
+    ({"openshift": True, "isolation": "watch"}, {"openshift": True, "isolation": "watch"}, "v1.36.3"),
+    (
+        {"placement": "fgd", "gpuPlacement": "spread", "preemption": False},
+        {"placement": "fgd", "gpu_placement": "spread", "preemption": False},
+        "v1.36.3",
+    ),
+    (
+        {"mostNodes": 100, "percentageOfNodesToScore": 0, "extenderWeight": 7, "extenderHttpTimeout": "800ms", "replicas": 3},
+        {"most_nodes": 100, "percentage": 0, "extender_weight": 7, "extender_http_timeout": "800ms", "replicas": 3},
+        "v1.36.3",
+    ),
+)
+#: Names of the chart to fields of the builders, of those that presets set.
+_FIELDS = {"kubeletRoot": "kubelet_root", "runtimeClass": "runtime_class", "deviceStrategy": "device_strategy", "openshift": "openshift"}
+_PRESETS = [yaml.safe_load((presets.FOLDER / f"{name}.yaml").read_text()) for name in presets.names()]
+SETS += tuple((values, {_FIELDS[key]: value for key, value in values.items()}, "v1.36.3") for values in _PRESETS)
+BAD: tuple[Json, ...] = (
+    {"isolation": "mps"},
+    {"image": ""},
+    {"image": 'x" y'},
+    {"kubeletRoot": "data"},
+    {"kubeletRoot": "/a/../b c"},
+    {"replicas": 0},
+    {"memoryUnit": "KiB"},
+    {"deviceStrategy": "auto"},
+    {"annotationWriters": ["a'] || ['"]},
+    {"apiServer": {"host": "10.0.0.1"} | {"port": 0}},
+    {"preemption": "yes"},
+    {"unknown": 1},
+)

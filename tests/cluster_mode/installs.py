@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""gpushare as pods without Ansible: what `kubectl gpushare manifests` prints, or the chart by the program helm. For tests and the demo."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from cluster_mode.in_cluster import NAMESPACE, RUNTIME_CLASS
+from e2e.api import Json
+from e2e.cluster import GPU_NODES, MEMORY, REPOSITORY, Cluster, run
+from gpushare_lab import components
+from gpushare_lab.prepare import the_cache
+
+CHART: Final = REPOSITORY / "charts/gpushare"
+LABEL: Final = "gpushare.kubernetes/node=true"
+SECONDS: Final = 180.0
+#: The namespace of a chart is the user's.
+_SPACE: Final = {
+    "apiVersion": "v1",
+    "kind": "Namespace",
+    "metadata": {"name": NAMESPACE, "labels": {"pod-security.kubernetes.io/enforce": "privileged"}},
+}
+
+
+def values(cluster: Cluster) -> dict[str, Any]:
+    """Of a lab: it has no kube-proxy, and so no Services; its NVIDIA runtime takes no GPUs from a container's environment."""
+    server = yaml.safe_load(cluster.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
+    host, _, port = server.removeprefix("https://").rpartition(":")
+    return {"apiServer": {"host": host, "port": int(port)}, "deviceStrategy": "volume-mounts"}
+
+
+def prepare(cluster: Cluster) -> None:
+    """What the page asks of a cluster: a RuntimeClass, and the label of the GPU nodes."""
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps(RUNTIME_CLASS))
+    cluster.kubectl("label", "nodes", *GPU_NODES, LABEL, "--overwrite")
+
+
+def until_serving(cluster: Cluster) -> None:
+    """Until all pods are ready, and every GPU node has memory to share."""
+    for workload in ("deployment/gpushare-scheduler", "daemonset/gpushare-device-plugin"):
+        limit = f"--timeout={SECONDS:g}s"
+        cluster.kubectl("rollout", "status", "-n", NAMESPACE, workload, limit, seconds=SECONDS + 20)
+    cluster.until("every GPU node has memory to share", lambda: all(memory(cluster.node(name)) for name in GPU_NODES), 60)
+
+
+def memory(node: Json) -> int:
+    """Units that pods may still be given by kubelet's word."""
+    return int(node["status"]["allocatable"].get(MEMORY, 0))
+
+
+def gpushare(cluster: Cluster, *arguments: str, stdin: str | None = None) -> str:
+    """What `kubectl gpushare` prints on this machine; 3 says that a pod fits nowhere."""
+    command = [sys.executable, "-m", "gpushare_runtime.kubectl_gpushare.main", *arguments, "--kubeconfig", str(cluster.kubeconfig)]
+    return run(["sh", "-c", '"$@" || [ $? -eq 3 ]', "sh", *command], stdin=stdin, seconds=60)
+
+
+class Manifest:
+    """`kubectl gpushare manifests | kubectl apply -f -`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def printed(self, **other: Any) -> str:
+        return gpushare(self.cluster, "manifests", "-f", "-", stdin=json.dumps({**values(self.cluster), **other}))
+
+    def install(self, **other: Any) -> None:
+        prepare(self.cluster)
+        self.cluster.kubectl("apply", "-f", "-", stdin=self.printed(**other))
+        until_serving(self.cluster)
+
+    def remove(self) -> None:
+        self.cluster.kubectl("delete", "-f", "-", "--ignore-not-found", stdin=self.printed(), seconds=SECONDS)
+
+
+class Chart:
+    """helm with the chart of this repository."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    @cached_property
+    def _program(self) -> Path:
+        return components.helm(the_cache()) / "helm"
+
+    def helm(self, *arguments: str, stdin: str | None = None) -> str:
+        place = ("--kubeconfig", str(self.cluster.kubeconfig), "--namespace", NAMESPACE)
+        return run([str(self._program), *arguments, *place], stdin=stdin, seconds=SECONDS + 20)
+
+    def install(self, **other: Any) -> None:
+        prepare(self.cluster)
+        self.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(_SPACE))
+        self.set("install", **other)
+        until_serving(self.cluster)
+
+    def set(self, command: str, **other: Any) -> None:
+        """install or upgrade, with these values; helm waits until the pods are ready."""
+        text = json.dumps({**values(self.cluster), **other})
+        self.helm(command, "gpushare", str(CHART), "--values", "-", "--wait", f"--timeout={SECONDS:g}s", stdin=text)
+
+    def remove(self) -> None:
+        self.helm("uninstall", "gpushare", "--wait", f"--timeout={SECONDS:g}s")
+        self.cluster.kubectl("delete", "namespace", NAMESPACE, seconds=SECONDS)
+
+
+WAYS: Final[dict[str, Callable[[Cluster], Manifest | Chart]]] = {"manifest": Manifest, "chart": Chart}

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Installed without Ansible: by `kubectl apply` of what `kubectl gpushare manifests` prints, and by helm with the chart."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cluster_mode.conftest import Bare
+from cluster_mode.in_cluster import NAMESPACE, InCluster
+from cluster_mode.installs import Chart, Manifest
+from e2e.api import Json
+from e2e.checks import check_devices, check_environment, check_totals
+from e2e.cluster import Cluster
+from e2e.manifests import pod
+
+
+@pytest.fixture
+def chart(bare: Bare) -> Chart:
+    return Chart(bare.cluster)
+
+
+def shares(cluster: Cluster, *names: str) -> None:
+    """Pods with these names run, each on the GPU of its annotation."""
+    for name in names:
+        cluster.create(pod(name, memory=2))
+    running = cluster.until_running(*names, seconds=120)
+    assert check_devices(cluster, running) == []
+    assert check_environment(cluster, running) == []
+    assert check_totals(cluster) == []
+
+
+def arguments(cluster: Cluster) -> list[str]:
+    """Of the extender, as they are in the cluster."""
+    deployment = cluster.api.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/gpushare-scheduler")
+    containers: list[Json] = deployment["spec"]["template"]["spec"]["containers"]
+    return [word for one in containers if one["name"] == "extender" for word in one["args"]]
+
+
+def containers(cluster: Cluster) -> dict[str, str]:
+    """Of the pods in the namespace default: their ids change where one is started again."""
+    return {one["metadata"]["name"]: one["status"]["containerStatuses"][0]["containerID"] for one in cluster.pods()}
+
+
+def test_the_manifest(bare: Bare, here: InCluster) -> None:
+    manifest = Manifest(bare.cluster)
+    manifest.install()
+    shares(bare.cluster, "first", "second")
+    bare.cluster.clear()
+    manifest.remove()
+    assert set(here.objects()) == bare.objects
+
+
+def test_helm_installs(bare: Bare, chart: Chart) -> None:
+    chart.install()
+    assert json.loads(chart.helm("status", "gpushare", "--output", "json"))["info"]["status"] == "deployed"
+    shares(bare.cluster, "share-1", "share-2")
+
+
+def test_helm_rejects_bad_values_and_changes_nothing(bare: Bare, chart: Chart, here: InCluster) -> None:
+    before = here.objects()
+    with pytest.raises(AssertionError, match="values don't meet the specifications of the schema"):
+        chart.set("upgrade", isolation="mps")
+    after = here.objects()
+    assert {name: after[name] for name in after if "ClusterRole" in name} == {
+        name: before[name] for name in before if "ClusterRole" in name
+    }
+    assert set(after) == set(before)
+
+
+def test_helm_upgrades_and_rolls_back_under_running_pods(bare: Bare, chart: Chart) -> None:
+    """Other values replace the pods of both daemons; those with GPUs stay, and new ones get theirs."""
+    before, running = arguments(bare.cluster), containers(bare.cluster)
+    chart.set("upgrade", overuse="evict", gpuPlacement="spread")
+    assert set(arguments(bare.cluster)) - set(before) == {"--evict", "--gpu-placement=spread"}
+    assert bare.cluster.kubectl("auth", "can-i", "create", "pods", "--subresource=eviction", *as_scheduler()).strip() == "yes"
+    shares(bare.cluster, "after-upgrade")
+    chart.helm("rollback", "gpushare", "1", "--wait")
+    assert arguments(bare.cluster) == before
+    shares(bare.cluster, "after-rollback")
+    assert containers(bare.cluster).items() >= running.items()
+
+
+def as_scheduler() -> tuple[str, str]:
+    return "--as", f"system:serviceaccount:{NAMESPACE}:gpushare-scheduler"
+
+
+def test_helm_uninstalls(bare: Bare, chart: Chart, here: InCluster) -> None:
+    bare.cluster.clear()
+    chart.remove()
+    assert set(here.objects()) == bare.objects

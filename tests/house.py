@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The measures of this repository's order: `make house`. `LIMITS` has what each may be at most, and only falls.
+
+A change that exceeds a limit removes as much elsewhere. A change that stays below one by a margin lowers it. The lines of code have no
+limit: they grow with what the product does.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+
+import language
+from quality.tree import REPOSITORY, files
+
+RUNTIME = "files/gpushare_runtime/gpushare_runtime"
+PLUGINS = ("plugins/module_utils", "plugins/plugin_utils")
+#: Area → the start of its paths. The language is read where there is a limit for it.
+AREAS = {"runtime": f"{RUNTIME}/", "plugins": "plugins/", "roles": "roles/", "tests": "tests/"}
+MADE = re.compile(r".*_pb2(?:_grpc)?\.pyi?")
+#: Measure → its limit.
+LIMITS = {
+    "modules": 44,
+    "breaches of the language in the code of runtime": 420,
+    "breaches of the language in the code of plugins": 642,
+    "class names used twice": 44,
+    "imports of a test by a test": 93,
+    "folder circles": 1,
+}
+#: A limit that is further above its measure is lowered.
+SLACK = 60
+
+
+def measures(texts: Mapping[str, str]) -> dict[str, int]:
+    """Every measure of a tree. texts: the text of each file by its path."""
+    python = {path: text for path, text in texts.items() if path.endswith(".py") and not MADE.fullmatch(path)}
+    found = {
+        f"lines of {area}": sum(text.count("\n") for path, text in texts.items() if path.startswith(start)) for area, start in AREAS.items()
+    }
+    found["modules"] = sum(re.fullmatch(r"plugins/modules/\w+\.py", path) is not None for path in python)
+    for area in ("runtime", "plugins"):
+        found[f"breaches of the language in the code of {area}"] = sum(1 for _ in breaches(python, AREAS[area]))
+    found["class names used twice"] = len(twice(python))
+    found["imports of a test by a test"] = len(test_imports(python))
+    found["folder circles"] = len(circles(python))
+    return found
+
+
+def breaches(python: Mapping[str, str], start: str) -> Iterator[str]:
+    """What breaks a rule of language in the code below a path, with its place."""
+    for path, text in python.items():
+        if path.startswith(start):
+            yield from (f"{path}:{block.line}: {problem}" for block in language.code(text) for problem in language.problems(block))
+
+
+def twice(python: Mapping[str, str]) -> dict[str, list[str]]:
+    """The names of classes of the product that more than one file defines, and those files."""
+    where = defaultdict(list)
+    for path, text in python.items():
+        if path.startswith((AREAS["runtime"], AREAS["plugins"])):
+            for node in ast.parse(text).body:
+                # Ansible finds an action by this name.
+                if isinstance(node, ast.ClassDef) and node.name not in ("ActionModule", "LookupModule", "ModuleDocFragment"):
+                    where[node.name].append(path)
+    return {name: paths for name, paths in sorted(where.items()) if len(paths) > 1}
+
+
+def test_imports(python: Mapping[str, str]) -> list[str]:
+    """The imports of a test's module by another file, each with its place."""
+    found = []
+    for path, text in python.items():
+        for node in ast.walk(ast.parse(text)) if path.startswith(AREAS["tests"]) else ():
+            if isinstance(node, ast.ImportFrom):
+                names = {f"{node.module}.{alias.name}" for alias in node.names}
+                if any(f"tests/{'/'.join(name.split('.')[:length])}.py" in python for name in names for length in _of_tests(name)):
+                    found.append(f"{path}:{node.lineno}")
+    return found
+
+
+def _of_tests(name: str) -> list[int]:
+    """The lengths at which a dotted name may end with a test's module."""
+    return [length for length, word in enumerate(name.split("."), 1) if word.startswith("test_")]
+
+
+def circles(python: Mapping[str, str]) -> list[tuple[str, ...]]:
+    """The folders of the product that import each other, directly or by others: each group once, sorted."""
+    arrows: dict[str, set[str]] = defaultdict(set)
+    for path, text in python.items():
+        if own := folder(path):
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.ImportFrom) and node.module:
+                    arrows[own] |= {
+                        other for alias in node.names if (other := folder(_path(f"{node.module}.{alias.name}"))) and other != own
+                    }
+    reach = {name: _reached(name, arrows) for name in arrows}
+    groups = {tuple(sorted(two for two in reach if two in reach[one] and one in reach[two])) for one in reach}
+    return sorted(group for group in groups if len(group) > 1)
+
+
+def folder(path: str) -> str:
+    """The folder of the product that a file counts to, "" for none: a package of the runtime or one of the plugins."""
+    parts = PurePath(path).parts
+    length = 4 if path.startswith(AREAS["runtime"]) else 3 if path.startswith(PLUGINS) else 0
+    return "/".join(parts[:length]) if length and len(parts) > length else ""
+
+
+def _path(name: str) -> str:
+    """The path of a module of the product, or of a name in it; enough of it to tell its folder."""
+    name = name.removeprefix("ansible_collections.gpushare.kubernetes.")
+    return ("files/gpushare_runtime/" if name.startswith("gpushare_runtime.") else "") + name.replace(".", "/")
+
+
+def _reached(start: str, arrows: Mapping[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    left = [start]
+    while left:
+        for other in arrows.get(left.pop(), set()) - found:
+            found.add(other)
+            left.append(other)
+    return found
+
+
+def tree() -> dict[str, str]:
+    """The texts of this repository that are measured."""
+    return {path: (REPOSITORY / path).read_text() for path in files() if path.startswith(tuple(AREAS.values())) and _is_read(path)}
+
+
+def _is_read(path: str) -> bool:
+    return PurePath(path).suffix in (".py", ".yml", ".j2", ".md") and not (REPOSITORY / path).is_symlink()
+
+
+def main(arguments: list[str]) -> None:
+    """Print the measures; with `--where` also the places of what is counted."""
+    texts = tree()
+    for name, value in measures(texts).items():
+        print(f"{value:7,}  {name}" + (f" (at most {LIMITS[name]:,})" if name in LIMITS else ""))
+    if arguments == ["--where"]:
+        python = {path: text for path, text in texts.items() if path.endswith(".py") and not MADE.fullmatch(path)}
+        print("\nclass names used twice:", *(f"{name}: {', '.join(paths)}" for name, paths in twice(python).items()), sep="\n  ")
+        print("\nimports of a test by a test:", *test_imports(python), sep="\n  ")
+        print("\nfolder circles:", *map(" ↔ ".join, circles(python)), sep="\n  ")
+        for area in ("runtime", "plugins"):
+            by_file = Counter(line.split(":")[0] for line in breaches(python, AREAS[area]))
+            print(f"\nbreaches in {area}:", *(f"{count} {path}" for path, count in by_file.most_common()), sep="\n  ")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

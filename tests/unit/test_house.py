@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The tree is no less orderly than it was, and each measure counts what it says."""
+
+from __future__ import annotations
+
+import house
+
+UTILS = "ansible_collections.gpushare.kubernetes.plugins.module_utils"
+CORE = f"{house.RUNTIME}/core"
+TREE = {
+    "plugins/modules/one.py": '"""Somebody else."""\n',
+    "plugins/module_utils/_a/x.py": f"from {UTILS}._b.y import Plan\nfrom {UTILS}._b import y\nclass Found: ...\n",
+    "plugins/module_utils/_b/y.py": f"def f():\n    from {UTILS}._c import z\nclass Plan: ...\n",
+    "plugins/module_utils/_c/z.py": f"from {UTILS}._a.x import Found\n# It goes on\n# anew.\nclass Alone: ...\n",
+    f"{CORE}/w.py": "class Plan: ...\nclass _Inner:\n    class Found: ...\nraise ValueError(f'held by {x}')\n",
+    f"{CORE}/w_pb2.py": "class Plan: ...\n",
+    "tests/fakes.py": "def memory(): ...\n",
+    "tests/core/test_w.py": "from fakes import memory\n",
+    "tests/core/test_z.py": "from core.test_w import memory\nfrom core import test_w\nfrom w import test_of_a_product\n",
+    "roles/README.md": "one\ntwo\n",
+}
+
+
+def test_each_measure_counts_what_it_says() -> None:
+    assert house.measures(TREE) == {
+        "lines of runtime": 5,
+        "lines of plugins": 11,
+        "lines of roles": 2,
+        "lines of tests": 5,
+        "modules": 1,
+        "breaches of the language in the code of runtime": 1,
+        "breaches of the language in the code of plugins": 3,
+        "class names used twice": 1,
+        "imports of a test by a test": 2,
+        "folder circles": 1,
+    }
+
+
+def test_this_tree_is_no_less_orderly_than_it_was() -> None:
+    found = house.measures(house.tree())
+    assert {name: found[name] for name, limit in house.LIMITS.items() if found[name] > limit} == {}
+    # A limit far above the measure is none any more.
+    assert {name: found[name] for name, limit in house.LIMITS.items() if limit - found[name] > house.SLACK} == {}
