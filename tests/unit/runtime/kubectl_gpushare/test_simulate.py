@@ -40,8 +40,8 @@ def test_binpack_fills_and_spread_spreads() -> None:
     for policy in ("binpack", "spread"):
         found = simulate.run(policy, simulate.copy_of(cluster.ledger), pods)
         places[policy] = [(one.node, *one.gpus) for one in found]
-    # Binpack: the GPU with least left; ties between nodes go to the one with less free. Spread: the node with least in use.
-    assert places["binpack"] == [("a", 1), ("b", 0), ("a", 0), ("",), ("",)]
+    # Binpack: the GPU with least left; ties between nodes go to one in use, then to the first. Spread: the node with least in use.
+    assert places["binpack"] == [("a", 1), ("a", 0), ("b", 0), ("",), ("",)]
     assert places["spread"] == [("b", 0), ("a", 0), ("",), ("",), ("",)]
     assert [state.free for state in cluster.ledger.nodes["a"].gpu_states] == [16, 10]
 

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Final, Protocol
 
 from gpushare_runtime.core.allocation import Allocation, allocate
 from gpushare_runtime.core.ledger import GpuState, Ledger, NodeLedger
 from gpushare_runtime.core.placement.fragmentation import CHOICES, Workload, fragmentation_increase
 from gpushare_runtime.core.placement.ranking import NodeCost, Ranking, scores_of
-from gpushare_runtime.core.placement.scarcity import STEPS, Scarcity
+from gpushare_runtime.core.placement.scarcity import Scarcity, Surcharge
 from gpushare_runtime.core.request import Request
 
 MANY_NODES: Final = 500
@@ -88,47 +87,96 @@ class Rule(ABC):
 class Binpack(Rule):
     """Fill the fullest GPU that still takes the pod, but not one that is scarce; whole GPUs are the smallest that are empty.
 
-    A node costs what stays free on the GPU, and for each unit taken what its class is scarce.
+    A node costs what stays free on the GPU, in coarse steps, and a surcharge for GPUs that are scarce. Of nodes that cost the same the
+    first is taken, so that they fill up one after the other, with CPU and all; but one without pods is broken into last.
     """
 
     def __init__(self, scarcity: Scarcity | None = None) -> None:
         self._scarcity = scarcity or Scarcity({})
 
     def choose_gpus(self, request: Request, node: NodeLedger, candidates: Sequence[GpuState]) -> Sequence[GpuState]:
-        parts = partial(self._parts, node)
+        surcharge, count = self._scarcity.surcharge(request), request.whole_gpus or request.gpus_per_pod
+        if not surcharge.of:
+            # They come in the order of their indexes, and sorting keeps that of equals.
+            return sorted(candidates, key=_units if request.whole_gpus else _free)[:count]
+        extra = {state.gpu.index: surcharge.of.get(node.class_of(state.gpu), 0) for state in candidates}
         if request.whole_gpus:
-            return sorted(candidates, key=lambda s: (parts(s), s.gpu.units, s.gpu.index))[: request.whole_gpus]
-        # They come in the order of their indexes, and sorting keeps that of equals.
-        return sorted(candidates, key=lambda s: STEPS * s.free + request.per_gpu * parts(s))[: request.gpus_per_pod]
-
-    def _parts(self, node: NodeLedger, state: GpuState) -> int:
-        """How scarce the GPU is, in parts of STEPS."""
-        scarce = self._scarcity.picture.scarce
-        return scarce.get(node.class_of(state.gpu), 0) if scarce else 0
+            return sorted(candidates, key=lambda s: (extra[s.gpu.index], s.gpu.units))[:count]
+        return sorted(candidates, key=lambda s: count * s.free + surcharge.step * extra[s.gpu.index])[:count]
 
     def cost(self, request: Request, node: NodeLedger) -> int | None:
-        left, scarce = node.remaining_after(request), self._scarcity.picture.scarce
-        if left is None or not scarce:
-            return left
+        return self._cost(request, self._scarcity.surcharge(request), node)
+
+    def _cost(self, request: Request, surcharge: Surcharge, node: NodeLedger) -> int | None:
+        left = node.remaining_after(request)
+        if left is None or not surcharge.of:
+            return left if left is None else self._steps(request, surcharge, left)
         if node.only_class is not None:
             # Of nearly all nodes the GPUs are alike: whichever it gets.
-            taken = request.whole_gpus * node.only_class.units or request.per_gpu * request.gpus_per_pod
-            return left + scarce.get(node.only_class, 0) * taken // STEPS
-        return node.remembered(("scarce", self._scarcity.picture.version, request.key), lambda: self._mixed(request, node, left))
+            return self._steps(request, surcharge, left) + surcharge.of.get(node.only_class, 0)
+        return node.remembered((surcharge.key, request.key), lambda: self._mixed(request, surcharge, node))
 
-    def _mixed(self, request: Request, node: NodeLedger, left: int) -> int:
+    def _steps(self, request: Request, surcharge: Surcharge, left: int) -> int:
+        # How many GPUs stay empty is no cost: the tie decides.
+        return 0 if request.whole_gpus else left // surcharge.step
+
+    def _mixed(self, request: Request, surcharge: Surcharge, node: NodeLedger) -> int:
         chosen = self.choose_gpus(request, node, node.candidates(request))
-        if request.whole_gpus:
-            return left + sum(self._parts(node, state) * state.gpu.units for state in chosen) // STEPS
-        return sum(STEPS * (state.free - request.per_gpu) + request.per_gpu * self._parts(node, state) for state in chosen) // STEPS
+        extra = sum(surcharge.of.get(node.class_of(state.gpu), 0) for state in chosen) // len(chosen)
+        return self._steps(request, surcharge, sum(state.free - request.per_gpu for state in chosen)) + extra
 
     def node_cost(self, request: Request, node: NodeLedger) -> NodeCost | None:
+        return self.charged(request, self._scarcity.surcharge(request), node)
+
+    def charged(self, request: Request, surcharge: Surcharge, node: NodeLedger) -> NodeCost | None:
+        """`node_cost` with this surcharge."""
         # What the node remembers is what stays free: the rest is quickly added.
-        cost = self.cost(request, node)
-        return None if cost is None else (cost, node.free, node.name)
+        cost = self._cost(request, surcharge, node)
+        return None if cost is None else (cost, _breaks_into(request, node), node.name)
+
+    def ranking(self, request: Request, ledger: Ledger) -> Ranking:
+        surcharge = self._scarcity.surcharge(request)
+        kept = ledger.derived(("binpack", request.key), lambda: _Charged(self, request, surcharge, ledger.nodes))
+        kept.charge(surcharge)
+        return kept
 
     def key(self, request: Request) -> Hashable:
-        return ("binpack", self._scarcity.picture.version, request.key) if self._scarcity.picture.scarce else request.key
+        return ("binpack", self._scarcity.surcharge(request).key, request.key)
+
+
+class _Charged(Ranking):
+    """The order for binpack, which stays when the surcharge becomes another one: only its difference is added."""
+
+    def __init__(self, rule: Binpack, request: Request, surcharge: Surcharge, nodes: Mapping[str, NodeLedger]) -> None:
+        self._rule, self._request, self._surcharge = rule, request, surcharge
+        super().__init__(nodes, lambda node: rule.charged(request, self._surcharge, node))
+
+    def charge(self, surcharge: Surcharge) -> None:
+        """This is the surcharge now."""
+        before, self._surcharge = self._surcharge, surcharge
+        if before is not surcharge and before.key != surcharge.key:
+            more = {gpu: surcharge.of.get(gpu, 0) - before.of.get(gpu, 0) for gpu in before.of.keys() | surcharge.of.keys()}
+            alike = before.step == surcharge.step
+
+            def change(node: NodeLedger, weight: NodeCost) -> NodeCost | None:
+                if alike and node.only_class is not None:
+                    return weight[0] + more.get(node.only_class, 0), weight[1], weight[2]
+                return self._rule.charged(self._request, surcharge, node)
+
+            self.change(change)
+
+
+def _breaks_into(request: Request, node: NodeLedger) -> bool:
+    """Whether nobody has any of the node's GPUs, and some would stay."""
+    return request.whole_gpus < node.empty_gpus() == len(node.free_units)
+
+
+def _free(state: GpuState) -> int:
+    return state.free
+
+
+def _units(state: GpuState) -> int:
+    return state.gpu.units
 
 
 class Spread(Rule):

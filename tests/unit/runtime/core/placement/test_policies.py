@@ -315,9 +315,13 @@ def best(name: str, request: Request, cluster: Ledger, workload: Workload | None
 
 
 def test_nodes_that_cost_the_same() -> None:
-    """binpack takes the one with less free in all, spread the one with more, both then the one whose name comes first."""
-    cluster = ledger(a=[(16, 8), (16, 0)], b=[(16, 8), (16, 4)], c=[(16, 8), (16, 4)])
+    """binpack takes one that is in use, spread the one with more free, both then the one whose name comes first."""
+    cluster = ledger(a=[(16, 0), (16, 0)], b=[(16, 8), (16, 0)], c=[(16, 8), (16, 8)])
+    assert best("binpack", whole(1), cluster) == "b"
+    assert best("binpack", whole(2), cluster) == "a"
     assert best("binpack", memory(8), cluster) == "b"
+    assert best("binpack", memory(9), cluster) == "b", "where no other has room on a GPU in use, one of a node in use"
+    assert best("binpack", whole(2), ledger(a=[(16, 0)] * 3, b=[(16, 0)] * 2)) == "b", "all of a node: nothing is broken into"
     assert best("spread", memory(4), ledger(a=[(16, 0)], b=[(80, 0)], c=[(80, 0)])) == "b"
     # Both are in use by a quarter; a rounder count would not see that the first is in use a little more.
     assert best("spread", memory(4), ledger(a=[(80, 0)], b=[(16, 0)])) == "a"

@@ -19,7 +19,7 @@ from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.node_ledger import GpuClass
 from gpushare_runtime.core.placement import scarcity as module
 from gpushare_runtime.core.placement.policies import Placement
-from gpushare_runtime.core.placement.scarcity import STEPS, Scarcity
+from gpushare_runtime.core.placement.scarcity import PARTS, Scarcity
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from unit.runtime.core.test_ledger import allocated_pod, memory, on, whole
@@ -70,7 +70,7 @@ def test_without_restricted_pods_every_decision_is_that_of_binpack_without_scarc
     cluster = cluster_of(nodes)
     scarcity = Scarcity(cluster.classes)
     scarcity.observe([memory(size) for size in seen] + [whole(1)])
-    plain, knowing = Placement(), Placement(scarcity=scarcity)
+    plain, knowing = Placement(scarcity=Scarcity(cluster.classes)), Placement(scarcity=scarcity)
     for request in (whole(gpus) if gpus else memory(units), asking(units, "T4", gpus=gpus)):
         assert knowing.rank(request, cluster.nodes.values()) == plain.rank(request, cluster.nodes.values())
         for node in cluster.nodes.values():
@@ -101,7 +101,7 @@ def test_scarcity_is_what_a_naive_count_says(gpus: list[tuple[str, int]], asked:
                 wanted[one] += Fraction(count or request.units, room)
     expected = {GpuClass((model,), size): min(1.0, float(units / total)) for (model, size), units in wanted.items() if units}
     found = scarcity.picture.scarce
-    assert all(abs(found.get(one, 0) - STEPS * share) <= 0.5 + 1e-9 for one, share in expected.items())
+    assert all(abs(found.get(one, 0) - PARTS * share) <= 0.5 + 1e-9 for one, share in expected.items())
     assert set(found) <= set(expected)
 
 
@@ -132,9 +132,32 @@ def test_whole_scarce_gpus_are_taken_last() -> None:
 
 
 def test_larger_gpus_are_scarce_where_pods_fit_on_nothing_smaller() -> None:
-    cluster = cluster_of([[("A100", 80, 70)], [("A100", 16, 0)]])
-    assert best(Placement(), memory(8), cluster) == "n0"
-    assert best(learned(cluster, memory(40), memory(8)), memory(8), cluster) == "n1"
+    cluster = cluster_of([[("A100", 80, 68)], [("A100", 16, 0)]])
+    assert best(Placement(), memory(12), cluster) == "n0"
+    policy = learned(cluster, memory(40), memory(12))
+    assert best(policy, memory(12), cluster) == "n1"
+
+
+@pytest.mark.parametrize(("size", "step"), [(100, 8), (80, 6), (16, 1), (7, 1)])
+def test_nodes_that_differ_by_less_than_a_step_cost_the_same(size: int, step: int) -> None:
+    """A step is 8 % of the usual GPU, and at least a unit."""
+    cluster = cluster_of([[("A100", size, 0)], [("T4", 3, 0)]])
+    policy = Placement(scarcity=Scarcity(cluster.classes))
+    costs = {left: weight[0] for left in range(size) if (weight := policy.node_cost(memory(size - left), cluster.nodes["n0"]))}
+    assert costs == {left: left // step for left in range(size)}
+
+
+def test_the_surcharge_of_one_picture_becomes_that_of_the_next_in_the_order_that_is_kept() -> None:
+    cluster = cluster_of([[("T4", 16, 8)], [("A100", 16, 6)], [("T4", 16, 0), ("A100", 16, 0)], [("T4", 16, 16)]])
+    scarcity = Scarcity(cluster.classes)
+    policy, names = Placement(scarcity=scarcity), list(cluster.nodes)
+    for seen in ([memory(4)], [asking(8, "T4")], [asking(8, "T4"), memory(4)], [asking(8, "A100")] * 4, [memory(1)] * 40):
+        scarcity.observe(seen * 16)
+        for request in (memory(4), asking(4, "T4"), whole(1)):
+            anew = [policy.node_cost(request, cluster.nodes[name].simulate()) for name in names]
+            kept = policy.ranking(request, cluster)
+            assert kept.weights(names) == anew
+            assert kept.scores(names)[0] == min(one for one in anew if one)[-1]
 
 
 def test_within_a_node_the_scarce_gpu_is_kept_too() -> None:
@@ -157,12 +180,16 @@ def test_what_is_remembered_is_bounded_and_old_requests_count_half(monkeypatch: 
     cluster = cluster_of([[("T4", 16, 0)], [("A100", 16, 0)]])
     scarcity = Scarcity(cluster.classes)
     scarcity.observe([asking(8, "T4")] * 50)
-    assert scarcity.picture.scarce == {GpuClass(("T4",), 16): STEPS}
+    assert scarcity.picture.scarce == {GpuClass(("T4",), 16): PARTS}
     for _ in range(20):
         scarcity.observe([memory(8)] * 50)
     assert scarcity.picture.scarce == {}
-    scarcity.observe([asking(1, f"X{number}") for number in range(1000)])
-    assert len(scarcity._asked) <= 101
+    monkeypatch.setattr(module, "_REMEMBERED", 40)
+    for number in range(90):
+        scarcity.observe([asking(1, f"X{number}")])
+        assert len(scarcity._asked) <= 40
+    scarcity.observe([asking(8, "T4")] * 150)
+    assert scarcity.picture.scarce == {GpuClass(("T4",), 16): PARTS}, "what many ask for stays"
 
 
 def test_a_preference_that_a_user_writes_decides_between_nodes_that_are_nearly_as_good() -> None:
