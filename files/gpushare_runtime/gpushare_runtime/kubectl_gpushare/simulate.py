@@ -72,16 +72,19 @@ def run(
         fitting = [node for node in nodes if request.unsupported is None and node.remaining_after(request) is not None]
         name = ""
         gpus: tuple[int, ...] = ()
+        kept: Counter[str] = Counter()
         if fitting:
             scores = placement.rank(request, fitting)
             name = next(name for name, score in scores.items() if score == BEST_SCORE)
             allocation = placement.choose(request, ledger.nodes[name])
             assert allocation is not None
             gpus = tuple(sorted(allocation.by_gpu))
+            kept = Counter(placement.kept_for(request, node) for node in fitting if node.name != name) if reasons else kept
         elsewhere = request.unsupported or ""
         if not elsewhere and (reasons or not name):
             fits = {node.name for node in fitting}
-            elsewhere = _elsewhere(request, [node for node in ledger.nodes.values() if node.name not in fits], nodes)
+            unfit = [node for node in ledger.nodes.values() if node.name not in fits]
+            elsewhere = _elsewhere(request, unfit, nodes, kept)
         if name:
             ledger.apply(pod.allocated(name, allocation))
             taken(pod, name)
@@ -89,10 +92,11 @@ def run(
     return found
 
 
-def _elsewhere(request: Request, unfit: Sequence[NodeLedger], possible: Collection[NodeLedger]) -> str:
-    """Reasons with the number of nodes, the most frequent first."""
+def _elsewhere(request: Request, unfit: Sequence[NodeLedger], possible: Collection[NodeLedger], kept: Counter[str]) -> str:
+    """Reasons with the number of nodes, the most frequent first. kept: how many nodes where it fits are kept, by for whom."""
     names = {node.name for node in possible}
     counts = Counter(no_fit(request, node).words if node.name in names else "takes no such pods" for node in unfit)
+    counts.update({words: count for words, count in kept.items() if words})
     parts = [f"{count} {'node' if count == 1 else 'nodes'}: {words}" for words, count in counts.most_common(_REASONS)]
     more = sum(counts.values()) - sum(count for _, count in counts.most_common(_REASONS))
     return as_text("; ".join([*parts, *([f"{more} more nodes"] if more else [])]), 4096)

@@ -7,20 +7,23 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
+from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.pods import PendingPod
+from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kubectl_gpushare import simulate, trace
 from gpushare_runtime.kubectl_gpushare.cluster import read_all
 from gpushare_runtime.kubectl_gpushare.main import main
 from gpushare_runtime.kubectl_gpushare.trace import TraceError, TracePod, read_hosts, read_pods
 from unit.runtime.core.test_ledger import memory
 from unit.runtime.kubectl_gpushare.objects import node, pod
-from unit.runtime.pods import container
+from unit.runtime.pods import container, gpu
 from unit.runtime.pods import pod as raw_pod
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
@@ -44,6 +47,18 @@ def test_binpack_fills_and_spread_spreads() -> None:
     assert places["binpack"] == [("a", 1), ("a", 0), ("b", 0), ("",), ("",)]
     assert places["spread"] == [("b", 0), ("a", 0), ("",), ("",), ("",)]
     assert [state.free for state in cluster.ledger.nodes["a"].gpu_states] == [16, 10]
+
+
+def test_nodes_whose_gpus_are_kept_are_told() -> None:
+    sizes = {"a": (16, "T4"), "b": (12, "L4")}
+    nodes = [node(name, name, gpus=Inventory(GIB, (gpu(0, size, model=model),))) for name, (size, model) in sizes.items()]
+    named = read_pending(raw_pod(container(mem=1), uid="named", annotations={"gpushare.request/models": "T4"}))
+    assert isinstance(named, PendingPod)
+    others = [replace(named, uid=f"{number}") for number in range(7)]
+    *_, last = simulate.run("binpack", read_all(nodes, []).ledger, [named, *others, asks("one", 8)])
+    assert (last.node, last.elsewhere) == ("b", "1 node: kept for pods that name T4")
+    *_, last = simulate.run("spread", read_all(nodes, []).ledger, [named, *others, asks("one", 8)])
+    assert (last.node, last.elsewhere) == ("b", "")
 
 
 def test_fgd_leaves_the_gpus_whole_for_what_the_pods_of_the_cluster_and_of_the_list_usually_request() -> None:
@@ -187,9 +202,9 @@ def test_a_trace_books_nothing_twice_and_rejects_only_what_cannot_be(policy: str
         assert not one.elsewhere
         cpu[one.node] -= int(row[1])
         memory[one.node] -= int(row[2])
-        for gpu in one.gpus:
-            free[one.node][gpu] -= int(row[4])
-            assert free[one.node][gpu] >= 0
+        for index in one.gpus:
+            free[one.node][index] -= int(row[4])
+            assert free[one.node][index] >= 0
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,11 @@ class Rule(ABC):
         """Of two nodes that cost the same, the one with less of this is better."""
         return node.free
 
+    def kept_for(self, request: Request, node: NodeLedger) -> str:
+        """As `Placement.kept_for`."""
+        del request, node
+        return ""
+
     def choose(self, request: Request, node: NodeLedger) -> Allocation | None:
         """As `Policy.choose`."""
         candidates = node.candidates(request)
@@ -103,6 +108,10 @@ class Binpack(Rule):
         if request.whole_gpus:
             return sorted(candidates, key=lambda s: (extra[s.gpu.index], s.gpu.units))[:count]
         return sorted(candidates, key=lambda s: count * s.free + surcharge.step * extra[s.gpu.index])[:count]
+
+    def kept_for(self, request: Request, node: NodeLedger) -> str:
+        chosen = self.choose_gpus(request, node, node.candidates(request))
+        return self._scarcity.kept_for(request, {node.class_of(state.gpu) for state in chosen})
 
     def cost(self, request: Request, node: NodeLedger) -> int | None:
         return self._cost(request, self._scarcity.surcharge(request), node)
@@ -265,6 +274,10 @@ class Placement:
     def node_cost(self, request: Request, node: NodeLedger) -> NodeCost | None:
         """As `Policy.weigh`."""
         return (self._rules.get(request.rules.placement) or self._nodes).node_cost(request, node)
+
+    def kept_for(self, request: Request, node: NodeLedger) -> str:
+        """For whom the GPUs of this node that it would get are kept, in words; "" if for nobody."""
+        return (self._rules.get(request.rules.placement) or self._nodes).kept_for(request, node)
 
     def ranking(self, request: Request, ledger: Ledger) -> Ranking:
         """As `Policy.ranking`."""

@@ -148,7 +148,8 @@ class Scarcity:
         """For whom one of these classes is kept, in words; "" where they cost this request nothing besides."""
         of = self.surcharge(request).of
         dearest = max((gpu for gpu in gpus if gpu in of), key=of.__getitem__, default=None)
-        return f"kept for {self._picture.kept_for[dearest]}" if dearest in self._picture.kept_for else ""
+        need = self._picture.kept_for.get(dearest) if dearest is not None else None
+        return f"kept for {need}" if need is not None else ""
 
     def _steps(self, picture: Picture, request: Request) -> dict[GpuClass, int]:
         if not picture.scarce:
