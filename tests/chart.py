@@ -31,6 +31,9 @@ WORDS: Final[Mapping[str, str]] = {
     "x-host": ".Values.apiServer.host",
     "64999": ".Values.apiServer.port",
     "/x-kubelet": ".Values.kubeletRoot",
+    "/x-driver": ".Values.driverRoot",
+    "/x-cdi": ".Values.cdiDir",
+    "x-selinux": ".Values.selinuxType",
     "x-unit": ".Values.memoryUnit",
     "x-isolation": 'eq .Values.isolation "auto" | ternary "watch" .Values.isolation',
     "x-strategy": ".Values.deviceStrategy",
@@ -46,6 +49,12 @@ WORDS: Final[Mapping[str, str]] = {
     "x-config": 'include "gpushare.schedulerConfig" .',
     "x-digest": 'include "gpushare.schedulerConfig" . | sha256sum',
 }
+#: Those that take the place of more than a text.
+PARTS: Final[Mapping[str, str]] = {
+    "x-tolerations": ".Values.tolerations | toJson",
+    "x-node-selector": f"merge (dict {' '.join(json.dumps(word) for pair in workloads.OWN_LABELS.items() for word in pair)}) "
+    ".Values.nodeSelector | toJson",
+}
 _WRITERS: Final = '[\\"x-writer\\"]'
 _RANGE: Final = '[{{ range $place, $user := .Values.annotationWriters }}{{ if $place }}, {{ end }}\\"{{ $user }}\\"{{ end }}]'
 FULL: Final = Values(
@@ -56,6 +65,9 @@ FULL: Final = Values(
     api_server="https://x-host:64999",
     openshift=True,
     kubelet_root="/x-kubelet",
+    driver_root="/x-driver",
+    cdi_dir="/x-cdi",
+    selinux_type="x-selinux",
     writers=("x-writer",),
     replicas=64994,
     memory_unit="x-unit",
@@ -75,7 +87,10 @@ CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
     ({"runtime_class": ""}, ".Values.runtimeClass"),
     ({"api_server": ""}, ".Values.apiServer.host"),
     ({"isolation": "watch"}, 'eq .Values.isolation "driver"'),
-    ({"device_strategy": "envvar"}, 'eq .Values.deviceStrategy "cdi"'),
+    # In front of the next, within whose parts it is.
+    ({"driver_root": ""}, ".Values.driverRoot"),
+    ({"device_strategy": "envvar"}, 'has .Values.deviceStrategy (list "auto" "cdi")'),
+    ({"selinux_type": ""}, ".Values.selinuxType"),
     ({"overuse": "report"}, 'eq .Values.overuse "evict"'),
     ({"gpu_placement": ""}, ".Values.gpuPlacement"),
     ({"most_nodes": 0}, ".Values.mostNodes"),
@@ -83,8 +98,8 @@ CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
     ({"openshift": False}, ".Values.openshift"),
     ({"mutating": False}, '.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"'),
 )
-_CHOSEN: Final = re.compile("--(isolation|device-strategy|overuse)=.*")
-_STRATEGY: Final = {"isolation": "x-isolation", "device-strategy": "x-strategy", "overuse": "x-overuse"}
+_CHOSEN: Final = re.compile("--(isolation|device-strategy|overuse|driver-root)=.*")
+_WORD_OF: Final = {"isolation": "x-isolation", "device-strategy": "x-strategy", "overuse": "x-overuse", "driver-root": "/x-driver"}
 
 
 @dataclass
@@ -105,8 +120,10 @@ def made(values: Values) -> list[Any]:
         template = one.get("spec", {}).get("template", {})
         if "annotations" in template.get("metadata", {}):
             template["metadata"]["annotations"] = dict.fromkeys(template["metadata"]["annotations"], "x-digest")
+        if one["kind"] == "DaemonSet":
+            template["spec"].update(tolerations="x-tolerations", nodeSelector="x-node-selector")
         for container in template.get("spec", {}).get("containers", ()):
-            args = (_CHOSEN.sub(lambda word: f"--{word[1]}={_STRATEGY[word[1]]}", each) for each in container.get("args", ()))
+            args = (_CHOSEN.sub(lambda word: f"--{word[1]}={_WORD_OF[word[1]]}", each) for each in container.get("args", ()))
             container.update({"args": list(args)} if "args" in container else {})
     return found
 
@@ -157,6 +174,8 @@ def marked(full: Any, less: Any, condition: str) -> Any:
 def scalar(value: Any) -> str:
     """As YAML has it; a word of ours as its expression."""
     text = json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str) and value in PARTS:
+        return f"{{{{ {PARTS[value]} }}}}"
     if isinstance(value, str) and value in WORDS:
         return f"{{{{ {WORDS[value]} | quote }}}}"
     return words(text.replace(_WRITERS, _RANGE))
@@ -176,8 +195,8 @@ def lines(part: Any, indent: int) -> list[str]:
     for key, value in pairs:
         condition = value.condition if isinstance(value, If) else ""
         inner = value.part if isinstance(value, If) else value
-        if isinstance(inner, If):
-            raise ValueError(f"two conditions for {inner.part!r}")
+        while isinstance(inner, If):
+            condition, inner = f"and ({condition}) ({inner.condition})", inner.part
         mark = f"{pad}{json.dumps(key)[1:-1]}:" if key is not None else f"{pad}-"
         block = inner and isinstance(inner, (dict, list))
         body = [mark, *lines(inner, indent + 2)] if block else [f"{mark} {scalar(inner)}"]
@@ -228,6 +247,9 @@ def placed(part: Any) -> Any:
         return {key: placed(value) for key, value in part.items()}
     if isinstance(part, list):
         return [placed(one) for one in part]
+    if isinstance(part, str) and part in PARTS:
+        own, value = dict(workloads.OWN_LABELS), {"$value": path_of(PARTS[part])}
+        return {"$merge": [value, own]} if part == "x-node-selector" else value
     if isinstance(part, str):
         text = part.replace('["x-writer"]', "${annotationWriters}")
         for word in sorted(WORDS, key=len, reverse=True):
@@ -262,6 +284,9 @@ def condition_of(expression: str) -> dict[str, Any]:
     equal = re.fullmatch(r'eq (\S+) "(.*)"', expression)
     if equal:
         return {"value": path_of(equal[1]), "is": equal[2]}
+    one_of = re.fullmatch(r"has (\S+) \(list (.*)\)", expression)
+    if one_of:
+        return {"value": path_of(one_of[1]), "in": re.findall(r'"(.*?)"', one_of[2])}
     if expression not in _OF_NO_VALUE and not re.fullmatch(r"\.Values\.[A-Za-z.]+", expression):
         raise ValueError(f"{expression!r} is a condition that manifests.py does not know")
     return {"value": path_of(expression)}

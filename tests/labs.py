@@ -35,6 +35,8 @@ TWO = Shape("two", ("--no-nvidia-runtime",))
 TWO_NVIDIA = Shape("two-nvidia", ("--gpus", "gpu1=2x32,gpu2=32+40"))
 #: The same GPUs as TWO; the daemons will be pods.
 IN_CLUSTER = Shape("in-cluster", ())
+#: Its GPU nodes become nodes of NVIDIA's GPU Operator, tests/cdi_nodes.
+GPU_OPERATOR = Shape("gpu-operator", ("--no-nvidia-runtime", "--runtime", "gpu1=containerd-2.4,gpu2=containerd-1.7"), seconds=3600)
 ONE = Shape("one", ("--no-nvidia-runtime", "--gpu-nodes", "1"))
 RUNTIMES = Shape(
     "runtimes",

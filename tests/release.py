@@ -10,32 +10,27 @@ from __future__ import annotations
 import argparse
 import gzip
 import hashlib
-import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
-import uuid
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
 
 import yaml
-from cyclonedx.model import HashAlgorithm, HashType
-from cyclonedx.model.bom import Bom, BomMetaData
-from cyclonedx.model.component import Component, ComponentType
-from cyclonedx.output.json import JsonV1Dot6
-from packageurl import PackageURL
+from cyclonedx.model.bom import Bom
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / ".collections"))
 sys.path.insert(0, str(ROOT / "tests"))
 
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle import sbom  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.collection import normal  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import pins  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import build_wheel  # noqa: E402
 
 import address  # noqa: E402
@@ -44,7 +39,6 @@ from quality.tree import copy, files  # noqa: E402
 
 RUNTIME: Final = "files/gpushare_runtime"
 LOCK: Final = f"{RUNTIME}/requirements-kubectl.txt"
-PIN: Final = re.compile(r"^([A-Za-z0-9][\w.-]*)==([^\s;\\]+)((?:.*\\\n)?(?:\s+--hash=.*\n?)*)", re.MULTILINE)
 BIN: Final = Path(sys.executable).parent
 
 
@@ -67,35 +61,13 @@ def version() -> str:
     return ours
 
 
-def pins(text: str) -> Iterator[tuple[str, str, list[str]]]:
-    """(name, version, SHA-256 of each of its files) of a lock."""
-    for found in PIN.finditer(text):
-        yield found[1], found[2], re.findall(r"--hash=sha256:([0-9a-f]{64})", found[3])
-
-
-def component(name: str, number: str, hashes: list[str]) -> Component:
-    """A locked package. A lock has a hash for each file of a release, and an installation takes one of them."""
-    return Component(
-        type=ComponentType.LIBRARY,
-        name=name,
-        version=number,
-        purl=PackageURL("pypi", None, name.lower(), number),
-        bom_ref=f"pkg:pypi/{name.lower()}@{number}",
-        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=content) for content in hashes],
-    )
-
-
 def bill_of_materials(number: str, when: datetime) -> str:
-    """CycloneDX 1.6 of the runtime with its locked dependencies."""
+    """CycloneDX of the runtime with its locked dependencies. A lock has a hash for each file of a package, and one of them is installed."""
     lock = (ROOT / LOCK).read_text()
-    own = Component(type=ComponentType.APPLICATION, name="gpushare.kubernetes", version=number, bom_ref="gpushare.kubernetes")
-    parts = [component(*pin) for pin in pins(lock)]
-    if not parts or any(not part.hashes for part in parts):
-        sys.exit(f"{LOCK} has {len(parts)} pins, and some without a hash; expected one for each; run `make lock`")
-    serial = uuid.uuid5(uuid.NAMESPACE_URL, f"gpushare.kubernetes/{number}/{hashlib.sha256(lock.encode()).hexdigest()}")
-    bom = Bom(components=parts, serial_number=serial, metadata=BomMetaData(component=own, timestamp=when))
-    bom.register_dependency(own, parts)
-    return str(JsonV1Dot6(bom).output_as_string(indent=2)) + "\n"
+    text = sbom.bill(number, [sbom.pypi(pin.name, pin.version, sorted(pin.hashes)) for pin in pins(lock)], lock, when)
+    # CycloneDX's own library reads it.
+    Bom.from_json(json.loads(text))
+    return text
 
 
 def tarball(tree: Path, folder: Path, when: datetime) -> Path:
@@ -103,13 +75,8 @@ def tarball(tree: Path, folder: Path, when: datetime) -> Path:
     command = [str(BIN / "ansible-galaxy"), "collection", "build", "--output-path", str(folder), str(tree)]
     subprocess.run(command, check=True, timeout=300, stdout=subprocess.DEVNULL)
     (path,) = folder.glob("*.tar.gz")
-    packed = io.BytesIO()
-    with tarfile.open(path) as old, tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as new:
-        for member in sorted(old.getmembers(), key=lambda one: one.name):
-            member.pax_headers = {}  # they have the time, too
-            member.mtime, member.uid, member.gid, member.uname, member.gname = int(when.timestamp()), 0, 0, "root", "root"
-            new.addfile(member, old.extractfile(member) if member.isfile() else None)
-    path.write_bytes(gzip.compress(packed.getvalue(), mtime=int(when.timestamp())))
+    seconds = int(when.timestamp())
+    path.write_bytes(gzip.compress(normal(path, seconds), mtime=seconds))
     return path
 
 

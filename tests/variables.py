@@ -53,7 +53,10 @@ TOPICS = {
     "Hosts, clusters and access": (
         "control_plane_group gpu_group node_name admin_kubeconfig kubectl api_server annotation_writers without_policies"
     ),
-    "In the cluster": "cluster_ deploy_mode openshift preset image kubeconfig namespace runtime_class kubelet_root scheduler_image",
+    "In the cluster": (
+        "cluster_ deploy_mode openshift preset image kubeconfig namespace runtime_class kubelet_root scheduler_image "
+        "driver_root cdi_dir selinux_type tolerations node_selector"
+    ),
     "How a run goes": "serial max_fail_percentage drain preflight_ target_kubernetes start_timeout expect_ minimum_driver",
     "Memory, isolation and devices": "memory_unit isolation device_strategy limit_running_pods overuse unstartable mps_",
     "Placement": "placement gpu_placement node_placement node_schedule preemption most_nodes percentage_of_nodes_to_score",
@@ -64,6 +67,7 @@ TOPICS = {
     "Container runtime": "container_runtime_ default_runtime",
     "NVIDIA's container toolkit": "toolkit_ package_folder",
     "NVIDIA's driver": "driver_",
+    "Hosts without a network": "bundle",
     "Python, folders and downloads": "python prerequisites pip_extra_args proxy no_proxy install_dir config_dir kubectl_plugin_dir",
     "Verification": "verify_",
     "Taking over and removing": "take_over takeover hand_over gpu_operator remove_ uninstall_",

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from ansible.plugins.action import ActionBase
@@ -16,7 +16,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import ALL_NODES_UP_TO, Values, scheduler_image
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.workloads import node
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import variables as preflight_variables
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import WHERE, Asked, judge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.bundle import checked
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import WHERE, Asked, Bundled, judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, Reason, accept, summary
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import blocks
 
@@ -27,6 +28,12 @@ _FIELDS = {
     "gpushare_runtime_class": "runtime_class",
     "gpushare_api_server": "api_server",
     "gpushare_kubelet_root": "kubelet_root",
+    "gpushare_device_strategy": "device_strategy",
+    "gpushare_driver_root": "driver_root",
+    "gpushare_cdi_dir": "cdi_dir",
+    "gpushare_selinux_type": "selinux_type",
+    "gpushare_tolerations": "tolerations",
+    "gpushare_node_selector": "node_selector",
     "gpushare_annotation_writers": "writers",
     "gpushare_memory_unit": "memory_unit",
     "gpushare_isolation": "isolation",
@@ -43,9 +50,11 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "settings": {"type": "dict", "required": True},
     "kubectl": {"type": "str", "default": "kubectl"},
     "kubeconfig": {"type": "str", "required": True},
+    "bundle": {"type": "str", "default": ""},
+    "bundle_key": {"type": "str", "default": ""},
+    "hosts": {"type": "list", "elements": "str", "default": []},
+    "wait": {"type": "int", "default": 0},
 }
-#: What the others can do, `auto` does here: the nodes' kubelets and runtimes cannot be asked.
-_STRATEGY = "envvar"
 
 
 class ActionModule(ActionBase):
@@ -64,11 +73,16 @@ class ActionModule(ActionBase):
         settings = presets.applied(settings, settings["gpushare_preset"], defaults)
         options = {name: arguments[name] for name in ("kubectl", "kubeconfig")}
         options |= {"namespace": settings["gpushare_namespace"], "nodes": settings["gpushare_cluster_nodes"]}
-        facts = ask(self, task_vars, "gpushare.kubernetes.gpushare_in_cluster_info", options)
-        if facts.get("failed"):
+        options["wait"] = arguments["wait"] if settings["gpushare_image"].startswith("localhost/") and not self._task.check_mode else 0
+        answer = ask(self, task_vars, "gpushare.kubernetes.gpushare_in_cluster_plan", {**options, "settings": settings})
+        if answer.get("failed"):
             cure = "name a kubeconfig of the cluster's administrator in gpushare_kubeconfig, and kubectl in gpushare_kubectl"
-            seen = f"no answer from the API server ({' '.join(str(facts.get('msg')).split())[-300:]})"
+            seen = f"no answer from the API server ({' '.join(str(answer.get('msg')).split())[-300:]})"
             return self._result([Reason(WHERE, "api", ERROR, seen, "one to kubectl on this machine", cure)])
+        facts = answer["facts"]
+        bundle = self._bundle(arguments, task_vars or {})
+        if isinstance(bundle, Reason):
+            return self._result([replace(bundle, host=WHERE)])
         image = settings["gpushare_scheduler_image"] or scheduler_image(facts["version"])
         asked = Asked(
             image=settings["gpushare_image"],
@@ -79,10 +93,11 @@ class ActionModule(ActionBase):
             memory_unit=settings["gpushare_memory_unit"],
             evicts=settings["gpushare_overuse"] == "evict",
             without_policies=settings["gpushare_without_policies"],
+            bundle=bundle,
             operator=settings["gpushare_gpu_operator"],
+            strategy=settings["gpushare_device_strategy"],
         )
         percentage = settings["gpushare_percentage_of_nodes_to_score"]
-        strategy = settings["gpushare_device_strategy"]
         values = Values(
             **{field: settings[name] for name, field in _FIELDS.items()},
             scheduler_image=image,
@@ -90,7 +105,6 @@ class ActionModule(ActionBase):
             openshift=settings["gpushare_openshift"] or facts["openshift"],
             mutating="MutatingAdmissionPolicy" in facts["admission"],
             percentage=(100 if facts["number"] <= ALL_NODES_UP_TO else 0) if percentage < 0 else percentage,
-            device_strategy=_STRATEGY if strategy == "auto" else strategy,
         )
         result = self._result(accept(judge(facts, asked), settings["gpushare_preflight_accept"]))
         if result.get("failed"):
@@ -104,6 +118,21 @@ class ActionModule(ActionBase):
             "nodes": [one["name"] for one in facts["nodes"]],
             "runtime_class": asked.runtime_class,
         }
+
+    @staticmethod
+    def _bundle(arguments: dict[str, Any], task_vars: dict[str, Any]) -> Bundled | Reason | None:
+        """The images of the bundle, and the nodes by the names of the inventory's hosts."""
+        if not arguments["bundle"]:
+            return None
+        contents = checked(arguments["bundle"], arguments["bundle_key"], preflight_variables.COLLECTION)
+        if isinstance(contents, Reason):
+            return contents
+        images: dict[str, set[str]] = {}
+        for image in contents.images:
+            images.setdefault(image.architecture, set()).update(image.references)
+        names = [str(task_vars["hostvars"][host].get("gpushare_node_name") or host).lower() for host in arguments["hosts"]]
+        # kubelet's own name is that of the host, with its domain or without.
+        return Bundled(images, {*names, *(name.partition(".")[0] for name in names)})
 
     @staticmethod
     def _typed(given: dict[str, Any], known: Any) -> tuple[dict[str, Any], list[Reason]]:

@@ -7,15 +7,20 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.release import __version__ as ansible_version
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Python
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import MACHINES, PYTHONS
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import Target
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import gpu_operator
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import KUBERNETES
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.bundle import Needs, checked
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.bundle import judge as judge_bundle
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import KUBERNETES, chosen_python, packages_label
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
     ERROR,
     Answer,
@@ -34,6 +39,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
 )
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import ReportError, blocks, lines_of, write
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import (
+    COLLECTION,
     COMPARED,
     of_type,
     scattered,
@@ -83,10 +89,14 @@ class ActionModule(ActionBase):
         of_inventory += judge_authorities(
             believed | {host: self._authorities(known, host, arguments["result"]) for host in arguments["hosts"]}
         )
+        of_bundle = self._bundle(known, arguments)
+        of_inventory += of_bundle
         for check, name in arguments["plans"].items():
             found = ((host, known["hostvars"][host].get(name) or {}) for host in arguments["hosts"])
             # It has changed nothing, and failed for nobody: that is said here.
-            of_inventory += [no_plan(host, check, str(one["msg"])) for host, one in found if "msg" in one and not one.get("skipped")]
+            unplanned = [no_plan(host, check, str(one["msg"])) for host, one in found if "msg" in one and not one.get("skipped")]
+            spoiled = [replace(one, because="bundle") if any(not reason.host for reason in of_bundle) else one for one in unplanned]
+            of_inventory += spoiled if check == "packages" else unplanned
         reasons = accept([*of_inventory, *(reason for judgement in judgements for reason in judgement.reasons)], arguments["accept"])
         errors = [reason for reason in reasons if reason.severity == ERROR]
         found = {"v": 1, "ok": not errors, "reasons": [asdict(reason) for reason in reasons]}
@@ -112,6 +122,32 @@ class ActionModule(ActionBase):
                     value, wrong = of_type(name, task_vars["hostvars"][host][name], spec)
                     return spec["default"] if wrong else value
         return spec["default"]
+
+    def _bundle(self, task_vars: dict[str, Any], arguments: dict[str, Any]) -> list[Reason]:
+        """Whether the bundle is good, and all that it lacks for these hosts."""
+        path = self._of_cluster(task_vars, arguments["hosts"], "gpushare_bundle")
+        if not path:
+            return []
+        contents = checked(path, self._of_cluster(task_vars, arguments["hosts"], "gpushare_bundle_key"), COLLECTION)
+        if isinstance(contents, Reason):
+            return [contents]
+        return judge_bundle(contents, [self._needs(task_vars, host, arguments) for host in arguments["hosts"]], COLLECTION)
+
+    def _needs(self, task_vars: dict[str, Any], host: str, arguments: dict[str, Any]) -> Needs:
+        theirs = task_vars["hostvars"][host]
+        facts = (theirs.get(arguments["result"]) or {}).get("facts") or {}
+        system = facts.get("system")
+        if not system:
+            return Needs(host, None)
+        wanted = str(self._of_cluster(task_vars, [host], "gpushare_python"))
+        python = chosen_python([Python(**one) for one in facts.get("pythons") or ()], wanted)
+        machine = str(system["architecture"])
+        # Other versions and architectures are reasons of their own.
+        known = python is not None and python.version in PYTHONS and machine in MACHINES
+        plan = theirs.get(arguments["plans"].get("driver", "")) or {}
+        driver = bool(plan.get("due")) and bool((plan.get("plan") or {}).get("packages"))
+        label = packages_label(str(system["id"]), system["like"], str(system["version"]))
+        return Needs(host, Target(python.version, machine) if python and known else None, label, machine, driver)
 
     @staticmethod
     def _operator(answers: list[dict[str, Any]], gpu_nodes: list[str], mode: str) -> list[Reason]:

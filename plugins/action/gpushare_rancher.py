@@ -13,6 +13,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.send import place
 
 _MODULE = "gpushare.kubernetes.gpushare_rancher"
 
@@ -36,9 +37,5 @@ class ActionModule(ActionBase):
         result = ask(self, task_vars, _MODULE, {**arguments, "received": received})
         if not result.pop("missing", False):
             return result
-        # Ansible removes the folder at the end of the task.
-        folder = self._connection._shell.tmpdir or self._make_tmp_path()
-        received["path"] = self._connection._shell.join_path(folder, "gpushare.tar")
-        self._transfer_file(str(archive), received["path"])
-        self._fixup_perms2([folder, received["path"]])
+        (received["path"],) = place(self, {"gpushare.tar": archive})
         return ask(self, task_vars, _MODULE, {**arguments, "received": received})

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Build the runtime's wheel on the controller and send it to a host that does not have it yet."""
+"""Build the runtime's wheel on the controller and send it to a host that does not have it yet, with its wheels if a bundle has them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import Wheel, WheelError, build_wheel, locked_requirements
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.archive import opened
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import WHEELS, BundleError
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import LockError, Target, chosen, names
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.send import place, send
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import WheelError, build_wheel, locked_requirements
 
 
 class ActionModule(ActionBase):
@@ -38,21 +42,27 @@ class ActionModule(ActionBase):
             "pip_extra_args": json.dumps([extra] if isinstance(extra, str) else list(extra or [])),
         }
         result = self._module(arguments, artifact, task_vars)
+        target = Target(result.pop("python_version", ""), result.pop("machine", ""))
         if not result.pop("missing", False):
             return result
-        return self._module(arguments, {**artifact, **self._send(wheel, requirements)}, task_vars)
+        paths = place(self, {wheel.filename: wheel.content, "requirements.txt": requirements})
+        sent = dict(zip(("wheel_path", "requirements_path"), paths, strict=True))
+        if arguments.get("bundle"):
+            sent |= self._send_wheels(arguments, requirements, target)
+        return self._module(arguments, {**artifact, **sent}, task_vars)
 
     def _module(self, arguments: dict[str, Any], artifact: dict[str, str], task_vars: dict[str, Any] | None) -> dict[str, Any]:
         return ask(self, task_vars, "gpushare.kubernetes.gpushare_runtime_env", {**arguments, "artifact": artifact})
 
-    def _send(self, wheel: Wheel, requirements: bytes) -> dict[str, str]:
-        # Ansible removes the folder at the end of the task; without pipelining the first call has made it already.
-        folder = self._connection._shell.tmpdir or self._make_tmp_path()
-        paths = {
-            "wheel_path": self._connection._shell.join_path(folder, wheel.filename),
-            "requirements_path": self._connection._shell.join_path(folder, "requirements.txt"),
-        }
-        self._transfer_data(paths["wheel_path"], wheel.content)
-        self._transfer_data(paths["requirements_path"], requirements)
-        self._fixup_perms2([folder, *paths.values()])
-        return paths
+    def _send_wheels(self, arguments: dict[str, Any], requirements: bytes, target: Target) -> dict[str, str]:
+        """Those that this host installs, and no others."""
+        try:
+            with opened(str(arguments["bundle"]), str(arguments.get("bundle_key") or "")) as bundle:
+                wheels, lacking = chosen(requirements.decode(), target, bundle.contents.wheels)
+                if lacking:
+                    cure = "make the bundle for it (gpushare_bundle_pythons, gpushare_bundle_architectures)"
+                    raise BundleError(f"no wheel of {names(lacking)} for {target}", "each package of the lock", cure)
+                sent = send(self, bundle, [f"{WHEELS}{name}" for name in wheels])
+        except (BundleError, LockError, ValueError) as error:
+            raise AnsibleActionFail(str(error)) from error
+        return {"wheels_path": sent["path"], "wheels_sha256": sent["sha256"]}

@@ -12,25 +12,43 @@ short_description: Judge a cluster before gpushare is installed in it, and make 
 version_added: 0.1.0
 description:
   - The role C(in_cluster) uses this module. Its options may change in any release.
-  - Runs on the controller. Asks the API server by M(gpushare.kubernetes.gpushare_in_cluster_info), and judges what it says together with
-    the variables. Fails with every reason against the installation, each with what was found, expected and what to do.
+  - Runs on the controller. Reads what the installation depends on from the API server, and judges it together with the variables. Fails
+    with every reason against the installation, each with what was found, what was expected and what to do.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
   - gpushare.kubernetes.attributes.info
+  - gpushare.kubernetes.kubectl
 options:
   settings:
     description: The variables of the role, by their names.
     type: dict
     required: true
-  kubectl:
-    description: Name or path of kubectl on the controller.
+  bundle:
+    description: A bundle on the controller whose images the hosts get before. By default the nodes have them, or pull them.
     type: str
-    default: kubectl
-  kubeconfig:
-    description: Path of your kubeconfig on the controller.
+    default: ""
+  bundle_key:
+    description: Public keys on the controller, of which one must have signed the bundle. Empty for any bundle.
     type: str
-    required: true
+    default: ""
+  hosts:
+    description: Names in the inventory of the hosts that get the images.
+    type: list
+    elements: str
+    default: []
+  wait:
+    description: Seconds within which kubelet must have told of an image that was imported. Whether it has is judged afterwards.
+    type: int
+    default: 0
+  namespace:
+    description: The namespace of gpushare's pods. This module's action plugin sets it by the settings, not users.
+    type: str
+  nodes:
+    description: Names of the GPU nodes, by the same. Without them, the nodes with the label C(gpushare.kubernetes/node=true).
+    type: list
+    elements: str
+    default: []
 """
 
 EXAMPLES = r"""
@@ -69,19 +87,35 @@ runtime_class:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.facts import gather, when_told
 
 
 def main() -> None:
     module = AnsibleModule(
-        argument_spec={
-            "settings": {"type": "dict", "required": True},
-            "kubectl": {"type": "str", "default": "kubectl"},
-            "kubeconfig": {"type": "str", "required": True},
-        },
+        argument_spec=dict(
+            cluster_kubectl.ARGUMENTS,
+            settings={"type": "dict", "required": True},
+            bundle={"type": "str", "default": ""},
+            bundle_key={"type": "str", "default": "", "no_log": False},
+            hosts={"type": "list", "elements": "str", "default": []},
+            wait={"type": "int", "default": 0},
+            namespace={"type": "str"},
+            nodes={"type": "list", "elements": "str", "default": []},
+        ),
         supports_check_mode=True,
     )
-    name = "gpushare_in_cluster_plan"
-    module.fail_json(msg=f"{name} works on the controller; call it by its full name gpushare.kubernetes.{name}")
+    params = module.params
+    if params["namespace"] is None:
+        module.fail_json(msg="gpushare_in_cluster_plan was run without its action plugin; call it by its full name gpushare.kubernetes.…")
+    kubectl = cluster_kubectl.for_module(module)
+    try:
+        facts = when_told(
+            lambda: gather(kubectl, params["namespace"], params["nodes"]), str(params["settings"].get("gpushare_image")), params["wait"]
+        )
+    except (cluster_kubectl.KubectlError, ValueError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=False, facts=facts)
 
 
 if __name__ == "__main__":

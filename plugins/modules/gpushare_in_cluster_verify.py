@@ -8,10 +8,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_in_cluster_verify
-short_description: Verify by a pod on each GPU node that it has the GPU of its annotation
+short_description: Wait until gpushare's pods serve, and verify by a pod on each GPU node that it has the GPU of its annotation
 version_added: 0.1.0
 description:
   - The role C(in_cluster) uses this module. Its options may change in any release.
+  - Waits until the scheduler's Deployment and the device plugin's DaemonSet run as they are written, and kubelet provides on each GPU
+    node what its device plugin has published. Fails with the words of the pods that do not serve.
   - Runs a pod of gpushare's image with one unit on each node with the label C(gpushare.kubernetes/node=true). Compares its device nodes
     and the variables of its first process with its annotation, then removes it. Fails with every finding.
 author: gpushare.kubernetes contributors (@gpushare)
@@ -32,6 +34,10 @@ options:
     description: The RuntimeClass of the pods, or nothing.
     type: str
     default: ""
+  start_timeout:
+    description: Seconds for gpushare's pods to serve.
+    type: int
+    required: true
   timeout:
     description: Seconds for the pods to run.
     type: int
@@ -43,6 +49,7 @@ EXAMPLES = r"""
   gpushare.kubernetes.gpushare_in_cluster_verify:
     namespace: gpushare-system
     image: localhost/gpushare:0.1.0
+    start_timeout: 180
     timeout: 120
 """
 
@@ -67,6 +74,7 @@ unproven:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Image
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.ready import wait
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.verify import verify
 
 
@@ -77,6 +85,7 @@ def main() -> None:
             namespace={"type": "str", "required": True},
             image={"type": "str", "required": True},
             runtime_class={"type": "str", "default": ""},
+            start_timeout={"type": "int", "required": True},
             timeout={"type": "int", "required": True},
         ),
         supports_check_mode=True,
@@ -85,8 +94,13 @@ def main() -> None:
     if module.check_mode:
         module.exit_json(changed=False, nodes=[], findings=[], unproven=[])
     image = Image(params["image"], params["namespace"], params["runtime_class"])
+    kubectl = cluster_kubectl.for_module(module)
     try:
-        nodes, unproven, findings = verify(cluster_kubectl.for_module(module), image, params["timeout"])
+        left = wait(kubectl, params["namespace"], params["start_timeout"])
+        if left:
+            words = "\n".join(f"- {one}" for one in left)
+            module.fail_json(msg=f"gpushare's pods do not serve within {params['start_timeout']} s:\n{words}")
+        nodes, unproven, findings = verify(kubectl, image, params["timeout"])
     except cluster_kubectl.KubectlError as error:
         module.fail_json(msg=str(error))
     result = {"nodes": nodes, "findings": findings, "unproven": unproven}

@@ -115,6 +115,28 @@ options:
       - Folder on the host with package files, which are used before those of a repository. Only root may write them and their folders.
     type: str
     default: ""
+  bundle:
+    description:
+      - A bundle on the controller with package files for the host's distribution. The host gets them if it lacks a package, and they are
+        used before those of a repository.
+    type: str
+    default: ""
+  bundle_key:
+    description: Public keys on the controller, of which one must have signed the bundle. Empty for any bundle.
+    type: str
+    default: ""
+  received:
+    description: The package files of the bundle on the host. This module's action plugin on the controller sets it, not users.
+    type: dict
+    suboptions:
+      path:
+        description: Where their archive lies.
+        type: path
+        required: true
+      sha256:
+        description: Its hash.
+        type: str
+        required: true
   replaces:
     description: Packages that may be removed because they conflict with the packages.
     type: list
@@ -205,6 +227,7 @@ notes:
 """
 
 import os
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any, Optional
 
@@ -214,12 +237,15 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journa
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.exposure import exposed
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import system
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command, lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received import ReceivedError, unpacked
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.converge import (
     PackagesResult,
     absent,
+    lacks,
     manager_of,
     owners,
     present,
@@ -297,6 +323,12 @@ def main() -> None:
             "minimum": {"type": "str", "default": ""},
             "repository": {"type": "dict", "options": REPOSITORY},
             "folder": {"type": "str", "default": ""},
+            "bundle": {"type": "str", "default": ""},
+            "bundle_key": {"type": "str", "default": "", "no_log": False},
+            "received": {
+                "type": "dict",
+                "options": {"path": {"type": "path", "required": True}, "sha256": {"type": "str", "required": True}},
+            },
             "replaces": {"type": "list", "elements": "str", "default": []},
             "hold": {"type": "bool", "default": True},
             "yields_to": {"type": "dict", "default": {}},
@@ -330,17 +362,22 @@ def main() -> None:
                     result = together([absent(owner, manager, module.check_mode, params["keep"], exposed=hurt) for owner in named])
             else:
                 manager = manager_of(command.run, params["timeout"], Host())
-                wanted = Wanted(
-                    params["owner"],
-                    tuple(Package(one["name"], one["version"] or params["version"]) for one in params["packages"]),
-                    repository_of(params["repository"]),
-                    params["folder"],
-                    tuple(params["replaces"]),
-                    params["hold"],
-                    params["minimum"],
-                )
-                result = present(wanted, manager, module.check_mode, exposed=hurt)
-        except (Rejected, PackagesError, JournalError, TransactionError, OSError) as error:
+                packages = tuple(Package(one["name"], one["version"] or params["version"]) for one in params["packages"])
+                received = params["received"]
+                if params["bundle"] and not received and lacks(packages, manager):
+                    module.exit_json(missing=True, system=asdict(system(Host())), **asdict(PackagesResult()))
+                with unpacked(received["path"], received["sha256"]) if received else nullcontext(params["folder"]) as folder:
+                    wanted = Wanted(
+                        params["owner"],
+                        packages,
+                        repository_of(params["repository"]),
+                        folder,
+                        tuple(params["replaces"]),
+                        params["hold"],
+                        params["minimum"],
+                    )
+                    result = present(wanted, manager, module.check_mode, exposed=hurt)
+        except (Rejected, ReceivedError, PackagesError, JournalError, TransactionError, OSError) as error:
             module.fail_json(msg=str(error))
         module.exit_json(**asdict(result))
 

@@ -50,6 +50,14 @@ options:
     type: list
     elements: str
     default: []
+  bundle:
+    description: A bundle on the controller that has the dependencies. No package index is asked then.
+    type: str
+    default: ""
+  bundle_key:
+    description: Public keys on the controller, of which one must have signed the bundle. Empty for any bundle.
+    type: str
+    default: ""
   link:
     description: Whether O(root)/current is to lead to the environment. Set it last, after all daemons of the environment have been
       verified.
@@ -85,6 +93,13 @@ options:
       requirements_path:
         description: Where the locked requirements lie on the host, once they have been sent.
         type: path
+      wheels_path:
+        description: Where the archive with the wheels of a bundle lies on the host, once it has been sent.
+        type: path
+      wheels_sha256:
+        description: Hash of that archive.
+        type: str
+        default: ""
 """
 
 EXAMPLES = r"""
@@ -128,6 +143,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.enviro
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received import ReceivedError, unpacked
 
 
 def install(module: AnsibleModule, run, environments: Environments, name: str, python) -> None:
@@ -141,7 +157,15 @@ def install(module: AnsibleModule, run, environments: Environments, name: str, p
             found = hashlib.sha256(file.read()).hexdigest()
         if found != wanted:
             raise RuntimeEnvError(f"{path} arrived with SHA-256 {found}, expected {wanted}: the transfer was damaged, run again")
-    extra = json.loads(artifact["pip_extra_args"])
+    if artifact["wheels_path"]:
+        with unpacked(artifact["wheels_path"], artifact["wheels_sha256"]) as wheels:
+            build(environments, name, python, artifact, run, ["--no-index", f"--find-links={wheels}"])
+    else:
+        build(environments, name, python, artifact, run, json.loads(artifact["pip_extra_args"]))
+
+
+def build(environments: Environments, name: str, python, artifact, run, extra) -> None:
+    """extra: more arguments of pip, by which it finds the dependencies."""
     files, steps = pip_steps(artifact["requirements_path"], artifact["wheel_path"], artifact["wheel_sha256"], extra)
     for path, content in files.items():
         with open(path, "w", encoding="utf-8") as file:
@@ -162,6 +186,8 @@ def main() -> None:
             "root": {"type": "path", "default": "/opt/gpushare"},
             "python": {"type": "str", "default": ""},
             "pip_extra_args": {"type": "list", "elements": "str", "default": []},
+            "bundle": {"type": "str", "default": ""},
+            "bundle_key": {"type": "str", "default": "", "no_log": False},
             "link": {"type": "bool", "default": True},
             "comes": {"type": "bool", "default": False},
             "artifact": {
@@ -174,6 +200,8 @@ def main() -> None:
                     "pip_extra_args": {"type": "str", "no_log": True, "default": "[]"},
                     "wheel_path": {"type": "path"},
                     "requirements_path": {"type": "path"},
+                    "wheels_path": {"type": "path"},
+                    "wheels_sha256": {"type": "str", "default": ""},
                 },
             },
         },
@@ -209,13 +237,13 @@ def main() -> None:
             }
             if not module.check_mode:
                 if not whole and not given["wheel_path"]:
-                    module.exit_json(changed=False, missing=True)
+                    module.exit_json(changed=False, missing=True, python_version=python.version, machine=Host().machine)
                 if not whole:
                     install(module, run, environments, name, python)
                 if switch:
                     environments.switch(name)
                     result["removed"] = environments.remove_all_but([name, before, *environments.in_use()])
-        except (RuntimeEnvError, OSError) as error:
+        except (RuntimeEnvError, ReceivedError, OSError) as error:
             module.fail_json(msg=str(error))
         module.exit_json(**result)
 

@@ -22,6 +22,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnos
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import System
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import Token
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Step
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import ClusterPolicy
@@ -139,6 +140,7 @@ RESULTS: Mapping[str, Shape] = {
         **{key if key in _ALWAYS else f"{key}?": shape for key, shape in of_dataclass(NodeFacts).items()},
     },
     "gpushare_accounts_info": {"accounts": [str], "without_node": [str]},
+    "gpushare_bundle": {},
     "gpushare_cluster_info": {
         "version": str,
         "nodes": [str],
@@ -162,31 +164,47 @@ RESULTS: Mapping[str, Shape] = {
     },
     "gpushare_driver_plan": {},
     "gpushare_identity": {"kubeconfig": str, "due": Map(str), "seeds": Map(str)},
-    "gpushare_in_cluster_info": {
-        "version": str,
-        "admission": [str],
-        "openshift": bool,
-        "nodes": [Open({"name": str, "architecture": str, "platform": str, "ready": bool, "images": [str], "all": bool})],
-        "number": int,
-        "missing": [str],
-        "runtime_classes": [str],
-        "enforces": str,
-        "on_hosts": [str],
-        "others": [{"title": str, "kind": str, "nodes": [str]}],
-        "holders": [str],
-        "gpu_operator": _OPERATOR,
-        "unit": str,
-        "pods": [str],
-        "may_bind": str,
+    "gpushare_images": {"imported": [IMAGE], "missing?": [re.compile(r"images/[^/]{1,200}")]},
+    "gpushare_in_cluster_plan": {
+        "facts": {
+            "version": str,
+            "admission": [str],
+            "openshift": bool,
+            "nodes": [
+                Open(
+                    {
+                        "name": str,
+                        "architecture": str,
+                        "platform": str,
+                        "ready": bool,
+                        "images": [str],
+                        "all": bool,
+                        "kubelet": str,
+                        "runtime": str,
+                    }
+                )
+            ],
+            "number": int,
+            "missing": [str],
+            "runtime_classes": [str],
+            "enforces": str,
+            "on_hosts": [str],
+            "others": [{"title": str, "kind": str, "nodes": [str]}],
+            "holders": [str],
+            "gpu_operator": _OPERATOR,
+            "unit": str,
+            "pods": [str],
+            "may_bind": str,
+        }
     },
-    "gpushare_in_cluster_plan": {},
-    "gpushare_in_cluster_ready_info": {"left": [str]},
     "gpushare_in_cluster_remove": {"removed": [str], "nodes": [str], "diff": [_CHANGE]},
     "gpushare_in_cluster_verify": {"nodes": [str], "unproven": [str], "findings": [str]},
     "gpushare_mps": {"waiting": [str], "diff": [_CHANGE]},
     "gpushare_node_ready_info": {"ready": bool},
     "gpushare_openshift_policy": {"notes": [str], "diff": [_CHANGE]},
     "gpushare_packages": {
+        "missing?": bool,
+        "system?": System,
         "manager": str,
         "managed_by": str,
         "versions": Map(Maybe(str)),
@@ -206,7 +224,15 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_remove": {"stopped": [str], "removed": [str], "restored": [str], "left": _LEFT, "notes": [str], "diff": [_CHANGE]},
     "gpushare_remove_cluster": {"removed": [str], "left": _LEFT, "diff": [_CHANGE]},
     "gpushare_report": {"words": [str], "report": Any},
-    "gpushare_runtime_env": {"environment?": str, "python?": str, "removed?": [str], "missing?": bool, "diff?": _CHANGE},
+    "gpushare_runtime_env": {
+        "environment?": str,
+        "python?": str,
+        "removed?": [str],
+        "missing?": bool,
+        "python_version?": re.compile(r"3\.[0-9]{1,3}"),
+        "machine?": re.compile("[a-z0-9_]{1,20}"),
+        "diff?": _CHANGE,
+    },
     "gpushare_scheduler_join": {"files?": Map(str), "kept?": [str], "diff?": [_CHANGE]},
     "gpushare_service": {"restarted": bool, "diff": [_CHANGE]},
     "gpushare_takeover": {"objects": [str], "left": [str], "kept": [str], "served": [str], "diff": [_CHANGE]},

@@ -21,6 +21,22 @@ SETS: tuple[tuple[Json, Json, str], ...] = (
     ({"apiServer": {"host": "10.0.0.1", "port": 8443}}, {"api_server": "https://10.0.0.1:8443"}, "v1.36.3"),
     ({"annotationWriters": ["a:b", "c/d@e"]}, {"writers": ["a:b", "c/d@e"]}, "v1.36.3"),
     ({"isolation": "driver", "memoryUnit": "MiB"}, {"isolation": "driver", "memory_unit": "MiB"}, "v1.36.3"),
+    (
+        {"driverRoot": "/opt/driver", "cdiDir": "/run/cdi", "selinuxType": "spc_t", "nodeSelector": {"nvidia.com/gpu.present": "true"}},
+        {
+            "driver_root": "/opt/driver",
+            "cdi_dir": "/run/cdi",
+            "selinux_type": "spc_t",
+            "node_selector": {"nvidia.com/gpu.present": "true"},
+        },
+        "v1.36.3",
+    ),
+    ({"driverRoot": "/run/nvidia/driver"}, {"driver_root": "/run/nvidia/driver"}, "v1.36.3"),
+    (
+        {"driverRoot": "/opt/driver", "deviceStrategy": "envvar", "tolerations": [{"key": "a/b", "operator": "Exists"}]},
+        {"driver_root": "/opt/driver", "device_strategy": "envvar", "tolerations": [{"key": "a/b", "operator": "Exists"}]},
+        "v1.36.3",
+    ),
     ({"isolation": "none", "deviceStrategy": "cdi"}, {"isolation": "none", "device_strategy": "cdi"}, "v1.36.3"),
     ({"overuse": "evict", "overuseGrace": 90}, {"overuse": "evict", "overuse_grace": 90}, "v1.36.3"),
     ({"openshift": True, "isolation": "watch"}, {"openshift": True, "isolation": "watch"}, "v1.36.3"),
@@ -36,7 +52,14 @@ SETS: tuple[tuple[Json, Json, str], ...] = (
     ),
 )
 #: Names of the chart to fields of the builders, of those that presets set.
-_FIELDS = {"kubeletRoot": "kubelet_root", "runtimeClass": "runtime_class", "deviceStrategy": "device_strategy", "openshift": "openshift"}
+_FIELDS = {
+    "kubeletRoot": "kubelet_root",
+    "runtimeClass": "runtime_class",
+    "deviceStrategy": "device_strategy",
+    "selinuxType": "selinux_type",
+    "driverRoot": "driver_root",
+    "openshift": "openshift",
+}
 _PRESETS = [yaml.safe_load((presets.FOLDER / f"{name}.yaml").read_text()) for name in presets.names()]
 SETS += tuple((values, {_FIELDS[key]: value for key, value in values.items()}, "v1.36.3") for values in _PRESETS)
 BAD: tuple[Json, ...] = (
@@ -47,7 +70,12 @@ BAD: tuple[Json, ...] = (
     {"kubeletRoot": "/a/../b c"},
     {"replicas": 0},
     {"memoryUnit": "KiB"},
-    {"deviceStrategy": "auto"},
+    {"deviceStrategy": "legacy"},
+    {"driverRoot": "usr"},
+    {"driverRoot": "/"},
+    {"selinuxType": "a b"},
+    {"tolerations": [{"name": "x"}]},
+    {"nodeSelector": {"a": True}},
     {"annotationWriters": ["a'] || ['"]},
     {"apiServer": {"host": "10.0.0.1"} | {"port": 0}},
     {"preemption": "yes"},

@@ -49,12 +49,17 @@ def bring_images(cluster: Cluster, image: Path) -> None:
     for node in (CONTROL_PLANE, *GPU_NODES):
         with image.open("rb") as archived:
             subprocess.run([*cluster.entering(node), *_IMPORT], stdin=archived, check=True, timeout=120, capture_output=True)
+    content = scheduler_archive(cluster)
+    for node in GPU_NODES:
+        subprocess.run([*cluster.entering(node), *_IMPORT], input=content, check=True, timeout=120, capture_output=True)
+
+
+def scheduler_archive(cluster: Cluster) -> bytes:
+    """kube-scheduler's image, which a control plane has."""
     names = cluster.on(CONTROL_PLANE, "ctr", "-n", "k8s.io", "images", "ls", "-q").split()
     scheduler = next(name for name in names if "/kube-scheduler:" in name)
     export = [*cluster.entering(CONTROL_PLANE), "ctr", "-n", "k8s.io", "images", "export", "-", scheduler]
-    content = subprocess.run(export, check=True, timeout=120, capture_output=True).stdout
-    for node in GPU_NODES:
-        subprocess.run([*cluster.entering(node), *_IMPORT], input=content, check=True, timeout=120, capture_output=True)
+    return subprocess.run(export, check=True, timeout=120, capture_output=True).stdout
 
 
 class InCluster:

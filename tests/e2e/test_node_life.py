@@ -325,7 +325,7 @@ def test_all_containers_end_at_once_after_a_lost_checkpoint(three_gpus: Cluster,
             )
             assert proven(three_gpus, *names) == []
             # Somebody has read podresources all the time.
-            assert three_gpus.on(NODE, "systemctl", "show", READER, "-p", "ActiveState", "-p", "NRestarts").split() == reads
+            assert sorted(three_gpus.on(NODE, "systemctl", "show", READER, "-p", "ActiveState", "-p", "NRestarts").split()) == reads
     finally:
         three_gpus.on(NODE, "systemctl", "stop", READER)
         three_gpus.clear()

@@ -8,20 +8,27 @@ import io
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 import zipfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import tomllib  # type: ignore[import-not-found,unused-ignore]
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import BundleError
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import pins
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.wheels import download
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import build_wheel, locked_requirements
 
-from gpushare_lab import debian
-from gpushare_lab.archive import File, Folder, Image, Link, Member, write_image, write_layer
+from gpushare_lab import components, debian
+from gpushare_lab.archive import File, Folder, Image, Link, Member, Text, write_image, write_layer
+from gpushare_lab.prepare import the_cache
 
 from .layout import (
     COMMAND,
+    CTK,
+    CTK_NOTICE,
+    CTK_NOTICE_FILE,
     ENVIRONMENT,
     MACHINES,
     NAME,
@@ -32,8 +39,7 @@ from .layout import (
     USER,
     kept,
     own_members,
-    platforms,
-    requirements,
+    target,
     wheel_place,
 )
 
@@ -86,14 +92,12 @@ def unpack_wheels(wheels: Sequence[Path], root: Path) -> None:
 
 def download_wheels(source: Path, architecture: str, folder: Path) -> list[Path]:
     folder.mkdir(parents=True)
-    locked = folder / "requirements.txt"
-    lines = [*requirements(locked_requirements(source).decode(), architecture)]
-    lines += requirements(locked_requirements(source, "kubectl").decode(), architecture, OF_KUBECTL)
-    locked.write_text("\n".join(lines))
-    abis = [f"cp{PYTHON.replace('.', '')}", "abi3", "none"]
-    options = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--implementation=cp", f"--python-version={PYTHON}"]
-    options += [f"--abi={abi}" for abi in abis] + [f"--platform={platform}" for platform in platforms(architecture)]
-    _run(sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", *options, f"--dest={folder}", "-r", str(locked))
+    wanted = [*pins(locked_requirements(source).decode(), target(architecture))]
+    wanted += [pin for pin in pins(locked_requirements(source, "kubectl").decode(), target(architecture)) if pin.name in OF_KUBECTL]
+    try:
+        download(target(architecture), wanted, folder)
+    except BundleError as error:
+        raise SystemExit(f"{error.found}; {error.cure}") from error
     return sorted(folder.glob("*.whl"))
 
 
@@ -132,6 +136,13 @@ def members_of(root: Path) -> dict[str, Member]:
     return members
 
 
+def ctk_members(architecture: str) -> dict[str, Member]:
+    """NVIDIA's program that writes CDI specs."""
+    made = components.nvidia_toolkit if architecture == machine() else partial(components.nvidia_ctk, go_architecture=architecture)
+    notice = CTK_NOTICE.format(version=components.NVIDIA_TOOLKIT)
+    return {CTK: File(made(the_cache()) / "nvidia-ctk"), CTK_NOTICE_FILE: Text(notice)}
+
+
 def build(source: Path, architecture: str, work: Path, output: Path) -> tuple[str, str]:
     """Write the image of the runtime at `source`. Returns its reference and its digest. work: a folder to make and remove.
 
@@ -154,7 +165,7 @@ def build(source: Path, architecture: str, work: Path, output: Path) -> tuple[st
         unpack_wheels([work / own.filename], root)
         compile_all(root, compiler)
         reference = f"{NAME}:{project['version']}"
-        write_layer(work / "layer.tar", {**_FOLDERS, **members_of(root), **own_members(project["scripts"])})
+        write_layer(work / "layer.tar", {**_FOLDERS, **members_of(root), **ctk_members(architecture), **own_members(project["scripts"])})
         if output.is_dir():
             with tarfile.open(work / "layer.tar") as layer:
                 layer.extractall(output, filter="tar")

@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from packaging.requirements import Requirement
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import Target
 
 from gpushare_lab.archive import Link, Member, Text
 
@@ -43,6 +43,16 @@ MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 NAME: Final = "localhost/gpushare"
 MOST_PACKED_MB: Final = 60
 MOST_MB: Final = 150
+
+#: NVIDIA's program that writes CDI specs, for the device plugin on nodes that somebody else prepares.
+CTK: Final = f"{ROOT}/bin/nvidia-ctk"
+CTK_NOTICE_FILE: Final = "usr/share/doc/nvidia-container-toolkit/copyright"
+CTK_NOTICE: Final = """\
+nvidia-ctk of NVIDIA's container toolkit {version}, built from its Go module without changes.
+Source: https://github.com/NVIDIA/nvidia-container-toolkit
+Copyright: NVIDIA CORPORATION. Licence: Apache-2.0, https://www.apache.org/licenses/LICENSE-2.0
+`go version -m nvidia-ctk` lists the Go modules in it.
+"""
 
 #: What the image has of the extra `kubectl`. The package `kubernetes` reads kubeconfigs whose users log in by a program, which is in no
 #: image: with what it needs it would be more than half of this one.
@@ -78,38 +88,9 @@ def kept(name: str) -> str | None:
     return place if _KEPT.fullmatch(place) else None
 
 
-def requirements(lock: str, architecture: str, names: Collection[str] = ()) -> Iterator[str]:
-    """The lines of a lock that count for the image's Python, with their hashes: pip evaluates markers for the Python that runs it.
-
-    names: only these packages, () for all.
-    """
-    environment = {
-        "python_version": PYTHON,
-        "python_full_version": f"{PYTHON}.0",
-        "implementation_name": "cpython",
-        "platform_python_implementation": "CPython",
-        "platform_machine": MACHINES[architecture],
-        "platform_system": "Linux",
-        "sys_platform": "linux",
-        "os_name": "posix",
-        "extra": "",
-    }
-    lines = (line for line in lock.replace("\\\n", " ").splitlines() if line.strip() and not line.startswith("#"))
-    for line in lines:
-        text, *hashes = re.split(r"\s+(?=--hash=)", line.strip())
-        requirement = Requirement(text)
-        if not hashes:
-            raise ValueError(f"{text} has no hash: `make lock` writes them")
-        if names and requirement.name not in names:
-            continue
-        if requirement.marker is None or requirement.marker.evaluate(environment):
-            yield " ".join([f"{requirement.name}{requirement.specifier}", *hashes])
-
-
-def platforms(architecture: str) -> list[str]:
-    """The platforms whose wheels run with Debian bookworm's C library, 2.36."""
-    machine = MACHINES[architecture]
-    return [f"manylinux_2_{minor}_{machine}" for minor in range(36, 16, -1)] + [f"manylinux2014_{machine}"]
+def target(architecture: str) -> Target:
+    """The image's Python, with Debian bookworm's C library, 2.36."""
+    return Target(PYTHON, MACHINES[architecture], glibc=36)
 
 
 def wheel_place(name: str) -> str | None:

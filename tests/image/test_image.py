@@ -71,6 +71,11 @@ def test_every_program_starts_without_any_right(image: str, name: str) -> None:
 
 
 @pytest.mark.timeout(SECONDS)
+def test_it_has_nvidias_program_for_cdi_specs(image: str) -> None:
+    assert "NVIDIA Container Toolkit CLI" in run(image, "nvidia-ctk", "cdi", "generate", "--help").stdout
+
+
+@pytest.mark.timeout(SECONDS)
 def test_the_probe_answers(image: str) -> None:
     assert json.loads(run(image, "gpushare-probe").stdout)["devices"] == []
 

@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.make import Recipe, make
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.packages import PackagesOf
 
 from gpushare_lab.components import nvidia_toolkit
-from packages.machine import OTHERS, SET, Machine, cache
+from packages.machine import OTHERS, SET, Machine, cache, inside
 from quality.tree import REPOSITORY
 
 CONFIG = "etc/nvidia-container-runtime/config.toml"
@@ -37,6 +39,10 @@ class Role:
         there.write_text('#!/bin/sh\nexec /bin/sh "$@"\n')
         for path in (shell, there):
             path.chmod(0o755)
+        # Files go there without the shell.
+        self._remote = folder / "remote"
+        (machine.root / str(self._remote).lstrip("/")).mkdir()
+        self._remote.symlink_to(machine.root / str(self._remote).lstrip("/"))
         self.variables = {
             # A root of its own is not a machine of its own.
             "gpushare_node_name": os.uname().nodename.lower(),
@@ -59,7 +65,7 @@ class Role:
         }
         (self._folder / "play.yml").write_text(yaml.safe_dump([play]))
         env = dict(os.environ, ANSIBLE_CONFIG=str(REPOSITORY / "ansible.cfg"), ANSIBLE_EXECUTABLE=str(self._folder / "shell"))
-        env.update(ANSIBLE_PIPELINING="1", ANSIBLE_NOCOLOR="1")
+        env.update(ANSIBLE_PIPELINING="1", ANSIBLE_NOCOLOR="1", ANSIBLE_REMOTE_TMP=str(self._remote))
         argv: list[str | Path] = [
             Path(sys.executable).with_name("ansible-playbook"),
             "-i",
@@ -114,6 +120,69 @@ def test_installed_configured_and_taken_back(role: Role) -> None:
     # The packages do not take away the file that they make.
     assert list(left) in ([CONFIG], [])
     assert "accept-nvidia-visible-devices-as-volume-mounts = true" not in "".join(content.decode() for content in left.values())
+
+
+# As on a machine with a network that makes a bundle: `collect` asks the package manager that is there.
+_DOWNLOAD = """
+import sys
+from pathlib import Path
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.packages import PackagesOf, collect
+Path("/srv/scratch").mkdir(parents=True)
+for path in collect(PackagesOf(sys.argv[1], "x86_64", names=tuple(sys.argv[2:])), Path("/srv/scratch")):
+    print(path)
+"""
+_OTHERS = {"apt": "debian-13", "dnf": "rhel-8", "zypper": "suse-16"}
+_SYSTEMS = {"apt": "debian-12", "dnf": "rhel-9", "zypper": "suse-15"}
+
+
+def downloaded(machine: Machine) -> list[Path]:
+    """The set in one version, from the repository, which the machine knows only meanwhile."""
+    url = machine.repository()["url"]
+    files = {
+        "apt": ("etc/apt/sources.list.d/x.list", f"deb [trusted=yes] {url} ./\n"),
+        "dnf": ("etc/yum.repos.d/x.repo", f"[x]\nname=x\nbaseurl={url}\ngpgcheck=0\n"),
+        "zypper": ("etc/zypp/repos.d/x.repo", f"[x]\nname=x\nbaseurl={url}\nenabled=1\ngpgcheck=0\n"),
+    }
+    name, text = files[machine.kind]
+    (machine.root / name).write_text(text)
+    if machine.kind == "apt":
+        machine.run("apt-get", "update", "-o", "Dir::Etc::sourcelist=/dev/null")
+    equals = "-" if machine.kind == "dnf" else "="
+    names = [f"{one}{equals}1.18.0-1" for one in (*SET, *OTHERS)]
+    found = inside(
+        machine.root, ["python3", "-c", _DOWNLOAD, _SYSTEMS[machine.kind], *names], PYTHONPATH="/libraries:/repository/.collections"
+    ).stdout
+    (machine.root / name).unlink()
+    return [machine.root / line.lstrip("/") for line in found.split()]
+
+
+@pytest.mark.timeout(900)
+def test_installed_from_a_bundle_without_a_repository(role: Role, tmp_path: Path) -> None:
+    machine = role.machine
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    for path in downloaded(machine):
+        shutil.copy(path, folder)
+    assert len(list(folder.iterdir())) == 4
+
+    def bundle(system: str) -> str:
+        packages = (PackagesOf(system, "x86_64", str(folder)),)
+        return str(make(Recipe(REPOSITORY, tmp_path / system, (), (), packages=packages), lambda _words: None).bundle)
+
+    machine.server.stop()
+    before = machine.files()
+    settings: dict[str, Any] = {"gpushare_toolkit_repository": "auto", "gpushare_bundle": bundle(_SYSTEMS[machine.kind])}
+    try:
+        seen = role(fails=True, **{**settings, "gpushare_bundle": bundle(_OTHERS[machine.kind])})[1]
+        assert f"no packages for {_SYSTEMS[machine.kind]} on x86_64" in seen, seen
+        assert role("--check", **settings)[0] == 2
+        assert machine.files() == before
+        assert role(**settings)[0] == 2
+        assert machine.versions(*SET, *OTHERS) == ["1.18.0-1"] * 4
+        assert role(**settings)[0] == 0
+        assert list((machine.root / "var/tmp").glob("gpushare-*")) == []
+    finally:
+        machine.server.start()
 
 
 def test_what_is_there_must_do(role: Role) -> None:

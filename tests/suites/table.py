@@ -34,21 +34,22 @@ INSTALL = (
 LIFE_FAULTS = tuple(
     f"tests/verify/test_faults.py::test_planted_faults_are_named_and_their_cures_help[{group}]" for group in ("first-day", "driver")
 )
+SHAPES = tuple(
+    f"tests/e2e/test_shapes.py::test_{name}"
+    for name in (
+        "memory_on_two_gpus_of_one_node",
+        "an_amount_that_gpus_cannot_share_is_rejected",
+        "containers_of_one_pod_share_its_gpu",
+        "an_init_container_and_a_sidecar_count_as_in_kubernetes",
+        "both_kinds_of_request_use_the_same_gpus",
+    )
+)
 # Of the end-to-end tests those that look at pods alone: others ask the extender, or read units, on a control plane's host.
 IN_CLUSTER = (
     "tests/e2e/test_requests.py",
     "--deselect=tests/e2e/test_requests.py::test_filter_rejects_what_cannot_be_meant",
     "--deselect=tests/e2e/test_requests.py::test_an_annotation_makes_the_scheduler_look_at_a_rejected_pod_again",
-    *(
-        f"tests/e2e/test_shapes.py::test_{name}"
-        for name in (
-            "memory_on_two_gpus_of_one_node",
-            "an_amount_that_gpus_cannot_share_is_rejected",
-            "containers_of_one_pod_share_its_gpu",
-            "an_init_container_and_a_sidecar_count_as_in_kubernetes",
-            "both_kinds_of_request_use_the_same_gpus",
-        )
-    ),
+    *SHAPES,
     "tests/e2e/test_whole_gpus.py",
     "tests/e2e/test_samples.py::test_every_container_has_the_gpu_of_its_annotation",
     "tests/e2e/test_samples.py::test_nvidia_smi_lists_one_gpu",
@@ -319,6 +320,63 @@ SUITES = (
         seconds=900,
     ),
     Suite(
+        "offline",
+        "hosts without a way out: installed, upgraded and removed from a bundle, as services and as pods; nothing is asked of the network",
+        tests=("tests/offline",),
+        lab="in-cluster",
+        paths=(
+            f"{PLUGIN_UTILS}/_bundle/*",
+            f"{PLUGIN_UTILS}/_preflight/bundle.py",
+            f"{UTILS}/_formats/tar.py",
+            f"{UTILS}/_host/received.py",
+            f"{UTILS}/_runtimes/images.py",
+            "plugins/*/gpushare_bundle.py",
+            "plugins/*/gpushare_images.py",
+            "plugins/*/gpushare_runtime_env.py",
+            "roles/bundle/*",
+            "roles/python_environment/*",
+            "roles/in_cluster/tasks/*",
+            "playbooks/bundle.yml",
+            "playbooks/cluster.yml",
+            "files/gpushare_runtime/requirements*",
+            "tests/offline/*",
+            "tests/cluster_mode/in_cluster.py",
+            *CLUSTER_TESTS,
+        ),
+        seconds=900,
+    ),
+    Suite(
+        "cdi-nodes",
+        "nodes of the GPU Operator, with containerd 2.4 and 1.7: a CDI spec of our own, exchanged GPUs, another driver, specs of others",
+        tests=(
+            "tests/cdi_nodes/test_install.py",
+            # Not the samples, one of which is nvidia-smi: the simulated GPUs are in no CDI spec but the lab's.
+            *SHAPES,
+            "tests/e2e/test_whole_gpus.py",
+            "tests/e2e/test_churn.py",
+            "tests/cdi_nodes/test_changes.py",
+            "tests/cdi_nodes/test_uninstall.py",
+        ),
+        env={"GPUSHARE_CHURN_PODS": "100"},
+        lab="gpu-operator",
+        paths=(
+            f"{RUNTIME}/device_plugin/*.py",
+            f"{RUNTIME}/device_plugin/gpu/nvml.py",
+            f"{RUNTIME}/device_plugin/host/*cdi*",
+            f"{RUNTIME}/device_plugin/host/own_spec.py",
+            f"{RUNTIME}/device_plugin/node/*cdi*",
+            f"{RUNTIME}/device_plugin/node/node_kind.py",
+            f"{RUNTIME}/device_plugin/node/strategy.py",
+            f"{PLUGIN_UTILS}/_manifests/workloads.py",
+            f"{UTILS}/_in_cluster/*",
+            "tests/image/*",
+            "tests/cdi_nodes/*",
+            "tests/e2e/test_[csw]*",
+            *CLUSTER_TESTS,
+        ),
+        seconds=900,
+    ),
+    Suite(
         "others",
         "clusters of others on a real API server: the GPU Operator's ClusterPolicy, OpenShift's constraints",
         tests=("tests/others",),
@@ -508,9 +566,11 @@ SUITES = (
         tests=("tests/packages",),
         paths=(
             f"{UTILS}/_packages/*",
+            f"{PLUGIN_UTILS}/_bundle/*",
+            f"{UTILS}/_host/received.py",
             f"{UTILS}/_toolkit/*",
             f"{UTILS}/_change/*",
-            "plugins/modules/gpushare_packages.py",
+            "plugins/*/gpushare_packages.py",
             "plugins/modules/gpushare_toolkit.py",
             "roles/nvidia_container_toolkit/*",
             "tests/packages/*",

@@ -423,6 +423,12 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
 ELSEWHERE = [
     (f"{REFERENCE}/events.md", "8 GiB of GPU 2 (NVIDIA A100 80GB)", "an example"),
     ("docs/project/gpu-proof.md", "with 36 MiB", "what gpu_proof.pack has printed for this lock"),
+    (
+        f"{OPERATE}/offline.md",
+        "17 MB of wheels on a GPU node, 31 MB on a control plane",
+        "by this lock",
+    ),
+    ("docs/project/release.md", "it would have 210 MB", "by this lock, with one image"),
     (f"{OPERATE}/high-availability.md", "another takes it within 2 s", "kube-scheduler's retryPeriod"),
     (f"{OPERATE}/high-availability.md", "kube-scheduler retries after 1, 2, 4 and 8 s", "kube-scheduler's backoff"),
     (f"{OPERATE}/high-availability.md", "the try after 7 s", "their sum"),

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 import tomllib  # type: ignore[import-not-found,unused-ignore]
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import pins
 
 from gpushare_lab.archive import Image, Text, write_image, write_layer
 from image import layout
-from image.layout import kept, own_members, platforms, requirements, wheel_place
+from image.layout import kept, own_members, target, wheel_place
 from quality.tree import REPOSITORY
 
 RUNTIME = REPOSITORY / "files/gpushare_runtime"
-HASH = "--hash=sha256:" + "0" * 64
 
 
 @pytest.mark.parametrize(
@@ -67,40 +67,16 @@ def test_what_is_kept_of_a_wheel(name: str, place: str | None) -> None:
     assert wheel_place(name) == (place and f"opt/gpushare/lib/python3.11/site-packages/{place}")
 
 
-def test_the_lines_of_a_lock_that_count_for_the_image() -> None:
-    lock = f"""\
-# The lock.
-a==1 ; python_full_version < '3.11' \\
-    {HASH}
-a==2 ; python_full_version >= '3.11' \\
-    {HASH} \\
-    {HASH}
-b==1 ; platform_machine == 'aarch64' \\
-    {HASH}
-c==1 ; sys_platform == 'win32' \\
-    {HASH}
-d==1 \\
-    {HASH}
-"""
-    assert [line.split()[0] for line in requirements(lock, "amd64")] == ["a==2", "d==1"]
-    assert [line.split()[0] for line in requirements(lock, "arm64")] == ["a==2", "b==1", "d==1"]
-    assert next(iter(requirements(lock, "amd64"))) == f"a==2 {HASH} {HASH}"
-    assert [line.split()[0] for line in requirements(lock, "arm64", ("d",))] == ["d==1"]
-    with pytest.raises(ValueError, match=r"e==1 has no hash"):
-        list(requirements("e==1\n", "amd64"))
-
-
 @pytest.mark.parametrize("architecture", ["amd64", "arm64"])
 def test_the_locks_of_the_runtime_have_all_that_the_image_needs(architecture: str) -> None:
-    daemons = [line.partition("==")[0] for line in requirements((RUNTIME / "requirements.txt").read_text(), architecture)]
-    more = [
-        line.partition("==")[0]
-        for line in requirements((RUNTIME / "requirements-kubectl.txt").read_text(), architecture, layout.OF_KUBECTL)
-    ]
+    daemons, of_kubectl = (
+        [pin.name for pin in pins((RUNTIME / f"{name}.txt").read_text(), target(architecture))]
+        for name in ("requirements", "requirements-kubectl")
+    )
     assert {"aiohttp", "grpcio", "nvidia-ml-py", "pyyaml", "typing-extensions"} <= set(daemons)
-    assert sorted(more) == sorted(layout.OF_KUBECTL)
+    assert set(layout.OF_KUBECTL) <= set(of_kubectl)
     assert len(set(daemons)) == len(daemons)
-    assert f"manylinux_2_36_{layout.MACHINES[architecture]}" in platforms(architecture)
+    assert f"manylinux_2_36_{layout.MACHINES[architecture]}" in target(architecture).platforms
 
 
 def test_every_program_of_the_runtime_is_a_script_below_our_folder() -> None:

@@ -444,7 +444,8 @@ def started_again(cluster: Cluster) -> None:
     """After a failed test: without these site.yml changes nothing."""
     pods_deleted(cluster)
     for node in GPU_NODES:
-        cluster.on(node, "systemctl", "start", "containerd", "kubelet")
+        cluster.on(node, "systemctl", "start", "containerd")
+        cluster.on(node, "systemctl", "restart", "kubelet", PLUGIN)
 
 
 def pods_deleted(cluster: Cluster) -> None:

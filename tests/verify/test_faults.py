@@ -44,7 +44,7 @@ def test_planted_faults_are_named_and_their_cures_help(clean: Verify, group: str
             for one in planted:
                 if one.by_hand is not None:
                     one.by_hand(cluster)
-            done = [(one, verdict.one(one.code)["cure"]) for one in planted]
+            done = [(one, verdict.one(one.code, one.host)["cure"]) for one in planted]
             did = cures.do(cluster, [(one.host, text) for one, text in done])
             for one, text in done:
                 assert one.by_hand is not None or cures.read(text) != cures.Cure((), False), (
@@ -67,7 +67,7 @@ def _all_named(verdict: Verdict, planted: tuple[Planted, ...]) -> None:
     softer = {(one["host"], one["check"]) for one in verdict.findings if one["severity"] == "warning" and one["check"] != "unit_extended"}
     assert softer == {(one.host, one.code) for one in planted if one.severity == "warning"}, verdict.findings
     for one in planted:
-        assert one.cure in verdict.one(one.code)["cure"]
+        assert one.cure in verdict.one(one.code, one.host)["cure"]
         if one.severity == "error":
             assert f"{one.host or 'cluster'}: {one.code}: found" in lines(verdict.words)
 
@@ -76,7 +76,7 @@ def _record(group: str, planted: tuple[Planted, ...], verdict: Verdict, seconds:
     """For the table of docs/project/faults.md, where GPUSHARE_FAULTS names a file."""
     path = os.environ.get("GPUSHARE_FAULTS")
     if path:
-        found = {one.code: {key: verdict.one(one.code)[key] for key in ("found", "cure")} for one in planted}
+        found = {one.code: {key: verdict.one(one.code, one.host)[key] for key in ("found", "cure")} for one in planted}
         line = {"group": group, "seconds": round(seconds), "found": found, "commands": did.commands, "site": did.site}
         with Path(path).open("a") as file:
             file.write(json.dumps(line) + "\n")

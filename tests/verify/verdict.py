@@ -31,9 +31,9 @@ class Verdict:
         """(host, code) of every error that does not follow from another one."""
         return {(one["host"], one["check"]) for one in self.findings if one["severity"] == "error" and not one["because"]}
 
-    def one(self, code: str) -> Json:
-        """The finding with this code; there must be one."""
-        found = [finding for finding in self.findings if finding["check"] == code]
+    def one(self, code: str, host: str | None = None) -> Json:
+        """The finding with this code, of this host where one is named; there must be one."""
+        found = [finding for finding in self.findings if finding["check"] == code and host in (None, finding["host"])]
         assert len(found) == 1, self.words
         return found[0]
 

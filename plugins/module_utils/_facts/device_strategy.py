@@ -31,6 +31,7 @@ _CLI, _NO_CGROUPS = "nvidia-container-cli", "no-cgroups"
 _CONTAINERD = (1, 7, 2)
 _ALWAYS_ON = (2, 0)
 _CRIO = (1, 28)
+_LEAST = {"containerd": _CONTAINERD, "cri-o": _CRIO}
 # The first whose library reads version 0.7.0 of the CDI specification, which the toolkit writes from 1.19 on where a device node has a
 # group: NVIDIA's release notes of 1.19.1, and go.mod of containerd (0.6.2 in 1.7.15, 0.7.2 in 1.7.16) and of CRI-O (0.7.2 in 1.30.0);
 # read 2026-11-24.
@@ -197,6 +198,15 @@ def _reader(kubelet: KubeletFacts, runtimes: Sequence[Runtime]) -> str:
     if runtime is None or version is None or version >= first:
         return ""
     return f"{kubelet.runtime} {runtime.version} reads no CDI specs of version 0.7.0, releases from {words} on do"
+
+
+def by_status(kubelet: str, runtime: str) -> str:
+    """Why the versions in a node's status exclude CDI devices of a device plugin, whatever is configured there; "" where they do not."""
+    version, (name, words) = numbers(kubelet), runtime.partition("://")[::2]
+    if version is not None and version[:2] < (1, 28):
+        return f"kubelet {kubelet[:40]} knows no CDI devices of device plugins"
+    found, number = Runtime(name, None, words[:40], None, True), numbers(words)
+    return _incapable(name, found, number) if name == "docker" or (number and number < _LEAST.get(name, ())) else ""
 
 
 def _incapable(name: Optional[str], runtime: Optional[Runtime], version: Optional[Tuple[int, ...]]) -> str:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
@@ -35,6 +36,7 @@ _OF_NVIDIA = re.compile(r"nvidia\.com/(?:gpu|mig-).*")
 _RBAC = "rbac.authorization.k8s.io/v1"
 _ENFORCE = "pod-security.kubernetes.io/enforce"
 _PAGE = 500
+_POLL_SECONDS = 5.0
 
 
 def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str]) -> Dict[str, Any]:
@@ -63,6 +65,22 @@ def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str]) -> Dict[str,
         "pods": [f"{one['pod']} on {one['node']}" for one in gpu_pods(pods, None)],
         "may_bind": _may_bind(kubectl, namespace),
     }
+
+
+def when_told(
+    gather_now: Callable[[], Dict[str, Any]],
+    image: str,
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Dict[str, Any]:
+    """The facts as soon as every GPU node has the image, at the latest after that many seconds: kubelet tells of a new one within 10 s."""
+    deadline = clock() + seconds
+    while True:
+        facts = gather_now()
+        if clock() >= deadline or all(image in node["images"] for node in facts["nodes"]):
+            return facts
+        sleep(_POLL_SECONDS)
 
 
 def _listed(kubectl: Kubectl, path: str) -> List[Dict[str, Any]]:
@@ -106,6 +124,8 @@ def _node(item: Mapping[str, Any]) -> Dict[str, Any]:
         "architecture": str(info.get("architecture", "")),
         "platform": _platform(item["metadata"]),
         "ready": bool(ready),
+        "kubelet": str(info.get("kubeletVersion", "")),
+        "runtime": str(info.get("containerRuntimeVersion", "")),
         "images": [str(name) for one in images for name in one.get("names") or []],
         "all": len(images) < IMAGES_TOLD,
     }

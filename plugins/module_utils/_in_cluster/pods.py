@@ -24,6 +24,8 @@ SCHEDULER = "gpushare-scheduler"
 PROBE_PROGRAM = "/opt/gpushare/bin/gpushare-probe"
 PYTHON = "/opt/gpushare/bin/python3"
 STATE_FOLDER = "/var/lib/gpushare-device-plugin"
+#: In a folder of CDI specs.
+CDI_FILE = "gpushare.json"
 CONTAINER = "main"
 #: The label's values.
 PROBE, CLEANUP = "in-cluster", "cleanup"
@@ -37,7 +39,7 @@ import os, shutil
 shutil.rmtree("/host/lib/gpushare-device-plugin", ignore_errors=True)
 for name in %r:
     try:
-        os.unlink("/host/device-plugins/" + name)
+        os.unlink("/host/" + name)
     except FileNotFoundError:
         pass
 left = [one for one in os.listdir("/host/lib") if one == "gpushare-device-plugin"]
@@ -78,15 +80,19 @@ def probe(node: str, image: Image) -> Dict[str, Any]:
     return _pod("verify", node, image, PROBE, container, spec)
 
 
-def cleanup(node: str, image: Image, kubelet_root: str) -> Dict[str, Any]:
-    """Takes the device plugin's folder and sockets away from a node."""
+def cleanup(node: str, image: Image, kubelet_root: str, cdi_dir: str = "") -> Dict[str, Any]:
+    """Takes the device plugin's folder and sockets away from a node, and its CDI spec. cdi_dir: "" where it writes none."""
     rights = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True, "runAsUser": 0}
-    mounts = [{"name": "lib", "mountPath": "/host/lib"}, {"name": "device-plugins", "mountPath": "/host/device-plugins"}]
-    container = {"command": [PYTHON, "-c", _SWEEP % (sorted(SOCKETS.values()),)], "volumeMounts": mounts, "securityContext": rights}
-    volumes = [
-        {"name": "lib", "hostPath": {"path": STATE_FOLDER.rpartition("/")[0], "type": "Directory"}},
-        {"name": "device-plugins", "hostPath": {"path": f"{kubelet_root}/device-plugins", "type": "Directory"}},
-    ]
+    folders = {
+        "lib": (STATE_FOLDER.rpartition("/")[0], "Directory"),
+        "device-plugins": (f"{kubelet_root}/device-plugins", "Directory"),
+        **({"cdi": (cdi_dir, "DirectoryOrCreate")} if cdi_dir else {}),
+    }
+    files = [f"device-plugins/{name}" for name in sorted(SOCKETS.values())]
+    files += [f"cdi/{name}" for name in (CDI_FILE, f".{CDI_FILE}.new") if cdi_dir]
+    mounts = [{"name": name, "mountPath": f"/host/{name}"} for name in folders]
+    container = {"command": [PYTHON, "-c", _SWEEP % (files,)], "volumeMounts": mounts, "securityContext": rights}
+    volumes = [{"name": name, "hostPath": {"path": path, "type": kind}} for name, (path, kind) in folders.items()]
     return _pod("cleanup", node, image, CLEANUP, container, {"nodeName": node, "volumes": volumes})
 
 

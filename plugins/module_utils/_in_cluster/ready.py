@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Dict, List, Mapping
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_NODE, PLUGIN
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import nodes as node_facts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import settled
@@ -88,10 +88,20 @@ def reasons(kubectl: Kubectl, namespace: str) -> List[str]:
     found = []
     for pod in pods:
         if not _serves(pod):
-            words = [*_states(pod), *([warnings[pod["metadata"]["name"]]] if pod["metadata"]["name"] in warnings else [])]
+            name = str(pod["metadata"]["name"])
+            words = [*_states(pod), *([warnings[name]] if name in warnings else []), *_log(kubectl, namespace, name)]
             node = (pod.get("spec") or {}).get("nodeName") or "no node"
             found.append(f"pod {pod['metadata']['name']} on {node}: {'; '.join(words) or 'it says nothing'}")
     return found
+
+
+def _log(kubectl: Kubectl, namespace: str, name: str) -> List[str]:
+    """The last words of a pod that runs: our daemons say there what they wait for."""
+    try:
+        said = kubectl.text(["logs", name, "--namespace", namespace, "--all-containers", "--tail=1", "--limit-bytes=4000"])
+    except KubectlError:
+        return []
+    return [" ".join(line.split())[:_SHOWN] for line in said.splitlines()[-2:] if line.strip()]
 
 
 def _serves(pod: Mapping[str, Any]) -> bool:

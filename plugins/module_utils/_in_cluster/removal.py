@@ -32,7 +32,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.po
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import gpu_pods, ours
 
-_ROOT = "--kubelet-root="
+_ROOT, _CDI = "--kubelet-root=", "--cdi-dir="
 _SHOWN = 10
 _WORKLOADS = (
     ("apps/v1", "Deployment", f"deployments.apps/{SCHEDULER}"),
@@ -77,7 +77,7 @@ class Removal:
         self._own_namespace = bool(ours(spaces, "v1", "Namespace"))
         self.removed = [f"{item['kind']} {namespace}/{item['metadata']['name']}" for item in self._found.values()]
         if self._plugin is not None:
-            self.removed += [f"state folder and sockets on node {node}" for node in self.nodes]
+            self.removed += [f"state folder, sockets and CDI spec on node {node}" for node in self.nodes]
         self.removed += [f"Namespace {namespace}"] * self._own_namespace
 
     @property
@@ -121,10 +121,13 @@ class Removal:
             self._until_gone([*place, "--selector", select])
             spec = plugin["spec"]["template"]["spec"]
             container = spec["containers"][0]
-            root = next((word[len(_ROOT) :] for word in container["args"] if word.startswith(_ROOT)), "/var/lib/kubelet")
+            root, cdi = (
+                next((word[len(option) :] for word in container["args"] if word.startswith(option)), default)
+                for option, default in ((_ROOT, "/var/lib/kubelet"), (_CDI, ""))
+            )
             image = Image(container["image"], self._namespace)
             runs.remove(self._seconds)
-            ended = runs.run({node: cleanup(node, image, root) for node in self.nodes}, self._seconds)
+            ended = runs.run({node: cleanup(node, image, root, cdi) for node in self.nodes}, self._seconds)
             runs.remove(self._seconds)
             bad = [f"{one.node}: {one.why}" for one in ended if one.phase != "Succeeded"]
             if bad:

@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether a probe pod has the GPU that its annotation says.
 
-Private to this collection. Pure. What a pod prints is somebody's text: it is read in bounds.
+Private to this collection. Pure. The output of a pod is text of others: it is read in bounds.
 """
 
 from __future__ import annotations

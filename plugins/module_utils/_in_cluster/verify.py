@@ -2,25 +2,27 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The proof of an installation in the cluster: a pod with one unit on each GPU node has the GPU that its annotation says.
+"""The verification of an installation in the cluster: a pod with one unit on each GPU node has the GPU that its annotation says.
 
 Private to this collection.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_NODE, MEMORY
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_GPUS, LABEL_NODE, MEMORY
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import pods as gpu_pods
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import AnnotationError, published
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import quantity
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import PROBE, Image, Runs, probe
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.verdict import judge
 
 
 def verify(kubectl: Kubectl, image: Image, seconds: int) -> Tuple[List[str], List[str], List[str]]:
-    """(nodes that were proven, nodes without a free unit, findings)."""
+    """(nodes that were verified, nodes without a free unit, findings)."""
     labelled = kubectl.items(["get", "nodes", "--selector", f"{LABEL_NODE}=true"])
     nodes: Dict[str, Mapping[str, Any]] = {str(item["metadata"]["name"]): item for item in labelled}
     full = _full(kubectl, nodes)
@@ -28,13 +30,22 @@ def verify(kubectl: Kubectl, image: Image, seconds: int) -> Tuple[List[str], Lis
     runs = Runs(kubectl, image.namespace, PROBE)
     runs.remove(seconds)
     try:
-        ended = runs.run({node: probe(node, image) for node in chosen}, seconds)
+        ended = runs.run({node: probe(node, _of_users(image, nodes[node])) for node in chosen}, seconds)
     finally:
         runs.remove(seconds)
     findings = [words for one in ended for words in judge(one, nodes[one.node])]
     if not nodes:
         findings = [f"found no node with the label {LABEL_NODE}=true; expected at least one; name the GPU nodes in gpushare_cluster_nodes"]
     return chosen, full, findings
+
+
+def _of_users(image: Image, node: Mapping[str, Any]) -> Image:
+    """As users' pods on that node run: CDI devices need no RuntimeClass."""
+    try:
+        by_cdi = published((node["metadata"].get("annotations") or {}).get(ANNOTATION_GPUS, "")).strategy == "cdi"
+    except AnnotationError:
+        by_cdi = False
+    return replace(image, runtime_class="") if by_cdi else image
 
 
 def _full(kubectl: Kubectl, nodes: Mapping[str, Mapping[str, Any]]) -> List[str]:

@@ -32,6 +32,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.dnf 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
     Installed,
     Manager,
+    Package,
     PackagesError,
     Plan,
     Repository,
@@ -168,6 +169,12 @@ def present(
     if over:
         manager.hold(over, False)
     return result
+
+
+def lacks(packages: Sequence[Package], manager: Manager) -> bool:
+    """Whether the host lacks one of them in its version."""
+    now = manager.installed([package.name for package in packages])
+    return any(not satisfies(now[package.name].version, package.version) for package in packages)
 
 
 def owners(root: str = "/") -> List[str]:

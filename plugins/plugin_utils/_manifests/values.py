@@ -10,8 +10,9 @@ Private to this collection, used on the controller only. Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_NODE
@@ -29,9 +30,18 @@ _HTTPS = 443
 
 @dataclass(frozen=True)
 class Values:
-    """image: gpushare's; scheduler_image: kube-scheduler's of the API server's minor version. runtime_class: "" where the nodes' default
-    runtime is NVIDIA's. api_server: a URL for clusters in which the Service `kubernetes` cannot be reached, "" otherwise. mutating:
-    whether the API server has MutatingAdmissionPolicy. openshift: whether it has SecurityContextConstraints.
+    """The values of one installation.
+
+    image: gpushare's.
+    scheduler_image: kube-scheduler's of the API server's minor version.
+    runtime_class: "" where the nodes' default runtime is NVIDIA's.
+    api_server: a URL for clusters in which the Service `kubernetes` cannot be reached, "" otherwise.
+    mutating: whether the API server has MutatingAdmissionPolicy.
+    openshift: whether it has SecurityContextConstraints.
+    driver_root: of the driver's files on the nodes, "" for the usual places.
+    cdi_dir: the folder of CDI specs that a reboot empties.
+    selinux_type: of the device plugin's container, "" for the runtime's own.
+    node_selector: labels that the nodes of the device plugin have besides ours.
     """
 
     image: str
@@ -41,13 +51,18 @@ class Values:
     api_server: str = ""
     openshift: bool = False
     kubelet_root: str = "/var/lib/kubelet"
+    driver_root: str = ""
+    cdi_dir: str = "/var/run/cdi"
+    selinux_type: str = ""
+    tolerations: Sequence[Mapping[str, Any]] = ({"operator": "Exists"},)
+    node_selector: Mapping[str, str] = field(default_factory=dict)
     writers: Sequence[str] = ()
     policies: bool = True
     mutating: bool = True
     replicas: int = 2
     memory_unit: str = "GiB"
     isolation: str = "auto"
-    device_strategy: str = "envvar"
+    device_strategy: str = "auto"
     overuse: str = "report"
     overuse_grace: int = 60
     placement: str = "binpack"
@@ -66,6 +81,11 @@ class Values:
     def limits_by_driver(self) -> bool:
         """Whether the driver keeps pods to their memory, which takes a capability and the control groups to write."""
         return self.isolation == "driver"
+
+    @property
+    def writes_cdi(self) -> bool:
+        """Whether the device plugin may have to write a CDI spec, for which it sees the driver and the toolkit of its node."""
+        return self.device_strategy in ("auto", "cdi")
 
     @property
     def api_host_and_port(self) -> tuple[str, int] | None:

@@ -27,13 +27,17 @@ PROGRAMS = "/opt/gpushare/bin"
 EXTENDER_URL = "http://127.0.0.1:32766"
 HEALTH_PORT = 9443
 _SCHEDULER_PORT = 10259
-#: On the nodes: the usage file, which the service of a host has in the same place, and CDI's folders.
+#: On the nodes: the usage file, which the service of a host has in the same place.
 STATE_FOLDER = "/var/lib/gpushare-device-plugin"
-_CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
-#: Where the device plugin's container sees the host.
-HOST_CGROUPS, HOST_DEV = "/host/sys/fs/cgroup", "/host/dev"
+#: Where the device plugin's container sees the host: its paths below this one, as far as they are mounted.
+HOST = "/host"
+HOST_CGROUPS, HOST_DEV = f"{HOST}/sys/fs/cgroup", f"{HOST}/dev"
 #: The image's user, who owns nothing.
 _USER = 65535
+#: Labels of the device plugin's nodes.
+OWN_LABELS = {"kubernetes.io/os": "linux", **NODE_LABEL}
+#: Folders in which something is mounted later.
+_CHANGING = ("run-nvidia", "driver-root")
 _LABELS = {"app.kubernetes.io/part-of": "gpushare"}
 _CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 _CONFIG = "scheduler.yaml"
@@ -160,16 +164,28 @@ def _extender(values: Values) -> Json:
 
 def daemon_set(values: Values) -> Json:
     """The device plugin on each node with our label. It is root without any of root's powers but that root's files are its own."""
-    cdi = _CDI_FOLDERS if values.device_strategy == "cdi" else ()
+    cdi = [
+        # The driver and NVIDIA's toolkit: of the host, and of the GPU Operator, which mounts its driver again when it changes.
+        ("usr", "/usr", "Directory", f"{HOST}/usr", True),
+        # Where /usr is an OSTree image, as on OpenShift, this is a link out of it.
+        ("usr-local", "/usr/local", "Directory", f"{HOST}/usr/local", True),
+        ("run-nvidia", "/run/nvidia", "DirectoryOrCreate", f"{HOST}/run/nvidia", True),
+        *([("driver-root", values.driver_root, "Directory", f"{HOST}{values.driver_root}", True)] if values.driver_root else []),
+        ("cdi", values.cdi_dir, "DirectoryOrCreate", values.cdi_dir, False),
+    ]
     folders = [
         ("device-plugins", f"{values.kubelet_root}/device-plugins", "Directory", f"{values.kubelet_root}/device-plugins", False),
         ("pod-resources", f"{values.kubelet_root}/pod-resources", "Directory", f"{values.kubelet_root}/pod-resources", True),
         ("cgroups", "/sys/fs/cgroup", "Directory", HOST_CGROUPS, not values.limits_by_driver),
         ("state", STATE_FOLDER, "DirectoryOrCreate", STATE_FOLDER, False),
         ("dev", "/dev", "Directory", HOST_DEV, True),
-        *((f"cdi-{place}", folder, "DirectoryOrCreate", folder, True) for place, folder in enumerate(cdi)),
+        *(cdi if values.writes_cdi else []),
     ]
-    rights = {**_NOTHING, "capabilities": {"drop": ["ALL"], **({"add": ["SYS_ADMIN"]} if values.limits_by_driver else {})}}
+    rights = {
+        **_NOTHING,
+        "capabilities": {"drop": ["ALL"], **({"add": ["SYS_ADMIN"]} if values.limits_by_driver else {})},
+        **({"seLinuxOptions": {"type": values.selinux_type}} if values.selinux_type else {}),
+    }
     arguments = [
         "--in-container",
         f"--cgroup-root={HOST_CGROUPS}",
@@ -178,6 +194,8 @@ def daemon_set(values: Values) -> Json:
         f"--kubelet-root={values.kubelet_root}",
         f"--memory-unit={values.memory_unit}",
         f"--device-strategy={values.device_strategy}",
+        *([f"--host-root={HOST}", f"--driver-root={values.driver_root}", f"--cdi-dir={values.cdi_dir}"] if values.writes_cdi else []),
+        *([f"--runtime-class={values.runtime_class}"] if values.runtime_class else []),
         f"--isolation={'watch' if values.isolation == 'auto' else values.isolation}",
         f"--overuse={values.overuse}",
         f"--overuse-grace={values.overuse_grace}",
@@ -197,7 +215,10 @@ def daemon_set(values: Values) -> Json:
             *_api_server(values),
         ],
         "volumeMounts": [
-            *(_mount(name, inside, read_only) for name, _, _, inside, read_only in folders),
+            *(
+                {**_mount(name, inside, read_only), **({"mountPropagation": "HostToContainer"} if name in _CHANGING else {})}
+                for name, _, _, inside, read_only in folders
+            ),
             _mount("every-gpu", "/var/run/nvidia-container-devices/all"),
         ],
         "startupProbe": _probe("/healthz", HEALTH_PORT, period=2, failures=60),
@@ -212,8 +233,8 @@ def daemon_set(values: Values) -> Json:
         "enableServiceLinks": False,
         **({"runtimeClassName": values.runtime_class} if values.runtime_class else {}),
         "priorityClassName": "system-node-critical",
-        "nodeSelector": {"kubernetes.io/os": "linux", **NODE_LABEL},
-        "tolerations": [{"operator": "Exists"}],
+        "nodeSelector": {**values.node_selector, **OWN_LABELS},
+        "tolerations": [dict(one) for one in values.tolerations],
         "hostPID": True,
         "securityContext": {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [container],

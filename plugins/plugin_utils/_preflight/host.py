@@ -26,7 +26,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground import MANIFESTS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import preferred
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Python, preferred
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import gates
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected, judge_gpus
@@ -75,6 +75,7 @@ MINIMUM_FREE_MIB = 500
 #: Other managers of the GPUs that the playbook take_over moves aside.
 MOVABLE = (NVIDIA, OPERATOR, HAMI, ORIGINAL)
 _PODS_SHOWN = 8
+_LABEL = 80
 # Between clocks: what no network explains, and what makes new certificates and tokens invalid.
 SECONDS_APART, MOST_SECONDS_APART = 10.0, 300.0
 _WITHOUT_LIMITS = ("watch", "none")
@@ -216,11 +217,20 @@ def _distribution(found: Reasons, name: str, like: Sequence[str], version: str, 
         found.warn("os", f"{words}, on which this release was never installed as a whole", _TRIED_IN_WORDS, "try it on one node first")
 
 
+def chosen_python(pythons: Sequence[Python], wanted: str) -> Python | None:
+    """The one that is wanted by name or path, else that which the runtime prefers."""
+    return preferred([python for python in pythons if not wanted or wanted in (python.path, posixpath.basename(python.path))])
+
+
+def packages_label(name: str, like: Sequence[str], version: str) -> str:
+    """The name in a bundle of the distribution whose packages a host takes, such as debian-12 or rhel-9; by the words of os-release."""
+    family, here = family_of(name, like), numbers(version) or ()
+    known = next((one for one in SYSTEMS.get(family or "", ()) if here[: len(one.split("."))] == numbers(one)), version)
+    return f"{family or name}-{known}"[:_LABEL]
+
+
 def _python(found: Reasons, facts: NodeFacts, wanted: str, managed: bool) -> None:
-    pythons = facts.pythons or ()
-    if wanted:
-        pythons = tuple(python for python in pythons if wanted in (python.path, posixpath.basename(python.path)))
-    chosen = preferred(pythons)
+    chosen = chosen_python(facts.pythons or (), wanted)
     missing = ", ".join(facts.python_packages or ())
     report, own = found.error, f"install {missing}, or set gpushare_prerequisites: managed" if missing else ""
     if managed and missing and not wanted:

@@ -10,12 +10,13 @@ Private to this collection. Pure. Every reason is found before anything is chang
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import OPERATOR
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import by_status
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import CHECK
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import gpu_operator
@@ -32,6 +33,18 @@ _SHOWN = 4
 
 
 @dataclass(frozen=True)
+class Bundled:
+    """The images of a bundle, references by architecture, and the nodes on whose hosts they are imported."""
+
+    images: Mapping[str, Collection[str]]
+    nodes: Collection[str]
+
+    def brings(self, image: str, node: Mapping[str, Any]) -> bool:
+        """Whether the node gets it."""
+        return node["name"] in self.nodes and image in self.images.get(node["architecture"], ())
+
+
+@dataclass(frozen=True)
 class Asked:
     """What the variables ask for."""
 
@@ -43,11 +56,13 @@ class Asked:
     memory_unit: str
     evicts: bool
     without_policies: bool
+    bundle: Bundled | None = None
     operator: str = CHECK
+    strategy: str = "auto"
 
 
 def judge(facts: Mapping[str, Any], asked: Asked) -> list[Reason]:
-    """facts: of the module gpushare_in_cluster_info."""
+    """facts: of the module gpushare_in_cluster_plan."""
     found = Reasons(WHERE)
     _server(found, facts, asked)
     _nodes(found, facts, asked)
@@ -118,18 +133,32 @@ def _nodes(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:
         found.error(
             "node", f"nodes that are not Ready: {_few(away)}", "Ready", "bring them back, or take them out of gpushare_cluster_nodes"
         )
-    if asked.image.startswith("localhost/"):
-        # Nobody can pull it, and kubelet has told of all that it has.
-        without = [one["name"] for one in facts["nodes"] if one["all"] and asked.image not in one["images"]]
-        if without:
-            cure = (
-                "import it there (ctr -n k8s.io images import gpushare-VERSION-ARCH.tar), or name an image of a registry in gpushare_image"
-            )
-            found.error("image", f"no image {asked.image} on {_few(without)}", "the image on every GPU node", cure)
+    old = [f"{one['name']}: {why}" for one in facts["nodes"] if (why := by_status(one["kubelet"], one["runtime"]))]
+    if old and asked.strategy == "cdi":
+        cure = "set gpushare_device_strategy to auto, by which each node has the strategy that it can, or upgrade these nodes"
+        found.error("strategy", f"gpushare_device_strategy: cdi, and {_few(old)}", "nodes that pass CDI devices on", cure)
+    # Nobody can pull such an image.
+    if asked.image.startswith("localhost/") and (without := _without(facts, asked, asked.image)):
+        cure = "import it there (ctr -n k8s.io images import gpushare-VERSION-ARCH.tar), or name an image of a registry in gpushare_image"
+        if asked.bundle is not None:
+            cure = "put it into the bundle (gpushare_bundle_images), and the hosts of these nodes into the inventory"
+        found.error("image", f"no image {asked.image} on {_few(without)}", "the image on every GPU node", cure)
+    if asked.bundle is not None and (without := _without(facts, asked, asked.scheduler_image)):
+        cure = (
+            "put it into the bundle (gpushare_bundle_images), and the hosts of these nodes into the inventory; or accept that they pull it "
+            "from a registry of yours by gpushare_preflight_accept: [image]"
+        )
+        found.error("image", f"no image {asked.scheduler_image[:120]} on {_few(without)}", "the scheduler's image on every node", cure)
     if asked.runtime_class and asked.runtime_class not in facts["runtime_classes"]:
         known = _few(facts["runtime_classes"]) or "none"
         cure = "make it (docs/operate/kubernetes.md), or set gpushare_runtime_class: '' where NVIDIA's runtime is the nodes' default"
         found.error("runtime", f"no RuntimeClass {asked.runtime_class} ({known})", "it, for containers with GPUs", cure)
+
+
+def _without(facts: Mapping[str, Any], asked: Asked, image: str) -> list[str]:
+    """Nodes that neither have the image nor get it; of one whose kubelet has not told of all its images nothing is known."""
+    nodes = [one for one in facts["nodes"] if one["all"] and image not in one["images"]]
+    return [one["name"] for one in nodes if asked.bundle is None or not asked.bundle.brings(image, one)]
 
 
 def _space(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:

@@ -41,6 +41,8 @@ SCOPES: Mapping[str, str] = {
     "gpushare_annotation_writers": CLUSTER,
     "gpushare_api_server": GROUP,
     "gpushare_gpu_placement": CONTROL_PLANES,
+    "gpushare_bundle": CLUSTER,
+    "gpushare_bundle_key": CLUSTER,
     "gpushare_control_plane_group": CLUSTER,
     "gpushare_deploy_mode": CLUSTER,
     "gpushare_extender_http_timeout": CONTROL_PLANES,
@@ -200,6 +202,7 @@ def together(host: str, values: Mapping[str, Any]) -> list[Reason]:
 
     found: list[Reason] = []
     _dashboard(values, reject)
+    _sources(values, reject)
     try:
         public(str(values.get("gpushare_prometheus") or ""))
     except ValueError as error:
@@ -221,6 +224,25 @@ def together(host: str, values: Mapping[str, Any]) -> list[Reason]:
     if extender and extender == values.get("gpushare_extender_port", 32766):
         reject(f"port {extender} for the extender and for its metrics", "two ports", "correct gpushare_metrics_extender_port")
     return found
+
+
+#: Where packages come from, beside a bundle; and what is no other source.
+_OTHER_SOURCES = tuple(
+    f"gpushare_{name}" for name in ("pip_extra_args", "proxy", "package_folder", "toolkit_repository", "driver_repository")
+)
+_NO_SOURCE: tuple[Any, ...] = (None, "", "auto", "host", [])
+
+
+def _sources(values: Mapping[str, Any], reject: Callable[[str, str, str], None]) -> None:
+    """A bundle is the only source of a host that has one."""
+    if values.get("gpushare_bundle"):
+        for name in _OTHER_SOURCES:
+            if values.get(name) not in _NO_SOURCE:
+                reject(
+                    f"gpushare_bundle and {name}", "one source of packages", f"remove one of the two: with a bundle {name} has no effect"
+                )
+    elif values.get("gpushare_bundle_key"):
+        reject("gpushare_bundle_key without gpushare_bundle", "the bundle that it is the key of", "set gpushare_bundle, or remove the key")
 
 
 def _dashboard(values: Mapping[str, Any], reject: Callable[[str, str, str], None]) -> None:
@@ -362,6 +384,43 @@ def _file_or_none(value: Any) -> tuple[str, str] | None:
     return _absolute(value) if value else None
 
 
+def _labels(value: Any) -> tuple[str, str] | None:
+    key = re.compile(r"(?=.{1,317}\Z)(?:[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9](?:[-\w.]{0,61}[A-Za-z0-9])?", re.ASCII)
+    text = re.compile(r"(?:[A-Za-z0-9](?:[-\w.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
+    # YAML makes a truth of true, which a label is not.
+    good = len(value) <= 50 and all(
+        isinstance(one, str) and key.fullmatch(name) and text.fullmatch(one) for name, one in value.items() if isinstance(name, str)
+    )
+    return None if good and all(isinstance(name, str) for name in value) else (_LABELS, ERROR)
+
+
+_LABELS = "at most 50 labels with their values as text, such as {nvidia.com/gpu.present: 'true'}"
+_OF_TOLERATION: Mapping[str, tuple[str, ...]] = {
+    "operator": ("Exists", "Equal"),
+    "effect": ("", "NoSchedule", "PreferNoSchedule", "NoExecute"),
+}
+
+
+def _tolerations(value: Any) -> tuple[str, str] | None:
+    def good(one: Mapping[str, Any]) -> bool:
+        texts = {name: part for name, part in one.items() if name in ("key", "value", *_OF_TOLERATION)}
+        seconds_ = one.get("tolerationSeconds", 0)
+        return (
+            bool(one)
+            and set(one) <= {*texts, "tolerationSeconds"}
+            and all(isinstance(part, str) and len(part) <= 317 for part in texts.values())
+            and all(one[name] in known for name, known in _OF_TOLERATION.items() if name in one)
+            and isinstance(seconds_, int)
+        )
+
+    words = "at most 50 tolerations as in Kubernetes, such as {key: nvidia.com/gpu, operator: Exists}, with texts as values"
+    return None if len(value) <= 50 and all(map(good, value)) else (words, ERROR)
+
+
+def _selinux_type(value: Any) -> tuple[str, str] | None:
+    return None if re.fullmatch(r"[a-z0-9_]{0,64}", str(value)) else ("a type of SELinux such as spc_t, or nothing", ERROR)
+
+
 def _version(value: Any) -> tuple[str, str] | None:
     good = re.fullmatch(r"[0-9]{1,4}(?:\.[0-9]{1,4}){0,3}", str(value))
     return None if good else ("a version such as 535.104 (quote it in YAML)", ERROR)
@@ -387,7 +446,11 @@ _RULES: dict[str, Rule] = {
     "gpushare_overuse_grace": _between(10, 86400),
     "gpushare_percentage_of_nodes_to_score": _between(-1, 100),
     "gpushare_scheduler_lease": _lease,
+    "gpushare_driver_root": _file_or_none,
+    "gpushare_node_selector": _labels,
+    "gpushare_selinux_type": _selinux_type,
     "gpushare_serial": _serial,
+    "gpushare_tolerations": _tolerations,
     "gpushare_target_kubernetes": _release,
     "gpushare_token_seconds": _between(600, 2**32),
     "gpushare_max_fail_percentage": _between(0, 100),

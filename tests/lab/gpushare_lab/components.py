@@ -234,6 +234,27 @@ def nvidia_toolkit(cache: Cache) -> Path:
     return cache.entry("nvidia-container-toolkit", NVIDIA_TOOLKIT, recipe, build, turns=GO)
 
 
+def nvidia_ctk(cache: Cache, go_architecture: str) -> Path:
+    """A folder with nvidia-ctk alone, for another machine than this. LabError without a C compiler for that."""
+    compiler = {"amd64": "x86_64-linux-gnu-gcc", "arm64": "aarch64-linux-gnu-gcc"}[go_architecture]
+    if shutil.which(compiler) is None:
+        raise LabError(f"there is no {compiler}, which builds nvidia-ctk for {go_architecture}: apt-get install gcc-{compiler[:-4]}")
+    flags = "-s -w -extldflags=-Wl,-z,lazy"
+
+    def build(folder: Path) -> None:
+        # With another architecture `go install` puts programs below GOPATH only.
+        work = folder / ".work"
+        env = {**go_environment(cache, cgo=True), "GOPATH": str(work), "GOARCH": go_architecture, "CC": compiler}
+        package = f"{_TOOLKIT_MODULE}/cmd/nvidia-ctk@v{NVIDIA_TOOLKIT}"
+        log = cache.log(f"nvidia-ctk-{NVIDIA_TOOLKIT}-{go_architecture}")
+        argv: list[str | Path] = [go_command(cache), "install", "-trimpath", "-ldflags", flags, package]
+        run_logged(f"building nvidia-ctk {NVIDIA_TOOLKIT} for {go_architecture}", argv, log, env=env)
+        next(work.glob("bin/**/nvidia-ctk")).rename(folder / "nvidia-ctk")
+        shutil.rmtree(work)
+
+    return cache.entry("nvidia-ctk", NVIDIA_TOOLKIT, {"architecture": go_architecture, "flags": flags}, build, turns=GO)
+
+
 def nvml(cache: Cache) -> Path:
     """A folder with the simulated libnvidia-ml and libcuda and their links."""
     source = SOURCES / "nvml"

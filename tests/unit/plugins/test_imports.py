@@ -81,19 +81,28 @@ CONTRACTS = {
     "plugin_utils._results": ("module_utils", "plugin_utils._scheduler.wiring", "plugin_utils._shape"),
     "plugin_utils._shape": (),
     "plugin_utils._wheel": (),
+    "plugin_utils._bundle": (
+        *(f"module_utils.{name}" for name in ("_daemon.environment", "_formats", "_host.received", "_packages.openpgp")),
+        "plugin_utils._shape",
+        "plugin_utils._wheel",
+    ),
     "plugin_utils._yaml": ("plugin_utils._shape",),
     "plugin_utils._manifests": ("module_utils._cluster.names", "module_utils._cluster.public", "module_utils._scheduler"),
-    "plugin_utils._preflight": tuple(
-        f"module_utils.{name}"
-        for name in (
-            "_cluster.names",
-            "_cluster.public",
-            "_driver.generations",
-            "_facts",
-            "_formats",
-            "_kubelet.gates",
-            "_takeover.operator",
-        )
+    "plugin_utils._preflight": (
+        *(
+            f"module_utils.{name}"
+            for name in (
+                "_cluster.names",
+                "_cluster.public",
+                "_driver.generations",
+                "_facts",
+                "_formats",
+                "_kubelet.gates",
+                "_takeover.operator",
+            )
+        ),
+        "plugin_utils._bundle",
+        "plugin_utils._wheel",
     ),
     "plugin_utils._removal": ("module_utils._cluster.names", "plugin_utils._answers"),
     "plugin_utils._takeover": ("module_utils._cluster.names", "module_utils._facts.device_managers", "module_utils._formats"),
@@ -122,7 +131,7 @@ OTHERS = {
     "modules": ("ansible.module_utils",),
     "action": ("ansible", "yaml"),
     "lookup": ("ansible",),
-    "plugin_utils": ("ansible", "yaml"),
+    "plugin_utils": ("ansible", "packaging", "yaml"),
 }
 
 

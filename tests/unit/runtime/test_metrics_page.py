@@ -13,8 +13,7 @@ import aiohttp
 from gpushare_runtime.device_plugin.gpu.discovery import MemoryLimit
 from gpushare_runtime.device_plugin.gpu.pod_memory import MemoryUse
 from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import world
-from unit.runtime.device_plugin.test_plugin import GIB
+from unit.runtime.device_plugin.plugin import GIB, world
 from unit.runtime.device_plugin.test_pod_limits import admitted
 from unit.runtime.exposition import Read, read
 from unit.runtime.extender.test_main import free_port, start

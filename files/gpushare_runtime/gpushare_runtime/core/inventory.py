@@ -80,6 +80,8 @@ class Inventory:
     clients: containers that may use one GPU at a time, by MPS; 0 for no limit.
     strategy: how containers get their GPUs (protocol.STRATEGIES); "" if the device plugin is of a release that does not publish it.
     isolation: what keeps a pod to its units (protocol.ISOLATION_…); "" if the device plugin is of a release that does not publish it.
+    cdi_kind: of the devices that containers get, where the device plugin writes their CDI spec itself; "" where it does not.
+    node_kind: who has prepared the node, where the device plugin has seen that and chosen the strategy by it; "" where it has not.
     """
 
     unit: Unit
@@ -88,6 +90,8 @@ class Inventory:
     strategy: str = ""
     isolation: str = ""
     clients: int = 0
+    cdi_kind: str = ""
+    node_kind: str = ""
 
     def __post_init__(self) -> None:
         indexes = [gpu.index for gpu in self.gpus]
@@ -128,7 +132,7 @@ class Inventory:
             for c in self.gpus
         ]
         core = {name: value for name, value in (("core", self.core), ("clients", self.clients)) if value}
-        ways = {name: value for name, value in (("strategy", self.strategy), ("isolation", self.isolation)) if value}
+        ways = {name: value for name in _WAYS if (value := getattr(self, name))}
         return json.dumps({"v": VERSION, "unit": self.unit.name, **core, **ways, "gpus": gpus}, separators=(",", ":"))
 
     @classmethod
@@ -144,10 +148,11 @@ class Inventory:
             raise InventoryError(f"{len(gpus)} GPUs are more than a node has; expected at most {MOST_GPUS}")
         core = _natural(data, "core", "", 100) if "core" in data else 0
         clients = _natural(data, "clients", "") if "clients" in data else 0
-        strategy, isolation = (_typed(data, name, str) if name in data else "" for name in ("strategy", "isolation"))
-        return cls(unit, tuple(_gpu(entry, place) for place, entry in enumerate(gpus)), core, strategy, isolation, clients)
+        ways = {name: _typed(data, name, str) for name in _WAYS if name in data}
+        return cls(unit, tuple(_gpu(entry, place) for place, entry in enumerate(gpus)), core, clients=clients, **ways)
 
 
+_WAYS: Final = ("strategy", "isolation", "cdi_kind", "node_kind")
 _typed = partial(typed, error=InventoryError)
 _natural = partial(natural, error=InventoryError)
 

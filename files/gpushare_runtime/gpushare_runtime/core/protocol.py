@@ -74,8 +74,14 @@ STRATEGY_MOUNTS: Final = "volume-mounts"
 STRATEGY_ENVIRONMENT: Final = "envvar"
 STRATEGIES: Final = (STRATEGY_CDI, STRATEGY_MOUNTS, STRATEGY_ENVIRONMENT)
 
-# NVIDIA's names for GPUs in CDI, and the folder whose mounts its runtime reads.
+# NVIDIA's names for GPUs in CDI, ours where the device plugin writes the spec, and the folder whose mounts NVIDIA's runtime reads.
 CDI_KIND: Final = "nvidia.com/gpu"
+CDI_KIND_OWN: Final = "gpushare.kubernetes/gpu"
+# Of the GPU Operator's toolkit: one device `all`, for the operator's own pods.
+CDI_KIND_MANAGEMENT: Final = "management.nvidia.com/gpu"
+CDI_KINDS: Final = (CDI_KIND, CDI_KIND_OWN)
+# The file of our spec, in the folder of CDI specs that a reboot empties.
+CDI_FILE: Final = "gpushare.json"
 CDI_FOLDERS: Final = ("/etc/cdi", "/var/run/cdi")
 MOUNTED_DEVICES: Final = "/var/run/nvidia-container-devices"
 

@@ -24,8 +24,10 @@ from gpushare_runtime.device_plugin.gpu.pod_limits import Groups, PodLimits
 from gpushare_runtime.device_plugin.gpu.pod_memory import Identities, MemoryWatch
 from gpushare_runtime.device_plugin.gpu.xid_events import XidListener
 from gpushare_runtime.device_plugin.host import usage_file
-from gpushare_runtime.device_plugin.host.cdi_specs import CdiPoller, SpecFolders
+from gpushare_runtime.device_plugin.host.cdi_poller import CdiPoller
+from gpushare_runtime.device_plugin.host.cdi_specs import SpecFolders
 from gpushare_runtime.device_plugin.host.mps_states import MpsStates
+from gpushare_runtime.device_plugin.host.own_spec import HostFiles, OwnSpec
 from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses
 from gpushare_runtime.device_plugin.host.usage_file import StateFile
 from gpushare_runtime.device_plugin.kubelet.checkpoint import CheckpointFile, CheckpointReader, changed_unit
@@ -38,6 +40,7 @@ from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.node.strategy import changed_isolation, changed_strategy, left_limits, no_instances
 from gpushare_runtime.device_plugin.node.usage import Processes
 from gpushare_runtime.device_plugin.options import NAME, Settings, parse_arguments
+from gpushare_runtime.device_plugin.preparation import prepared
 from gpushare_runtime.device_plugin.publish.eviction_requests import EvictionRequests
 from gpushare_runtime.device_plugin.publish.gpu_events import GpuEvents
 from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
@@ -100,6 +103,9 @@ class DevicePlugin:
         self._reader = CheckpointReader(self._checkpoint, self.node, self._processes)
         self._state = StateFile(settings.state / usage_file.NAME, self.node)
         self._state.load()
+        self.node.devices.node_kind = settings.node_kind
+        if settings.cdi_dir and self._state.gpus and self._state.gpus.cdi_kind == protocol.CDI_KIND_OWN:
+            self.node.devices.cdi_kind = protocol.CDI_KIND_OWN
         health = GpuHealth()
         self._gpus = GpuPoller(
             GpuReader(nvml, settings.unit, health, self._state.gpus, no_instances(settings.strategy, settings.isolation)),
@@ -128,9 +134,16 @@ class DevicePlugin:
         if not why and self._state.unit not in ("", self._settings.unit.name) and uids & self._recorded() and not self.node.pods.synced:
             return None
         every = {uid for uid, _, _ in used}
-        why = why or changed_strategy(self._settings.strategy, self._state.strategy, every, self._processes.pods)
+        why = why or changed_strategy(self.node.devices.strategy, self._state.strategy, every, self._processes.pods)
         why = why or changed_isolation(self._settings.isolation, self._state.isolation, every, self._processes.pods)
         return why or left_limits(self._settings.isolation, {uid for uid, _ in self.node.limited}, self._processes.pods)
+
+    def _keep_strategy(self) -> None:
+        """A strategy that was chosen by what is seen of the node is not worth the pods that have GPUs by another."""
+        uids = {uid for uid, _, _ in self.node.usage.snapshot()}
+        if changed_strategy(self._settings.strategy, self._state.strategy, uids, self._processes.pods):
+            log.warning("device strategy %s as long as pods have GPUs by it, then %s", self._state.strategy, self._settings.strategy)
+            self.node.devices.strategy = self._state.strategy
 
     def _still_count(self, uids: Set[str]) -> Set[str]:
         """Those that have a process, or will have: after a boot kubelet starts them again with the ids of its record."""
@@ -146,7 +159,6 @@ class DevicePlugin:
         publisher = NodePublisher(self.node, self._client, self._settings.node)
         reports = GpuEvents(self.node, publisher, self._events, self._settings.node)
         unhealthy = UnhealthyMap(self.node, self._client, self._settings.node)
-        specs = self._cdi(self._events)
         assigner = Assigner(self.node, self._client, self.counters, self._events, self._settings.node, time.time_ns)
         settings = self._settings
         evictions = EvictionRequests(
@@ -156,6 +168,9 @@ class DevicePlugin:
         cross_check = CrossCheck(self.node, self._checkpoint, self._reader.refresh, socket, SOCKETS, self.counters, self._check_scale)
         async with DirectoryWatch(self._directory) as watch:
             self._reader.start()
+            if self._settings.choose:
+                self._keep_strategy()
+            specs = self._cdi(self._events)
             if specs:
                 specs.start()
             registrations = [Registration(resource, self._service_maker(resource), self.node, watch, self.status) for resource in SOCKETS]
@@ -195,13 +210,18 @@ class DevicePlugin:
 
     def _cdi(self, events: EventRecorder) -> CdiPoller | None:
         """What follows the CDI specs; None with another strategy."""
-        if self._settings.strategy != protocol.STRATEGY_CDI:
+        settings = self._settings
+        if self.node.devices.strategy != protocol.STRATEGY_CDI:
             return None
         # kubelet's own Events on its node have the name as UID as well.
-        node = ObjectReference("Node", self._settings.node, self._settings.node)
+        node = ObjectReference("Node", settings.node, settings.node)
         report = partial(events.emit, node, "Warning", protocol.EVENT_CDI)
-        folders = SpecFolders(self._settings.cdi_folders, in_container=self._settings.in_container)
-        return CdiPoller(folders, self.node, self.status, report)
+        folders = SpecFolders(settings.cdi_folders, in_container=settings.in_container)
+        own = None
+        if settings.cdi_dir and settings.host_root:
+            settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+            own = OwnSpec(settings.cdi_dir / protocol.CDI_FILE, HostFiles(settings.host_root, settings.driver_root), settings.state)
+        return CdiPoller(folders, self.node, self.status, report, own)
 
     def metrics_text(self) -> Iterator[str]:
         """The response to a scrape."""
@@ -237,7 +257,9 @@ async def serve(settings: Settings, nvml: Nvml, signals: Signals) -> None:
     for note in settings.notes:
         log.warning("%s", note)
     async with connect(settings.kubeconfig, settings.tokens, NAME) as (client, renewer):
-        await DevicePlugin(settings, nvml, client, renewer).run(signals.stop)
+        known = await prepared(settings, client, signals.stop)
+        if known is not None:
+            await DevicePlugin(known, nvml, client, renewer).run(signals.stop)
 
 
 def main(argv: Sequence[str] | None = None, nvml: Nvml | None = None) -> int:
@@ -247,7 +269,12 @@ def main(argv: Sequence[str] | None = None, nvml: Nvml | None = None) -> int:
         # Imported here, so that tests of everything else do not need pynvml.
         from gpushare_runtime.device_plugin.gpu.nvml import Pynvml
 
-        nvml = Pynvml(in_container=settings.in_container)
+        files = HostFiles(settings.host_root, settings.driver_root) if settings.host_root else None
+        nvml = Pynvml(
+            in_container=settings.in_container,
+            library=lambda: (found[1] if (found := files.library()) else None) if files else None,
+            host_dev=settings.dev_root if settings.in_container else None,
+        )
     return run(partial(serve, settings, nvml), settings.log_level)
 
 

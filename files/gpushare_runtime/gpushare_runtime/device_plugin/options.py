@@ -57,6 +57,12 @@ class Settings:
     unstartable: str = eviction_requests.REPORT  # of eviction_requests.MODES
     strategy: str = protocol.STRATEGY_ENVIRONMENT  # how containers get their GPUs, of protocol.STRATEGIES
     cdi_folders: tuple[str, ...] = protocol.CDI_FOLDERS  # lowest priority first
+    cdi_dir: Path | None = None  # the folder for a CDI spec of ours; None where others write it
+    host_root: Path | None = None  # below which the host's paths are mounted, as far as they are; None on the host
+    driver_root: str = ""  # of the driver's files, as the host sees it; "" for the usual places
+    runtime_class: str = ""  # of the plugin's pod
+    choose: bool = False  # the strategy by what is seen of the node
+    node_kind: str = ""  # of node_kind.NODE_KINDS, once it is known
     health: health_server.Address | None = None  # None without pages for probes
     in_container: bool = False  # the host is seen through mounts only
     cgroup_root: Path | None = None  # where the host's control groups are mounted; None for the first mount
@@ -74,7 +80,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
         "--device-strategy",
         choices=(AUTO, *protocol.STRATEGIES),
         default=protocol.STRATEGY_ENVIRONMENT,
-        help=f"how containers get their GPUs (default %(default)s, as the original); {AUTO}: {protocol.STRATEGY_MOUNTS}",
+        help=f"how containers get their GPUs (default %(default)s, as the original); {AUTO}: {protocol.STRATEGY_MOUNTS}, in a container "
+        "by what is seen of the node",
     )
     parser.add_argument(
         "--cdi-spec-dir",
@@ -83,6 +90,24 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
         metavar="DIR",
         help=f"folder of CDI specs; repeat it for others, the last one first (default {' and '.join(protocol.CDI_FOLDERS)})",
     )
+    parser.add_argument(
+        "--cdi-dir",
+        type=_folder,
+        metavar="DIR",
+        help=f"write a CDI spec {protocol.CDI_FILE} there for devices {protocol.CDI_KIND_OWN}, where none of {protocol.CDI_KIND} fits the "
+        "GPUs; the only folder of CDI specs, unless --cdi-spec-dir names others",
+    )
+    parser.add_argument(
+        "--host-root", type=_folder, metavar="DIR", help="below which the host's /usr, /dev and /run/nvidia are mounted, for --cdi-dir"
+    )
+    parser.add_argument(
+        "--driver-root",
+        type=_folder_or_none,
+        default="",
+        metavar="DIR",
+        help="of the driver's files, as the host sees it (default: /run/nvidia/driver if it has them, else /)",
+    )
+    parser.add_argument("--runtime-class", default="", metavar="NAME", help="of this pod; default: it has the nodes' default runtime")
     parser.add_argument("--kubelet-root", type=Path, default=Path(protocol.KUBELET_ROOT), help="default %(default)s")
     parser.add_argument(
         "--in-container", action="store_true", help="the host is seen through mounts only, and another library needs a new container"
@@ -132,13 +157,20 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
         given.isolation = pod_limits.MPS
     if given.isolation == pod_limits.NONE and given.overuse == eviction_requests.EVICT:
         parser.error("--isolation none with --overuse evict: use --isolation watch, which measures what pods use")
+    if given.cdi_dir and not given.host_root:
+        parser.error("--cdi-dir without --host-root: name the folder below which the host's /usr, /dev and /run/nvidia are mounted")
     if not given.node_name:
         parser.error("the name of this node is unknown: set NODE_NAME or --node-name to its name in `kubectl get nodes`")
     return Settings(
         node=given.node_name,
         unit=parse_unit(given.memory_unit),
         strategy=protocol.STRATEGY_MOUNTS if given.device_strategy == AUTO else given.device_strategy,
-        cdi_folders=tuple(given.cdi_spec_dir or protocol.CDI_FOLDERS),
+        cdi_folders=tuple(given.cdi_spec_dir or ([given.cdi_dir] if given.cdi_dir else protocol.CDI_FOLDERS)),
+        cdi_dir=Path(given.cdi_dir) if given.cdi_dir else None,
+        host_root=Path(given.host_root) if given.host_root else None,
+        driver_root=given.driver_root,
+        runtime_class=given.runtime_class,
+        choose=given.in_container and given.device_strategy == AUTO,
         kubeconfig=given.kubeconfig or _kubeconfig(os.environ),
         kubelet_root=given.kubelet_root,
         state=given.state_dir,
@@ -176,7 +208,7 @@ def _add_options_of_the_original(parser: argparse.ArgumentParser) -> None:
 
 
 def _notes(given: argparse.Namespace) -> Iterator[str]:
-    if given.device_strategy == AUTO:
+    if given.device_strategy == AUTO and not given.in_container:
         # Only the installer knows what this kubelet and the running container runtime do. A guess of CDI would leave containers without
         # a GPU.
         yield f"--device-strategy {AUTO}: using {protocol.STRATEGY_MOUNTS}, which needs no CDI in kubelet and in the container runtime"
@@ -200,6 +232,10 @@ def _folder(text: str) -> str:
     if text.startswith("/") and "\0" not in text:
         return text
     raise argparse.ArgumentTypeError(f"{text[:80]!r} is not an absolute path")
+
+
+def _folder_or_none(text: str) -> str:
+    return _folder(text) if text else ""
 
 
 def _boolean(text: str) -> bool:

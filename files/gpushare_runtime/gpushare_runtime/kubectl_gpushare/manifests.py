@@ -4,7 +4,8 @@
 
 manifests.json beside this file has them with places for values. tests/manifests.py makes it from the builders of the playbook, and from
 the values and the schema of the chart. A part is an object, a list, a text with places `${path}`, or one of these:
-{"$value": path} is a value of another type, {"$if": {"value": path, …}, "$then": part} a part that may be missing.
+{"$value": path} is a value of another type, {"$if": {"value": path, …}, "$then": part} a part that may be missing, {"$merge": [part, …]}
+an object of several, the last of which counts.
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ def filled(part: Any, values: Mapping[str, Any]) -> Any:
         return part
     if "$value" in part:
         return _at(values, part["$value"])
+    if "$merge" in part:
+        return {key: value for one in part["$merge"] for key, value in filled(one, values).items()}
     if "$if" in part:
         return filled(part["$then"], values) if _holds(part["$if"], values) else _ABSENT
     pairs = ((key, filled(value, values)) for key, value in part.items())
@@ -89,7 +92,7 @@ def filled(part: Any, values: Mapping[str, Any]) -> Any:
 
 def _holds(condition: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
     found = _at(values, condition["value"])
-    holds = bool(found == condition["is"] if "is" in condition else found)
+    holds = bool(found == condition["is"] if "is" in condition else found in condition["in"] if "in" in condition else found)
     return holds is not ("not" in condition)
 
 
@@ -140,6 +143,8 @@ def problems(value: Any, schema: Mapping[str, Any], name: str = "") -> Iterator[
                 yield from problems(one, known[key], f"{name}.{key}".lstrip("."))
             elif schema.get("additionalProperties") is False:
                 yield f"found {quote(key)} in {where}; expected {', '.join(known)}"
+            else:
+                yield from problems(one, schema.get("additionalProperties", {}), f"{name}.{key}".lstrip("."))
 
 
 def read_values(text: bytes, words: Sequence[str]) -> Json:

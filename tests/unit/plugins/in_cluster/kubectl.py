@@ -20,6 +20,7 @@ class Fake:
     def __init__(self, answers: Mapping[str, Answer]) -> None:
         self.answers = answers
         self.asked: list[str] = []
+        self.inputs: list[tuple[str, str]] = []
 
     @property
     def kubectl(self) -> Kubectl:
@@ -28,6 +29,7 @@ class Fake:
     def __call__(self, argv: list[str], data: str | None = None) -> tuple[int, str, str]:
         words = " ".join(argv[4:])
         self.asked.append(words)
+        self.inputs += [(words, data)] if data is not None else []
         answer: Any = next((found for known, found in self.answers.items() if words.startswith(known)), [])
         answer = answer() if callable(answer) else answer
         if isinstance(answer, Exception):

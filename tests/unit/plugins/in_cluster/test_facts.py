@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.facts import gather
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.facts import gather, when_told
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import believe
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import RESULTS
 
@@ -31,6 +31,19 @@ def of_pod(name: str, on: str, owner: str, phase: str = "Running", limits: Json 
     return {"metadata": metadata, "spec": {"nodeName": on, "containers": containers}, "status": {"phase": phase}}
 
 
+def test_an_image_that_was_imported_is_waited_for() -> None:
+    now, lacks, has = [0.0], {"nodes": [{"images": []}]}, {"nodes": [{"images": ["ours"]}]}
+
+    def after(calls: int) -> tuple[Json, float]:
+        now[0], answers = 0.0, iter([*[lacks] * calls, *[has] * 99])
+        found = when_told(lambda: next(answers), "ours", 40, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
+        return found, now[0]
+
+    assert after(0) == (has, 0)
+    assert after(3) == (has, 15)
+    assert after(20) == (lacks, 40)
+
+
 CONTAINER = {"args": ["--memory-unit=MiB"]}
 ANSWERS: dict[str, Answer] = {
     "get --raw /version": {"gitVersion": "v1.36.3"},
@@ -47,7 +60,7 @@ ANSWERS: dict[str, Answer] = {
 
 def test_what_is_there() -> None:
     facts = gather(Fake(ANSWERS).kubectl, SPACE, [])
-    assert believe(facts, RESULTS["gpushare_in_cluster_info"]) == facts
+    assert believe({"facts": facts}, RESULTS["gpushare_in_cluster_plan"]) == {"facts": facts}
     assert [one["name"] for one in facts["nodes"]] == ["gpu1", "gpu2"]
     # kubelet tells of 50 images, so the second may have more.
     assert [one["all"] for one in facts["nodes"]] == [True, False]
@@ -103,7 +116,7 @@ def test_device_plugins_of_others_count_where_they_serve_our_nodes() -> None:
         SPACE,
         [],
     )
-    assert believe(facts, RESULTS["gpushare_in_cluster_info"]) == facts
+    assert believe({"facts": facts}, RESULTS["gpushare_in_cluster_plan"]) == {"facts": facts}
     title = "DaemonSet kube-system/nvidia-device-plugin-daemonset"
     assert facts["others"] == [{"title": title, "kind": "NVIDIA device plugin", "nodes": ["gpu1"]}]
     assert facts["holders"] == ["default/train on gpu1"]

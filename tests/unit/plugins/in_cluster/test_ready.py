@@ -70,8 +70,13 @@ def test_after_the_time_the_pods_say_why() -> None:
     waiting = {"name": "extender", "state": {"waiting": {"reason": "ErrImageNeverPull", "message": "no image"}}}
     pod = {"metadata": {"name": "gpushare-scheduler-x"}, "spec": {"nodeName": "gpu1"}, "status": {"containerStatuses": [waiting]}}
     event = {"involvedObject": {"name": "gpushare-scheduler-x"}, "reason": "FailedMount", "message": "not a directory"}
-    fake = cluster(deployment(availableReplicas=0), daemon_set(), **{"get pods": [pod], "get events": [event]})
+    fake = cluster(
+        deployment(availableReplicas=0), daemon_set(), **{"get pods": [pod], "get events": [event], "logs": "ERROR node: waiting\n"}
+    )
     times = iter(range(100))
     said = wait(fake.kubectl, SPACE, 3, clock=lambda: float(next(times)), sleep=lambda _: None)
     assert "0 of 2 pods serve" in said[0]
-    assert said[1] == "pod gpushare-scheduler-x on gpu1: extender: ErrImageNeverPull no image; FailedMount: not a directory"
+    assert (
+        said[1]
+        == "pod gpushare-scheduler-x on gpu1: extender: ErrImageNeverPull no image; FailedMount: not a directory; ERROR node: waiting"
+    )

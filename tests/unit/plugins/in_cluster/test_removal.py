@@ -41,7 +41,7 @@ def test_all_of_it_goes_and_the_namespace_last() -> None:
     removal.check(force=False)
     assert fake.writes() == []
     assert removal.nodes == ["gpu1"]
-    assert "state folder and sockets on node gpu1" in removal.removed
+    assert "state folder, sockets and CDI spec on node gpu1" in removal.removed
     assert removal.removed[-1] == f"Namespace {SPACE}"
     removal.apply()
     assert [" ".join(words.split()[:2]) for words in fake.writes()] == [
@@ -88,15 +88,24 @@ def test_files_that_stay_stop_it_before_the_objects_go() -> None:
 
 
 def test_the_pod_removes_our_files_and_no_others(tmp_path: Path) -> None:
-    (container,) = cleanup("gpu1", Image("x", SPACE), "/data/kubelet")["spec"]["containers"]
-    plugins, lib = tmp_path / "device-plugins", tmp_path / "lib"
-    for file in (plugins / "aliyungpushare.sock", plugins / "kubelet.sock", lib / "gpushare-device-plugin/held.json", lib / "kubelet/x"):
+    (container,) = cleanup("gpu1", Image("x", SPACE), "/data/kubelet", "/run/cdi")["spec"]["containers"]
+    plugins, lib, cdi = tmp_path / "device-plugins", tmp_path / "lib", tmp_path / "cdi"
+    for file in (
+        cdi / "gpushare.json",
+        cdi / ".gpushare.json.new",
+        cdi / "nvidia.yaml",
+        plugins / "aliyungpushare.sock",
+        plugins / "kubelet.sock",
+        lib / "gpushare-device-plugin/held.json",
+        lib / "kubelet/x",
+    ):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("")
     script = container["command"][2].replace("/host/", f"{tmp_path}/")
     for _ in range(2):
         subprocess.run([sys.executable, "-c", script], check=True)
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == [
+        "cdi/nvidia.yaml",
         "device-plugins/kubelet.sock",
         "lib/kubelet/x",
     ]

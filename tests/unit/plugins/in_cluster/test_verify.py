@@ -109,3 +109,13 @@ def test_pods_run_where_there_is_room_and_are_removed() -> None:
 def test_without_a_gpu_node_nothing_is_proven() -> None:
     (said,) = verify(Fake({}).kubectl, IMAGE, 5)[2]
     assert "gpushare_cluster_nodes" in said
+
+
+@pytest.mark.parametrize(("strategy", "runtime_class"), [("cdi", None), ("envvar", "nvidia"), ("", "nvidia")])
+def test_a_probe_runs_as_pods_of_users_do(strategy: str, runtime_class: str | None) -> None:
+    node = {**NODE, "metadata": {"name": "gpu1", "annotations": {"gpushare/gpus": json.dumps({**json.loads(GPUS), "strategy": strategy})}}}
+    live = {"metadata": {"name": "gpushare-verify-gpu1", "annotations": GIVEN}, "status": {"phase": "Succeeded"}}
+    fake = Fake({"get nodes": [node], "get --raw /api/v1/pods": [], "get pods": [live], "logs": printed()})
+    verify(fake.kubectl, IMAGE, 5)
+    (created,) = (json.loads(text) for words, text in fake.inputs if words.startswith("create"))
+    assert created["items"][0]["spec"].get("runtimeClassName") == runtime_class

@@ -18,6 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests imp
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values, release, scheduler_image
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import COLLECTION, variables
 
+from gpushare_runtime.core import protocol
 from gpushare_runtime.device_plugin import options as plugin_options
 from gpushare_runtime.extender import options as extender_options
 from image import layout
@@ -28,6 +29,8 @@ SETS = (
     VALUES,
     replace(VALUES, namespace="kube-system", runtime_class="", mutating=False),
     replace(VALUES, namespace="gpushare-other", api_server="https://10.0.0.1:6443", overuse="evict", gpu_placement="spread", most_nodes=5),
+    replace(VALUES, driver_root="/opt/driver", cdi_dir="/run/cdi", selinux_type="spc_t", runtime_class=""),
+    replace(VALUES, device_strategy="volume-mounts", tolerations=[{"key": "a", "operator": "Exists"}], node_selector={"a/b": "true"}),
     replace(VALUES, isolation="driver", device_strategy="cdi", kubelet_root="/data/kubelet", preemption=False, policies=False),
 )
 
@@ -63,6 +66,8 @@ def test_the_programs_know_their_arguments(values: Values) -> None:
         "/host/dev",
         workloads.STATE_FOLDER,
     )
+    assert (plugin.choose, str(plugin.cdi_dir or "")) == (values.device_strategy == "auto", values.cdi_dir if values.writes_cdi else "")
+    assert (plugin.driver_root, plugin.runtime_class) == (values.driver_root if values.writes_cdi else "", values.runtime_class)
     extender = extender_options.parse_arguments(container(values, "extender")["args"])
     assert extender.lease == f"{values.namespace}/gpushare-scheduler"
     assert extender.listen.loopback
@@ -87,6 +92,7 @@ def test_the_image_has_what_the_pods_run() -> None:
     assert of("Deployment")["spec"]["template"]["spec"]["securityContext"]["runAsUser"] == layout.USER
     assert variables()["gpushare_image"].spec["default"] == f"{layout.NAME}:{project['version']}"
     assert (tools.STATE_FOLDER, tools.SCHEDULER) == (workloads.STATE_FOLDER, policies.SCHEDULER)
+    assert tools.CDI_FILE == protocol.CDI_FILE
 
 
 def test_the_device_plugin_has_no_power_but_to_see_the_host() -> None:
@@ -95,10 +101,37 @@ def test_the_device_plugin_has_no_power_but_to_see_the_host() -> None:
     rights = container(VALUES, "device-plugin")["securityContext"]
     assert rights == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
     writable = {one["mountPath"] for one in container(VALUES, "device-plugin")["volumeMounts"] if not one.get("readOnly")}
-    assert writable == {"/var/lib/kubelet/device-plugins", workloads.STATE_FOLDER}
-    by_driver = container(SETS[3], "device-plugin")
+    assert writable == {"/var/lib/kubelet/device-plugins", workloads.STATE_FOLDER, "/var/run/cdi"}
+    by_driver = container(SETS[-1], "device-plugin")
     assert by_driver["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["SYS_ADMIN"]}
     assert "/host/sys/fs/cgroup" in {one["mountPath"] for one in by_driver["volumeMounts"] if not one.get("readOnly")}
+
+
+def test_it_sees_the_driver_and_the_toolkit_of_its_node_and_writes_to_the_folder_of_cdi_specs_alone() -> None:
+    def seen(values: Values) -> dict[str, tuple[str, bool, str]]:
+        volumes = {one["name"]: one["hostPath"]["path"] for one in of("DaemonSet", values)["spec"]["template"]["spec"]["volumes"]}
+        mounts = container(values, "device-plugin")["volumeMounts"]
+        return {one["mountPath"]: (volumes[one["name"]], one.get("readOnly", False), one.get("mountPropagation", "")) for one in mounts}
+
+    default = seen(VALUES)
+    assert default["/host/usr"] == ("/usr", True, "")
+    # What the GPU Operator mounts there later is seen.
+    assert default["/host/run/nvidia"] == ("/run/nvidia", True, "HostToContainer")
+    assert default["/var/run/cdi"] == ("/var/run/cdi", False, "")
+    other = seen(replace(VALUES, driver_root="/opt/driver", cdi_dir="/run/cdi"))
+    assert other["/host/opt/driver"] == ("/opt/driver", True, "HostToContainer")
+    assert other["/run/cdi"] == ("/run/cdi", False, "")
+    without = seen(replace(VALUES, device_strategy="envvar", driver_root="/opt/driver"))
+    assert not {"/host/usr", "/host/run/nvidia", "/host/opt/driver", "/var/run/cdi"} & set(without)
+
+
+def test_where_the_device_plugin_runs() -> None:
+    values = replace(VALUES, tolerations=[{"key": "a", "operator": "Exists"}], node_selector={"a/b": "true"}, selinux_type="spc_t")
+    pod = of("DaemonSet", values)["spec"]["template"]["spec"]
+    assert pod["tolerations"] == [{"key": "a", "operator": "Exists"}]
+    assert pod["nodeSelector"] == {"kubernetes.io/os": "linux", "gpushare.kubernetes/node": "true", "a/b": "true"}
+    assert container(values, "device-plugin")["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
+    assert of("DaemonSet")["spec"]["template"]["spec"]["tolerations"] == [{"operator": "Exists"}]
 
 
 def test_the_rights_write_no_pod_and_no_node_itself() -> None:

@@ -15,6 +15,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_
     CdiFacts,
     Choice,
     ToolkitFacts,
+    by_status,
     cdi,
     choose,
     obstacles,
@@ -268,3 +269,21 @@ def test_a_configuration_that_is_not_toml(tmp_path: Path) -> None:
     root = FakeRoot(tmp_path)
     root.file("/etc/nvidia-container-runtime/config.toml", "= =")
     assert toolkit(Host(str(root))).problem.startswith("/etc/nvidia-container-runtime/config.toml is not TOML (")
+
+
+@pytest.mark.parametrize(
+    ("kubelet_version", "runtime", "words"),
+    [
+        ("v1.27.3", "containerd://2.1.4", "kubelet v1.27.3 knows no CDI devices"),
+        ("v1.28.3", "containerd://1.7.1", "containerd 1.7.1 does not take CDI devices from kubelet"),
+        ("v1.36.3", "cri-o://1.27.0", "CRI-O 1.27.0 reads CDI devices from annotations only"),
+        ("v1.36.3", "docker://28.0.1", "cri-dockerd"),
+        ("v1.36.3", "containerd://1.7.29-k3s1", ""),
+        ("v1.36.3", "cri-o://1.30.0", ""),
+        ("", "", ""),
+        ("x", "other://1", ""),
+    ],
+)
+def test_versions_of_a_node_s_status_that_exclude_cdi(kubelet_version: str, runtime: str, words: str) -> None:
+    found = by_status(kubelet_version, runtime)
+    assert (words in found) if words else found == ""

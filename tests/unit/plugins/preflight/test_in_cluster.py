@@ -8,41 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import Asked, judge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import judge
 
+from unit.plugins.preflight.cluster_facts import ASKED, FACTS, NODE, NVIDIAS, OPERATORS
 from unit.plugins.preflight.test_gpu_operator import operator, policy
-
-IMAGE = "localhost/gpushare:1"
-NODE = {"name": "gpu1", "architecture": "amd64", "platform": "", "ready": True, "images": [IMAGE], "all": True}
-FACTS: dict[str, Any] = {
-    "version": "v1.36.3",
-    "admission": ["ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"],
-    "nodes": [NODE],
-    "number": 3,
-    "openshift": False,
-    "missing": [],
-    "runtime_classes": ["nvidia"],
-    "enforces": "",
-    "on_hosts": [],
-    "others": [],
-    "holders": [],
-    "gpu_operator": {"versions": [], "policies": [], "nodes": [], "ours": []},
-    "unit": "",
-    "pods": [],
-    "may_bind": "",
-}
-NVIDIAS = {"title": "DaemonSet kube-system/nvidia-device-plugin", "kind": "NVIDIA device plugin", "nodes": ["gpu1"]}
-OPERATORS = {"title": "DaemonSet gpu-operator/nvidia-device-plugin-daemonset", "kind": "NVIDIA GPU Operator", "nodes": ["gpu1"]}
-ASKED = Asked(
-    image=IMAGE,
-    namespace="gpushare-system",
-    scheduler_image="registry.k8s.io/kube-scheduler:v1.36.0",
-    runtime_class="nvidia",
-    isolation="auto",
-    memory_unit="GiB",
-    evicts=False,
-    without_policies=False,
-)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +21,7 @@ ASKED = Asked(
         ({"enforces": "privileged"}, {}),
         ({"unit": "GiB", "pods": ["default/a on gpu1"]}, {}),
         ({"unit": "MiB"}, {}),
+        ({"nodes": [{**NODE, "kubelet": "v1.27.0"}]}, {}),
         ({"runtime_classes": []}, {"runtime_class": ""}),
         # kubelet has not told of all its images; a registry has the other one.
         ({"nodes": [{**NODE, "images": [], "all": False}]}, {}),
@@ -71,6 +41,7 @@ def test_nothing_speaks_against_it(facts: dict[str, Any], asked: dict[str, Any])
     [
         ({"nodes": [{**NODE, "images": []}]}, {}, "image", "no image localhost/gpushare:1 on gpu1"),
         ({"nodes": [{**NODE, "architecture": "s390x"}]}, {}, "image", "gpu1 (s390x)"),
+        ({"nodes": [{**NODE, "kubelet": "v1.27.0"}]}, {"strategy": "cdi"}, "strategy", "cdi, and gpu1: kubelet v1.27.0 knows"),
         ({"nodes": [{**NODE, "platform": "GKE Autopilot"}]}, {}, "node", "no folder of the host: gpu1 (GKE Autopilot)"),
         ({"nodes": [{**NODE, "ready": False}]}, {}, "node", "not Ready: gpu1"),
         ({"nodes": []}, {}, "node", "kubectl label node NAME"),

@@ -546,6 +546,21 @@ INT = {"type": "int", "default": 60}
         ),
         ("gpushare_dashboard_title", {"type": "str"}, ["", "gpu-1", "a.b/c"], ["two words", "x" * 81, "a;b", "$HOME", "'a'"]),
         ("gpushare_dashboard_tls_cert", {"type": "path", "default": ""}, ["", "/etc/ssl/a.crt"], ["a.crt", "/etc/../a", "/a b"]),
+        ("gpushare_driver_root", {}, ["", "/run/nvidia/driver"], ["/", "run", "/a/../b", "/a b"]),
+        ("gpushare_cdi_dir", {"type": "path", "default": "/var/run/cdi"}, ["/run/cdi"], ["cdi", ""]),
+        ("gpushare_selinux_type", {}, ["", "spc_t"], ["spc_t ", "A"]),
+        (
+            "gpushare_node_selector",
+            {},
+            [{}, {"nvidia.com/gpu.present": "true", "a": ""}],
+            [{"a": True}, {"a": 1}, {"a b": "c"}, {1: "a"}, {"a": "b c"}, {f"a{n}": "" for n in range(51)}],
+        ),
+        (
+            "gpushare_tolerations",
+            {},
+            [[], [{"operator": "Exists"}, {"key": "a/b", "value": "c", "effect": "NoSchedule", "tolerationSeconds": 3}]],
+            [[{}], [{"operator": "exists"}], [{"effect": "No"}], [{"key": 1}], [{"name": "a"}], [{"key": "a", "tolerationSeconds": "3"}]],
+        ),
         (
             "gpushare_scheduler_lease",
             {"type": "str"},

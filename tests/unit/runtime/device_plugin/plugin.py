@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.core.quantity import GIB, Unit
+from gpushare_runtime.core.quantity import GIB as UNIT
+from gpushare_runtime.core.quantity import Unit
 from gpushare_runtime.device_plugin.main import DevicePlugin
 from gpushare_runtime.device_plugin.options import Settings
 from unit.runtime.device_plugin.fake_kubelet import FakeKubelet
@@ -23,7 +26,9 @@ from unit.runtime.device_plugin.fake_processes import FakeProcesses
 from unit.runtime.kube.fake_api import FakeApi, connected, serving, until
 
 NODE = "/api/v1/nodes/gpu1"
-RESOURCES = {"aliyun.com/gpu-mem", "aliyun.com/gpu-count"}
+MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+GIB = 1024  # in MiB
+RESOURCES = {MEMORY, GPUS}
 
 
 class FakeHost:
@@ -95,7 +100,7 @@ def path_of(pod: dict[str, Any]) -> str:
 
 
 @asynccontextmanager
-async def world(*mib: int, unit: Unit = GIB, kubelet: bool = True, node: bool = True, **settings: Any) -> AsyncIterator[World]:
+async def world(*mib: int, unit: Unit = UNIT, kubelet: bool = True, node: bool = True, **settings: Any) -> AsyncIterator[World]:
     """A plugin with GPUs of these sizes; unless told otherwise kubelet runs and its node exists.
 
     settings: further ones of the plugin; with `isolation` the driver has memory limits.
@@ -121,3 +126,23 @@ async def world(*mib: int, unit: Unit = GIB, kubelet: bool = True, node: bool = 
             finally:
                 await made.stop()
                 await fake_kubelet.stop()
+
+
+def running(test: Callable[[], Coroutine[None, None, None]]) -> Callable[[], None]:
+    @wraps(test)
+    def run() -> None:
+        asyncio.run(test())
+
+    del run.__wrapped__
+    return run
+
+
+def healthy(it: World, resource: str = MEMORY) -> int:
+    """How many ids kubelet has as healthy."""
+    return sum(health == "Healthy" for health in it.kubelet.lists[resource][-1].values())
+
+
+def health(it: World, index: int) -> str:
+    """Of a GPU, as the node's annotation has it; "" without the annotation."""
+    gpus = it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/gpus")
+    return str(json.loads(gpus)["gpus"][index]["health"]) if gpus else ""

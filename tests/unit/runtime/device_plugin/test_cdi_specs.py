@@ -20,6 +20,7 @@ from gpushare_runtime.device_plugin.host.cdi_specs import MOST_BYTES, MOST_DEPTH
 from gpushare_runtime.device_plugin.node.cdi import CdiSpecs
 from unit.runtime.pods import gpu
 
+KIND = "nvidia.com/gpu"
 # As nvidia-ctk 1.17 writes it, with less of the same.
 WRITTEN = """\
 ---
@@ -67,8 +68,12 @@ def spec(*devices: tuple[str, list[str]], mounts: Iterable[str] = (), **fields: 
 
 def test_what_nvidia_ctk_writes() -> None:
     devices = parse_spec(WRITTEN.encode()).devices
-    assert {name: sorted(edits.minors) for name, edits in devices.items()} == {"GPU-00000000": [0], "0": [0], "all": [0, 1]}
-    assert devices["GPU-00000000"].paths == {
+    assert {name: sorted(edits.minors) for name, edits in devices.items()} == {
+        f"{KIND}=GPU-00000000": [0],
+        f"{KIND}=0": [0],
+        f"{KIND}=all": [0, 1],
+    }
+    assert devices[f"{KIND}=GPU-00000000"].paths == {
         "/dev/nvidia0",
         "/dev/nvidiactl",
         "/usr/bin/nvidia-cdi-hook",
@@ -79,7 +84,7 @@ def test_what_nvidia_ctk_writes() -> None:
 def test_the_host_path_of_a_device_node_counts() -> None:
     node = {"path": "/dev/nvidia0", "hostPath": "/run/nvidia/driver/dev/nvidia5"}
     data = spec() | {"devices": [{"name": "GPU-1", "containerEdits": {"deviceNodes": [node]}}]}
-    edits = parse_spec(json.dumps(data).encode()).devices["GPU-1"]
+    edits = parse_spec(json.dumps(data).encode()).devices[f"{KIND}=GPU-1"]
     assert (edits.minors, edits.paths) == ({5}, {"/run/nvidia/driver/dev/nvidia5"})
 
 
@@ -168,7 +173,7 @@ def test_yaml_and_json_mean_the_same(devices: dict[str, list[str]], mounts: list
     by_json = parse_spec(json.dumps(data).encode())
     assert parse_spec(yaml.safe_dump(data).encode()) == by_json
     assert {name: set(edits.paths) for name, edits in by_json.devices.items()} == {
-        name: {*paths, *mounts} for name, paths in devices.items()
+        f"{KIND}={name}": {*paths, *mounts} for name, paths in devices.items()
     }
 
 
@@ -270,7 +275,7 @@ def test_the_later_folder_counts(host: Path) -> None:
     put(host / "etc/nvidia.yaml", spec(("GPU-a", [f"{host}/dev/nvidia7"])))
     put(host / "run/nvidia.yaml", spec(("GPU-a", [f"{host}/dev/nvidia4"])))
     assert problem(host) == ""
-    assert folders(host).read().devices["GPU-a"].file == f"{host}/run/nvidia.yaml"
+    assert folders(host).read().devices[f"{KIND}=GPU-a"].file == f"{host}/run/nvidia.yaml"
 
 
 def test_two_files_of_one_folder_that_name_it(host: Path) -> None:
@@ -325,6 +330,6 @@ def test_a_file_is_parsed_again_only_when_it_changed(host: Path, monkeypatch: py
     assert f"the host has no {host}/dev/nvidia4" in reader.read().problem(FIRST)
     assert len(parsed) == 2
     put(host / "run/nvidia.yaml", spec(("GPU-b", [f"{host}/dev/nvidia7"])))
-    assert set(reader.read().devices) == {"GPU-b"}
+    assert set(reader.read().devices) == {f"{KIND}=GPU-b"}
     (host / "run/nvidia.yaml").unlink()
     assert reader.read().devices == {}

@@ -19,7 +19,8 @@ from gpushare_runtime.device_plugin.node.usage import Usage
 from unit.runtime.pods import gpu, inventory
 
 FIRST, SECOND = "GPU-00000000", "GPU-00000001"
-SPECS = CdiSpecs(devices={FIRST: CdiDevice("nvidia.yaml", frozenset({0})), SECOND: CdiDevice("nvidia.yaml", frozenset({1}))})
+KIND = "nvidia.com/gpu"
+SPECS = CdiSpecs(devices={f"{KIND}={uuid}": CdiDevice("nvidia.yaml", frozenset({minor})) for minor, uuid in enumerate((FIRST, SECOND))})
 LOST = "it is lost"
 
 
@@ -71,7 +72,7 @@ def test_with_cdi_a_gpu_is_offered_that_a_spec_has() -> None:
     lost = replace(inventory(16, 16, 16).gpus[2], health=LOST)
     devices.set_inventory(Inventory(inventory(16).unit, (*inventory(16, 16).gpus, lost)))
     assert set(devices.unusable_specs()) == {FIRST, SECOND}, "of those that answer"
-    devices.set_cdi(replace(SPECS, devices={FIRST: SPECS.devices[FIRST]}))
+    devices.set_cdi(replace(SPECS, devices={f"{KIND}={FIRST}": SPECS.devices[f"{KIND}={FIRST}"]}))
     found = offered(devices)
     assert found == {FIRST: HEALTHY, SECOND: devices.unusable_specs()[SECOND], lost.uuid: LOST}
     assert f"nvidia.com/gpu={SECOND}" in found[SECOND]
@@ -106,7 +107,7 @@ def test_a_cordoned_gpu_is_named_by_its_index_or_its_uuid(text: str, cordoned: l
 
 def test_in_whatever_order_it_comes_the_offer_is_the_same() -> None:
     read = Inventory(inventory(16).unit, (gpu(0, 16), gpu(1, 24), gpu(2, 16, health=LOST), gpu(3, 16)))
-    specs = replace(SPECS, devices={**SPECS.devices, "GPU-00000003": CdiDevice("nvidia.yaml", frozenset({3}))})
+    specs = replace(SPECS, devices={**SPECS.devices, f"{KIND}=GPU-00000003": CdiDevice("nvidia.yaml", frozenset({3}))})
     problems: Mapping[str, str] = {FIRST: "", SECOND: "", "GPU-00000003": "it was stopped"}
     steps: list[Callable[[Devices], object]] = [
         lambda devices: devices.set_inventory(read),

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pynvml
 import pytest
@@ -29,6 +30,33 @@ def test_another_library_needs_a_new_container(code: int, other_library: bool, i
         Pynvml(in_container=in_container).start()
     assert caught.value.reload == (other_library and in_container)
     assert ("a new container gets" in str(caught.value)) == caught.value.reload
+
+
+def test_gpus_and_instances_that_the_host_gets_need_a_new_container_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pynvml, "nvmlInit", answers(0))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", answers(1))
+    (tmp_path / "nvidia90").touch()
+    nvml = Pynvml(in_container=True, host_dev=tmp_path)
+    nvml.start()
+    assert nvml.count() == 1
+    # A MIG instance and a GPU.
+    (tmp_path / "nvidia-caps").mkdir()
+    for node in ("nvidia-caps/nvidia-cap900", "nvidia91"):
+        (tmp_path / node).touch()
+        with pytest.raises(NvmlError, match=f"the host has got /dev/{node}, which only a new container can have") as caught:
+            nvml.count()
+        assert caught.value.reload
+        # The next process lacks it as well: to end again would mend nothing.
+        nvml = Pynvml(in_container=True, host_dev=tmp_path)
+        assert nvml.count() == 1
+
+
+def test_the_hosts_own_library_is_loaded_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(pynvml, "nvmlInit", answers(0))
+    monkeypatch.setattr("gpushare_runtime.device_plugin.gpu.nvml.ctypes.CDLL", loaded.append)
+    Pynvml(in_container=True, library=lambda: tmp_path / "libnvidia-ml.so.1").start()
+    assert loaded == [str(tmp_path / "libnvidia-ml.so.1")]
 
 
 UNSUPPORTED, FUNCTION_MISSING = pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND

@@ -9,8 +9,6 @@ import errno
 import json
 import re
 import time
-from collections.abc import Callable, Coroutine
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +24,13 @@ from unit.runtime.device_plugin.device_manager import AdmissionError
 from unit.runtime.device_plugin.fake_kubelet import MESSAGE_BYTES
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import bound, memory, whole
-from unit.runtime.device_plugin.plugin import NODE, RESOURCES, World, path_of, world
+from unit.runtime.device_plugin.plugin import GIB, GPUS, MEMORY, NODE, RESOURCES, World, path_of, running, world
 from unit.runtime.kube.fake_api import fail, until
 from unit.runtime.pods import container
 
-MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
-GIB = 1024
 # Five times what is aimed at: 1 s after kubelet's socket appears; 500 ms of waiting for the watch.
 REGISTERED_WITHIN = 5.0
 ANSWERED_WITHIN = 2.5
-
-
-def running(test: Callable[[], Coroutine[None, None, None]]) -> Callable[[], None]:
-    @wraps(test)
-    def run() -> None:
-        asyncio.run(test())
-
-    del run.__wrapped__
-    return run
 
 
 @running

@@ -19,8 +19,7 @@ from gpushare_runtime.device_plugin.main import DevicePlugin
 from gpushare_runtime.device_plugin.options import Settings
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import bound, memory, whole
-from unit.runtime.device_plugin.plugin import NODE, World, path_of, world
-from unit.runtime.device_plugin.test_plugin import running
+from unit.runtime.device_plugin.plugin import NODE, World, path_of, running, world
 from unit.runtime.kube.fake_api import until
 from unit.runtime.pods import container
 

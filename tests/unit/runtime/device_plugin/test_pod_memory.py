@@ -16,8 +16,7 @@ from gpushare_runtime.device_plugin.host import pod_processes
 from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses
 from unit.runtime.device_plugin.fake_nvml import FakeNvml
 from unit.runtime.device_plugin.local_pods import memory, whole
-from unit.runtime.device_plugin.plugin import NODE, World, path_of, world
-from unit.runtime.device_plugin.test_plugin import running
+from unit.runtime.device_plugin.plugin import NODE, World, path_of, running, world
 from unit.runtime.device_plugin.test_pod_limits import admitted, metric
 from unit.runtime.kube.fake_api import until
 from unit.runtime.pods import gpu

@@ -28,8 +28,7 @@ from gpushare_runtime.device_plugin.node.state import NodeState
 from unit.runtime.device_plugin.fake_pod_resources import FakePodResources, serving_pod_resources
 from unit.runtime.device_plugin.fake_processes import FakeProcesses
 from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import World, world
-from unit.runtime.device_plugin.test_plugin import GIB, MEMORY, running
+from unit.runtime.device_plugin.plugin import GIB, MEMORY, World, running, world
 from unit.runtime.extender import virtual
 from unit.runtime.kube.fake_api import until
 from unit.runtime.pods import inventory

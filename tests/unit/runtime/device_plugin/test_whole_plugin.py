@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from types import SimpleNamespace
@@ -23,25 +22,15 @@ from unit.runtime.device_plugin.device_manager import StartError
 from unit.runtime.device_plugin.fake_kubelet import DROP_SECONDS
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import NODE, RESOURCES, World, path_of, world
-from unit.runtime.device_plugin.test_plugin import GIB, GPUS, MEMORY, running
+from unit.runtime.device_plugin.plugin import GIB, GPUS, MEMORY, NODE, RESOURCES, World, health, healthy, path_of, running, world
 from unit.runtime.kube.fake_api import fail, until
 
 UNHEALTHY = "/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-gpu1"
 
 
-def healthy(it: World, resource: str = MEMORY) -> int:
-    return sum(health == "Healthy" for health in it.kubelet.lists[resource][-1].values())
-
-
 def held(it: World) -> Held:
     text = it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/held")
     return Held.from_json(text) if text else Held()
-
-
-def health(it: World, index: int) -> str:
-    gpus = it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/gpus")
-    return str(json.loads(gpus)["gpus"][index]["health"]) if gpus else ""
 
 
 @running

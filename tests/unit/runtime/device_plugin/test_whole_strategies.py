@@ -21,9 +21,8 @@ from gpushare_runtime.device_plugin.metrics import Counters
 from gpushare_runtime.device_plugin.options import parse_arguments
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import NODE, World, world
-from unit.runtime.device_plugin.test_plugin import GIB, MEMORY, running
-from unit.runtime.device_plugin.test_whole_plugin import admitted, health, healthy
+from unit.runtime.device_plugin.plugin import GIB, MEMORY, NODE, World, health, healthy, running, world
+from unit.runtime.device_plugin.test_whole_plugin import admitted
 from unit.runtime.kube.fake_api import until
 
 
@@ -241,6 +240,8 @@ def test_another_strategy_waits_until_the_pods_have_gone(cdi: Path) -> None:
         ([], "envvar", ("/etc/cdi", "/var/run/cdi"), 0),
         (["--device-strategy", "cdi", "--cdi-spec-dir", "/a", "--cdi-spec-dir=/b"], "cdi", ("/a", "/b"), 0),
         (["--device-strategy=auto"], "volume-mounts", ("/etc/cdi", "/var/run/cdi"), 1),
+        # The node decides, preparation.py.
+        (["--device-strategy=auto", "--in-container", "--cdi-dir=/c", "--host-root=/host"], "volume-mounts", ("/c",), 0),
     ],
 )
 def test_options(arguments: list[str], strategy: str, folders: tuple[str, ...], notes: int) -> None:
@@ -248,7 +249,9 @@ def test_options(arguments: list[str], strategy: str, folders: tuple[str, ...], 
     assert (settings.strategy, settings.cdi_folders, len(settings.notes)) == (strategy, folders, notes)
 
 
-@pytest.mark.parametrize("arguments", [["--device-strategy", "legacy"], ["--cdi-spec-dir", "relative"]])
+@pytest.mark.parametrize(
+    "arguments", [["--device-strategy", "legacy"], ["--cdi-spec-dir", "relative"], ["--driver-root", "x"], ["--cdi-dir", "without"]]
+)
 def test_options_that_are_none(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         parse_arguments(["--node-name", "n", *arguments])

@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import logging
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,9 @@ from gpushare_runtime.device_plugin.gpu.discovery import GpuFacts, MemoryLimit, 
 log = logging.getLogger(__name__)
 
 _DEVICES: Final = Path("/proc/devices")
+_DEV: Final = Path("/dev")
+_GPU_NODE: Final = re.compile("nvidia[0-9]+|nvidia-cap[0-9]+")
+_CAPS: Final = "nvidia-caps"
 # NVIDIA, MIG user guide, "/dev based nvidia-capabilities": a line such as "gpu0/gi7/ci0/access 67" for every instance that could be.
 _CAPABILITIES: Final = Path("/proc/driver/nvidia-caps/mig-minors")
 _MOST_CAPABILITIES: Final = 1024 * 1024
@@ -43,19 +47,30 @@ _UNABLE: Final = {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NO
 
 
 class Pynvml:
-    """NVML of this host. in_container: whether the library is a container's."""
+    """NVML of this host. in_container: whether the library is a container's; library: where the host's own is, which is loaded first.
 
-    def __init__(self, *, in_container: bool = False) -> None:
+    host_dev: where the host's /dev is, None where it is this process's own.
+    """
+
+    def __init__(
+        self, *, in_container: bool = False, library: Callable[[], Path | None] = lambda: None, host_dev: Path | None = None
+    ) -> None:
         self._in_container = in_container
+        self._library = library
+        self._host_dev = host_dev
+        self._seen_nodes = _gpu_nodes(host_dev) if host_dev else frozenset()
         self._loaded: tuple[str, tuple[int, int]] | None = None
         self._devices = _device_numbers()
 
     def start(self) -> None:
+        self._load()
         try:
             _call(pynvml.nvmlInit)
         except NvmlError as error:
             if self._in_container and error.code in _OF_CONTAINER:
                 raise NvmlError(f"{error}; a new container gets the host's library as it is then", reload=True) from None
+            if new := self._new_nodes():
+                raise NvmlError(f"{error}; {new}", reload=True) from None
             if self._replaced():
                 raise NvmlError(f"{error}; {_REPLACED}", reload=True) from None
             if _device_numbers() - self._devices:
@@ -74,11 +89,24 @@ class Pynvml:
         if self._replaced():
             # The old library still works in this process; containers get the new one, which does not fit the driver.
             raise NvmlError(_REPLACED, reload=True)
+        if new := self._new_nodes():
+            raise NvmlError(new, reload=True)
         return int(_call(pynvml.nvmlDeviceGetCount))
 
     def _replaced(self) -> bool:
         """Whether somebody replaced the library that this process has loaded, as a driver upgrade does."""
         return self._loaded is not None and _identity(self._loaded[0]) not in (None, self._loaded[1])
+
+    def _new_nodes(self) -> str:
+        """Whether the host has got GPUs or MIG instances since this process started.
+
+        A container keeps the device nodes that it was created with, and NVML tells of an instance only where its own are.
+        """
+        if self._host_dev is None:
+            return ""
+        # Those that were there before, and that this container lacks nevertheless, a new one would lack as well.
+        new = _gpu_nodes(self._host_dev) - self._seen_nodes - _gpu_nodes(_DEV)
+        return f"the host has got /dev/{', /dev/'.join(sorted(new)[:4])}, which only a new container can have" if new else ""
 
     def driver(self) -> str:
         return _text(_call(pynvml.nvmlSystemGetDriverVersion))
@@ -99,7 +127,15 @@ class Pynvml:
             instances=_instances(handle, minor),
         )
 
+    def _load(self) -> None:
+        """Load the host's own library, unless this process has one. pynvml then finds it by its name."""
+        own = self._library() if _loaded_library() is None else None
+        if own is not None:
+            with contextlib.suppress(OSError):
+                ctypes.CDLL(str(own))
+
     def xid_events(self) -> PynvmlEvents:
+        self._load()
         return PynvmlEvents()
 
     def processes(self, uuid: str) -> list[tuple[int, int | None]]:
@@ -343,6 +379,15 @@ def _identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return stat.st_ino, stat.st_mtime_ns
+
+
+def _gpu_nodes(dev: Path) -> frozenset[str]:
+    """The device nodes of GPUs and MIG instances, by their paths below `dev`."""
+    found: set[str] = set()
+    for below in ("", _CAPS):
+        with contextlib.suppress(OSError):
+            found.update(os.path.join(below, name) for name in os.listdir(dev / below) if _GPU_NODE.fullmatch(name))
+    return frozenset(found)
 
 
 def _device_numbers() -> frozenset[str]:

@@ -8,26 +8,21 @@ rejected: nvidia-ctk writes none, and with them a short text may be a huge one. 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import yaml
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import quote
-from gpushare_runtime.daemon.inotify import DirectoryWatch
-from gpushare_runtime.daemon.runner import Status
-from gpushare_runtime.daemon.sync import any_after, in_thread
 from gpushare_runtime.device_plugin.node.cdi import CdiDevice, CdiSpecs
-from gpushare_runtime.device_plugin.node.state import NodeState
 
 MOST_BYTES: Final = 1024 * 1024
 """Of one spec; one of 16 GPUs with two names each has some 100 KiB."""
@@ -65,7 +60,7 @@ class Edits:
 
 @dataclass(frozen=True)
 class Spec:
-    """One file. devices: name → edits, with those for all of the file's devices; empty for another kind than NVIDIA's GPUs."""
+    """One file. devices: full name, KIND=NAME → edits, with those for all of the file's devices; empty for kinds that we do not use."""
 
     kind: str
     devices: Mapping[str, Edits]
@@ -81,7 +76,7 @@ def parse_spec(text: bytes) -> Spec:
         raise SpecError(f"cdiVersion must be a version such as '0.6.0', found {quote(version)}")
     if not isinstance(kind, str) or "/" not in kind:
         raise SpecError(f"kind must be a text such as '{protocol.CDI_KIND}', found {quote(kind)}")
-    if kind != protocol.CDI_KIND:
+    if kind not in protocol.CDI_KINDS:
         return Spec(kind, {})
     common = _edits(data.get("containerEdits"), "containerEdits")
     devices: dict[str, Edits] = {}
@@ -90,10 +85,10 @@ def parse_spec(text: bytes) -> Spec:
         name = device.get("name")
         if not isinstance(name, str) or not name:
             raise SpecError(f"{where}.name must be a text, found {quote(name)}")
-        if name in devices:
+        if f"{kind}={name}" in devices:
             raise SpecError(f"{where}.name is {quote(name)} a second time, each device needs its own name")
         own = _edits(device.get("containerEdits"), f"{where}.containerEdits")
-        devices[name] = Edits(own.minors | common.minors, own.paths | common.paths, own.caps | common.caps)
+        devices[f"{kind}={name}"] = Edits(own.minors | common.minors, own.paths | common.paths, own.caps | common.caps)
     return Spec(kind, devices)
 
 
@@ -174,6 +169,7 @@ class SpecFolders:
         devices: dict[str, CdiDevice] = {}
         problems: list[str] = []
         exists: dict[str, bool] = {}
+        kinds: set[str] = set()
         for folder in self.folders:
             in_folder: dict[str, CdiDevice] = {}
             for path in _files(folder, problems):
@@ -181,6 +177,7 @@ class SpecFolders:
                 if isinstance(spec, str):
                     problems.append(f"{path}: {spec}")
                     continue
+                kinds.add(spec.kind)
                 for name, edits in spec.devices.items():
                     if name in in_folder:
                         in_folder[name] = replace(in_folder[name], conflict=path)
@@ -191,7 +188,7 @@ class SpecFolders:
                         in_folder[name] = CdiDevice(path, edits.minors, tuple(_missing(edits.paths, exists)), caps=edits.caps)
             devices.update(in_folder)
         self._known = known
-        return CdiSpecs(self.folders, devices, tuple(problems))
+        return CdiSpecs(self.folders, devices, tuple(problems), frozenset(kinds))
 
     def _read(self, path: str, known: dict[str, tuple[_Identity, Spec | str]]) -> Spec | str:
         """The spec, or why the file has none."""
@@ -241,56 +238,3 @@ def _missing(paths: Iterable[str], exists: dict[str, bool]) -> Iterator[str]:
             exists[path] = os.path.exists(path)
         if not exists[path]:
             yield path
-
-
-_PART: Final = "CDI"
-_POLL_SECONDS: Final = 1.0
-# Whoever writes a spec writes several times.
-_TOGETHER_SECONDS: Final = 0.05
-_SHOWN: Final = 3
-
-
-class CdiPoller:
-    """Reads the folders whenever something changes in them, and once a second, because a driver upgrade changes other folders.
-
-    report: takes what is wrong, each time that this changes.
-    """
-
-    def __init__(self, folders: SpecFolders, node: NodeState, status: Status, report: Callable[[str], None]) -> None:
-        self._folders = folders
-        self._node = node
-        self._status = status
-        self._report = report
-        self._reported = ""
-
-    def start(self) -> None:
-        """The first reading. Blocks; what it finds decides what kubelet gets first."""
-        self._node.devices.set_cdi(self._folders.read())
-
-    async def run(self) -> NoReturn:
-        """Never returns; cancel it."""
-        async with contextlib.AsyncExitStack() as stack:
-            watches = [await stack.enter_async_context(DirectoryWatch(Path(folder))) for folder in self._folders.folders]
-            changes = self._node.changes
-            while True:
-                seen = [(watch.changes, watch.changes.count) for watch in watches]
-                self._node.devices.set_cdi(await in_thread(self._folders.read))
-                self._set_status()
-                # The GPUs may change as well, for which the same specs mean something else.
-                await any_after(*seen, (changes, changes.count), timeout=_POLL_SECONDS)
-                await asyncio.sleep(_TOGETHER_SECONDS)
-
-    def _set_status(self) -> None:
-        devices = self._node.devices
-        if devices.inventory is None:
-            return
-        names = {gpu.uuid: f"GPU {gpu.index}" for gpu in devices.gpus}
-        wrong = [f"{names.get(uuid, uuid)}: {why}" for uuid, why in devices.unusable_specs().items()]
-        text = "; ".join(wrong[:_SHOWN]) + (f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else "")
-        if wrong:
-            self._status.degraded(_PART, text)
-        else:
-            self._status.ok(_PART, "a spec names every GPU")
-        if text and text != self._reported:
-            self._report(text)
-        self._reported = text

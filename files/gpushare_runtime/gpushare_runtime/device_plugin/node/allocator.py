@@ -90,8 +90,9 @@ def allocate_response(
     strategy: str = protocol.STRATEGY_ENVIRONMENT,
     unit_mib: int = 0,
     isolation: str = "",
+    cdi_kind: str = protocol.CDI_KIND,
 ) -> AllocateResult:
-    """gpus: those of the ids, by index; strategy: of protocol.STRATEGIES; unit_mib: size of a unit; isolation: of this node."""
+    """gpus: those of the ids, by index; strategy: of protocol.STRATEGIES; unit_mib: size of a unit; isolation, cdi_kind: of this node."""
     units = len(ids) if resource == protocol.RESOURCE_MEMORY else sum(gpu.units for gpu in gpus)
     pod_units, as_planned = units, None
     if container is not None:
@@ -104,7 +105,7 @@ def allocate_response(
         elif container.pod.request is not None and resource == protocol.RESOURCE_MEMORY:
             pod_units = container.pod.request.units
         as_planned = set(planned) == {gpu.index for gpu in gpus} if planned else None
-    access = access_to(strategy, gpus)
+    access = access_to(strategy, gpus, cdi_kind)
     environment = {
         protocol.ENV_VISIBLE_DEVICES: access.visible,
         protocol.ENV_INDEX: str(gpus[0].index),
@@ -208,7 +209,8 @@ class Allocator:
             while len(self.shares) > _MOST_SHARES:
                 self.shares.popitem(last=False)
         unit = self.devices.inventory.unit.mib if self.devices.inventory else 0
-        return allocate_response(resource, given, gpus, container, self.devices.strategy, unit, self.devices.isolation)
+        of = self.devices
+        return allocate_response(resource, given, gpus, container, of.strategy, unit, of.isolation, of.cdi_kind)
 
     def _gpus_of(self, resource: str, ids: frozenset[str], container: PendingContainer | None) -> tuple[Gpu, ...]:
         known = self.devices.gpu_of(resource)

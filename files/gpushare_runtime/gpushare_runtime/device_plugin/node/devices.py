@@ -20,13 +20,16 @@ MPS_UNKNOWN: Final = "the state of its MPS control daemon is not known yet"
 class Devices:
     """inventory: None before the GPUs were read for the first time; strategy: how containers get GPUs, of protocol.STRATEGIES.
 
-    driver: the version of the loaded one, "" before the GPUs were read.
+    driver: the version of the loaded one, "" before the GPUs were read; cdi_kind: of protocol.CDI_KINDS, for new containers; node_kind:
+    who has prepared this node, of node_kind.py, "" where the installer has chosen the strategy.
     """
 
     def __init__(self, usage: Usage, strategy: str = protocol.STRATEGY_ENVIRONMENT) -> None:
         self.inventory: Inventory | None = None
         self.strategy = strategy
         self.cdi = CdiSpecs()
+        self.cdi_kind = protocol.CDI_KIND
+        self.node_kind = ""
         self.driver = ""
         self._usage = usage
         usage.gpus_by_index = lambda: self.inventory.by_index if self.inventory else {}
@@ -48,11 +51,22 @@ class Devices:
     def set_inventory(self, read: Inventory) -> bool:
         """Take the GPUs as read now. Returns whether they differ from before."""
         self._read = read
+        self.cdi_kind = self.cdi.kind(self.answering, self.driver, self.cdi_kind)
         isolation = self._isolation
         core = 100 if isolation in protocol.ISOLATIONS_WITH_COMPUTE else 0
         clients = mps.MOST_CLIENTS if isolation == protocol.ISOLATION_MPS else 0
         gpus = tuple(map(self._offered, read.gpus))
-        inventory = replace(read, gpus=gpus, core=core, strategy=self.strategy, isolation=isolation, clients=clients)
+        own = protocol.CDI_KIND_OWN if self.strategy == protocol.STRATEGY_CDI and self.cdi_kind == protocol.CDI_KIND_OWN else ""
+        inventory = replace(
+            read,
+            gpus=gpus,
+            core=core,
+            strategy=self.strategy,
+            isolation=isolation,
+            clients=clients,
+            cdi_kind=own,
+            node_kind=self.node_kind,
+        )
         if inventory == self.inventory:
             return False
         self.inventory = inventory
@@ -82,17 +96,21 @@ class Devices:
         self._offer_again()
 
     def _without_spec(self, gpu: Gpu) -> str:
-        return self.cdi.problem(gpu, self.driver) if self.strategy == protocol.STRATEGY_CDI else ""
+        return self.cdi.problem(gpu, self.driver, self.cdi_kind) if self.strategy == protocol.STRATEGY_CDI else ""
 
     def set_cdi(self, specs: CdiSpecs) -> None:
         """Take the CDI specs as read now."""
         self.cdi = specs
         self._offer_again()
 
+    @property
+    def answering(self) -> tuple[Gpu, ...]:
+        """The GPUs that answer, whatever keeps pods from them besides."""
+        return tuple(gpu for gpu in (self._read.gpus if self._read else ()) if gpu.health == HEALTHY)
+
     def unusable_specs(self) -> Mapping[str, str]:
         """UUID → why no container can get the GPU through CDI, of the GPUs that answer; {} with another strategy."""
-        answering = [gpu for gpu in (self._read.gpus if self._read else ()) if gpu.health == HEALTHY]
-        return {gpu.uuid: why for gpu in answering if (why := self._without_spec(gpu))}
+        return {gpu.uuid: why for gpu in self.answering if (why := self._without_spec(gpu))}
 
     @property
     def isolation(self) -> str:

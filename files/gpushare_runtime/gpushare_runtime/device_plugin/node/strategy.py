@@ -45,11 +45,11 @@ class GpuAccess:
     device_nodes: tuple[str, ...] = ()
 
 
-def access_to(strategy: str, gpus: Sequence[Gpu]) -> GpuAccess:
-    """The access to exactly these GPUs. strategy: of protocol.STRATEGIES."""
+def access_to(strategy: str, gpus: Sequence[Gpu], cdi_kind: str = protocol.CDI_KIND) -> GpuAccess:
+    """The access to exactly these GPUs. strategy: of protocol.STRATEGIES; cdi_kind: of the devices that the CDI spec names."""
     uuids = [gpu.uuid for gpu in gpus]
     if strategy == protocol.STRATEGY_CDI:
-        return GpuAccess(_NOTHING, cdi_devices=tuple(f"{protocol.CDI_KIND}={uuid}" for uuid in uuids))
+        return GpuAccess(_NOTHING, cdi_devices=tuple(f"{cdi_kind}={uuid}" for uuid in uuids))
     nodes = (*(f"nvidia{gpu.minor}" for gpu in gpus), *_CONTROL_NODES)
     if strategy == protocol.STRATEGY_MOUNTS:
         mounts = tuple(Mount(f"{protocol.MOUNTED_DEVICES}/{uuid}", "/dev/null") for uuid in uuids)

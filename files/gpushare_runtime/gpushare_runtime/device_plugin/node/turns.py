@@ -17,8 +17,9 @@ from typing import Final
 
 from gpushare_runtime.daemon.sync import Changes
 
-QUIET_SECONDS: Final = 0.2
-"""kubelet notices ended containers together, once a second, and then begins all their requests within a shorter time than this."""
+QUIET_SECONDS: Final = 0.4
+"""kubelet looks once a second at what has ended or is due, and then begins all their requests within less than this, also on a busy host:
+an answer this long after the last request is far from the next look."""
 # Two requests may arrive in another order than they began: nobody can tell which of them was overtaken.
 _ORDER_SECONDS: Final = 0.01
 # Between the preferred ids and their Allocate kubelet takes milliseconds.

@@ -1,0 +1,63 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Files that the controller has sent as one archive, unpacked where only root may write. No Ansible here.
+
+The archive lies in a folder of the user whom Ansible logs in as. So a copy is unpacked, whose sum was compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from contextlib import contextmanager
+from typing import Iterator
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats import tar
+
+#: For a bundle and its parts: the driver's packages have some hundred MB each.
+LIMITS = tar.ArchiveLimits(members=4000, member_bytes=2 << 30, bytes=8 << 30)
+#: Not /tmp, which may be memory.
+PLACE = "/var/tmp"
+_SPARE = 64 << 20
+
+
+class ReceivedError(RuntimeError):
+    """The archive did not arrive whole, or there is no space for it; says what to do."""
+
+
+@contextmanager
+def unpacked(path: str, sha256: str, place: str = PLACE) -> Iterator[str]:
+    """The folder with the files of the archive, by the last part of their names; gone afterwards. ReceivedError or OSError."""
+    need = 2 * os.stat(path).st_size + _SPARE
+    free = shutil.disk_usage(place).free
+    if free < need:
+        raise ReceivedError(
+            f"{free >> 20} MiB free in {place} on this host, expected {need >> 20} MiB; nothing was changed: free some space"
+        )
+    folder = tempfile.mkdtemp(prefix="gpushare-", dir=place)
+    try:
+        copy, files = os.path.join(folder, "archive"), os.path.join(folder, "files")
+        digest = hashlib.sha256()
+        with open(path, "rb") as source, open(copy, "xb") as target:
+            for part in iter(lambda: source.read(tar.CHUNK), b""):
+                digest.update(part)
+                target.write(part)
+        if digest.hexdigest() != sha256:
+            raise ReceivedError(f"{path} arrived with SHA-256 {digest.hexdigest()}, expected {sha256}: the transfer was damaged, run again")
+        os.mkdir(files)
+        try:
+            with open(copy, "rb") as stream:
+                tar.unpack(stream, LIMITS, files)
+        except tar.TarError as error:
+            raise ReceivedError(f"the archive from the controller cannot be unpacked ({error}); nothing was changed") from error
+        os.unlink(copy)
+        # Package managers read as users of their own.
+        for one in (folder, files):
+            os.chmod(one, 0o755)
+        yield files
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

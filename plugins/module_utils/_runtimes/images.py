@@ -1,0 +1,79 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The images that a node's container runtime has, and the import of archives of images.
+
+Private to this collection. No Ansible here. Which images there are is asked of the runtime by kubelet's own interface; to import one, that
+interface has no call, so the runtime's own program does it.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Dict, List, Optional, Sequence, Set
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import SilentError
+
+_LIST = "/runtime.v1.ImageService/ListImages"
+_SECONDS = 30.0
+#: Where kubelet's images are among those of containerd.
+_NAMESPACE = "k8s.io"
+Call = Callable[[str, str, bytes, float], bytes]
+
+
+class ImagesError(RuntimeError):
+    """The images cannot be listed or imported; says what to do."""
+
+
+def listed(endpoint: str, call: Call = cri.call) -> Dict[str, Set[str]]:
+    """Reference to the ids of the image that has it, "sha256:…" of its configuration. ImagesError."""
+    try:
+        message = call(endpoint.replace("unix://", ""), _LIST, b"", _SECONDS)
+        found: Dict[str, Set[str]] = {}
+        for number, value in cri.fields(message):
+            if number != 1 or isinstance(value, int):
+                continue
+            identity, references = "", []
+            for part, content in cri.fields(value):
+                if part in (1, 2) and not isinstance(content, int):
+                    text = content.decode("utf-8", "replace")
+                    if part == 1:
+                        identity = text if ":" in text else f"sha256:{text}"
+                    else:
+                        references.append(text)
+            for reference in references:
+                found.setdefault(reference, set()).add(identity)
+        return found
+    except (SilentError, OSError, EOFError, ValueError, LookupError) as error:
+        raise ImagesError(f"the container runtime at {endpoint[:80]} does not list its images ({str(error)[:200]}): see its log") from error
+
+
+def importer(runtime: Optional[str], endpoint: str, program: Callable[[str], Optional[str]]) -> List[str]:
+    """The command that imports an archive, whose path follows. ImagesError if the host has no program for it."""
+    address = endpoint.replace("unix://", "")
+    if runtime == "containerd":
+        ctr = [program("ctr")] if program("ctr") else [program("k3s"), "ctr"] if program("k3s") else []
+        if ctr:
+            # Its layers are unpacked when a container first needs them, as with an image that was pulled by another program.
+            return [*map(str, ctr), "--address", address, "--namespace", _NAMESPACE, "images", "import"]
+    elif runtime == "docker" and program("docker"):
+        return [str(program("docker")), "load", "--input"]
+    elif runtime == "cri-o" and program("podman"):
+        # Both have their images in the same folder.
+        return [str(program("podman")), "load", "--input"]
+    needed = {"containerd": "ctr", "docker": "docker", "cri-o": "podman"}.get(runtime or "", "")
+    raise ImagesError(
+        f"kubelet's container runtime is {runtime or 'not known'}, and this host has no {needed or 'program that imports images'}; nothing "
+        "was imported: import the images of the bundle by hand, or push them to a registry"
+    )
+
+
+def lacking(wanted: Sequence[Dict[str, object]], has: Dict[str, Set[str]]) -> List[Dict[str, object]]:
+    """Of these images (references, id) those that the runtime does not have under each of their names."""
+    return [one for one in wanted if any(one["id"] not in has.get(name, ()) for name in _names(one))]
+
+
+def _names(image: Dict[str, object]) -> List[str]:
+    names = image["references"]
+    return [str(name) for name in names] if isinstance(names, (list, tuple)) else []

@@ -1,0 +1,74 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Bills of materials, CycloneDX 1.6 as JSON. The same input gives the same bytes.
+
+Private to this collection, used on the controller only. Pure. The form: https://cyclonedx.org/docs/1.6/json/ (read 2026-11-25); a test
+checks it against CycloneDX's own schema.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+_NAME = "gpushare.kubernetes"
+
+
+@dataclass(frozen=True)
+class Component:
+    """One part. kind: library, container, application or file. purl: "" where there is none. hashes: SHA-256, several for a locked
+    package, because an installation takes one file of several."""
+
+    kind: str
+    name: str
+    version: str
+    hashes: Sequence[str]
+    purl: str = ""
+    properties: Collection[tuple[str, str]] = field(default=())
+
+    @property
+    def ref(self) -> str:
+        """Its name within the bill."""
+        return self.purl or f"{self.kind}:{self.name}"
+
+
+def pypi(name: str, version: str, hashes: Sequence[str]) -> Component:
+    """A package of Python."""
+    return Component("library", name, version, hashes, f"pkg:pypi/{name.lower()}@{version}")
+
+
+def bill(version: str, components: Collection[Component], of: str, when: datetime | None = None) -> str:
+    """The bill of the product in this version. of: what tells it from others of the same version; when: the time in it, if there is one."""
+    parts = sorted(components, key=lambda one: one.ref)
+    written = {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, f'{_NAME}/{version}/{hashlib.sha256(of.encode()).hexdigest()}')}",
+        "version": 1,
+        "metadata": {
+            **({"timestamp": when.isoformat()} if when else {}),
+            "component": {"bom-ref": _NAME, "name": _NAME, "type": "application", "version": version},
+        },
+        "components": [_component(one) for one in parts],
+        "dependencies": [{"ref": _NAME, "dependsOn": [one.ref for one in parts]}, *({"ref": one.ref} for one in parts)],
+    }
+    return json.dumps(written, indent=2, sort_keys=True) + "\n"
+
+
+def _component(one: Component) -> dict[str, object]:
+    return {
+        "bom-ref": one.ref,
+        "type": one.kind,
+        "name": one.name,
+        "hashes": [{"alg": "SHA-256", "content": content} for content in one.hashes],
+        **({"version": one.version} if one.version else {}),
+        **({"purl": one.purl} if one.purl else {}),
+        **({"properties": [{"name": name, "value": value} for name, value in one.properties]} if one.properties else {}),
+    }

@@ -1,0 +1,93 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The list of all that a bundle lacks for the hosts of a run, before anything is changed.
+
+Private to this collection, used on the controller only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.archive import opened
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.collection import version_of
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import BundleError, Contents
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import LockError, Target, chosen, names
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, Reason
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import WheelError, build_wheel, locked_requirements
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The needs of one host. target: its Python and architecture, None where nothing is known; driver: whether one is to be
+    installed, from packages for this system, as a bundle calls it."""
+
+    host: str
+    target: Target | None
+    system: str = ""
+    machine: str = ""
+    driver: bool = False
+
+
+def checked(path: str, key: str, root: Path) -> Contents | Reason:
+    """The contents of the bundle, every file of which has its sum; or why it is none for this release. root: of the collection."""
+    try:
+        with opened(path, key) as bundle:
+            contents = bundle.contents
+            wrong = _other_release(contents, root)
+            if wrong is None:
+                bundle.check()
+            return wrong or contents
+    except BundleError as error:
+        return _reason("", error)
+    except (WheelError, OSError) as error:
+        return _reason("", BundleError(str(error)[:300], "a bundle that can be read", "see the message"))
+
+
+def judge(contents: Contents, needs: Collection[Needs], root: Path) -> list[Reason]:
+    """A reason for each part that a host needs and the bundle lacks."""
+    found = []
+    lacking: dict[Target, str] = {}
+    for one in needs:
+        if one.target is not None:
+            if one.target not in lacking:
+                lacking[one.target] = _lacking(contents, one.target, root)
+            if lacking[one.target]:
+                cure = "make the bundle for it (gpushare_bundle_pythons, gpushare_bundle_architectures), or name another in gpushare_python"
+                found.append(
+                    Reason(one.host, "bundle", ERROR, f"no wheels for {one.target}: {lacking[one.target]}", "those of the lock", cure)
+                )
+        if one.driver and not contents.packages(one.system, one.machine):
+            cure = "make the bundle with them (gpushare_bundle_packages), or install the driver by hand (gpushare_driver_state: present)"
+            found.append(Reason(one.host, "bundle", ERROR, f"no packages for {one.system} on {one.machine}", "those of the driver", cure))
+    return found
+
+
+def _lacking(contents: Contents, target: Target, root: Path) -> str:
+    """The packages without a wheel for the target, for people; "" if there are none."""
+    try:
+        # The larger of the two locks has the other one.
+        lock = locked_requirements(root / "files/gpushare_runtime", "kubectl").decode()
+        return names(chosen(lock, target, contents.wheels)[1])
+    except (LockError, OSError, ValueError) as error:
+        return str(error)[:200]
+
+
+def _other_release(contents: Contents, root: Path) -> Reason | None:
+    own = version_of(root)
+    cure = "use the collection of the bundle (its folder collection/), or make the bundle by the playbook of this release"
+    if contents.version != own:
+        return _reason("", BundleError(f"release {contents.version}", f"{own}, which is that of this collection", cure))
+    wheel = build_wheel(root / "files/gpushare_runtime").sha256
+    if contents.runtime != wheel:
+        seen = f"another build of the runtime {own} ({contents.runtime[:12]})"
+        return _reason("", BundleError(seen, f"that of this collection ({wheel[:12]})", cure))
+    return None
+
+
+def _reason(host: str, error: BundleError) -> Reason:
+    return Reason(host, "bundle", ERROR, error.found, error.expected, error.cure)

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""A cluster that is fit for gpushare as pods, and what is asked of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import Asked
+
+IMAGE = "localhost/gpushare:1"
+NODE = {
+    "name": "gpu1",
+    "architecture": "amd64",
+    "platform": "",
+    "ready": True,
+    "images": [IMAGE],
+    "all": True,
+    "kubelet": "v1.36.3",
+    "runtime": "containerd://2.4.2",
+}
+FACTS: dict[str, Any] = {
+    "version": "v1.36.3",
+    "admission": ["ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"],
+    "nodes": [NODE],
+    "number": 3,
+    "openshift": False,
+    "missing": [],
+    "runtime_classes": ["nvidia"],
+    "enforces": "",
+    "on_hosts": [],
+    "others": [],
+    "holders": [],
+    "gpu_operator": {"versions": [], "policies": [], "nodes": [], "ours": []},
+    "unit": "",
+    "pods": [],
+    "may_bind": "",
+}
+NVIDIAS = {"title": "DaemonSet kube-system/nvidia-device-plugin", "kind": "NVIDIA device plugin", "nodes": ["gpu1"]}
+OPERATORS = {"title": "DaemonSet gpu-operator/nvidia-device-plugin-daemonset", "kind": "NVIDIA GPU Operator", "nodes": ["gpu1"]}
+ASKED = Asked(
+    image=IMAGE,
+    namespace="gpushare-system",
+    scheduler_image="registry.k8s.io/kube-scheduler:v1.36.0",
+    runtime_class="nvidia",
+    isolation="auto",
+    memory_unit="GiB",
+    evicts=False,
+    without_policies=False,
+)
