@@ -8,7 +8,8 @@ The traces are openb of the Alibaba cluster data (openb_node_list_*.csv, openb_p
 - filled: kube-scheduler's model with our policies; all pods come once, then others, up to 130 % of all GPUs, and none leaves;
 - churn: the same model; pods live for a drawn time, and what is asked for is 90 or 100 % of all GPUs at any time.
 
-`before` is binpack with no knowledge of scarcity, with weight 1. Prints means with the standard error over the seeds, and writes JSON.
+`before` is binpack as it was: no scarcity, exact units, of equals the node with less free, weight 1.
+Prints means with the standard error over the seeds, and writes JSON.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from typing import Final
 from bench.placement.published import RULES, Anchor
 from bench.placement.scheduler import Learn, Make, Scheduler, churn, fill
 from bench.placement.workload import Machine, Pod, arrivals, read_machines, read_trace, total
-from gpushare_runtime.core.ledger import Ledger
+from gpushare_runtime.core.ledger import Ledger, NodeLedger
 from gpushare_runtime.core.placement.fragmentation import Workload
-from gpushare_runtime.core.placement.policies import Placement, Policy
+from gpushare_runtime.core.placement.policies import Binpack, Placement, Policy
+from gpushare_runtime.core.placement.ranking import NodeCost, Ranking
 from gpushare_runtime.core.placement.scarcity import Scarcity
 from gpushare_runtime.core.request import Request
 
@@ -58,9 +60,25 @@ def _policy(name: str, *, scarce: bool = True) -> Make:
     return make
 
 
+class Before(Binpack):
+    """binpack as it was until 2026-11: what stays free, then what is free on the node."""
+
+    def node_cost(self, request: Request, node: NodeLedger) -> NodeCost | None:
+        left = node.remaining_after(request)
+        return None if left is None else (left, node.free, node.name)
+
+    def ranking(self, request: Request, ledger: Ledger) -> Ranking:
+        return ledger.derived(request.key, lambda: Ranking(ledger.nodes, lambda node: self.node_cost(request, node)))
+
+
+def _before(ledger: Ledger) -> tuple[Policy, Learn]:
+    del ledger
+    return Before(), lambda request: None
+
+
 POLICIES: Final[Mapping[str, tuple[Make, int]]] = {
     "binpack": (_policy("binpack"), WEIGHT),
-    "before": (_policy("binpack", scarce=False), 1),
+    "before": (_before, 1),
     "spread": (_policy("spread"), WEIGHT),
     "fgd": (_policy("fgd"), WEIGHT),
     "no extender": (_policy("binpack", scarce=False), 0),
