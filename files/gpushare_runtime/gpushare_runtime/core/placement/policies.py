@@ -126,7 +126,7 @@ class Binpack(Rule):
         return node.remembered((surcharge.key, request.key), lambda: self._mixed(request, surcharge, node))
 
     def _steps(self, request: Request, surcharge: Surcharge, left: int) -> int:
-        # How many GPUs stay empty is no cost: the tie decides.
+        # Empty GPUs that stay cost nothing: the tie decides.
         return 0 if request.whole_gpus else left // surcharge.step
 
     def _mixed(self, request: Request, surcharge: Surcharge, node: NodeLedger) -> int:
@@ -139,7 +139,7 @@ class Binpack(Rule):
 
     def charged(self, request: Request, surcharge: Surcharge, node: NodeLedger) -> NodeCost | None:
         """`node_cost` with this surcharge."""
-        # What the node remembers is what stays free: the rest is quickly added.
+        # The node remembers how much stays free: the rest is quickly added.
         cost = self._cost(request, surcharge, node)
         return None if cost is None else (cost, _breaks_into(request, node), node.name)
 
@@ -176,7 +176,7 @@ class _Charged(Ranking):
 
 
 def _breaks_into(request: Request, node: NodeLedger) -> bool:
-    """Whether nobody has any of the node's GPUs, and some would stay."""
+    """Whether all of the node's GPUs are empty, and some would stay so."""
     return request.whole_gpus < node.empty_gpus() == len(node.free_units)
 
 
@@ -276,7 +276,7 @@ class Placement:
         return (self._rules.get(request.rules.placement) or self._nodes).node_cost(request, node)
 
     def kept_for(self, request: Request, node: NodeLedger) -> str:
-        """For whom the GPUs of this node that it would get are kept, in words; "" if for nobody."""
+        """A message for whom this node's GPUs are kept that it would get; "" if all may have them."""
         return (self._rules.get(request.rules.placement) or self._nodes).kept_for(request, node)
 
     def ranking(self, request: Request, ledger: Ledger) -> Ranking:

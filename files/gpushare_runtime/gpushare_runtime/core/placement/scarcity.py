@@ -37,7 +37,7 @@ _REMEMBERED: Final = 1024
 
 @dataclass(frozen=True)
 class Need:
-    """What a request accepts. per_gpu: units on each GPU, 0 for whole ones."""
+    """The GPUs that a request accepts. per_gpu: units on each GPU, 0 for whole ones."""
 
     rules: Rules
     per_gpu: int
@@ -60,7 +60,7 @@ class Need:
 
 @dataclass(frozen=True)
 class Surcharge:
-    """What scarce GPUs cost a request besides, in steps: by class, for all GPUs that it takes. Classes without are left out.
+    """The price of scarce GPUs for one request, in steps: by class, for all GPUs that it takes. Classes without are left out.
 
     step: units. key: equal where everything is.
     """
@@ -75,7 +75,7 @@ class Surcharge:
 
 @dataclass(frozen=True)
 class Picture:
-    """What is scarce now: parts by class, without those that are not; and for whom most."""
+    """The classes that are scarce now, with their parts, and the need that makes each so most."""
 
     scarce: Mapping[GpuClass, int] = field(default_factory=dict)
     kept_for: Mapping[GpuClass, Need] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Picture:
 
 @dataclass
 class _Asked:
-    """What all pods with one need have asked for: units, or whole GPUs."""
+    """The sum of all requests with one need: units, or whole GPUs."""
 
     units: int = 0
     pods: int = 0
@@ -92,7 +92,7 @@ class _Asked:
 class Scarcity:
     """Counts the requests of each pod once, as told. classes: units of the usable GPUs by class, as the ledger keeps them.
 
-    It looks anew when the counts have grown by half or the classes have changed, and small changes change nothing.
+    Its picture is another one after the counts have grown by half or the classes have changed, and not by small differences.
     """
 
     def __init__(self, classes: Mapping[GpuClass, int]) -> None:
@@ -129,7 +129,7 @@ class Scarcity:
 
     @property
     def picture(self) -> Picture:
-        """What is scarce now."""
+        """The classes that are scarce now."""
         if self._total >= self._due or self._seen != self._classes:
             self._look()
         return self._picture
@@ -145,7 +145,7 @@ class Scarcity:
         return found
 
     def kept_for(self, request: Request, gpus: Collection[GpuClass]) -> str:
-        """For whom one of these classes is kept, in words; "" where they cost this request nothing besides."""
+        """A message for whom one of these classes is kept; "" where they cost this request nothing besides."""
         of = self.surcharge(request).of
         dearest = max((gpu for gpu in gpus if gpu in of), key=of.__getitem__, default=None)
         need = self._picture.kept_for.get(dearest) if dearest is not None else None
@@ -159,7 +159,7 @@ class Scarcity:
             if need.accepts(gpu):
                 taken = request.whole_gpus * gpu.units or request.per_gpu * request.gpus_per_pod
                 steps[gpu] = round(picture.scarce.get(gpu, 0) * taken / (PARTS * self._step))
-        # What it must pay anyway makes no difference.
+        # The least of them makes no difference: it must pay that anyway.
         least = min(steps.values(), default=0)
         return {gpu: of - least for gpu, of in steps.items() if of > least}
 
