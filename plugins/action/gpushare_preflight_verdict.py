@@ -142,8 +142,9 @@ class ActionModule(ActionBase):
         wanted = str(self._of_cluster(task_vars, [host], "gpushare_python"))
         python = chosen_python([Python(**one) for one in facts.get("pythons") or ()], wanted)
         machine = str(system["architecture"])
-        # Other versions and architectures are reasons of their own.
+        # Other versions and architectures are reasons of their own. Pods need no Python of their host.
         known = python is not None and python.version in PYTHONS and machine in MACHINES
+        known = known and self._of_cluster(task_vars, [host], "gpushare_deploy_mode") != KUBERNETES
         plan = theirs.get(arguments["plans"].get("driver", "")) or {}
         driver = bool(plan.get("due")) and bool((plan.get("plan") or {}).get("packages"))
         label = packages_label(str(system["id"]), system["like"], str(system["version"]))

@@ -17,10 +17,10 @@ from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster
 from hosts.releases import play
 
 NODES = (CONTROL_PLANE, *GPU_NODES)
-# Nothing is behind that interface. Without a name server, resolvers ask the host itself.
+# Nobody takes packets from the other end of that interface. Without a name server, resolvers ask the host itself.
 _CUT_OFF = """
 set -eu
-ip link show nowhere >/dev/null 2>&1 || ip link add nowhere type dummy
+ip link show nowhere >/dev/null 2>&1 || ip link add nowhere type veth peer name nobody
 ip link set nowhere up
 ip route replace default dev nowhere
 cat /dev/null > /etc/resolv.conf

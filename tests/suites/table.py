@@ -411,6 +411,8 @@ SUITES = (
             "tests/verify/*",
             *CLUSTER_TESTS,
         ),
+        # 50 runs while pods come and go.
+        full={"GPUSHARE_FULL": "1"},
         seconds=600,
     ),
     Suite(

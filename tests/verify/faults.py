@@ -308,7 +308,7 @@ def token_missing(cluster: Cluster, later: contextlib.ExitStack) -> None:
 
 def plugin_not_synced(cluster: Cluster, later: contextlib.ExitStack) -> None:
     """A kubeconfig with an API server that does not answer."""
-    other = "s#server: .*#server: https://127.0.0.1:9#"
+    other = 's#"server": "[^"]*"#"server": "https://127.0.0.1:9"#'
     sh(cluster, "gpu1", f"sed -i '{other}' /etc/gpushare/device-plugin.kubeconfig; systemctl restart {PLUGIN}")
 
 
@@ -380,7 +380,15 @@ def scheduler_stopped(cluster: Cluster, later: contextlib.ExitStack) -> None:
 
 
 def flag_removed(cluster: Cluster) -> None:
+    """And waits, as the cure says."""
     sh(cluster, CONTROL_PLANE, f"sed '/--no-such-flag/d' {MANIFEST} > /run/test-new; cp /run/test-new {MANIFEST}")
+
+    def runs() -> bool:
+        found = cluster.pod(f"kube-scheduler-{CONTROL_PLANE}", "kube-system")
+        without = all("--no-such-flag=1" not in one["command"] for one in found["spec"]["containers"])
+        return without and any("running" in status["state"] for status in found["status"].get("containerStatuses", ()))
+
+    cluster.until("the scheduler runs without the flag", runs, 120)
 
 
 # Files of ours.
@@ -446,6 +454,8 @@ def started_again(cluster: Cluster) -> None:
     for node in GPU_NODES:
         cluster.on(node, "systemctl", "start", "containerd")
         cluster.on(node, "systemctl", "restart", "kubelet", PLUGIN)
+    # site.yml builds the runtime anew where it is gone, not where it was changed.
+    sh(cluster, "gpu2", "rm -rf $(readlink -f /opt/gpushare/current)")
 
 
 def pods_deleted(cluster: Cluster) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Dict, List
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal, JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import NAME, SETTINGS, is_ours
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import DASHBOARD, EXTENDER, PLUGIN
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import digest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
@@ -23,6 +24,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd 
 _FOLDERS = (UNITS, "/etc/systemd/system.control", "/run/systemd/system", "/run/systemd/system.control", "/usr/lib/systemd/system")
 #: Settings with which a unit starts another process, or the same with other words.
 _STARTS = re.compile(r"^\s*(?:ExecStart\w*|Environment|EnvironmentFile|User|Group|RootDirectory)\s*=", re.MULTILINE)
+#: Units whose absence the doctor has named; it does not miss a timer, a socket, or what they start.
+_NAMED = tuple(f"{name}.service" for name in (PLUGIN, EXTENDER, DASHBOARD))
 _BYTES = 64 * 1024
 _MOST = 50
 
@@ -38,9 +41,8 @@ def files(host: Host) -> Dict[str, Any]:
         found["problem"] = str(error)
         return found
     for path, entry in entries.items():
-        # A unit that is gone, the doctor has named.
         content = host.data(path)
-        if digest(content) != entry.left[1] and (content is not None or path.endswith(".env")):
+        if digest(content) != entry.left[1] and (content is not None or posixpath.basename(path) not in _NAMED):
             found["changed"].append(path)
     found["unrecorded"] = [path for path in paths if path not in entries and is_ours(path, host.data(path, _BYTES))]
     return {key: value if isinstance(value, str) else value[:_MOST] for key, value in found.items()}

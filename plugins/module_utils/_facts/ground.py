@@ -24,6 +24,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host imp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
 
 MANIFESTS = "/etc/kubernetes/manifests"
+#: Configurations of container runtimes and of NVIDIA's toolkit on GPU nodes, where there are any. A run may find them as it wants them.
+OF_RUNTIMES = ("/etc/containerd", "/etc/crio", "/etc/docker", "/etc/nvidia-container-runtime")
 _SETTINGS, _STATE = "/etc/gpushare", "/var/lib/gpushare"
 # A run of ours that has begun to change the scheduler, and neither proven nor put back.
 _PENDING = f"{_STATE}/journal/scheduler.pending"
@@ -68,7 +70,7 @@ Connect = Callable[[str, int, bool], Tuple[str, Optional[float]]]
 
 def ground(host: Host, install_dir: str, connect: Optional[Connect] = None) -> Ground:
     """Look at the host."""
-    folders = (install_dir, UNITS, _SETTINGS, _STATE, MANIFESTS)
+    folders = (install_dir, UNITS, _SETTINGS, _STATE, MANIFESTS, *filter(host.exists, OF_RUNTIMES))
     server = _SERVER.search(host.text(_KUBELET) or "")
     pending = host.exists(_PENDING)
     unreached, ahead = _ask(server.group(1), connect or _connect) if server else ("", None)

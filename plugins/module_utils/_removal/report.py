@@ -15,7 +15,7 @@ import time
 from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Entry, Journal
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import DAEMONS, SETTINGS, is_ours, units
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import NAME, SETTINGS, is_ours, units
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import as_before, read_or_none
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import MARKER, Environments, is_environment
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
@@ -130,10 +130,9 @@ def _state(layout: Layout, entry: Entry, pending: Sequence[str]) -> str:
 
 def _unrecorded(layout: Layout, known: Collection[str]) -> List[str]:
     """Files of ours that the journal does not have; uninstall knows them by their first lines."""
-    units_ = [os.path.join(layout.units, name) for name in units()]
-    settings = [os.path.join(SETTINGS, name) for daemon in DAEMONS for name in daemon.settings]
     found = []
-    for path in (*units_, *settings):
+    names = ((folder, name) for folder in (layout.units, SETTINGS) for name in _names(layout.real(folder)) if NAME.fullmatch(name))
+    for path in (os.path.join(*one) for one in names):
         state = None if path in known else read_or_none(layout.real(path))[0]
         if state is not None and is_ours(path, state.content):
             found.append(path)

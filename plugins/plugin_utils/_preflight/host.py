@@ -24,7 +24,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_
     choose,
     obstacles,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground import MANIFESTS
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground import MANIFESTS, OF_RUNTIMES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Python, preferred
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
@@ -171,15 +171,13 @@ def _ground(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
     ground = facts.ground
     if ground is None:
         return
-    for path in ground.read_only:
-        if path != MANIFESTS or wanted.control_plane:
-            found.error(
-                "disk", f"{path} on a file system mounted read-only", "a folder that can be written", "see dmesg; mount it read-write"
-            )
-    for path in ground.full:
-        if path != MANIFESTS or wanted.control_plane:
-            cure = f"remove files there (df -i {path}), or use another file system"
-            found.error("disk", f"too few free inodes for {path}", "inodes for the files that are written", cure)
+    for path in filter(lambda one: _writes(one, wanted), ground.read_only):
+        report = found.warn if path in OF_RUNTIMES else found.error
+        report("disk", f"{path} on a file system mounted read-only", "a folder that can be written", "see dmesg; mount it read-write")
+    for path in filter(lambda one: _writes(one, wanted), ground.full):
+        cure = f"remove files there (df -i {path}), or use another file system"
+        report = found.warn if path in OF_RUNTIMES else found.error
+        report("disk", f"too few free inodes for {path}", "inodes for the files that are written", cure)
     for path in ground.no_programs:
         cure = "mount it without noexec, or put gpushare_install_dir elsewhere"
         found.error("disk", f"{path} on a file system mounted noexec", "one from which programs run", cure)
@@ -193,6 +191,10 @@ def _ground(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
     if wanted.control_plane and wanted.extender_port in ground.listening and not ground.extender:
         cure = f"end it (ss -ltnp 'sport = :{wanted.extender_port}' names it), or set gpushare_extender_port to a free port"
         found.error("port", f"another process listening on port {wanted.extender_port}", "it free for the extender", cure)
+
+
+def _writes(path: str, wanted: Wanted) -> bool:
+    return wanted.control_plane if path == MANIFESTS else wanted.gpu_node if path in OF_RUNTIMES else True
 
 
 def family_of(name: str, like: Sequence[str]) -> str | None:

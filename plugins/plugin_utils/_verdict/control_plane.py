@@ -154,10 +154,6 @@ def _address(url: str) -> tuple[str, str, int | None, str]:
 
 def _running(found: Findings, manifest: Mapping[str, Any], mirror: Mapping[str, Any] | None, noted: str | None, path: str) -> None:
     """Whether the scheduler that runs is the one of the manifest."""
-    cure = (
-        f"wait 20 s and run verify again; if it stays: its Events (kubectl describe pod -n {NAMESPACE} of it) and journalctl -u kubelet "
-        f"on this host name what is wrong in {path}: correct that, or {SITE}; only if nothing is, move the file away and back"
-    )
     try:
         missing = proof.not_running(mirror, noted, scheduler_manifest.shape(manifest))
     except (proof.HopelessError, scheduler_manifest.SchedulerError) as error:
@@ -166,7 +162,16 @@ def _running(found: Findings, manifest: Mapping[str, Any], mirror: Mapping[str, 
         annotations = (mirror or {}).get("metadata", {}).get("annotations") or {}
         older = mirror is not None and annotations.get(ANNOTATION_SCHEDULER_CONFIG) != noted
         code = "scheduler_older_than_file" if older else "scheduler_stopped"
-        found.error(code, f"a scheduler of which {missing}", f"the one of {path} to run", cure)
+        found.error(code, f"a scheduler of which {missing}", f"the one of {path} to run", _cure(path, older))
     elif mirror is not None and scheduler_manifest.image(mirror) != scheduler_manifest.image(manifest):
         seen = f"a scheduler of image {scheduler_manifest.image(mirror)}"
-        found.error("scheduler_older_than_file", seen, f"{scheduler_manifest.image(manifest)}, as {path} says", cure)
+        found.error("scheduler_older_than_file", seen, f"{scheduler_manifest.image(manifest)}, as {path} says", _cure(path, True))
+
+
+def _cure(path: str, runs: bool) -> str:
+    """runs: a scheduler does; without one site.yml stops before the first change."""
+    return (
+        f"wait 20 s and run verify again; if it stays: its Events (kubectl describe pod -n {NAMESPACE} of it) and journalctl -u kubelet "
+        f"on this host name what is wrong in {path}: correct that{', or ' + SITE if runs else ''}; "
+        "only if nothing is, move the file away and back"
+    )

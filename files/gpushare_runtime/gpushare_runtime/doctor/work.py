@@ -16,7 +16,7 @@ from gpushare_runtime.doctor.host import Host, Unit, shown
 # As the plugin's status has its parts `API server` and `token`, degraded.
 _BLIND: Final = re.compile(r"(?:^|; )((?:API server: (?:not reached|silent)|token: no token works).*)")
 _WATCHES: Final = re.compile(r"(?:^|; )API server: watching")
-_SERVER: Final = re.compile(r"^\s*server:\s*['\"]?(https?://[^\s'\"]{1,200})", re.MULTILINE)
+_SERVER: Final = re.compile(r"^\s*['\"]?server['\"]?:\s*['\"]?(https?://[^\s'\"]{1,200})", re.MULTILINE)
 # A state file has some kB, one with thousands of ids some hundred.
 _LEAST_BYTES: Final = 1024 * 1024
 

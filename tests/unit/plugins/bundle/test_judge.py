@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.action import gpushare_preflight_verdict as verdict
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import Contents
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import Target
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.bundle import Needs, checked, judge
@@ -61,6 +62,28 @@ def test_all_that_it_lacks_by_host(collection: Path) -> None:
         ("gpu7", "bundle", "no wheels for Python 3.12 on x86_64: fast 2.0"),
         ("gpu9", "bundle", "no packages for debian-13 on aarch64"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("variables", "target", "driver"),
+    [
+        ({}, Target("3.11", "x86_64"), False),
+        ({"gpushare_python": "python3.12"}, Target("3.12", "x86_64"), False),
+        ({"gpushare_python": "python3.13"}, None, False),
+        ({"gpushare_deploy_mode": "kubernetes"}, None, False),
+        ({"driver_plan": {"due": True, "plan": {"packages": ["nvidia-driver"]}}}, Target("3.11", "x86_64"), True),
+    ],
+)
+def test_the_needs_of_a_host_by_its_facts_and_variables(variables: dict[str, object], target: Target | None, driver: bool) -> None:
+    pythons = [
+        {"path": path, "version": version, "venv": True}
+        for path, version in (("/usr/bin/python3.12", "3.12"), ("/usr/bin/python3", "3.11"))
+    ]
+    system = {"id": "rocky", "like": ["rhel"], "version": "9.5", "architecture": "x86_64"}
+    known = {"hostvars": {"gpu1": {"found": {"facts": {"system": system, "pythons": pythons}}, **variables}}}
+    action = verdict.ActionModule.__new__(verdict.ActionModule)
+    found = action._needs(known, "gpu1", {"result": "found", "plans": {"driver": "driver_plan"}})
+    assert found == Needs("gpu1", target, "rhel-9", "x86_64", driver)
 
 
 def test_another_release_another_build_and_damage(collection: Path) -> None:

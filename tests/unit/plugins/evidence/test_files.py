@@ -51,6 +51,18 @@ def test_hand_edits_are_found_whatever_the_generation_says(root: Path) -> None:
     assert seen(root)["changed"] == [ENV], "a unit that is gone, the doctor names"
 
 
+@pytest.mark.parametrize("name", ["gpushare-pki.timer", "gpushare-pki.service", "gpushare-extender.socket", "gpushare-mps-GPU-0.service"])
+def test_a_unit_that_is_gone_and_that_no_doctor_misses_is_found(root: Path, name: str) -> None:
+    """Without the timer the certificates run out months later."""
+    path = f"/etc/systemd/system/{name}"
+    transaction = Transaction("extender", str(root))
+    transaction.write(path, HEAD.encode())
+    transaction.apply()
+    assert seen(root) == NOTHING
+    (root / path[1:]).unlink()
+    assert seen(root) == {**NOTHING, "changed": [path]}
+
+
 def test_a_lost_journal_is_found(root: Path) -> None:
     for entry in (root / FOLDER).glob("*.json"):
         entry.unlink()

@@ -71,6 +71,18 @@ def test_folders_that_cannot_be_written(root: FakeRoot, monkeypatch: pytest.Monk
     assert str(root.at("/opt")) in asked, "the nearest folder above that is there"
 
 
+def test_folders_of_runtimes_are_looked_at_where_they_are(root: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    root.at("/etc/docker").mkdir(parents=True)
+
+    def statvfs(path: str) -> SimpleNamespace:
+        closed = str(path).endswith(("/etc/docker", "/etc/crio"))
+        return SimpleNamespace(f_flag=os.ST_RDONLY if closed else 0, f_files=10**6, f_favail=2 if closed else 10**6)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    found = ground(Host(str(root)), INSTALL)
+    assert (found.read_only, found.full) == (("/etc/docker",), ("/etc/docker",))
+
+
 def test_the_api_server_of_kubelet_is_connected_to(root: FakeRoot) -> None:
     assert (ground(Host(str(root)), INSTALL).server, ground(Host(str(root)), INSTALL).unreached) == ("", "")
     with socket.create_server(("127.0.0.1", 0)) as server:

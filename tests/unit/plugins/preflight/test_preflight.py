@@ -294,6 +294,17 @@ def test_what_would_make_the_run_fail_halfway(tmp_path: Path, ground: dict[str, 
     assert all(words in one.found and one.cure for one in judged)
 
 
+@pytest.mark.parametrize("field", ["read_only", "full"])
+def test_a_runtimes_configuration_that_cannot_be_written_is_a_warning_on_gpu_nodes(tmp_path: Path, field: str) -> None:
+    """The run may have nothing to write there."""
+    facts = gather(Host(str(control_plane(gpu(kubelet(debian(FakeRoot(tmp_path))), MENDED)))))
+    closed = replace(facts, ground=replace(FIT, **{field: ("/etc/containerd",)}))
+    (only,) = judge("h", closed, GPU_NODE).reasons
+    assert (only.check, only.severity) == ("disk", "warning")
+    assert "/etc/containerd" in only.found
+    assert judge("h", closed, CONTROL_PLANE).reasons == ()
+
+
 def test_a_clock_that_is_a_little_off_is_a_warning(tmp_path: Path) -> None:
     facts = gather(Host(str(gpu(kubelet(debian(FakeRoot(tmp_path))), MENDED))))
     (only,) = judge("h", replace(facts, ground=replace(FIT, ahead=-42.4)), GPU_NODE).reasons

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import mps
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import (
@@ -363,6 +363,20 @@ def test_another_unit_in_the_journal_is_stopped_as_well(host: Host) -> None:
     transaction.apply()
     host.systemd.start("gpushare-more.service")
     assert "gpushare-more.service" in what(host.remove()[0], "stopped")
+    assert host.tree() == host.before
+
+
+def test_without_the_journal_everything_of_ours_goes_all_the_same(host: Host) -> None:
+    for entry in host.at(FOLDER).glob("*.json"):
+        entry.unlink()
+    mark = "# Copyright: gpushare.kubernetes contributors\n"
+    unit, settings = f"{UNITS}/gpushare-mps-GPU-0.service", "/etc/gpushare/gpushare-extender.env"
+    host.root.file(unit, mark)
+    host.root.file(settings, mark)
+    host.systemd.start(os.path.basename(unit))
+    plans = host.remove()
+    assert {unit, settings, TIMER, EXTENDER} <= set(what(plans[0], "removed"))
+    assert os.path.basename(unit) in what(plans[0], "stopped")
     assert host.tree() == host.before
 
 

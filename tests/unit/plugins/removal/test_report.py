@@ -149,6 +149,9 @@ def test_files_of_ours_without_an_entry_are_named(root: FakeRoot) -> None:
     assert words(found)[-1].startswith(f"not in the journal, although they are ours: {unit}, {settings}; the journal was lost")
     Journal(str(root)).record(unit, "device_plugin", None, ours.encode())
     assert report(Layout(root=str(root)), systemctl)["unrecorded"] == [settings]
+    of_a_gpu = "/etc/systemd/system/gpushare-mps-GPU-0.service"
+    root.file(of_a_gpu, ours)
+    assert report(Layout(root=str(root)), systemctl)["unrecorded"] == [of_a_gpu, settings]
 
 
 def test_a_host_with_nothing_of_ours(root: FakeRoot) -> None:

@@ -12,8 +12,10 @@ import pytest
 
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.device_plugin.node.candidates import allowed_gpus
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import ContainerDevices, LocalPod, PendingContainer, PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.node.pending import match_request
+from gpushare_runtime.device_plugin.node.usage import Usage
 from unit.runtime.device_plugin.local_pods import bound, memory, whole
 from unit.runtime.pods import container, inventory
 
@@ -370,7 +372,7 @@ def test_a_static_pod_with_a_uid_in_its_file_is_what_kubelet_has_under_it() -> N
     copy = parse_local_pod(mirror(given, "copy"))
     pods.event("ADDED", copy)
     assert pods.get("copy") == copy
-    pods.recorded = lambda uid: uid == given
+    Usage(pods, lambda: 0.0).set_checkpoint((CheckpointEntry(given, "main", MEMORY, frozenset({f"{NODE.gpus[0].uuid}-_-0"})),))
     pods.event("MODIFIED", copy)
     assert pods.get("copy") is None
     found = pods.get(given)

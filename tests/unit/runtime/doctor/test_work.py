@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.kubeconfig import daemon_kubeconfig
 
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import PLUGIN
@@ -39,7 +40,7 @@ def test_a_plugin_that_does_not_know_its_pods_is_a_finding(tmp_path: Path, says:
     assert code == "plugin_not_synced"
     assert words.startswith("a device plugin that says ")
     assert "not reached" in words or "no token works" in words or "silent" in words
-    host.file("/etc/gpushare/device-plugin.kubeconfig", "clusters:\n- cluster:\n    server: https://10.0.0.9:6443\n")
+    host.file("/etc/gpushare/device-plugin.kubeconfig", daemon_kubeconfig("https://10.0.0.9:6443", "PEM"))
     found = Findings()
     judge_words(found, host, host.unit(PLUGIN))
     assert "curl -k https://10.0.0.9:6443/version" in found.findings[0].cure
