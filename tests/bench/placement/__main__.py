@@ -27,7 +27,6 @@ from bench.placement.published import RULES, Anchor
 from bench.placement.scheduler import Learn, Make, Scheduler, churn, fill
 from bench.placement.workload import Machine, Pod, arrivals, read_machines, read_trace, total
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
-from gpushare_runtime.core.placement.fragmentation import Workload
 from gpushare_runtime.core.placement.policies import Binpack, Placement, Policy
 from gpushare_runtime.core.placement.ranking import NodeCost, Ranking
 from gpushare_runtime.core.placement.scarcity import Scarcity
@@ -48,14 +47,13 @@ hkust-adsl/kubernetes-scheduler-simulator, commit 8f3d641, read on 2026-11-25.""
 
 def _policy(name: str, *, scarce: bool = True) -> Make:
     def make(ledger: Ledger) -> tuple[Policy, Learn]:
-        workload, scarcity = Workload(), Scarcity(ledger.classes)
+        scarcity = Scarcity(ledger.classes)
 
         def learn(request: Request) -> None:
-            workload.observe([request])
             if scarce:
                 scarcity.observe([request])
 
-        return Placement(name, workload=workload, scarcity=scarcity), learn
+        return Placement(name, scarcity=scarcity), learn
 
     return make
 
@@ -80,7 +78,6 @@ POLICIES: Final[Mapping[str, tuple[Make, int]]] = {
     "binpack": (_policy("binpack"), WEIGHT),
     "before": (_before, 1),
     "spread": (_policy("spread"), WEIGHT),
-    "fgd": (_policy("fgd"), WEIGHT),
     "no extender": (_policy("binpack", scarce=False), 0),
 }
 

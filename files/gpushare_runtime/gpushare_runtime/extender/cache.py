@@ -17,7 +17,6 @@ from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.objects import NodeTexts, PodReader, node_texts, unreadable_node, unreadable_pod
 from gpushare_runtime.core.overuse import NO_EVICTIONS, Evictions
 from gpushare_runtime.core.placement.budgets import Budget, Budgets, read_budget
-from gpushare_runtime.core.placement.fragmentation import Workload
 from gpushare_runtime.core.placement.scarcity import Scarcity
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod, PodRecord
 from gpushare_runtime.extender.node_states import NodeStates
@@ -71,7 +70,6 @@ class Cluster:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.ledger: Final = Ledger(self._capacity_freed)
-        self.workload: Final = Workload()
         self.scarcity: Final = Scarcity(self.ledger.classes)
         self.budgets: Final = Budgets()
         self.node_states: Final = NodeStates(self.node_event)
@@ -198,7 +196,6 @@ class Cluster:
             for r in records
             if isinstance(r, (AllocatedPod, PendingPod)) and r.uid not in self._pending and not self.ledger.pod(r.uid)
         ]
-        self.workload.observe(fresh)
         self.scarcity.observe(fresh)
 
     def replace_nodes(self, records: list[NodeRecord]) -> None:

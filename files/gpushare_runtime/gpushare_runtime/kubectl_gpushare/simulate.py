@@ -12,7 +12,6 @@ from typing import Any, Final
 from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
 from gpushare_runtime.core.placement.explain import no_fit
-from gpushare_runtime.core.placement.fragmentation import Workload
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.ranking import BEST_SCORE
 from gpushare_runtime.core.placement.scarcity import Scarcity
@@ -22,7 +21,7 @@ from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, Cell, Column, 
 from gpushare_runtime.kubectl_gpushare.trace import UNITS, Host, TracePod
 
 VERSION: Final = 1
-POLICIES: Final = ("binpack", "spread", "fgd")
+POLICIES: Final = ("binpack", "spread")
 _REASONS: Final = 3
 
 
@@ -58,14 +57,11 @@ def run(
 ) -> list[Outcome]:
     """Place the pods on the ledger, which changes. has_room: whether a node may take a pod, GPUs aside; taken: told of each that was
     placed; reasons: also for pods that were placed, why not elsewhere."""
-    workload, scarcity = Workload(), Scarcity(ledger.classes)
-    usual = [pod.request for node in ledger.nodes.values() for pod in node.pods]
-    workload.observe(usual)
-    scarcity.observe(usual)
-    placement = Placement(policy, workload=workload, scarcity=scarcity)
+    scarcity = Scarcity(ledger.classes)
+    scarcity.observe(pod.request for node in ledger.nodes.values() for pod in node.pods)
+    placement = Placement(policy, scarcity=scarcity)
     found = []
     for pod in pods:
-        workload.observe([pod.request])
         scarcity.observe([pod.request])
         request = ledger.for_pod(pod)
         nodes = [node for node in ledger.nodes.values() if has_room(pod, node.name)]

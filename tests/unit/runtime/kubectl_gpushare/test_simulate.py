@@ -61,17 +61,6 @@ def test_nodes_whose_gpus_are_kept_are_told() -> None:
     assert (last.node, last.elsewhere) == ("b", "")
 
 
-def test_fgd_leaves_the_gpus_whole_for_what_the_pods_of_the_cluster_and_of_the_list_usually_request() -> None:
-    # Of GPUs with 8 and 12 free, a pod of 4 takes the one that has room for the usual 8 afterwards.
-    pods = [pod("p", "a", gpu=0, mem=8), pod("q", "a", gpu=1, mem=4)]
-    usual_here = read_all([node("a", "x", 16, 16)], pods).ledger
-    assert simulate.run("fgd", usual_here, [asks("one", 4)])[0].gpus == (1,)
-    usual_in_the_list = read_all([node("a", "x", 8, 12, 8)], []).ledger
-    assert [one.gpus for one in simulate.run("fgd", usual_in_the_list, [asks("usual", 8), asks("one", 4)])] == [(0,), (1,)]
-    nothing_usual = read_all([node("a", "x", 8, 12)], []).ledger
-    assert simulate.run("fgd", nothing_usual, [asks("one", 4)])[0].gpus == (0,), "the fullest"
-
-
 def test_a_request_that_no_node_can_serve_is_placed_nowhere_and_has_its_own_reason() -> None:
     asked = read_pending(raw_pod(container(mem=2), init=[container("i", mem=4)], labels={"aliyun.com/gpu-count": "2"}))
     assert isinstance(asked, PendingPod)
@@ -145,12 +134,12 @@ def test_the_command(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         "1 node: needs 8 GiB on one GPU, at most 0 are free on one; 1 node: takes no such pods\n"
     )
     argv[2] = manifest(tmp_path, 1, 12)
-    assert main([*argv[:-1], "spread", "fgd", "-o", "json"]) == 0
+    assert main([*argv[:-1], "spread", "binpack", "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["v"] == 1
     assert {policy: [(one["pod"], one["node"], one["gpus"]) for one in pods] for policy, pods in found["policies"].items()} == {
         "spread": [("t/web", "a", [0])],
-        "fgd": [("t/web", "a", [0])],
+        "binpack": [("t/web", "a", [0])],
     }
 
 

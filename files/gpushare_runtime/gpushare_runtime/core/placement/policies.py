@@ -6,19 +6,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from gpushare_runtime.core.allocation import Allocation, allocate
 from gpushare_runtime.core.ledger import GpuState, Ledger, NodeLedger
-from gpushare_runtime.core.placement.fragmentation import CHOICES, Workload, fragmentation_increase
 from gpushare_runtime.core.placement.ranking import NodeCost, Ranking, scores_of
 from gpushare_runtime.core.placement.scarcity import Scarcity, Surcharge
 from gpushare_runtime.core.request import Request
-
-MANY_NODES: Final = 500
-FEW_CHOICES: Final = 8
-"""Of GPUs on a node, where there are more nodes than that: whoever asks for fgd does not keep the scheduler waiting."""
-_REMEMBERED: Final = 10_000
 
 
 class Policy(Protocol):
@@ -206,51 +200,6 @@ class Spread(Rule):
         return -node.free
 
 
-class Fgd(Rule):
-    """Make the least memory useless to what pods usually ask for: fragmentation gradient descent.
-
-    Weng et al., Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent, USENIX ATC
-    2023; here in units of memory, with whole GPUs and several GPUs per pod.
-
-    choices: how many choices of GPUs are tried on each node.
-    """
-
-    def __init__(self, workload: Workload, choices: int = CHOICES) -> None:
-        self._workload = workload
-        self._choices = choices
-        self._costs: dict[Hashable, int] = {}
-        self._hasty = Fgd(workload, FEW_CHOICES) if choices > FEW_CHOICES else self
-
-    def choose_gpus(self, request: Request, node: NodeLedger, candidates: Sequence[GpuState]) -> Sequence[GpuState]:
-        if request.whole_gpus:
-            return _smallest(request, candidates)
-        return fragmentation_increase(request, tuple(node.usable), candidates, self._workload, self._choices)[1]
-
-    def ranking(self, request: Request, ledger: Ledger) -> Ranking:
-        if len(ledger.nodes) > MANY_NODES and self._hasty is not self:
-            return self._hasty.ranking(request, ledger)
-        return super().ranking(request, ledger)
-
-    def key(self, request: Request) -> Hashable:
-        return "fgd", self._choices, self._workload.version, request.key
-
-    def cost(self, request: Request, node: NodeLedger) -> int | None:
-        candidates: Sequence[GpuState] = node.candidates(request)
-        if not candidates:
-            return None
-        if request.whole_gpus:
-            candidates = self.choose_gpus(request, node, candidates)
-        # Many nodes are alike, and cost the same.
-        fits = {state.gpu.index for state in candidates}
-        usable = tuple(node.usable)
-        alike = (self.key(request), tuple(sorted((s.free, s.empty, s.gpu.index in fits) for s in usable)))
-        if alike not in self._costs:
-            if len(self._costs) >= _REMEMBERED:
-                self._costs.clear()
-            self._costs[alike] = fragmentation_increase(request, usable, candidates, self._workload, self._choices)[0]
-        return self._costs[alike]
-
-
 class Placement:
     """The cluster's policy. GPUs: between the GPUs of a node, where its label does not say otherwise; nodes: between nodes.
 
@@ -258,8 +207,8 @@ class Placement:
     A pod's own annotation goes before both. ValueError if a name is not known.
     """
 
-    def __init__(self, nodes: str = "binpack", gpus: str = "", workload: Workload | None = None, scarcity: Scarcity | None = None) -> None:
-        self._rules: Mapping[str, Rule] = {"binpack": Binpack(scarcity), "spread": Spread(), "fgd": Fgd(workload or Workload())}
+    def __init__(self, nodes: str = "binpack", gpus: str = "", scarcity: Scarcity | None = None) -> None:
+        self._rules: Mapping[str, Rule] = {"binpack": Binpack(scarcity), "spread": Spread()}
         self._nodes, self._gpus = self._rule(nodes), self._rule(gpus or nodes)
 
     def choose(self, request: Request, node: NodeLedger) -> Allocation | None:
