@@ -59,7 +59,7 @@ options:
   extender_weight:
     description: The required weight of the extender's scores.
     type: int
-    default: 1
+    default: 10
   extender_http_timeout:
     description: The required timeout of the scheduler's calls of the extender, as a Go duration.
     type: str
@@ -158,7 +158,7 @@ def main() -> None:
             "install_dir": {"type": "path", "default": "/opt/gpushare"},
             "pki_dir": {"type": "str", "default": ""},
             "extender_port": {"type": "int", "default": 32766},
-            "extender_weight": {"type": "int", "default": 1},
+            "extender_weight": {"type": "int", "default": 10},
             "extender_http_timeout": {"type": "str", "default": "1s"},
             "preemption": {"type": "bool", "default": True},
             "memory_unit": {"type": "str", "default": ""},

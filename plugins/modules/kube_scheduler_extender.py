@@ -77,7 +77,7 @@ options:
   weight:
     description: Weight of the extender's scores among those of the scheduler's own plugins.
     type: int
-    default: 1
+    default: 10
   http_timeout:
     description: How long the scheduler waits for the extender, as Go writes durations.
     type: str
@@ -162,7 +162,7 @@ OPTIONS = {
     "health_ca": {"type": "path"},
     "tls_dir": {"type": "path", "default": ""},
     "percentage_of_nodes_to_score": {"type": "int", "default": -1},
-    "weight": {"type": "int", "default": 1},
+    "weight": {"type": "int", "default": 10},
     "http_timeout": {"type": "str", "default": "1s"},
     "managed_resources": {
         "type": "list",

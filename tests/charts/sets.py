@@ -41,8 +41,8 @@ SETS: tuple[tuple[Json, Json, str], ...] = (
     ({"overuse": "evict", "overuseGrace": 90}, {"overuse": "evict", "overuse_grace": 90}, "v1.36.3"),
     ({"openshift": True, "isolation": "watch"}, {"openshift": True, "isolation": "watch"}, "v1.36.3"),
     (
-        {"placement": "fgd", "gpuPlacement": "spread", "preemption": False},
-        {"placement": "fgd", "gpu_placement": "spread", "preemption": False},
+        {"placement": "spread", "gpuPlacement": "binpack", "preemption": False},
+        {"placement": "spread", "gpu_placement": "binpack", "preemption": False},
         "v1.36.3",
     ),
     (

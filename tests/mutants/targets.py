@@ -52,7 +52,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "core/quantity.py": ("core/test_quantity.py", "core/test_request.py"),
     "core/request.py": (*_REQUEST, "core/test_constraints.py", "core/placement/test_explain.py"),
     "core/placement/budgets.py": ("core/placement/test_budgets.py", "core/placement/test_preemption.py"),
-    "core/placement/fragmentation.py": ("core/placement/test_policies.py",),
+    "core/placement/scarcity.py": ("core/placement/test_scarcity.py",),
     "core/placement/policies.py": _POLICIES,
     "core/placement/preemption.py": ("core/placement/test_preemption.py", "core/placement/test_budgets.py", _RESERVED),
     "core/placement/ranking.py": (*_POLICIES, "extender/test_verbs.py"),

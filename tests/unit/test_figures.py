@@ -26,7 +26,7 @@ from gpu_proof import steps as gpu_steps
 from gpushare_lab import components, debian
 from gpushare_runtime.core import bounds, ledger, mps, objects, overuse, pods
 from gpushare_runtime.core import request as core_request
-from gpushare_runtime.core.placement import budgets, fragmentation, policies, ranking
+from gpushare_runtime.core.placement import budgets, ranking, scarcity
 from gpushare_runtime.daemon import page_server
 from gpushare_runtime.dashboard import access, feed, history, local, server, state
 from gpushare_runtime.dashboard import pods as page_of_a_pod
@@ -380,8 +380,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         ("docs/use/requests.md", "in steps of {}.", (core_request._CORE_STEP,)),
         ("docs/use/requests.md", "Each has at most {} entries and {} characters", (bounds.MOST_ASKED, bounds.MOST_ASKED_BYTES)),
         ("docs/use/requests.md", "At most {} containers of a pod", (bounds.MOST_CONTAINERS,)),
-        ("docs/use/requests.md", "With more than {} nodes `fgd`", (policies.MANY_NODES,)),
-        ("docs/use/requests.md", "it compares up to {}.", (fragmentation.CHOICES,)),
+        ("docs/use/requests.md", "in steps of {} % of a GPU", (scarcity.STEP_PER_CENT,)),
         ("docs/use/requests.md", "One node gets {} points", (ranking.BEST_SCORE,)),
         ("docs/use/requests.md", "every other at most {}.", (ranking.BEST_SCORE - 1,)),
         ("docs/use/requests.md", "room for up to {:g} s after the choice", (objects.GROUP_SECONDS,)),
@@ -447,7 +446,7 @@ ELSEWHERE = [
         "17 MB of wheels on a GPU node, 31 MB on a control plane",
         "by this lock",
     ),
-    ("docs/project/release.md", "it would have 210 MB", "by this lock, with one image"),
+    ("docs/project/release.md", "it would have 214 MB", "169.4 MB by the lock of 2026-11-24, and one image of 44.5 MB"),
     (f"{OPERATE}/high-availability.md", "another takes it within 2 s", "kube-scheduler's retryPeriod"),
     (f"{OPERATE}/high-availability.md", "kube-scheduler retries after 1, 2, 4 and 8 s", "kube-scheduler's backoff"),
     (f"{OPERATE}/high-availability.md", "the try after 7 s", "their sum"),

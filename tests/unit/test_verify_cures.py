@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 import reference
@@ -42,6 +45,18 @@ def test_each_code_is_planted_or_says_why_not() -> None:
     assert set(planted) | ELSEWHERE.keys() == known
     assert not set(planted) & ELSEWHERE.keys()
     assert all(ELSEWHERE.values())
+
+
+def test_the_page_of_planted_faults_names_groups_that_plant_them() -> None:
+    page = (Path(__file__).parents[2] / "docs/project/faults.md").read_text()
+    rows = [line.split("|") for line in page.splitlines() if re.match(r"\| \d+[ab]?\. ", line)]
+    assert len(rows) == 26
+    for _, planted, _, found, proven, _ in rows:
+        codes = set(re.findall(r"`([a-z_]+)`", found))
+        if group := re.findall("`(.*)`", proven):
+            assert codes & {one.code for one in GROUPS[group[0]]}, planted
+        else:
+            assert codes <= ELSEWHERE.keys(), planted
 
 
 def test_by_hand_are_few() -> None:

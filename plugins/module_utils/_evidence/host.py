@@ -39,7 +39,7 @@ class Places:
     install_dir: str = "/opt/gpushare"
     pki_dir: str = ""
     extender_port: int = 32766
-    extender_weight: int = 1
+    extender_weight: int = 10
     extender_http_timeout: str = "1s"
     preemption: bool = True
     memory_unit: str = ""

@@ -72,7 +72,7 @@ class Values:
     preemption: bool = True
     most_nodes: int = 0
     percentage: int = 100
-    extender_weight: int = 1
+    extender_weight: int = 10
     extender_http_timeout: str = "1s"
 
     @property

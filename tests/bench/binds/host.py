@@ -38,7 +38,7 @@ class Host:
         self.stalled_until = 0.0
         self.relists = 0
         self.cluster = Cluster(clock=clock)
-        placement = Placement("binpack", "", self.cluster.workload)
+        placement = Placement("binpack", "", self.cluster.scarcity)
         self.service = Service(self.cluster.ledger, placement, clock=clock)
         self.leadership = Leadership(DEFAULT_LEASE, name, clock=clock, on_foreign_binding=lambda pod, words: self.reported.add(pod.uid))
         self.cluster.on_foreign_binding = self.leadership.foreign_binding

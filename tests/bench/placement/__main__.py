@@ -1,118 +1,180 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What fraction of a trace's pods each placement policy places, without a cluster: `python -m bench.placement --traces DIR`.
+"""What part of all GPUs the policies bring into use, without a cluster: `python -m bench.placement --traces DIR`.
 
-The trace is openb of the Alibaba cluster data (openb_node_list_gpu_node.csv, openb_pod_list_*.csv). As in Weng et al., USENIX ATC
-2023, its pods are drawn at random, with replacement, until they have asked for a given part of all GPUs together. A GPU counts
-1000 units, as the trace writes shares; a pod of a whole GPU or of several asks for whole GPUs. Nodes without the CPU and memory
-for a pod are left out first, as kube-scheduler does, unless --gpus-only. Nothing ends and nothing is preempted. Prints a table, and
-writes JSON where asked.
+The traces are openb of the Alibaba cluster data (openb_node_list_*.csv, openb_pod_list_*.csv). Three parts:
+
+- anchor: FGD, best fit and random by the rules of Weng et al., USENIX ATC 2023, beside the figures that they published;
+- filled: kube-scheduler's model with our policies; all pods come once, then others, up to 130 % of all GPUs, and none leaves;
+- churn: the same model; pods live for a drawn time, and what is asked for is 90 or 100 % of all GPUs at any time.
+
+`before` is binpack as it was: no scarcity, exact units, of equals the node with less free, weight 1.
+Prints means with the standard error over the seeds, and writes JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
+import statistics
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from bench.placement.published import RULES, Anchor
+from bench.placement.scheduler import Learn, Make, Scheduler, churn, fill
+from bench.placement.workload import Machine, Pod, arrivals, read_machines, read_trace, total
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
-from gpushare_runtime.core.placement.fragmentation import Workload
-from gpushare_runtime.core.placement.policies import Placement
-from gpushare_runtime.core.placement.ranking import BEST_SCORE
-from gpushare_runtime.core.pods import AllocatedPod
-from gpushare_runtime.kubectl_gpushare.trace import Host, TracePod, read_hosts, read_pods
+from gpushare_runtime.core.placement.policies import Binpack, Placement, Policy
+from gpushare_runtime.core.placement.ranking import NodeCost, Ranking
+from gpushare_runtime.core.placement.scarcity import Scarcity
+from gpushare_runtime.core.request import Request
 
-POLICIES: Final = ("random", "binpack", "spread", "fgd")
 MARKS: Final = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
+DEMANDS: Final = (0.9, 1.0)
+WEIGHT: Final = 10
+"""gpushare_extender_weight by default."""
+PARTS: Final = ("anchor", "filled", "churn")
+PUBLISHED: Final[Mapping[str, Mapping[str, float]]] = {
+    "default": {"FGD": 95.23, "best fit": 92.86, "random": 86.30},
+    "gpushare100": {"FGD": 86.64, "best fit": 84.62, "random": 78.90},
+}
+"""Per cent of all GPUs in use when pods have asked for 100 %: means of ten seeds in experiments/analysis/expected_results of
+hkust-adsl/kubernetes-scheduler-simulator, commit 8f3d641, read on 2026-11-25."""
 
 
-def pods_of(file: Path, gpus_only: bool) -> list[TracePod]:
-    """The pods that ask for GPUs; without what else they ask for, if only GPUs count."""
-    return [replace(pod, cpu=0, memory=0) if gpus_only else pod for pod in read_pods(file)]
+def _policy(name: str, *, scarce: bool = True) -> Make:
+    def make(ledger: Ledger) -> tuple[Policy, Learn]:
+        scarcity = Scarcity(ledger.classes)
+
+        def learn(request: Request) -> None:
+            if scarce:
+                scarcity.observe([request])
+
+        return Placement(name, scarcity=scarcity), learn
+
+    return make
 
 
-def replay(policy: str, hosts_file: Path, pods: Sequence[TracePod], seed: int) -> dict[str, Any]:
-    """placed: {mark: fraction of all GPUs' units that is placed when pods have asked for `mark` of them}; CPU time per pod."""
-    hosts, ledger = read_hosts(hosts_file)
-    total = sum(node.free for node in ledger.nodes.values())
-    workload = Workload()
-    # The paper's FGD knows the trace's distribution beforehand; so does this one, from the same file.
-    workload.observe(pod.request for pod in pods)
-    placement = Placement("binpack" if policy == "random" else policy, workload=workload)
-    draw, pick = random.Random(seed), random.Random(seed + 1)
-    arrived = placed = count = rejected = 0
-    marks = list(MARKS)
-    fractions: dict[str, float] = {}
+class Before(Binpack):
+    """binpack as it was until 2026-11: what stays free, then what is free on the node."""
+
+    def node_cost(self, request: Request, node: NodeLedger) -> NodeCost | None:
+        left = node.remaining_after(request)
+        return None if left is None else (left, node.free, node.name)
+
+    def ranking(self, request: Request, ledger: Ledger) -> Ranking:
+        return ledger.derived(request.key, lambda: Ranking(ledger.nodes, lambda node: self.node_cost(request, node)))
+
+
+def _before(ledger: Ledger) -> tuple[Policy, Learn]:
+    del ledger
+    return Before(), lambda request: None
+
+
+POLICIES: Final[Mapping[str, tuple[Make, int]]] = {
+    "binpack": (_policy("binpack"), WEIGHT),
+    "before": (_before, 1),
+    "spread": (_policy("spread"), WEIGHT),
+    "no extender": (_policy("binpack", scarce=False), 0),
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A mean over seeds. load: per cent of all GPUs that is asked for; in_use: of them; lost: per cent of the demand that found no room."""
+
+    part: str
+    trace: str
+    policy: str
+    load: int
+    in_use: float
+    error: float
+    lost: float
+    seeds: int
+    cpu_seconds: float
+
+
+def _error(values: Sequence[float]) -> float:
+    return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+
+
+def _figure(part: str, trace: str, policy: str, load: int, found: Sequence[tuple[float, float]], seconds: float) -> Figure:
+    used, lost = [one for one, _ in found], [one for _, one in found]
+    mean, error, seeds = round(statistics.mean(used), 2), round(_error(used), 2), len(found)
+    return Figure(part, trace, policy, load, mean, error, round(statistics.mean(lost), 2), seeds, round(seconds / seeds, 1))
+
+
+def anchor(trace: str, machines: Sequence[Machine], pods: Sequence[Pod], seeds: Sequence[int]) -> Iterator[Figure]:
+    """As the paper counts: the mean of what is in use while what was asked for rounds to 100 %."""
+    capacity = total(machines)
+    for rule in RULES:
+        found, start = [], time.process_time()
+        for seed in seeds:
+            nodes, asked, used, at = Anchor(rule, machines, pods, seed), 0, 0, []
+            for pod in arrivals(pods, capacity, seed, 1.02):
+                asked += pod.asked
+                used += pod.asked if nodes.place(pod) else 0
+                if round(100 * asked / capacity) == 100:
+                    at.append(100 * used / capacity)
+            found.append((statistics.mean(at), 100 - statistics.mean(at)))
+        yield _figure("anchor", trace, rule, 100, found, time.process_time() - start)
+
+
+def scheduled(
+    part: str, policy: str, trace: str, machines: Sequence[Machine], pods: Sequence[Pod], seeds: Sequence[int]
+) -> Iterator[Figure]:
+    """With kube-scheduler's model: filled or churn."""
+    make, weight = POLICIES[policy]
+    new: Callable[[int], Scheduler] = lambda seed: Scheduler(make, weight, machines, seed)  # noqa: E731
     start = time.process_time()
-    while marks:
-        pod = draw.choice(pods)
-        count += 1
-        arrived += pod.asked
-        name = _place(placement, hosts, ledger, pod, pick if policy == "random" else None, f"pod-{count}")
-        placed, rejected = (placed + pod.asked, rejected) if name else (placed, rejected + 1)
-        while marks and arrived >= marks[0] * total:
-            fractions[f"{marks.pop(0):.1f}"] = round(placed / total, 4)
-    spent = time.process_time() - start
-    problems = sum(len(node.problems()) for node in ledger.nodes.values())
-    return {
-        "policy": policy,
-        "seed": seed,
-        "pods": count,
-        "rejected": rejected,
-        "cpu_ms_per_pod": round(1000 * spent / count, 3),
-        "placed": fractions,
-        "problems": problems,
-    }
-
-
-def _place(placement: Placement, hosts: Iterable[Host], ledger: Ledger, pod: TracePod, pick: random.Random | None, uid: str) -> str:
-    """The node that it went to, "" if there was none."""
-    by_name = {host.name: host for host in hosts if host.cpu >= pod.cpu and host.memory >= pod.memory}
-    nodes: list[NodeLedger] = [ledger.nodes[name] for name in by_name if ledger.nodes[name].remaining_after(pod.request) is not None]
-    if not nodes:
-        return ""
-    if pick is not None:
-        node = pick.choice(nodes)
-    else:
-        scores = placement.rank(pod.request, nodes)
-        node = ledger.nodes[next(name for name, score in scores.items() if score == BEST_SCORE)]
-    allocation = placement.choose(pod.request, node)
-    assert allocation is not None
-    ledger.apply(AllocatedPod(uid, "trace", uid, node.name, pod.request, allocation))
-    host = by_name[node.name]
-    host.cpu, host.memory = host.cpu - pod.cpu, host.memory - pod.memory
-    return node.name
+    if part == "filled":
+        runs = [fill(new(seed), machines, pods, seed, MARKS) for seed in seeds]
+        seconds = time.process_time() - start
+        for mark in MARKS:
+            used = [run[f"{mark:.1f}"] for run in runs]
+            yield _figure(part, trace, policy, round(100 * mark), [(one, 100 - one / mark) for one in used], seconds)
+        return
+    for demand in DEMANDS:
+        start = time.process_time()
+        found = [churn(new(seed), machines, pods, seed, demand) for seed in seeds]
+        yield _figure(part, trace, policy, round(100 * demand), found, time.process_time() - start)
 
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description="Replay a trace of GPU pods through the placement policies.")
+    parser = argparse.ArgumentParser(description="Replay traces of GPU pods through the placement policies.")
     parser.add_argument("--traces", type=Path, required=True, help="folder with the openb_*.csv files")
-    parser.add_argument("--pods", default="openb_pod_list_default.csv", help="which pods (default: %(default)s)")
-    parser.add_argument("--gpus-only", action="store_true", help="do not count the nodes' CPU and main memory")
-    parser.add_argument("--policies", nargs="+", default=POLICIES, choices=POLICIES)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[42])
+    parser.add_argument("--pods", nargs="+", default=["default", "gpuspec25"], help="which openb_pod_list_NAME.csv (default: %(default)s)")
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
+    parser.add_argument("--policies", nargs="+", default=["before", "binpack"], choices=POLICIES)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[42, 43, 44, 45, 46])
     parser.add_argument("--json", type=Path, help="write the figures there as well")
     options = parser.parse_args()
-    pods = pods_of(options.traces / options.pods, options.gpus_only)
-    found = []
-    only = ", only GPUs count" if options.gpus_only else ""
-    print(f"{options.pods}: {len(pods)} pods with GPUs{only}; fraction of all GPU memory placed when pods have asked for …")
-    print(f"{'policy':>8} {'seed':>5} " + " ".join(f"{mark:>6.0%}" for mark in MARKS) + "  CPU ms/pod  rejected")
-    for seed in options.seeds:
-        for policy in options.policies:
-            one = replay(policy, options.traces / "openb_node_list_gpu_node.csv", pods, seed)
-            found.append(one | {"trace": options.pods, "gpus_only": options.gpus_only})
-            cells = " ".join(f"{fraction:>6.1%}" for fraction in one["placed"].values())
-            print(f"{policy:>8} {seed:>5} {cells} {one['cpu_ms_per_pod']:>11.2f} {one['rejected']:>8}", flush=True)
-            assert one["problems"] == 0, "a GPU was given twice"
+    found: list[Figure] = []
+
+    def tell(figures: Iterator[Figure]) -> None:
+        for one in figures:
+            found.append(one)
+            published = PUBLISHED.get(one.trace, {}).get(one.policy)
+            beside = f"  published {published:.2f}" if published is not None and one.part == "anchor" else ""
+            figures_of = f"{one.load:>4} % {one.in_use:>7.2f} ±{one.error:.2f} lost {one.lost:>5.2f}  {one.cpu_seconds:>5.1f} s{beside}"
+            print(f"{one.part:<7} {one.trace:<12} {one.policy:<11} {figures_of}", flush=True)
+
+    with_gpus = read_machines(options.traces / "openb_node_list_gpu_node.csv")
+    every = read_machines(options.traces / "openb_node_list_all_node.csv")
+    if "anchor" in options.parts:
+        for trace in PUBLISHED:
+            tell(anchor(trace, with_gpus, read_trace(options.traces / f"openb_pod_list_{trace}.csv"), options.seeds))
+    for trace in options.pods:
+        pods = read_trace(options.traces / f"openb_pod_list_{trace}.csv")
+        for part in options.parts:
+            for policy in options.policies if part != "anchor" else ():
+                tell(scheduled(part, policy, trace, every, pods, options.seeds))
     if options.json:
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
+        options.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
 
 
 if __name__ == "__main__":

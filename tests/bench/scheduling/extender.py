@@ -39,7 +39,7 @@ class Extender:
             "filterVerb": "filter",
             "prioritizeVerb": "prioritize",
             "bindVerb": "bind",
-            "weight": 1,
+            "weight": 10,
             "enableHTTPS": True,
             "tlsConfig": {
                 "caFile": str(pki / "scheduler/ca.crt"),

@@ -17,7 +17,7 @@ from gpushare_runtime.core.bounds import MOST_ASKED, MOST_ASKED_BYTES, QUOTED, q
 Labels = tuple[tuple[str, str], ...]
 """A pod's labels, or what a selector wants of them, sorted: hashable, and one object for many pods."""
 
-PLACEMENTS: Final = ("binpack", "spread", "fgd")
+PLACEMENTS: Final = ("binpack", "spread")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeVar, cast
 
 from gpushare_runtime.core.constraints import Context, Labels, selects
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.core.node_ledger import GpuState, NodeLedger, NodeRecord
+from gpushare_runtime.core.node_ledger import GpuClass, GpuState, NodeLedger, NodeRecord
 from gpushare_runtime.core.node_report import Rejection
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.request import Request
@@ -26,6 +26,9 @@ REJECTED_SECONDS: Final = 60.0
 UNKNOWN_SECONDS: Final = 15.0
 """As long a pod of which nobody knows the GPU counts against every GPU of its node. By then kubelet has admitted it, and the
 device plugin has corrected its annotations or says in gpushare/held what it has; what has nothing by then is in nobody's way."""
+
+
+_NO_CLASSES: Final[Counter[GpuClass]] = Counter()
 
 
 class Derived(Protocol):
@@ -61,6 +64,8 @@ class Ledger:
         self._by_namespace: dict[str, dict[str, AllocatedPod]] = {}
         self._not_with: dict[str, Counter[Labels]] = {}
         self._derived: dict[Hashable, Derived] = {}
+        self.classes: Final[Counter[GpuClass]] = Counter()
+        """Units of all usable GPUs by class."""
 
     def derived(self, key: Hashable, make: Callable[[], K]) -> K:
         """What `make` has made for this key, told of every node that changes since. Those used last are kept.
@@ -90,7 +95,14 @@ class Ledger:
     def set_node(self, record: NodeRecord) -> None:
         """What a node reports of itself has become this. Its pods stay."""
         node = self._ensure(record.name)
+        before = node.guarded(node.classes, _NO_CLASSES)
         node.set_record(record)
+        after = node.guarded(node.classes, _NO_CLASSES)
+        if before != after:
+            self.classes.subtract(before)
+            self.classes.update(after)
+            for gone in before.keys() & {gpu for gpu, units in self.classes.items() if not units}:
+                del self.classes[gone]
         for uid in self._held_until.keys() & record.held.by_uid.keys():
             # Of other nodes' pods it has no say.
             if self._node_of.get(uid) == record.name:

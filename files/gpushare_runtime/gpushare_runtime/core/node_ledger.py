@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation
@@ -17,6 +18,13 @@ from gpushare_runtime.core.node_report import NOTHING_HELD, Held, Rejection, Sha
 from gpushare_runtime.core.overuse import NO_EVICTIONS, Evictions
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.request import Request
+
+
+class GpuClass(NamedTuple):
+    """What a request can tell GPUs apart by. models: every name that it goes by."""
+
+    models: tuple[str, ...]
+    units: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +117,8 @@ class NodeLedger:
         self._ended: frozenset[Rejection] = frozenset()
         self._by_word: set[str] = set()
         self._with_rules = 0
+        self.only_class: GpuClass | None = None
+        """Of its usable GPUs, where they are all alike."""
         self.fault = ""
         self.memo: dict[object, object] = {}
         """What is remembered until the node changes: filter and prioritize ask the same of every node again and again."""
@@ -289,10 +299,22 @@ class NodeLedger:
             return False
         return not wanted or bool(request.whole_gpus) or has == wanted
 
-    def _models(self, gpu: Gpu) -> list[str]:
+    def _models(self, gpu: Gpu) -> tuple[str, ...]:
         """The node's label speaks for its GPUs only where they are all alike."""
         alike = self.record.model and self.inventory and len({c.model for c in self.inventory.gpus}) == 1
-        return [gpu.model, self.record.model] if alike else [gpu.model]
+        return (gpu.model, self.record.model) if alike else (gpu.model,)
+
+    def class_of(self, gpu: Gpu) -> GpuClass:
+        """The class of one of its GPUs."""
+        return GpuClass(self._models(gpu), gpu.units)
+
+    def classes(self) -> Counter[GpuClass]:
+        """Units of its usable GPUs by class."""
+        found: Counter[GpuClass] = Counter()
+        for gpu in self.inventory.gpus if self.inventory else ():
+            if gpu.usable:
+                found[self.class_of(gpu)] += gpu.units
+        return found
 
     def _held_back(self, request: Request, gpu: Gpu) -> bool:
         """The node rejected a pod of this size on this GPU a moment ago: the same again would be a loop."""
@@ -343,7 +365,7 @@ class NodeLedger:
     def simulate(self, add: Iterable[AllocatedPod] = (), without: Collection[str] = ()) -> NodeLedger:
         """A copy with these pods more, and without those UIDs; this one stays as it is."""
         other = NodeLedger(self.name)
-        other.record = self.record
+        other.record, other.only_class = self.record, self.only_class
         other._ended, other._by_word = self._ended, set(self._by_word)
         other._pods = {uid: pod for uid, pod in self._pods.items() if uid not in without}
         if self._with_rules:
@@ -513,6 +535,8 @@ class NodeLedger:
     def set_record(self, record: NodeRecord) -> None:
         if record != self.record:
             self.record, self._unreported = record, ()
+            classes = self.guarded(self.classes, Counter[GpuClass]())
+            self.only_class = next(iter(classes)) if len(classes) == 1 else None
             self._ended &= set(record.held.rejected)
             self._changed()
 

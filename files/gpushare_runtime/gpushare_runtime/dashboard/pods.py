@@ -11,11 +11,10 @@ from typing import Any, Final
 from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.ledger import NodeLedger
 from gpushare_runtime.core.placement.explain import amount
-from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.dashboard.rows import MOST_NAME
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Waiting, reason_of
-from gpushare_runtime.kubectl_gpushare.explain import NOT_JUDGED, Verdict, document, headline, ranked, verdicts
+from gpushare_runtime.kubectl_gpushare.explain import NOT_JUDGED, Verdict, document, headline, ranked, usual, verdicts
 from gpushare_runtime.kubectl_gpushare.views import Share, gpus_of, is_over, share_state, shares
 
 MOST_VERDICTS: Final = 200
@@ -93,7 +92,7 @@ async def _waiting(cluster: Cluster, one: Waiting) -> dict[str, Any]:
 
 async def _verdicts(cluster: Cluster, pod: PendingPod) -> list[Verdict]:
     """As `explain`, while other requests and the watches go on: of 5000 nodes it takes a second or two."""
-    placement, found, until = Placement(), [], time.monotonic() + _STEP_SECONDS
+    placement, found, until = usual(cluster), [], time.monotonic() + _STEP_SECONDS
     for verdict in verdicts(cluster, pod, placement):
         found.append(verdict)
         if time.monotonic() > until:

@@ -95,9 +95,8 @@ class Unit:
         return next((source for source in sources if posixpath.basename(source) == posixpath.basename(path)), path)
 
 
-def systemctl(arguments: Sequence[str]) -> str:
-    """What it prints. CannotLook if it fails."""
-    argv = ["systemctl", *arguments]
+def printed(argv: Sequence[str]) -> str:
+    """What a program of systemd prints. CannotLook if it fails."""
     try:
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_SYSTEMCTL_SECONDS, check=False
@@ -112,9 +111,9 @@ def systemctl(arguments: Sequence[str]) -> str:
 class Host:
     """root: "/" or a folder that stands for it. patience: seconds, in all, for what settles by itself."""
 
-    def __init__(self, root: Path = Path("/"), ask: Callable[[Sequence[str]], str] = systemctl, patience: float = 20.0) -> None:
+    def __init__(self, root: Path = Path("/"), ask: Callable[[Sequence[str]], str] = printed, patience: float = 20.0) -> None:
         self._root = root
-        self._systemctl = ask
+        self._ask = ask
         self._patience = patience
 
     def wait(self, look: Callable[[], T], settled: Callable[[T], bool]) -> T:
@@ -153,17 +152,20 @@ class Host:
         pid = int(properties.get("MainPID") or 0)
         text = None if content is None else content.decode("utf-8", "replace")
         settings = _SETTINGS.search(text or "")
+        active, state, says = properties.get("ActiveState", "unknown"), properties.get("SubState", ""), properties.get("StatusText", "")
+        if not says and (active == "failed" or state == "auto-restart"):
+            says = self._last_line(file)
         return Unit(
             name,
             text,
             (self.read(settings.group(1)) or b"" if settings else b"").decode("utf-8", "replace"),
-            properties.get("ActiveState", "unknown"),
-            properties.get("SubState", ""),
+            active,
+            state,
             properties.get("UnitFileState") == "enabled",
-            shown(properties.get("StatusText", "")),
+            shown(says),
             pid,
             self._stamp(pid),
-            shown(properties.get("StatusText", ""), _STATUS_SHOWN),
+            shown(says, _STATUS_SHOWN),
         )
 
     def active(self, unit: str) -> str:
@@ -191,8 +193,15 @@ class Host:
         """The first words of a process's command line, to be shown only."""
         return shown(b" ".join((self.read(f"/proc/{pid}/cmdline", 4096) or b"").split(b"\0")[:3]).decode("utf-8", "replace"))
 
+    def _last_line(self, unit: str) -> str:
+        """What its last process wrote last, such as an option that it does not know; "" without a journal."""
+        try:
+            return self._ask(["journalctl", "-q", "-o", "cat", "-n", "1", f"_SYSTEMD_UNIT={unit}"]).strip()
+        except CannotLook:
+            return ""
+
     def _show(self, unit: str, *properties: str) -> dict[str, str]:
-        lines = (line.partition("=") for line in self._systemctl(["show", unit, f"--property={','.join(properties)}"]).splitlines())
+        lines = (line.partition("=") for line in self._ask(["systemctl", "show", unit, f"--property={','.join(properties)}"]).splitlines())
         return {key: value for key, equals, value in lines if equals}
 
     def _stamp(self, pid: int) -> str | None:

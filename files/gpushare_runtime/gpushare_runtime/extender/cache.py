@@ -17,7 +17,7 @@ from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.objects import NodeTexts, PodReader, node_texts, unreadable_node, unreadable_pod
 from gpushare_runtime.core.overuse import NO_EVICTIONS, Evictions
 from gpushare_runtime.core.placement.budgets import Budget, Budgets, read_budget
-from gpushare_runtime.core.placement.fragmentation import Workload
+from gpushare_runtime.core.placement.scarcity import Scarcity
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod, PodRecord
 from gpushare_runtime.extender.node_states import NodeStates
 from gpushare_runtime.kube.client import KubeClient, path
@@ -70,7 +70,7 @@ class Cluster:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.ledger: Final = Ledger(self._capacity_freed)
-        self.workload: Final = Workload()
+        self.scarcity: Final = Scarcity(self.ledger.classes)
         self.budgets: Final = Budgets()
         self.node_states: Final = NodeStates(self.node_event)
         self.changed: Final = asyncio.Event()
@@ -190,11 +190,13 @@ class Cluster:
             self.ledger.reject(record.uid)
 
     def _observe_requests(self, records: list[PodRecord]) -> None:
-        """Pass each new pod's request once to the workload, which the policy fgd uses."""
-        fresh = (
-            r for r in records if isinstance(r, (AllocatedPod, PendingPod)) and r.uid not in self._pending and not self.ledger.pod(r.uid)
-        )
-        self.workload.observe(r.request for r in fresh)
+        """Pass each new pod's request once to what the policies learn from."""
+        fresh = [
+            r.request
+            for r in records
+            if isinstance(r, (AllocatedPod, PendingPod)) and r.uid not in self._pending and not self.ledger.pod(r.uid)
+        ]
+        self.scarcity.observe(fresh)
 
     def replace_nodes(self, records: list[NodeRecord]) -> None:
         """All nodes, from a fresh list."""

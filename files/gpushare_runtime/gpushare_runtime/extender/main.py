@@ -58,7 +58,7 @@ class Extender:
         self.status = Status(required=[_CACHES])
         self._events = EventRecorder(client, NAME, socket.gethostname())
         self._cluster = Cluster()
-        policy = Placement(settings.placement, settings.gpu_placement, self._cluster.workload)
+        policy = Placement(settings.placement, settings.gpu_placement, self._cluster.scarcity)
         nodes, self._pods = self._cluster.watches(client)
         self._watches: dict[str, Reflector[Any]] = {"nodes": nodes, "pods": self._pods}
         if settings.preempt:

@@ -30,7 +30,7 @@ from gpushare_runtime.kubectl_gpushare.api import (
 )
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, scheduler_of
 from gpushare_runtime.kubectl_gpushare.cordon import drain, set_cordon
-from gpushare_runtime.kubectl_gpushare.explain import VERSION, document, explain, headline, table_of
+from gpushare_runtime.kubectl_gpushare.explain import VERSION, document, explain, headline, table_of, usual
 from gpushare_runtime.kubectl_gpushare.kubeconfig import context_namespace, find_kubeconfig, load_kubeconfig
 from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, Cell, Column, Row, Table
 from gpushare_runtime.kubectl_gpushare.output import Format, written
@@ -117,9 +117,10 @@ def _explain_all(cluster: Cluster, form: Format) -> int:
     largest = cluster.largest()
     table, made, fits = Table((Column("NAMESPACE"), Column("NAME"), Column("FITS"), Column("VERDICT", flexible=True))), [], True
     waiting = sorted(cluster.waiting.values(), key=lambda one: (one.pod.namespace, one.pod.name))
+    placement = usual(cluster)
     for one in waiting[:MOST_EXPLAINED]:
         pod = one.pod
-        verdicts = [] if isinstance(pod, InvalidPod) else explain(cluster, pod)
+        verdicts = [] if isinstance(pod, InvalidPod) else explain(cluster, pod, placement)
         sentence = pod.error if isinstance(pod, InvalidPod) else headline(pod, verdicts, one.reported, largest, one.scheduler)
         good = any(verdict.fits for verdict in verdicts)
         fits &= good

@@ -16,6 +16,7 @@ from gpushare_runtime.core.bounds import as_text, quote
 from gpushare_runtime.core.ledger import NodeLedger
 from gpushare_runtime.core.placement.explain import Largest, amount, exact, too_large
 from gpushare_runtime.core.placement.policies import Placement
+from gpushare_runtime.core.placement.scarcity import Scarcity
 from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.request import Request
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster
@@ -30,12 +31,14 @@ _MOST_SPANS: Final = 6
 
 @dataclass(frozen=True)
 class Verdict:
-    """One node. GPUs: those that the pod would get, () where it does not fit; reason: why not; cures: each alone makes it fit."""
+    """One node. GPUs: those that the pod would get, () where it does not fit; reason: why not; cures:
+    each alone makes it fit; kept: for whom its GPUs are kept, where it fits."""
 
     node: str
     gpus: Sequence[int]
     reason: str = ""
     cures: Sequence[str] = ()
+    kept: str = ""
 
     @property
     def fits(self) -> bool:
@@ -44,8 +47,16 @@ class Verdict:
 
 def explain(cluster: Cluster, pod: PendingPod, placement: Placement | None = None) -> list[Verdict]:
     """Of every node with GPUs: those where it fits first, best first as the policy ranks them."""
-    placement = placement or Placement()
+    placement = placement or usual(cluster)
     return ranked(cluster, pod, list(verdicts(cluster, pod, placement)), placement)
+
+
+def usual(cluster: Cluster) -> Placement:
+    """The default policy, which has seen the requests of all pods."""
+    scarcity = Scarcity(cluster.ledger.classes)
+    scarcity.observe(pod.request for node in cluster.nodes for pod in node.pods)
+    scarcity.observe(one.pod.request for one in cluster.waiting.values() if isinstance(one.pod, PendingPod))
+    return Placement(scarcity=scarcity)
 
 
 def verdicts(cluster: Cluster, pod: PendingPod, placement: Placement) -> Iterator[Verdict]:
@@ -75,7 +86,7 @@ def _verdict(cluster: Cluster, node: NodeLedger, request: Request, placement: Pl
     if shut:
         return Verdict(node.name, (), f"{CLOSED[shut]}: the node takes no new pods", (f"kubectl describe node {node.name}",))
     if allocation is not None:
-        return Verdict(node.name, sorted(allocation.by_gpu))
+        return Verdict(node.name, sorted(allocation.by_gpu), kept=placement.kept_for(request, node))
     return Verdict(node.name, (), exact(request, node), tuple(_cures(node, request)))
 
 
@@ -236,14 +247,14 @@ _SUMS: Final = re.compile(r" \([^()]* in total[^()]*\)")
 
 def grouped(found: Sequence[Verdict]) -> list[tuple[list[str], Verdict]]:
     """The nodes of each kind of verdict, in the order of the first of them, and one verdict for them: that of the best of them."""
-    groups: dict[tuple[bool, str], list[Verdict]] = {}
+    groups: dict[tuple[str, str], list[Verdict]] = {}
     for one in found:
-        groups.setdefault((one.fits, _SUMS.sub("", one.reason)), []).append(one)
+        groups.setdefault((_SUMS.sub("", one.reason), one.kept), []).append(one)
     merged = []
-    for (fits, reason), some in groups.items():
+    for (reason, _), some in groups.items():
         best = max(some, key=_ease)
         if len(some) > 1:
-            best = replace(best, reason=f"first choice: GPU {','.join(map(str, best.gpus))} of {best.node}" if fits else reason)
+            best = replace(best, reason=f"first choice: GPU {','.join(map(str, best.gpus))} of {best.node}" if best.fits else reason)
         merged.append(([one.node for one in some], best))
     return merged
 
@@ -287,7 +298,7 @@ def table_of(verdicts: Sequence[Verdict], each: bool = False) -> Table:
             Cell(names),
             Cell("yes", GOOD) if one.fits else Cell("no", BAD),
             Cell(",".join(map(str, one.gpus)) if one.gpus and len(nodes) == 1 else ABSENT),
-            Cell(as_text(f"{one.reason}{cures}", 4096)),
+            Cell(as_text("; ".join(filter(None, (f"{one.reason}{cures}", one.kept))), 4096)),
         ]
         table.rows.append(Row(f"node/{names}", cells))
     return table
@@ -296,7 +307,8 @@ def table_of(verdicts: Sequence[Verdict], each: bool = False) -> Table:
 def document(pod: PendingPod, reason: str, verdicts: Sequence[Verdict], verdict: str = "") -> dict[str, Any]:
     """As JSON. reason: what kube-scheduler reported, or what is wrong with the pod; verdict: the sentence."""
     nodes = [
-        {"name": one.node, "fits": one.fits, "gpus": list(one.gpus), "reason": one.reason, "cures": list(one.cures)} for one in verdicts
+        {"name": one.node, "fits": one.fits, "gpus": list(one.gpus), "reason": one.reason, "cures": list(one.cures), "kept": one.kept}
+        for one in verdicts
     ]
     return {
         "v": VERSION,

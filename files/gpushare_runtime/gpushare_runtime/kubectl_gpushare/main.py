@@ -52,7 +52,7 @@ OTHERS: Final = {
     "manifests": "print the objects of gpushare as pods, for kubectl apply",
 }
 COMMANDS: Final = (*VIEWS, *OTHERS)
-_POLICIES: Final = ("binpack", "spread", "fgd")
+_POLICIES: Final = ("binpack", "spread")
 ALIASES: Final = {
     "node": "nodes",
     "no": "nodes",
@@ -203,9 +203,7 @@ def _add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         )
         parser.add_argument("--trace", default="", metavar="FILE", help="pods of a trace instead, as openb_pod_list_default.csv")
         parser.add_argument("--trace-nodes", default="", metavar="FILE", help="nodes of the trace, as openb_node_list_gpu_node.csv")
-        parser.add_argument(
-            "--policies", nargs="+", choices=_POLICIES, default=_POLICIES, metavar="POLICY", help="default: binpack spread fgd"
-        )
+        parser.add_argument("--policies", nargs="+", choices=_POLICIES, default=_POLICIES, metavar="POLICY", help="default: binpack spread")
         parser.add_argument("-o", "--output", choices=("table", "wide", "json", "yaml"), default="table", help="default: table")
         parser.add_argument("--no-headers", action="store_true", help="rows only")
         add_source_options(parser)

@@ -5,23 +5,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
 from gpushare_runtime.core.placement.explain import no_fit
-from gpushare_runtime.core.placement.fragmentation import Workload
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.ranking import BEST_SCORE
+from gpushare_runtime.core.placement.scarcity import Scarcity
 from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.request import Request
 from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, Cell, Column, Row, Table
 from gpushare_runtime.kubectl_gpushare.trace import UNITS, Host, TracePod
 
 VERSION: Final = 1
-POLICIES: Final = ("binpack", "spread", "fgd")
+POLICIES: Final = ("binpack", "spread")
 _REASONS: Final = 3
 
 
@@ -57,27 +57,30 @@ def run(
 ) -> list[Outcome]:
     """Place the pods on the ledger, which changes. has_room: whether a node may take a pod, GPUs aside; taken: told of each that was
     placed; reasons: also for pods that were placed, why not elsewhere."""
-    workload = Workload()
-    workload.observe(pod.request for node in ledger.nodes.values() for pod in node.pods)
-    placement = Placement(policy, workload=workload)
+    scarcity = Scarcity(ledger.classes)
+    scarcity.observe(pod.request for node in ledger.nodes.values() for pod in node.pods)
+    placement = Placement(policy, scarcity=scarcity)
     found = []
     for pod in pods:
-        workload.observe([pod.request])
+        scarcity.observe([pod.request])
         request = ledger.for_pod(pod)
         nodes = [node for node in ledger.nodes.values() if has_room(pod, node.name)]
         fitting = [node for node in nodes if request.unsupported is None and node.remaining_after(request) is not None]
         name = ""
         gpus: tuple[int, ...] = ()
+        kept: Counter[str] = Counter()
         if fitting:
             scores = placement.rank(request, fitting)
             name = next(name for name, score in scores.items() if score == BEST_SCORE)
             allocation = placement.choose(request, ledger.nodes[name])
             assert allocation is not None
             gpus = tuple(sorted(allocation.by_gpu))
+            kept = Counter(placement.kept_for(request, node) for node in fitting if node.name != name) if reasons else kept
         elsewhere = request.unsupported or ""
         if not elsewhere and (reasons or not name):
             fits = {node.name for node in fitting}
-            elsewhere = _elsewhere(request, [node for node in ledger.nodes.values() if node.name not in fits], nodes)
+            unfit = [node for node in ledger.nodes.values() if node.name not in fits]
+            elsewhere = _elsewhere(request, unfit, nodes, kept)
         if name:
             ledger.apply(pod.allocated(name, allocation))
             taken(pod, name)
@@ -85,30 +88,51 @@ def run(
     return found
 
 
-def _elsewhere(request: Request, unfit: Sequence[NodeLedger], possible: Collection[NodeLedger]) -> str:
-    """Reasons with the number of nodes, the most frequent first."""
+def _elsewhere(request: Request, unfit: Sequence[NodeLedger], possible: Collection[NodeLedger], kept: Counter[str]) -> str:
+    """Reasons with the number of nodes, the most frequent first. kept: how many nodes where it fits are kept, by for whom."""
     names = {node.name for node in possible}
     counts = Counter(no_fit(request, node).words if node.name in names else "takes no such pods" for node in unfit)
+    counts.update({words: count for words, count in kept.items() if words})
     parts = [f"{count} {'node' if count == 1 else 'nodes'}: {words}" for words, count in counts.most_common(_REASONS)]
     more = sum(counts.values()) - sum(count for _, count in counts.most_common(_REASONS))
     return as_text("; ".join([*parts, *([f"{more} more nodes"] if more else [])]), 4096)
 
 
 def run_trace(policy: str, hosts: Sequence[Host], ledger: Ledger, pods: Sequence[TracePod]) -> list[Outcome]:
-    """As `run`, with the nodes' CPU and memory counted as kube-scheduler does. Hosts and ledger change."""
+    """As `run`, with the nodes' CPU and memory counted as kube-scheduler does. Hosts and ledger change.
+
+    A pod without GPUs goes to the node that has most CPU left, of those without GPUs first.
+    """
     by_name = {host.name: host for host in hosts}
     of = {f"{number}": pod for number, pod in enumerate(pods)}
+    without: dict[str, Outcome] = {}
 
     def has_room(pending: PendingPod, node: str) -> bool:
         pod, host = of[pending.uid], by_name[node]
         return host.cpu >= pod.cpu and host.memory >= pod.memory
 
     def taken(pending: PendingPod, node: str) -> None:
-        pod, host = of[pending.uid], by_name[node]
-        host.cpu, host.memory = host.cpu - pod.cpu, host.memory - pod.memory
+        _take(by_name[node], of[pending.uid])
 
-    pending = [PendingPod(uid, "trace", pod.name, pod.request) for uid, pod in of.items()]
-    return run(policy, ledger, pending, has_room=has_room, taken=taken, reasons=False)
+    def asking() -> Iterator[PendingPod]:
+        """Those with GPUs; the others are placed in between, when it is their turn."""
+        for uid, pod in of.items():
+            if pod.request is not None:
+                yield PendingPod(uid, "trace", pod.name, pod.request)
+                continue
+            fits = [host for host in hosts if host.cpu >= pod.cpu and host.memory >= pod.memory]
+            host = max(fits, key=lambda one: (one.name not in ledger.nodes, one.cpu), default=None)
+            if host is not None:
+                _take(host, pod)
+            elsewhere = "" if host is not None else f"{len(hosts)} nodes: takes no such pods"
+            without[uid] = Outcome(f"trace/{pod.name}", host.name if host is not None else "", (), len(fits), elsewhere)
+
+    placed = iter(run(policy, ledger, asking(), has_room=has_room, taken=taken, reasons=False))
+    return [without[uid] if uid in without else next(placed) for uid in of]
+
+
+def _take(host: Host, pod: TracePod) -> None:
+    host.cpu, host.memory = host.cpu - pod.cpu, host.memory - pod.memory
 
 
 def table_of(outcomes: dict[str, list[Outcome]]) -> Table:
@@ -120,7 +144,9 @@ def table_of(outcomes: dict[str, list[Outcome]]) -> Table:
     for row in zip(*outcomes.values(), strict=True):
         # The first policy's; of one that places the pod nowhere, its own.
         told = next((one for one in row if not one.node), row[0])
-        places = [Cell(f"{one.node}/{','.join(map(str, one.gpus))}") if one.node else Cell(ABSENT, BAD) for one in row]
+        places = [
+            Cell(f"{one.node}/{','.join(map(str, one.gpus))}" if one.gpus else one.node) if one.node else Cell(ABSENT, BAD) for one in row
+        ]
         cells = [Cell(as_text(row[0].pod, 512)), *places, Cell(str(told.fitting), "", told.fitting), Cell(told.elsewhere)]
         table.rows.append(Row(f"pod/{as_text(row[0].pod, 512)}", cells))
     return table

@@ -12,6 +12,7 @@ from typing import Any, Final
 from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.inventory import HEALTHY
 from gpushare_runtime.core.ledger import NodeLedger
+from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.pods import InvalidPod
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_POD, Cluster
 from gpushare_runtime.kubectl_gpushare.explain import EXTENDER_SILENT, explain, headline, names_in_words
@@ -171,7 +172,7 @@ def _waiting(cluster: Cluster) -> Iterator[Finding]:
         created = cluster.pods.get(one.pod.uid, UNKNOWN_POD).created
         if isinstance(one.pod, InvalidPod) or (created and now - created < WAITED_SECONDS):
             continue
-        verdicts = explain(cluster, one.pod)
+        verdicts = explain(cluster, one.pod, Placement())
         if any(verdict.fits for verdict in verdicts):
             found += 1
             yield Finding(

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
 """Traces of GPU clusters in the form of Alibaba's openb (cluster-trace-gpu-v2023): nodes and pods as CSV. A GPU counts 1000 units, as
-the trace writes shares; a pod of a whole GPU or of several asks for whole GPUs."""
+the trace writes shares; a pod of a whole GPU or of several asks for whole GPUs. Some of its files lack the models that pods name
+(gpu_spec) and the times."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -41,42 +42,54 @@ class Host:
 
 @dataclass(frozen=True)
 class TracePod:
-    """One line of the trace. asked: units of GPUs; created: seconds."""
+    """One line of the trace. request: None of a pod without GPUs; asked: units of GPUs; created: seconds, 0 without."""
 
     name: str
     cpu: int
     memory: int
-    request: Request
+    request: Request | None
     asked: int
-    created: int
+    created: int = 0
 
 
 def read_hosts(file: Path) -> tuple[list[Host], Ledger]:
     """The nodes, and a ledger of their GPUs. TraceError, OSError."""
-    hosts, ledger = [], Ledger()
+    hosts, gpus = [], []
     for where, row in _rows(file):
         name, model = _text(row, "sn", where), _text(row, "model", where)
-        count = _number(row, "gpu", where, MOST_GPUS)
-        gpus = tuple(Gpu(i, f"GPU-{name}-{i}", i, f"0000:{i:02x}:00.0", model, UNITS, UNITS) for i in range(count))
-        ledger.set_inventory(name, Inventory(UNIT_SIZES["MiB"], gpus))
+        gpus.append((name, _number(row, "gpu", where, MOST_GPUS), model))
         hosts.append(Host(name, _number(row, "cpu_milli", where), _number(row, "memory_mib", where)))
-    return hosts, ledger
+    return hosts, ledger_of(gpus)
+
+
+def ledger_of(nodes: Iterable[tuple[str, int, str]]) -> Ledger:
+    """A ledger of nodes with so many GPUs of a model each."""
+    ledger = Ledger()
+    for name, count, model in nodes:
+        if count:
+            gpus = tuple(Gpu(i, f"GPU-{name}-{i}", i, f"0000:{i:02x}:00.0", model, UNITS, UNITS) for i in range(count))
+            ledger.set_inventory(name, Inventory(UNIT_SIZES["MiB"], gpus))
+    return ledger
 
 
 def read_pods(file: Path) -> list[TracePod]:
-    """The pods that ask for GPUs, in the file's order. TraceError, OSError."""
-    return [_pod(row, where) for where, row in _rows(file) if _number(row, "num_gpu", where, MOST_GPUS)]
+    """All pods, in the file's order. TraceError, OSError."""
+    return [_pod(row, where) for where, row in _rows(file)]
 
 
 def _pod(row: Mapping[str, str], where: str) -> TracePod:
     gpus, milli = _number(row, "num_gpu", where, MOST_GPUS), _number(row, "gpu_milli", where, UNITS)
+    cpu, memory = _number(row, "cpu_milli", where), _number(row, "memory_mib", where)
+    created = _number(row, "creation_time", where) if "creation_time" in row else 0
+    name = _text(row, "name", where)
+    if not gpus or not milli:
+        return TracePod(name, cpu, memory, None, 0, created)
     whole = gpus if milli >= UNITS or gpus > 1 else 0
-    spec = _text(row, "gpu_spec", where)
-    models = tuple(spec.split("|")[:_MOST_MODELS]) if spec else ()
+    spec = _text(row, "gpu_spec", where) if "gpu_spec" in row else ""
+    models = tuple(dict.fromkeys(filter(None, spec.split("|")[:_MOST_MODELS])))
     container = ContainerRequest(Kind.APP, 0, "main", units=0 if whole else milli, whole_gpus=whole)
     request = Request((container,), rules=Rules(models=models))
-    cpu, memory = _number(row, "cpu_milli", where), _number(row, "memory_mib", where)
-    return TracePod(_text(row, "name", where), cpu, memory, request, gpus * milli, _number(row, "creation_time", where))
+    return TracePod(name, cpu, memory, request, gpus * milli, created)
 
 
 def _rows(file: Path) -> Iterator[tuple[str, Mapping[str, str]]]:

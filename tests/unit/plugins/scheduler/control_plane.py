@@ -61,7 +61,7 @@ class ControlPlane:
         self.manifest.write_text(MANIFEST)
         self.state.write_text(json.dumps({"cluster": CLUSTER, "version": 1, "calls": 0, "ran": None, "since": "", "starts": 0, "ends": 0}))
         self.extender = Extender(
-            "https://127.0.0.1:32766/gpushare-scheduler", 1, "1s", tuple(EXTENDER.managed_resources), tls_dir=str(self.pki)
+            "https://127.0.0.1:32766/gpushare-scheduler", 10, "1s", tuple(EXTENDER.managed_resources), tls_dir=str(self.pki)
         )
 
     # What is there.

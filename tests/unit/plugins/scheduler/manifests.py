@@ -9,7 +9,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.con
 MANIFEST_PATH = "/etc/kubernetes/manifests/kube-scheduler.yaml"
 CONFIG_PATH = "/etc/kubernetes/gpushare/kube-scheduler.yaml"
 RESOURCES = ("aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage")
-EXTENDER = Extender("http://127.0.0.1:32766/gpushare-scheduler", 1, "1s", RESOURCES)
+EXTENDER = Extender("http://127.0.0.1:32766/gpushare-scheduler", 10, "1s", RESOURCES)
 
 MANIFEST = """\
 apiVersion: v1

@@ -115,7 +115,7 @@ def test_a_new_configuration_takes_over_the_flags_that_kube_scheduler_would_then
                 "preemptVerb": "preempt",
                 "prioritizeVerb": "prioritize",
                 "bindVerb": "bind",
-                "weight": 1,
+                "weight": 10,
                 "enableHTTPS": False,
                 "httpTimeout": "1s",
                 "nodeCacheCapable": True,

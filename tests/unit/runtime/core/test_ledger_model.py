@@ -55,7 +55,7 @@ def pods(draw: st.DrawFn) -> dict[str, Any]:
     rules = draw(
         st.sampled_from(
             [{}] * 6
-            + [{"models": "A100,A10"}, {"models-refused": "T4"}, {"not-with": "app=red"}, {"placement": "spread"}, {"placement": "fgd"}]
+            + [{"models": "A100,A10"}, {"models-refused": "T4"}, {"not-with": "app=red"}, {"placement": "spread"}]
             + ([] if whole else [{"same-gpu-as": "app=blue"}, {"same-gpu-as": "app=red"}])
         )
     )
@@ -85,7 +85,7 @@ class Events(RuleBasedStateMachine):
         for name in SIZES:
             self.tell(name)
 
-    @initialize(gpus=st.sampled_from(["binpack", "spread", "fgd"]))
+    @initialize(gpus=st.sampled_from(["binpack", "spread"]))
     def policies(self, gpus: str) -> None:
         self.policy = Placement("binpack", gpus)
 

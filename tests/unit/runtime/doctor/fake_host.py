@@ -74,6 +74,7 @@ class FakeHost(Host):
         super().__init__(folder, self._answer, patience)
         self.states: dict[str, dict[str, str]] = {}
         self.asked: list[list[str]] = []
+        self.last_lines: dict[str, str] = {}
 
     def file(self, path: str, content: str | bytes = "") -> None:
         place = self.at(path)
@@ -111,8 +112,10 @@ class FakeHost(Host):
 
     def _answer(self, arguments: Sequence[str]) -> str:
         self.asked.append(list(arguments))
-        assert arguments[0] == "show"
-        state = self.states.get(arguments[1], {"ActiveState": "inactive", "SubState": "dead", "MainPID": "0"})
+        if arguments[0] == "journalctl":
+            return self.last_lines.get(arguments[-1].removeprefix("_SYSTEMD_UNIT="), "")
+        assert list(arguments[:2]) == ["systemctl", "show"]
+        state = self.states.get(arguments[2], {"ActiveState": "inactive", "SubState": "dead", "MainPID": "0"})
         return "".join(f"{key}={value}\n" for key, value in state.items())
 
 

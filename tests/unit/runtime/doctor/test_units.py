@@ -15,7 +15,7 @@ import pytest
 
 from gpushare_runtime.doctor import host as doctor_host
 from gpushare_runtime.doctor.findings import Findings
-from gpushare_runtime.doctor.host import EXTENDER, MOST_BYTES, PLUGIN, CannotLook, Host, Unit, shown, systemctl
+from gpushare_runtime.doctor.host import EXTENDER, MOST_BYTES, PLUGIN, CannotLook, Host, Unit, printed, shown
 from gpushare_runtime.doctor.units import judge_files, judge_unit
 from unit.runtime.doctor.fake_host import COPIES, ENVIRONMENT, STAMP, UNITS, FakeHost, said, settings
 
@@ -57,8 +57,8 @@ def test_a_unit_of_which_less_is_there(host: FakeHost) -> None:
 
 def test_systemd_is_asked_about_the_unit_by_its_file_name(host: FakeHost) -> None:
     host.unit("x")
-    ((verb, name, properties),) = host.asked
-    assert (verb, name) == ("show", "x.service")
+    ((program, verb, name, properties),) = host.asked
+    assert (program, verb, name) == ("systemctl", "show", "x.service")
     wanted = {"ActiveState", "SubState", "UnitFileState", "MainPID", "StatusText"}
     assert set(properties.removeprefix("--property=").split(",")) == wanted
 
@@ -89,6 +89,23 @@ def test_nothing_but_a_regular_file_is_read_and_of_it_not_more_than_the_limit(ho
         assert host.read(f"/{name}") is None, name
 
 
+def test_a_daemon_that_failed_before_it_said_anything_is_quoted_from_its_journal(host: FakeHost) -> None:
+    wrong = "gpushare-device-plugin: error: argument --memory-unit: invalid choice: '512MiB'"
+    host.last_lines[f"{PLUGIN}.service"] = f"{wrong}\n"
+    for changes, words in (
+        ({"ActiveState": "failed"}, wrong),
+        ({"ActiveState": "activating", "SubState": "auto-restart"}, wrong),
+        ({"ActiveState": "activating", "SubState": "start"}, ""),
+        ({"ActiveState": "inactive", "SubState": "dead"}, ""),
+        ({"ActiveState": "failed", "StatusText": "no GPU"}, "no GPU"),
+    ):
+        host.install(PLUGIN, **{"StatusText": "", **changes})
+        assert host.unit(PLUGIN).says == words
+    del host.last_lines[f"{PLUGIN}.service"]
+    host.install(PLUGIN, StatusText="", ActiveState="failed")
+    assert host.unit(PLUGIN).says == ""
+
+
 def test_what_others_wrote_is_shown_in_one_line_and_not_in_full() -> None:
     assert shown("a\x1b[2J\n b ") == "a [2J b"
     assert shown("x" * 301) == "x" * 300 + "…"
@@ -105,16 +122,16 @@ def test_systemctl_that_fails_hangs_or_is_not_there_is_no_look(monkeypatch: pyte
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     program.write_text('#!/bin/sh\nif [ "$1" = fail ]; then echo no bus >&2; exit 1; fi\necho "$@"\n')
     program.chmod(0o755)
-    assert systemctl(["show", "x"]) == "show x\n"
+    assert printed(["systemctl", "show", "x"]) == "show x\n"
     with pytest.raises(CannotLook, match=r"systemctl fail failed with exit status 1: no bus"):
-        systemctl(["fail"])
+        printed(["systemctl", "fail"])
     monkeypatch.setattr(doctor_host, "_SYSTEMCTL_SECONDS", 0.2)
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     with pytest.raises(CannotLook, match="timed out"):
-        systemctl(["show"])
+        printed(["systemctl", "show"])
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     with pytest.raises(CannotLook, match="No such file"):
-        systemctl(["show"])
+        printed(["systemctl", "show"])
 
 
 # Judgements

@@ -479,7 +479,7 @@ def test_what_was_pending_before_a_list_and_is_not_in_it_is_gone_with_its_assump
 def test_the_policy_learns_of_each_pod_once() -> None:
     it = Told()
     learned: list[int] = []
-    it.cluster.workload.observe = lambda requests: learned.append(len(list(requests)))  # type: ignore[method-assign]
+    it.cluster.scarcity.observe = lambda requests: learned.append(len(list(requests)))  # type: ignore[method-assign]
 
     def fresh() -> int:
         count = sum(learned)

@@ -180,7 +180,7 @@ class Extender:
         self.now = 0.0
         self.cluster = Cluster(clock=lambda: self.now)
         self.reader = PodReader()
-        placement = Placement(policy, workload=self.cluster.workload)
+        placement = Placement(policy, scarcity=self.cluster.scarcity)
         self.service = Service(self.cluster.ledger, placement, clock=lambda: self.now)
         self.binder = Binder(NoApi(), self.cluster, placement)  # type: ignore[arg-type]
 
@@ -245,7 +245,7 @@ def good_nodes(count: int) -> Iterator[dict[str, Any]]:
 @given(
     st.lists(hostile_pods(), min_size=1, max_size=3),
     st.lists(hostile_nodes(), min_size=1, max_size=2),
-    st.sampled_from(["binpack", "spread", "fgd"]),
+    st.sampled_from(["binpack", "spread"]),
 )
 def test_no_pod_and_no_node_harms_another(pods: list[dict[str, Any]], nodes: list[dict[str, Any]], policy: str) -> None:
     extender = Extender(policy)

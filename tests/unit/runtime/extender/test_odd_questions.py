@@ -107,7 +107,7 @@ class Asked:
 
     def __init__(self) -> None:
         self.cluster = Cluster(clock=lambda: 0.0)
-        placement = Placement(workload=self.cluster.workload)
+        placement = Placement(scarcity=self.cluster.scarcity)
         for name in NAMES:
             self.cluster.node_event("ADDED", NodeRecord(name, Inventory(inventory(16).unit, inventory(16).gpus, 100)))
         service = Service(self.cluster.ledger, placement, clock=lambda: 0.0)

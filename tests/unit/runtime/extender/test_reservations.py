@@ -36,7 +36,7 @@ class World:
         self.cluster = Cluster(clock=lambda: self.now)
         self.ledger = self.cluster.ledger
         self.unschedulable: list[str] = []
-        self.policy = Placement(workload=self.cluster.workload)
+        self.policy = Placement(scarcity=self.cluster.scarcity)
         self.service = Service(self.ledger, self.policy, self._on_filter, clock=lambda: self.now)
         self.names = list(nodes)
         for name, gpus in nodes.items():

@@ -140,7 +140,7 @@ def test_the_best_nodes_alone_are_named_when_so_many_are_enough(ledger: Ledger) 
     asked = Arguments(pod(container(mem=8)), names)
     assert Service(ledger, Binpack()).filter(asked).names == ["gpu3", "gpu2", "gpu1"]
     result = Service(ledger, Binpack(), most=2).filter(asked)
-    assert result.names == ["gpu2", "gpu3"], "the fullest GPU, then the smallest node"
+    assert result.names == ["gpu2", "gpu1"], "the fullest GPU, then the first of those that are empty"
     assert set(result.failed) == {"plain"}, "a node that fits has not failed"
 
 
@@ -233,13 +233,13 @@ def test_room_of_a_nominated_pod_is_nobodys_also_where_only_the_best_nodes_are_n
     assert service.prioritize(asked) == {"gpu2": 10}
     ledger.release("b")
     ledger.set_inventory("gpu3", inventory(16))
-    both = Arguments(args(container(mem=16), uid="b").pod, ["gpu2", "gpu3"])
-    assert Service(ledger, Binpack()).filter(both).names == ["gpu2", "gpu3"]
-    assert service.filter(both).names == ["gpu3"], "of equals the smaller node"
-    assert service.prioritize(both)["gpu3"] == 10
+    both = Arguments(args(container(mem=16), uid="b").pod, ["gpu3", "gpu2"])
+    assert Service(ledger, Binpack()).filter(both).names == ["gpu3", "gpu2"]
+    assert service.filter(both).names == ["gpu2"], "of equals the one in use"
+    assert service.prioritize(both)["gpu2"] == 10
     held = ledger.pod("b")
     assert held is not None
-    assert held.node == "gpu3"
+    assert held.node == "gpu2"
 
 
 def test_a_pod_that_has_gpus_is_an_error_and_fits_nowhere_by_no_reason(ledger: Ledger) -> None:

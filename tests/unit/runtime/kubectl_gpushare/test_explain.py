@@ -47,6 +47,21 @@ def test_where_it_fits_it_names_the_gpu() -> None:
     assert by_node(cluster, asks(count=2))["a"].gpus == [0, 2]
 
 
+def test_for_whom_gpus_are_kept() -> None:
+    """n1 and n2 have T4, which one waiting pod names; the other pod gets them last, though they leave less."""
+    nodes = [node(name, f"10.0.0.{name[1]}", gpus=Inventory(GIB, (gpu(0, size, model=model),))) for name, size, model in (
+        ("n0", 24, "A100"), ("n1", 16, "Tesla T4"), ("n2", 16, "Tesla T4"))]  # fmt: skip
+    named = [pod(f"t{number}", None, mem=16) for number in range(8)]
+    for one in named:
+        one["metadata"]["annotations"] = {"gpushare.request/models": "T4"}
+    found = explain(read_all(nodes, named), asks(mem=16))
+    assert [(one.node, one.kept) for one in found] == [("n0", ""), *((name, "kept for pods that name T4") for name in ("n1", "n2"))]
+    assert table_of(found).rows[1].cells[3].text == "first choice: GPU 0 of n1; kept for pods that name T4"
+    wants = read_pending({**named[0], "metadata": {**named[0]["metadata"], "name": "own", "uid": "own"}})
+    assert isinstance(wants, PendingPod)
+    assert all(not one.kept for one in explain(read_all(nodes, named), wants))
+
+
 def test_why_not_and_what_would_change_that() -> None:
     cluster = one_node(
         pod("large", "a", gpu=0, mem=10), pod("small", "a", gpu=0, mem=2), pod("other", "a", gpu=1, mem=9), gpu2={"health": "XID 79"}

@@ -7,20 +7,23 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
+from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.pods import PendingPod
+from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kubectl_gpushare import simulate, trace
 from gpushare_runtime.kubectl_gpushare.cluster import read_all
 from gpushare_runtime.kubectl_gpushare.main import main
 from gpushare_runtime.kubectl_gpushare.trace import TraceError, TracePod, read_hosts, read_pods
 from unit.runtime.core.test_ledger import memory
 from unit.runtime.kubectl_gpushare.objects import node, pod
-from unit.runtime.pods import container
+from unit.runtime.pods import container, gpu
 from unit.runtime.pods import pod as raw_pod
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
@@ -40,21 +43,22 @@ def test_binpack_fills_and_spread_spreads() -> None:
     for policy in ("binpack", "spread"):
         found = simulate.run(policy, simulate.copy_of(cluster.ledger), pods)
         places[policy] = [(one.node, *one.gpus) for one in found]
-    # Binpack: the GPU with least left; ties between nodes go to the one with less free. Spread: the node with least in use.
-    assert places["binpack"] == [("a", 1), ("b", 0), ("a", 0), ("",), ("",)]
+    # Binpack: the GPU with least left; ties between nodes go to one in use, then to the first. Spread: the node with least in use.
+    assert places["binpack"] == [("a", 1), ("a", 0), ("b", 0), ("",), ("",)]
     assert places["spread"] == [("b", 0), ("a", 0), ("",), ("",), ("",)]
     assert [state.free for state in cluster.ledger.nodes["a"].gpu_states] == [16, 10]
 
 
-def test_fgd_leaves_the_gpus_whole_for_what_the_pods_of_the_cluster_and_of_the_list_usually_request() -> None:
-    # Of GPUs with 8 and 12 free, a pod of 4 takes the one that has room for the usual 8 afterwards.
-    pods = [pod("p", "a", gpu=0, mem=8), pod("q", "a", gpu=1, mem=4)]
-    usual_here = read_all([node("a", "x", 16, 16)], pods).ledger
-    assert simulate.run("fgd", usual_here, [asks("one", 4)])[0].gpus == (1,)
-    usual_in_the_list = read_all([node("a", "x", 8, 12, 8)], []).ledger
-    assert [one.gpus for one in simulate.run("fgd", usual_in_the_list, [asks("usual", 8), asks("one", 4)])] == [(0,), (1,)]
-    nothing_usual = read_all([node("a", "x", 8, 12)], []).ledger
-    assert simulate.run("fgd", nothing_usual, [asks("one", 4)])[0].gpus == (0,), "the fullest"
+def test_nodes_whose_gpus_are_kept_are_told() -> None:
+    sizes = {"a": (16, "T4"), "b": (12, "L4")}
+    nodes = [node(name, name, gpus=Inventory(GIB, (gpu(0, size, model=model),))) for name, (size, model) in sizes.items()]
+    named = read_pending(raw_pod(container(mem=1), uid="named", annotations={"gpushare.request/models": "T4"}))
+    assert isinstance(named, PendingPod)
+    others = [replace(named, uid=f"{number}") for number in range(7)]
+    *_, last = simulate.run("binpack", read_all(nodes, []).ledger, [named, *others, asks("one", 8)])
+    assert (last.node, last.elsewhere) == ("b", "1 node: kept for pods that name T4")
+    *_, last = simulate.run("spread", read_all(nodes, []).ledger, [named, *others, asks("one", 8)])
+    assert (last.node, last.elsewhere) == ("b", "")
 
 
 def test_a_request_that_no_node_can_serve_is_placed_nowhere_and_has_its_own_reason() -> None:
@@ -130,12 +134,12 @@ def test_the_command(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         "1 node: needs 8 GiB on one GPU, at most 0 are free on one; 1 node: takes no such pods\n"
     )
     argv[2] = manifest(tmp_path, 1, 12)
-    assert main([*argv[:-1], "spread", "fgd", "-o", "json"]) == 0
+    assert main([*argv[:-1], "spread", "binpack", "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["v"] == 1
     assert {policy: [(one["pod"], one["node"], one["gpus"]) for one in pods] for policy, pods in found["policies"].items()} == {
         "spread": [("t/web", "a", [0])],
-        "fgd": [("t/web", "a", [0])],
+        "binpack": [("t/web", "a", [0])],
     }
 
 
@@ -160,7 +164,7 @@ def test_a_trace_books_nothing_twice_and_rejects_only_what_cannot_be(policy: str
     nodes_file, pods_file = random_trace(tmp_path, seed)
     hosts, ledger = read_hosts(nodes_file)
     pods = read_pods(pods_file)
-    assert all(pod.asked for pod in pods)
+    assert len(pods) == 60
     rows = {
         name: (int(cpu), int(gpus), model, int(memory))
         for name, cpu, memory, gpus, model in (row.split(",") for row in nodes_file.read_text().split()[1:])
@@ -171,7 +175,7 @@ def test_a_trace_books_nothing_twice_and_rejects_only_what_cannot_be(policy: str
 
     def fits(name: str, row: list[str]) -> bool:
         count, milli, spec = int(row[3]), int(row[4]), row[5]
-        if cpu[name] < int(row[1]) or memory[name] < int(row[2]) or (spec and rows[name][2] not in spec.split("|")):
+        if cpu[name] < int(row[1]) or memory[name] < int(row[2]) or (spec and count and rows[name][2] not in spec.split("|")):
             return False
         return sum(left >= milli for left in free[name]) >= count
 
@@ -187,9 +191,9 @@ def test_a_trace_books_nothing_twice_and_rejects_only_what_cannot_be(policy: str
         assert not one.elsewhere
         cpu[one.node] -= int(row[1])
         memory[one.node] -= int(row[2])
-        for gpu in one.gpus:
-            free[one.node][gpu] -= int(row[4])
-            assert free[one.node][gpu] >= 0
+        for index in one.gpus:
+            free[one.node][index] -= int(row[4])
+            assert free[one.node][index] >= 0
 
 
 @pytest.mark.parametrize(
@@ -206,9 +210,32 @@ def test_a_line_of_the_trace(
     tmp_path: Path, gpus: int, milli: int, spec: str, units: int, whole: int, asked: int, models: tuple[str, ...]
 ) -> None:
     (tmp_path / "pods.csv").write_text(f"{PODS}none,1,2,0,500,,,,3,,\none,4000,5000,{gpus},{milli},{spec},,,77,,\n")
-    [found] = read_pods(tmp_path / "pods.csv")
+    without, found = read_pods(tmp_path / "pods.csv")
+    assert (without.name, without.cpu, without.memory, without.request, without.asked, without.created) == ("none", 1, 2, None, 0, 3)
+    assert found.request is not None
     assert (found.name, found.cpu, found.memory, found.asked, found.created) == ("one", 4000, 5000, asked, 77)
     assert (found.request.units, found.request.whole_gpus, found.request.rules.models) == (units, whole, models)
+
+
+def test_a_trace_may_lack_the_models_that_pods_name_and_the_times(tmp_path: Path) -> None:
+    (tmp_path / "pods.csv").write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\none,4000,5000,1,500\n")
+    [found] = read_pods(tmp_path / "pods.csv")
+    assert found.request is not None
+    assert (found.request.units, found.request.rules.models, found.created) == (500, (), 0)
+
+
+def test_pods_without_gpus_take_cpu_and_nodes_without_gpus_first(tmp_path: Path) -> None:
+    (tmp_path / "nodes.csv").write_text(f"{NODES}gpus,8000,65536,2,T4\nnone,2000,65536,0,\n")
+    rows = ("a,2000,1,0,0,,,,1,,", "b,5000,1,0,0,,,,2,,", "c,4000,1,1,500,,,,3,,", "d,3000,1,1,500,,,,4,,", "e,1,1,0,0,,,,5,,")
+    (tmp_path / "pods.csv").write_text(PODS + "\n".join(rows) + "\n")
+    found = simulate.run_trace("binpack", *read_hosts(tmp_path / "nodes.csv"), read_pods(tmp_path / "pods.csv"))
+    assert [(one.pod, one.node, one.gpus, one.fitting) for one in found] == [
+        ("trace/a", "none", (), 2),
+        ("trace/b", "gpus", (), 1),
+        ("trace/c", "", (), 0),
+        ("trace/d", "gpus", (0,), 1),
+        ("trace/e", "", (), 0),
+    ]
 
 
 def test_the_hosts_of_a_trace(tmp_path: Path) -> None:
@@ -232,10 +259,12 @@ def test_the_traces_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(argv) == 3
     assert capsys.readouterr().out.splitlines()[:2] == [
         "POLICY   PODS  PLACED  UNPLACED  MEMORY",
-        "binpack     3       2         1   80.0%",
+        "binpack     4       3         1   80.0%",
     ]
     assert main([*argv, "-o", "wide", "--no-headers"]) == 3
-    assert Counter(line.split()[0] for line in capsys.readouterr().out.splitlines()) == Counter(("trace/soon", "trace/no", "trace/late"))
+    assert Counter(line.split()[0] for line in capsys.readouterr().out.splitlines()) == Counter(
+        ("trace/none", "trace/soon", "trace/no", "trace/late")
+    )
 
 
 @pytest.mark.parametrize(

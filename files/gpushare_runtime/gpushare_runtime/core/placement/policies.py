@@ -6,18 +6,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from gpushare_runtime.core.allocation import Allocation, allocate
 from gpushare_runtime.core.ledger import GpuState, Ledger, NodeLedger
-from gpushare_runtime.core.placement.fragmentation import CHOICES, Workload, fragmentation_increase
 from gpushare_runtime.core.placement.ranking import NodeCost, Ranking, scores_of
+from gpushare_runtime.core.placement.scarcity import Scarcity, Surcharge
 from gpushare_runtime.core.request import Request
-
-MANY_NODES: Final = 500
-FEW_CHOICES: Final = 8
-"""Of GPUs on a node, where there are more nodes than that: whoever asks for fgd does not keep the scheduler waiting."""
-_REMEMBERED: Final = 10_000
 
 
 class Policy(Protocol):
@@ -55,6 +50,11 @@ class Rule(ABC):
         """Of two nodes that cost the same, the one with less of this is better."""
         return node.free
 
+    def kept_for(self, request: Request, node: NodeLedger) -> str:
+        """As `Placement.kept_for`."""
+        del request, node
+        return ""
+
     def choose(self, request: Request, node: NodeLedger) -> Allocation | None:
         """As `Policy.choose`."""
         candidates = node.candidates(request)
@@ -84,19 +84,102 @@ class Rule(ABC):
 
 
 class Binpack(Rule):
-    """Fill the fullest GPU, and the fullest node, that still takes the pod; whole GPUs are the smallest that are empty."""
+    """Fill the fullest GPU that still takes the pod, but not one that is scarce; whole GPUs are the smallest that are empty.
+
+    A node costs what stays free on the GPU, in coarse steps, and a surcharge for GPUs that are scarce. Of nodes that cost the same the
+    first is taken, so that they fill up one after the other, with CPU and all; but one without pods is broken into last.
+    """
+
+    def __init__(self, scarcity: Scarcity | None = None) -> None:
+        self._scarcity = scarcity or Scarcity({})
 
     def choose_gpus(self, request: Request, node: NodeLedger, candidates: Sequence[GpuState]) -> Sequence[GpuState]:
+        surcharge, count = self._scarcity.surcharge(request), request.whole_gpus or request.gpus_per_pod
+        if not surcharge.of:
+            # They come in the order of their indexes, and sorting keeps that of equals.
+            return sorted(candidates, key=_units if request.whole_gpus else _free)[:count]
+        extra = {state.gpu.index: surcharge.of.get(node.class_of(state.gpu), 0) for state in candidates}
         if request.whole_gpus:
-            return _smallest(request, candidates)
-        return sorted(candidates, key=lambda s: (s.free, s.gpu.index))[: request.gpus_per_pod]
+            return sorted(candidates, key=lambda s: (extra[s.gpu.index], s.gpu.units))[:count]
+        return sorted(candidates, key=lambda s: count * s.free + surcharge.step * extra[s.gpu.index])[:count]
+
+    def kept_for(self, request: Request, node: NodeLedger) -> str:
+        chosen = self.choose_gpus(request, node, node.candidates(request))
+        return self._scarcity.kept_for(request, {node.class_of(state.gpu) for state in chosen})
 
     def cost(self, request: Request, node: NodeLedger) -> int | None:
-        return node.remaining_after(request)
+        return self._cost(request, self._scarcity.surcharge(request), node)
+
+    def _cost(self, request: Request, surcharge: Surcharge, node: NodeLedger) -> int | None:
+        left = node.remaining_after(request)
+        if left is None or not surcharge.of:
+            return left if left is None else self._steps(request, surcharge, left)
+        if node.only_class is not None:
+            # Of nearly all nodes the GPUs are alike: whichever it gets.
+            return self._steps(request, surcharge, left) + surcharge.of.get(node.only_class, 0)
+        return node.remembered((surcharge.key, request.key), lambda: self._mixed(request, surcharge, node))
+
+    def _steps(self, request: Request, surcharge: Surcharge, left: int) -> int:
+        # Empty GPUs that stay cost nothing: the tie decides.
+        return 0 if request.whole_gpus else left // surcharge.step
+
+    def _mixed(self, request: Request, surcharge: Surcharge, node: NodeLedger) -> int:
+        chosen = self.choose_gpus(request, node, node.candidates(request))
+        extra = sum(surcharge.of.get(node.class_of(state.gpu), 0) for state in chosen) // len(chosen)
+        return self._steps(request, surcharge, sum(state.free - request.per_gpu for state in chosen)) + extra
+
+    def node_cost(self, request: Request, node: NodeLedger) -> NodeCost | None:
+        return self.charged(request, self._scarcity.surcharge(request), node)
+
+    def charged(self, request: Request, surcharge: Surcharge, node: NodeLedger) -> NodeCost | None:
+        """`node_cost` with this surcharge."""
+        # The node remembers how much stays free: the rest is quickly added.
+        cost = self._cost(request, surcharge, node)
+        return None if cost is None else (cost, _breaks_into(request, node), node.name)
+
+    def ranking(self, request: Request, ledger: Ledger) -> Ranking:
+        surcharge = self._scarcity.surcharge(request)
+        kept = ledger.derived(("binpack", request.key), lambda: _Charged(self, request, surcharge, ledger.nodes))
+        kept.charge(surcharge)
+        return kept
 
     def key(self, request: Request) -> Hashable:
-        # As in NodeLedger.leftover: filter has asked already.
-        return request.key
+        return ("binpack", self._scarcity.surcharge(request).key, request.key)
+
+
+class _Charged(Ranking):
+    """The order for binpack, which stays when the surcharge becomes another one: only its difference is added."""
+
+    def __init__(self, rule: Binpack, request: Request, surcharge: Surcharge, nodes: Mapping[str, NodeLedger]) -> None:
+        self._rule, self._request, self._surcharge = rule, request, surcharge
+        super().__init__(nodes, lambda node: rule.charged(request, self._surcharge, node))
+
+    def charge(self, surcharge: Surcharge) -> None:
+        """This is the surcharge now."""
+        before, self._surcharge = self._surcharge, surcharge
+        if before is not surcharge and before.key != surcharge.key:
+            more = {gpu: surcharge.of.get(gpu, 0) - before.of.get(gpu, 0) for gpu in before.of.keys() | surcharge.of.keys()}
+            alike = before.step == surcharge.step
+
+            def change(node: NodeLedger, weight: NodeCost) -> NodeCost | None:
+                if alike and node.only_class is not None:
+                    return weight[0] + more.get(node.only_class, 0), weight[1], weight[2]
+                return self._rule.charged(self._request, surcharge, node)
+
+            self.change(change)
+
+
+def _breaks_into(request: Request, node: NodeLedger) -> bool:
+    """Whether all of the node's GPUs are empty, and some would stay so."""
+    return request.whole_gpus < node.empty_gpus() == len(node.free_units)
+
+
+def _free(state: GpuState) -> int:
+    return state.free
+
+
+def _units(state: GpuState) -> int:
+    return state.gpu.units
 
 
 class Spread(Rule):
@@ -117,59 +200,15 @@ class Spread(Rule):
         return -node.free
 
 
-class Fgd(Rule):
-    """Make the least memory useless to what pods usually ask for: fragmentation gradient descent.
-
-    Weng et al., Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent, USENIX ATC
-    2023; here in units of memory, with whole GPUs and several GPUs per pod.
-
-    choices: how many choices of GPUs are tried on each node.
-    """
-
-    def __init__(self, workload: Workload, choices: int = CHOICES) -> None:
-        self._workload = workload
-        self._choices = choices
-        self._costs: dict[Hashable, int] = {}
-        self._hasty = Fgd(workload, FEW_CHOICES) if choices > FEW_CHOICES else self
-
-    def choose_gpus(self, request: Request, node: NodeLedger, candidates: Sequence[GpuState]) -> Sequence[GpuState]:
-        if request.whole_gpus:
-            return _smallest(request, candidates)
-        return fragmentation_increase(request, tuple(node.usable), candidates, self._workload, self._choices)[1]
-
-    def ranking(self, request: Request, ledger: Ledger) -> Ranking:
-        if len(ledger.nodes) > MANY_NODES and self._hasty is not self:
-            return self._hasty.ranking(request, ledger)
-        return super().ranking(request, ledger)
-
-    def key(self, request: Request) -> Hashable:
-        return "fgd", self._choices, self._workload.version, request.key
-
-    def cost(self, request: Request, node: NodeLedger) -> int | None:
-        candidates: Sequence[GpuState] = node.candidates(request)
-        if not candidates:
-            return None
-        if request.whole_gpus:
-            candidates = self.choose_gpus(request, node, candidates)
-        # Many nodes are alike, and cost the same.
-        fits = {state.gpu.index for state in candidates}
-        usable = tuple(node.usable)
-        alike = (self.key(request), tuple(sorted((s.free, s.empty, s.gpu.index in fits) for s in usable)))
-        if alike not in self._costs:
-            if len(self._costs) >= _REMEMBERED:
-                self._costs.clear()
-            self._costs[alike] = fragmentation_increase(request, usable, candidates, self._workload, self._choices)[0]
-        return self._costs[alike]
-
-
 class Placement:
     """The cluster's policy. GPUs: between the GPUs of a node, where its label does not say otherwise; nodes: between nodes.
 
+    scarcity: what binpack knows of scarce GPUs; without, none are.
     A pod's own annotation goes before both. ValueError if a name is not known.
     """
 
-    def __init__(self, nodes: str = "binpack", gpus: str = "", workload: Workload | None = None) -> None:
-        self._rules: Mapping[str, Rule] = {"binpack": Binpack(), "spread": Spread(), "fgd": Fgd(workload or Workload())}
+    def __init__(self, nodes: str = "binpack", gpus: str = "", scarcity: Scarcity | None = None) -> None:
+        self._rules: Mapping[str, Rule] = {"binpack": Binpack(scarcity), "spread": Spread()}
         self._nodes, self._gpus = self._rule(nodes), self._rule(gpus or nodes)
 
     def choose(self, request: Request, node: NodeLedger) -> Allocation | None:
@@ -184,6 +223,10 @@ class Placement:
     def node_cost(self, request: Request, node: NodeLedger) -> NodeCost | None:
         """As `Policy.weigh`."""
         return (self._rules.get(request.rules.placement) or self._nodes).node_cost(request, node)
+
+    def kept_for(self, request: Request, node: NodeLedger) -> str:
+        """A message for whom this node's GPUs are kept that it would get; "" if all may have them."""
+        return (self._rules.get(request.rules.placement) or self._nodes).kept_for(request, node)
 
     def ranking(self, request: Request, ledger: Ledger) -> Ranking:
         """As `Policy.ranking`."""

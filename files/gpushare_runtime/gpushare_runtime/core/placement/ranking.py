@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from heapq import nsmallest
 from operator import itemgetter
 from typing import Final, TypeVar, cast
@@ -66,6 +67,21 @@ class Ranking:
         """A node has changed."""
         if name in self._weights:
             self._stale.add(name)
+
+    def change(self, change: Callable[[NodeLedger, NodeCost], NodeCost | None]) -> None:
+        """All weights are other ones now, while the nodes where the request fits stay the same."""
+        for name in [name for name in self._stale if self._nodes.get(name) is None]:
+            self._stale.discard(name)
+            self._drop(name)
+        for weight in self._order:
+            name = weight[-1]
+            node = self._nodes[name]
+            changed = node.guarded(partial(change, node, weight), None)
+            if changed is None:
+                self._stale.add(name)
+            else:
+                self._weights[name] = changed
+        self._order = sorted(filter(None, self._weights.values()))
 
     def weights(self, names: Sequence[str]) -> list[NodeCost | None]:
         """Of each of these, in their order; None also where nothing is known of one."""

@@ -92,7 +92,7 @@ function waiting(pod) {
   const rows = pod.nodes.map((node) => [
     nodeLink(node.name),
     element("span", { class: node.fits ? "good" : "bad" }, node.fits ? `yes, GPU ${node.gpus.join(", ")}` : "no"),
-    `${node.reason}${node.cures.length ? `; it fits if you ${node.cures.join(", or ")}` : ""}`,
+    [`${node.reason}${node.cures.length ? `; it fits if you ${node.cures.join(", or ")}` : ""}`, node.kept].filter(Boolean).join("; "),
   ]);
   const more = pod.all_nodes - rows.length;
   return [

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations, permutations
+from itertools import permutations
 from typing import Any
 
 import hypothesis.strategies as st
@@ -18,11 +18,8 @@ from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
 from gpushare_runtime.core.node_ledger import NodeRecord
-from gpushare_runtime.core.placement import fragmentation as fragmentation_module
-from gpushare_runtime.core.placement import policies, ranking
-from gpushare_runtime.core.placement.fragmentation import Kind as Kind_
-from gpushare_runtime.core.placement.fragmentation import TypicalRequests, Workload, fragmentation
-from gpushare_runtime.core.placement.policies import Binpack, Fgd, Placement
+from gpushare_runtime.core.placement import ranking
+from gpushare_runtime.core.placement.policies import Binpack, Placement
 from gpushare_runtime.core.placement.ranking import NodeCost, Ranking, scores_of
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
@@ -125,8 +122,8 @@ def asking(units: int, several: int = 1, **rules: Any) -> Request:
     return Request((ContainerRequest(Kind.APP, 0, "main", units=units),), several, Rules(**rules))
 
 
-def taken(request: Request, found: NodeLedger, gpus: str, workload: Workload | None = None) -> list[int]:
-    allocation = Placement("binpack", gpus, workload).choose(request, found)
+def taken(request: Request, found: NodeLedger, gpus: str) -> list[int]:
+    allocation = Placement("binpack", gpus).choose(request, found)
     return sorted(allocation.by_gpu) if allocation else []
 
 
@@ -137,7 +134,7 @@ def test_each_policy_between_the_gpus_of_a_node() -> None:
     assert taken(asking(6, 2), node(gpus), "binpack") == [1, 2]
     assert taken(asking(6, 2), node(gpus), "spread") == [0, 1]
     assert taken(memory(6), node(gpus[::-1]), "spread") == [2]
-    for policy in ("binpack", "spread", "fgd"):
+    for policy in ("binpack", "spread"):
         assert taken(whole(2), node([(80, 0), (24, 0), (16, 1), (16, 0)]), policy) == [1, 3], "whole GPUs are the smallest"
 
 
@@ -179,7 +176,7 @@ def test_the_pods_own_word_goes_before_the_nodes_and_that_before_the_clusters() 
 
 
 def test_an_unknown_policy_is_rejected_by_name() -> None:
-    with pytest.raises(ValueError, match="'best' is not known; use one of binpack, spread, fgd"):
+    with pytest.raises(ValueError, match="'best' is not known; use one of binpack, spread"):
         Placement("best")
 
 
@@ -214,92 +211,7 @@ def test_the_nodes_label_names_its_gpus_where_they_are_alike() -> None:
     }
 
 
-def test_fgd_spares_what_others_need() -> None:
-    """The example of the paper in small: a small pod goes where large ones could not go anyway."""
-    workload = Workload()
-    workload.observe([memory(8)] * 9 + [memory(2)])
-    # Binpack would take the last GPU of which 8 can be had; to lose 2 of the one with 6 costs nobody anything.
-    gpus = [(16, 8), (16, 10), (16, 0)]
-    assert taken(memory(2), node(gpus), "fgd", workload) == [1]
-    # Nothing of 8 is destroyed on the GPU with 10: 2 of it are left over anyway.
-    assert taken(memory(2), node([(16, 8), (16, 6)]), "fgd", workload) == [1]
-    assert taken(memory(2), node([(16, 8), (16, 6)]), "binpack", workload) == [0]
-
-
-def test_where_nothing_is_lost_fgd_fills_the_fuller_gpu() -> None:
-    workload = Workload()
-    workload.observe([memory(1)])
-    assert taken(memory(2), node([(16, 6), (16, 8)]), "fgd", workload) == [1]
-
-
-def test_fgd_keeps_empty_gpus_together_for_whole_ones() -> None:
-    workload = Workload()
-    workload.observe([whole(2)] * 5 + [memory(8)] * 5)
-    cluster = ledger(pair=[(16, 0), (16, 0)], odd=[(16, 16), (16, 0)])
-    assert Placement("fgd", workload=workload).rank(memory(8), cluster.nodes.values())["odd"] == 10
-
-
-FREES = st.lists(st.tuples(st.integers(0, 20), st.booleans()), max_size=6)
-SOME_KINDS = st.sampled_from([(4, 1, 0), (8, 1, 0), (16, 1, 0), (5, 2, 0), (0, 0, 1), (0, 0, 3)])
-KINDS = st.lists(
-    st.tuples(st.sampled_from([(4, 1, 0), (8, 1, 0), (16, 1, 0), (5, 2, 0), (0, 0, 1), (0, 0, 3)]), st.integers(1, 9)), max_size=6
-)
-
-
-@pytest.mark.parametrize(
-    ("kind", "useless"),
-    [((5, 1, 0), 3), ((8, 1, 0), 3), ((9, 1, 0), 11), ((3, 2, 0), 0), ((5, 2, 0), 11), ((0, 0, 1), 3), ((0, 0, 2), 11)],
-)
-def test_what_is_of_no_use_to_one_kind_of_pod(kind: Kind_, useless: int) -> None:
-    """On a GPU with 3 units free, and an empty one of 8."""
-    gpus = ((3, False), (8, True))
-    assert fragmentation(gpus, TypicalRequests(1, ((kind, 1),))) == useless
-    assert fragmentation(gpus, TypicalRequests(1, ((kind, 4), ((1, 1, 0), 5)))) == 4 * useless
-    assert fragmentation((), TypicalRequests(1, ((kind, 1),))) == 0
-
-
-@given(FREES, KINDS)
-def test_fragmentation_is_what_the_paper_defines(gpus: list[tuple[int, bool]], kinds: list[tuple[tuple[int, int, int], int]]) -> None:
-    expected = 0
-    for (units, several, whole_gpus), count in kinds:
-        useful = [free for free, empty in gpus if (whole_gpus and empty) or (not whole_gpus and free >= units)]
-        lost = sum(free for free, _ in gpus)
-        if len(useful) >= (whole_gpus or several):
-            lost -= sum(useful)
-        expected += count * lost
-    assert fragmentation(tuple(sorted(gpus)), TypicalRequests(1, tuple(kinds))) == expected
-
-
-@given(GPUS, st.integers(1, 30), st.integers(1, 3), st.lists(st.integers(1, 40), max_size=20))
-def test_fgds_choice_is_the_least_growth_by_brute_force(gpus: list[tuple[int, int]], units: int, several: int, seen: list[int]) -> None:
-    workload = Workload()
-    workload.observe([memory(size) for size in seen] or [asking(units * several, several)])
-    request, found = asking(units * several, several), node(gpus)
-
-    def lost(frees: list[int]) -> int:
-        used = tuple(sorted((free, free == size) for free, (size, _) in zip(frees, gpus, strict=True)))
-        return fragmentation(used, workload.popular)
-
-    frees = [size - used for size, used in gpus]
-    options = [
-        lost([free - units if i in choice else free for i, free in enumerate(frees)])
-        for choice in combinations(range(len(gpus)), several)
-        if all(frees[i] >= units for i in choice)
-    ]
-    allocation = Placement("binpack", "fgd", workload).choose(request, found)
-    assert (allocation is None) == (not options)
-    if allocation is not None:
-        assert lost([free - allocation.by_gpu.get(i, 0) for i, free in enumerate(frees)]) == min(options)
-
-
-def test_the_workload_changes_its_picture_seldom() -> None:
-    workload = Workload()
-    for _ in range(2000):
-        workload.observe([memory(1)])
-    assert workload.version < 40
-
-
-@given(st.dictionaries(st.sampled_from("abcd"), GPUS, min_size=1), st.integers(1, 20), st.sampled_from(["binpack", "spread", "fgd"]))
+@given(st.dictionaries(st.sampled_from("abcd"), GPUS, min_size=1), st.integers(1, 20), st.sampled_from(["binpack", "spread"]))
 def test_any_policy_names_one_best_node_and_the_same_again(nodes: dict[str, list[tuple[int, int]]], units: int, name: str) -> None:
     cluster, policy = ledger(**nodes), Placement(name)
     scores = policy.rank(memory(units), cluster.nodes.values())
@@ -309,21 +221,24 @@ def test_any_policy_names_one_best_node_and_the_same_again(nodes: dict[str, list
     assert {found for found, score in scores.items() if score == 10} <= fitting
 
 
-def best(name: str, request: Request, cluster: Ledger, workload: Workload | None = None) -> str:
-    scores = Placement(name, workload=workload).rank(request, cluster.nodes.values())
+def best(name: str, request: Request, cluster: Ledger) -> str:
+    scores = Placement(name).rank(request, cluster.nodes.values())
     return max(scores, key=lambda node: scores[node])
 
 
 def test_nodes_that_cost_the_same() -> None:
-    """binpack takes the one with less free in all, spread the one with more, both then the one whose name comes first."""
-    cluster = ledger(a=[(16, 8), (16, 0)], b=[(16, 8), (16, 4)], c=[(16, 8), (16, 4)])
+    """binpack takes one that is in use, spread the one with more free, both then the one whose name comes first."""
+    cluster = ledger(a=[(16, 0), (16, 0)], b=[(16, 8), (16, 0)], c=[(16, 8), (16, 8)])
+    assert best("binpack", whole(1), cluster) == "b"
+    assert best("binpack", whole(2), cluster) == "a"
     assert best("binpack", memory(8), cluster) == "b"
+    assert best("binpack", memory(9), cluster) == "b", "where no other has room on a GPU in use, one of a node in use"
+    assert best("binpack", whole(2), ledger(a=[(16, 0)] * 3, b=[(16, 0)] * 2)) == "b", "all of a node: nothing is broken into"
     assert best("spread", memory(4), ledger(a=[(16, 0)], b=[(80, 0)], c=[(80, 0)])) == "b"
     # Both are in use by a quarter; a rounder count would not see that the first is in use a little more.
     assert best("spread", memory(4), ledger(a=[(80, 0)], b=[(16, 0)])) == "a"
     assert best("spread", memory(4), ledger(a=[(80, 1)], b=[(16, 0)])) == "b"
     assert best("spread", memory(4), ledger(a=[(80, 8)], b=[(16, 4)])) == "a", "a tenth, there a quarter"
-    assert best("fgd", memory(4), ledger(a=[(16, 0)], b=[(16, 0)])) == "a"
 
 
 def test_spread_counts_thousandths() -> None:
@@ -350,130 +265,15 @@ def test_scores_fall_from_nine_to_nothing_with_the_cost() -> None:
     assert scores_of([(0, 0, "a"), (0, 1, "b"), (4, 0, "c")]) == {"a": 10, "b": 9}
 
 
-def test_fgds_costs_are_those_of_the_gpus_that_will_do() -> None:
-    """Two nodes with as much free on their GPUs; on one of them it is the fuller GPU that the pod accepts."""
-    workload = Workload()
-    workload.observe([memory(8)] * 8)
-    cluster = Ledger()
-    for name, models in (("a", ("A100", "T4")), ("b", ("T4", "A100"))):
-        cluster.set_inventory(name, Inventory(GIB, tuple(gpu(i, 16, model=model) for i, model in enumerate(models))))
-        cluster.apply(allocated_pod(name, memory(6), on(1, 6), name))
-    policy = Placement("fgd", workload=workload)
-    only = asking(4, models=("A100",))
-    costs = {name: weight[0] for name, found in cluster.nodes.items() if (weight := policy.node_cost(only, found))}
-    assert costs == {"a": 0, "b": 8 * 6}, "what is left of 10 is 6, of no use to 8"
-
-
-def test_fgd_looks_again_when_its_picture_of_the_workload_is_another() -> None:
-    workload = Workload()
-    workload.observe([memory(8)] * 8)
-    cluster, policy = ledger(a=[(16, 8)]), Placement("fgd", workload=workload)
-    found = cluster.nodes["a"]
-    assert policy.node_cost(memory(2), found) == (8 * 6, 8, "a"), "6 are of no use to 8"
-    workload.observe([memory(1)] * 92)
-    assert workload.version == 2
-    assert policy.node_cost(memory(2), found) == (8 * 6, 8, "a")
-    workload.observe([memory(8)] * 92)
-    assert policy.node_cost(memory(2), found) == (100 * 6, 8, "a")
-
-
 def test_each_policy_remembers_each_kind_of_request_apart() -> None:
     """All asked about in turn on one node, and again: the same as on a node that nobody has asked about."""
-    workload = Workload()
-    workload.observe([memory(8)] * 8)
     cluster = ledger(n=[(16, 8), (16, 4), (16, 0)])
-    policies = [Placement(name, workload=workload) for name in ("binpack", "spread", "fgd")]
+    policies = [Placement(name) for name in ("binpack", "spread")]
     asked = [memory(2), memory(12), memory(17), asking(8, 2), whole(1), asking(2, placement="spread")]
     for _ in range(2):
         for policy in policies:
             for request in asked:
                 assert policy.node_cost(request, cluster.nodes["n"]) == policy.node_cost(request, cluster.nodes["n"].simulate())
-
-
-def test_fgd_weighs_whole_gpus_by_those_that_it_gives() -> None:
-    found = node([(80, 0), (24, 0), (16, 1), (16, 0)])
-    # Now 15 of 135 are of no use to two whole GPUs; of what is left without 24 + 16 all 95.
-    assert Placement("fgd").node_cost(whole(2), found) == (80, 135, "n")
-
-
-def test_fgd_knows_that_a_gpu_in_use_is_not_empty() -> None:
-    workload = Workload()
-    workload.observe([whole(1)] * 8)
-    assert Placement("fgd", workload=workload).node_cost(memory(6), node([(16, 0)])) == (8 * 10, 16, "n")
-
-
-def test_before_anything_is_known_fgd_expects_more_of_the_same() -> None:
-    assert taken(memory(6), node([(16, 4), (16, 8)]), "fgd") == [0], "2 that stay of the other are of no use"
-
-
-@pytest.mark.parametrize(("nodes", "tried"), [(500, 20), (501, 8)])
-def test_on_many_nodes_fgd_compares_fewer_choices_of_gpus_beginning_with_the_fullest(
-    nodes: int, tried: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The scheduler waits for an answer about all nodes, and anybody may ask for several GPUs by this policy."""
-    counted: list[object] = []
-    monkeypatch.setattr(fragmentation_module, "fragmentation", lambda *each: (counted.append(each), fragmentation(*each))[1])
-    workload = Workload()
-    workload.observe([memory(40)] * 8)
-    cluster = ledger(n=[(80, 10 + index) for index in range(6)], **{f"full{number}": [(1, 1)] for number in range(nodes - 1)})
-    policy, request = Placement("binpack", workload=workload), asking(75, 3, placement="fgd")
-    best, scores = policy.ranking(request, cluster).scores(list(cluster.nodes))
-    assert (best, scores) == ("n", {"n": 10})
-    assert len(counted) == 1 + tried
-    # On the node that it gets all of them are tried, in either case.
-    counted.clear()
-    assert policy.choose(request, cluster.nodes["n"]) is not None
-    assert len(counted) == 1 + 20
-
-
-def test_what_fgd_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policies, "_REMEMBERED", 3)
-    fgd = Fgd(Workload())
-    for used in range(9):
-        assert fgd.cost(memory(1), node([(16, used)])) is not None
-        assert len(fgd._costs) <= 3
-    assert fgd.cost(memory(1), node([(16, 16)])) is None
-
-
-def test_fgds_ties_go_to_the_fuller_gpu_then_to_the_smaller_then_to_the_lowest_index() -> None:
-    assert taken(whole(1), node([(24, 0), (16, 0), (16, 0)]), "fgd") == [1]
-    assert taken(memory(4), node([(24, 8), (16, 0), (16, 0)]), "fgd") == [1]
-    assert taken(asking(8, 2), node([(16, 0), (16, 0), (16, 4)]), "fgd") == [0, 2]
-
-
-def test_the_workload_is_counted_by_kind_and_the_most_frequent_come_first() -> None:
-    workload = Workload()
-    assert (workload.version, workload.popular.kinds) == (0, ())
-    workload.observe([])
-    workload.observe([asking(4, 2), whole(2), memory(4), memory(4)])
-    first = workload.version
-    assert workload.popular.kinds == (((4, 1, 0), 2), ((0, 0, 2), 1), ((2, 2, 0), 1))
-    # The first picture stands until there are eight, the next until there is a quarter more.
-    for seen in range(5, 8):
-        workload.observe([memory(5)])
-        assert workload.version == first, seen
-    workload.observe([memory(5)])
-    assert (workload.version, workload.popular.kinds[0]) == (first + 1, ((5, 1, 0), 4))
-    workload.observe([memory(5)])
-    assert workload.version == first + 1
-    workload.observe([memory(5)])
-    assert workload.version == first + 2
-    workload.observe([memory(number) for number in range(100, 140)])
-    assert len(workload.popular.kinds) == 24
-
-
-def test_old_requests_count_half_after_many() -> None:
-    workload = Workload()
-    workload.observe([memory(1)] * 19_998 + [memory(3)])
-    assert workload.popular.kinds == (((1, 1, 0), 19_998), ((3, 1, 0), 1))
-    before = workload.version
-    workload.observe([memory(2)])
-    assert workload.version == before, "20,000 are remembered"
-    workload.observe([memory(2)])
-    assert workload.popular.kinds == (((1, 1, 0), 9_999), ((2, 1, 0), 1)), "what was seen once is forgotten"
-
-
-# Rankings: what is kept of all nodes.
 
 
 class Weighed:

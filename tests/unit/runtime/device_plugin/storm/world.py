@@ -168,7 +168,7 @@ class World:
         self._answers_since: dict[str, float] = {}
         # The extender.
         self.cluster = Cluster(clock=now)
-        self._policy = Placement("binpack", "", self.cluster.workload)
+        self._policy = Placement("binpack", "", self.cluster.scarcity)
         self._service = Service(self.cluster.ledger, self._policy, clock=now)
         self._evictor = Evictor(self.cluster, lambda *_: None, now=lambda: UNIX + now(), clock=now)
         self._reader = PodReader()

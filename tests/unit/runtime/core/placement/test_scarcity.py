@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Scarce GPUs: by a naive count, and that nothing changes where no pod is restricted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+import yaml
+from hypothesis import given
+
+from gpushare_runtime.core.constraints import Rules
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.ledger import Ledger
+from gpushare_runtime.core.node_ledger import GpuClass
+from gpushare_runtime.core.placement import scarcity as module
+from gpushare_runtime.core.placement.policies import Placement
+from gpushare_runtime.core.placement.scarcity import PARTS, Scarcity
+from gpushare_runtime.core.quantity import GIB
+from gpushare_runtime.core.request import ContainerRequest, Kind, Request
+from unit.runtime.core.test_ledger import allocated_pod, memory, on, whole
+from unit.runtime.pods import gpu
+
+Node = Sequence[tuple[str, int, int]]
+"""(model, size, used) of each GPU."""
+
+
+def cluster_of(nodes: Sequence[Node]) -> Ledger:
+    made = Ledger()
+    for number, gpus in enumerate(nodes):
+        name = f"n{number}"
+        made.set_inventory(name, Inventory(GIB, tuple(gpu(i, size, model=model) for i, (model, size, _) in enumerate(gpus))))
+        for index, (_, _, used) in enumerate(gpus):
+            if used:
+                made.apply(allocated_pod(f"{name}-{index}", memory(used), on(index, used), name))
+    return made
+
+
+def asking(units: int, *models: str, refused: tuple[str, ...] = (), gpus: int = 0) -> Request:
+    rules = Rules(models=models, models_refused=refused)
+    return Request((ContainerRequest(Kind.APP, 0, "main", units=0 if gpus else units, whole_gpus=gpus),), rules=rules)
+
+
+ROOT = Path(__file__).parents[5]
+MODELS = ("T4", "A100", "P100")
+NODES = st.lists(
+    st.lists(st.tuples(st.sampled_from(MODELS), st.just(16), st.integers(0, 16)), min_size=1, max_size=3), min_size=1, max_size=4
+)
+SIZES = st.lists(st.tuples(st.sampled_from(MODELS), st.sampled_from([8, 16, 24])), min_size=1, max_size=6)
+ASKED = st.lists(
+    st.builds(
+        lambda units, models, refused, gpus: asking(units, *models, refused=tuple(refused), gpus=gpus),
+        st.integers(1, 30),
+        st.lists(st.sampled_from(MODELS), unique=True, max_size=2),
+        st.lists(st.sampled_from(MODELS), unique=True, max_size=1),
+        st.integers(0, 2),
+    ),
+    max_size=20,
+)
+
+
+@given(NODES, st.lists(st.integers(1, 16), max_size=20), st.integers(1, 16), st.integers(0, 2))
+def test_without_restricted_pods_every_decision_is_that_of_binpack_without_scarcity(
+    nodes: list[Node], seen: list[int], units: int, gpus: int
+) -> None:
+    cluster = cluster_of(nodes)
+    scarcity = Scarcity(cluster.classes)
+    scarcity.observe([memory(size) for size in seen] + [whole(1)])
+    plain, knowing = Placement(scarcity=Scarcity(cluster.classes)), Placement(scarcity=scarcity)
+    for request in (whole(gpus) if gpus else memory(units), asking(units, "T4", gpus=gpus)):
+        assert knowing.rank(request, cluster.nodes.values()) == plain.rank(request, cluster.nodes.values())
+        for node in cluster.nodes.values():
+            assert knowing.node_cost(request, node) == plain.node_cost(request, node)
+            assert knowing.choose(request, node) == plain.choose(request, node)
+
+
+@given(SIZES, ASKED)
+def test_scarcity_is_what_a_naive_count_says(gpus: list[tuple[str, int]], asked: list[Request]) -> None:
+    cluster = cluster_of([[(model, size, 0)] for model, size in gpus])
+    scarcity = Scarcity(cluster.classes)
+    scarcity.observe(asked)
+    kinds = set(gpus)
+    total, wanted = Fraction(0), dict.fromkeys(kinds, Fraction(0))
+    for request in asked:
+        rules, count = request.rules, request.whole_gpus
+        takes = {
+            (model, size)
+            for model, size in kinds
+            if (not rules.models or model in rules.models) and model not in rules.models_refused and (count or size >= request.units)
+        }
+        room = sum(1 if count else size for model, size in gpus if (model, size) in takes)
+        if not room:
+            continue
+        total += Fraction(count or request.units, sum(1 if count else size for _, size in gpus))
+        if takes != kinds:
+            for one in takes:
+                wanted[one] += Fraction(count or request.units, room)
+    expected = {GpuClass((model,), size): min(1.0, float(units / total)) for (model, size), units in wanted.items() if units}
+    found = scarcity.picture.scarce
+    assert all(abs(found.get(one, 0) - PARTS * share) <= 0.5 + 1e-9 for one, share in expected.items())
+    assert set(found) <= set(expected)
+
+
+def learned(cluster: Ledger, *requests: Request) -> Placement:
+    scarcity = Scarcity(cluster.classes)
+    scarcity.observe([*requests] * 8)
+    return Placement(scarcity=scarcity)
+
+
+def best(policy: Placement, request: Request, cluster: Ledger) -> str:
+    scores = policy.ranking(request, cluster).scores(list(cluster.nodes))
+    return scores[0]
+
+
+def test_scarce_gpus_are_kept_for_those_who_name_them() -> None:
+    """The T4 is the fuller one, but others have nowhere else to go."""
+    cluster = cluster_of([[("T4", 16, 8)], [("A100", 16, 6)]])
+    assert best(Placement(), memory(4), cluster) == "n0"
+    policy = learned(cluster, asking(8, "T4"), memory(4))
+    assert best(policy, memory(4), cluster) == "n1"
+    assert best(policy, asking(4, "T4"), cluster) == "n0"
+
+
+def test_whole_scarce_gpus_are_taken_last() -> None:
+    cluster = cluster_of([[("T4", 16, 0)], [("A100", 16, 0)] * 4])
+    assert best(Placement(), whole(1), cluster) == "n0"
+    assert best(learned(cluster, asking(0, "T4", gpus=1), whole(1)), whole(1), cluster) == "n1"
+
+
+def test_larger_gpus_are_scarce_where_pods_fit_on_nothing_smaller() -> None:
+    cluster = cluster_of([[("A100", 80, 68)], [("A100", 16, 0)]])
+    assert best(Placement(), memory(12), cluster) == "n0"
+    policy = learned(cluster, memory(40), memory(12))
+    assert best(policy, memory(12), cluster) == "n1"
+
+
+@pytest.mark.parametrize(("size", "step"), [(100, 8), (80, 6), (16, 1), (7, 1)])
+def test_nodes_that_differ_by_less_than_a_step_cost_the_same(size: int, step: int) -> None:
+    """A step is 8 % of the usual GPU, and at least a unit."""
+    cluster = cluster_of([[("A100", size, 0)], [("T4", 3, 0)]])
+    policy = Placement(scarcity=Scarcity(cluster.classes))
+    costs = {left: weight[0] for left in range(size) if (weight := policy.node_cost(memory(size - left), cluster.nodes["n0"]))}
+    assert costs == {left: left // step for left in range(size)}
+
+
+def test_the_surcharge_of_one_picture_becomes_that_of_the_next_in_the_order_that_is_kept() -> None:
+    cluster = cluster_of([[("T4", 16, 8)], [("A100", 16, 6)], [("T4", 16, 0), ("A100", 16, 0)], [("T4", 16, 16)]])
+    scarcity = Scarcity(cluster.classes)
+    policy, names = Placement(scarcity=scarcity), list(cluster.nodes)
+    for seen in ([memory(4)], [asking(8, "T4")], [asking(8, "T4"), memory(4)], [asking(8, "A100")] * 4, [memory(1)] * 40):
+        scarcity.observe(seen * 16)
+        for request in (memory(4), asking(4, "T4"), whole(1)):
+            anew = [policy.node_cost(request, cluster.nodes[name].simulate()) for name in names]
+            kept = policy.ranking(request, cluster)
+            assert kept.weights(names) == anew
+            assert kept.scores(names)[0] == min(one for one in anew if one)[-1]
+
+
+def test_within_a_node_the_scarce_gpu_is_kept_too() -> None:
+    cluster = cluster_of([[("T4", 16, 8), ("A100", 16, 6)]])
+    policy = learned(cluster, asking(8, "T4"), memory(4))
+    assert Placement().choose(memory(4), cluster.nodes["n0"]) == on(0, 4)
+    assert policy.choose(memory(4), cluster.nodes["n0"]) == on(1, 4)
+
+
+def test_gpus_that_come_or_go_or_fail_change_the_classes() -> None:
+    cluster = cluster_of([[("T4", 16, 0), ("T4", 16, 0)], [("A100", 24, 0)]])
+    assert cluster.classes == {GpuClass(("T4",), 16): 32, GpuClass(("A100",), 24): 24}
+    cluster.set_inventory("n0", Inventory(GIB, (gpu(0, 16, model="T4"), gpu(1, 16, model="T4", health="lost"))))
+    cluster.set_inventory("n1", None)
+    assert cluster.classes == {GpuClass(("T4",), 16): 16}
+
+
+def test_what_is_remembered_is_bounded_and_old_requests_count_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MEMORY", 100)
+    cluster = cluster_of([[("T4", 16, 0)], [("A100", 16, 0)]])
+    scarcity = Scarcity(cluster.classes)
+    scarcity.observe([asking(8, "T4")] * 50)
+    assert scarcity.picture.scarce == {GpuClass(("T4",), 16): PARTS}
+    for _ in range(20):
+        scarcity.observe([memory(8)] * 50)
+    assert scarcity.picture.scarce == {}
+    monkeypatch.setattr(module, "_REMEMBERED", 40)
+    for number in range(90):
+        scarcity.observe([asking(1, f"X{number}")])
+        assert len(scarcity._asked) <= 40
+    scarcity.observe([asking(8, "T4")] * 150)
+    assert scarcity.picture.scarce == {GpuClass(("T4",), 16): PARTS}, "what many ask for stays"
+
+
+def test_a_preference_that_a_user_writes_decides_between_nodes_that_are_nearly_as_good() -> None:
+    """kube-scheduler's points: ours times ten and the default weight; a preferred node affinity gives 100 times its weight 2."""
+    defaults = yaml.safe_load((ROOT / "roles/scheduler/defaults/main.yml").read_text())
+    weight, preferred = 10 * defaults["gpushare_extender_weight"], 2 * 100
+    cluster = cluster_of([[("T4", 16, 12)], [("T4", 16, 11)], [("T4", 16, 0)]])
+    _, scores = Placement().ranking(memory(4), cluster).scores(list(cluster.nodes))
+    points = {name: weight * scores.get(name, 0) for name in cluster.nodes}
+    assert points["n0"] > points["n1"] > points["n2"]
+    assert points["n1"] + preferred > points["n0"], "nearly as good: the preference decides"
+    assert points["n2"] + preferred < points["n1"], "an empty GPU is not: it is broken into for no preference"
