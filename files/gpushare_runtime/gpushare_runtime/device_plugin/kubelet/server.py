@@ -209,10 +209,7 @@ class ResourceService(DevicePluginServicer):
     async def _prefer(self, request: pb.PreferredAllocationRequest, context: _Context) -> pb.PreferredAllocationResponse:
         responses, started = [], time.monotonic()
         for of in request.container_requests:
-            size, moment = of.allocation_size, self._node.usage.moment
-            self._refresh()
-            again = self._node.pending.match(self.resource, size) is None and self._starts_again(size)
-            turn = self._node.turns.begin(self.resource, again)
+            size, moment, turn = of.allocation_size, self._node.usage.moment, self._node.turns.begin(self.resource)
             try:
                 await self._wait_for_pod(size, turn, started + POD_WAIT_SECONDS)
                 if turn.overtaken:

@@ -26,8 +26,6 @@ _LOOKS_REMEMBERED_SECONDS: Final = 60.0
 _MOST_REMEMBERED: Final = 64
 # Two requests may arrive in another order than they began: nobody can tell which of them was overtaken.
 _ORDER_SECONDS: Final = 0.01
-# Starts without a record begin in the same millisecond, and on a busy host arrive within more than a tenth of a second.
-_ORDER_OF_STARTS_SECONDS: Final = 0.25
 # Between the preferred ids and their Allocate kubelet takes milliseconds.
 _OPEN_SECONDS: Final = 2.0
 
@@ -51,28 +49,24 @@ class Turns:
         self._clock = clock
         self._open: list[Turn] = []
         self._began: deque[float] = deque(maxlen=_MOST_REMEMBERED)
-        """When starts began that can be of containers without a record."""
-        self._last = -_OPEN_SECONDS
         self._overtaken_at = -_OPEN_SECONDS
         """When the last turn began that was overtaken: it may have ended by now, and still have begun after the next one."""
 
-    def begin(self, resource: str, again: bool = False) -> Turn:
-        """kubelet begins a request: those that it had begun before are overtaken. again: it can be of a container without a record."""
+    def begin(self, resource: str) -> Turn:
+        """kubelet begins a request: those that it had begun before are overtaken."""
         now = self._clock()
         self._open = [turn for turn in self._open if now - turn.at < _OPEN_SECONDS]
-        latest = max(self._overtaken_at, self._last if again else self._overtaken_at, *(turn.at for turn in self._open))
-        mine = Turn(resource, now, bool(self._open), now - latest < (_ORDER_OF_STARTS_SECONDS if again else _ORDER_SECONDS))
+        latest = max((turn.at for turn in self._open), default=self._overtaken_at)
+        mine = Turn(resource, now, bool(self._open), now - latest < _ORDER_SECONDS)
         for turn in [*self._open, *([mine] if mine.overtaken else [])]:
             turn.overtaken, self._overtaken_at = True, max(self._overtaken_at, turn.at)
         self._open.append(mine)
-        self._last = now
-        if again:
-            self._began.append(now)
+        self._began.append(now)
         self.changes.notify()
         return mine
 
     def seconds_to_calm(self) -> float:
-        """Until the moment of the next second that is farthest from those at which starts began: kubelet hardly begins one then."""
+        """Until the moment of the next second that is farthest from those at which requests began: kubelet hardly begins one then."""
         now = self._clock()
         began = sorted({at % _LOOKS_SECONDS for at in self._began if now - at < _LOOKS_REMEMBERED_SECONDS})
         if not began:
