@@ -21,7 +21,7 @@ from gpushare_runtime.daemon.sync import Changes
 
 # kubelet looks for what has ended, and for what is to be tried again, at one or two fixed moments of each second (1.36.3: the ticker of
 # syncLoop and the one of its PLEG), and then begins all these starts within tenths of a second.
-_LOOKS_SECONDS: Final = 1.0
+LOOKS_SECONDS: Final = 1.0
 _LOOKS_REMEMBERED_SECONDS: Final = 60.0
 _MOST_REMEMBERED: Final = 64
 # Two requests may arrive in another order than they began: nobody can tell which of them was overtaken.
@@ -68,11 +68,11 @@ class Turns:
     def seconds_to_calm(self) -> float:
         """Until the moment of the next second that is farthest from those at which requests began: kubelet hardly begins one then."""
         now = self._clock()
-        began = sorted({at % _LOOKS_SECONDS for at in self._began if now - at < _LOOKS_REMEMBERED_SECONDS})
+        began = sorted({at % LOOKS_SECONDS for at in self._began if now - at < _LOOKS_REMEMBERED_SECONDS})
         if not began:
             return 0.0
-        gap, start = max((after - before, before) for before, after in pairwise([*began, began[0] + _LOOKS_SECONDS]))
-        return (start + gap / 2 - now) % _LOOKS_SECONDS
+        gap, start = max((after - before, before) for before, after in pairwise([*began, began[0] + LOOKS_SECONDS]))
+        return (start + gap / 2 - now) % LOOKS_SECONDS
 
     def resume(self, resource: str, ids: frozenset[str]) -> Turn:
         """The turn that was told these ids. Without one kubelet reuses ids of the same pod, and its turn begins now."""
