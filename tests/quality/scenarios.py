@@ -35,9 +35,10 @@ ON_LAB = (
     "dashboard",
 )
 ANYWHERE = ("fake-root",)
-# The first belongs to admission, extender and device_plugin. For mps it matters what pods get: tests/e2e/test_mps.py. Packages need
-# repositories: tests/packages. The others need something to take out, to take over or to report: tests/hosts.
-ELSEWHERE = {"cluster_objects", "in_cluster", "mps", "nvidia_container_toolkit", "report", "take_over", "uninstall"}
+# The bundle is made on a controller: tests/offline. The objects belong to admission, extender and device_plugin. For mps it matters what
+# pods get: tests/e2e/test_mps.py. Packages need repositories: tests/packages. The others need something to take out, to take over or to
+# report: tests/hosts.
+ELSEWHERE = {"bundle", "cluster_objects", "in_cluster", "mps", "nvidia_container_toolkit", "report", "take_over", "uninstall"}
 STEPS = ("syntax", "check", "converge", "idempotence", "verify")
 
 

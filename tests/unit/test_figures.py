@@ -249,7 +249,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         (f"{OPERATE}/failures.md", "has been silent for {:g} s. For", (usage._GRACE,)),
         (f"{OPERATE}/failures.md", "never ran it is {:g} s", (usage._SILENCE,)),
         (f"{OPERATE}/failures.md", "holds its GPU back for {:g} s", (ledger.REJECTED_SECONDS,)),
-        (f"{OPERATE}/failures.md", "without a record takes {:g} s longer", (turns.QUIET_SECONDS,)),
+        (f"{OPERATE}/failures.md", "without a record takes up to {:g} s longer", (turns.LOOKS_SECONDS,)),
         (
             f"{OPERATE}/failures.md",
             "all of 16 containers ran again after {}",

@@ -28,9 +28,6 @@ UNKNOWN_SECONDS: Final = 15.0
 device plugin has corrected its annotations or says in gpushare/held what it has; what has nothing by then is in nobody's way."""
 
 
-_NO_CLASSES: Final[Counter[GpuClass]] = Counter()
-
-
 class Derived(Protocol):
     """Something about all nodes that is kept until they change."""
 
@@ -95,12 +92,11 @@ class Ledger:
     def set_node(self, record: NodeRecord) -> None:
         """What a node reports of itself has become this. Its pods stay."""
         node = self._ensure(record.name)
-        before = node.guarded(node.classes, _NO_CLASSES)
+        before = node.classes
         node.set_record(record)
-        after = node.guarded(node.classes, _NO_CLASSES)
-        if before != after:
+        if before != node.classes:
             self.classes.subtract(before)
-            self.classes.update(after)
+            self.classes.update(node.classes)
             for gone in before.keys() & {gpu for gpu, units in self.classes.items() if not units}:
                 del self.classes[gone]
         for uid in self._held_until.keys() & record.held.by_uid.keys():

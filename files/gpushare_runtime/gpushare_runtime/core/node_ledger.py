@@ -117,6 +117,8 @@ class NodeLedger:
         self._ended: frozenset[Rejection] = frozenset()
         self._by_word: set[str] = set()
         self._with_rules = 0
+        self.classes: Counter[GpuClass] = Counter()
+        """Units of its usable GPUs by class."""
         self.only_class: GpuClass | None = None
         """Of its usable GPUs, where they are all alike."""
         self.fault = ""
@@ -308,8 +310,7 @@ class NodeLedger:
         """The class of one of its GPUs."""
         return GpuClass(self._models(gpu), gpu.units)
 
-    def classes(self) -> Counter[GpuClass]:
-        """Units of its usable GPUs by class."""
+    def _classes(self) -> Counter[GpuClass]:
         found: Counter[GpuClass] = Counter()
         for gpu in self.inventory.gpus if self.inventory else ():
             if gpu.usable:
@@ -365,7 +366,7 @@ class NodeLedger:
     def simulate(self, add: Iterable[AllocatedPod] = (), without: Collection[str] = ()) -> NodeLedger:
         """A copy with these pods more, and without those UIDs; this one stays as it is."""
         other = NodeLedger(self.name)
-        other.record, other.only_class = self.record, self.only_class
+        other.record, other.classes, other.only_class = self.record, self.classes, self.only_class
         other._ended, other._by_word = self._ended, set(self._by_word)
         other._pods = {uid: pod for uid, pod in self._pods.items() if uid not in without}
         if self._with_rules:
@@ -535,8 +536,8 @@ class NodeLedger:
     def set_record(self, record: NodeRecord) -> None:
         if record != self.record:
             self.record, self._unreported = record, ()
-            classes = self.guarded(self.classes, Counter[GpuClass]())
-            self.only_class = next(iter(classes)) if len(classes) == 1 else None
+            self.classes = self.guarded(self._classes, Counter[GpuClass]())
+            self.only_class = next(iter(self.classes)) if len(self.classes) == 1 else None
             self._ended &= set(record.held.rejected)
             self._changed()
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpushare_runtime import __version__
 from gpushare_runtime.core.bounds import as_text
-from gpushare_runtime.core.constraints import Labels
+from gpushare_runtime.core.constraints import PLACEMENTS, Labels
 from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kube.credentials import CredentialsError
 from gpushare_runtime.kubectl_gpushare.api import TIMEOUT_SECONDS, InputError, UsageError, explain_error, fill, fill_from_files
@@ -52,7 +52,6 @@ OTHERS: Final = {
     "manifests": "print the objects of gpushare as pods, for kubectl apply",
 }
 COMMANDS: Final = (*VIEWS, *OTHERS)
-_POLICIES: Final = ("binpack", "spread")
 ALIASES: Final = {
     "node": "nodes",
     "no": "nodes",
@@ -203,7 +202,9 @@ def _add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         )
         parser.add_argument("--trace", default="", metavar="FILE", help="pods of a trace instead, as openb_pod_list_default.csv")
         parser.add_argument("--trace-nodes", default="", metavar="FILE", help="nodes of the trace, as openb_node_list_gpu_node.csv")
-        parser.add_argument("--policies", nargs="+", choices=_POLICIES, default=_POLICIES, metavar="POLICY", help="default: binpack spread")
+        parser.add_argument(
+            "--policies", nargs="+", choices=PLACEMENTS, default=PLACEMENTS, metavar="POLICY", help=f"default: {' '.join(PLACEMENTS)}"
+        )
         parser.add_argument("-o", "--output", choices=("table", "wide", "json", "yaml"), default="table", help="default: table")
         parser.add_argument("--no-headers", action="store_true", help="rows only")
         add_source_options(parser)

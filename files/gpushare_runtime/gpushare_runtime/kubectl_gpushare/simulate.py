@@ -21,7 +21,6 @@ from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, Cell, Column, 
 from gpushare_runtime.kubectl_gpushare.trace import UNITS, Host, TracePod
 
 VERSION: Final = 1
-POLICIES: Final = ("binpack", "spread")
 _REASONS: Final = 3
 
 

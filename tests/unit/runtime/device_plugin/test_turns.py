@@ -19,7 +19,7 @@ from gpushare_runtime.device_plugin.node.allocator import AllocationRejected
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, gpu_of_unit
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.node.state import NodeState
-from gpushare_runtime.device_plugin.node.turns import QUIET_SECONDS, Turns
+from gpushare_runtime.device_plugin.node.turns import Turns
 from gpushare_runtime.device_plugin.node.usage import START_GRACE
 from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager, Panic
 from unit.runtime.device_plugin.fake_processes import FakeProcesses
@@ -168,7 +168,7 @@ async def test_an_admission_ends_no_kubelet_whose_container_starts_again() -> No
     old = await node.run(0, 4, "a")
     node.lose(old, await node.run(0, 4, "b"))
     start = asyncio.ensure_future(node.start(old))
-    await asyncio.sleep(QUIET_SECONDS / 2)
+    await asyncio.sleep(0.2)
     new = node.see(memory(node.gpus, 0, 4, name="new", uid="new"))
     await node.manager.admit(new)
     assert "several pods at once" in await start
@@ -184,7 +184,8 @@ async def test_a_container_that_starts_again_waits_for_others_and_for_no_pod() -
     node.lose(old, await node.run(0, 6, "b"))
     began = now()
     assert await node.start(old) == ""
-    assert QUIET_SECONDS <= now() - began < POD_WAIT_SECONDS
+    # In the middle between kubelet's looks, and however long it would wait for a pod.
+    assert 0.4 < now() - began < 0.6
     assert node.manager.given["a"]["main"][MEMORY] == before
 
 
@@ -198,7 +199,7 @@ async def test_kubelet_tries_a_start_again_that_was_rejected_for_want_of_units()
     node.state.pending.reject(pod)
     began = now()
     assert await node.start(old) == ""
-    assert now() - began >= QUIET_SECONDS
+    assert now() - began > 0.4
 
 
 @story
@@ -487,6 +488,25 @@ def test_a_request_that_comes_just_after_one_that_was_overtaken_and_has_ended_ma
     assert turns.begin(MEMORY).overtaken
     clock[0] = 0.2
     assert not turns.begin(MEMORY).overtaken
+
+
+def test_the_calm_is_farthest_from_the_moments_of_each_second_at_which_requests_began() -> None:
+    clock = [0.0]
+    turns = Turns(lambda: clock[0])
+    assert turns.seconds_to_calm() == 0.0
+    for at, calm in (
+        (3.1, 3.6),
+        (4.18, 4.64),
+        # The other ticker.
+        (5.59, 5.845),
+        (6.15, 6.845),
+        (6.9, 7.385),
+        # All of these were long ago.
+        (70.3, 70.8),
+    ):
+        clock[0] = at
+        turns.begin(MEMORY)
+        assert at + turns.seconds_to_calm() == pytest.approx(calm)
 
 
 def test_a_turn_that_nobody_goes_on_with_overtakes_and_crowds_nothing_later() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpushare_runtime.core.constraints import PLACEMENTS
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.pods import PendingPod
@@ -158,7 +159,7 @@ def random_trace(tmp_path: Path, seed: int) -> tuple[Path, Path]:
     return tmp_path / "nodes.csv", tmp_path / "pods.csv"
 
 
-@pytest.mark.parametrize("policy", simulate.POLICIES)
+@pytest.mark.parametrize("policy", PLACEMENTS)
 @pytest.mark.parametrize("seed", range(5))
 def test_a_trace_books_nothing_twice_and_rejects_only_what_cannot_be(policy: str, seed: int, tmp_path: Path) -> None:
     nodes_file, pods_file = random_trace(tmp_path, seed)

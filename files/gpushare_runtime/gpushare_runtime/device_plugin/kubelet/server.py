@@ -31,7 +31,7 @@ from gpushare_runtime.device_plugin.metrics import Counters
 from gpushare_runtime.device_plugin.node.allocator import AllocateResult, AllocationRejected
 from gpushare_runtime.device_plugin.node.messages import gpu_name
 from gpushare_runtime.device_plugin.node.state import NodeState
-from gpushare_runtime.device_plugin.node.turns import QUIET_SECONDS, Turn
+from gpushare_runtime.device_plugin.node.turns import Turn
 
 _UNLIMITED: Final = -1
 # kubelet's requests contain every free id, which exceeds gRPC's default of 4 MiB on large nodes.
@@ -235,7 +235,7 @@ class ResourceService(DevicePluginServicer):
         wait where none can come: kubelet does not bear either that it admits or resizes a pod without GPUs meanwhile.
         """
         changes, turns = self._node.changes, self._node.turns.changes
-        quiet = time.monotonic() + QUIET_SECONDS
+        quiet = time.monotonic() + self._node.turns.seconds_to_calm()
         while not turn.overtaken:
             self._refresh()
             seen = (changes, changes.count), (turns, turns.count)

@@ -11,15 +11,19 @@ fails here, and kubelet tries that start again.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from gpushare_runtime.daemon.sync import Changes
 
-QUIET_SECONDS: Final = 0.4
-"""kubelet looks once a second at what has ended or is due, and then begins all their requests within less than this, also on a busy host:
-an answer this long after the last request is far from the next look."""
+# kubelet looks for what has ended, and for what is to be tried again, at one or two fixed moments of each second (1.36.3: the ticker of
+# syncLoop and the one of its PLEG), and then begins all these starts within tenths of a second.
+LOOKS_SECONDS: Final = 1.0
+_LOOKS_REMEMBERED_SECONDS: Final = 60.0
+_MOST_REMEMBERED: Final = 64
 # Two requests may arrive in another order than they began: nobody can tell which of them was overtaken.
 _ORDER_SECONDS: Final = 0.01
 # Between the preferred ids and their Allocate kubelet takes milliseconds.
@@ -44,6 +48,7 @@ class Turns:
         self.changes = Changes()
         self._clock = clock
         self._open: list[Turn] = []
+        self._began: deque[float] = deque(maxlen=_MOST_REMEMBERED)
         self._overtaken_at = -_OPEN_SECONDS
         """When the last turn began that was overtaken: it may have ended by now, and still have begun after the next one."""
 
@@ -56,8 +61,18 @@ class Turns:
         for turn in [*self._open, *([mine] if mine.overtaken else [])]:
             turn.overtaken, self._overtaken_at = True, max(self._overtaken_at, turn.at)
         self._open.append(mine)
+        self._began.append(now)
         self.changes.notify()
         return mine
+
+    def seconds_to_calm(self) -> float:
+        """Until the moment of the next second that is farthest from those at which requests began: kubelet hardly begins one then."""
+        now = self._clock()
+        began = sorted({at % LOOKS_SECONDS for at in self._began if now - at < _LOOKS_REMEMBERED_SECONDS})
+        if not began:
+            return 0.0
+        gap, start = max((after - before, before) for before, after in pairwise([*began, began[0] + LOOKS_SECONDS]))
+        return (start + gap / 2 - now) % LOOKS_SECONDS
 
     def resume(self, resource: str, ids: frozenset[str]) -> Turn:
         """The turn that was told these ids. Without one kubelet reuses ids of the same pod, and its turn begins now."""
