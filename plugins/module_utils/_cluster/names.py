@@ -9,6 +9,8 @@ Private to this collection. Those that the daemons use, too, are the ones in the
 
 from __future__ import annotations
 
+import hashlib
+
 # Resources that pods ask for.
 MEMORY = "aliyun.com/gpu-mem"
 GPUS = "aliyun.com/gpu-count"
@@ -74,3 +76,10 @@ CERTIFICATES = ("ca.crt", "ca.key", "extender.crt", "extender.key", *(f"schedule
 #: The same for the dashboard: the folder beside its credentials, and what is in it.
 DASHBOARD_PKI = "dashboard-pki"
 DASHBOARD_CERTIFICATES = ("ca.crt", "ca.key", "dashboard.crt", "dashboard.key")
+_LONGEST_NODE_NAME = 200
+
+
+def pod_name(what: str, node: str) -> str:
+    """Of a pod of ours for this node. A pod's name may have 253 characters, as a node's."""
+    suffix = node if len(node) <= _LONGEST_NODE_NAME else hashlib.sha256(node.encode()).hexdigest()[:16]
+    return f"{PREFIX}{what}-{suffix}"
