@@ -74,12 +74,14 @@ def _before(ledger: Ledger) -> tuple[Policy, Learn]:
     return Before(), lambda request: None
 
 
-POLICIES: Final[Mapping[str, tuple[Make, int]]] = {
-    "binpack": (_policy("binpack"), WEIGHT),
-    "before": (_before, 1),
-    "spread": (_policy("spread"), WEIGHT),
-    "no extender": (_policy("binpack", scarce=False), 0),
+POLICIES: Final[Mapping[str, tuple[Make, int, bool]]] = {
+    "binpack": (_policy("binpack"), WEIGHT, True),
+    "before": (_before, 1, True),
+    "spread": (_policy("spread"), WEIGHT, True),
+    "no score": (_policy("binpack", scarce=False), 0, True),
+    "binpack, no taint": (_policy("binpack"), WEIGHT, False),
 }
+"""By name: the policy, gpushare_extender_weight, and whether GPU nodes have the taint of gpushare_taint_gpu_nodes."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,8 @@ def scheduled(
     part: str, policy: str, trace: str, machines: Sequence[Machine], pods: Sequence[Pod], seeds: Sequence[int]
 ) -> Iterator[Figure]:
     """With kube-scheduler's model: filled or churn."""
-    make, weight = POLICIES[policy]
-    new: Callable[[int], Scheduler] = lambda seed: Scheduler(make, weight, machines, seed)  # noqa: E731
+    make, weight, tainted = POLICIES[policy]
+    new: Callable[[int], Scheduler] = lambda seed: Scheduler(make, weight, machines, seed, tainted=tainted)  # noqa: E731
     start = time.process_time()
     if part == "filled":
         runs = [fill(new(seed), machines, pods, seed, MARKS) for seed in seeds]
@@ -161,7 +163,7 @@ def main() -> None:
             published = PUBLISHED.get(one.trace, {}).get(one.policy)
             beside = f"  published {published:.2f}" if published is not None and one.part == "anchor" else ""
             figures_of = f"{one.load:>4} % {one.in_use:>7.2f} ±{one.error:.2f} lost {one.lost:>5.2f}  {one.cpu_seconds:>5.1f} s{beside}"
-            print(f"{one.part:<7} {one.trace:<12} {one.policy:<11} {figures_of}", flush=True)
+            print(f"{one.part:<7} {one.trace:<12} {one.policy:<17} {figures_of}", flush=True)
 
     with_gpus = read_machines(options.traces / "openb_node_list_gpu_node.csv")
     every = read_machines(options.traces / "openb_node_list_all_node.csv")
