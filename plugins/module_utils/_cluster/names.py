@@ -38,6 +38,8 @@ LABEL_ON_HOST = "gpushare.kubernetes/on-host"
 LABEL_PLACEMENT = "ack.node.gpu.placement"
 #: What keeps pods to their memory there, in ACK's words: pods written for ACK select nodes by it.
 LABEL_SCHEDULE = "ack.node.gpu.schedule"
+#: Of GPU nodes where pods without GPUs shall prefer other ones.
+TAINT = "gpushare.kubernetes/gpu"
 # The label of verify's probe pods, and its value.
 LABEL_PROBE = "gpushare.kubernetes/probe"
 PROBE = "verify"

@@ -27,6 +27,14 @@ class GpuClass(NamedTuple):
     units: int
 
 
+class Likeness(NamedTuple):
+    """What is free on a node whose usable GPUs are all of one class. frees: units, the least first; empty: GPUs that no pod has any of."""
+
+    only_class: GpuClass
+    frees: tuple[int, ...]
+    empty: int
+
+
 @dataclass(frozen=True, slots=True)
 class GpuState:
     """One GPU and what is left of it. free: units, never negative; empty: no pod has any of it; core: per cent free.
@@ -108,6 +116,8 @@ class NodeLedger:
         self._gpus: tuple[GpuState, ...] | None = None
         self._totals: tuple[int, int, int] | None = None
         self._frees: tuple[int, ...] | None = None
+        self._likeness: Likeness | None = None
+        self._likeness_known = False
         self._usage: GpuUsage | None = None
         self._over: frozenset[int] = frozenset()
         self._unknown: tuple[str, ...] = ()
@@ -252,6 +262,22 @@ class NodeLedger:
         if self._frees is None:
             self._frees = tuple(state.free for state in self.usable)
         return self._frees
+
+    @property
+    def likeness(self) -> Likeness | None:
+        """Nodes that have the same are all the same to requests `by_likeness`; None for a node that is like no other."""
+        if not self._likeness_known:
+            self._likeness = self.guarded(self._alike, None)
+            self._likeness_known = True
+        return self._likeness
+
+    def _alike(self) -> Likeness | None:
+        inventory = self.inventory
+        if inventory is None or inventory.clients or inventory.isolation == protocol.ISOLATION_MPS:
+            return None
+        if self.only_class is None or self._with_rules or self._rejected_on:
+            return None
+        return Likeness(self.only_class, tuple(sorted(self.free_units)), self.empty_gpus())
 
     def candidates(self, request: Request) -> tuple[GpuState, ...]:
         """The GPUs of which any `gpus_per_pod` (or any `gpus`, whole) will do; () if they are too few."""
@@ -576,7 +602,8 @@ class NodeLedger:
         self._changed()
 
     def _changed(self) -> None:
-        self._gpus = self._totals = self._frees = self._rejected = self._usage = None
+        self._gpus = self._totals = self._frees = self._rejected = self._usage = self._likeness = None
+        self._likeness_known = False
         self.fault = ""
         self.memo.clear()
         self._on_change(self.name)
