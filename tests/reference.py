@@ -429,7 +429,10 @@ def benchmarks() -> str:
 
     def rates(one: Mapping[str, Any]) -> str:
         """Means of the rounds, as on the page of scheduling."""
-        with_it, without = (statistics.mean(each["rate"] for each in one["rounds"] if each["extender"] is side) for side in (True, False))
+        with_it, without = (
+            statistics.mean(each["rate"] for each in one["rounds"] if each["extender"] is side and not each.get("idle"))
+            for side in (True, False)
+        )
         missed = "" if one["ratio"] >= one["target_ratio"] else ", missed"
         return f"{with_it:.0f} with the extender, {without:.0f} without: {one['ratio']:.2f} of it (target {one['target_ratio']}{missed})"
 
