@@ -766,7 +766,7 @@ SUITES = (
             f"{UTILS}/_removal/cluster.py",
             f"{PLUGIN_UTILS}/_removal/*",
             "plugins/modules/gpushare_drain.py",
-            "plugins/*/gpushare_dead_nodes_info.py",
+            "plugins/*/gpushare_nodes_info.py",
             "tests/ways/test_[ru]*",
             "tests/ways/[!t]*",
             "tests/hosts/releases.py",
