@@ -436,7 +436,18 @@ def benchmarks() -> str:
         missed = "" if one["ratio"] >= one["target_ratio"] else ", missed"
         return f"{with_it:.0f} with the extender, {without:.0f} without: {one['ratio']:.2f} of it (target {one['target_ratio']}{missed})"
 
+    placed = {(one["part"], one["trace"], one["policy"], one["load"]): one["in_use"] for one in result("placement")["figures"]}
+
+    def in_use(trace: str) -> str:
+        new, old = (placed["filled", trace, policy, 100] for policy in ("binpack", "before"))
+        return f"{new:.1f} % of all GPUs (before it knew scarce GPUs: {old:.1f} %)"
+
     rows = [
+        [
+            "GPUs in use by `binpack` when pods have asked for all of them, openb `default`",
+            in_use("default"),
+            "placement.json",
+        ],
         [
             "pods bound per second, 500 nodes",
             rates(smaller),
