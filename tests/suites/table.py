@@ -798,7 +798,7 @@ SUITES = (
     ),
     Suite(
         "scale",
-        "the worst pods on 5000 nodes, binds in virtual time, and kubectl gpushare on 50,000 pods",
+        "the worst pods on 5000 nodes, binds in virtual time, 50,000 pods in kubectl gpushare, placement on a real kube-scheduler",
         tests=("tests/scale",),
         paths=(
             CORE,
@@ -807,9 +807,12 @@ SUITES = (
             "tests/scale/*",
             "tests/bench/binds/*",
             "tests/bench/kubectl/*",
+            "tests/bench/placement/*",
+            "tests/bench/scheduling/*",
             "tests/unit/runtime/extender/test_hostile.py",
         ),
-        seconds=200,
+        prepared=True,
+        seconds=260,
     ),
     Suite(
         "monitoring",

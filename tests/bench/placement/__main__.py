@@ -10,7 +10,8 @@ The traces are openb of the Alibaba cluster data (openb_node_list_*.csv, openb_p
 - decisions: what a decision costs in process, at 1213 and at 5000 nodes.
 
 `before` is binpack as it was: no scarcity, exact units, of equals the node with less free, weight 1.
-Prints means with the standard error over the seeds. --json keeps what other runs have written there, and --picture draws it.
+Prints means with the standard error over the seeds. --json keeps what other runs have written there;
+`tests/pictures.py --write` draws it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.placement.decisions import cost, enlarged
-from bench.placement.picture import drawn
 from bench.placement.published import RULES, Anchor
 from bench.placement.scheduler import Learn, Make, Scheduler, churn, fill
 from bench.placement.workload import Machine, Pod, arrivals, read_machines, read_trace, total
@@ -160,11 +160,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[42, 43, 44, 45, 46])
     parser.add_argument("--demands", nargs="+", type=float, default=DEMANDS, help="of churn, in parts of all GPUs (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="keep the figures there as well")
-    parser.add_argument("--picture", type=Path, help="draw the figures of --json as an SVG, and measure nothing")
     options = parser.parse_args()
-    if options.picture:
-        options.picture.write_text(drawn(json.loads(options.json.read_text())["figures"]))
-        return
 
     def tell(figures: Iterable[Figure]) -> None:
         for one in figures:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from xml.sax.saxutils import escape
 
 #: Trace to the title of its panel.
-PANELS: Final = {"default": "no pod names a GPU model", "gpuspec25": "a quarter to a third of the pods name models"}
+PANELS: Final = {"default": "no pod names a GPU model", "gpuspec25": "a quarter of the pods with GPUs names models"}
 #: Policy to its name in the picture, its colour and its dashes.
 LINES: Final = {
     "binpack": ("binpack", "#1f5f99", ""),

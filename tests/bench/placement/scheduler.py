@@ -56,7 +56,7 @@ class Scheduler:
         self.policy, self._learn = make(self.ledger)
         self._weight, self._draw, self._tainted = weight, random.Random(seed + 2), tainted
         self.nodes = {m.name: Node(m.name, m.cpu, m.memory, m.gpus, m.cpu, m.memory) for m in machines}
-        self._without = [node for node in self.nodes.values() if not node.gpus]
+        self._with, self._without = ([n for n in self.nodes.values() if bool(n.gpus) is gpus] for gpus in (True, False))
         self._own: dict[tuple[int, int], dict[str, tuple[int, int]]] = {}
         self._uid = count()
 
@@ -70,7 +70,7 @@ class Scheduler:
             best = self._best(pod, fits or self._fits(pod, self.nodes.values()), {})
         else:
             self._learn(request)
-            fits = self._fits(pod, self.nodes.values())
+            fits = self._fits(pod, self._with)
             ranking = self.policy.ranking(request, self.ledger)
             fitting, _ = ranking.fitting(fits)
             _, scores = ranking.scores(fitting)

@@ -207,10 +207,11 @@ def test_a_preference_that_a_user_writes_decides_between_nodes_that_are_nearly_a
 
 @given(NODES, ASKED, st.booleans())
 def test_nodes_that_are_alike_cost_what_each_costs_by_itself(nodes: list[Node], asked: list[Request], strange: bool) -> None:
-    """What is kept for nodes that are alike is not taken for one that other pods' rules or a rejection make another."""
+    """What is kept for nodes that are alike is not taken for one that a rejection makes another."""
     cluster = cluster_of([*nodes, *nodes])
     if strange:
-        cluster.apply(allocated_pod("alone", replace(memory(1), rules=Rules(not_with=(("app", "x"),))), on(0, 1), "n0"))
+        for uid, name in (("alone", "n0"), ("twin", f"n{len(nodes)}")):
+            cluster.apply(allocated_pod(uid, memory(1), on(0, 1), name))
         cluster.reject("alone")
     scarcity = Scarcity(cluster.classes)
     policy, names = Placement(scarcity=scarcity), list(cluster.nodes)
