@@ -74,7 +74,7 @@ class ActionModule(ActionBase):
         arguments = self.validate_argument_spec(argument_spec=_ARGUMENTS)[1]
         known = preflight_variables.variables()
         settings, reasons = self._typed(arguments["settings"], known)
-        if reasons:
+        if any(reason.severity == ERROR for reason in reasons):
             return self._result(reasons)
         defaults = {name: known[name].spec.get("default") for name in settings}
         settings = presets.applied(settings, settings["gpushare_preset"], defaults)
@@ -122,7 +122,7 @@ class ActionModule(ActionBase):
             percentage=(100 if facts["number"] <= ALL_NODES_UP_TO else 0) if percentage < 0 else percentage,
         )
         accepted = [*settings["gpushare_preflight_accept"], *(["deploy_mode"] if arguments["changes"] else [])]
-        result = self._result(accept(judge(facts, asked), accepted))
+        result = self._result([*reasons, *accept(judge(facts, asked), accepted)])
         if result.get("failed"):
             return result
         made = objects(values)
