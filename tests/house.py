@@ -26,8 +26,8 @@ MADE = re.compile(r".*_pb2(?:_grpc)?\.pyi?")
 #: Measure → its limit.
 LIMITS = {
     "modules": 43,
-    "breaches of the language in the code of runtime": 420,
-    "breaches of the language in the code of plugins": 642,
+    "breaches of the language in the code of runtime": 418,
+    "breaches of the language in the code of plugins": 636,
     "class names used twice": 44,
     "imports of a test by a test": 93,
     "folder circles": 1,

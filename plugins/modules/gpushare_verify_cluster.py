@@ -90,7 +90,7 @@ def main() -> None:
             "nodes": nodes,
             "schedulers": cluster.schedulers(kubectl, params["schedulers"]),
             "objects": cluster.objects(kubectl, params["objects"]),
-            # Last: kubelet tells the API a second or two late of a container that ended right before the hosts were looked at.
+            # Last: kubelet tells the API a second or two late of a container that ended right before the hosts were read.
             "pods": cluster.pods(kubectl),
         }
     except cluster_kubectl.KubectlError as error:

@@ -190,7 +190,7 @@ class Removal:
         self.removed = [one for one in self.removed if one not in what]
 
     def apply(self) -> None:
-        """Do it. KubectlError as soon as something does not work; the next run goes on."""
+        """Do it. KubectlError as soon as something does not work; the next run continues."""
         if self.objects:
             document = as_list([one.reference() for one in self.objects])
             self.kubectl.text(["delete", "--ignore-not-found", "-f", "-"], document)
@@ -273,7 +273,7 @@ def going(found: Sequence[Named], nodes: Sequence[str], everything: bool) -> Lis
 
 
 def traces(node: Mapping[str, Any]) -> NodeTraces:
-    """Look at a node."""
+    """Read a node."""
     metadata, status = node["metadata"], node.get("status") or {}
     annotations = metadata.get("annotations") or {}
     claimed = _claimed_labels(metadata)

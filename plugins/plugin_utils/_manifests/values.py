@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What an installation in the cluster depends on.
+"""The values of an installation in the cluster.
 
 Private to this collection, used on the controller only. Pure.
 """

@@ -121,7 +121,7 @@ def deployment(values: Values) -> Json:
     spec = {
         "replicas": values.replicas,
         "selector": {"matchLabels": labels(SCHEDULER)},
-        # A new one leads only once an old one has let go: no gap with two, and none of seconds with one.
+        # A new one leads only once an old one has ended: no gap with two, and none of seconds with one.
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
         "template": {"metadata": {"labels": labels(SCHEDULER), "annotations": {ANNOTATION_SCHEDULER_CONFIG: digest}}, "spec": pod},
     }

@@ -46,7 +46,7 @@ class Bundled:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the variables ask for. wires: whether this run also changes the hosts' kube-schedulers; changes: whether it changes the mode."""
+    """The installation that the variables describe. wires: whether this run also changes the hosts' kube-schedulers; changes: whether it changes the mode."""
 
     image: str
     namespace: str
@@ -158,7 +158,7 @@ def _nodes(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:
     if old and asked.strategy == "cdi":
         cure = "set gpushare_device_strategy to auto, by which each node has the strategy that it can, or upgrade these nodes"
         found.error("strategy", f"gpushare_device_strategy: cdi, and {_few(old)}", "nodes that pass CDI devices on", cure)
-    # Nobody can pull such an image.
+    # No node can pull such an image.
     if asked.image.startswith("localhost/") and (without := _without(facts, asked, asked.image)):
         cure = "import it there (ctr -n k8s.io images import gpushare-VERSION-ARCH.tar), or name an image of a registry in gpushare_image"
         if asked.bundle is not None:

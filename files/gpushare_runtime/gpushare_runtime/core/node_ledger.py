@@ -56,7 +56,7 @@ class GpuState:
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """What a node reports of itself, in its metadata.
+    """The report of a node about itself, in its metadata.
 
     inventory: None with error "" when no device plugin has published any GPUs; model, placement: its labels, "" without.
     evictions: makes no difference to the ledger.
@@ -311,7 +311,7 @@ class NodeLedger:
         return self._exclusions(request, (state,))[0]
 
     def _exclusions(self, request: Request, states: Iterable[GpuState]) -> list[str]:
-        # What is the same for all of them is asked once.
+        # The answers that are the same for all of them come first.
         isolates, rejected, rules = self._isolates(request), self._rejected_on, request.rules
         about_gpus, affinity = rules.about_gpus, bool(self._with_rules or rules.about_pods)
         whole, units, core, clients = request.whole_gpus, request.per_gpu, request.core, request.clients

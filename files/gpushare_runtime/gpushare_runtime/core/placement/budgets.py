@@ -132,7 +132,7 @@ class _Namespace:
 
 
 class Effort:
-    """What one question of the scheduler may still compare."""
+    """The comparisons that are left to one question of the scheduler."""
 
     def __init__(self) -> None:
         self._left = MOST_COMPARED

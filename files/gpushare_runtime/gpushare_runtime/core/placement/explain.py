@@ -18,7 +18,7 @@ from gpushare_runtime.core.request import ContainerRequest, Request
 
 
 def amount(request: Request) -> str:
-    """What a request asks for, for a log line."""
+    """The amount of a request, for a log line."""
     if request.whole_gpus:
         return f"{request.whole_gpus} whole {'GPU' if request.whole_gpus == 1 else 'GPUs'}"
     several = f" on {request.gpus_per_pod} GPUs" if request.gpus_per_pod > 1 else ""
