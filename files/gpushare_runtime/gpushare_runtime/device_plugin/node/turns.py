@@ -25,7 +25,8 @@ from gpushare_runtime.daemon.sync import Changes
 # kubelet looks for what has ended, and for what is to be tried again, at one or two fixed moments of each second (1.36.3: the ticker of
 # syncLoop and the one of its PLEG), and then begins all these starts within tenths of a second.
 LOOKS_SECONDS: Final = 1.0
-_LOOKS_REMEMBERED_SECONDS: Final = 60.0
+# What fails comes back within 15 s. A late one spoils the view of all that come after it.
+_LOOKS_REMEMBERED_SECONDS: Final = 20.0
 _MOST_REMEMBERED: Final = 64
 # Of requests that arrive so close together nobody can tell which began last: those of one look came in another order, 0.07 s apart.
 ORDER_SECONDS: Final = 0.2
@@ -79,9 +80,11 @@ class Turns:
         return mine
 
     def must_fail(self, turn: Turn) -> bool:
-        """Whether another request has begun since, or may have: it arrived just before, and not both are of kubelet's loop."""
+        """Whether another request has begun since, or may have: it had arrived before, and not both are of kubelet's loop."""
+        if turn.overtaken or (turn.again and turn.crowded):
+            return True
         before = takewhile(lambda other: other is not turn, self._began)
-        return turn.overtaken or any(turn.at - other.at < ORDER_SECONDS and (turn.again or other.again) for other in before)
+        return any(turn.at - other.at < ORDER_SECONDS and (turn.again or other.again) for other in before)
 
     def seconds_to_calm(self) -> float:
         """Until the moment of the next second that is farthest from those at which requests began: kubelet hardly begins one then."""
