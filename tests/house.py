@@ -25,7 +25,7 @@ AREAS = {"runtime": f"{RUNTIME}/", "plugins": "plugins/", "roles": "roles/", "te
 MADE = re.compile(r".*_pb2(?:_grpc)?\.pyi?")
 #: Measure → its limit.
 LIMITS = {
-    "modules": 44,
+    "modules": 43,
     "breaches of the language in the code of runtime": 420,
     "breaches of the language in the code of plugins": 642,
     "class names used twice": 44,

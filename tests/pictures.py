@@ -3,7 +3,7 @@
 """`make pictures`: the pictures of README and docs. `python tests/pictures.py` compares those of the terminal, `--write` draws all.
 
 What is drawn is what the product's own programs show of the made-up cluster in six_nodes.py: a terminal as SVG, the dashboard in
-Chromium as PNG. No cluster is needed, and nobody edits a picture.
+Chromium as PNG. No cluster is needed, and nobody edits a picture. A diagram shows figures of docs/project/benchmarks.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import subprocess
 import sys
 import tempfile
 import termios
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from xml.etree import ElementTree
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -31,6 +32,7 @@ sys.path.insert(0, str(RUNTIME))
 from rich.console import Console  # noqa: E402
 from rich.text import Text  # noqa: E402
 
+from bench.placement.picture import drawn as placement  # noqa: E402
 from dashboard.browser import Browser, Loop  # noqa: E402
 from dashboard.programs import Cluster, kubectl_dashboard  # noqa: E402
 from six_nodes import WAITING, six_nodes  # noqa: E402
@@ -52,6 +54,8 @@ PAGES: Final = {
     "dashboard-light": ("#/nodes", "light", 1020),
     "dashboard-dark": (f"#/pod/{_EXPLAINED[0]}/{_EXPLAINED[1]}", "dark", 740),
 }
+# From a saved result: its name, and what draws it.
+DIAGRAMS: Final[dict[str, Callable[[Sequence[Mapping[str, Any]]], str]]] = {"placement": placement}
 WIDTH: Final = 1280
 # The fonts of rich's export come from another server: a reader's own monospace font will do.
 _FONT_FACE: Final = re.compile(r"@font-face\s*\{.*?\}", re.DOTALL)
@@ -61,7 +65,7 @@ _COMMENT: Final = "<!-- SPDX-License-Identifier: Apache-2.0 -->\n<!-- Copyright:
 
 def files() -> list[Path]:
     """All that the command writes."""
-    return [*(FOLDER / f"{name}.svg" for name in TERMINAL), *(FOLDER / f"{name}.png" for name in PAGES)]
+    return [*(FOLDER / f"{name}.svg" for name in (*TERMINAL, *DIAGRAMS)), *(FOLDER / f"{name}.png" for name in PAGES)]
 
 
 def on_a_terminal(command: list[str], columns: int = COLUMNS) -> str:
@@ -129,9 +133,19 @@ def shown(drawn: str) -> str:
     return letters("".join("".join(one.itertext()) for one in texts))
 
 
+def diagram(name: str) -> str:
+    """The SVG of a saved result."""
+    return DIAGRAMS[name](json.loads((ROOT / f"docs/project/benchmarks/{name}.json").read_text())["figures"])
+
+
 def stale() -> list[str]:
     """The pictures of the terminal that do not show what their commands print now."""
     return [name for name in TERMINAL if letters(printed(name)) not in shown((FOLDER / f"{name}.svg").read_text())]
+
+
+def draw_diagrams() -> None:
+    for name in DIAGRAMS:
+        (FOLDER / f"{name}.svg").write_text(diagram(name))
 
 
 def draw_terminals() -> None:
@@ -177,9 +191,14 @@ def main() -> int:
         old = stale()
         for name in old:
             print(f"docs/pictures/{name}.svg does not show what `{command(name)}` prints; run python tests/pictures.py --write")
-        return 1 if old else 0
+        others = [name for name in DIAGRAMS if (FOLDER / f"{name}.svg").read_text() != diagram(name)]
+        for name in others:
+            result = f"docs/project/benchmarks/{name}.json"
+            print(f"docs/pictures/{name}.svg does not show {result}; run python tests/pictures.py --write --terminal")
+        return 1 if old or others else 0
     FOLDER.mkdir(exist_ok=True)
     draw_terminals()
+    draw_diagrams()
     if not arguments.terminal:
         draw_pages()
     for file in files():

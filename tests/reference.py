@@ -429,11 +429,25 @@ def benchmarks() -> str:
 
     def rates(one: Mapping[str, Any]) -> str:
         """Means of the rounds, as on the page of scheduling."""
-        with_it, without = (statistics.mean(each["rate"] for each in one["rounds"] if each["extender"] is side) for side in (True, False))
+        with_it, without = (
+            statistics.mean(each["rate"] for each in one["rounds"] if each["extender"] is side and not each.get("idle"))
+            for side in (True, False)
+        )
         missed = "" if one["ratio"] >= one["target_ratio"] else ", missed"
         return f"{with_it:.0f} with the extender, {without:.0f} without: {one['ratio']:.2f} of it (target {one['target_ratio']}{missed})"
 
+    placed = {(one["part"], one["trace"], one["policy"], one["load"]): one["in_use"] for one in result("placement")["figures"]}
+
+    def in_use(trace: str) -> str:
+        new, old = (placed["filled", trace, policy, 100] for policy in ("binpack", "before"))
+        return f"{new:.1f} % of all GPUs (before it knew scarce GPUs: {old:.1f} %)"
+
     rows = [
+        [
+            "GPUs in use by `binpack` when pods have asked for all of them, openb `default`",
+            in_use("default"),
+            "placement.json",
+        ],
         [
             "pods bound per second, 500 nodes",
             rates(smaller),

@@ -59,7 +59,7 @@ TOPICS = {
     ),
     "How a run goes": "serial max_fail_percentage drain preflight_ target_kubernetes start_timeout expect_ minimum_driver",
     "Memory, isolation and devices": "memory_unit isolation device_strategy limit_running_pods overuse unstartable mps_",
-    "Placement": "placement gpu_placement node_placement node_schedule preemption most_nodes percentage_of_nodes_to_score",
+    "Placement": "placement gpu_placement node_placement node_schedule taint_gpu_nodes preemption most_nodes percentage_of_nodes_to_score",
     "Metrics": "metrics_ scrape_dir prometheus",
     "Dashboard": "dashboard_",
     "Extender and kube-scheduler": "extender_ scheduler_ pki_dir token_seconds",

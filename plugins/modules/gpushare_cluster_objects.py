@@ -15,6 +15,7 @@ description:
   - Applies objects by server-side apply through the host's own kubectl, but only if the server's dry run shows a change. Fields of
     these objects that others have changed are reset.
   - Rejects every object with a kind or name that this collection does not create. Of nodes it accepts only gpushare's labels.
+  - Puts the taint C(gpushare.kubernetes/gpu:PreferNoSchedule) on nodes, or takes it away. Other taints stay.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -41,6 +42,10 @@ options:
     description: The namespace of daemons that are pods. Without it, only objects of daemons on hosts are accepted.
     type: str
     default: ""
+  taints:
+    description: Name of a node to whether it has the taint. Nodes that are not there are left out.
+    type: dict
+    default: {}
   field_manager:
     description: The field manager's name for the fields of this collection.
     type: str
@@ -89,6 +94,7 @@ def main() -> None:
             unserved={"type": "str", "choices": ["fail", "skip"], "default": "fail"},
             namespace={"type": "str", "default": ""},
             field_manager={"type": "str", "default": "gpushare.kubernetes"},
+            taints={"type": "dict", "default": {}},
         ),
         supports_check_mode=True,
     )
@@ -99,6 +105,7 @@ def main() -> None:
         skip_unserved=params["unserved"] == "skip",
         field_manager=params["field_manager"],
         namespace=params["namespace"],
+        taints={str(name): module.boolean(value) for name, value in params["taints"].items()},
     )
     try:
         check_ours(wanted)

@@ -17,6 +17,8 @@ description:
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
+  - gpushare.kubernetes.bundle
+  - gpushare.kubernetes.bundle.received
 attributes:
   check_mode:
     support: full
@@ -29,26 +31,10 @@ options:
     description: The bundle on the controller.
     type: str
     required: true
-  bundle_key:
-    description: Public keys on the controller, of which one must have signed the bundle. Empty for any bundle.
-    type: str
-    default: ""
   wanted:
     description: The images of the bundle. This module's action plugin on the controller sets it, not users.
     type: list
     elements: dict
-  received:
-    description: The archives of the bundle on the host. This module's action plugin on the controller sets it, not users.
-    type: dict
-    suboptions:
-      path:
-        description: Where their archive lies.
-        type: path
-        required: true
-      sha256:
-        description: Its hash.
-        type: str
-        required: true
 """
 
 EXAMPLES = r"""
@@ -71,7 +57,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import kubernetes
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received import ReceivedError, unpacked
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received import BUNDLE_KEY, RECEIVED, ReceivedError, unpacked
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.images import ImagesError, importer, lacking, listed
 
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -106,12 +92,9 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "bundle": {"type": "str", "required": True},
-            "bundle_key": {"type": "str", "default": "", "no_log": False},
+            "bundle_key": BUNDLE_KEY,
             "wanted": {"type": "list", "elements": "dict"},
-            "received": {
-                "type": "dict",
-                "options": {"path": {"type": "path", "required": True}, "sha256": {"type": "str", "required": True}},
-            },
+            "received": RECEIVED,
         },
         supports_check_mode=True,
     )

@@ -19,6 +19,7 @@ extends_documentation_fragment:
   - gpushare.kubernetes.attributes
   - gpushare.kubernetes.attributes.info
   - gpushare.kubernetes.kubectl
+  - gpushare.kubernetes.bundle
 options:
   settings:
     description: The variables of the role, by their names.
@@ -26,10 +27,6 @@ options:
     required: true
   bundle:
     description: A bundle on the controller whose images the hosts get before. By default the nodes have them, or pull them.
-    type: str
-    default: ""
-  bundle_key:
-    description: Public keys on the controller, of which one must have signed the bundle. Empty for any bundle.
     type: str
     default: ""
   hosts:
@@ -109,6 +106,7 @@ on_hosts:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received import BUNDLE_KEY
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.facts import gather, when_told
 
 
@@ -118,7 +116,7 @@ def main() -> None:
             cluster_kubectl.ARGUMENTS,
             settings={"type": "dict", "required": True},
             bundle={"type": "str", "default": ""},
-            bundle_key={"type": "str", "default": "", "no_log": False},
+            bundle_key=BUNDLE_KEY,
             hosts={"type": "list", "elements": "str", "default": []},
             wait={"type": "int", "default": 0},
             changes={"type": "bool", "default": False},

@@ -24,6 +24,8 @@ author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
   - gpushare.kubernetes.attributes.changes
+  - gpushare.kubernetes.bundle
+  - gpushare.kubernetes.bundle.received
 options:
   owner:
     description: Name under which the journal records the changes, usually the role. With O(state=absent), empty for all of them.
@@ -121,22 +123,6 @@ options:
         used before those of a repository.
     type: str
     default: ""
-  bundle_key:
-    description: Public keys on the controller, of which one must have signed the bundle. Empty for any bundle.
-    type: str
-    default: ""
-  received:
-    description: The package files of the bundle on the host. This module's action plugin on the controller sets it, not users.
-    type: dict
-    suboptions:
-      path:
-        description: Where their archive lies.
-        type: path
-        required: true
-      sha256:
-        description: Its hash.
-        type: str
-        required: true
   replaces:
     description: Packages that may be removed because they conflict with the packages.
     type: list
@@ -240,7 +226,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.exposu
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import system
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command, lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received import ReceivedError, unpacked
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received import BUNDLE_KEY, RECEIVED, ReceivedError, unpacked
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.converge import (
     PackagesResult,
@@ -324,11 +310,8 @@ def main() -> None:
             "repository": {"type": "dict", "options": REPOSITORY},
             "folder": {"type": "str", "default": ""},
             "bundle": {"type": "str", "default": ""},
-            "bundle_key": {"type": "str", "default": "", "no_log": False},
-            "received": {
-                "type": "dict",
-                "options": {"path": {"type": "path", "required": True}, "sha256": {"type": "str", "required": True}},
-            },
+            "bundle_key": BUNDLE_KEY,
+            "received": RECEIVED,
             "replaces": {"type": "list", "elements": "str", "default": []},
             "hold": {"type": "bool", "default": True},
             "yields_to": {"type": "dict", "default": {}},

@@ -13,7 +13,7 @@ version_added: 0.1.0
 description:
   - The role C(uninstall) uses this module. Its options may change in any release.
   - Deletes the objects that this collection has applied, by name and field manager. Admission policies go first, then bindings, roles and
-    accounts. Removes its label and annotations from the nodes.
+    accounts. Removes its label, taint and annotations from the nodes.
   - Removes the extended resources from the nodes' status, once kubelet has released them. kubelet does so five minutes after the device
     plugin has gone. Until then it would write them again.
   - Annotations of pods stay. They record the GPUs that the pods had.

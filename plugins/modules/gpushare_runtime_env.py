@@ -22,6 +22,7 @@ author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
   - gpushare.kubernetes.attributes.changes
+  - gpushare.kubernetes.bundle
 options:
   source:
     description: Folder on the controller with the runtime's C(pyproject.toml), locked requirements and sources.
@@ -52,10 +53,6 @@ options:
     default: []
   bundle:
     description: A bundle on the controller that has the dependencies. No package index is asked then.
-    type: str
-    default: ""
-  bundle_key:
-    description: Public keys on the controller, of which one must have signed the bundle. Empty for any bundle.
     type: str
     default: ""
   link:
@@ -143,7 +140,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.enviro
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received import ReceivedError, unpacked
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received import BUNDLE_KEY, ReceivedError, unpacked
 
 
 def install(module: AnsibleModule, run, environments: Environments, name: str, python) -> None:
@@ -187,7 +184,7 @@ def main() -> None:
             "python": {"type": "str", "default": ""},
             "pip_extra_args": {"type": "list", "elements": "str", "default": []},
             "bundle": {"type": "str", "default": ""},
-            "bundle_key": {"type": "str", "default": "", "no_log": False},
+            "bundle_key": BUNDLE_KEY,
             "link": {"type": "bool", "default": True},
             "comes": {"type": "bool", "default": False},
             "artifact": {

@@ -88,9 +88,10 @@ def main() -> None:
             nodes = cluster.nodes(kubectl, params["nodes"])
         seen = {
             "nodes": nodes,
-            "pods": cluster.pods(kubectl),
             "schedulers": cluster.schedulers(kubectl, params["schedulers"]),
             "objects": cluster.objects(kubectl, params["objects"]),
+            # Last: kubelet tells the API a second or two late of a container that ended right before the hosts were looked at.
+            "pods": cluster.pods(kubectl),
         }
     except cluster_kubectl.KubectlError as error:
         module.fail_json(msg=str(error))

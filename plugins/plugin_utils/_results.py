@@ -139,7 +139,6 @@ RESULTS: Mapping[str, Shape] = {
         # Only what was gathered.
         **{key if key in _ALWAYS else f"{key}?": shape for key, shape in of_dataclass(NodeFacts).items()},
     },
-    "gpushare_accounts_info": {"accounts": [str], "without_node": [str]},
     "gpushare_bundle": {},
     "gpushare_cluster_info": {
         "version": str,
@@ -150,7 +149,6 @@ RESULTS: Mapping[str, Shape] = {
         "gpu_operator": _OPERATOR,
     },
     "gpushare_cluster_objects": {"objects": [str], "unserved": [str], "missing": [str], "diff": [_CHANGE]},
-    "gpushare_dead_nodes_info": {"states": Map(str), "accounts": [str], "pods": [_GPU_POD]},
     "gpushare_device_strategy_info": {"strategy": str, "kept": str, "obstacles": [str], "cdi": CdiFacts, "mps": [str]},
     "gpushare_drain": {"done": bool, "left": [str], "why": str, "diff": [_CHANGE]},
     "gpushare_driver": {"steps": [str], "files": [str], "notes": [str], "reboot": str, "at": float, "diff": [_CHANGE]},
@@ -203,6 +201,7 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_in_cluster_verify": {"nodes": [str], "unproven": [str], "findings": [str]},
     "gpushare_mps": {"waiting": [str], "diff": [_CHANGE]},
     "gpushare_node_ready_info": {"ready": bool},
+    "gpushare_nodes_info": {"accounts": [str], "without_node": [str], "states": Map(str), "pods": [_GPU_POD]},
     "gpushare_openshift_policy": {"notes": [str], "diff": [_CHANGE]},
     "gpushare_packages": {
         "missing?": bool,
@@ -218,7 +217,6 @@ RESULTS: Mapping[str, Shape] = {
         "diff": [_CHANGE],
     },
     "gpushare_pki": {"files": [str], "not_after": Map(str), "diff": _CHANGE},
-    "gpushare_pods_info": {"pods": [_GPU_POD]},
     "gpushare_preflight": {},
     "gpushare_preflight_verdict": {},
     "gpushare_probe": {"pods?": Map(Maybe(_POD)), "removed": [str]},

@@ -86,6 +86,7 @@ class InCluster:
             "gpushare_api_server": yaml.safe_load(self.cluster.kubeconfig.read_text())["clusters"][0]["cluster"]["server"],
             # Of NVIDIA's runtime there, which takes no GPUs from the environment of a container.
             "gpushare_device_strategy": "volume-mounts",
+            "gpushare_taint_gpu_nodes": True,
             "gpushare_uninstall_wait": 0,
             **other,
         }

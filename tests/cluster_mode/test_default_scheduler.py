@@ -4,19 +4,19 @@
 
 from __future__ import annotations
 
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from cluster_mode.in_cluster import NAMESPACE, Modes, archive, bring_images
 from e2e.checks import check_devices, check_environment, check_totals
-from e2e.cluster import Cluster, CommandError
+from e2e.cluster import GPU_NODES, Cluster, CommandError
 from e2e.manifests import pod
-from ha.planes import PLANES, kill_node, leader
+from ha.burst import PODS, Room, at_once, bound, chosen_at, clear, conflicts, manifests, until_all_wait
+from ha.planes import PLANES, kill_node, leader, now
 from labs import THREE_PLANES, Labs
 
-PODS = 30
 pytestmark = pytest.mark.timeout(1800)
 
 
@@ -71,23 +71,39 @@ def test_site_adds_the_extenders_pods_to_the_schedulers(cluster: Cluster, modes:
     assert again.changes() == {}, output
 
 
-def test_the_leaders_host_dies_while_pods_wait(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_leaders_host_dies_in_the_middle_of_a_burst(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """As in tests/ha, where the extenders are services."""
     cluster.clear()
-    former = leader(cluster)
-    names = [f"wait-{number}" for number in range(PODS)]
-    for name in names:
-        cluster.create(pod(name, memory=2))
-    kill_node(cluster, former)
-    begin = time.monotonic()
-    try:
-        shares(cluster, *names, seconds=600)
-        with capsys.disabled():
-            print(f"\nmeasured: {PODS} pods run {time.monotonic() - begin:.0f} s after the host of the leader died")
-        assert leader(cluster) != former
-    finally:
-        cluster.lab("up", seconds=600)
-    until_whole(cluster)
-    cluster.clear()
+    with Room(cluster) as room:
+        pods = manifests(1)
+        at_once(cluster, lambda one: cluster.api.create(PODS, one), pods, done_already=409)
+        until_all_wait(cluster, len(pods))
+        former = leader(cluster)
+        try:
+            room.open_a_third()
+            cluster.until("a third of the pods is bound", lambda: len(bound(cluster)) > len(pods) // 3, 60)
+            with ThreadPoolExecutor(1) as executor:
+                kill = executor.submit(kill_node, cluster, former)
+                room.open()
+                kill.result()
+            killed = now()
+            cluster.until("all pods are bound", lambda: len(bound(cluster)) == len(pods), 300)
+            real = {one["metadata"]["name"] for one in bound(cluster) if one["spec"]["nodeName"] in GPU_NODES}
+            cluster.until_running(*sorted(real), seconds=240)
+            found = bound(cluster)
+            problems, successor = conflicts(cluster, found), leader(cluster)
+            after = sorted(moment - killed for moment in map(chosen_at, found) if moment > killed)
+            with capsys.disabled():
+                print(f"\nmeasured: host of {former} dies, then {successor}: {len(after)} of {len(found)} pods bound after it", end="")
+                print(f", the first {after[0]:.1f} s, the last {after[-1]:.1f} s later" if after else "")
+        finally:
+            cluster.lab("up", seconds=600)
+            until_whole(cluster)
+            room.close()
+            clear(cluster)
+    assert problems == []
+    assert 0 < len(after) < len(found), "the leader did not die in the middle of the burst"
+    assert successor != former
 
 
 def test_uninstall_takes_all_of_it_away(cluster: Cluster, modes: Modes) -> None:

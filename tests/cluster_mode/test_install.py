@@ -11,7 +11,7 @@ import pytest
 from cluster_mode.conftest import Bare
 from cluster_mode.in_cluster import InCluster
 from e2e.checks import check_devices, check_environment
-from e2e.cluster import CONTROL_PLANE, Cluster
+from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster
 from e2e.manifests import pod
 from labs import Labs
 
@@ -45,6 +45,9 @@ def test_it_installs_and_the_first_pod_has_its_gpu(bare: Bare, here: InCluster, 
     done, output = here.play()
     labs.has_been_installed()
     assert done.changes() == predicted.changes(), output
+    assert all(
+        {"key": "gpushare.kubernetes/gpu", "effect": "PreferNoSchedule"} in bare.cluster.node(name)["spec"]["taints"] for name in GPU_NODES
+    )
     bare.cluster.create(pod("first", memory=2))
     running = bare.cluster.until_running("first")
     with capsys.disabled():

@@ -27,6 +27,7 @@ def test_afterwards_everything_is_as_it_was(cluster: Cluster, bare: Bare, here: 
     done, output = here.play(gpushare_cluster_state="absent")
     assert done.changes() == predicted.changes(), output
     assert set(here.objects()) == bare.objects
+    assert not any(cluster.node(name)["spec"].get("taints") for name in GPU_NODES)
     site = Site(cluster, here.folder, GPU_NODES)
     # kubelet names a removed plugin's resources for five minutes.
     assert differences({k: v for k, v in bare.files.items() if not k.startswith("node ")}, _without_nodes(site)) == []

@@ -766,7 +766,7 @@ SUITES = (
             f"{UTILS}/_removal/cluster.py",
             f"{PLUGIN_UTILS}/_removal/*",
             "plugins/modules/gpushare_drain.py",
-            "plugins/*/gpushare_dead_nodes_info.py",
+            "plugins/*/gpushare_nodes_info.py",
             "tests/ways/test_[ru]*",
             "tests/ways/[!t]*",
             "tests/hosts/releases.py",
@@ -798,7 +798,7 @@ SUITES = (
     ),
     Suite(
         "scale",
-        "the worst pods on 5000 nodes, binds in virtual time, and kubectl gpushare on 50,000 pods",
+        "the worst pods on 5000 nodes, binds in virtual time, 50,000 pods in kubectl gpushare, placement on a real kube-scheduler",
         tests=("tests/scale",),
         paths=(
             CORE,
@@ -807,9 +807,12 @@ SUITES = (
             "tests/scale/*",
             "tests/bench/binds/*",
             "tests/bench/kubectl/*",
+            "tests/bench/placement/*",
+            "tests/bench/scheduling/*",
             "tests/unit/runtime/extender/test_hostile.py",
         ),
-        seconds=200,
+        prepared=True,
+        seconds=260,
     ),
     Suite(
         "monitoring",

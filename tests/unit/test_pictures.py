@@ -40,6 +40,11 @@ def test_a_terminal_shows_each_letter_that_its_command_prints(name: str) -> None
     )
 
 
+@pytest.mark.parametrize("name", pictures.DIAGRAMS)
+def test_a_diagram_shows_the_saved_result(name: str) -> None:
+    assert (pictures.FOLDER / f"{name}.svg").read_text() == pictures.diagram(name), "run python tests/pictures.py --write --terminal"
+
+
 @pytest.mark.parametrize("name", pictures.TERMINAL)
 def test_a_terminal_needs_no_other_server(name: str) -> None:
     text = (pictures.FOLDER / f"{name}.svg").read_text()

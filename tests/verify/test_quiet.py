@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.api import ApiError
+from e2e.api import ApiError, Json
 from e2e.cluster import Cluster
 from e2e.manifests import pod
 from verify.verdict import Verify
@@ -55,9 +55,17 @@ def _run(verify: Verify, kind: str) -> None:
             file.write(json.dumps({"kind": kind, "seconds": round(seconds, 1), "containers": verdict.looked_at["containers"]}) + "\n")
 
 
+def _short(made: Json, chance: random.Random) -> Json:
+    """A third of the pods do their work and end."""
+    if chance.random() < 0.33:
+        made["spec"]["restartPolicy"] = "Never"
+        made["spec"]["containers"][0]["command"] = ["/bin/sh", "-c", f"sleep {chance.randint(1, 12)}; true"]
+    return made
+
+
 @contextmanager
 def _churn(cluster: Cluster) -> Iterator[list[str]]:
-    """About a pod a second is made, of one or two containers' size, or deleted, some of them by force."""
+    """About a pod a second is made or deleted, some of them by force; some end by themselves."""
     stop, chance, made, alive = threading.Event(), random.Random(7), list[str](), list[str]()
     troubles: list[BaseException] = []
 
@@ -66,7 +74,7 @@ def _churn(cluster: Cluster) -> Iterator[list[str]]:
             while not stop.wait(chance.uniform(0.3, 1.5)):
                 if len(alive) < _MOST_PODS and (not alive or chance.random() < 0.6):
                     name = f"churn-{len(made)}"
-                    cluster.create(pod(name, memory=chance.randint(1, 5), node=chance.choice(["gpu1", "gpu2"])))
+                    cluster.create(_short(pod(name, memory=chance.randint(1, 5), node=chance.choice(["gpu1", "gpu2"])), chance))
                     made.append(name)
                     alive.append(name)
                 else:

@@ -9,6 +9,8 @@ Private to this collection. Those that the daemons use, too, are the ones in the
 
 from __future__ import annotations
 
+import hashlib
+
 # Resources that pods ask for.
 MEMORY = "aliyun.com/gpu-mem"
 GPUS = "aliyun.com/gpu-count"
@@ -36,6 +38,8 @@ LABEL_ON_HOST = "gpushare.kubernetes/on-host"
 LABEL_PLACEMENT = "ack.node.gpu.placement"
 #: What keeps pods to their memory there, in ACK's words: pods written for ACK select nodes by it.
 LABEL_SCHEDULE = "ack.node.gpu.schedule"
+#: Of GPU nodes where pods without GPUs shall prefer other ones.
+TAINT = "gpushare.kubernetes/gpu"
 # The label of verify's probe pods, and its value.
 LABEL_PROBE = "gpushare.kubernetes/probe"
 PROBE = "verify"
@@ -74,3 +78,10 @@ CERTIFICATES = ("ca.crt", "ca.key", "extender.crt", "extender.key", *(f"schedule
 #: The same for the dashboard: the folder beside its credentials, and what is in it.
 DASHBOARD_PKI = "dashboard-pki"
 DASHBOARD_CERTIFICATES = ("ca.crt", "ca.key", "dashboard.crt", "dashboard.key")
+_LONGEST_NODE_NAME = 200
+
+
+def pod_name(what: str, node: str) -> str:
+    """Of a pod of ours for this node. A pod's name may have 253 characters, as a node's."""
+    suffix = node if len(node) <= _LONGEST_NODE_NAME else hashlib.sha256(node.encode()).hexdigest()[:16]
+    return f"{PREFIX}{what}-{suffix}"

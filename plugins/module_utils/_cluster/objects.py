@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import taint
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, as_list
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
     FIELD_MANAGER,
@@ -68,13 +69,17 @@ class ForeignError(RuntimeError):
 
 @dataclass(frozen=True)
 class Wanted:
-    """apply: complete objects; create: whether those that are not there may be made; namespace: of daemons that are pods, "" for none."""
+    """apply: complete objects; create: whether those that are not there may be made; namespace: of daemons that are pods, "" for none.
+
+    taints: node name to whether it has our taint.
+    """
 
     apply: Sequence[Object] = ()
     namespace: str = ""
     create: bool = True
     skip_unserved: bool = False
     field_manager: str = FIELD_MANAGER
+    taints: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,8 @@ def converge(kubectl: Kubectl, wanted: Wanted, check_mode: bool) -> Dict[str, An
     if wanted.skip_unserved:
         apply, unserved = _split(kubectl, apply)
     found, missing = _apply(kubectl, apply, wanted, check_mode)
+    for name, before, after in taint.taint(kubectl, wanted.taints, check_mode):
+        found.append(Change(taint.key(name), {"taints": before}, {"taints": after}))
     return {
         "changed": bool(found),
         "objects": [change.title for change in found],

@@ -12,11 +12,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import Any, Collection, Dict, List, Optional, Set
+from typing import Any, Collection, Dict, Iterable, List, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cdi_specs import specs
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import holding
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import held, holding
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import CAPS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.pods import Pods, uids_in
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
@@ -116,41 +116,47 @@ def containers(host: Host) -> Dict[str, List[str]]:
     An instance of a GPU in MIG mode has nodes of its own (such as "nvidia-caps/nvidia-cap67") beside its GPU's.
     """
     found: Dict[str, List[str]] = {}
-    # Not host.processes: it may have listed them half a minute ago.
-    for process in Host(host.root).processes:
-        groups = host.text(f"/proc/{process.pid}/cgroup") or ""
-        ids = [match for line in groups.splitlines() for match in _CONTAINER.findall(line)]
-        if ids and ids[-1] not in found:
-            found[ids[-1]] = _gpus_in(f"{host.root.rstrip('/')}/proc/{process.pid}/root/dev")
+    for container, (pids, _uid) in _of_containers(host).items():
+        seen = _devices_of(host, pids)
+        if seen is not None:
+            found[container] = _gpus_among(seen[1])
     return found
 
 
 def strangers(host: Host, kubelet_root: str) -> List[Dict[str, Any]]:
-    """Containers with GPUs of pods to which kubelet has given no device: {"name", "gpus", "privileged"}.
+    """Containers with GPUs of pods that have no device of kubelet's: {"name", "gpus", "privileged"}.
 
     A privileged container has every device node of the host in its /dev, so of it those GPUs count that a process has open.
     """
-    pids: Dict[str, List[int]] = {}
-    pods: Dict[str, Set[str]] = {}
+    running = _of_containers(host)
+    # After the processes: kubelet records what a container gets before it starts it. It forgets a pod that is deleted by force while
+    # its processes run; our device plugin does not, and counts their memory.
+    given = {uid for uids in holding(host, kubelet_root).values() for uid in uids} | held(host)
+    found, known = [], Pods(host)
+    for container, (pids, uid) in running.items():
+        pid, files = (None if uid in given else _devices_of(host, pids)) or (0, [])
+        gpus = _gpus_among(files)
+        privileged = bool(gpus) and "kmsg" in files
+        if privileged:
+            gpus = sorted({gpu for one in pids for gpu in _open_gpus(f"{host.root.rstrip('/')}/proc/{one}/fd")})
+        if gpus:
+            name = f"container {container[:12]} of {known.of(pid) or 'no pod'} (process {pid})"
+            found.append({"name": name, "gpus": gpus, "privileged": privileged})
+    return found[:_MOST_STRANGERS]
+
+
+def _of_containers(host: Host) -> Dict[str, Tuple[List[int], Optional[str]]]:
+    """Container id to (its processes, by PID; the UID of its pod) of every container that has a process now."""
+    found: Dict[str, Tuple[List[int], Optional[str]]] = {}
+    # Not host.processes: it may have listed them half a minute ago.
     for process in Host(host.root).processes:
         groups = host.text(f"/proc/{process.pid}/cgroup") or ""
         ids = [match for line in groups.splitlines() for match in _CONTAINER.findall(line)]
         if ids:
-            pids.setdefault(ids[-1], []).append(process.pid)
-            pods.setdefault(ids[-1], set()).update(uids_in(groups))
-    # After the processes: kubelet records what a container gets before it starts it.
-    given = {uid for uids in holding(host, kubelet_root).values() for uid in uids}
-    found, known = [], Pods(host)
-    for container, of in pids.items():
-        root = f"{host.root.rstrip('/')}/proc/{of[0]}/root/dev"
-        gpus = [] if pods[container] & given else _gpus_in(root)
-        privileged = bool(gpus) and os.path.lexists(f"{root}/kmsg")
-        if privileged:
-            gpus = sorted({gpu for pid in of for gpu in _open_gpus(f"{host.root.rstrip('/')}/proc/{pid}/fd")})
-        if gpus:
-            name = f"container {container[:12]} of {known.of(of[0]) or 'no pod'} (process {of[0]})"
-            found.append({"name": name, "gpus": gpus, "privileged": privileged})
-    return found[:_MOST_STRANGERS]
+            # The outermost pod: below it, a container may name groups as it likes.
+            uid = next(iter(uids_in(groups)), None)
+            found.setdefault(ids[-1], ([], uid))[0].append(process.pid)
+    return found
 
 
 def _open_gpus(folder: str) -> List[str]:
@@ -165,11 +171,19 @@ def _open_gpus(folder: str) -> List[str]:
     return found
 
 
-def _gpus_in(folder: str) -> List[str]:
-    # Not through Host, which follows links as the host does: this one leads into the container's own files.
-    found: List[str] = []
-    with contextlib.suppress(OSError):
-        found += os.listdir(folder)
-        if CAPS in found and not os.path.islink(f"{folder}/{CAPS}"):
-            found += [f"{CAPS}/{name}" for name in os.listdir(f"{folder}/{CAPS}")]
-    return sorted(name for name in found if _OF_GPU.fullmatch(name))
+def _devices_of(host: Host, pids: Iterable[int]) -> Optional[Tuple[int, List[str]]]:
+    """(the container's first process that has not ended meanwhile, what is in its /dev); None if all have ended."""
+    for pid in pids:
+        # Not through Host, which follows links as the host does: this one leads into the container's own files.
+        folder = f"{host.root.rstrip('/')}/proc/{pid}/root/dev"
+        with contextlib.suppress(OSError):
+            found = os.listdir(folder)
+            if CAPS in found and not os.path.islink(f"{folder}/{CAPS}"):
+                with contextlib.suppress(OSError):
+                    found += [f"{CAPS}/{name}" for name in os.listdir(f"{folder}/{CAPS}")]
+            return pid, found
+    return None
+
+
+def _gpus_among(device_files: Collection[str]) -> List[str]:
+    return sorted(name for name in device_files if _OF_GPU.fullmatch(name))

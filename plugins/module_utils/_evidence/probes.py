@@ -9,13 +9,12 @@ Private to this collection. All have one label, by which a later run removes wha
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, as_list
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_PROBE, NAMESPACE, PROBE
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_PROBE, NAMESPACE, PROBE, pod_name
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import pod as cut_down
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.proof import RESTRICTED
 
@@ -23,7 +22,6 @@ POLL_SECONDS = 0.5
 #: A rejection by the scheduler or kubelet that lasts so long stays.
 PATIENCE_SECONDS = 15.0
 _SELECT = ["--namespace", NAMESPACE, "--selector", f"{LABEL_PROBE}={PROBE}"]
-_LONGEST_NODE_NAME = 200
 _LONGEST_EVENT = 600
 _ON_ITS_WAY = ("ContainerCreating", "PodInitializing")
 
@@ -58,8 +56,7 @@ def probe_pod(node: str, image: str, resource: str, scheduler_name: str) -> Dict
 
 def name(node: str) -> str:
     """The name of a node's probe pod."""
-    suffix = node if len(node) <= _LONGEST_NODE_NAME else hashlib.sha256(node.encode()).hexdigest()[:16]
-    return f"gpushare-verify-{suffix}"
+    return pod_name("verify", node)
 
 
 class Probes:

@@ -25,6 +25,7 @@ _CHECKPOINT = "kubelet_internal_checkpoint"
 _CHECKPOINT_BYTES = 16 * 1024 * 1024
 _STATE = f"/var/lib/{PLUGIN}/held.json"
 _STATE_BYTES = 32 * 1024 * 1024
+_BOOT = "/proc/sys/kernel/random/boot_id"
 _UNIT_FILE = f"{UNITS}/{PLUGIN}.service"
 _SETTINGS = re.compile(r"^EnvironmentFile=(/\S+)$", re.MULTILINE)
 _UNIT = re.compile(r"--memory-unit[ =]([^\s\"]+)")
@@ -63,14 +64,29 @@ def sharing(host: Host, kubelet_root: str) -> Sharing:
     return Sharing(unit.group(1) if unit else "", pods, holders, now or _answered(known, holders), limited)
 
 
+def held(host: Host) -> Set[str]:
+    """UIDs of the pods whose GPUs our device plugin holds in this boot, also of those that kubelet has forgotten while they run."""
+    state = _state(host)
+    return _uids(state, "pods") if state.get("boot") == host.line(_BOOT) else set()
+
+
 def _limited(host: Host) -> Set[str]:
-    """UIDs of the pods that the driver limits, by the state file of our device plugin; none if it cannot be read."""
+    """UIDs of the pods that the driver limits."""
+    return _uids(_state(host), "limited")
+
+
+def _state(host: Host) -> Mapping[str, Any]:
+    """What our device plugin has noted for its next process, in a folder that only root and it can write; empty if unreadable."""
     try:
-        content = host.data(_STATE, _STATE_BYTES) or b"{}"
-        limited = json.loads(content.decode("utf-8", "replace"))["limited"]
-        return {str(uid) for uid in limited} if isinstance(limited, dict) else set()
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return set()
+        state = json.loads((host.data(_STATE, _STATE_BYTES) or b"{}").decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return {}
+    return state if isinstance(state, dict) else {}
+
+
+def _uids(state: Mapping[str, Any], key: str) -> Set[str]:
+    by_pod = state.get(key)
+    return {str(uid) for uid in by_pod} if isinstance(by_pod, dict) else set()
 
 
 def recorded(host: Host, kubelet_root: str) -> Mapping[str, Any]:

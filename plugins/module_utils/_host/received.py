@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 from contextlib import contextmanager
-from typing import Iterator
+from typing import Any, Dict, Iterator
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats import tar
 
@@ -23,6 +23,12 @@ LIMITS = tar.ArchiveLimits(members=4000, member_bytes=2 << 30, bytes=8 << 30)
 #: Not /tmp, which may be memory.
 PLACE = "/var/tmp"
 _SPARE = 64 << 20
+#: Options of modules, as in the documentation fragment "bundle".
+BUNDLE_KEY: Dict[str, Any] = {"type": "str", "default": "", "no_log": False}
+RECEIVED: Dict[str, Any] = {
+    "type": "dict",
+    "options": {"path": {"type": "path", "required": True}, "sha256": {"type": "str", "required": True}},
+}
 
 
 class ReceivedError(RuntimeError):

@@ -9,13 +9,12 @@ Private to this collection.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError, as_list
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_PROBE, MEMORY, SOCKETS
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_PROBE, MEMORY, SOCKETS, pod_name
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.proof import RESTRICTED, scheduling_message
 
 POLL_SECONDS = 0.5
@@ -29,7 +28,6 @@ CDI_FILE = "gpushare.json"
 CONTAINER = "main"
 #: The label's values.
 PROBE, CLEANUP = "in-cluster", "cleanup"
-_LONGEST_NODE_NAME = 200
 _ENDED = ("Succeeded", "Failed")
 #: More than a probe prints.
 _LOG_BYTES = 65536
@@ -98,12 +96,11 @@ def cleanup(node: str, image: Image, kubelet_root: str, cdi_dir: str = "") -> Di
 
 
 def simple_pod(what: str, node: str, image: Image, label: str, container: Mapping[str, Any], spec: Mapping[str, Any]) -> Dict[str, Any]:
-    suffix = node if len(node) <= _LONGEST_NODE_NAME else hashlib.sha256(node.encode()).hexdigest()[:16]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": f"gpushare-{what}-{suffix}",
+            "name": pod_name(what, node),
             "namespace": image.namespace,
             "labels": {"app.kubernetes.io/part-of": "gpushare-tools", LABEL_PROBE: label},
         },

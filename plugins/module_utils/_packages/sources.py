@@ -99,7 +99,8 @@ def _stanza(text: str, urls: Sequence[str]) -> str:
     if len(taken) == len(found):
         return re.sub(r"^(?=URIs:)", "Enabled: no\n", re.sub(r"^Enabled:.*\r?\n", "", text, flags=re.M | re.I), count=1, flags=re.M | re.I)
     gone = set(taken)
-    return re.sub(r"[ \t]*(?<!\S)(\S+)", lambda match: "" if match.group(1) in gone else match.group(), text)
+    # From the beginning of white space only: from each of many blanks, the search would go on to their end.
+    return re.sub(r"(?<![ \t])[ \t]*(\S+)", lambda match: "" if match.group(1) in gone else match.group(), text)
 
 
 def _values(text: str, field: str) -> Optional[List[str]]:
@@ -108,7 +109,7 @@ def _values(text: str, field: str) -> Optional[List[str]]:
 
 
 def _section(text: str, urls: Sequence[str]) -> str:
-    addresses = re.findall(r"^\s*(?:baseurl|mirrorlist|metalink)\s*=\s*(\S+)", text, re.MULTILINE)
+    addresses = re.findall(r"^[ \t]*(?:baseurl|mirrorlist|metalink)\s*=\s*(\S+)", text, re.MULTILINE)
     if not any(same(url, urls) for url in addresses):
         return text
     enabled = re.compile(r"^([ \t]*enabled[ \t]*=[ \t]*)\S*", re.MULTILINE)

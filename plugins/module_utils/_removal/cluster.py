@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import taint
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError, as_list
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
     ANNOTATION_GPUS,
@@ -82,7 +83,7 @@ class Named:
 
 class NodeTraces(NamedTuple):
     """What a node still has of ours. claimed: labels that we have applied; capacity: resource to number, as the node says; others:
-    annotations of other people's."""
+    annotations of other people's; tainted: by us."""
 
     name: str
     claimed: Tuple[str, ...]
@@ -91,6 +92,7 @@ class NodeTraces(NamedTuple):
     capacity: Dict[str, str]
     allocatable: Dict[str, str]
     others: Tuple[str, ...]
+    tainted: bool
 
     @property
     def in_use(self) -> bool:
@@ -166,6 +168,8 @@ class Removal:
     def read(self, node: NodeTraces) -> None:
         """Note what goes from a node and what stays."""
         self.removed += [f"label {label} of node {node.name}" for label in node.claimed]
+        if node.tainted:
+            self.removed.append(" ".join(filter(None, taint.key(node.name))))
         if node.labelled_by_others:
             self.left.append({"what": f"label {LABEL_NODE} of node {node.name}", "why": "somebody else has set it"})
         self.removed += [f"annotation {key} of node {node.name}" for key in node.annotations]
@@ -196,6 +200,8 @@ class Removal:
                 claim = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node.name}}
                 manager = f"--field-manager={FIELD_MANAGER}"
                 self.kubectl.text(["apply", "--server-side", manager, "-f", "-"], json.dumps(claim))
+            if node.tainted:
+                taint.put(self.kubectl, node.name, False)
             if node.annotations:
                 self.kubectl.text(["annotate", "node", node.name, *(key + "-" for key in node.annotations)])
         self.remove_resources()
@@ -279,6 +285,7 @@ def traces(node: Mapping[str, Any]) -> NodeTraces:
         _numbers(status.get("capacity")),
         _numbers(status.get("allocatable")),
         tuple(sorted(key for key in annotations if key.startswith("gpushare/") and key not in ANNOTATIONS)),
+        taint.is_tainted(node),
     )
 
 

@@ -67,6 +67,7 @@ SCOPES: Mapping[str, str] = {
     "gpushare_scheduler_lease": CLUSTER,
     "gpushare_serial": GPU_NODES,
     "gpushare_take_over_retire": CLUSTER,
+    "gpushare_taint_gpu_nodes": CLUSTER,
     "gpushare_target_kubernetes": CLUSTER,
     "gpushare_token_seconds": CLUSTER,
     "gpushare_uninstall_force": CLUSTER,
@@ -215,6 +216,10 @@ def together(host: str, values: Mapping[str, Any]) -> list[Reason]:
     except ValueError as error:
         seen, _, expected = str(error).partition("; expected ")
         reject(seen.replace("found ", ""), expected, "correct it, or leave it out")
+    if values.get("gpushare_taint_gpu_nodes"):
+        seen = "gpushare_taint_gpu_nodes: true, by which GPU nodes get the taint gpushare.kubernetes/gpu:PreferNoSchedule"
+        expected = "nodes without GPUs for the pods that have none, which come to GPU nodes only where no other has room"
+        found.append(Reason(host, "variables", WARNING, seen, expected, "leave it, or set it to false to remove the taint"))
     mode, isolation = str(values.get("gpushare_node_schedule") or ""), str(values.get("gpushare_isolation") or "auto")
     if mode in _MODES and isolation not in _MODES[mode]:
         seen = f"gpushare_node_schedule: {mode} with gpushare_isolation: {isolation}"

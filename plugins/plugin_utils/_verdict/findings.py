@@ -106,7 +106,8 @@ FOLLOWS_FROM: Mapping[str, tuple[tuple[str, str], ...]] = {
     "probe_not_running": (*_NO_PLUGIN, ("cdi_stale", _SAME), ("default_runtime_not_running", _SAME), *_NO_CALL),
     "probe_not_called": _NO_CALL,
     "wrong_gpu": (("default_runtime_not_running", _SAME), ("second_plugin", _SAME)),
-    "container_not_seen": (("runtime_silent", _SAME),),
+    # What the API says of its containers is what kubelet said last.
+    "container_not_seen": (("runtime_silent", _SAME), ("node_not_ready", _SAME), ("kubelet_stopped", _SAME)),
 }
 
 

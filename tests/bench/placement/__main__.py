@@ -2,14 +2,16 @@
 # Copyright: gpushare.kubernetes contributors
 """What part of all GPUs the policies bring into use, without a cluster: `python -m bench.placement --traces DIR`.
 
-The traces are openb of the Alibaba cluster data (openb_node_list_*.csv, openb_pod_list_*.csv). Three parts:
+The traces are openb of the Alibaba cluster data (openb_node_list_*.csv, openb_pod_list_*.csv). Four parts:
 
 - anchor: FGD, best fit and random by the rules of Weng et al., USENIX ATC 2023, beside the figures that they published;
 - filled: kube-scheduler's model with our policies; all pods come once, then others, up to 130 % of all GPUs, and none leaves;
-- churn: the same model; pods live for a drawn time, and what is asked for is 90 or 100 % of all GPUs at any time.
+- churn: the same model; pods live for a drawn time, and what is asked for is 90 or 100 % of all GPUs at any time;
+- decisions: what a decision costs in process, at 1213 and at 5000 nodes.
 
 `before` is binpack as it was: no scarcity, exact units, of equals the node with less free, weight 1.
-Prints means with the standard error over the seeds, and writes JSON.
+Prints means with the standard error over the seeds. --json keeps what other runs have written there;
+`tests/pictures.py --write` draws it.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from bench.placement.decisions import cost, enlarged
 from bench.placement.published import RULES, Anchor
 from bench.placement.scheduler import Learn, Make, Scheduler, churn, fill
 from bench.placement.workload import Machine, Pod, arrivals, read_machines, read_trace, total
@@ -36,7 +40,8 @@ MARKS: Final = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
 DEMANDS: Final = (0.9, 1.0)
 WEIGHT: Final = 10
 """gpushare_extender_weight by default."""
-PARTS: Final = ("anchor", "filled", "churn")
+PARTS: Final = ("anchor", "filled", "churn", "decisions")
+NODES: Final = (1213, 5000)
 PUBLISHED: Final[Mapping[str, Mapping[str, float]]] = {
     "default": {"FGD": 95.23, "best fit": 92.86, "random": 86.30},
     "gpushare100": {"FGD": 86.64, "best fit": 84.62, "random": 78.90},
@@ -74,12 +79,14 @@ def _before(ledger: Ledger) -> tuple[Policy, Learn]:
     return Before(), lambda request: None
 
 
-POLICIES: Final[Mapping[str, tuple[Make, int]]] = {
-    "binpack": (_policy("binpack"), WEIGHT),
-    "before": (_before, 1),
-    "spread": (_policy("spread"), WEIGHT),
-    "no extender": (_policy("binpack", scarce=False), 0),
+POLICIES: Final[Mapping[str, tuple[Make, int, bool]]] = {
+    "binpack": (_policy("binpack"), WEIGHT, True),
+    "before": (_before, 1, True),
+    "spread": (_policy("spread"), WEIGHT, True),
+    "no score": (_policy("binpack", scarce=False), 0, True),
+    "binpack, no taint": (_policy("binpack"), WEIGHT, False),
 }
+"""By name: the policy, gpushare_extender_weight, and whether GPU nodes have the taint of gpushare_taint_gpu_nodes."""
 
 
 @dataclass(frozen=True)
@@ -124,11 +131,11 @@ def anchor(trace: str, machines: Sequence[Machine], pods: Sequence[Pod], seeds: 
 
 
 def scheduled(
-    part: str, policy: str, trace: str, machines: Sequence[Machine], pods: Sequence[Pod], seeds: Sequence[int]
+    part: str, policy: str, trace: str, machines: Sequence[Machine], pods: Sequence[Pod], seeds: Sequence[int], demands: Sequence[float]
 ) -> Iterator[Figure]:
     """With kube-scheduler's model: filled or churn."""
-    make, weight = POLICIES[policy]
-    new: Callable[[int], Scheduler] = lambda seed: Scheduler(make, weight, machines, seed)  # noqa: E731
+    make, weight, tainted = POLICIES[policy]
+    new: Callable[[int], Scheduler] = lambda seed: Scheduler(make, weight, machines, seed, tainted=tainted)  # noqa: E731
     start = time.process_time()
     if part == "filled":
         runs = [fill(new(seed), machines, pods, seed, MARKS) for seed in seeds]
@@ -137,7 +144,7 @@ def scheduled(
             used = [run[f"{mark:.1f}"] for run in runs]
             yield _figure(part, trace, policy, round(100 * mark), [(one, 100 - one / mark) for one in used], seconds)
         return
-    for demand in DEMANDS:
+    for demand in demands:
         start = time.process_time()
         found = [churn(new(seed), machines, pods, seed, demand) for seed in seeds]
         yield _figure(part, trace, policy, round(100 * demand), found, time.process_time() - start)
@@ -151,17 +158,17 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--policies", nargs="+", default=["before", "binpack"], choices=POLICIES)
     parser.add_argument("--seeds", nargs="+", type=int, default=[42, 43, 44, 45, 46])
-    parser.add_argument("--json", type=Path, help="write the figures there as well")
+    parser.add_argument("--demands", nargs="+", type=float, default=DEMANDS, help="of churn, in parts of all GPUs (default: %(default)s)")
+    parser.add_argument("--json", type=Path, help="keep the figures there as well")
     options = parser.parse_args()
-    found: list[Figure] = []
 
-    def tell(figures: Iterator[Figure]) -> None:
+    def tell(figures: Iterable[Figure]) -> None:
         for one in figures:
-            found.append(one)
+            keep(options.json, "figures", one, ("part", "trace", "policy", "load"))
             published = PUBLISHED.get(one.trace, {}).get(one.policy)
             beside = f"  published {published:.2f}" if published is not None and one.part == "anchor" else ""
             figures_of = f"{one.load:>4} % {one.in_use:>7.2f} ±{one.error:.2f} lost {one.lost:>5.2f}  {one.cpu_seconds:>5.1f} s{beside}"
-            print(f"{one.part:<7} {one.trace:<12} {one.policy:<11} {figures_of}", flush=True)
+            print(f"{one.part:<7} {one.trace:<12} {one.policy:<17} {figures_of}", flush=True)
 
     with_gpus = read_machines(options.traces / "openb_node_list_gpu_node.csv")
     every = read_machines(options.traces / "openb_node_list_all_node.csv")
@@ -171,10 +178,25 @@ def main() -> None:
     for trace in options.pods:
         pods = read_trace(options.traces / f"openb_pod_list_{trace}.csv")
         for part in options.parts:
-            for policy in options.policies if part != "anchor" else ():
-                tell(scheduled(part, policy, trace, every, pods, options.seeds))
-    if options.json:
-        options.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
+            for policy in options.policies if part in ("filled", "churn") else ():
+                tell(scheduled(part, policy, trace, every, pods, options.seeds, options.demands))
+        for nodes in NODES if "decisions" in options.parts else ():
+            for policy in options.policies:
+                took = cost(trace, policy, POLICIES[policy][0], enlarged(with_gpus, nodes), pods, options.seeds[0])
+                keep(options.json, "decisions", took, ("trace", "policy", "nodes"))
+                words = f"{took.mean:.3f} ms a decision, median {took.median:.3f}, the first of a kind at most {took.first:.1f}"
+                print(f"decisions {trace:<12} {policy:<17} {nodes} nodes: {words}", flush=True)
+
+
+def keep(file: Path | None, part: str, one: Any, key: Sequence[str]) -> None:
+    """Put it into the file, in place of what an earlier run has measured of the same."""
+    if file is None:
+        return
+    known = json.loads(file.read_text()) if file.exists() else {}
+    new = asdict(one)
+    others = [old for old in known.get(part, ()) if any(old[name] != new[name] for name in key)]
+    known |= {"date": datetime.now(timezone.utc).strftime("%Y-%m-%d"), part: [*others, new]}
+    file.write_text(json.dumps(known, indent=1) + "\n")
 
 
 if __name__ == "__main__":

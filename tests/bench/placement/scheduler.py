@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
@@ -25,8 +25,7 @@ from gpushare_runtime.core.request import Request
 from gpushare_runtime.kubectl_gpushare.trace import ledger_of
 
 MOST_OWN: Final = 200
-"""Points by which kube-scheduler's own scores of two nodes can differ at most, taints aside."""
-TAINTED: Final = 300
+"""Points by which kube-scheduler's own scores of two nodes can differ at most, taints aside, which weigh 300."""
 WARM: Final = 1.0
 MEASURED: Final = 1.0
 """Mean lifetimes of a pod: before anything is measured, and while it is."""
@@ -57,18 +56,21 @@ class Scheduler:
         self.policy, self._learn = make(self.ledger)
         self._weight, self._draw, self._tainted = weight, random.Random(seed + 2), tainted
         self.nodes = {m.name: Node(m.name, m.cpu, m.memory, m.gpus, m.cpu, m.memory) for m in machines}
+        self._with, self._without = ([n for n in self.nodes.values() if bool(n.gpus) is gpus] for gpus in (True, False))
         self._own: dict[tuple[int, int], dict[str, tuple[int, int]]] = {}
         self._uid = count()
 
     def place(self, pod: Pod) -> tuple[str, str]:
         """(node, UID), "" where it fits on none."""
         uid = f"{next(self._uid)}"
-        fits = [node.name for node in self.nodes.values() if node.cpu >= pod.cpu and node.memory >= pod.memory]
         request = pod.of.request
         if request is None:
-            best = self._best(pod, fits, {}, taints=self._tainted)
+            # No other point outweighs the taint: of the rest none can win.
+            fits = self._fits(pod, self._without) if self._tainted else []
+            best = self._best(pod, fits or self._fits(pod, self.nodes.values()), {})
         else:
             self._learn(request)
+            fits = self._fits(pod, self._with)
             ranking = self.policy.ranking(request, self.ledger)
             fitting, _ = ranking.fitting(fits)
             _, scores = ranking.scores(fitting)
@@ -85,6 +87,11 @@ class Scheduler:
             self._take(best, pod, 1)
         return best, uid
 
+    @staticmethod
+    def _fits(pod: Pod, nodes: Iterable[Node]) -> list[str]:
+        cpu, memory = pod.cpu, pod.memory
+        return [node.name for node in nodes if node.cpu >= cpu and node.memory >= memory]
+
     def leave(self, pod: Pod, node: str, uid: str) -> None:
         """It has ended."""
         if pod.of.request is not None:
@@ -95,7 +102,7 @@ class Scheduler:
         node = self.nodes[name]
         node.cpu, node.memory, node.version = node.cpu - sign * pod.cpu, node.memory - sign * pod.memory, node.version + 1
 
-    def _best(self, pod: Pod, names: Sequence[str], scores: Mapping[str, int], *, taints: bool = False) -> str:
+    def _best(self, pod: Pod, names: Sequence[str], scores: Mapping[str, int]) -> str:
         own = self._own.setdefault((pod.cpu, pod.memory), {})
         best, most, alike, factor = "", -1, 0, 10 * self._weight
         for name in names:
@@ -103,7 +110,7 @@ class Scheduler:
             known = own.get(name)
             if known is None or known[0] != node.version:
                 known = own[name] = node.version, _own_points(node, pod)
-            points = known[1] + factor * scores.get(name, 0) + (TAINTED if taints and not node.gpus else 0)
+            points = known[1] + factor * scores.get(name, 0)
             if points > most:
                 best, most, alike = name, points, 1
             elif points == most:

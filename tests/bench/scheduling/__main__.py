@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""How many pods a second kube-scheduler binds, without and with the extender, in one run: `python -m bench.scheduling`.
+"""How many pods a second kube-scheduler binds, without and with the extender, and with one that does nothing, in one run.
+
+`python -m bench.scheduling`.
 
 Real etcd, kube-apiserver and kube-scheduler; nodes of eight GPUs that only kwok answers for; the extender over mutual
-TLS as it is installed. The pods are created first, then the scheduler is started. Rounds without and with the extender
-take turns, because the machine may be shared: only their ratio is judged.
+TLS as it is installed. The pods are created first, then the scheduler is started. The three kinds of rounds take turns,
+because the machine may be shared: only their ratio is judged.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.scheduling.control_plane import ControlPlane, Process, settle
-from bench.scheduling.extender import Extender
+from bench.scheduling.extender import Extender, Idle
 from bench.scheduling.latency import Latency, read
 from bench.scheduling.objects import PODS, all_of, make_nodes, make_pod
 from bench.scheduling.startup import startup
@@ -36,12 +38,15 @@ from gpushare_runtime.kube.credentials import load
 BOUND: Final = "spec.nodeName!="
 _FAILED_BIND: Final = re.compile(r"^WARNING \S+: bind ", re.M)
 TARGET: Final = {500: 0.75, 5000: 0.8}
+NONE, IDLE, OURS = "none", "idle", "ours"
+#: In turns, and each kind early and late: what comes later finds warm caches.
+TURNS: Final = (NONE, OURS, IDLE, IDLE, OURS, NONE)
 
 
 @dataclass(frozen=True)
 class Round:
     """One round. rate: pods bound a second, from the first to the last; cpu_ms_per_pod: by process; resident in MiB, at its end;
-    latency: of each verb, as the extender itself measured it."""
+    latency: of each verb, as the extender itself measured it; idle: with the extender that does nothing."""
 
     extender: bool
     pods: int
@@ -51,6 +56,7 @@ class Round:
     extender_resident_mib: float | None
     bind_failures: int | None
     latency: dict[str, Latency] | None
+    idle: bool = False
 
 
 class Bench:
@@ -63,18 +69,19 @@ class Bench:
         self._percentage = percentage
         self._options = options
 
-    async def round(self, with_extender: bool) -> Round:
+    async def round(self, kind: str) -> Round:
         """Create the pods, start what schedules them, and count."""
-        extender = Extender(self._plane, *self._options) if with_extender else None
-        if extender:
-            await extender.ready()
+        extender = Extender(self._plane, *self._options) if kind == OURS else None
+        asked = Idle(self._plane) if kind == IDLE else extender
+        if asked:
+            await asked.ready()
         await all_of(make_pod(self._client, number) for number in range(self._pods))
         for process in self._plane.processes.values():
             await settle(process)
         configuration: dict[str, Any] = {"percentageOfNodesToScore": self._percentage}
-        if extender:
-            configuration["extenders"] = [extender.entry]
-        measured = {**self._plane.processes, **({"extender": extender.process} if extender else {})}
+        if asked:
+            configuration["extenders"] = [asked.entry]
+        measured = {**self._plane.processes, **({"extender": asked.process} if asked else {})}
         before = {name: process.cpu_seconds() for name, process in measured.items()}
         listed = await self._client.get(PODS, limit=1)
         scheduler = self._plane.scheduler(configuration)
@@ -86,15 +93,14 @@ class Bench:
             latency = read(extender.metrics) if extender else None
         finally:
             scheduler.stop()
-            if extender:
-                extender.process.stop()
+            if asked:
+                asked.process.stop()
         seconds = times[-1] - times[0]
         failures = len(_FAILED_BIND.findall(extender.process.log.read_text(errors="replace"))) if extender else None
         await self._clear()
         per_pod = {name: round(used * 1000 / self._pods, 3) for name, used in cpu.items()}
-        return Round(
-            with_extender, len(times), round(seconds, 2), round((len(times) - 1) / seconds, 1), per_pod, resident, failures, latency
-        )
+        rate = round((len(times) - 1) / seconds, 1)
+        return Round(kind == OURS, len(times), round(seconds, 2), rate, per_pod, resident, failures, latency, kind == IDLE)
 
     async def _bound(self, version: str, scheduler: Process) -> list[float]:
         """When each pod was bound, in order. SystemExit when some are not after ten minutes."""
@@ -139,11 +145,11 @@ async def measure(given: argparse.Namespace, say: Callable[[str], None]) -> dict
                 say(f"{given.nodes} nodes")
                 inventories = await make_nodes(client, given.nodes)
                 found: list[Round] = []
-                for number in range(2 * given.rounds):
-                    # In turns, and each first once: the second of a pair finds warm caches.
-                    found.append(await bench.round(with_extender=number % 4 in (1, 2)))
+                for number in range(3 * given.rounds):
+                    found.append(await bench.round(TURNS[number % len(TURNS)]))
                     last = found[-1]
-                    say(f"{'with' if last.extender else 'without'} extender: {last.rate} pods/s; CPU ms per pod {last.cpu_ms_per_pod}")
+                    which = "an idle extender" if last.idle else "ours" if last.extender else "no extender"
+                    say(f"with {which}: {last.rate} pods/s; CPU ms per pod {last.cpu_ms_per_pod}")
                     for verb, took in (last.latency or {}).items():
                         say(f"  {verb}: mean {took.mean} ms, p50 {took.p50}, p95 {took.p95}, p99 {took.p99}")
                 full = None
@@ -169,13 +175,17 @@ async def measure(given: argparse.Namespace, say: Callable[[str], None]) -> dict
 
 
 def _ratios(found: Sequence[Round]) -> dict[str, float]:
-    """How much is left of the rate with the extender, and how much of the CPU per pod would do without it; without rounds nothing."""
-    sides = [[one for one in found if one.extender is with_it] for with_it in (False, True)]
-    if not all(sides):
+    """How much is left of the rate with the extender, and how much of the CPU per pod would do without it; the same against an extender
+    that does nothing, of which the CPU is its own. Without rounds nothing."""
+    ours, idle = [one for one in found if one.extender], [one for one in found if one.idle]
+    none = [one for one in found if not one.extender and not one.idle]
+    if not (ours and none and idle):
         return {}
-    without, with_it = (statistics.mean(one.rate for one in side) for side in sides)
-    least, more = (statistics.mean(sum(one.cpu_ms_per_pod.values()) for one in side) for side in sides)
-    return {"ratio": round(with_it / without, 3), "cpu_ratio": round(least / more, 3)}
+    rates = [statistics.mean(one.rate for one in side) for side in (none, ours, idle)]
+    least, more = (statistics.mean(sum(one.cpu_ms_per_pod.values()) for one in side) for side in (none, ours))
+    own, nothing = (statistics.mean(one.cpu_ms_per_pod["extender"] for one in side) for side in (ours, idle))
+    of_idle = {"idle_ratio": round(rates[1] / rates[2], 3), "idle_cpu_ratio": round(own / nothing, 2)}
+    return {"ratio": round(rates[1] / rates[0], 3), "cpu_ratio": round(least / more, 3), **of_idle}
 
 
 def main() -> int:
@@ -203,6 +213,7 @@ def main() -> int:
         given.out.write_text(text + "\n")
     if "ratio" in found:
         say(f"ratio {found['ratio']} (target {found['target_ratio'] or 'none for this size'}); of CPU per pod {found['cpu_ratio']}")
+        say(f"against an extender that does nothing: {found['idle_ratio']} of its rate, {found['idle_cpu_ratio']} times its CPU")
     return 0
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The extender as it is installed: over mutual TLS, with certificates of its own, beside one scheduler."""
+"""The extender as it is installed: over mutual TLS, with certificates of its own, beside one scheduler; and one that does nothing."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import urllib.request
 from pathlib import Path
 from typing import Any, cast
 
+from bench.scheduling import idle
 from bench.scheduling.control_plane import ControlPlane, Process, free_port
 from gpushare_lab.process import run
 from gpushare_runtime.core.protocol import EXTENDER_PREFIX, RESOURCE_GPUS, RESOURCE_MEMORY
 
 _READY = "answering the scheduler"
+_MANAGED = [{"name": RESOURCE_MEMORY}, {"name": RESOURCE_GPUS}]
 
 
 class Extender:
@@ -48,20 +50,48 @@ class Extender:
             },
             "httpTimeout": "1s",
             "nodeCacheCapable": True,
-            "managedResources": [{"name": RESOURCE_MEMORY}, {"name": RESOURCE_GPUS}],
+            "managedResources": _MANAGED,
         }
 
     async def ready(self, within: float = 600.0) -> float:
         """Seconds from the start until it answers the scheduler. SystemExit when it does not."""
-        while _READY not in self.process.log.read_text(errors="replace"):
-            seconds = time.monotonic() - self._started
-            if self.process.ended() or seconds > within:
-                sys.exit(self.process.ended() or f"the extender was not in sync after {within:.0f} s")
-            await asyncio.sleep(0.05)
-        return time.monotonic() - self._started
+        return await _until(self.process, _READY, self._started, within)
 
     def health(self) -> dict[str, Any]:
         """What it says of itself."""
         url = f"https://127.0.0.1:{self._port}/healthz"
         with urllib.request.urlopen(url, context=ssl._create_unverified_context(), timeout=30) as reply:
             return cast(dict[str, Any], json.load(reply))
+
+
+class Idle:
+    """The program of `idle.py`, and its entry in the scheduler's configuration."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        port = free_port()
+        (plane.folder / "idle.log").unlink(missing_ok=True)
+        module: list[str | Path] = [sys.executable, "-m", "bench.scheduling.idle", "--kubeconfig", plane.kubeconfig, "--port", str(port)]
+        self._started = time.monotonic()
+        self.process = Process("idle", module, plane.folder)
+        self.entry = {
+            "urlPrefix": f"http://127.0.0.1:{port}{EXTENDER_PREFIX}",
+            "filterVerb": "filter",
+            "bindVerb": "bind",
+            "httpTimeout": "1s",
+            "nodeCacheCapable": True,
+            "managedResources": _MANAGED,
+        }
+
+    async def ready(self, within: float = 60.0) -> float:
+        """As of `Extender`."""
+        return await _until(self.process, idle.READY, self._started, within)
+
+
+async def _until(process: Process, words: str, started: float, within: float) -> float:
+    """Seconds until the words are in its log. SystemExit when they are not in time."""
+    while words not in process.log.read_text(errors="replace"):
+        seconds = time.monotonic() - started
+        if process.ended() or seconds > within:
+            sys.exit(process.ended() or f"{process.name} was not ready after {within:.0f} s")
+        await asyncio.sleep(0.05)
+    return time.monotonic() - started

@@ -49,6 +49,8 @@ _RATES: Final = (
     "CPU per pod without",
     "with",
     "of which the extender",
+    "rate against an idle one (target 0.9)",
+    "CPU against it (1.8)",
     "bind conflicts",
     "date",
 )
@@ -65,14 +67,16 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _rate(one: dict[str, Any]) -> list[str]:
-    sides = [[r for r in one["rounds"] if r["extender"] is with_it] for with_it in (False, True)]
+    sides = [[r for r in one["rounds"] if r["extender"] is with_it and not r.get("idle")] for with_it in (False, True)]
     without, with_it = (statistics.mean(r["rate"] for r in side) for side in sides)
     cpu = [statistics.mean(sum(r["cpu_ms_per_pod"].values()) for r in side) for side in sides]
     own = statistics.mean(r["cpu_ms_per_pod"]["extender"] for r in sides[1])
     failed = sum(r["bind_failures"] for r in sides[1]) / sum(r["pods"] for r in sides[1])
+    # Saved before there were such rounds.
+    idle = [f"{one['idle_ratio']:.2f}", f"{one['idle_cpu_ratio']:.2f}"] if "idle_ratio" in one else ["", ""]
     target = f" ({one['target_ratio']})" if one["target_ratio"] else ""
     rates = [f"{without:.0f}", f"{with_it:.0f}", f"{one['ratio']:.2f}{target}"]
-    costs = [f"{cpu[0]:.2f} ms", f"{cpu[1]:.2f} ms", f"{own:.2f} ms", f"{100 * failed:.2f} %"]
+    costs = [f"{cpu[0]:.2f} ms", f"{cpu[1]:.2f} ms", f"{own:.2f} ms", *idle, f"{100 * failed:.2f} %"]
     return [str(one["nodes"]), _asked(one), str(one["pods"]), *rates, *costs, one["date"]]
 
 

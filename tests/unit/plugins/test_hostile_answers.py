@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.action import (
-    gpushare_dead_nodes_info,
     gpushare_driver_plan,
+    gpushare_nodes_info,
     gpushare_preflight,
     gpushare_preflight_verdict,
     gpushare_takeover_info,
@@ -181,7 +181,7 @@ def test_what_modules_really_answer_is_believed(fleet: dict[str, Json]) -> None:
         "gpushare_verify_cluster": {"changed": False, "seen": cluster()},
         "gpushare_cluster_info": {key: value for key, value in API.items() if key != "item"},
         "gpushare_token_info": OWN,
-        "gpushare_dead_nodes_info": DEAD,
+        "gpushare_nodes_info": DEAD,
         "gpushare_driver_info": fleet["driver_info"],
         "gpu_node_info": fleet["gpu1"],
     }
@@ -418,15 +418,15 @@ def run_plan(said: Json) -> Json:
     return result
 
 
-DEAD = {"changed": False, "states": {"evil": "Unknown"}, "accounts": ["gpushare-device-plugin-evil"], "pods": []}
+DEAD = {"changed": False, "states": {"evil": "Unknown"}, "accounts": ["gpushare-device-plugin-evil"], "without_node": [], "pods": []}
 
 
 @SETTINGS
 @given(answers(DEAD))
 def test_dead_nodes(said: Any) -> None:
     known = {"hostvars": {"evil": {}}}
-    result = run(gpushare_dead_nodes_info, {"names": ["evil"]}, mapped(said), **known)
-    assert result.get("failed") or set(result) == {"changed", "nodes", "pods"}
+    result = run(gpushare_nodes_info, {"dead_hosts": ["evil"]}, mapped(said), **known)
+    assert result.get("failed") or set(result) == {*DEAD, "dead"}
 
 
 FOUND = {
@@ -493,14 +493,13 @@ def test_the_schedulers_plan(state: str, server: str, said: Any, pod: Any, confi
 SAMPLES = {"str": "x", "bool": True, "int": 1, "float": 1.5, "list": []}
 #: Returned by the action plugin, which computes it on the controller of what the module answers.
 OF_ACTIONS = {
-    "gpushare_dead_nodes_info": {"nodes"},
+    "gpushare_nodes_info": {"dead"},
     "gpushare_in_cluster_plan": {"reasons", "objects", "labels", "nodes", "runtime_class", "kubelet_root", "on_hosts"},
     "gpushare_takeover_info": {"rejections", "moves"},
     "kube_scheduler_extender": {"notes"},
 }
 #: Steps between a module and its action plugin, which nobody else sees.
 BETWEEN = {
-    "gpushare_dead_nodes_info": {"states", "accounts"},
     "gpushare_images": {"missing"},
     "gpushare_in_cluster_plan": {"facts"},
     "gpushare_packages": {"missing", "system"},

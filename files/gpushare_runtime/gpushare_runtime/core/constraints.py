@@ -46,7 +46,8 @@ class Rules:
 
     def accept(self, uuid: str, models: Iterable[str]) -> bool:
         """Whether a GPU with this UUID will do. models: every name that it goes by."""
-        if (self.gpu_uuids and uuid not in self.gpu_uuids) or uuid in self.gpus_refused:
+        wanted, refused = self._uuids
+        if (wanted and uuid not in wanted) or uuid in refused:
             return False
         return not (self.models or self.models_refused) or self._accept_model(tuple(models))
 
@@ -61,6 +62,10 @@ class Rules:
             accepted = wanted and not any(_named(words, names) for words in map(_words, self.models_refused))
             self._models_seen[models] = accepted
         return accepted
+
+    @cached_property
+    def _uuids(self) -> tuple[frozenset[str], frozenset[str]]:
+        return frozenset(self.gpu_uuids), frozenset(self.gpus_refused)
 
     @cached_property
     def _models_seen(self) -> dict[tuple[str, ...], bool]:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
@@ -25,6 +25,14 @@ class GpuClass(NamedTuple):
 
     models: tuple[str, ...]
     units: int
+
+
+class Likeness(NamedTuple):
+    """What is free on a node whose usable GPUs are all of one class. frees: units, the least first; empty: GPUs that no pod has any of."""
+
+    only_class: GpuClass
+    frees: tuple[int, ...]
+    empty: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +116,8 @@ class NodeLedger:
         self._gpus: tuple[GpuState, ...] | None = None
         self._totals: tuple[int, int, int] | None = None
         self._frees: tuple[int, ...] | None = None
+        self._likeness: Likeness | None = None
+        self._likeness_known = False
         self._usage: GpuUsage | None = None
         self._over: frozenset[int] = frozenset()
         self._unknown: tuple[str, ...] = ()
@@ -117,6 +127,7 @@ class NodeLedger:
         self._ended: frozenset[Rejection] = frozenset()
         self._by_word: set[str] = set()
         self._with_rules = 0
+        self._label_counts = False
         self.classes: Counter[GpuClass] = Counter()
         """Units of its usable GPUs by class."""
         self.only_class: GpuClass | None = None
@@ -252,12 +263,28 @@ class NodeLedger:
             self._frees = tuple(state.free for state in self.usable)
         return self._frees
 
+    @property
+    def likeness(self) -> Likeness | None:
+        """Nodes that have the same are all the same to requests `by_likeness`; None for a node that is like no other."""
+        if not self._likeness_known:
+            self._likeness = self.guarded(self._alike, None)
+            self._likeness_known = True
+        return self._likeness
+
+    def _alike(self) -> Likeness | None:
+        inventory = self.inventory
+        if inventory is None or inventory.clients or inventory.isolation == protocol.ISOLATION_MPS:
+            return None
+        if self.only_class is None or self._with_rules or self._rejected_on:
+            return None
+        return Likeness(self.only_class, tuple(sorted(self.free_units)), self.empty_gpus())
+
     def candidates(self, request: Request) -> tuple[GpuState, ...]:
         """The GPUs of which any `gpus_per_pod` (or any `gpus`, whole) will do; () if they are too few."""
         return self.remembered(("gpus", request.key), lambda: self._candidates(request))
 
     def _candidates(self, request: Request) -> tuple[GpuState, ...]:
-        found = tuple(state for state in self.gpu_states if not self.exclusion(request, state))
+        found = tuple(state for state, why in zip(self.gpu_states, self.exclusions(request), strict=True) if not why)
         return found if len(found) >= (request.whole_gpus or request.gpus_per_pod) else ()
 
     def fits_when_empty(self, request: Request) -> bool:
@@ -271,27 +298,42 @@ class NodeLedger:
             return False
         if not self._isolates(request):
             return False
-        gpus = [state.gpu for state in self.usable if state.gpu.units >= request.per_gpu]
-        suitable = sum(request.rules.accept(gpu.uuid, self._models(gpu)) for gpu in gpus)
+        whys = zip(self.gpu_states, self.exclusions(request), strict=True)
+        suitable = sum(why not in _FOR_GOOD and state.gpu.units >= request.per_gpu for state, why in whys)
         return suitable >= (request.whole_gpus or request.gpus_per_pod)
+
+    def exclusions(self, request: Request) -> Sequence[str]:
+        """`exclusion` of each of `gpu_states`, remembered: a cluster has many, and a pod's rules are long."""
+        return self.remembered(("why", request.key), lambda: self._exclusions(request, self.gpu_states))
 
     def exclusion(self, request: Request, state: GpuState) -> str:
         """Why a GPU of this node does not take (its part of) a request, in a word; "" if it does."""
-        if not state.gpu.usable:
-            return "unusable"
-        if not self._isolates(request):
-            return "isolation"
-        if request.rules.about_gpus and not request.rules.accept(state.gpu.uuid, self._models(state.gpu)):
-            return "incompatible"
-        if not state.empty if request.whole_gpus else state.free < request.per_gpu or state.core < request.core:
-            return "room"
-        if state.clients is not None and state.clients < request.clients:
-            return "clients"
-        if self._held_back(request, state.gpu):
-            return "held back"
-        if (self._with_rules or request.rules.about_pods) and not self._affinity_allows(request, state.gpu):
-            return "affinity"
-        return ""
+        return self._exclusions(request, (state,))[0]
+
+    def _exclusions(self, request: Request, states: Iterable[GpuState]) -> list[str]:
+        # What is the same for all of them is asked once.
+        isolates, rejected, rules = self._isolates(request), self._rejected_on, request.rules
+        about_gpus, affinity = rules.about_gpus, bool(self._with_rules or rules.about_pods)
+        whole, units, core, clients = request.whole_gpus, request.per_gpu, request.core, request.clients
+        whys = []
+        for state in states:
+            gpu, why = state.gpu, ""
+            if not gpu.usable:
+                why = "unusable"
+            elif not isolates:
+                why = "isolation"
+            elif about_gpus and not rules.accept(gpu.uuid, self._models(gpu)):
+                why = "incompatible"
+            elif not state.empty if whole else state.free < units or state.core < core:
+                why = "room"
+            elif state.clients is not None and state.clients < clients:
+                why = "clients"
+            elif rejected and self._held_back(request, gpu):
+                why = "held back"
+            elif affinity and not self._affinity_allows(request, gpu):
+                why = "affinity"
+            whys.append(why)
+        return whys
 
     def _isolates(self, request: Request) -> bool:
         """Whether what keeps the pod to its units is what it requires, and can. Nobody else is on whole GPUs."""
@@ -303,8 +345,7 @@ class NodeLedger:
 
     def _models(self, gpu: Gpu) -> tuple[str, ...]:
         """The node's label speaks for its GPUs only where they are all alike."""
-        alike = self.record.model and self.inventory and len({c.model for c in self.inventory.gpus}) == 1
-        return (gpu.model, self.record.model) if alike else (gpu.model,)
+        return (gpu.model, self.record.model) if self._label_counts else (gpu.model,)
 
     def class_of(self, gpu: Gpu) -> GpuClass:
         """The class of one of its GPUs."""
@@ -367,6 +408,7 @@ class NodeLedger:
         """A copy with these pods more, and without those UIDs; this one stays as it is."""
         other = NodeLedger(self.name)
         other.record, other.classes, other.only_class = self.record, self.classes, self.only_class
+        other._label_counts = self._label_counts
         other._ended, other._by_word = self._ended, set(self._by_word)
         other._pods = {uid: pod for uid, pod in self._pods.items() if uid not in without}
         if self._with_rules:
@@ -536,6 +578,8 @@ class NodeLedger:
     def set_record(self, record: NodeRecord) -> None:
         if record != self.record:
             self.record, self._unreported = record, ()
+            gpus = record.inventory.gpus if record.inventory and record.model else ()
+            self._label_counts = len({gpu.model for gpu in gpus}) == 1
             self.classes = self.guarded(self._classes, Counter[GpuClass]())
             self.only_class = next(iter(self.classes)) if len(self.classes) == 1 else None
             self._ended &= set(record.held.rejected)
@@ -558,12 +602,15 @@ class NodeLedger:
         self._changed()
 
     def _changed(self) -> None:
-        self._gpus = self._totals = self._frees = self._rejected = self._usage = None
+        self._gpus = self._totals = self._frees = self._rejected = self._usage = self._likeness = None
+        self._likeness_known = False
         self.fault = ""
         self.memo.clear()
         self._on_change(self.name)
 
 
+_FOR_GOOD: Final = ("unusable", "isolation", "incompatible")
+"""Reasons against a GPU that stay when every pod has gone."""
 _BY_WORD: Final = "its node does not say that it holds any, so it does not count"
 
 

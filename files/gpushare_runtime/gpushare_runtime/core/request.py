@@ -108,6 +108,12 @@ class Request:
         return not self.whole_gpus and not self.core and self.gpus_per_pod == 1 and self.rules == NO_RULES and self.context is None
 
     @cached_property
+    def by_likeness(self) -> bool:
+        """Whether nodes of one `NodeLedger.likeness` are all the same to it."""
+        models_alone = Rules(models=self.rules.models, models_refused=self.rules.models_refused, placement=self.rules.placement)
+        return not self.core and self.context is None and self.rules == models_alone
+
+    @cached_property
     def key(self) -> tuple[int, int, int, int, int, str]:
         """Equal for requests that fit on the same GPUs; small, and cheap to hash."""
         plain = self.rules == NO_RULES and self.context is None

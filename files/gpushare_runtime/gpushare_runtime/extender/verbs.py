@@ -14,7 +14,14 @@ from typing import Any, Final
 
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
 from gpushare_runtime.core.objects import read_pending
-from gpushare_runtime.core.placement.budgets import MOST_BUDGETS, MOST_LABELS, MOST_REQUIREMENTS, MOST_VALUES, Budgets
+from gpushare_runtime.core.placement.budgets import (
+    MOST_BUDGETS,
+    MOST_COMPARED_OF_ONE,
+    MOST_LABELS,
+    MOST_REQUIREMENTS,
+    MOST_VALUES,
+    Budgets,
+)
 from gpushare_runtime.core.placement.explain import MOST_WORDINGS, NoFit, amount, failed_nodes, no_fit
 from gpushare_runtime.core.placement.policies import Policy
 from gpushare_runtime.core.placement.preemption import Preemption, Victims, seen_by
@@ -210,14 +217,16 @@ class Service:
         if namespaces - self._uncounted:
             log.warning(
                 "disruption budgets of %d namespaces are not counted, such as %s: expected at most %d that may cover one pod, of at most "
-                "%d labels and expressions with %d values, and at most %d labels of the pod; preemption spares such pods as if their "
-                "budgets were used up. Delete budgets there; a ResourceQuota of count/poddisruptionbudgets.policy limits them",
+                "%d labels and expressions with %d values, at most %d labels of the pod, and %d comparisons with all pods; preemption "
+                "spares such pods as if their budgets were used up. Delete budgets there; a ResourceQuota of "
+                "count/poddisruptionbudgets.policy limits them",
                 len(namespaces),
                 min(namespaces - self._uncounted),
                 MOST_BUDGETS,
                 MOST_REQUIREMENTS,
                 MOST_VALUES,
                 MOST_LABELS,
+                MOST_COMPARED_OF_ONE,
             )
         self._uncounted = namespaces
 

@@ -412,7 +412,7 @@ def test_a_file_that_does_not_parse_is_told_from_a_runtime_that_does_not_run(
     assert {one: found[one] for one in ("problem", "broken")} == {"problem": "", "broken": "", key: "(26, 2): unexpected token"}
 
 
-UID, OTHER = "11111111-2222-4333-8444-555555555555", "21111111-2222-4333-8444-555555555555"
+UID, OTHER, FORGOTTEN = (f"{number}1111111-2222-4333-8444-555555555555" for number in (1, 2, 3))
 
 
 def test_containers_with_gpus_that_kubelet_gave_no_device(root: FakeRoot) -> None:
@@ -428,9 +428,32 @@ def test_containers_with_gpus_that_kubelet_gave_no_device(root: FakeRoot) -> Non
     entry = {"PodUID": UID, "ContainerName": "c", "ResourceName": "aliyun.com/gpu-mem"}
     root.file(f"{ROOT}/device-plugins/kubelet_internal_checkpoint", json.dumps({"Data": {"PodDeviceEntries": [entry]}}))
     root.file(f"/var/log/pods/n_p_{OTHER}/x")
+    # Deleted by force: kubelet has forgotten it, its process still runs, and our device plugin counts its memory.
+    root.process(44, "/app", namespace="pid:[7]")
+    root.file("/proc/44/cgroup", f"0::/kubepods/pod{FORGOTTEN}/44{'a' * 62}\n")
+    root.file("/proc/44/root/dev/nvidia1")
+    # One that has named a group in its own one after a pod that has a device.
+    root.process(45, "/app", namespace="pid:[7]")
+    root.file("/proc/45/cgroup", f"0::/kubepods/pod{OTHER}/45{'a' * 62}/pod{UID}\n")
+    root.file("/proc/45/root/dev/nvidia0")
+    forgotten = {"name": f"container 44aaaaaaaaaa of pod {FORGOTTEN} (process 44)", "gpus": ["nvidia1"], "privileged": False}
+    root.file("/proc/sys/kernel/random/boot_id", "this-boot\n")
+    state: Any
+    for state, known in (
+        ({"boot": "this-boot", "pods": {FORGOTTEN: {"name": "n/f", "containers": {}}}}, True),
+        # UIDs of static pods stay the same after a boot.
+        ({"boot": "another", "pods": {FORGOTTEN: {}}}, False),
+        ({"boot": "this-boot", "pods": [FORGOTTEN]}, False),
+        ([FORGOTTEN], False),
+        ("[" * 100_000, False),
+    ):
+        root.file("/var/lib/gpushare-device-plugin/held.json", state if isinstance(state, str) else json.dumps(state))
+        assert (forgotten in gpu_node.strangers(Host(str(root)), ROOT)) is not known, state
+    root.file("/var/lib/gpushare-device-plugin/held.json", json.dumps({"boot": "this-boot", "pods": {FORGOTTEN: {}}}))
     assert gpu_node.strangers(Host(str(root)), ROOT) == [
         {"name": "container 41aaaaaaaaaa of pod n/p (process 41)", "gpus": ["nvidia1"], "privileged": False},
         {"name": "container 43aaaaaaaaaa of pod n/p (process 43)", "gpus": ["nvidia1"], "privileged": True},
+        {"name": "container 45aaaaaaaaaa of pod n/p (process 45)", "gpus": ["nvidia0"], "privileged": False},
     ]
 
 
@@ -454,12 +477,19 @@ def test_the_device_nodes_of_containers(root: FakeRoot, group: str) -> None:
     for pid in (42, 43):
         root.process(pid, "/app", namespace="pid:[8]")
         root.file(f"/proc/{pid}/cgroup", f"0::/kubepods/{other}\n")
+    root.at("/proc/42/root/dev/").mkdir()
     for node in ("nvidia11", "nvidia2", "nvidia2x", "xnvidia3"):
         root.file(f"/proc/43/root/dev/{node}")
     root.process(44, "/usr/sbin/sshd")
     root.file("/proc/44/cgroup", "0::/system.slice/ssh.service\n")
     root.process(45, "/usr/sbin/cron")
-    assert gpu_node.containers(Host(str(root))) == {identity: ["nvidia0"], other: []}
+    # One whose first process ends while it is looked at, and one of which nothing is left.
+    short, gone = "c3" * 32, "d4" * 32
+    for pid, container in ((46, short), (47, short), (48, gone)):
+        root.process(pid, "/app", namespace="pid:[9]")
+        root.file(f"/proc/{pid}/cgroup", f"0::/kubepods/{container}\n")
+    root.file("/proc/47/root/dev/nvidia1")
+    assert gpu_node.containers(Host(str(root))) == {identity: ["nvidia0"], other: [], short: ["nvidia1"]}
     root.at("/proc/42/root/dev/nvidia7").touch()
     root.at("/proc/42/root/dev/nvidia12").touch()
     assert gpu_node.containers(Host(str(root)))[other] == ["nvidia12", "nvidia7"]

@@ -5,7 +5,10 @@
 from __future__ import annotations
 
 import configparser
+import time
+from collections.abc import Callable, Sequence
 
+import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import sources
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.dnf import excluded, excluding, without
 
@@ -49,6 +52,22 @@ def test_stanzas_of_these_addresses_are_switched_off() -> None:
     assert sources.without_stanzas(text, OURS) == text
     two = STANZAS.replace("URIs: http://mirror.example/debian", f"URIs: http://mirror.example/debian {OURS[0]}")
     assert sources.without_stanzas(two, OURS) == text
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (sources.without_stanzas, f"URIs: https://example.org {' '.join(f'{OURS[0]}/{number}' for number in range(4000))}\n"),
+        (sources.without_stanzas, f"URIs: https://example.org {OURS[0]}\nX:{' ' * 100_000}\n"),
+        (sources.without_sections, f"[a]\nbaseurl=https://example.org/a\n{chr(10) * 100_000}"),
+    ],
+    ids=["addresses", "blanks", "empty lines"],
+)
+def test_a_file_costs_what_it_is_long(change: Callable[[str, Sequence[str]], str], text: str) -> None:
+    """Of CPU it takes some 20 ms; where it went by the square of the length, a minute."""
+    began = time.process_time()
+    assert change(text, OURS)
+    assert time.process_time() - began < 2
 
 
 def test_an_address_that_only_begins_alike_is_another() -> None:

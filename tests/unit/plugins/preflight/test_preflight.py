@@ -652,6 +652,12 @@ def test_values_that_cannot_be_together(values: dict[str, Any], words: str) -> N
     assert all(words in reason.found and reason.severity == "error" for reason in found_)
 
 
+def test_a_note_says_what_the_taint_of_gpu_nodes_does() -> None:
+    (reason,) = together("h", {"gpushare_taint_gpu_nodes": True})
+    assert (reason.severity, "gpushare.kubernetes/gpu:PreferNoSchedule" in reason.found) == ("warning", True)
+    assert together("h", {"gpushare_taint_gpu_nodes": False}) == []
+
+
 def test_a_long_http_timeout_is_only_warned_of() -> None:
     (reason,) = impossible("h", {"gpushare_extender_http_timeout": "1.5s"}, {})
     assert reason.severity == "warning"

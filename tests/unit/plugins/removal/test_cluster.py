@@ -223,8 +223,9 @@ def test_a_node_with_several_claims_and_one_with_nothing() -> None:
         {"aliyun.com/gpu-mem": "32", "aliyun.com/gpu-core.percentage": "200", "aliyun.com/gpu-count": "2"},
         {"aliyun.com/gpu-mem": "0"},
         ("gpushare/a", "gpushare/z"),
+        False,
     )
-    nothing = ("gpu1", (), False, (), {}, {}, ())
+    nothing = ("gpu1", (), False, (), {}, {}, (), False)
     assert traces({"metadata": {"name": "gpu1"}}) == nothing
     none = {"annotations": None, "labels": None, "managedFields": None}
     assert traces({"metadata": {"name": "gpu1", **none}, "status": {"capacity": None, "allocatable": None}}) == nothing
@@ -284,7 +285,11 @@ class Api:
         if args[0] == "delete":
             going = {one["metadata"]["name"] for one in json.loads(data or "{}")["items"]}
             self.accounts = [name for name in self.accounts if name not in going]
-        if args[0] == "patch":
+        if args[0] == "patch" and args[3] == "--type=json":
+            unchanged, change = json.loads(args[-1].removeprefix("--patch="))
+            assert unchanged["value"] == self.nodes[args[2]]["metadata"]["resourceVersion"]
+            self.nodes[args[2]]["spec"]["taints"] = change["value"]
+        elif args[0] == "patch":
             status = self.nodes[args[2]]["status"]
             for one in json.loads(args[-1]):
                 _empty, _status, part, name = one["path"].split("/")
@@ -299,6 +304,9 @@ class Api:
         if args[0] == "apply":
             self.nodes[json.loads(data or "")["metadata"]["name"]]["metadata"].update(labels={}, managedFields=[])
         return ""
+
+    def json(self, args: list[str]) -> Json:
+        return self.nodes[args[2]]
 
     def listed(self, path: str) -> list[Json]:
         if path == "/api/v1/nodes":
@@ -348,6 +356,18 @@ def test_everything_goes_and_kubelet_is_waited_for(removal: Callable[..., Remova
     assert api.nodes["gpu1"]["status"] == {"capacity": {"cpu": "2"}, "allocatable": {"cpu": "2"}}
     again = removal(api, ["gpu1"])
     assert (again.removed, again.left) == ([], [])
+
+
+def test_our_taint_goes_with_the_node_and_those_of_others_stay(removal: Callable[..., Removal]) -> None:
+    api = Api([served("gpu1", "0"), served("gpu2", "0")], [])
+    theirs, ours = {"key": "gpu", "effect": "NoSchedule"}, {"key": "gpushare.kubernetes/gpu", "effect": "PreferNoSchedule"}
+    for one in api.nodes.values():
+        one["metadata"]["resourceVersion"], one["spec"] = "7", {"taints": [ours, theirs]}
+    found = removal(api, ["gpu1"])
+    assert "taint gpushare.kubernetes/gpu of node gpu1" in found.removed
+    found.apply()
+    assert [one["spec"]["taints"] for one in api.nodes.values()] == [[theirs], [ours, theirs]]
+    assert removal(api, ["gpu1"]).removed == []
 
 
 def test_a_kubelet_that_does_not_let_go_in_time_is_reported(removal: Callable[..., Removal]) -> None:

@@ -55,6 +55,25 @@ def test_all_of_them() -> None:
     )
 
 
+class _Compared(str):
+    """A UUID that counts what it is compared with."""
+
+    __slots__ = ("others",)
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        self.others = getattr(self, "others", 0) + 1
+        return str.__eq__(self, other)
+
+
+def test_a_gpu_is_looked_up_among_uuids_however_many_a_pod_names() -> None:
+    named = tuple(f"GPU-{number}" for number in range(64))
+    gpu = _Compared("GPU-63")
+    assert Rules(gpu_uuids=named).accept(gpu, ())
+    assert not Rules(gpus_refused=named).accept(gpu, ())
+    assert gpu.others <= 4
+
+
 @pytest.mark.parametrize(
     ("model", "wanted", "accepted"),
     [

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.ledger_json import ledger_json
 from gpushare_runtime.core.objects import PodReader, read_node
 from gpushare_runtime.core.placement.explain import largest_of
@@ -361,6 +362,30 @@ def long_rules(number: int = 0) -> dict[str, str]:
 
 def many_labels(count: int, number: int = 0) -> dict[str, str]:
     return {f"label-{n}": f"value-{n}" for n in range(count)} | {"job-name": str(number)}
+
+
+@pytest.mark.parametrize(("without", "looks"), [((), 1), (("models",), 1), (("models", "models-refused", "gpus-refused"), 0)])
+def test_long_rules_are_compared_once_with_each_gpu(monkeypatch: pytest.MonkeyPatch, without: tuple[str, ...], looks: int) -> None:
+    """By filter, its reasons, prioritize and the next attempt together: a cluster has 40,000 GPUs, a pod 64 entries in each rule."""
+    seen: list[str] = []
+
+    def accept(self: Rules, uuid: str, models: tuple[str, ...]) -> bool:
+        seen.append(uuid)
+        return really(self, uuid, models)
+
+    really = Rules.accept
+    monkeypatch.setattr(Rules, "accept", accept)
+    extender = Extender()
+    for node in good_nodes(3):
+        extender.node(node)
+    names = [f"good-{number}" for number in range(3)]
+    rules = {key: value for key, value in long_rules().items() if key.partition("/")[2] not in without}
+    raw = pod(container(mem=1), annotations=rules, labels=many_labels(60))
+    raw["metadata"] |= {"uid": "asks", "resourceVersion": "1"}
+    for _ in range(2):
+        extender.filter(raw, names)
+        extender.prioritize(raw, names)
+    assert len(seen) == looks * 3 * len(UUIDS)
 
 
 def test_what_came_and_went_leaves_little_behind() -> None:

@@ -105,7 +105,7 @@ def _most(request: Request, node: NodeLedger) -> str:
 
 def _restriction(request: Request, node: NodeLedger) -> str:
     """What alone keeps the pod off every usable GPU, whatever is free there; "" if it is not one thing alone."""
-    whys = {node.exclusion(request, state) for state in node.usable}
+    whys = {*node.exclusions(request)} - {"unusable"}
     if len(whys) != 1 or node.inventory is None:
         return ""
     if "incompatible" in whys:
@@ -120,7 +120,7 @@ def _restriction(request: Request, node: NodeLedger) -> str:
 
 def _kept_back(request: Request, node: NodeLedger) -> str:
     """GPUs that have the room, and why they are not given all the same."""
-    whys = [node.exclusion(request, state) for state in node.gpu_states]
+    whys = node.exclusions(request)
     parts = [f"{_gpus(whys.count(why))} {text}" for why, text in _KEPT_BACK.items() if why in whys]
     return f"; {', '.join(parts)}" if parts else ""
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from gpushare_runtime.core.allocation import Allocation, allocate
 from gpushare_runtime.core.ledger import GpuState, Ledger, NodeLedger
+from gpushare_runtime.core.node_ledger import Likeness
 from gpushare_runtime.core.placement.ranking import NodeCost, Ranking, scores_of
 from gpushare_runtime.core.placement.scarcity import Scarcity, Surcharge
 from gpushare_runtime.core.request import Request
@@ -147,17 +148,40 @@ class Binpack(Rule):
         return ("binpack", self._scarcity.surcharge(request).key, request.key)
 
 
+_ALIKE: Final = 1024
+"""Costs that are remembered by what nodes have free."""
+
+
 class _Charged(Ranking):
     """The order for binpack, which stays when the surcharge becomes another one: only its difference is added."""
 
     def __init__(self, rule: Binpack, request: Request, surcharge: Surcharge, nodes: Mapping[str, NodeLedger]) -> None:
         self._rule, self._request, self._surcharge = rule, request, surcharge
-        super().__init__(nodes, lambda node: rule.charged(request, self._surcharge, node))
+        # What nodes cost that are alike: of thousands few differ.
+        self._alike: dict[Likeness, tuple[int, int] | None] = {}
+        super().__init__(nodes, self._charged if request.by_likeness else self._charged_alone)
+
+    def _charged(self, node: NodeLedger) -> NodeCost | None:
+        likeness = node.likeness
+        if likeness is None:
+            return self._charged_alone(node)
+        try:
+            found = self._alike[likeness]
+        except KeyError:
+            cost = self._charged_alone(node)
+            if len(self._alike) >= _ALIKE:
+                self._alike.clear()
+            found = self._alike[likeness] = None if cost is None else cost[:2]
+        return None if found is None else (found[0], found[1], node.name)
+
+    def _charged_alone(self, node: NodeLedger) -> NodeCost | None:
+        return self._rule.charged(self._request, self._surcharge, node)
 
     def charge(self, surcharge: Surcharge) -> None:
         """This is the surcharge now."""
         before, self._surcharge = self._surcharge, surcharge
         if before is not surcharge and before.key != surcharge.key:
+            self._alike.clear()
             more = {gpu: surcharge.of.get(gpu, 0) - before.of.get(gpu, 0) for gpu in before.of.keys() | surcharge.of.keys()}
             alike = before.step == surcharge.step
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from gpushare_runtime.core.ledger import GpuState, Ledger, NodeLedger
-from gpushare_runtime.core.placement.budgets import Budget, Budgets, violations
+from gpushare_runtime.core.placement.budgets import Budget, Budgets, Effort, violations
 from gpushare_runtime.core.placement.policies import Policy
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.request import Request
@@ -68,6 +68,7 @@ class Preemption:
     policy: Policy
     budgets: Budgets = field(default_factory=Budgets)
     uncounted: set[str] = field(default_factory=set)
+    _effort: Effort = field(default_factory=Effort)
     _covering: dict[str, Sequence[Budget] | None] = field(default_factory=dict)
 
     def victims(self, pod: PendingPod, proposed: Mapping[str, Victims]) -> dict[str, Victims]:
@@ -120,7 +121,7 @@ class Preemption:
     def _covered_by(self, pod: AllocatedPod) -> Sequence[Budget] | None:
         """`Budgets.covering`, once for each pod."""
         if pod.uid not in self._covering:
-            self._covering[pod.uid] = covering = self.budgets.covering(pod)
+            self._covering[pod.uid] = covering = self.budgets.covering(pod, self._effort)
             if covering is None:
                 self.uncounted.add(pod.namespace)
         return self._covering[pod.uid]

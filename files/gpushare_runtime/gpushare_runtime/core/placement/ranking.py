@@ -21,6 +21,9 @@ BEST_SCORE: Final = 10
 NodeCost = tuple[int, int, str]
 """(cost, tie, name) of a node that takes the request: the least is the best."""
 
+_FEW: Final = 32
+"""New weights that are put into the order one by one; with more it is sorted anew."""
+
 _cost = itemgetter(0)
 
 
@@ -125,30 +128,35 @@ class Ranking:
 
     def _all_known(self, names: Sequence[str]) -> bool:
         """Weigh those of them that have changed or are new; whether something is known of every one."""
-        for name in self._stale:
-            self._drop(name)
-            self._learn(name)
-        self._stale.clear()
+        if self._stale:
+            for name in self._stale:
+                self._drop(name)
+            self._learn(self._stale)
+            self._stale.clear()
         # In C for thousands of names: most questions find all of them.
         if all(map(self._weights.__contains__, names)):
             return True
-        known = True
-        for name in names:
-            if name not in self._weights and not self._learn(name):
-                known = False
-        return known
+        return self._learn([name for name in dict.fromkeys(names) if name not in self._weights])
 
-    def _learn(self, name: str) -> bool:
-        node = self._nodes.get(name)
-        if node is None:
-            return False
-        # The node's own string: the caller's is one of thousands that would stay, once for each kind of request.
-        weight = self._weights[node.name] = node.guarded(lambda: self._weigh(node), None)
-        if weight is None:
-            self._unfit.add(name)
+    def _learn(self, names: Collection[str]) -> bool:
+        """Weigh these; whether something is known of every one."""
+        weights = []
+        for name in names:
+            node = self._nodes.get(name)
+            if node is not None:
+                # The node's own string: the caller's is one of thousands that would stay, once for each kind of request.
+                weight = self._weights[node.name] = node.guarded(partial(self._weigh, node), None)
+                if weight is None:
+                    self._unfit.add(name)
+                else:
+                    weights.append(weight)
+        if len(weights) > _FEW:
+            self._order.extend(weights)
+            self._order.sort()
         else:
-            insort(self._order, weight)
-        return True
+            for weight in weights:
+                insort(self._order, weight)
+        return all(map(self._weights.__contains__, names))
 
     def _drop(self, name: str) -> None:
         self._notes.pop(name, None)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare_runtime.core.placement.budgets import MOST_BUDGETS, Budget, Budgets, read_budget, violations
+from gpushare_runtime.core.placement.budgets import (
+    MOST_BUDGETS,
+    MOST_COMPARED,
+    MOST_COMPARED_OF_ONE,
+    MOST_REQUIREMENTS,
+    Budget,
+    Budgets,
+    Effort,
+    read_budget,
+    violations,
+)
 from gpushare_runtime.core.pods import AllocatedPod
 from unit.runtime.core.test_ledger import memory
 
@@ -28,8 +39,14 @@ def pods(*apps: str) -> list[AllocatedPod]:
     return [AllocatedPod(f"u{i}", "default", f"p{i}", "n", memory(1), None, (("app", app),)) for i, app in enumerate(apps)]
 
 
+def looked_up(budgets: Budgets) -> Callable[[AllocatedPod], Sequence[Budget] | None]:
+    """As one question does."""
+    effort = Effort()
+    return lambda pod: budgets.covering(pod, effort)
+
+
 def counted(pods: list[AllocatedPod], *raws: dict[str, Any]) -> list[bool]:
-    return violations(pods, Budgets(map(read_budget, raws)).covering)
+    return violations(pods, looked_up(Budgets(map(read_budget, raws))))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +208,7 @@ def test_whatever_the_selectors_it_is_the_naive_count(
         replace(pod, namespace=namespace, labels=tuple(sorted(labels.items())))
         for pod, (namespace, labels) in zip(pods(*"ppppp"), of_pods, strict=False)
     ]
-    assert violations(evicted, known.covering) == naive(expected, evicted)
+    assert violations(evicted, looked_up(known)) == naive(expected, evicted)
 
 
 def compared(monkeypatch: pytest.MonkeyPatch, evicted: list[AllocatedPod], raws: list[dict[str, Any]]) -> int:
@@ -249,21 +266,38 @@ def test_a_selector_beyond_the_bound_makes_its_namespace_one_without_allowance(w
     assert (longer.labels, longer.expressions) == ({}, ()), "nothing of it is kept"
     known = Budgets([longer])
     other = [replace(pod, namespace="other") for pod in both]
-    assert violations([*both, *other, replace(both[0], labels=())], known.covering) == [True, True, False, False, False]
+    assert violations([*both, *other, replace(both[0], labels=())], looked_up(known)) == [True, True, False, False, False]
     known.event("MODIFIED", read_budget(budget(1, **ALIKE)))
-    assert violations(both, known.covering) == [False, False]
+    assert violations(both, looked_up(known)) == [False, False]
     known.event("MODIFIED", longer)
     known.event("DELETED", longer)
-    assert violations(both, known.covering) == [False, False]
+    assert violations(both, looked_up(known)) == [False, False]
 
 
 def test_a_pod_with_more_budgets_or_labels_than_are_compared_has_no_allowance() -> None:
     alike = [budget(1, name=f"b{n}", **ALIKE) for n in range(MOST_BUDGETS + 1)]
     assert counted(pods("a", "b"), *alike[1:]) == [False, False]
     assert counted(pods("a", "b"), *alike) == [True, False]
-    assert Budgets(map(read_budget, alike)).covering(pods("a")[0]) is None
+    assert looked_up(Budgets(map(read_budget, alike)))(pods("a")[0]) is None
     plain = pods("a")[0]
     for labels, expected in ((63, False), (64, True)):
         many = replace(plain, labels=(("app", "a"), *((f"z{n}", "") for n in range(labels))))
         assert counted([many], alike[0]) == [expected]
         assert counted([many]) == [False], "where there is none"
+
+
+def test_a_question_compares_no_more_than_so_much_and_of_one_namespace_less() -> None:
+    def namespaces(most: int, names: str) -> list[AllocatedPod]:
+        return [replace(pod, namespace=name) for name in names for pod in pods(*"a" * most)]
+
+    # Of 256 labels and expressions each pod is compared with all.
+    selector = {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": [f"v{n}"]} for n in range(MOST_REQUIREMENTS)]}
+    raws = [budget(10_000, name=f"b{n}", namespace=of, **selector) for n in range(MOST_BUDGETS) for of in "abcdef"]
+    known = Budgets(map(read_budget, raws))
+    each = MOST_COMPARED_OF_ONE // 256
+    asked = looked_up(known)
+    beyond = [asked(pod) is None for pod in namespaces(each + 10, "a")]
+    assert beyond == [False] * each + [True] * 10
+    assert [asked(pod) is None for pod in namespaces(1, "b")] == [False], "another's are counted"
+    total = sum(looked(pod) is not None for looked in [looked_up(known)] for pod in namespaces(each + 1, "abcdef"))
+    assert total == MOST_COMPARED // 256

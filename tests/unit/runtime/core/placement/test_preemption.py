@@ -101,7 +101,7 @@ def test_those_with_more_budgets_than_are_counted_are_spared_too_and_their_names
     many = [budget(9, name=f"b{n}", matchLabels={"app": "c"}) for n in range(17)]
     asked: list[str] = []
     covering = Budgets.covering
-    monkeypatch.setattr(Budgets, "covering", lambda self, pod: (asked.append(pod.uid), covering(self, pod))[1])
+    monkeypatch.setattr(Budgets, "covering", lambda self, pod, effort: (asked.append(pod.uid), covering(self, pod, effort))[1])
     for raws, expected, uncounted in ((many[1:], "abc", set()), (many, "abd", {"default"})):
         asked.clear()
         preemption = Preemption(ledger, Placement(), Budgets(map(read_budget, raws)))

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -202,3 +203,22 @@ def test_a_preference_that_a_user_writes_decides_between_nodes_that_are_nearly_a
     assert points["n0"] > points["n1"] > points["n2"]
     assert points["n1"] + preferred > points["n0"], "nearly as good: the preference decides"
     assert points["n2"] + preferred < points["n1"], "an empty GPU is not: it is broken into for no preference"
+
+
+@given(NODES, ASKED, st.booleans())
+def test_nodes_that_are_alike_cost_what_each_costs_by_itself(nodes: list[Node], asked: list[Request], strange: bool) -> None:
+    """What is kept for nodes that are alike is not taken for one that a rejection makes another."""
+    cluster = cluster_of([*nodes, *nodes])
+    if strange:
+        for uid, name in (("alone", "n0"), ("twin", f"n{len(nodes)}")):
+            cluster.apply(allocated_pod(uid, memory(1), on(0, 1), name))
+        cluster.reject("alone")
+    scarcity = Scarcity(cluster.classes)
+    policy, names = Placement(scarcity=scarcity), list(cluster.nodes)
+    for number, request in enumerate([*asked, replace(memory(2), gpus_per_pod=2)]):
+        scarcity.observe([request])
+        kept = policy.ranking(request, cluster)
+        assert kept.weights(names) == [policy.node_cost(request, cluster.nodes[name]) for name in names]
+        allocation = policy.choose(request, cluster.nodes[names[0]])
+        if allocation is not None:
+            cluster.apply(allocated_pod(f"new-{number}", request, allocation, names[0]))

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ask a control plane for nodes and accounts, and find those of the dead hosts by the inventory."""
+"""Ask a control plane for nodes, accounts and pods, and find those of the dead hosts by the inventory."""
 
 from __future__ import annotations
 
@@ -17,15 +17,19 @@ class ActionModule(HostAction):
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         known = task_vars or {}
-        found = super().run(tmp, task_vars)
-        if found.get("failed") or "states" not in found:
+        found, dead = super().run(tmp, task_vars), self._task.args.get("dead_hosts")
+        if found.get("failed") or "states" not in found or dead is None:
             return found
-        hosts = [self._known(known, str(name)) for name in self._task.args["names"]]
+        hosts = [self._known(known, str(name)) for name in dead]
         choice = choose(hosts, found["states"], found["accounts"])
         if choice.rejections:
             return {"changed": False, "failed": True, "msg": "; ".join(choice.rejections) + ". Nothing was changed."}
-        pods = [one for one in found["pods"] if one["node"] in choice.nodes]
-        return {"changed": False, "nodes": list(choice.nodes), "pods": pods}
+        return {
+            **found,
+            "changed": False,
+            "dead": list(choice.nodes),
+            "pods": [one for one in found["pods"] if one["node"] in choice.nodes],
+        }
 
     def _known(self, task_vars: dict[str, Any], name: str) -> Known:
         if name not in task_vars["groups"]["all"]:

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The model of `bench.placement` against a real kube-scheduler with the extender: 150 nodes, filled until pods ask for all GPUs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from bench.placement import mixed
+from bench.placement.__main__ import POLICIES
+from bench.placement.live import live
+from bench.placement.scheduler import Scheduler
+from bench.placement.workload import total
+
+SEED: Final = 42
+POINTS: Final = 2.0
+"""That model and reality may differ by, in per cent of all GPUs."""
+SECONDS: Final = 600.0
+"""Five times what it takes on 2 cores."""
+
+
+def modelled(policy: str) -> float:
+    machines = mixed.machines()
+    make, weight, tainted = POLICIES[policy]
+    scheduler = Scheduler(make, weight, machines, SEED, tainted=tainted)
+    pods = mixed.pods(SEED, total(machines))
+    return 100 * sum(pod.asked for pod in pods if scheduler.place(pod)[0]) / total(machines)
+
+
+def test_a_real_scheduler_brings_as_much_into_use_as_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    machines = mixed.machines()
+    found = asyncio.run(live(tmp_path, machines, mixed.pods(SEED, total(machines)), SECONDS))
+    expected, before = modelled("binpack"), modelled("before")
+    with capsys.disabled():
+        print(f"\nmeasured: {found:.1f} % of all GPUs in use, {expected:.1f} % in the model, {before:.1f} % in that of the former binpack")
+    assert abs(found - expected) <= POINTS
+    assert found > before + POINTS
