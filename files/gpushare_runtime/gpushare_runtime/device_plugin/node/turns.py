@@ -25,15 +25,15 @@ from gpushare_runtime.daemon.sync import Changes
 # kubelet looks for what has ended, and for what is to be tried again, at one or two fixed moments of each second (1.36.3: the ticker of
 # syncLoop and the one of its PLEG), and then begins all these starts within tenths of a second.
 LOOKS_SECONDS: Final = 1.0
-# What fails comes back within 15 s. A late one spoils the view of all that come after it.
+# A request that fails comes back within 15 s. Old ones that came late hide the moments of the others.
 _LOOKS_REMEMBERED_SECONDS: Final = 20.0
 _MOST_REMEMBERED: Final = 64
-# Of requests that arrive so close together nobody can tell which began last: those of one look came in another order, 0.07 s apart.
+# Requests of one moment arrive in another order than they began, in the lab up to 0.07 s apart.
 ORDER_SECONDS: Final = 0.2
 # Between the preferred ids and their Allocate kubelet takes milliseconds.
 _OPEN_SECONDS: Final = 2.0
-# kubelet retries a start 10 to 15 s after it failed, and the n-th time not before 10 * 2^n s after the container's end. Simulated for 16
-# containers: the last one starts after 65 s in the mean; with 1 s or 4 s it is 80 s, as more of them collide or wait.
+# kubelet retries a start 10 to 15 s after it failed, and the n-th time not before 10 * 2^n s after the container's end. In a simulation
+# the last one of 16 containers starts after 65 s in the mean; with 1 s or 4 s it is 80 s, as more of them collide or wait.
 RELEASE_SECONDS: Final = 2.0
 # So long may a pod's deletion wait for kubelet's worker.
 HOLD_SECONDS: Final = 60.0
@@ -106,7 +106,7 @@ class Turns:
     # Those that must fail, and wait for it.
 
     def hold(self, turn: Turn) -> None:
-        """Nobody needs to mind it any more."""
+        """It crowds no other request any more."""
         self.end(turn)
         if len(self._held) < _MOST_HELD:
             self._held.append(turn)
