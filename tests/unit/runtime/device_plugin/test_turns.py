@@ -270,18 +270,32 @@ async def test_kubelet_tries_a_start_again_that_was_rejected_for_want_of_units()
 
 
 @story
-async def test_a_container_that_starts_again_alone_waits_for_nothing() -> None:
+async def test_a_container_that_starts_again_alone_waits_no_longer_than_for_the_order() -> None:
     """kubelet ends if it admits or resizes any pod meanwhile, and does not ask the plugin for each."""
     node = Node(16)
     old, other = await node.run(0, 4, "a"), await node.run(0, 4, "b")
     await node.lose(old)
     start = asyncio.ensure_future(node.start(old))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(ORDER_SECONDS + 0.05)
     assert start.done()
     # A pod without GPUs, or with all that it requests.
     await node.manager.admit({**other, "metadata": {"name": "c", "uid": "c"}, "spec": {"containers": [{"name": "c"}]}})
     assert await start == ""
     assert node.manager.given["a"]["main"][MEMORY]
+
+
+@story
+async def test_the_first_of_many_that_end_together_does_not_start_before_the_others_have_shown_it() -> None:
+    """In the lab kubelet had begun all of them while the processes of the others seemed to run."""
+    node = Node(16)
+    pods = [await node.run(0, 4, name) for name in "ab"]
+    await node.lose(pods[0])
+    first = asyncio.ensure_future(node.start(pods[0]))
+    await asyncio.sleep(0.02)
+    node.processes.up["b"] = set()
+    node.see(pods[1], 1, "waiting")
+    assert "several pods at once" in await node.start(pods[1])
+    assert "several pods at once" in await first
 
 
 @story

@@ -235,20 +235,24 @@ class ResourceService(DevicePluginServicer):
     async def _wait_for_pod(self, size: int, turn: Turn, deadline: float) -> None:
         """Wait for a pod that this request may be for: kubelet may have received it a moment before the plugin.
 
-        A container that starts without a record waits as well, but for other pods' requests: one that comes overtakes it. It does not
-        wait where none can come: kubelet does not bear either that it admits or resizes a pod without GPUs meanwhile.
+        A container that starts without a record waits as well, but for other pods' requests: one that comes overtakes it. It waits
+        no longer than for their order if none of them has ended: the processes of all may have been killed together, and kubelet does
+        not bear either that it admits or resizes a pod without GPUs meanwhile.
         """
         changes, turns = self._node.changes, self._node.turns
-        quiet = time.monotonic() + max(turns.seconds_to_calm(), ORDER_SECONDS)
+        alone = time.monotonic() + ORDER_SECONDS
+        quiet = max(time.monotonic() + turns.seconds_to_calm(), alone)
         while True:
             self._refresh()
             seen = (changes, changes.count), (turns.changes, turns.changes.count)
             known = self._recognize(size, turn)
             if turns.must_fail(turn):
                 return
-            if (known or (turn.again and len(self._node.pending.may_request()) < 2)) and not turn.crowded:
+            if known and not turn.crowded:
                 return
             ends = quiet if known or turn.again else deadline
+            if turn.again and len(self._node.pending.may_request()) < 2:
+                ends = alone
             if time.monotonic() >= ends:
                 return
             await any_after(*seen, timeout=ends - time.monotonic())
