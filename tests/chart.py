@@ -45,6 +45,7 @@ WORDS: Final[Mapping[str, str]] = {
     "64996": ".Values.percentageOfNodesToScore",
     "64995": ".Values.extenderWeight",
     "x-timeout": ".Values.extenderHttpTimeout",
+    "http://x-prometheus": ".Values.prometheus",
     "64994": ".Values.replicas",
     "x-config": 'include "gpushare.schedulerConfig" .',
     "x-digest": 'include "gpushare.schedulerConfig" . | sha256sum',
@@ -81,6 +82,7 @@ FULL: Final = Values(
     percentage=64996,
     extender_weight=64995,
     extender_http_timeout="x-timeout",
+    prometheus="http://x-prometheus",
 )
 #: Without which value the objects are others, and the condition of what they lack then.
 CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
@@ -96,6 +98,7 @@ CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
     ({"most_nodes": 0}, ".Values.mostNodes"),
     ({"preemption": False}, ".Values.preemption"),
     ({"openshift": False}, ".Values.openshift"),
+    ({"prometheus": ""}, ".Values.prometheus"),
     ({"mutating": False}, '.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"'),
 )
 _CHOSEN: Final = re.compile("--(isolation|device-strategy|overuse|driver-root)=.*")
@@ -115,7 +118,7 @@ def made(values: Values) -> list[Any]:
     text = json.dumps([one for one in objects(values) if one["kind"] != "Namespace"])
     found: list[Any] = json.loads(text)
     for one in found:
-        if one["kind"] == "ConfigMap":
+        if one["kind"] == "ConfigMap" and one["metadata"]["namespace"] == FULL.namespace:
             one["data"] = dict.fromkeys(one["data"], "x-config")
         template = one.get("spec", {}).get("template", {})
         if "annotations" in template.get("metadata", {}):

@@ -449,6 +449,11 @@ def benchmarks() -> str:
             "placement.json",
         ],
         [
+            "the same, `gpuspec25`, where a quarter of the pods with GPUs names models",
+            in_use("gpuspec25"),
+            "placement.json",
+        ],
+        [
             "pods bound per second, 500 nodes",
             rates(smaller),
             "scheduling-500.json",

@@ -46,6 +46,7 @@ _FIELDS = {
     "gpushare_most_nodes": "most_nodes",
     "gpushare_extender_weight": "extender_weight",
     "gpushare_extender_http_timeout": "extender_http_timeout",
+    "gpushare_prometheus": "prometheus",
 }
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "settings": {"type": "dict", "required": True},

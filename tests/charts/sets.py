@@ -50,6 +50,7 @@ SETS: tuple[tuple[Json, Json, str], ...] = (
         {"most_nodes": 100, "percentage": 0, "extender_weight": 7, "extender_http_timeout": "800ms", "replicas": 3},
         "v1.36.3",
     ),
+    ({"prometheus": "https://p.example.org:9090/a"}, {"prometheus": "https://p.example.org:9090/a"}, "v1.36.3"),
 )
 #: Names of the chart to fields of the builders, of those that presets set.
 _FIELDS = {
@@ -79,5 +80,7 @@ BAD: tuple[Json, ...] = (
     {"annotationWriters": ["a'] || ['"]},
     {"apiServer": {"host": "10.0.0.1"} | {"port": 0}},
     {"preemption": "yes"},
+    {"prometheus": "p:9090"},
+    {"prometheus": "http://user:word@p:9090"},
     {"unknown": 1},
 )

@@ -10,6 +10,7 @@ Private to this collection, used on the controller only. Pure.
 from __future__ import annotations
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACE
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.public import public
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import accounts, openshift, policies, workloads
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import Json
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values
@@ -23,4 +24,4 @@ def objects(values: Values) -> list[Json]:
     rights = accounts.in_cluster(values.namespace, values.evict, values.default_scheduler)
     own = [] if values.namespace == NAMESPACE else [workloads.namespace(values)]
     use = openshift.objects(values.namespace) if values.openshift else []
-    return [*own, *rules, *rights, *use, *workloads.workloads(values)]
+    return [*own, *rules, *rights, *use, *public(values.prometheus), *workloads.workloads(values)]

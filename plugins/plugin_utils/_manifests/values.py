@@ -43,6 +43,7 @@ class Values:
     cdi_dir: the folder of CDI specs that a reboot empties.
     selinux_type: of the device plugin's container, "" for the runtime's own.
     node_selector: labels that the nodes of the device plugin have besides ours.
+    prometheus: its URL for `kubectl gpushare top`, "" for none.
     """
 
     image: str
@@ -74,6 +75,7 @@ class Values:
     percentage: int = 100
     extender_weight: int = 10
     extender_http_timeout: str = "1s"
+    prometheus: str = ""
 
     @property
     def evict(self) -> bool:

@@ -20,7 +20,7 @@ WIDTH: Final = 960
 HEIGHT: Final = 400
 _LEFT, _TOP, _WIDE, _HIGH, _GAP = 60, 60, 400, 270, 70
 _LOADS: Final = (80, 130)
-_USED: Final = (75, 100)
+_USED: Final = (65, 100)
 _LICENCE: Final = "<!-- SPDX-License-Identifier: Apache-2.0 -->\n<!-- Copyright: gpushare.kubernetes contributors -->\n"
 
 

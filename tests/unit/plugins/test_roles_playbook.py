@@ -64,7 +64,8 @@ def test_verify_compares_what_the_three_roles_apply(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("entry", ["verify", "uninstall:preflight"])
 def test_a_run_that_is_limited_to_gpu_nodes_asks_a_control_plane_that_answers(tmp_path: Path, entry: str) -> None:
-    kubectl = make_kubectl(tmp_path / "kubectl", {"/version": {"gitVersion": "v1.34.1"}, "/api/v1/pods": {"items": []}})
+    empty = ("/api/v1/pods", "/api/v1/nodes", "/api/v1/namespaces/kube-system/serviceaccounts")
+    kubectl = make_kubectl(tmp_path / "kubectl", {"/version": {"gitVersion": "v1.34.1"}, **{path: {"items": []} for path in empty}})
     dead = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
     hosts: dict[str, dict[str, dict[str, Any]]] = {
         "kube_control_plane": {"cp1": dead, "cp2": {"gpushare_kubectl": str(kubectl)}},
