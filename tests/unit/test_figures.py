@@ -250,6 +250,9 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         (f"{OPERATE}/failures.md", "never ran it is {:g} s", (usage._SILENCE,)),
         (f"{OPERATE}/failures.md", "holds its GPU back for {:g} s", (ledger.REJECTED_SECONDS,)),
         (f"{OPERATE}/failures.md", "without a record takes up to {:g} s longer", (turns.LOOKS_SECONDS,)),
+        (f"{OPERATE}/failures.md", "arrive within {:g} s of each other", (turns.ORDER_SECONDS,)),
+        (f"{OPERATE}/failures.md", "one of them fails every {:g} s, with", (turns.RELEASE_SECONDS,)),
+        (f"{OPERATE}/failures.md", "waits for at most {:g} s. If you", (turns.HOLD_SECONDS,)),
         (
             f"{OPERATE}/failures.md",
             "all of 16 containers ran again after {}",

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import random
 from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -19,7 +21,7 @@ from gpushare_runtime.device_plugin.node.allocator import AllocationRejected
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, gpu_of_unit
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.node.state import NodeState
-from gpushare_runtime.device_plugin.node.turns import Turns
+from gpushare_runtime.device_plugin.node.turns import HOLD_SECONDS, ORDER_SECONDS, RELEASE_SECONDS, Turn, Turns
 from gpushare_runtime.device_plugin.node.usage import START_GRACE
 from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager, Panic
 from unit.runtime.device_plugin.fake_processes import FakeProcesses
@@ -35,7 +37,9 @@ def now() -> float:
 
 
 class Node:
-    """kubelet and the plugin, with a millisecond for each call and for kubelet's writing of its record."""
+    """kubelet and the plugin, with a millisecond for each call. lag: how long a request takes to the plugin after it began."""
+
+    lag: Callable[[], float] = staticmethod(lambda: 0.001)
 
     def __init__(self, *units: int) -> None:
         self.gpus = inventory(*units)
@@ -62,7 +66,7 @@ class Node:
         async def abort(_: Any, text: str) -> NoReturn:
             raise AdmissionError(text)
 
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(self.lag())
         answer = await getattr(self.service, method)(request, SimpleNamespace(abort=abort))
         await asyncio.sleep(0.001)
         return answer
@@ -92,11 +96,13 @@ class Node:
         self.processes.up[name] = {"main"}
         return self.see(raw, 1)
 
-    def lose(self, *ended: dict[str, Any]) -> None:
+    async def lose(self, *ended: dict[str, Any]) -> None:
         """kubelet has lost its record, and the containers of these pods end."""
         self.manager.given, self.manager.allocated = {}, {}
         self.state.usage.set_checkpoint(())
         self.look()
+        # kubelet starts anew.
+        await asyncio.sleep(1)
         for raw in ended:
             self.processes.up[raw["metadata"]["uid"]] = set()
             self.see(raw, 1, "waiting")
@@ -131,44 +137,105 @@ def story(play: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
 
 @story
 async def test_containers_that_start_again_at_once_after_a_lost_record_get_no_id_twice_and_kubelet_lives() -> None:
-    node = Node(16)
-    pods = [await node.run(0, 4, name) for name in "abc"]
-    node.lose(*pods)
-    waiting, rounds = {raw["metadata"]["uid"]: raw for raw in pods}, 0
+    chance = random.Random(1)
+    node = Node(16, 16, 16)
+    pods = [await node.run(number % 3, 2, f"many-{number}") for number in range(16)]
+    await node.lose(*pods)
+    node.lag = lambda: chance.uniform(0.0, 0.07)
+    ended = now()
 
-    async def later(raw: dict[str, Any], after: float) -> str:
-        await asyncio.sleep(after)
-        return await node.start(raw)
+    async def worker(raw: dict[str, Any]) -> int:
+        """As kubelet's: at its next look, 10 to 15 s after a failure, and with a back-off that doubles."""
+        for attempt in range(1, 20):
+            if answer := await node.start(raw):
+                assert "several pods at once" in answer
+            else:
+                return attempt
+            due = 0.0
+            while due < ended + 10 * 2 ** (attempt - 1):
+                due = math.ceil(now() + chance.uniform(10, 15))
+                await asyncio.sleep(due - now())
+        raise AssertionError("tried too often")
 
-    while waiting:
-        rounds += 1
-        answers = await asyncio.gather(*(later(raw, 0.03 * place) for place, raw in enumerate(waiting.values())))
-        assert all(not answer or "several pods at once" in answer for answer in answers), answers
-        # The last one has not been overtaken by anybody.
-        assert answers[-1] == ""
-        waiting = {uid: raw for (uid, raw), answer in zip(list(waiting.items()), answers, strict=True) if answer}
-    given = [node.manager.given[name]["main"][MEMORY] for name in "abc"]
-    assert rounds == 3
-    assert len(set().union(*given)) == 12
+    attempts = await asyncio.gather(*map(worker, pods))
+    given = [node.manager.given[raw["metadata"]["uid"]]["main"][MEMORY] for raw in pods]
+    assert len(set().union(*given)) == 32
+    assert (sorted(attempts)[8] <= 3, max(attempts) <= 6, now() - ended < 180) == (True, True, True)
 
 
 @story
 async def test_of_two_requests_that_begin_at_the_same_moment_none_succeeds() -> None:
-    """They may have overtaken each other on the way."""
+    """The first one arrives last."""
     node = Node(16)
     first, second = await node.run(0, 4, "a"), await node.run(0, 4, "b")
-    node.lose(first, second)
+    await node.lose(first, second)
+    node.lag = iter((0.07, 0.001)).__next__
     answers = await asyncio.gather(node.start(first), node.start(second))
     assert all("several pods at once" in answer for answer in answers)
+
+
+async def two_held(node: Node) -> tuple[asyncio.Future[str], asyncio.Future[str]]:
+    pods = [await node.run(0, 4, name) for name in "ab"]
+    await node.lose(*pods)
+    first, second = (asyncio.ensure_future(node.start(raw)) for raw in pods)
+    await asyncio.sleep(ORDER_SECONDS + 0.1)
+    assert (first.done(), second.done()) == (False, True)
+    return first, second
+
+
+@story
+async def test_a_pod_is_admitted_while_a_request_waits_to_fail() -> None:
+    node = Node(16)
+    first, _ = await two_held(node)
+    await asyncio.sleep(POD_WAIT_SECONDS)
+    await node.manager.admit(node.see(memory(node.gpus, 0, 4, name="new", uid="new")))
+    assert node.manager.given["new"]["main"][MEMORY]
+    assert not first.done()
+    assert "several pods at once" in await first
+
+
+@story
+async def test_a_container_that_comes_back_while_the_others_wait_starts() -> None:
+    node = Node(16)
+    first, _ = await two_held(node)
+    assert await node.start(memory(node.gpus, 0, 4, name="b", uid="b")) == ""
+    assert "several pods at once" in await first
+
+
+@story
+async def test_a_plugin_that_stops_lets_nothing_wait() -> None:
+    node = Node(16)
+    first, _ = await two_held(node)
+    began = now()
+    await node.service.drain(5)
+    assert "several pods at once" in await first
+    assert now() - began < 0.5
+
+
+@story
+async def test_an_admission_that_looked_like_a_start_fails_as_soon_as_its_pod_is_known() -> None:
+    """kubelet's loop waits for it."""
+    node = Node(16)
+    old, new = await node.run(0, 4, "a"), memory(node.gpus, 0, 4, name="new", uid="new")
+    await node.lose(old, await node.run(0, 4, "b"))
+    admission = asyncio.ensure_future(node.manager.admit(new))
+    await asyncio.sleep(0.01)
+    start = asyncio.ensure_future(node.start(old))
+    await asyncio.sleep(0.1)
+    assert not admission.done()
+    node.see(new)
+    with pytest.raises(AdmissionError, match="several pods at once"):
+        await asyncio.wait_for(admission, 0.02)
+    assert await start != ""
 
 
 @story
 async def test_an_admission_ends_no_kubelet_whose_container_starts_again() -> None:
     node = Node(16)
     old = await node.run(0, 4, "a")
-    node.lose(old, await node.run(0, 4, "b"))
+    await node.lose(old, await node.run(0, 4, "b"))
     start = asyncio.ensure_future(node.start(old))
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(ORDER_SECONDS + 0.05)
     new = node.see(memory(node.gpus, 0, 4, name="new", uid="new"))
     await node.manager.admit(new)
     assert "several pods at once" in await start
@@ -181,7 +248,7 @@ async def test_a_container_that_starts_again_waits_for_others_and_for_no_pod() -
     node = Node(16)
     old = await node.run(0, 4, "a")
     before = node.manager.given["a"]["main"][MEMORY]
-    node.lose(old, await node.run(0, 6, "b"))
+    await node.lose(old, await node.run(0, 6, "b"))
     began = now()
     assert await node.start(old) == ""
     # In the middle between kubelet's looks, and however long it would wait for a pod.
@@ -193,7 +260,7 @@ async def test_a_container_that_starts_again_waits_for_others_and_for_no_pod() -
 async def test_kubelet_tries_a_start_again_that_was_rejected_for_want_of_units() -> None:
     node = Node(16)
     old = await node.run(0, 4, "a")
-    node.lose(old, await node.run(0, 6, "b"))
+    await node.lose(old, await node.run(0, 6, "b"))
     pod = node.state.pods.get("b")
     assert pod is not None
     node.state.pending.reject(pod)
@@ -203,18 +270,32 @@ async def test_kubelet_tries_a_start_again_that_was_rejected_for_want_of_units()
 
 
 @story
-async def test_a_container_that_starts_again_alone_waits_for_nothing() -> None:
+async def test_a_container_that_starts_again_alone_waits_no_longer_than_for_the_order() -> None:
     """kubelet ends if it admits or resizes any pod meanwhile, and does not ask the plugin for each."""
     node = Node(16)
     old, other = await node.run(0, 4, "a"), await node.run(0, 4, "b")
-    node.lose(old)
+    await node.lose(old)
     start = asyncio.ensure_future(node.start(old))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(ORDER_SECONDS + 0.05)
     assert start.done()
     # A pod without GPUs, or with all that it requests.
     await node.manager.admit({**other, "metadata": {"name": "c", "uid": "c"}, "spec": {"containers": [{"name": "c"}]}})
     assert await start == ""
     assert node.manager.given["a"]["main"][MEMORY]
+
+
+@story
+async def test_the_first_of_many_that_end_together_does_not_start_before_the_others_have_shown_it() -> None:
+    """In the lab kubelet had begun all of them while the processes of the others seemed to run."""
+    node = Node(16)
+    pods = [await node.run(0, 4, name) for name in "ab"]
+    await node.lose(pods[0])
+    first = asyncio.ensure_future(node.start(pods[0]))
+    await asyncio.sleep(0.02)
+    node.processes.up["b"] = set()
+    node.see(pods[1], 1, "waiting")
+    assert "several pods at once" in await node.start(pods[1])
+    assert "several pods at once" in await first
 
 
 @story
@@ -229,7 +310,7 @@ async def test_admissions_one_after_the_other_wait_for_nothing() -> None:
 @story
 async def test_a_pod_that_is_known_is_admitted_at_once_though_records_are_lost() -> None:
     node = Node(16)
-    node.lose(await node.run(0, 4, "a"), await node.run(0, 4, "b"))
+    await node.lose(await node.run(0, 4, "a"), await node.run(0, 4, "b"))
     new = node.see(memory(node.gpus, 0, 4, name="new", uid="new"))
     began = now()
     await node.manager.admit(new)
@@ -279,7 +360,7 @@ async def test_ids_that_kubelet_offers_although_it_has_given_them_are_left_and_r
 async def test_a_running_container_keeps_what_it_has_when_a_resize_makes_kubelet_allocate_anew() -> None:
     node = Node(16, 16)
     raw = await node.run(0, 12, "x")
-    node.lose()
+    await node.lose()
     before = node.state.usage.memory_of("x")
     # The resize: kubelet asks for the running container, and takes what it is given.
     await node.manager.allocate(raw, raw["spec"]["containers"][0])
@@ -304,11 +385,12 @@ async def test_a_container_that_got_anothers_place_leaves_its_own_to_it() -> Non
     """No request says which container it is for."""
     node = Node(16, 16)
     first, second = await node.run(0, 12, "a"), await node.run(1, 12, "b")
-    node.lose(first, second)
+    await node.lose(first, second)
     assert await node.start(second) == ""
     assert node.gpus_of("b") == {"GPU-00000000"}
     with pytest.raises(AdmissionError, match="asked for 12 units"):
         await node.manager.admit(node.see(memory(node.gpus, 1, 12, name="new", uid="new")))
+    await asyncio.sleep(1)
     assert await node.start(first) == ""
     assert node.gpus_of("a") == {"GPU-00000001"}
 
@@ -321,7 +403,7 @@ async def test_what_init_containers_had_goes_where_their_pods_container_goes() -
     await node.manager.admit(node.see(raw))
     node.processes.live.add("b")
     node.see(raw, 1)
-    node.lose(plain, raw)
+    await node.lose(plain, raw)
     assert await node.start(raw) == ""
     usage = node.state.usage
     assert {gpu_of_unit(i) for entry in usage.entries_of("b") for i in entry.ids} == {"GPU-00000000"}
@@ -333,10 +415,11 @@ async def test_a_container_starts_whose_ids_are_free_though_another_one_of_its_s
     node = Node(12)
     first, second = await node.run(0, 4, "a"), await node.run(0, 4, "b")
     mine = node.manager.given["b"]["main"][MEMORY]
-    node.lose(first, second)
+    await node.lose(first, second)
     # The watch does not show it yet.
     await node.manager.admit(memory(None, 0, 4, name="c", uid="c"))
     await node.run(0, 4, "d")
+    await asyncio.sleep(1)
     assert await node.start(second) == ""
     assert node.manager.given["b"]["main"][MEMORY] == mine
     assert await node.start(first) != ""
@@ -346,7 +429,7 @@ async def test_a_container_starts_whose_ids_are_free_though_another_one_of_its_s
 async def test_a_container_that_has_no_process_starts_again_though_the_api_server_shows_it_as_running() -> None:
     node = Node(4)
     raw = await node.run(0, 4, "a")
-    node.lose(raw)
+    await node.lose(raw)
     node.see(raw, 1)
     assert await node.start(raw) == ""
 
@@ -355,14 +438,17 @@ async def test_a_container_that_has_no_process_starts_again_though_the_api_serve
 async def test_a_resized_container_leaves_its_place_when_it_starts_again_to_the_one_whose_ids_it_got() -> None:
     node = Node(16, 16)
     ended, resized = await node.run(0, 12, "a"), await node.run(1, 12, "b")
-    node.lose(ended)
+    await node.lose(ended)
     await node.manager.allocate(resized, resized["spec"]["containers"][0])
     assert node.gpus_of("b") == {"GPU-00000000"}
+    await asyncio.sleep(1)
     assert "asked for 12 units" in await node.start(ended)
     node.see(resized, 2)
     node.look()
+    await asyncio.sleep(1)
     with pytest.raises(AdmissionError, match="asked for 12 units"):
         await node.manager.admit(node.see(memory(node.gpus, 1, 12, name="new", uid="new")))
+    await asyncio.sleep(1)
     assert await node.start(ended) == ""
     assert node.gpus_of("a") == {"GPU-00000001"}
 
@@ -376,13 +462,14 @@ async def test_what_an_ended_init_container_gets_anew_does_not_move_the_pods_con
     node.processes.up["a"] = {"main"}
     node.see(raw, 1)
     before = node.manager.given["a"]["main"][MEMORY]
-    node.lose(raw)
+    await node.lose(raw)
     # A resize: the init container gets units of the other GPU, since its own has no room for them a second time.
     node.processes.up["a"] = {"main"}
     await node.manager.allocate(raw, raw["spec"]["initContainers"][0])
     assert {i.partition("-_-")[0] for i in node.manager.given["a"]["first"][MEMORY]} == {"GPU-00000001"}
     node.manager._reuse.clear()
     node.processes.up["a"] = set()
+    await asyncio.sleep(1)
     assert await node.start(raw) == ""
     assert node.manager.given["a"]["main"][MEMORY] == before
 
@@ -396,7 +483,7 @@ def test_a_container_gets_its_ids_back_after_its_init_container_on_a_full_gpu(fi
         node.processes.live.add("a")
         node.see(raw, 1)
         before = node.manager.given["a"]["main"][MEMORY]
-        node.lose(raw, await node.run(0, 12, "b"))
+        await node.lose(raw, await node.run(0, 12, "b"))
         node.processes.up["b"] = {"main"}
         assert await node.start(raw) == ""
         assert node.manager.given["a"]["main"][MEMORY] == before
@@ -408,7 +495,7 @@ def test_a_container_gets_its_ids_back_after_its_init_container_on_a_full_gpu(fi
 async def test_a_pod_that_is_deleted_before_its_container_has_started_again_keeps_its_ids_a_while() -> None:
     node = Node(16)
     raw = await node.run(0, 4, "a")
-    node.lose(raw)
+    await node.lose(raw)
     assert await node.start(raw) == ""
     node.processes.live.clear()
     node.state.pods.event("DELETED", parse_local_pod(raw))
@@ -472,22 +559,71 @@ def test_the_simulated_kubelet_ends_when_one_pods_allocate_overtakes_anothers() 
     virtual.run(play())
 
 
-def test_a_request_that_comes_just_after_one_that_was_overtaken_and_has_ended_may_have_begun_before_it() -> None:
-    clock = [0.0]
-    turns = Turns(lambda: clock[0])
-    first = turns.begin(MEMORY)
-    clock[0] = 0.1
-    second = turns.begin(MEMORY)
+class Clocked(Turns):
+    """Turns with a clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        super().__init__(lambda: self.now)
+
+    def begins(self, at: float, *, again: bool = True) -> Turn:
+        self.now = at
+        turn = self.begin(MEMORY)
+        turn.again = again
+        return turn
+
+    def failing(self, at: float, *held: Turn) -> list[Turn]:
+        """Those of them that fail at this time."""
+        self.now = at
+        return [turn for turn in held if not self.seconds_held(turn)]
+
+
+def test_a_request_that_comes_just_after_another_one_may_have_begun_before_it() -> None:
+    turns = Clocked()
+    first = turns.begins(0.0)
     turns.end(first)
-    clock[0] = 0.102
-    third = turns.begin(MEMORY)
-    for turn in (second, third):
-        assert turn.overtaken
-        turns.end(turn)
-    clock[0] = 0.104
-    assert turns.begin(MEMORY).overtaken
-    clock[0] = 0.2
-    assert not turns.begin(MEMORY).overtaken
+    second = turns.begins(0.1)
+    assert (turns.must_fail(first), turns.must_fail(second)) == (False, True)
+    turns.end(second)
+    third = turns.begins(0.1 + ORDER_SECONDS)
+    assert not turns.must_fail(third)
+    # Both are of one look, however late the last one comes.
+    late = turns.begins(0.1 + 3 * ORDER_SECONDS)
+    assert (turns.must_fail(third), turns.must_fail(late)) == (True, True)
+
+
+def test_requests_of_kubelets_loop_come_one_after_the_other() -> None:
+    turns = Clocked()
+    turns.end(turns.begins(0.0, again=False))
+    admission = turns.begins(0.01, again=False)
+    assert not turns.must_fail(admission)
+    turns.end(admission)
+    turns.end(turns.begins(0.02))
+    assert turns.must_fail(turns.begins(0.03, again=False))
+
+
+def test_those_that_must_fail_do_so_one_after_the_other_and_crowd_nobody() -> None:
+    turns = Clocked()
+    first, second, last = held = [turns.begins(at) for at in (0.0, 0.03, 0.05)]
+    for turn in held:
+        assert turns.must_fail(turn)
+        turns.hold(turn)
+    assert turns.failing(0.05 + ORDER_SECONDS - 0.01, *held) == []
+    # A resize would be the last one.
+    assert turns.failing(0.05 + ORDER_SECONDS, *held) == [last]
+    turns.release(last)
+    alone = turns.begins(1.0)
+    assert (alone.crowded, turns.must_fail(alone)) == (False, False)
+    turns.end(alone)
+    assert turns.failing(0.2 + RELEASE_SECONDS, first, second) == []
+    assert turns.failing(0.3 + RELEASE_SECONDS, first, second) == [first]
+    turns.release(first)
+    # While others come, nobody knows yet which is the last one.
+    more = turns.begins(0.29 + 2 * RELEASE_SECONDS)
+    turns.hold(more)
+    assert turns.failing(0.3 + 2 * RELEASE_SECONDS, second, more) == []
+    assert turns.failing(0.5 + 2 * RELEASE_SECONDS, second, more) == [more]
+    assert turns.failing(0.03 + HOLD_SECONDS, second, more) == [second, more]
 
 
 def test_the_calm_is_farthest_from_the_moments_of_each_second_at_which_requests_began() -> None:

@@ -17,6 +17,7 @@ from gpushare_runtime.core.quantity import UNITS
 from gpushare_runtime.daemon.metrics_server import MetricsAddress, MetricsServer
 from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.device_plugin.main import DevicePlugin
+from gpushare_runtime.device_plugin.node.turns import ORDER_SECONDS
 from gpushare_runtime.device_plugin.options import Settings
 from unit.runtime.device_plugin.device_manager import StartError
 from unit.runtime.device_plugin.fake_kubelet import DROP_SECONDS
@@ -177,6 +178,8 @@ async def test_after_a_lost_checkpoint_containers_start_again_on_their_gpu() -> 
         await it.bind({**pod, "status": waiting})
         await until(lambda: not it.plugin.node.pods.get(pod["metadata"]["uid"]).running)  # type: ignore[index, union-attr]
         assert (await it.kubelet.manager.admit(await it.bind(memory(it.inventory, 1, 4))))["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+        # Just after an admission its request would have to fail.
+        await asyncio.sleep(ORDER_SECONDS)
         again = await it.kubelet.manager.start(pod, pod["spec"]["containers"][0])  # type: ignore[index]
         assert again["ALIYUN_COM_GPU_MEM_IDX"] == "1"
         # Its record is whole again: starts are asked for as before once it restarts, and until then it keeps its plugin.

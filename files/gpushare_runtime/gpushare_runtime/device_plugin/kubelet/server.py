@@ -31,7 +31,7 @@ from gpushare_runtime.device_plugin.metrics import Counters
 from gpushare_runtime.device_plugin.node.allocator import AllocateResult, AllocationRejected
 from gpushare_runtime.device_plugin.node.messages import gpu_name
 from gpushare_runtime.device_plugin.node.state import NodeState
-from gpushare_runtime.device_plugin.node.turns import Turn
+from gpushare_runtime.device_plugin.node.turns import ORDER_SECONDS, Turn
 
 _UNLIMITED: Final = -1
 # kubelet's requests contain every free id, which exceeds gRPC's default of 4 MiB on large nodes.
@@ -137,7 +137,7 @@ class ResourceService(DevicePluginServicer):
     ) -> None:
         self.resource = resource
         self.streams = 0  # open lists
-        self._closing = False
+        self._closing = self._draining = False
         self._running = 0
         self._completed = Changes()
         self._node = node
@@ -183,6 +183,8 @@ class ResourceService(DevicePluginServicer):
         A pod with preferred ids would fail if its next request found no server.
         """
         deadline = time.monotonic() + timeout
+        self._draining = True
+        self._node.turns.changes.notify()
         while (left := deadline - time.monotonic()) > 0:
             seen = self._completed.count
             if not await self._completed.after(seen, min(left, _NEXT_REQUEST_SECONDS)) and not self._running:
@@ -212,7 +214,9 @@ class ResourceService(DevicePluginServicer):
             size, moment, turn = of.allocation_size, self._node.usage.moment, self._node.turns.begin(self.resource)
             try:
                 await self._wait_for_pod(size, turn, started + POD_WAIT_SECONDS)
-                if turn.overtaken:
+                if self._node.turns.must_fail(turn):
+                    if turn.again:
+                        await self._hold(size, turn, started + POD_WAIT_SECONDS)
                     await self._reject(context, AllocationRejected(f"{self.resource}: {_OVERTAKEN}"), grpc.StatusCode.ABORTED)
                 ids, pending = self._node.allocator.prefer(self.resource, of.available_deviceIDs, of.must_include_deviceIDs, size, moment)
                 turn.ids = frozenset(ids)
@@ -231,26 +235,50 @@ class ResourceService(DevicePluginServicer):
     async def _wait_for_pod(self, size: int, turn: Turn, deadline: float) -> None:
         """Wait for a pod that this request may be for: kubelet may have received it a moment before the plugin.
 
-        A container that starts without a record waits as well, but for other pods' requests: one that comes overtakes it. It does not
-        wait where none can come: kubelet does not bear either that it admits or resizes a pod without GPUs meanwhile.
+        A container that starts without a record waits as well, but for other pods' requests: one that comes overtakes it. It waits
+        no longer than for their order if none of them has ended: the processes of all may have been killed together, and kubelet does
+        not bear either that it admits or resizes a pod without GPUs meanwhile.
         """
-        changes, turns = self._node.changes, self._node.turns.changes
-        quiet = time.monotonic() + self._node.turns.seconds_to_calm()
-        while not turn.overtaken:
+        changes, turns = self._node.changes, self._node.turns
+        alone = time.monotonic() + ORDER_SECONDS
+        quiet = max(time.monotonic() + turns.seconds_to_calm(), alone)
+        while True:
             self._refresh()
-            seen = (changes, changes.count), (turns, turns.count)
-            known = self._node.pending.match(self.resource, size) is not None
-            again = not known and self._starts_again(size)
-            if (known or (again and len(self._node.pending.may_request()) < 2)) and not turn.crowded:
+            seen = (changes, changes.count), (turns.changes, turns.changes.count)
+            known = self._recognize(size, turn)
+            if turns.must_fail(turn):
                 return
-            ends = quiet if known or again else deadline
+            if known and not turn.crowded:
+                return
+            ends = quiet if known or turn.again else deadline
+            if turn.again and len(self._node.pending.may_request()) < 2:
+                ends = alone
             if time.monotonic() >= ends:
                 return
             await any_after(*seen, timeout=ends - time.monotonic())
 
-    def _starts_again(self, size: int) -> bool:
-        """Whether the request can be of a container whose record kubelet has lost."""
-        return self._node.usage.any_record_lost(self.resource) and self._node.pending.match(self.resource, size, late=True) is not None
+    def _recognize(self, size: int, turn: Turn) -> bool:
+        """Whether a pod waits for this request. turn: is told whether it can be of a container whose record kubelet has lost."""
+        match, lost = self._node.pending.match, self._node.usage.any_record_lost(self.resource)
+        known = match(self.resource, size) is not None
+        turn.again = not known and lost and match(self.resource, size, late=True) is not None
+        return known
+
+    async def _hold(self, size: int, turn: Turn, deadline: float) -> None:
+        """Wait until the request is to fail. Until the deadline a pod may appear for which kubelet's loop waits: then that is now."""
+        changes, turns = self._node.changes, self._node.turns
+        turns.hold(turn)
+        try:
+            while not self._draining and (left := turns.seconds_held(turn)):
+                seen = [(turns.changes, turns.changes.count)]
+                if (early := deadline - time.monotonic()) > 0:
+                    self._refresh()
+                    seen.append((changes, changes.count))
+                    if self._recognize(size, turn):
+                        return
+                await any_after(*seen, timeout=min(left, early) if early > 0 else left)
+        finally:
+            turns.release(turn)
 
     async def Allocate(self, request: pb.AllocateRequest, context: _Context) -> pb.AllocateResponse:
         with self._request():
@@ -262,7 +290,9 @@ class ResourceService(DevicePluginServicer):
         for of in request.container_requests:
             turn = self._node.turns.resume(self.resource, frozenset(of.devices_ids))
             try:
-                if turn.overtaken:
+                if not turn.ids:
+                    self._recognize(len(of.devices_ids), turn)
+                if self._node.turns.must_fail(turn):
                     await self._reject(context, AllocationRejected(f"{self.resource}: {_OVERTAKEN}"), grpc.StatusCode.ABORTED)
                 result = self._node.allocator.allocate(self.resource, of.devices_ids)
             except AllocationRejected as rejection:

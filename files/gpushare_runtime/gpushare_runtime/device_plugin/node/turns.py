@@ -5,8 +5,11 @@
 kubelet admits one pod after the other. But it starts containers from many workers at once, and a container whose record it has lost
 requests ids at its start. kubelet does not lock what such a request shares with others: when a second pod's request begins before the
 first one is over, and the first one succeeds, kubelet panics (1.36.3, devicemanager: the second `Allocate` deletes the first pod's
-`devicesToReuse`, into which the first one then writes). A request that fails does not write there. So a request that was overtaken
-fails here, and kubelet tries that start again.
+`devicesToReuse`, into which the first one then writes). A request that fails does not write there. So a request that was overtaken,
+or may have been, fails here, and kubelet tries that start again.
+
+If all failed at once, all would come back at once. So their answers wait, and one after the other fails. kubelet waits for such an
+answer without a limit and without a lock, and its worker begins no other request meanwhile: only those that have failed come back.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Final
 
 from gpushare_runtime.daemon.sync import Changes
@@ -22,53 +25,71 @@ from gpushare_runtime.daemon.sync import Changes
 # kubelet looks for what has ended, and for what is to be tried again, at one or two fixed moments of each second (1.36.3: the ticker of
 # syncLoop and the one of its PLEG), and then begins all these starts within tenths of a second.
 LOOKS_SECONDS: Final = 1.0
-_LOOKS_REMEMBERED_SECONDS: Final = 60.0
+# A request that fails comes back within 15 s. Old ones that came late hide the moments of the others.
+_LOOKS_REMEMBERED_SECONDS: Final = 20.0
 _MOST_REMEMBERED: Final = 64
-# Two requests may arrive in another order than they began: nobody can tell which of them was overtaken.
-_ORDER_SECONDS: Final = 0.01
+# Requests of one moment arrive in another order than they began, in the lab up to 0.07 s apart.
+ORDER_SECONDS: Final = 0.2
 # Between the preferred ids and their Allocate kubelet takes milliseconds.
 _OPEN_SECONDS: Final = 2.0
+# kubelet retries a start 10 to 15 s after it failed, and the n-th time not before 10 * 2^n s after the container's end. In a simulation
+# the last one of 16 containers starts after 65 s in the mean; with 1 s or 4 s it is 80 s, as more of them collide or wait.
+RELEASE_SECONDS: Final = 2.0
+# So long may a pod's deletion wait for kubelet's worker.
+HOLD_SECONDS: Final = 60.0
+# More than a node has pods.
+_MOST_HELD: Final = 1024
 
 
 @dataclass(eq=False)
 class Turn:
-    """One container's request. crowded: it has overtaken another one; overtaken: it must fail; ids: what it was told to allocate."""
+    """One container's request. ids: what it was told to allocate.
+
+    again: it may start a container whose record is lost, so it may run beside others; crowded: it has overtaken another one.
+    """
 
     resource: str
     at: float
     crowded: bool = False
     overtaken: bool = False
+    again: bool = False
     ids: frozenset[str] = frozenset()
 
 
 class Turns:
-    """clock: monotonic seconds; changes: counts the turns that began."""
+    """clock: monotonic seconds; changes: counts the turns that began, and those that were released."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.changes = Changes()
         self._clock = clock
         self._open: list[Turn] = []
-        self._began: deque[float] = deque(maxlen=_MOST_REMEMBERED)
-        self._overtaken_at = -_OPEN_SECONDS
-        """When the last turn began that was overtaken: it may have ended by now, and still have begun after the next one."""
+        self._began: deque[Turn] = deque(maxlen=_MOST_REMEMBERED)
+        self._held: list[Turn] = []
+        self._released_at = float("-inf")
 
     def begin(self, resource: str) -> Turn:
         """kubelet begins a request: those that it had begun before are overtaken."""
         now = self._clock()
         self._open = [turn for turn in self._open if now - turn.at < _OPEN_SECONDS]
-        latest = max((turn.at for turn in self._open), default=self._overtaken_at)
-        mine = Turn(resource, now, bool(self._open), now - latest < _ORDER_SECONDS)
-        for turn in [*self._open, *([mine] if mine.overtaken else [])]:
-            turn.overtaken, self._overtaken_at = True, max(self._overtaken_at, turn.at)
+        for turn in self._open:
+            turn.overtaken = True
+        mine = Turn(resource, now, crowded=bool(self._open))
         self._open.append(mine)
-        self._began.append(now)
+        self._began.append(mine)
         self.changes.notify()
         return mine
+
+    def must_fail(self, turn: Turn) -> bool:
+        """Whether another request has begun since, or may have: it had arrived before, and not both are of kubelet's loop."""
+        if turn.overtaken or (turn.again and turn.crowded):
+            return True
+        before = takewhile(lambda other: other is not turn, self._began)
+        return any(turn.at - other.at < ORDER_SECONDS and (turn.again or other.again) for other in before)
 
     def seconds_to_calm(self) -> float:
         """Until the moment of the next second that is farthest from those at which requests began: kubelet hardly begins one then."""
         now = self._clock()
-        began = sorted({at % LOOKS_SECONDS for at in self._began if now - at < _LOOKS_REMEMBERED_SECONDS})
+        began = sorted({turn.at % LOOKS_SECONDS for turn in self._began if now - turn.at < _LOOKS_REMEMBERED_SECONDS})
         if not began:
             return 0.0
         gap, start = max((after - before, before) for before, after in pairwise([*began, began[0] + LOOKS_SECONDS]))
@@ -81,3 +102,29 @@ class Turns:
     def end(self, turn: Turn) -> None:
         if turn in self._open:
             self._open.remove(turn)
+
+    # Those that must fail, and wait for it.
+
+    def hold(self, turn: Turn) -> None:
+        """It crowds no other request any more."""
+        self.end(turn)
+        if len(self._held) < _MOST_HELD:
+            self._held.append(turn)
+
+    def seconds_held(self, turn: Turn) -> float:
+        """How long it still waits, unless there are changes; 0 when it is to fail now."""
+        if turn not in self._held:
+            return 0.0
+        now, newest = self._clock(), max(self._held, key=lambda held: held.at)
+        ends = turn.at + HOLD_SECONDS
+        # The last one of those that came together may be a resize, for which kubelet's loop waits. Then the one that waits longest.
+        if turn is (newest if newest.at > self._released_at else min(self._held, key=lambda held: held.at)):
+            ends = min(ends, max(self._released_at + RELEASE_SECONDS, newest.at + ORDER_SECONDS))
+        # A timer's resolution.
+        return ends - now if ends - now > 0.001 else 0.0
+
+    def release(self, turn: Turn) -> None:
+        if turn in self._held:
+            self._held.remove(turn)
+            self._released_at = self._clock()
+            self.changes.notify()

@@ -91,7 +91,8 @@ class Kubelet:
         plugin = self.endpoints[resource][0] if resource in self.endpoints else None
         if plugin is None or plugin is not self._world.plugin:
             raise AdmissionError(f"endpoint of {resource} is stopped")
-        await asyncio.sleep(self._random.choice((0.0005, 0.001, 0.003)))
+        # Between the beginning of an Allocate and its first request kubelet looks for what has ended: in the lab up to 0.07 s.
+        await asyncio.sleep(self._random.choice((0.0005, 0.001, 0.003, *([0.07] if method == "GetPreferredAllocation" else []))))
         if plugin is not self._world.plugin:
             raise AdmissionError("connection lost")
         try:
