@@ -43,10 +43,13 @@ def test_every_figure_of_scheduling_is_in_its_tables() -> None:
         "most_nodes": 0,
         "ratio": 0.75,
         "target_ratio": 0.75,
+        "idle_ratio": 0.8,
+        "idle_cpu_ratio": 2.5,
     }
     startup = {"nodes": 5000, "pods": 50000, "ready_seconds": 12.34, "own_seconds": 5.0, "resident_mib": 150.2}
-    made = page.tables([{**one, "rounds": rounds, "startup": startup}])
-    assert "| 500 | all | 100 | 400 | 300 | 0.75 (0.75) | 2.50 ms | 1.75 ms | 1.25 ms | 1.00 % | 2026-01-02 |" in made
+    idle = {"extender": False, "idle": True, "pods": 100, "rate": 375.0, "cpu_ms_per_pod": {"etcd": 0.5}}
+    made = page.tables([{**one, "rounds": [*rounds, idle], "startup": startup}])
+    assert "| 500 | all | 100 | 400 | 300 | 0.75 (0.75) | 2.50 ms | 1.75 ms | 1.25 ms | 0.80 | 2.50 | 1.00 % | 2026-01-02 |" in made
     assert "| 500 | all | filter | 9 | 0.31 ms | 0.20 ms | 0.90 ms | 1.50 ms |" in made
     assert "| 5000 | 50000 | 12.3 s | 5.0 s | 150 MiB |" in made
     assert "|---|---|" in made
