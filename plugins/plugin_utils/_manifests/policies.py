@@ -211,8 +211,8 @@ def _those_of_others(own: str) -> list[Json]:
     ]
 
 
-# The users who could take this policy away. ServiceAccounts are not among them, because many a controller may do everything, and makes what its
-# tenants ask for.
+# The users who could take this policy away. ServiceAccounts are not among them, because many a controller may do everything, and makes
+# what its tenants ask for.
 _ADMINISTRATOR = (
     "!request.userInfo.username.startsWith('system:serviceaccount:') && authorizer.group('admissionregistration.k8s.io')"
     ".resource('validatingadmissionpolicies').name('gpushare-annotations') .check('delete').allowed()"

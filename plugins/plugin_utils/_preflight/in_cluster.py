@@ -46,7 +46,7 @@ class Bundled:
 
 @dataclass(frozen=True)
 class Asked:
-    """The installation that the variables describe. wires: whether this run also changes the hosts' kube-schedulers; changes: whether it changes the mode."""
+    """The installation that the variables describe. wires, changes: whether this run changes the hosts' kube-schedulers, and the mode."""
 
     image: str
     namespace: str
