@@ -56,7 +56,7 @@ def test_a_control_plane_that_fails_stops_the_run_before_the_next_one() -> None:
     found = {}
     for play in plays("site"):
         for role in roles_of(play):
-            found[role] = (play["hosts"], play.get("serial"), play.get("any_errors_fatal"))
+            found.setdefault(role, (play["hosts"], play.get("serial"), play.get("any_errors_fatal")))
     planes, nodes = "gpushare_control_planes", "gpushare_gpu_nodes"
     assert found["extender"] == found["scheduler"] == (planes, 1, True)
     assert found["admission"] == (f"{planes}:{nodes}", None, True)
