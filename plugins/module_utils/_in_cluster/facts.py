@@ -23,7 +23,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
     PLUGIN_ACCOUNT_PREFIX,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import served
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import SCHEDULER
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import SCHEDULER, is_ready
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import gpu_pods, ours
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import operator as gpu_operator
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import other_plugins
@@ -120,12 +120,11 @@ def _node(item: Mapping[str, Any]) -> Dict[str, Any]:
     """images: those that kubelet tells of; all: whether these are all that the node has."""
     status = item.get("status") or {}
     info, images = status.get("nodeInfo") or {}, status.get("images") or []
-    ready = [one for one in status.get("conditions") or [] if one.get("type") == "Ready" and one.get("status") == "True"]
     return {
         "name": str(item["metadata"]["name"]),
         "architecture": str(info.get("architecture", "")),
         "platform": _platform(item["metadata"]),
-        "ready": bool(ready),
+        "ready": is_ready(item),
         "kubelet": str(info.get("kubeletVersion", "")),
         "runtime": str(info.get("containerRuntimeVersion", "")),
         "images": [str(name) for one in images for name in one.get("names") or []],

@@ -15,12 +15,13 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, as_list
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_ON_HOST, NAMESPACE, PLUGIN, RESOURCES
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_ON_HOST, NAMESPACE, PLUGIN
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import key
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import nodes as node_facts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import settled
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import POLL_SECONDS, SCHEDULER
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import KINDS, ours
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import SCHEDULER, is_ready, until
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.removal import WORKLOADS
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import KINDS, ours, requested
 
 #: The policies that give pods the name of the scheduler in the cluster, or reject pods with another one.
 NAME_POLICY = "gpushare-scheduler-name"
@@ -30,7 +31,6 @@ _POLICY_KINDS = (
     "validatingadmissionpolicybindings",
     "validatingadmissionpolicies",
 )
-_WORKLOADS = ((f"deployments.apps/{SCHEDULER}"), (f"daemonsets.apps/{PLUGIN}"), (f"poddisruptionbudgets.policy/{SCHEDULER}"))
 _SHOWN = 8
 
 
@@ -62,7 +62,7 @@ class Handover:
 
         def none() -> bool:
             pods = json.loads(self._kubectl.text(["get", "--raw", "/api/v1/pods?fieldSelector=spec.nodeName%3D,status.phase%3DPending"]))
-            left[:] = [_name(one) for one in pods["items"] if _asks(one) and (_scheduler(one) != SCHEDULER) == to_pods]
+            left[:] = [_name(one) for one in pods["items"] if requested(one["spec"]) and (_scheduler(one) != SCHEDULER) == to_pods]
             return not left
 
         if not self._until(none):
@@ -159,7 +159,7 @@ class Handover:
 
     def _of_pods(self) -> Tuple[List[str], List[str], List[str]]:
         """Workloads, the namespace, and nodes with the label."""
-        found = [one for one in _WORKLOADS if self._kubectl.items(["get", one, *self._place, "--ignore-not-found"])]
+        found = [one for _, _, one in WORKLOADS if self._kubectl.items(["get", one, *self._place, "--ignore-not-found"])]
         listed = (
             []
             if self._namespace == NAMESPACE
@@ -170,7 +170,7 @@ class Handover:
         return found, spaces, [str(item["metadata"]["name"]) for item in nodes]
 
     def _serves(self, node: str) -> bool:
-        ready = [pod for pod in self._plugins(node) if _is_ready(pod)]
+        ready = [pod for pod in self._plugins(node) if is_ready(pod) and "deletionTimestamp" not in pod["metadata"]]
         return bool(ready) and all(map(settled, node_facts(self._kubectl, [node])))
 
     def _plugins(self, node: str) -> List[Dict[str, Any]]:
@@ -180,12 +180,7 @@ class Handover:
         return self._kubectl.items(["get", "pods", *self._place, "--selector", f"app.kubernetes.io/name={name}"])
 
     def _until(self, holds: Callable[[], bool]) -> bool:
-        deadline = self._clock() + self._seconds
-        while not holds():
-            if self._clock() > deadline:
-                return False
-            self._sleep(POLL_SECONDS)
-        return True
+        return until(holds, self._seconds, self._clock, self._sleep)
 
 
 def _labels(item: Mapping[str, Any]) -> Mapping[str, str]:
@@ -198,18 +193,3 @@ def _name(pod: Mapping[str, Any]) -> str:
 
 def _scheduler(pod: Mapping[str, Any]) -> str:
     return str((pod.get("spec") or {}).get("schedulerName") or "default-scheduler")
-
-
-def _asks(pod: Mapping[str, Any]) -> bool:
-    spec = pod.get("spec") or {}
-    for one in [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]:
-        resources = one.get("resources") or {}
-        if any(name in (resources.get(part) or {}) for part in ("limits", "requests") for name in RESOURCES):
-            return True
-    return False
-
-
-def _is_ready(pod: Mapping[str, Any]) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or []
-    here = "deletionTimestamp" not in pod["metadata"]
-    return here and any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)

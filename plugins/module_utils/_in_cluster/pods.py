@@ -17,6 +17,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubec
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_PROBE, MEMORY, SOCKETS, pod_name
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.proof import RESTRICTED, scheduling_message
 
+#: Characters of what a pod, kubelet or the API server says.
+LONGEST = 300
 POLL_SECONDS = 0.5
 SCHEDULER = "gpushare-scheduler"
 #: Of the image.
@@ -159,8 +161,33 @@ class Runs:
             try:
                 log = self._kubectl.text(["logs", *self._place, str(pod["metadata"]["name"]), f"--limit-bytes={_LOG_BYTES}"])
             except KubectlError as error:
-                log = str(error)[:300]
+                log = str(error)[:LONGEST]
         return Ended(node, pod, phase if phase in _ENDED else "", log, "" if phase == "Succeeded" else _why(pod, log))
+
+
+def is_ready(item: Mapping[str, Any]) -> bool:
+    """Whether a pod, or a node, has the condition Ready."""
+    conditions = (item.get("status") or {}).get("conditions") or []
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+
+
+def warnings(kubectl: Kubectl, namespace: str) -> Dict[str, str]:
+    """The last warning about each object of the namespace, by the object's name."""
+    found = {}
+    for event in kubectl.items(["get", "events", "--namespace", namespace, "--field-selector", "type=Warning"]):
+        name = str((event.get("involvedObject") or {}).get("name", ""))
+        found[name] = " ".join(f"{event.get('reason', '')}: {event.get('message', '')}".split())[:LONGEST]
+    return found
+
+
+def until(holds: Callable[[], bool], seconds: float, clock: Callable[[], float], sleep: Callable[[float], None]) -> bool:
+    """Whether it holds within so many seconds. It is asked once at least."""
+    deadline = clock() + seconds
+    while not holds():
+        if clock() > deadline:
+            return False
+        sleep(POLL_SECONDS)
+    return True
 
 
 def _phase(pod: Mapping[str, Any]) -> str:
@@ -173,4 +200,4 @@ def _why(pod: Mapping[str, Any], log: str) -> str:
     states = [one.get("state") or {} for one in status.get("containerStatuses") or []]
     waiting = [f"{one['waiting'].get('reason', '')} {one['waiting'].get('message', '')}" for one in states if "waiting" in one]
     words = [scheduling_message(pod), str(status.get("message", "")), *waiting, log[-300:]]
-    return "; ".join(" ".join(one.split())[:300] for one in words if one.strip()) or f"it is {_phase(pod) or 'of no phase'}"
+    return "; ".join(" ".join(one.split())[:LONGEST] for one in words if one.strip()) or f"it is {_phase(pod) or 'of no phase'}"

@@ -10,17 +10,16 @@ Private to this collection.
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, List, Mapping
+from typing import Any, Callable, List, Mapping
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import EXTENDER, LABEL_NODE, PLUGIN
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import nodes as node_facts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import settled
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import LONGEST, SCHEDULER, is_ready, warnings
 
 POLL_SECONDS = 1.0
-SCHEDULER = "gpushare-scheduler"
 SELECT = "app.kubernetes.io/part-of=gpushare"
-_SHOWN = 300
 
 
 def wait(
@@ -84,15 +83,11 @@ def _unready(item: Mapping[str, Any]) -> str:
 def reasons(kubectl: Kubectl, namespace: str) -> List[str]:
     """What the pods that do not serve say, and the last warning about each."""
     pods = kubectl.items(["get", "pods", "--namespace", namespace, "--selector", SELECT])
-    warnings: Dict[str, str] = {}
-    for event in kubectl.items(["get", "events", "--namespace", namespace, "--field-selector", "type=Warning"]):
-        name = str((event.get("involvedObject") or {}).get("name", ""))
-        warnings[name] = " ".join(f"{event.get('reason', '')}: {event.get('message', '')}".split())[:_SHOWN]
-    found = []
+    warned, found = warnings(kubectl, namespace), []
     for pod in pods:
-        if not _serves(pod):
+        if not is_ready(pod):
             name = str(pod["metadata"]["name"])
-            words = [*_states(pod), *([warnings[name]] if name in warnings else []), *_log(kubectl, namespace, name)]
+            words = [*_states(pod), *([warned[name]] if name in warned else []), *_log(kubectl, namespace, name)]
             node = (pod.get("spec") or {}).get("nodeName") or "no node"
             found.append(f"pod {pod['metadata']['name']} on {node}: {'; '.join(words) or 'it says nothing'}")
     return found
@@ -104,12 +99,7 @@ def _log(kubectl: Kubectl, namespace: str, name: str) -> List[str]:
         said = kubectl.text(["logs", name, "--namespace", namespace, "--all-containers", "--tail=1", "--limit-bytes=4000"])
     except KubectlError:
         return []
-    return [" ".join(line.split())[:_SHOWN] for line in said.splitlines()[-2:] if line.strip()]
-
-
-def _serves(pod: Mapping[str, Any]) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or []
-    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+    return [" ".join(line.split())[:LONGEST] for line in said.splitlines()[-2:] if line.strip()]
 
 
 def _states(pod: Mapping[str, Any]) -> List[str]:
@@ -121,5 +111,5 @@ def _states(pod: Mapping[str, Any]) -> List[str]:
         for state in ((one.get("state") or {}).get("waiting"), (one.get("lastState") or {}).get("terminated")):
             if state:
                 words = f"{one['name']}: {state.get('reason', '')} {state.get('message', '')} {state.get('exitCode', '')}"
-                found.append(" ".join(words.split())[:_SHOWN])
+                found.append(" ".join(words.split())[:LONGEST])
     return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, Callable, Dict, Mapping, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
@@ -25,17 +25,17 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import (
     CLEANUP,
-    POLL_SECONDS,
     SCHEDULER,
     Image,
     Runs,
     cleanup,
+    until,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import gpu_pods, ours
 
 _ROOT, _CDI = "--kubelet-root=", "--cdi-dir="
 _SHOWN = 10
-_WORKLOADS = (
+WORKLOADS = (
     ("apps/v1", "Deployment", f"deployments.apps/{SCHEDULER}"),
     ("apps/v1", "DaemonSet", f"daemonsets.apps/{PLUGIN}"),
     ("apps/v1", "DaemonSet", f"daemonsets.apps/{EXTENDER}"),
@@ -65,7 +65,7 @@ class Removal:
         self._seconds = seconds
         place = ["--namespace", namespace, "--ignore-not-found", "--show-managed-fields"]
         self._found: Dict[str, Mapping[str, Any]] = {}
-        for version, kind, resource in _WORKLOADS:
+        for version, kind, resource in WORKLOADS:
             items = kubectl.items(["get", resource, *place])
             if ours(items, version, kind):
                 self._found[resource] = items[0]
@@ -84,7 +84,7 @@ class Removal:
 
     @property
     def _plugin(self) -> Any:
-        return self._found.get(_WORKLOADS[1][2])
+        return self._found.get(WORKLOADS[1][2])
 
     def check(self, force: bool) -> None:
         """RemovalError in a cluster of the other mode, whose objects are not ours to remove; and where pods with a share of a GPU run: they
@@ -152,17 +152,17 @@ class Removal:
             self._kubectl.text(["delete", "namespace", self._namespace, *wait])
 
     def _until_gone(self, select: Sequence[str]) -> None:
-        deadline = self._clock() + self._seconds
-        while True:
-            left = [str(item["metadata"]["name"]) for item in self._kubectl.items(["get", "pods", *select])]
-            if not left:
-                return
-            if self._clock() > deadline:
-                raise RemovalError(
-                    f"found that {', '.join(left[:_SHOWN])} do not end within {self._seconds} s; expected none of the device plugin; bring "
-                    "back the nodes, or delete those that are gone, and run again"
-                )
-            self._sleep(POLL_SECONDS)
+        left: List[str] = []
+
+        def gone() -> bool:
+            left[:] = [str(item["metadata"]["name"]) for item in self._kubectl.items(["get", "pods", *select])]
+            return not left
+
+        if not until(gone, self._seconds, self._clock, self._sleep):
+            raise RemovalError(
+                f"found that {', '.join(left[:_SHOWN])} do not end within {self._seconds} s; expected none of the device plugin; bring "
+                "back the nodes, or delete those that are gone, and run again"
+            )
 
 
 def _served(node: Mapping[str, Any]) -> bool:

@@ -17,7 +17,16 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import PLUGIN
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import PROBE_PROGRAM, Ended, Image, Runs, simple_pod
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import (
+    LONGEST,
+    PROBE_PROGRAM,
+    Ended,
+    Image,
+    Runs,
+    is_ready,
+    simple_pod,
+    warnings,
+)
 
 TRIAL = "trial"
 #: kubelet tries again for ever; after so many seconds of warnings about a pod it does not run.
@@ -69,7 +78,8 @@ class Trial:
 
     def run(self, nodes: Sequence[str], seconds: float) -> Tuple[List[str], List[str]]:
         """(nodes that were tried, what is wrong with them). Nodes whose device plugin runs with the same needs are not tried."""
-        tried = [node for node in nodes if node not in self._proven()]
+        proven = self._proven()
+        tried = [node for node in nodes if node not in proven]
         if not tried:
             return [], []
         made = self._kubectl.raw(f"/api/v1/namespaces/{self._space}") is None
@@ -79,7 +89,7 @@ class Trial:
         try:
             self._runs.remove(60)
             ended = self._runs.run({node: trial_pod(node, self._needs) for node in tried}, seconds, self._hopeless())
-            said = self._warnings()
+            said = warnings(self._kubectl, self._space)
         finally:
             self._runs.remove(60)
             if made:
@@ -93,38 +103,27 @@ class Trial:
         wanted = (self._needs.image.reference, self._needs.image.runtime_class, f"{_ROOT}{self._needs.kubelet_root}")
         found = []
         for pod in pods:
-            spec, status = pod.get("spec") or {}, pod.get("status") or {}
+            spec = pod.get("spec") or {}
             (container,) = (spec.get("containers") or [{}])[:1]
             root = next((word for word in container.get("args") or [] if str(word).startswith(_ROOT)), "")
-            ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or [])
-            if ready and (container.get("image"), spec.get("runtimeClassName", ""), root) == wanted:
+            if is_ready(pod) and (container.get("image"), spec.get("runtimeClassName", ""), root) == wanted:
                 found.append(str(spec.get("nodeName", "")))
         return found
-
-    def _warnings(self) -> Dict[str, str]:
-        """The last warning about each pod."""
-        events = self._kubectl.items(["get", "events", "--namespace", self._space, "--field-selector", "type=Warning"])
-        return {
-            str((one.get("involvedObject") or {}).get("name", "")): " ".join(f"{one.get('reason', '')}: {one.get('message', '')}".split())[
-                :300
-            ]
-            for one in events
-        }
 
     def _hopeless(self) -> Callable[[], bool]:
         """Whether there have been warnings for so long that no more is to be waited for."""
         first: List[float] = []
 
         def hopeless() -> bool:
-            if not first and self._warnings():
+            if not first and warnings(self._kubectl, self._space):
                 first.append(self._clock())
             return bool(first) and self._clock() - first[0] > HOPELESS_SECONDS
 
         return hopeless
 
-    def _words(self, ended: Ended, warnings: Mapping[str, str]) -> str:
+    def _words(self, ended: Ended, warned: Mapping[str, str]) -> str:
         name = str((ended.pod.get("metadata") or {}).get("name", "")) if ended.pod else ""
-        said = "; ".join(one for one in (ended.why, warnings.get(name, "")) if one)
+        said = "; ".join(one for one in (ended.why, warned.get(name, "")) if one)
         image = self._needs.image
         if "kubelet.sock" in said or "hostPath type check failed" in said:
             seen, cure = f"no socket {self._needs.socket}", "name kubelet's root folder there in gpushare_kubelet_root"
@@ -140,4 +139,4 @@ class Trial:
             cure = "add NVIDIA's runtime to the container runtime, or correct gpushare_runtime_class"
         else:
             seen, cure = "that a pod of gpushare's image does not run", "see the reason"
-        return f"node {ended.node}: found {seen} ({said[:300]}); expected a node that can run the device plugin; {cure}"
+        return f"node {ended.node}: found {seen} ({said[:LONGEST]}); expected a node that can run the device plugin; {cure}"

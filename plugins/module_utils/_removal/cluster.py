@@ -314,11 +314,16 @@ def gpu_pods(
         node = spec.get("nodeName")
         if not node or (nodes is not None and node not in nodes) or pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
             continue
-        asks = sorted({resource for container in _containers(spec) for resource in _asked(container) if is_gpu(resource)})
+        asks = requested(spec, is_gpu)
         if asks:
             name = f"{metadata.get('namespace', '')}/{metadata['name']}"
             found.append({"pod": name, "node": str(node), "asks": ", ".join(asks)})
     return sorted(found, key=lambda one: (one["node"], one["pod"]))
+
+
+def requested(spec: Mapping[str, Any], is_gpu: Callable[[str], object] = RESOURCES.__contains__) -> List[str]:
+    """The resources for which is_gpu holds that a pod of this spec asks for, by default ours."""
+    return sorted({resource for container in _containers(spec) for resource in _asked(container) if is_gpu(resource)})
 
 
 def _applied(metadata: Mapping[str, Any]) -> bool:
