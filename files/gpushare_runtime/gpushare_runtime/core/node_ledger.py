@@ -116,8 +116,6 @@ class NodeLedger:
         self._gpus: tuple[GpuState, ...] | None = None
         self._totals: tuple[int, int, int] | None = None
         self._frees: tuple[int, ...] | None = None
-        self._likeness: Likeness | None = None
-        self._likeness_known = False
         self._usage: GpuUsage | None = None
         self._over: frozenset[int] = frozenset()
         self._unknown: tuple[str, ...] = ()
@@ -266,10 +264,7 @@ class NodeLedger:
     @property
     def likeness(self) -> Likeness | None:
         """Nodes that have the same are all the same to requests `by_likeness`; None for a node that is like no other."""
-        if not self._likeness_known:
-            self._likeness = self.guarded(self._alike, None)
-            self._likeness_known = True
-        return self._likeness
+        return self.remembered("likeness", lambda: self.guarded(self._alike, None))
 
     def _alike(self) -> Likeness | None:
         inventory = self.inventory
@@ -602,8 +597,7 @@ class NodeLedger:
         self._changed()
 
     def _changed(self) -> None:
-        self._gpus = self._totals = self._frees = self._rejected = self._usage = self._likeness = None
-        self._likeness_known = False
+        self._gpus = self._totals = self._frees = self._rejected = self._usage = None
         self.fault = ""
         self.memo.clear()
         self._on_change(self.name)

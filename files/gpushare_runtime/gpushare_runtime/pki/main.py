@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from gpushare_runtime import __version__
+from gpushare_runtime.daemon.files import replace_files
 from gpushare_runtime.pki.folder import CA, EXTENDER, Folder, Purpose, dashboard
 
 NAME: Final = "gpushare-pki"
@@ -48,17 +48,13 @@ def ensure(folder: Folder, now: datetime, unit: str, systemctl: Callable[[str], 
 
 def copy(folder: Folder, to: Path) -> list[str]:
     """What the server needs, without the key of the CA, as files of this user's own; the names of those that were other ones."""
-    changed = []
-    for name in (folder.purpose.leaves[0].key, folder.purpose.leaves[0].certificate, CA.certificate):
+    leaf, changed = folder.purpose.leaves[0], {}
+    for name in (leaf.key, leaf.certificate, CA.certificate):
         content, place = (folder.path / name).read_bytes(), to / name
         if not place.is_file() or place.read_bytes() != content:
-            new = to / f".{name}.new"
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-            new.replace(place)
-            changed.append(name)
-    return changed
+            changed[place] = content
+    replace_files(changed, dict.fromkeys(changed, 0o600))
+    return [place.name for place in changed]
 
 
 def keep(folder: Folder, now: Callable[[], datetime], to: Path, stop: threading.Event, seconds: float = KEEP_SECONDS) -> None:
