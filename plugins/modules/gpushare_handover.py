@@ -75,6 +75,7 @@ objects:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import diff_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.handover import Handover, HandoverError
 
 
@@ -107,8 +108,7 @@ def main() -> None:
         found = steps[params["step"]]()
     except (cluster_kubectl.KubectlError, HandoverError) as error:
         module.fail_json(msg=str(error))
-    before = "after" if params["step"] in ("marked", "pod", "host") else "before"
-    diff = [{"before_header": what, "after_header": what, "before": "", "after": "", before: what + "\n"} for what in found]
+    diff = diff_of(found, gone=params["step"] not in ("marked", "pod", "host"))
     module.exit_json(changed=bool(found), objects=found, diff=diff)
 
 

@@ -56,6 +56,7 @@ nodes:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import diff_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.removal import Removal, RemovalError
 
 
@@ -77,8 +78,7 @@ def main() -> None:
             removal.apply()
     except (cluster_kubectl.KubectlError, RemovalError) as error:
         module.fail_json(msg=str(error))
-    diff = [{"before_header": what, "after_header": what, "before": what + "\n", "after": ""} for what in removal.removed]
-    module.exit_json(changed=bool(removal.removed), removed=removal.removed, nodes=removal.nodes, diff=diff)
+    module.exit_json(changed=bool(removal.removed), removed=removal.removed, nodes=removal.nodes, diff=diff_of(removal.removed))
 
 
 if __name__ == "__main__":

@@ -77,6 +77,7 @@ left:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import diff_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import Removal
 
 
@@ -101,8 +102,7 @@ def main() -> None:
             removal.apply()
     except kubectl.KubectlError as error:
         module.fail_json(msg=str(error))
-    diff = [{"before_header": what, "after_header": what, "before": what + "\n", "after": ""} for what in removal.removed]
-    module.exit_json(changed=bool(removal.removed), removed=removal.removed, left=removal.left, diff=diff)
+    module.exit_json(changed=bool(removal.removed), removed=removal.removed, left=removal.left, diff=diff_of(removal.removed))
 
 
 if __name__ == "__main__":

@@ -85,6 +85,7 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_GPUS
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import diff_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import original
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import TakeOverError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import Cluster
@@ -136,8 +137,7 @@ def _retire(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl, cluster: Cl
         if not module.check_mode:
             _save(module.params["save_to"], original.for_file(found))
             original.retire(kubectl, found)
-    diff = [{"before_header": title, "after_header": title, "before": title + "\n", "after": ""} for title in titles]
-    module.exit_json(changed=bool(titles), objects=titles, left=[], kept=[], served=[], diff=diff)
+    module.exit_json(changed=bool(titles), objects=titles, left=[], kept=[], served=[], diff=diff_of(titles))
 
 
 def _save(path: str, text: str) -> None:

@@ -13,7 +13,7 @@ from cluster_mode.in_cluster import NAMESPACE, Modes, archive, bring_images
 from e2e.checks import check_devices, check_environment, check_totals
 from e2e.cluster import GPU_NODES, Cluster, CommandError
 from e2e.manifests import pod
-from ha.burst import PODS, Room, at_once, bound, chosen_at, clear, conflicts, manifests, until_all_wait
+from ha.burst import PODS, Room, at_once, bound, chosen_at, clear, conflicts, manifests, settled, until_all_wait
 from ha.planes import PLANES, kill_node, leader, now
 from labs import THREE_PLANES, Labs
 
@@ -89,8 +89,7 @@ def test_the_leaders_host_dies_in_the_middle_of_a_burst(cluster: Cluster, capsys
             killed = now()
             cluster.until("all pods are bound", lambda: len(bound(cluster)) == len(pods), 300)
             real = {one["metadata"]["name"] for one in bound(cluster) if one["spec"]["nodeName"] in GPU_NODES}
-            cluster.until_running(*sorted(real), seconds=240)
-            found = bound(cluster)
+            found = cluster.until("those on real nodes run", lambda: settled(cluster, real), 240, *sorted(real)[:3])
             problems, successor = conflicts(cluster, found), leader(cluster)
             after = sorted(moment - killed for moment in map(chosen_at, found) if moment > killed)
             with capsys.disabled():

@@ -20,7 +20,7 @@ from e2e.api import ApiError, Json
 from e2e.checks import check_devices, check_environment, check_totals
 from e2e.cluster import CONTROL_PLANE, GPU_NODES, GPUS, MEMORY, Cluster, CommandError, is_running, unschedulable
 from e2e.manifests import pod
-from ha.burst import PODS, Room, at_once, bound, chosen_at, clear, conflicts, manifests, until_all_wait
+from ha.burst import PODS, Room, at_once, bound, chosen_at, clear, conflicts, manifests, settled, until_all_wait
 
 FULL = bool(os.environ.get("GPUSHARE_FULL"))
 KILLS, WAITING = (5, 100) if FULL else (1, 60)
@@ -67,7 +67,7 @@ def test_the_leader_is_killed_while_pods_wait(cluster: Cluster, here: InCluster,
         room.open()
         found = cluster.until("all pods are bound", lambda: _all(bound(cluster), len(pods)), 300)
         real = {one["metadata"]["name"] for one in found if one["spec"]["nodeName"] in GPU_NODES}
-        found = cluster.until("those on real nodes run", lambda: _settled_of(cluster, real), 240, *sorted(real)[:3])
+        found = cluster.until("those on real nodes run", lambda: settled(cluster, real), 240, *sorted(real)[:3])
         problems = conflicts(cluster, found)
         after = sorted(moment - killed for moment in map(chosen_at, found) if moment > killed)
         measured(
@@ -86,13 +86,6 @@ def test_the_leader_is_killed_while_pods_wait(cluster: Cluster, here: InCluster,
 
 def _all(found: list[Json], count: int) -> list[Json] | None:
     return found if len(found) == count else None
-
-
-def _settled_of(cluster: Cluster, real: set[str]) -> list[Json] | None:
-    """All bound pods, once those on real nodes run or were rejected."""
-    found = bound(cluster)
-    done = {one["metadata"]["name"] for one in found if is_running(one) or one["status"].get("phase") == "Failed"}
-    return found if real <= done else None
 
 
 def test_pods_of_both_are_killed_under_churn(cluster: Cluster, here: InCluster, measured: Measured) -> None:
@@ -180,7 +173,7 @@ def test_a_node_reboots(cluster: Cluster, here: InCluster, measured: Measured) -
     cluster.until("the device plugin's pod serves", serves, 240)
     offered = time.monotonic() - begin
 
-    def settled() -> list[Json] | None:
+    def back_or_failed() -> list[Json] | None:
         found = [cluster.pod(name) for name in names]
         again = [
             one["status"].get("phase") == "Failed" or (is_running(one) and _container(one) != starts[one["metadata"]["name"]])
@@ -188,7 +181,7 @@ def test_a_node_reboots(cluster: Cluster, here: InCluster, measured: Measured) -
         ]
         return found if all(again) else None
 
-    found = cluster.until("every pod runs again or has failed", settled, 240, *names[:2])
+    found = cluster.until("every pod runs again or has failed", back_or_failed, 240, *names[:2])
     lost = [one["metadata"]["name"] for one in found if not is_running(one)]
     measured(
         f"a reboot of a node with {len(names)} pods: Ready after {ready:.1f} s, all units offered after "

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from e2e.api import ApiError, Json
 from e2e.checks import check_devices, check_totals
-from e2e.cluster import GPU_NODES, GPUS, MEMORY, Cluster, allocation, annotations_of, asked, unschedulable
+from e2e.cluster import GPU_NODES, GPUS, MEMORY, Cluster, allocation, annotations_of, asked, is_running, unschedulable
 from e2e.manifests import pod
 from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.quantity import GIB
@@ -167,6 +167,13 @@ def until_all_wait(cluster: Cluster, count: int) -> None:
 def bound(cluster: Cluster) -> list[Json]:
     """The pods that have a node."""
     return cluster.api.items(PODS, fieldSelector="spec.nodeName!=")
+
+
+def settled(cluster: Cluster, real: set[str]) -> list[Json] | None:
+    """All bound pods, once those on real nodes, by their names, run or were rejected."""
+    found = bound(cluster)
+    done = {one["metadata"]["name"] for one in found if is_running(one) or one["status"].get("phase") == "Failed"}
+    return found if real <= done else None
 
 
 def chosen_at(one: Json) -> float:

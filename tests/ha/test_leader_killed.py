@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import pytest
 
 from e2e.api import Json
-from e2e.cluster import GPU_NODES, Cluster, is_running
-from ha.burst import PODS, Fall, Room, at_once, bound, chosen_at, clear, conflicts, manifests, until_all_wait
+from e2e.cluster import GPU_NODES, Cluster
+from ha.burst import PODS, Fall, Room, at_once, bound, chosen_at, clear, conflicts, manifests, settled, until_all_wait
 from ha.planes import PLANES, WAYS, Line, bring_back, leader, log_since, now
 
 KILLS = 10 if os.environ.get("GPUSHARE_FULL") else 2
@@ -53,7 +53,7 @@ def test_all_pods_are_bound_once_though_the_leader_is_killed(
 
         found = cluster.until("all pods are bound", all_bound, 300)
         real = {one["metadata"]["name"] for one in found if one["spec"]["nodeName"] in GPU_NODES}
-        found = cluster.until("those on real nodes run", lambda: _settled(cluster, real), 240, *sorted(real)[:3])
+        found = cluster.until("those on real nodes run", lambda: settled(cluster, real), 240, *sorted(real)[:3])
         problems = conflicts(cluster, found)
         successor = leader(cluster)
         # On a busy machine the Lease may change hands more than once: every term of every extender that answers after the kill counts.
@@ -91,13 +91,6 @@ def test_all_pods_are_bound_once_though_the_leader_is_killed(
     others = [name for one in found if chosen_at(one) > killed and (name := f"default/{one['metadata']['name']}") not in let_through]
     assert others == [], "a GPU was chosen before the wait was over"
     assert [line for one in terms for line in one.early] == [], "an extender answered before its wait was over"
-
-
-def _settled(cluster: Cluster, real: set[str]) -> list[Json] | None:
-    """All bound pods, once those on real nodes run or were rejected."""
-    found = bound(cluster)
-    done = {one["metadata"]["name"] for one in found if is_running(one) or one["status"].get("phase") == "Failed"}
-    return found if real <= done else None
 
 
 @dataclass(frozen=True)

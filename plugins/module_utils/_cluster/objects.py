@@ -102,6 +102,14 @@ def check_ours(wanted: Wanted) -> None:
         raise ForeignError(f"not an object of gpushare's: {stranger}; nothing was changed")
 
 
+def diff_of(titles: Sequence[str], gone: bool = True) -> List[Dict[str, str]]:
+    """For --diff: objects that go, or come or change, by their titles alone."""
+    return [
+        {"before_header": title, "after_header": title, "before": f"{title}\n" if gone else "", "after": "" if gone else f"{title}\n"}
+        for title in titles
+    ]
+
+
 def converge(kubectl: Kubectl, wanted: Wanted, check_mode: bool) -> Dict[str, Any]:
     """The module's result. KubectlError with kubectl's words."""
     unserved: List[str] = []
