@@ -5,6 +5,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -13,8 +16,11 @@ from cluster_mode.in_cluster import NAMESPACE, InCluster
 from cluster_mode.installs import Chart, Manifest
 from e2e.api import Json
 from e2e.checks import check_devices, check_environment, check_totals
-from e2e.cluster import Cluster
+from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster
 from e2e.manifests import pod
+from gpushare_lab import components
+from gpushare_lab.prepare import the_cache
+from gpushare_lab.spec import POD_SUBNET
 
 
 @pytest.fixture
@@ -42,6 +48,46 @@ def arguments(cluster: Cluster) -> list[str]:
 def containers(cluster: Cluster) -> dict[str, str]:
     """Of the pods in the namespace default: their ids change where one is started again."""
     return {one["metadata"]["name"]: one["status"]["containerStatuses"][0]["containerID"] for one in cluster.pods()}
+
+
+@contextmanager
+def kube_proxy(cluster: Cluster) -> Iterator[None]:
+    """kube-proxy on every node, by which pods reach the Service `kubernetes`: without it they need an address of the API server."""
+    program = (components.kubernetes(the_cache(), components.KUBERNETES) / "kube-proxy").read_bytes()
+    folder, nodes = "/run/kube-proxy", (CONTROL_PLANE, *GPU_NODES)
+    # The conntrack settings are the machine's: nodes of a lab may not write them.
+    options = ["--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0"]
+    command = [
+        f"{folder}/kube-proxy",
+        f"--kubeconfig={folder}/kubeconfig",
+        "--proxy-mode=iptables",
+        f"--cluster-cidr={POD_SUBNET}",
+        *options,
+    ]
+    try:
+        for node in nodes:
+            cluster.on(node, "mkdir", "-p", folder)
+            for name, content in (("kube-proxy", program), ("kubeconfig", cluster.kubeconfig.read_bytes())):
+                place = f"{folder}/{name}"
+                write = [*cluster.entering(node), "sh", "-c", f"cat > {place}; chmod 700 {place}"]
+                subprocess.run(write, input=content, check=True, timeout=60)
+            cluster.on(node, "systemd-run", "--unit=kube-proxy", *command, f"--hostname-override={node}")
+        yield
+    finally:
+        for node in nodes:
+            cluster.on(node, "sh", "-c", f"systemctl stop kube-proxy; {command[0]} --cleanup; rm -rf {folder}")
+
+
+def test_the_api_server_by_its_service(bare: Bare, here: InCluster) -> None:
+    """No address of the API server is given: the pods take the one that kubelet gives to every container."""
+    manifest = Manifest(bare.cluster)
+    with kube_proxy(bare.cluster):
+        manifest.install(apiServer={})
+        assert "KUBERNETES_SERVICE_HOST" not in manifest.printed(apiServer={})
+        shares(bare.cluster, "by-service")
+        bare.cluster.clear()
+        manifest.remove()
+    assert set(here.objects()) == bare.objects
 
 
 def test_the_manifest(bare: Bare, here: InCluster) -> None:
