@@ -477,6 +477,7 @@ ELSEWHERE = [
     (f"{OPERATE}/capacity.md", "openb (1213 nodes with GPUs, 310 without)", "openb_node_list_all_node.csv"),
     (f"{OPERATE}/capacity.md", "92.3 % of the GPUs instead of 85.8 %", "the former binpack on openb default, in a model of kube-scheduler"),
     (f"{OPERATE}/capacity.md", "An L40S of 48 GB reports 46068 MiB", "an example"),
+    (f"{OPERATE}/integrations.md", "a queue with 16 GiB and three Jobs with 8 GiB each", "the sample"),
     ("docs/project/testing.md", "a cluster of the original gpushare with 50 pods", "the table of suites"),
     ("docs/project/testing.md", "the worst pods on 5000 nodes", "the table of suites"),
     ("docs/project/testing.md", "50,000 pods in kubectl gpushare", "the table of suites"),
