@@ -20,6 +20,7 @@ from e2e.api import Api, ApiError, Json
 from e2e.clients import DRY, forbidden, own_token, somebody, with_token
 from e2e.cluster import CONTROL_PLANE, Cluster, CommandError
 from e2e.manifests import pod
+from e2e.sandbox import ENTER, INSIDE
 from policies.requests import many
 from unit.plugins.cluster.manifests import of_role
 
@@ -424,18 +425,6 @@ UNITS = pytest.mark.parametrize(
     [(CONTROL_PLANE, "gpushare-extender", 1.1), ("gpu1", "gpushare-device-plugin", 2.0), (CONTROL_PLANE, "gpushare-pki", 0.9)],
     ids=lambda value: str(value),
 )
-# Run in the control groups and the mounts of a unit's process, but with all of root's powers: what they forbid is forbidden to it.
-INSIDE = """
-import errno, json, os, sys
-said = {}
-for path in sys.argv[1:]:
-    try:
-        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK if path.startswith("/dev/") else os.O_WRONLY | os.O_CREAT, 0o600))
-        said[path] = ""
-    except OSError as error:
-        said[path] = errno.errorcode[error.errno]
-print(json.dumps(said))
-"""
 TAKES_PORT = """
 import json, os, pathlib, socket
 os.setgid(65534)
@@ -466,14 +455,6 @@ sleep 1
 systemctl start gpushare-extender
 rm /run/gpushare-test-port
 wait
-"""
-ENTER = """
-pid=$1; shift
-for group in $(sed -n 's/^[0-9]*:devices:/devices/p; s/^0:://p' "/proc/$pid/cgroup"); do
-  procs=/sys/fs/cgroup/$group/cgroup.procs
-  if [ -w "$procs" ]; then echo $$ > "$procs"; fi
-done
-exec nsenter -t "$pid" -m python3 -c "$@"
 """
 
 

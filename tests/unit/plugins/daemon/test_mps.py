@@ -18,7 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.mps import MpsError, Place, Plan, plan, present
 
 from gpushare_runtime.mps.main import parse_arguments
-from unit.plugins.daemon.test_service import Systemd
+from unit.plugins.daemon.fake_systemd import Systemd
 
 A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
 MOST_EXPOSURE = 2.3

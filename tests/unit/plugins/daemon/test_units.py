@@ -24,7 +24,7 @@ from gpushare_runtime.dashboard import main as dashboard
 from gpushare_runtime.device_plugin import options as plugin
 from gpushare_runtime.extender import options as extender
 from gpushare_runtime.pki import main as pki
-from unit.plugins.daemon.test_service import Systemd
+from unit.plugins.daemon.fake_systemd import Systemd
 
 ROOT = Path(__file__).resolve().parents[4]
 # Without them a daemon has systemd's 1024 files, all the host's memory, and goes like any other where that ends.

@@ -5,11 +5,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,18 +18,10 @@ from gpushare_runtime.core.quantity import UNITS
 from gpushare_runtime.daemon.runner import EXIT_FAILED, EXIT_SETTINGS, Status
 from gpushare_runtime.device_plugin.options import Settings, parse_arguments
 from gpushare_runtime.kube.service_account import TokenFiles
+from unit.runtime.device_plugin.command import start
 from unit.runtime.device_plugin.fake_kubelet import FakeKubelet
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving, until
 from unit.runtime.kube.tokens import TokenApi
-
-# The command itself, with GPUs from the fake NVML.
-_COMMAND = """
-import sys
-from gpushare_runtime.device_plugin.main import main
-from unit.runtime.device_plugin.fake_nvml import FakeNvml
-sys.exit(main(sys.argv[1:], FakeNvml(16384, 16384)))
-"""
-
 
 # The command with an NVML that fails as told in the first argument: always, or from the second reading on.
 _WITHOUT_NVML = """
@@ -142,13 +131,6 @@ def received(receiver: socket.socket) -> list[str]:
             messages.append(receiver.recv(65536).decode())
         except BlockingIOError:
             return messages
-
-
-def start(root: Path, *more: str, command: str = _COMMAND, first: str = "", **environment: str) -> subprocess.Popen[str]:
-    given = os.environ | {"NODE_NAME": "gpu1", "KUBECONFIG": str(root / "kubeconfig"), "PYTHONPATH": os.pathsep.join(sys.path)}
-    options = ["--kubelet-root", str(root), "--state-dir", str(root / "state"), *more]
-    arguments = [sys.executable, "-c", command, *([first] if first else []), *options]
-    return subprocess.Popen(arguments, env=given | environment, stderr=subprocess.PIPE, text=True)
 
 
 def test_readiness_watchdog_and_sigterm(root: Path, systemd: socket.socket) -> None:

@@ -16,22 +16,17 @@ from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
 from gpushare_runtime.core.objects import PodReader
-from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod
+from gpushare_runtime.core.pods import FinishedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from gpushare_runtime.extender.cache import FORCED_SECONDS, STALE_SECONDS, UNSEEN_SECONDS, Cluster, incomplete
 from unit.runtime.extender import virtual
+from unit.runtime.extender.bound_pods import REQUEST, allocated_pod
 from unit.runtime.kube.fake_api import FakeApi, connected, serving, until
 from unit.runtime.pods import container, inventory, pod
-
-REQUEST = Request((ContainerRequest(Kind.APP, 0, "main", units=8),))
 
 
 def pending(uid: str) -> PendingPod:
     return PendingPod(uid, "default", uid, REQUEST)
-
-
-def allocated_pod(uid: str, node: str = "n") -> AllocatedPod:
-    return AllocatedPod(uid, "default", uid, node, REQUEST, Allocation.of({0: {0: 8}}))
 
 
 @pytest.fixture

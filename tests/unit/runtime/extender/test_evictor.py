@@ -20,9 +20,8 @@ from gpushare_runtime.daemon.listener import RateLimit
 from gpushare_runtime.extender import evictor as subject
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.evictor import Evictor
-from unit.runtime.core.test_ledger import allocated_pod, memory, on, whole
 from unit.runtime.kube.fake_api import FakeApi, Json, connected, serving, status, until
-from unit.runtime.pods import container, inventory, pod
+from unit.runtime.pods import allocated_pod, container, inventory, memory, on, pod, whole
 
 NOW = 1_800_000_000
 BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."

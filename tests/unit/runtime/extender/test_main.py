@@ -10,9 +10,7 @@ import json
 import os
 import signal
 import socket
-import sys
 import time
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +19,6 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-import gpushare_runtime
 from gpushare_runtime import __version__
 from gpushare_runtime.core import protocol
 from gpushare_runtime.daemon.metrics_server import MetricsAddress
@@ -31,33 +28,12 @@ from gpushare_runtime.extender.cache import incomplete
 from gpushare_runtime.extender.http_server import Endpoints
 from gpushare_runtime.extender.main import main
 from gpushare_runtime.extender.options import Address, Settings, parse_arguments
+from unit.runtime.extender.process import free_port, start
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving
 from unit.runtime.kube.tokens import TokenApi, jwt
 from unit.runtime.pods import container, inventory, pod
 
 T = TypeVar("T")
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
-async def start(directory: Path, api: FakeApi, port: int, more: Sequence[str] = (), **environment: str) -> Process:
-    (directory / "kubeconfig").write_text(kubeconfig(api.url, token="t"))
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gpushare_runtime.extender.main", "--listen", f"127.0.0.1:{port}", *more,
-        stderr=PIPE,
-        cwd=directory,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(Path(gpushare_runtime.__file__).parent.parent),
-            "KUBECONFIG": str(directory / "kubeconfig"),
-            **environment,
-        },
-    )  # fmt: skip
 
 
 async def served(settings: Settings) -> None:

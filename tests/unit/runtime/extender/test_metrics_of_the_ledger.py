@@ -16,9 +16,8 @@ from gpushare_runtime.core.request import Request
 from gpushare_runtime.daemon.metrics import render
 from gpushare_runtime.extender.cache import Cluster
 from gpushare_runtime.extender.metrics import expiry_families, families
-from unit.runtime.core.test_ledger import allocated_pod, memory, on, whole
 from unit.runtime.exposition import read
-from unit.runtime.pods import gpu
+from unit.runtime.pods import allocated_pod, gpu, memory, on, whole
 
 GPUS = NodeRecord("n", Inventory(GIB, (gpu(0, 16), gpu(1, 24, health="XID 79"))))
 

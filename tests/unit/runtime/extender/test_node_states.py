@@ -21,7 +21,7 @@ from gpushare_runtime.extender.cache import FORCED_SECONDS, Cluster
 from gpushare_runtime.extender.metrics import families
 from gpushare_runtime.extender.node_states import NodeStates, read
 from gpushare_runtime.kube.reflector import Reflector
-from unit.runtime.extender.test_cache import allocated_pod
+from unit.runtime.extender.bound_pods import allocated_pod
 from unit.runtime.kube.fake_api import until
 from unit.runtime.pods import inventory
 

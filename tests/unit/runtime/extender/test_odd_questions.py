@@ -29,7 +29,7 @@ from gpushare_runtime.extender.extender_v1 import WireError
 from gpushare_runtime.extender.http_server import Endpoints
 from gpushare_runtime.extender.metrics import families
 from gpushare_runtime.extender.verbs import Service
-from unit.runtime.extender.test_hostile import NoApi
+from unit.runtime.extender.in_memory import NoApi
 from unit.runtime.pods import container, inventory, pod
 
 RECORDED: Final = Path(__file__).parent / "recorded"

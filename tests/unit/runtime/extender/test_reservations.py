@@ -23,9 +23,8 @@ from gpushare_runtime.extender.extender_v1 import Arguments, BindArguments, Pree
 from gpushare_runtime.extender.requeue import Requeue
 from gpushare_runtime.extender.verbs import Service
 from gpushare_runtime.kube.client import KubeError
-from unit.runtime.core.test_ledger import allocated_pod, memory, on
 from unit.runtime.extender import virtual
-from unit.runtime.pods import container, inventory, pod
+from unit.runtime.pods import allocated_pod, container, inventory, memory, on, pod
 
 
 class World:

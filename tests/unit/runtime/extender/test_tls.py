@@ -9,9 +9,8 @@ import contextlib
 import os
 import signal
 import ssl
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -27,20 +26,11 @@ from gpushare_runtime.extender.http_server import Endpoints, listen
 from gpushare_runtime.extender.main import main
 from gpushare_runtime.extender.tls import Tls, TlsError, TlsFiles
 from gpushare_runtime.pki.certificates import issue
-from gpushare_runtime.pki.folder import Folder
-from unit.runtime.extender.test_main import free_port, start
+from unit.runtime.extender.process import free_port, start
+from unit.runtime.extender.tls_files import NOW, make, options
 from unit.runtime.kube.fake_api import FakeApi, serving
 
 FILTER = f"{EXTENDER_PREFIX}/filter"
-NOW = datetime.now(timezone.utc)
-
-
-def make(directory: Path, now: datetime = NOW) -> TlsFiles:
-    """The certificates of a host, made with gpushare-pki's own code."""
-    folder = Folder(directory)
-    with folder.locked():
-        folder.write(folder.due(now))
-    return TlsFiles(directory / "extender.crt", directory / "extender.key", directory / "ca.crt")
 
 
 def trusting(directory: Path, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
@@ -93,10 +83,6 @@ async def served_by(context: ssl.SSLContext, port: int) -> bytes:
         return certificate
     finally:
         writer.close()
-
-
-def options(files: TlsFiles) -> dict[str, Any]:
-    return {"more": ["--tls-cert", str(files.certificate), "--tls-key", str(files.key), "--client-ca", str(files.client_ca)]}
 
 
 def test_who_may_call_what(tmp_path: Path) -> None:

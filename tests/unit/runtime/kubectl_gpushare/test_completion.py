@@ -14,7 +14,7 @@ from gpushare_runtime.kubectl_gpushare import completion
 from gpushare_runtime.kubectl_gpushare.completion import complete, main
 from gpushare_runtime.kubectl_gpushare.main import COMMANDS, options_of
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving
-from unit.runtime.kubectl_gpushare.test_main import OBJECTS
+from unit.runtime.kubectl_gpushare.command import OBJECTS
 
 
 def names(kind: str, namespace: str) -> list[str]:

@@ -19,8 +19,7 @@ from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, read_all
 from gpushare_runtime.kubectl_gpushare.explain import Verdict, explain, headline, names_in_words, table_of
 from gpushare_runtime.kubectl_gpushare.main import main
-from unit.runtime.kubectl_gpushare.objects import node, pod
-from unit.runtime.kubectl_gpushare.test_views import allocation, pending
+from unit.runtime.kubectl_gpushare.objects import allocation, node, pending, pod
 from unit.runtime.pods import gpu
 
 

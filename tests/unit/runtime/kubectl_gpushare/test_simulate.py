@@ -22,9 +22,8 @@ from gpushare_runtime.kubectl_gpushare import simulate, trace
 from gpushare_runtime.kubectl_gpushare.cluster import read_all
 from gpushare_runtime.kubectl_gpushare.main import main
 from gpushare_runtime.kubectl_gpushare.trace import TraceError, TracePod, read_hosts, read_pods
-from unit.runtime.core.test_ledger import memory
 from unit.runtime.kubectl_gpushare.objects import node, pod
-from unit.runtime.pods import container, gpu
+from unit.runtime.pods import container, gpu, memory
 from unit.runtime.pods import pod as raw_pod
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"

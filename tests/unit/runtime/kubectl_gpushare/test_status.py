@@ -18,9 +18,8 @@ from gpushare_runtime.kubectl_gpushare.cluster import Cluster, read_all
 from gpushare_runtime.kubectl_gpushare.commands import find_leases
 from gpushare_runtime.kubectl_gpushare.main import main
 from gpushare_runtime.kubectl_gpushare.status import Lease, judge, read_lease
-from unit.runtime.kubectl_gpushare.objects import node, pod
-from unit.runtime.kubectl_gpushare.test_main import run
-from unit.runtime.kubectl_gpushare.test_views import held, pending
+from unit.runtime.kubectl_gpushare.command import run
+from unit.runtime.kubectl_gpushare.objects import held, node, pending, pod
 from unit.runtime.pods import gpu
 
 NOW = 1767225600.0
