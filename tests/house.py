@@ -30,7 +30,7 @@ LIMITS = {
     "breaches of the language in the code of plugins": 636,
     "class names used twice": 43,
     "imports of a test by a test": 0,
-    "folder circles": 1,
+    "folder circles": 0,
 }
 #: A limit that is further above its measure is lowered.
 SLACK = 60

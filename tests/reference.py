@@ -44,7 +44,7 @@ BLOCK: Final = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- /generated 
 FAMILIES: Final = {"debian": "Debian", "ubuntu": "Ubuntu", "rhel": "Enterprise Linux", "suse": "SUSE"}
 #: Programs of the runtime, in the order of the page.
 PROGRAMS: Final = (
-    ("kubectl gpushare", "kubectl_gpushare.main"),
+    ("kubectl gpushare", "kubectl_program.main"),
     ("kubectl inspect gpushare", "kubectl_gpushare.inspect_main"),
     ("gpushare-doctor", "doctor.main"),
     ("gpushare-extender", "extender.options"),

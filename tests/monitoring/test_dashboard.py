@@ -98,7 +98,7 @@ def test_each_query_of_the_dashboard_returns_data(tmp_path: Path) -> None:
             assert sorted(values["Pods that use most of what they have A"]) == [0, pytest.approx(1 / 3)]
             assert values["Pods that wait for room A"].count(1) == 1
             # kubectl gpushare has the same from the same server.
-            command = ["-m", "gpushare_runtime.kubectl_gpushare.main", "pods", "-A", "-o", "json"]
+            command = ["-m", "gpushare_runtime.kubectl_program.main", "pods", "-A", "-o", "json"]
             options = ["--kubeconfig", str(tmp_path / "kubeconfig"), "--prometheus", server.url]
             process = await asyncio.create_subprocess_exec(sys.executable, *command, *options, stdout=PIPE, stderr=PIPE)
             out, err = await process.communicate()

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from gpushare_runtime.kubectl_gpushare.main import main
+from gpushare_runtime.kubectl_program.main import main
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving
 from unit.runtime.kubectl_gpushare.objects import node, pod
 

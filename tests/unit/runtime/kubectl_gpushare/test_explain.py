@@ -18,7 +18,7 @@ from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, read_all
 from gpushare_runtime.kubectl_gpushare.explain import Verdict, explain, headline, names_in_words, table_of
-from gpushare_runtime.kubectl_gpushare.main import main
+from gpushare_runtime.kubectl_program.main import main
 from unit.runtime.kubectl_gpushare.objects import allocation, node, pending, pod
 from unit.runtime.pods import gpu
 

@@ -16,8 +16,8 @@ from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kube.client import KubeError
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, read_all
 from gpushare_runtime.kubectl_gpushare.commands import find_leases
-from gpushare_runtime.kubectl_gpushare.main import main
 from gpushare_runtime.kubectl_gpushare.status import Lease, judge, read_lease
+from gpushare_runtime.kubectl_program.main import main
 from unit.runtime.kubectl_gpushare.command import run
 from unit.runtime.kubectl_gpushare.objects import held, node, pending, pod
 from unit.runtime.pods import gpu

@@ -20,9 +20,9 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.kubectl_gpushare.api import fill
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.live import follow
-from gpushare_runtime.kubectl_gpushare.main import main
 from gpushare_runtime.kubectl_gpushare.output import Format
 from gpushare_runtime.kubectl_gpushare.views import Selection
+from gpushare_runtime.kubectl_program.main import main
 from unit.runtime.core.ledger_schema import check
 from unit.runtime.kube.fake_api import FakeApi, connected, fail, serving, status
 from unit.runtime.kubectl_gpushare.command import OBJECTS, fill_api, run
