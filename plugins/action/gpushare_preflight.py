@@ -16,7 +16,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers impor
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import reasons as preflight_reasons
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import variables as preflight_variables
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import Wanted, judge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import WantedHost, judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, Judgement, Reason
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import of_type, variables
 
@@ -92,7 +92,7 @@ class ActionModule(ActionBase):
             "runtime_configured",
             "mode",
         )
-        judgement = judge(host, facts, Wanted(**{name: arguments[name] for name in names}))
+        judgement = judge(host, facts, WantedHost(**{name: arguments[name] for name in names}))
         # Without a kubelet that runs nobody is to be that node: what the host lacks is what counts.
         return judgement if wrong is None else replace(judgement, node_name=None), facts.as_dict()
 

@@ -14,7 +14,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import WARNING
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import ReportError, lines_of, write
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import Artifact
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import ReleaseHashes
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import NOTE, Verdict
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import (
     Evidence,
@@ -91,10 +91,10 @@ class ActionModule(ActionBase):
         return {"nodes": nodes, "unproven": unproven, "left_behind": left, "scheduler_name": scheduler_name(evidence)}
 
 
-def _artifact(source: Path) -> Artifact:
+def _artifact(source: Path) -> ReleaseHashes:
     try:
         locks = (hashlib.sha256(locked_requirements(source, extra)).hexdigest() for extra in ("", "kubectl"))
-        return Artifact(build_wheel(source).sha256, *locks)
+        return ReleaseHashes(build_wheel(source).sha256, *locks)
     except (WheelError, OSError) as error:
         raise AnsibleActionFail(str(error)) from error
 

@@ -237,7 +237,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.conv
     present,
     together,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Package, PackagesError, Repository, Wanted
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Package, PackagesError, PackageSet, Repository
 
 REPOSITORY = {
     "name": {"type": "str", "required": True},
@@ -350,7 +350,7 @@ def main() -> None:
                 if params["bundle"] and not received and lacks(packages, manager):
                     module.exit_json(missing=True, system=asdict(system(Host())), **asdict(PackagesResult()))
                 with unpacked(received["path"], received["sha256"]) if received else nullcontext(params["folder"]) as folder:
-                    wanted = Wanted(
+                    wanted = PackageSet(
                         params["owner"],
                         packages,
                         repository_of(params["repository"]),

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import WantedObjects, converge
 
 from e2e.api import Api, ApiError, Json
 from e2e.clients import DRY, forbidden, own_token, somebody, with_token
@@ -334,11 +334,11 @@ def test_the_policies_take_the_place_of_others_with_their_names_at_once(cluster:
             item["spec"].setdefault("variables", []).append({"name": "ofAnother", "expression": "request.name"})
             item["spec"]["matchConditions"] = [{"name": "of-another", "expression": "request.name == 'nothing'"}]
             item["spec"]["validations"] *= 2
-    assert not converge(kubectl, Wanted(wanted), check_mode=True)["changed"]
+    assert not converge(kubectl, WantedObjects(wanted), check_mode=True)["changed"]
     try:
-        converge(kubectl, Wanted(others), check_mode=False)
+        converge(kubectl, WantedObjects(others), check_mode=False)
     finally:
-        changed = converge(kubectl, Wanted(wanted), check_mode=False)["objects"]
+        changed = converge(kubectl, WantedObjects(wanted), check_mode=False)["objects"]
     assert len(changed) == len(wanted)
     live = kubectl.json(["get", "validatingadmissionpolicies,validatingadmissionpolicybindings"])
     ours = [item for item in live["items"] if item["metadata"]["name"].startswith("gpushare-")]
@@ -346,7 +346,7 @@ def test_the_policies_take_the_place_of_others_with_their_names_at_once(cluster:
     assert not re.search(
         "another-release|ofAnother|of-another", json.dumps([[item["metadata"].get("labels"), item["spec"]] for item in ours])
     )
-    assert not converge(kubectl, Wanted(wanted), check_mode=True)["changed"]
+    assert not converge(kubectl, WantedObjects(wanted), check_mode=True)["changed"]
 
 
 def placed(memory: int | None, **annotations: str) -> Json:

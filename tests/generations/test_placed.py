@@ -60,7 +60,7 @@ class Cluster:
     def __init__(self, plane: ControlPlane, extender: Extender, client: KubeClient) -> None:
         self.plane, self.extender, self.client = plane, extender, client
         tls = str(plane.folder / "pki/scheduler")
-        self.entry = scheduler_config.Extender(str(extender.entry["urlPrefix"]), 1, "1s", RESOURCES, tls)
+        self.entry = scheduler_config.ExtenderEntry(str(extender.entry["urlPrefix"]), 1, "1s", RESOURCES, tls)
 
     @contextmanager
     def scheduler(self, found: Found, release: str) -> Iterator[Process]:

@@ -44,7 +44,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Applied:
     changed: bool
     restarted: bool
 
@@ -141,7 +141,7 @@ class Transaction:
             if change.path.startswith("/")
         ]
 
-    def apply(self, service: Optional[Service] = None) -> Outcome:
+    def apply(self, service: Optional[Service] = None) -> Applied:
         """Do it. TransactionError after putting everything back, when writing, restarting or health fails."""
         changes, unfinished = self.changes, self.unfinished
         saved: List[Saved] = []
@@ -179,7 +179,7 @@ class Transaction:
             raise self._undo(saved, service, problem, unfinished)
         self._pending.clear()
         self._point("done")
-        return Outcome(bool(changes) or restarted or unfinished, restarted)
+        return Applied(bool(changes) or restarted or unfinished, restarted)
 
     def _forgotten(self) -> List[Change]:
         same = [change for change in self._changes if change.path.startswith("/") and change.after is not None and not _differs(change)]

@@ -18,7 +18,7 @@ RUN = "/run"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DaemonFiles:
     """What a daemon's files shall be; None for content that stays as it is. copies: files that its unit copies for it.
 
     unit: names the environment that it runs from. secrets: path to content, "" for a file that shall not be there; the daemon reads them
@@ -41,7 +41,7 @@ class Wanted:
         return {path: os.path.join(RUN, self.name + "-copies", os.path.basename(path)) for path in self.copies}
 
 
-def plan(wanted: Wanted, daemon: Daemon, point: Callable[[str], None] = lambda name: None) -> Transaction:
+def plan(wanted: DaemonFiles, daemon: Daemon, point: Callable[[str], None] = lambda name: None) -> Transaction:
     """The unit, and the kubeconfig and the seed where their content is known. Its settings have a hash of all that is read at the start.
 
     point: called at each point where a kill must be harmless.
@@ -67,7 +67,7 @@ def plan(wanted: Wanted, daemon: Daemon, point: Callable[[str], None] = lambda n
     return transaction
 
 
-def health_of(wanted: Wanted, url: Optional[str], ca: Optional[str], key: str, timeout: float) -> Health:
+def health_of(wanted: DaemonFiles, url: Optional[str], ca: Optional[str], key: str, timeout: float) -> Health:
     """Its own report, and after a new seed the token that it has swapped it for."""
     seed = read_token(wanted.seed_content)
 

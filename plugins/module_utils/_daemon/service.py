@@ -132,7 +132,7 @@ class Daemon(Service):
     """A systemd service of ours. `run` executes systemctl and journalctl, `environ` reads a process's environment.
 
     copies: file to the copy that the unit makes of it, at its start and when it is told to reload, for a process that may not read it.
-    settings: the folder of the file that the unit reads at each start; exposed: as for `Manager`.
+    settings: the folder of the file that the unit reads at each start; exposed: as for `Systemd`.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Daemon(Service):
         self.unit = f"{name}.service"
         self.path = os.path.join(units, self.unit)
         self.settings = os.path.join(settings, f"{name}.env")
-        self._manager = Manager(run, exposed)
+        self._manager = Systemd(run, exposed)
         self._health = health
         self._run = run
         self._environ = environ
@@ -306,7 +306,7 @@ class Companions:
         self._run = run
         self._units = units
         self._settings = settings
-        self._manager = Manager(run, exposed)
+        self._manager = Systemd(run, exposed)
 
     def plan(self, transaction: Transaction) -> None:
         """Their files. SystemdError for a command line that cannot be one."""
@@ -382,7 +382,7 @@ class Companions:
             raise SystemdError(f"systemctl {' '.join(args)} failed with exit status {status}: {(err or out).strip()}")
 
 
-class Manager:
+class Systemd:
     """systemd itself. exposed: why a daemon-reload would hurt running containers, None if it would not."""
 
     def __init__(self, run: Run, exposed: Callable[[], Optional[str]]) -> None:

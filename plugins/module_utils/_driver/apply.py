@@ -45,8 +45,8 @@ class DriverError(Exception):
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What the plan says; see plan.Plan. version: the driver's; timeout: seconds for NVIDIA's installer."""
+class WantedDriver:
+    """What the plan says; see plan.DriverPlan. version: the driver's; timeout: seconds for NVIDIA's installer."""
 
     version: str
     module: str = ""
@@ -74,7 +74,9 @@ class DriverResult:
         return bool(self.steps)
 
 
-def present(wanted: Wanted, run: RunWithin, dry: bool, root: str = "/", point: Callable[[str], None] = lambda _point: None) -> DriverResult:
+def present(
+    wanted: WantedDriver, run: RunWithin, dry: bool, root: str = "/", point: Callable[[str], None] = lambda _point: None
+) -> DriverResult:
     """Do it, or with `dry` say what would be done. DriverError or TransactionError if a step fails."""
     result, host = DriverResult(), Host(root)
     if wanted.run_file:
@@ -139,7 +141,7 @@ def reboot_reason(parts: Driver, version: str, module: str = "", options: Sequen
     return not_in_use(options, parts.options) if parts.loaded else ""
 
 
-def _install(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: DriverResult) -> None:
+def _install(wanted: WantedDriver, run: RunWithin, host: Host, dry: bool, result: DriverResult) -> None:
     """Run NVIDIA's installer, unless all of this version is there: one that was killed leaves a module without its library."""
     if _is_whole(driver(host), wanted.version):
         return
@@ -206,7 +208,7 @@ def _uninstall(run: RunWithin, host: Host, dry: bool, timeout: float, result: Dr
         _must(run, [program, "--silent"], timeout, "uninstall the driver")
 
 
-def _configure(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: DriverResult, point: Callable[[str], None]) -> None:
+def _configure(wanted: WantedDriver, run: RunWithin, host: Host, dry: bool, result: DriverResult, point: Callable[[str], None]) -> None:
     """The files of modprobe and of modules-load. One that is no longer wanted goes as uninstall takes it out."""
     transaction = Transaction(OWNER, host.root, point)
     texts = {}
@@ -259,7 +261,7 @@ def _load_at_boot(module: str, run: RunWithin, host: Host, dry: bool, result: Dr
         _must(run, ["modprobe", module], _LOAD, f"load the kernel module {module}")
 
 
-def _load(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: DriverResult) -> None:
+def _load(wanted: WantedDriver, run: RunWithin, host: Host, dry: bool, result: DriverResult) -> None:
     parts = driver(host)
     if parts.loaded or parts.nouveau_loaded or parts.installed != wanted.version:
         return

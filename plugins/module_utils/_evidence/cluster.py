@@ -26,7 +26,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
     NAMESPACE,
     PROBE,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import WantedObjects, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import AnnotationError, published
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import quantity
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest, proof
@@ -77,7 +77,7 @@ def objects(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]]) -> Dict[str, 
     """How our objects in the cluster differ from these, by the server's own dry run: titles that are missing, that differ, and that
     this API server does not serve (unserved).
     """
-    result = converge(kubectl, Wanted(apply=wanted, skip_unserved=True), check_mode=True)
+    result = converge(kubectl, WantedObjects(apply=wanted, skip_unserved=True), check_mode=True)
     missing = [one["before_header"] for one in result["diff"] if not one["before"]]
     return {
         "missing": missing,

@@ -83,7 +83,7 @@ class ToolkitFacts:
 
 
 @dataclass(frozen=True)
-class Choice:
+class StrategyChoice:
     """strategy: of STRATEGIES; kept: the stricter one that waits until no pod has GPUs, "" for none."""
 
     strategy: str
@@ -122,15 +122,15 @@ def toolkit(host: Host) -> ToolkitFacts:
     return ToolkitFacts(values.get(_ENVIRONMENT_KEY, True) is not False, values.get(_MOUNTS_KEY, False) is True, "", no_cgroups)
 
 
-def choose(asked: str, found: CdiFacts, now: str, holders: Collection[str], brings: Brings = Brings()) -> Choice:
+def choose(asked: str, found: CdiFacts, now: str, holders: Collection[str], brings: Brings = Brings()) -> StrategyChoice:
     """The strategy of the host. asked: gpushare_device_strategy; now: its device plugin's, "" for none; holders: pods with GPUs."""
     if asked != AUTO:
-        return Choice(asked)
+        return StrategyChoice(asked)
     # A host with `cdi` keeps it when its spec is away: that is a fault to be cured, and the device plugin waits for the spec.
     strictest = MOUNTS if brings.lacks(found, waits=now == CDI) else CDI
     if now in STRATEGIES and now != strictest and holders:
-        return Choice(now, strictest)
-    return Choice(strictest)
+        return StrategyChoice(now, strictest)
+    return StrategyChoice(strictest)
 
 
 def obstacles(

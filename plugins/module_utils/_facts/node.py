@@ -14,7 +14,7 @@ from typing import Any, Collection, Dict, Mapping, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import device_strategy
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.authority import authorities
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import Manager, managers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import GpuManager, managers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver, Pci, PciGpu, driver, pci
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.gpus import gpus
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground import Ground, ground
@@ -70,7 +70,7 @@ class NodeFacts:
     driver: Optional[Driver] = None
     nvidia_smi: Optional[SmiReport] = None
     runtimes: Optional[Tuple[Runtime, ...]] = None
-    managers: Optional[Tuple[Manager, ...]] = None
+    managers: Optional[Tuple[GpuManager, ...]] = None
     registered: Optional[Dict[str, int]] = None
     sharing: Optional[Sharing] = None
     cdi: Optional[device_strategy.CdiFacts] = None
@@ -111,7 +111,7 @@ class NodeFacts:
             driver=one("driver", Driver),
             nvidia_smi=SmiReport.from_dict(values["nvidia_smi"]) if "nvidia_smi" in values else None,
             runtimes=many("runtimes", Runtime),
-            managers=many("managers", Manager),
+            managers=many("managers", GpuManager),
             registered=values.get("registered"),
             sharing=one("sharing", Sharing),
             cdi=one("cdi", device_strategy.CdiFacts),

@@ -29,7 +29,7 @@ _FAR = 253370764800
 
 
 @dataclass(frozen=True)
-class Token:
+class TokenClaims:
     """The claims of a bound token. issued, expires: Unix time in seconds. uid: of the ServiceAccount.
 
     accepted: whether the API server takes it; None if it was not asked or did not answer.
@@ -45,7 +45,7 @@ class Token:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Token":
+    def from_dict(cls, values: Mapping[str, Any]) -> "TokenClaims":
         """The opposite of as_dict. TypeError if it is no such result."""
         token = cls(**values)
         texts, times = (token.subject, token.uid), (token.issued, token.expires)
@@ -59,7 +59,7 @@ def subject(namespace: str, account: str) -> str:
     return f"system:serviceaccount:{namespace}:{account}"
 
 
-def read_token(text: Optional[str]) -> Optional[Token]:
+def read_token(text: Optional[str]) -> Optional[TokenClaims]:
     """The claims of a token as it stands in a file; None for anything that is no bound token of a ServiceAccount."""
     try:
         payload = (text or "").strip().split(".")[1]
@@ -69,12 +69,12 @@ def read_token(text: Optional[str]) -> Optional[Token]:
         # A host says what is in its file: JSON knows Infinity, numbers of any length, and lists as deep as it likes.
         if not 0 <= issued < expires < _FAR:
             return None
-        return Token(str(claims["sub"]), str(account["uid"]), issued, expires)
+        return TokenClaims(str(claims["sub"]), str(account["uid"]), issued, expires)
     except (IndexError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return None
 
 
-def why_seed(own: Optional[Token], wanted: str, uid: Optional[str], now: float) -> str:
+def why_seed(own: Optional[TokenClaims], wanted: str, uid: Optional[str], now: float) -> str:
     """Why a daemon cannot go on with its own token and needs a seed, in words; "" if it can.
 
     wanted: the subject that it must have; uid: of the live ServiceAccount, None if there is none yet; now: Unix time.
@@ -95,7 +95,7 @@ def why_seed(own: Optional[Token], wanted: str, uid: Optional[str], now: float) 
     return ""
 
 
-def taken(own: Optional[Token], seed: Token) -> bool:
+def taken(own: Optional[TokenClaims], seed: TokenClaims) -> bool:
     """Whether a daemon has swapped this seed for a token of its own."""
     return own is not None and (own.subject, own.uid) == (seed.subject, seed.uid) and own.issued >= seed.issued
 
@@ -106,7 +106,7 @@ Ask = Callable[[str, str, str], Optional[bool]]
 SECONDS = 5.0
 
 
-def own_token(token_path: str, kubeconfig_path: str, ask: Ask) -> Optional[Token]:
+def own_token(token_path: str, kubeconfig_path: str, ask: Ask) -> Optional[TokenClaims]:
     """The claims of the token in the file, None if there is none, and what the API server of the kubeconfig says of it."""
     text, config = _text(token_path), _text(kubeconfig_path)
     found, server = read_token(text), where(config)

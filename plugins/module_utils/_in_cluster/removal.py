@@ -47,7 +47,7 @@ class RemovalError(RuntimeError):
     """Why nothing is removed, or not all."""
 
 
-class Removal:
+class InClusterRemoval:
     """One run. Looks at everything first, so that check mode says what `apply` then does. removed: in words; nodes: with our label."""
 
     def __init__(

@@ -23,12 +23,12 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.folder import package_files
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
     Installed,
-    Manager,
+    PackageChange,
+    PackageManager,
+    PackagePlan,
     PackagesError,
-    Plan,
+    PackageSet,
     Repository,
-    Step,
-    Wanted,
     choose_all,
     last_words,
 )
@@ -46,7 +46,7 @@ _INST = re.compile(r"^Inst (\S+)(?: \[([^\]]*)\])? \((\S+)", re.MULTILINE)
 _GONE = re.compile(r"^(?:Remv|Purg) (\S+)(?: \[([^\]]*)\])?", re.MULTILINE)
 
 
-class Apt(Manager):
+class Apt(PackageManager):
     """One host's apt and dpkg. run: how commands are run."""
 
     name = "apt"
@@ -102,7 +102,7 @@ class Apt(Manager):
         texts[own] = sources.deb822(repository, key, self._architecture()).encode()
         return texts
 
-    def plan(self, wanted: Wanted, files: "Mapping[str, Optional[bytes]]") -> Plan:
+    def plan(self, wanted: PackageSet, files: "Mapping[str, Optional[bytes]]") -> PackagePlan:
         with _Scratch(files, wanted.repository.url if wanted.repository else "").opened() as scratch:
             if wanted.repository is not None:
                 self._fetch(scratch, wanted.repository)
@@ -117,7 +117,7 @@ class Apt(Manager):
                     f"apt cannot install {', '.join(f'{name} {version}' for name, version in versions.items())[:300]}: "
                     f"{last_words(outcome)}; nothing was changed: run `apt-get update` if it misses packages of the distribution"
                 )
-            return Plan(versions, _steps(outcome.out), tuple(chosen))
+            return PackagePlan(versions, _steps(outcome.out), tuple(chosen))
 
     def refresh(self, repository: Repository) -> None:
         with _Scratch({}).opened() as scratch:
@@ -128,7 +128,7 @@ class Apt(Manager):
         if not outcome.ok:
             raise PackagesError(f"apt-get update of {repository.url} failed: {last_words(outcome)}")
 
-    def install(self, wanted: Wanted, plan: Plan) -> None:
+    def install(self, wanted: PackageSet, plan: PackagePlan) -> None:
         packages = self._files_of(wanted) if wanted.folder else {}
         self._do([*_ENV, "apt-get", "-qy", *_QUIET, *_FORCE, "install", *self._targets(plan.versions, packages), *self._going(wanted)])
 
@@ -172,7 +172,7 @@ class Apt(Manager):
         # Newest first; sources come as well.
         return [row[1] for row in rows if len(row) == 3 and row[0] == name and not row[2].endswith("Sources")]
 
-    def _files_of(self, wanted: Wanted) -> Dict[str, Dict[str, str]]:
+    def _files_of(self, wanted: PackageSet) -> Dict[str, Dict[str, str]]:
         """The package files of the folder: name to version to path."""
         found: Dict[str, Dict[str, str]] = {}
         names = {package.name for package in wanted.packages}
@@ -189,7 +189,7 @@ class Apt(Manager):
     def _targets(self, versions: Mapping[str, str], packages: Mapping[str, Mapping[str, str]]) -> List[str]:
         return [packages[name][version] if name in packages else f"{name}={version}" for name, version in versions.items()]
 
-    def _going(self, wanted: Wanted) -> List[str]:
+    def _going(self, wanted: PackageSet) -> List[str]:
         """What may go goes by name: apt does not take a held package away by itself."""
         now = self.installed(wanted.replaces) if wanted.replaces else {}
         return [f"{name}-" for name, one in now.items() if one.version is not None]
@@ -283,9 +283,9 @@ def failure(outcome: Outcome) -> str:
     return f"{program} failed with exit status {outcome.status}: {last_words(outcome)}"
 
 
-def _steps(printed: str) -> "tuple[Step, ...]":
-    gone = [Step(found.group(1), found.group(2), None) for found in _GONE.finditer(printed)]
-    new = [Step(found.group(1), found.group(2), found.group(3)) for found in _INST.finditer(printed)]
+def _steps(printed: str) -> "tuple[PackageChange, ...]":
+    gone = [PackageChange(found.group(1), found.group(2), None) for found in _GONE.finditer(printed)]
+    new = [PackageChange(found.group(1), found.group(2), found.group(3)) for found in _INST.finditer(printed)]
     # One that is removed and comes back is none that goes.
     names = {step.name for step in new}
     return tuple([step for step in gone if step.name not in names] + new)

@@ -31,13 +31,13 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.apt 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.dnf import Dnf
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
     Installed,
-    Manager,
     Package,
+    PackageChange,
+    PackageManager,
+    PackagePlan,
     PackagesError,
-    Plan,
+    PackageSet,
     Repository,
-    Step,
-    Wanted,
     check,
     check_minimum,
     check_steps,
@@ -60,7 +60,7 @@ class PackagesResult:
     manager: str = ""
     managed_by: str = ""
     versions: Dict[str, Optional[str]] = field(default_factory=dict)
-    steps: List[Step] = field(default_factory=list)
+    steps: List[PackageChange] = field(default_factory=list)
     held: List[str] = field(default_factory=list)
     files: List[str] = field(default_factory=list)
     left: List[Dict[str, str]] = field(default_factory=list)
@@ -83,10 +83,10 @@ def together(results: Sequence[PackagesResult]) -> PackagesResult:
     return whole
 
 
-def manager_of(run: RunWithin, timeout: float, host: Host) -> Manager:
+def manager_of(run: RunWithin, timeout: float, host: Host) -> PackageManager:
     """The package manager of a host. Rejected if it has none that is known here."""
     release = host.text("/etc/os-release") or ""
-    kinds: Sequence[Tuple[str, str, Callable[[RunWithin, float], Manager]]] = (("dnf", "rpm", Dnf), ("apt-get", "dpkg", Apt))
+    kinds: Sequence[Tuple[str, str, Callable[[RunWithin, float], PackageManager]]] = (("dnf", "rpm", Dnf), ("apt-get", "dpkg", Apt))
     # A Debian may have dnf beside apt, and the other way round: what the distribution is made of decides.
     if host.exists("/var/lib/dpkg/status") and host.program("apt-get") and not re.search("rhel|fedora|suse", release):
         return Apt(run, timeout)
@@ -102,8 +102,8 @@ def manager_of(run: RunWithin, timeout: float, host: Host) -> Manager:
 
 
 def present(
-    wanted: Wanted,
-    manager: Manager,
+    wanted: PackageSet,
+    manager: PackageManager,
     dry: bool,
     root: str = "/",
     point: Callable[[str], None] = lambda _point: None,
@@ -125,7 +125,7 @@ def present(
     now = manager.installed(names)
     wrong = [package.name for package in wanted.packages if not satisfies(now[package.name].version, package.version)]
     result.files, result.diff = [change.path for change in transaction.changes], transaction.diff()
-    plan = Plan({name: str(one.version) for name, one in now.items()}, ())
+    plan = PackagePlan({name: str(one.version) for name, one in now.items()}, ())
     if wrong or result.files or transaction.unfinished:
         resolved = manager.plan(wanted, texts)
         # Where only the repository changes: a newer revision that satisfies as well is no reason to touch a package.
@@ -171,7 +171,7 @@ def present(
     return result
 
 
-def lacks(packages: Sequence[Package], manager: Manager) -> bool:
+def lacks(packages: Sequence[Package], manager: PackageManager) -> bool:
     """Whether the host lacks one of them in its version."""
     now = manager.installed([package.name for package in packages])
     return any(not satisfies(now[package.name].version, package.version) for package in packages)
@@ -185,7 +185,7 @@ def owners(root: str = "/") -> List[str]:
 class _Lists(Service):
     """The package manager that reads what the repository has. When the files are put back, it reads what it can."""
 
-    def __init__(self, manager: Manager, repository: Repository) -> None:
+    def __init__(self, manager: PackageManager, repository: Repository) -> None:
         self._refresh: Callable[[], None] = lambda: manager.refresh(repository)
         self._asked = False
 
@@ -204,7 +204,9 @@ class _Lists(Service):
         return None
 
 
-def absent(owner: str, manager: Manager, dry: bool, keep: bool = False, root: str = "/", exposed: Exposed = lambda: None) -> PackagesResult:
+def absent(
+    owner: str, manager: PackageManager, dry: bool, keep: bool = False, root: str = "/", exposed: Exposed = lambda: None
+) -> PackagesResult:
     """Take back what `present` did for this owner, as far as it can be.
 
     keep: packages stay in the versions that they have, as they do while `exposed` says why. Names in `left` what stays, and why.
@@ -239,11 +241,11 @@ def absent(owner: str, manager: Manager, dry: bool, keep: bool = False, root: st
     result.notes += files.notes
     result.left += [{"what": path, "why": why} for path, why in files.left.items()]
     result.held, result.files = free, [change.path for change in transaction.changes]
-    result.steps = [Step(name, now[name].version, None) for name in going] + [
-        Step(name, now[name].version, old) for name, old in back.items()
+    result.steps = [PackageChange(name, now[name].version, None) for name in going] + [
+        PackageChange(name, now[name].version, old) for name, old in back.items()
     ]
     # rpm has a key as a package of its own.
-    result.steps += [Step("gpg-pubkey", version, None) for version in _untrusted(journal, manager, keys).values()]
+    result.steps += [PackageChange("gpg-pubkey", version, None) for version in _untrusted(journal, manager, keys).values()]
     result.diff, result.changed = transaction.diff(), True
     if dry:
         return result
@@ -264,7 +266,7 @@ def absent(owner: str, manager: Manager, dry: bool, keep: bool = False, root: st
     return result
 
 
-def _finish(manager: Manager, journal: Journal, owner: str, dry: bool, result: PackagesResult) -> None:
+def _finish(manager: PackageManager, journal: Journal, owner: str, dry: bool, result: PackagesResult) -> None:
     """What a run of the package manager left half done is finished where that run was ours, and rejected where it was not."""
     problem = manager.interrupted()
     if not problem:
@@ -279,7 +281,7 @@ def _finish(manager: Manager, journal: Journal, owner: str, dry: bool, result: P
         manager.repair()
 
 
-def _note(journal: Journal, owner: str, now: Mapping[str, Installed], plan: Plan, held: Sequence[str]) -> None:
+def _note(journal: Journal, owner: str, now: Mapping[str, Installed], plan: PackagePlan, held: Sequence[str]) -> None:
     """Note how each package is before it changes. One that is as wanted by itself and was held by others is none of ours."""
     changing = {step.name: (step.before, step.after) for step in plan.steps}
     for name in sorted({*changing, *held}):
@@ -290,7 +292,7 @@ def _note(journal: Journal, owner: str, now: Mapping[str, Installed], plan: Plan
             journal.record(ENTRY + name, owner, state, _content(Installed(after, one.held or name in held)))
 
 
-def _note_keys(journal: Journal, owner: str, manager: Manager, repository: Repository) -> List[Entry]:
+def _note_keys(journal: Journal, owner: str, manager: PackageManager, repository: Repository) -> List[Entry]:
     """Note the keys that the host will trust because of us, before it does. The new entries."""
     fingerprints = manager.imports(repository)
     there = manager.trusted(fingerprints)
@@ -299,7 +301,7 @@ def _note_keys(journal: Journal, owner: str, manager: Manager, repository: Repos
     return [journal.record(path, owner, None, b"trusted") for path in paths if journal.entry(path) is None]
 
 
-def _forget_keys(journal: Journal, manager: Manager, entries: Sequence[Entry]) -> List[Dict[str, str]]:
+def _forget_keys(journal: Journal, manager: PackageManager, entries: Sequence[Entry]) -> List[Dict[str, str]]:
     """Take away the trust of these entries, unless another owner needs it. What stays, and why."""
     left = manager.distrust(_untrusted(journal, manager, entries))
     for entry in entries:
@@ -307,7 +309,7 @@ def _forget_keys(journal: Journal, manager: Manager, entries: Sequence[Entry]) -
     return left
 
 
-def _untrusted(journal: Journal, manager: Manager, entries: Sequence[Entry]) -> Dict[str, str]:
+def _untrusted(journal: Journal, manager: PackageManager, entries: Sequence[Entry]) -> Dict[str, str]:
     """The keys of these entries that no other owner needs and that the host still trusts."""
     paths = {entry.path for entry in entries}
     needed = {_fingerprint(entry) for entry in journal.entries() if entry.path.startswith(KEY) and entry.path not in paths}
@@ -327,7 +329,7 @@ def _before(entry: Entry) -> Installed:
     return Installed(values.get("version"), bool(values.get("held")))
 
 
-def _install(wanted: Wanted, manager: Manager, plan: Plan) -> None:
+def _install(wanted: PackageSet, manager: PackageManager, plan: PackagePlan) -> None:
     try:
         manager.install(wanted, plan)
     except PackagesError as error:
@@ -336,7 +338,7 @@ def _install(wanted: Wanted, manager: Manager, plan: Plan) -> None:
         raise PackagesError(f"{error}; the packages are now: {shown(rows, 20)}; cure it and run again, which goes on from there") from error
 
 
-def _prove(wanted: Wanted, manager: Manager, plan: Plan) -> None:
+def _prove(wanted: PackageSet, manager: PackageManager, plan: PackagePlan) -> None:
     now = manager.installed(list(plan.versions))
     wrong = [f"{name} {one.version or 'none'}" for name, one in now.items() if one.version != plan.versions[name]]
     if wrong:
@@ -344,7 +346,7 @@ def _prove(wanted: Wanted, manager: Manager, plan: Plan) -> None:
         raise PackagesError(f"the package manager reports success, but the host has {shown(wrong)}, expected {planned[:400]}")
 
 
-def _removable(manager: Manager, names: Sequence[str], result: PackagesResult) -> List[str]:
+def _removable(manager: PackageManager, names: Sequence[str], result: PackagesResult) -> List[str]:
     """Those of our packages that go; none of them where others need one."""
     if not names:
         return []
@@ -360,7 +362,9 @@ def _removable(manager: Manager, names: Sequence[str], result: PackagesResult) -
     return []
 
 
-def _older(manager: Manager, now: Mapping[str, Installed], before: Mapping[str, Installed], result: PackagesResult) -> Dict[str, str]:
+def _older(
+    manager: PackageManager, now: Mapping[str, Installed], before: Mapping[str, Installed], result: PackagesResult
+) -> Dict[str, str]:
     """The packages that get back the version that they had."""
     changed = {name: one for name, one in now.items() if one.version and before[name].version not in (None, one.version)}
     back = {name: str(before[name].version) for name in changed if before[name].version in manager.available(name)}

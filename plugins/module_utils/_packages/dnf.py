@@ -24,12 +24,12 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.apt import failure
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
     Installed,
-    Manager,
+    PackageChange,
+    PackageManager,
+    PackagePlan,
     PackagesError,
-    Plan,
+    PackageSet,
     Repository,
-    Step,
-    Wanted,
     by_number,
     choose_all,
     last_words,
@@ -50,7 +50,7 @@ _DUMPED = re.compile(r"^excludepkgs\s*=\s*(.*)$", re.MULTILINE)
 _DUMPS = (["dnf", "-q", "config-manager", "--dump"], ["dnf", "-q", "--dump-main-config"])
 
 
-class Dnf(Manager):
+class Dnf(PackageManager):
     """One host's dnf and rpm. run: how commands are run."""
 
     name = "dnf"
@@ -82,7 +82,7 @@ class Dnf(Manager):
         texts[rpm.own_file(REPOSITORIES, repository)] = sources.repo_file(repository, key, (("module_hotfixes", "1"),)).encode()
         return texts
 
-    def plan(self, wanted: Wanted, files: "Mapping[str, Optional[bytes]]") -> Plan:
+    def plan(self, wanted: PackageSet, files: "Mapping[str, Optional[bytes]]") -> PackagePlan:
         names = [package.name for package in wanted.packages]
         with self._scratch(files, [*names, *wanted.replaces]) as options:
             packages = rpm.files_of(self._run, wanted) if wanted.folder else {}
@@ -92,7 +92,7 @@ class Dnf(Manager):
             chosen = [packages[name][version] for name, version in versions.items() if name in packages]
             argv = ["dnf", "--assumeno", *options, *_making_room(wanted), "install", *self._targets(versions, packages)]
             modules = wanted.repository.modules if wanted.repository else ()
-            return Plan(versions, self._steps(argv, "install", modules), tuple(chosen))
+            return PackagePlan(versions, self._steps(argv, "install", modules), tuple(chosen))
 
     def refresh(self, repository: Repository) -> None:
         self._import(repository)
@@ -112,7 +112,7 @@ class Dnf(Manager):
     def distrust(self, keys: Mapping[str, str]) -> List[Dict[str, str]]:
         return rpm.distrust(self._run, keys)
 
-    def install(self, wanted: Wanted, plan: Plan) -> None:
+    def install(self, wanted: PackageSet, plan: PackagePlan) -> None:
         packages = rpm.files_of(self._run, wanted) if wanted.folder else {}
         with self._free([*plan.versions, *wanted.replaces]) as options:
             self._do(["dnf", "-qy", *options, *_making_room(wanted), "install", *self._targets(plan.versions, packages)])
@@ -183,14 +183,14 @@ class Dnf(Manager):
                 found[name].append(rpm.plain(version))
         return {name: sorted(versions, key=by_number, reverse=True) for name, versions in found.items()}
 
-    def _steps(self, argv: Sequence[str], what: str, modules: Sequence[str] = ()) -> "tuple[Step, ...]":
+    def _steps(self, argv: Sequence[str], what: str, modules: Sequence[str] = ()) -> "tuple[PackageChange, ...]":
         outcome = self._run(list(argv), _FETCH)
         # Status 1 is also that nobody has agreed.
         if outcome.status not in (0, 1) or (outcome.status == 1 and "Operation aborted." not in outcome.out + outcome.err):
             raise Rejected(f"dnf cannot {what} {' '.join(argv[-8:])[:300]}: {last_words(outcome)}; nothing was changed")
         rows = table(outcome.out, modules)
         before = self.installed([name for name, _version, _gone in rows]) if rows else {}
-        return tuple(Step(name, before[name].version, None if gone else rpm.plain(version)) for name, version, gone in rows)
+        return tuple(PackageChange(name, before[name].version, None if gone else rpm.plain(version)) for name, version, gone in rows)
 
     def _import(self, repository: Repository) -> None:
         if repository.package_signatures:
@@ -263,7 +263,7 @@ class Dnf(Manager):
         return outcome
 
 
-def _making_room(wanted: Wanted) -> List[str]:
+def _making_room(wanted: PackageSet) -> List[str]:
     """The option by which dnf removes what conflicts. Which packages may go that way is checked in the plan."""
     return ["--allowerasing"] if wanted.replaces else []
 

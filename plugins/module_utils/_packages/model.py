@@ -68,7 +68,7 @@ class Repository:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PackageSet:
     """What one owner wants of a host.
 
     owner: of the journal's entries; repository: None for those that the host has; folder: of package files on the host, "" for none;
@@ -86,7 +86,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Step:
+class PackageChange:
     """What becomes of one package. None: it is not installed."""
 
     name: str
@@ -102,7 +102,7 @@ class Installed:
     held: bool = False
 
 
-class Manager(ABC):
+class PackageManager(ABC):
     """A host's package manager. Commands that change the host raise PackagesError; questions raise Rejected."""
 
     #: As facts and messages call it.
@@ -125,7 +125,7 @@ class Manager(ABC):
         """The files that make the host know the repository, by path, in the order in which to write; None: the file goes."""
 
     @abstractmethod
-    def plan(self, wanted: Wanted, files: "Mapping[str, Optional[bytes]]") -> "Plan":
+    def plan(self, wanted: PackageSet, files: "Mapping[str, Optional[bytes]]") -> "PackagePlan":
         """What would be done if the host had these files; the host itself stays as it is. Rejected if that cannot be."""
 
     @abstractmethod
@@ -145,7 +145,7 @@ class Manager(ABC):
         return []
 
     @abstractmethod
-    def install(self, wanted: Wanted, plan: "Plan") -> None:
+    def install(self, wanted: PackageSet, plan: "PackagePlan") -> None:
         """Do what was planned."""
 
     @abstractmethod
@@ -170,15 +170,15 @@ class Manager(ABC):
 
 
 @dataclass(frozen=True)
-class Plan:
+class PackagePlan:
     """versions: the whole version of each wanted package; steps: what happens to packages, also to others. files: packages as files."""
 
     versions: Dict[str, str]
-    steps: Tuple[Step, ...]
+    steps: Tuple[PackageChange, ...]
     files: Tuple[str, ...] = ()
 
 
-def check(wanted: Wanted) -> None:
+def check(wanted: PackageSet) -> None:
     """Rejected if the wish cannot be meant: names, versions and addresses go to programs and into files."""
     if not wanted.packages:
         raise Rejected("no package is named, expected at least one; name them")
@@ -239,7 +239,7 @@ def choose(name: str, wanted: str, available: Sequence[str], where: str) -> str:
     return found
 
 
-def choose_all(wanted: Wanted, files: "Mapping[str, Mapping[str, str]]", available: Callable[[str], Sequence[str]]) -> Dict[str, str]:
+def choose_all(wanted: PackageSet, files: "Mapping[str, Mapping[str, str]]", available: Callable[[str], Sequence[str]]) -> Dict[str, str]:
     """The version of each wanted package. Rejected if there is none. files: of the folder, which go first; available: newest first."""
     versions = {}
     for package in wanted.packages:
@@ -267,7 +267,7 @@ def check_minimum(versions: "Mapping[str, Optional[str]]", minimum: str) -> None
             raise Rejected(f"{name} would be {version}, expected {minimum} or newer; nothing was changed: name a newer version")
 
 
-def check_steps(steps: Sequence[Step], replaces: Sequence[str]) -> None:
+def check_steps(steps: Sequence[PackageChange], replaces: Sequence[str]) -> None:
     """Rejected if a package would go that may not."""
     lost = [step.name for step in steps if step.after is None and step.name not in replaces]
     if lost:

@@ -17,7 +17,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import sources
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.folder import package_files
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Repository, Wanted, last_words
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import PackageSet, Repository, last_words
 
 _QUESTION = 120.0
 _KEY, _MOST_KEYS = "gpg-pubkey", 1000
@@ -33,7 +33,7 @@ def versions(run: RunWithin, names: Sequence[str]) -> Dict[str, str]:
     return {row[0]: plain(row[1]) for row in rows}
 
 
-def files_of(run: RunWithin, wanted: Wanted) -> Dict[str, Dict[str, str]]:
+def files_of(run: RunWithin, wanted: PackageSet) -> Dict[str, Dict[str, str]]:
     """The package files of the folder: name to version to path."""
     found: Dict[str, Dict[str, str]] = {}
     names = {package.name for package in wanted.packages}

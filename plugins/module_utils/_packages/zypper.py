@@ -25,12 +25,12 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.apt import failure
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
     Installed,
-    Manager,
+    PackageChange,
+    PackageManager,
+    PackagePlan,
     PackagesError,
-    Plan,
+    PackageSet,
     Repository,
-    Step,
-    Wanted,
     by_number,
     choose_all,
     last_words,
@@ -51,7 +51,7 @@ _LOCK = "type: package\nmatch_type: glob\ncase_sensitive: on\nsolvable_name: {}\
 _LOCKED = re.compile(r"type: package\nmatch_type: glob\ncase_sensitive: on\nsolvable_name: (?P<name>[A-Za-z0-9][A-Za-z0-9+._-]*)")
 
 
-class Zypper(Manager):
+class Zypper(PackageManager):
     """One host's zypper and rpm. run: how commands are run."""
 
     name = "zypper"
@@ -80,7 +80,7 @@ class Zypper(Manager):
         texts[rpm.own_file(REPOSITORIES, repository)] = sources.repo_file(repository, key, more).encode()
         return texts
 
-    def plan(self, wanted: Wanted, files: "Mapping[str, Optional[bytes]]") -> Plan:
+    def plan(self, wanted: PackageSet, files: "Mapping[str, Optional[bytes]]") -> PackagePlan:
         names = [package.name for package in wanted.packages]
         with self._scratch(files, [*names, *wanted.replaces]) as zypper:
             if wanted.repository is not None:
@@ -90,7 +90,7 @@ class Zypper(Manager):
             versions = choose_all(wanted, packages, offered.__getitem__)
             chosen = [packages[name][version] for name, version in versions.items() if name in packages]
             argv = [*zypper, *self._install(wanted, versions, packages, dry=True)]
-            return Plan(versions, self._steps(argv, "install"), tuple(chosen))
+            return PackagePlan(versions, self._steps(argv, "install"), tuple(chosen))
 
     def refresh(self, repository: Repository) -> None:
         self._do(["rpmkeys", "--import", self._key(repository)])
@@ -107,7 +107,7 @@ class Zypper(Manager):
     def distrust(self, keys: Mapping[str, str]) -> List[Dict[str, str]]:
         return rpm.distrust(self._run, keys)
 
-    def install(self, wanted: Wanted, plan: Plan) -> None:
+    def install(self, wanted: PackageSet, plan: PackagePlan) -> None:
         packages = rpm.files_of(self._run, wanted) if wanted.folder else {}
         with self._free([*plan.versions, *wanted.replaces]):
             self._do(["zypper", *_QUIET, *self._install(wanted, plan.versions, packages)])
@@ -133,7 +133,7 @@ class Zypper(Manager):
             self._do(["zypper", *_QUIET, "install", "--oldpackage", "--auto-agree-with-licenses", *targets])
 
     def _install(
-        self, wanted: Wanted, versions: Mapping[str, str], packages: Mapping[str, Mapping[str, str]], dry: bool = False
+        self, wanted: PackageSet, versions: Mapping[str, str], packages: Mapping[str, Mapping[str, str]], dry: bool = False
     ) -> List[str]:
         options = ["--oldpackage", "--auto-agree-with-licenses", *(["--dry-run"] if dry else [])]
         if packages:
@@ -167,13 +167,13 @@ class Zypper(Manager):
                 found[name].append(version)
         return {name: sorted(versions, key=by_number, reverse=True) for name, versions in found.items()}
 
-    def _steps(self, argv: Sequence[str], what: str) -> "tuple[Step, ...]":
+    def _steps(self, argv: Sequence[str], what: str) -> "tuple[PackageChange, ...]":
         outcome = self._run(list(argv), _FETCH)
         if outcome.status not in _DONE:
             raise Rejected(f"zypper cannot {what} {' '.join(argv[-8:])[:300]}: {_words(outcome)}; nothing was changed")
         rows = table(_parsed(outcome))
         before = self.installed(list(rows)) if rows else {}
-        return tuple(Step(name, before[name].version, after) for name, after in rows.items())
+        return tuple(PackageChange(name, before[name].version, after) for name, after in rows.items())
 
     def _key(self, repository: Repository) -> str:
         return f"{FOLDER}/{sources.PREFIX}{repository.name}.asc"

@@ -46,7 +46,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Step:
+class RemovalStep:
     """One thing to do. kind: "stopped", "removed" or "restored"; before and after: for the diff."""
 
     kind: str
@@ -56,18 +56,18 @@ class Step:
     after: str = ""
 
 
-class Plan:
+class RemovalPlan:
     """What goes, in order, and what stays and why. gone: paths that the steps take away."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.steps: List[Step] = []
+        self.steps: List[RemovalStep] = []
         self.left: List[Dict[str, str]] = []
         self.notes: List[str] = []
         self.gone: Set[str] = set()
 
     def add(self, kind: str, what: str, do: Callable[[], None], before: str = "", after: str = "") -> None:
-        self.steps.append(Step(kind, what, do, before, after))
+        self.steps.append(RemovalStep(kind, what, do, before, after))
 
     def leave(self, what: str, why: str) -> None:
         self.left.append({"what": what, "why": why})

@@ -26,7 +26,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import set_value
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import containerd_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Change, cdi_is_on, dump_section
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Runtimes, read_text
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, RuntimePlan, Runtimes, read_text
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import Program
 
 DROP_IN = "zz-gpushare.toml"
@@ -58,7 +58,7 @@ class Installation:
         found = self.dump() if dump is None else dump
         return replace(Runtimes.of(dump_section(found)), cdi=cdi_is_on(found) if cdi else None)
 
-    def present(self, asked: Asked) -> Plan:
+    def present(self, asked: Asked) -> RuntimePlan:
         """What to write so that pods get what is asked, and nothing else changes."""
         before = self.dump()
         containerd_config.check_enabled(before)
@@ -66,7 +66,7 @@ class Installation:
         if asked.program:
             changes += containerd_config.needed(dump_section(before), asked.program, asked.default)
         if not changes:
-            return Plan({}, self.runtimes(asked.cdi, before), [])
+            return RuntimePlan({}, self.runtimes(asked.cdi, before), [])
         files = self.read({})
         wanted = containerd_config.applied(before, changes)
         rejections: List[str] = []
@@ -83,13 +83,13 @@ class Installation:
                 continue
             different = containerd_config.differences(wanted, found)
             if not different:
-                return Plan(texts, self.runtimes(asked.cdi, found), [])
+                return RuntimePlan(texts, self.runtimes(asked.cdi, found), [])
             rejections.append(f"in {where}: {containerd_config.describe(different)}")
         raise Rejected(
             f"nothing was changed, because no place was found where the change has its effect and no other. {'; '.join(rejections)}"
         )
 
-    def absent(self, entries: Sequence[Entry]) -> Plan:
+    def absent(self, entries: Sequence[Entry]) -> RuntimePlan:
         """What to write so that nothing of ours is left in the files of these journal entries."""
         before = self.dump()
         rejections: List[str] = []
@@ -104,7 +104,7 @@ class Installation:
             if default not in runtimes:
                 different.append(f"the default runtime {default!r} would not exist")
             if not different:
-                return Plan(texts, self.runtimes(cdi_is_on(found) != cdi_is_on(before), found), back.notes)
+                return RuntimePlan(texts, self.runtimes(cdi_is_on(found) != cdi_is_on(before), found), back.notes)
             rejections.append(containerd_config.describe(different))
         raise Rejected(
             f"nothing was changed, because taking our part out would change more than that: {rejections[0]}. Put "

@@ -43,14 +43,14 @@ class _RejectedError(CriError):
 
 
 @dataclass(frozen=True)
-class Status:
+class RuntimeStatus:
     """conditions: name to (holds, reason with message); config: the plugin's running configuration, from its JSON."""
 
     conditions: Dict[str, Tuple[bool, str]]
     config: Dict[str, Any]
 
 
-def status(address: str, timeout_s: float = 10.0) -> Status:
+def status(address: str, timeout_s: float = 10.0) -> RuntimeStatus:
     """Ask the runtime at the unix socket `address`. CriError if it does not answer in time."""
     try:
         try:
@@ -67,7 +67,7 @@ def status(address: str, timeout_s: float = 10.0) -> Status:
         raise CriError(f"the container runtime at {address} answers what is no CRI status: {error!r}") from error
 
 
-def parse_status(message: bytes) -> Status:
+def parse_status(message: bytes) -> RuntimeStatus:
     """A runtime.v1.StatusResponse."""
     conditions: Dict[str, Tuple[bool, str]] = {}
     config: Dict[str, Any] = {}
@@ -81,7 +81,7 @@ def parse_status(message: bytes) -> Status:
             entry = dict(fields(_bytes(value)))
             if entry.get(1) == b"config":
                 config = json.loads(_bytes(entry.get(2, b"{}")))
-    return Status(conditions, config)
+    return RuntimeStatus(conditions, config)
 
 
 def fields(message: bytes) -> Iterator[Tuple[int, Union[int, bytes]]]:

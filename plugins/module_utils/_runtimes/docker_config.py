@@ -42,7 +42,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Start:
+class DockerdStart:
     """How dockerd will be started next. words: its arguments; sources: files of the unit and of its environment."""
 
     unit: str
@@ -120,7 +120,9 @@ def parsed(path: str, text: str) -> Dict[str, Any]:
     return data
 
 
-def needed(data: Mapping[str, Any], path: str, start: Start, program: str, default: bool) -> Tuple[List[Tuple[Path, Any]], List[str]]:
+def needed(
+    data: Mapping[str, Any], path: str, start: DockerdStart, program: str, default: bool
+) -> Tuple[List[Tuple[Path, Any]], List[str]]:
     """Changes of daemon.json so that there is nvidia with this program, by `default` as the default; and notes. Rejected if it cannot be.
 
     A default runtime of the command line is adopted: with another one in the file, even an equal one, dockerd would not start.
@@ -182,7 +184,7 @@ def reverted(text: str, original: str) -> Optional[str]:
     return None if not original and not loads(text) else text
 
 
-def effective(data: Mapping[str, Any], start: Start) -> Runtimes:
+def effective(data: Mapping[str, Any], start: DockerdStart) -> Runtimes:
     """What pods get from a docker that is started with this configuration."""
     entries = {name: {"path": path} for name, path in start.runtimes.items()}
     entries.update({name: dict(entry) for name, entry in data.get(TABLE, {}).items()})
@@ -217,7 +219,7 @@ def _found(program: str) -> str:
     return next((path for path in paths if os.access(path, os.X_OK)), program)
 
 
-def _check_isolation(data: Mapping[str, Any], start: Start, name: str) -> None:
+def _check_isolation(data: Mapping[str, Any], start: DockerdStart, name: str) -> None:
     entry = effective(data, start).entries.get(name, {})
     kind = str(entry.get("runtimeType", "") or ("" if entry else name))
     alike = os.path.basename(str(entry.get("path", ""))) in _ALIKE or kind in _ALIKE or kind.startswith(_RUNC_TYPE)

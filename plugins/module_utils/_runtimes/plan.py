@@ -51,7 +51,7 @@ class Runtimes:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RuntimePlan:
     """files: path to new text, None to remove it, in the order in which to write. after: what pods then get.
 
     notes: what a person should know.

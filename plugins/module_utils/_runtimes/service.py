@@ -21,7 +21,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transa
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import parsed, show_command
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Runtimes, SilentError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, RuntimePlan, Runtimes, SilentError
 
 POLL_SECONDS = 0.3
 # So long a process must have lived when it is called healthy: one that systemd restarts again and again has not.
@@ -37,7 +37,7 @@ class RestartError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Unit:
+class RuntimeUnit:
     """A container runtime's systemd unit. program and arguments: what it starts.
 
     main_pid: of what runs, 0 if nothing does; since: when that was started, in Unix time.
@@ -69,7 +69,7 @@ class Unit:
             )
 
 
-def find_unit(name: str, run: RunWithin, arguments_of: Callable[[int], List[str]], starts: str = "containerd") -> Unit:
+def find_unit(name: str, run: RunWithin, arguments_of: Callable[[int], List[str]], starts: str = "containerd") -> RuntimeUnit:
     """The unit as systemd knows it. Rejected if there is none.
 
     arguments_of: the arguments of a process, [] if it is gone; starts: what it should start, for the message.
@@ -85,7 +85,7 @@ def find_unit(name: str, run: RunWithin, arguments_of: Callable[[int], List[str]
     # Of the process, if there is one: variables of the environment are filled in there.
     arguments = (arguments_of(pid) if pid else []) or start.group(2).split()
     since = time.time() - time.monotonic() + int(properties.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
-    return Unit(name, properties.get("ActiveState", ""), properties.get("KillMode", ""), pid, since, start.group(1), arguments[1:])
+    return RuntimeUnit(name, properties.get("ActiveState", ""), properties.get("KillMode", ""), pid, since, start.group(1), arguments[1:])
 
 
 def arguments_of(pid: int) -> List[str]:
@@ -114,7 +114,7 @@ class RuntimeService(Service):
     timeout: seconds that it has to become healthy; silent: why it does not answer, None if it does.
     """
 
-    def __init__(self, unit: Unit, run: RunWithin, timeout: float) -> None:
+    def __init__(self, unit: RuntimeUnit, run: RunWithin, timeout: float) -> None:
         self.unit = unit
         self._run = run
         self._timeout = timeout
@@ -122,11 +122,11 @@ class RuntimeService(Service):
         self.silent: Optional[str] = None
         self._held = self._conditions()
 
-    def present(self, asked: Asked) -> Plan:
+    def present(self, asked: Asked) -> RuntimePlan:
         """What to write so that pods get what is asked. Rejected if that cannot be."""
         raise NotImplementedError
 
-    def absent(self, entries: Sequence[Entry]) -> Plan:
+    def absent(self, entries: Sequence[Entry]) -> RuntimePlan:
         """What to write so that nothing of ours is left in the files of these journal entries. Rejected if that cannot be."""
         raise NotImplementedError
 
@@ -202,7 +202,7 @@ class RuntimeService(Service):
         complaints = [line for line in lines if re.search(r"level=(warn|error|fatal|panic)|^containerd: |panic:", line)]
         return "\n".join((complaints or lines)[-12:]) or "(its journal is empty)"
 
-    def _reason(self, unit: Unit, wanted: Runtimes) -> Optional[str]:
+    def _reason(self, unit: RuntimeUnit, wanted: Runtimes) -> Optional[str]:
         if unit.active != "active":
             return f"systemd says that it is {unit.active or 'unknown'}"
         try:

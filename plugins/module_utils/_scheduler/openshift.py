@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_POLICY
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import Extender
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import ExtenderEntry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.policy import KEY, merge_policy, unmerge_policy
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.releases import LAST_POLICY, release_of
@@ -80,7 +80,7 @@ def read(kubectl: Kubectl) -> SchedulerObjects:
     return SchedulerObjects(version, scheduler, kubectl.raw(f"/api/v1/namespaces/{NAMESPACE}/configmaps/{named}"))
 
 
-def present(found: SchedulerObjects, extender: Extender) -> List[Call]:
+def present(found: SchedulerObjects, extender: ExtenderEntry) -> List[Call]:
     """The calls that add the extender, none if it is there. SchedulerError where it cannot be."""
     release = release_of("", found.version)
     if release is None or release > LAST_POLICY:
@@ -100,7 +100,7 @@ def present(found: SchedulerObjects, extender: Extender) -> List[Call]:
     return steps
 
 
-def absent(found: SchedulerObjects, extender: Extender) -> Tuple[List[Call], List[str]]:
+def absent(found: SchedulerObjects, extender: ExtenderEntry) -> Tuple[List[Call], List[str]]:
     """The calls that restore both objects, and notes. The scheduler goes first: it would not start without its policy."""
     known = _remembered(found)
     if known is None:

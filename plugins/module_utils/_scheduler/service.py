@@ -40,7 +40,7 @@ class NotRunningError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Host:
+class SchedulerHost:
     """Where things are on this host. name: of the host; node: of the Kubernetes node that it is; timeout in seconds.
 
     health_url: "" where nobody can be asked whether the extender is called. health_ca: its certificate authority, None for plain http.
@@ -57,7 +57,7 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedScheduler:
     """What the plan knows of the scheduler: its lease (namespace and name) if it has one, and what a probe pod must name.
 
     shapes: what kubelet must run of a manifest (`manifest.shape`), by the SHA-256 of the manifest's bytes.
@@ -75,9 +75,9 @@ class SchedulerService(Service):
 
     def __init__(
         self,
-        host: Host,
+        host: SchedulerHost,
         kubectl: Kubectl,
-        expected: Optional[Expected] = None,
+        expected: Optional[ExpectedScheduler] = None,
         end: Callable[[str], None] = lambda _container: None,
         change: Callable[[str, bool], bool] = lambda _manifest, _do: False,
     ) -> None:
@@ -171,7 +171,7 @@ class SchedulerService(Service):
         if reason is not None:
             raise Missing(f"the new scheduler stands by for another one, but {reason}")
 
-    def _holder(self, pod: Mapping[str, Any], expected: Expected) -> Optional[proof.Holder]:
+    def _holder(self, pod: Mapping[str, Any], expected: ExpectedScheduler) -> Optional[proof.Holder]:
         lease = expected.lease
         if lease is None:
             return None
@@ -185,7 +185,7 @@ class SchedulerService(Service):
             raise Missing(f"the new scheduler does not hold its lease {lease['namespace']}/{lease['name']}: its holder is {identity!r}")
         return holder
 
-    def _see_a_call(self, expected: Expected) -> None:
+    def _see_a_call(self, expected: ExpectedScheduler) -> None:
         """Let a pod be scheduled that names our resource, and see the extender be asked."""
         health, _dummy = self._health()
         calls = int((health or {}).get("filter_calls", 0))

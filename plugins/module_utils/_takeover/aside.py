@@ -41,7 +41,7 @@ class TakeOverError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Change:
+class MergePatch:
     """One object. patch: a merge patch, with its resourceVersion; before, after: what of it changes, to be shown."""
 
     kind: str
@@ -82,7 +82,7 @@ def moves_of(node: Mapping[str, Any]) -> Dict[str, Tuple[Optional[str], Optional
     return {key: (value[0], value[1]) for key, value in moves.items()}
 
 
-def node_aside(node: Mapping[str, Any], switches: Iterable[Switch]) -> Optional[Change]:
+def node_aside(node: Mapping[str, Any], switches: Iterable[Switch]) -> Optional[MergePatch]:
     """The node without these plugins; None if that changes nothing."""
     moves, labels = moves_of(node), node["metadata"].get("labels") or {}
     wanted = dict(moves)
@@ -94,7 +94,7 @@ def node_aside(node: Mapping[str, Any], switches: Iterable[Switch]) -> Optional[
     return _of_node(node, {label: away for label, (_before, away) in wanted.items()}, wanted)
 
 
-def node_returned(node: Mapping[str, Any]) -> Tuple[Optional[Change], List[str]]:
+def node_returned(node: Mapping[str, Any]) -> Tuple[Optional[MergePatch], List[str]]:
     """The node as it was, None if nothing was moved; and the labels that others have changed since, which stay."""
     moves, labels = moves_of(node), node["metadata"].get("labels") or {}
     if ANNOTATION_TAKEN_OVER not in (node["metadata"].get("annotations") or {}):
@@ -104,7 +104,7 @@ def node_returned(node: Mapping[str, Any]) -> Tuple[Optional[Change], List[str]]
     return _of_node(node, restored, {}), kept
 
 
-def daemon_set_aside(item: Mapping[str, Any]) -> Optional[Change]:
+def daemon_set_aside(item: Mapping[str, Any]) -> Optional[MergePatch]:
     """The DaemonSet with our expression in each term of its affinity; None if it has it."""
     affinity = item["spec"]["template"]["spec"].get("affinity")
     if is_prepared(affinity):
@@ -115,7 +115,7 @@ def daemon_set_aside(item: Mapping[str, Any]) -> Optional[Change]:
     return _of_daemon_set(item, with_expression(affinity), remembered)
 
 
-def daemon_set_returned(item: Mapping[str, Any]) -> Optional[Change]:
+def daemon_set_returned(item: Mapping[str, Any]) -> Optional[MergePatch]:
     """The DaemonSet as it was before it was moved aside; None for one that was not moved by us."""
     text = (item["metadata"].get("annotations") or {}).get(ANNOTATION_MOVED_ASIDE)
     if text is None:
@@ -171,7 +171,7 @@ def without_expression(affinity: Optional[Mapping[str, Any]]) -> Optional[Dict[s
     return wanted or None
 
 
-def _of_node(node: Mapping[str, Any], labels: Mapping[str, Optional[str]], moves: Moves) -> Optional[Change]:
+def _of_node(node: Mapping[str, Any], labels: Mapping[str, Optional[str]], moves: Moves) -> Optional[MergePatch]:
     metadata = node["metadata"]
     now = metadata.get("labels") or {}
     remembered = _moves_text(moves) if moves else None
@@ -186,17 +186,17 @@ def _of_node(node: Mapping[str, Any], labels: Mapping[str, Optional[str]], moves
             "annotations": {ANNOTATION_TAKEN_OVER: remembered},
         }
     }
-    return Change("Node", "", str(metadata["name"]), patch, {"labels": before}, {"labels": dict(labels)})
+    return MergePatch("Node", "", str(metadata["name"]), patch, {"labels": before}, {"labels": dict(labels)})
 
 
-def _of_daemon_set(item: Mapping[str, Any], affinity: Optional[Mapping[str, Any]], remembered: Optional[str]) -> Change:
+def _of_daemon_set(item: Mapping[str, Any], affinity: Optional[Mapping[str, Any]], remembered: Optional[str]) -> MergePatch:
     metadata, now = item["metadata"], item["spec"]["template"]["spec"].get("affinity")
     merged = None if affinity is None else _merge(now or {}, affinity)
     patch = {
         "metadata": {"resourceVersion": metadata.get("resourceVersion"), "annotations": {ANNOTATION_MOVED_ASIDE: remembered}},
         "spec": {"template": {"spec": {"affinity": merged}}},
     }
-    return Change("DaemonSet", str(metadata["namespace"]), str(metadata["name"]), patch, {"affinity": now}, {"affinity": affinity})
+    return MergePatch("DaemonSet", str(metadata["namespace"]), str(metadata["name"]), patch, {"affinity": now}, {"affinity": affinity})
 
 
 def _merge(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> Dict[str, Any]:

@@ -88,7 +88,7 @@ class ToolkitResult(Converged):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedToolkit:
     """strict: see STRICT; minimum: the oldest version; cdi: whether the spec is written now, at boot and after changes of the driver.
 
     comes: whether packages that only have been predicted bring the toolkit; yields_to: path to who manages the toolkit where it is there.
@@ -102,7 +102,7 @@ class Wanted:
 
 
 class ToolkitConfig(Subject):
-    """The toolkit's config.toml. strict: see Wanted."""
+    """The toolkit's config.toml. strict: see WantedToolkit."""
 
     owner = OWNER
 
@@ -169,7 +169,7 @@ class CdiSpec(Subject):
         return {f"service:{name}": (b"disabled", b"enabled") for name in names}
 
 
-def converge(wanted: Wanted, host: Host, run: RunWithin, dry: bool, point: Callable[[str], None] = nothing) -> ToolkitResult:
+def converge(wanted: WantedToolkit, host: Host, run: RunWithin, dry: bool, point: Callable[[str], None] = nothing) -> ToolkitResult:
     """Do it, or with `dry` say what would be done. Rejected if nothing was changed, TransactionError if it was restored."""
     others = next((name for path, name in wanted.yields_to.items() if host.exists(path)), "")
     if others:
@@ -232,7 +232,7 @@ def _check(text: str, strict: bool, host: Host, run: RunWithin) -> None:
         raise Rejected(f"nvidia-ctk reads {', '.join(wrong)} in another way than written; nothing was changed: look at {CONFIG}")
 
 
-def _version(wanted: Wanted, host: Host, run: RunWithin) -> str:
+def _version(wanted: WantedToolkit, host: Host, run: RunWithin) -> str:
     """The toolkit's version, "" if it does not say. Rejected without a toolkit, or with one that is too old."""
     program = host.program("nvidia-ctk") or host.program("nvidia-container-runtime")
     if program is None:

@@ -97,7 +97,7 @@ _MENDED_BY_ROLE = ("driver_too_old", "gpu_fabric_not_ready")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedHost:
     """What the host is to be and how, from the inventory's variables. mode: whether the daemons are its services or pods."""
 
     gpu_node: bool
@@ -122,7 +122,7 @@ class Wanted:
     mode: str = SYSTEMD
 
 
-def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
+def judge(host: str, facts: NodeFacts, wanted: WantedHost) -> Judgement:
     """All that speaks against changing this host."""
     found = Reasons(host)
     if wanted.mode == KUBERNETES and facts.distribution.name != "kubeadm":
@@ -147,7 +147,7 @@ def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
     return Judgement(host, facts.kubelet.node_name, tuple(found.list))
 
 
-def _system(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
+def _system(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
     system = facts.system
     if system is None:
         return
@@ -167,7 +167,7 @@ def _system(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
         _python(found, facts, wanted.python, wanted.prerequisites_managed)
 
 
-def _ground(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
+def _ground(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
     """What would make the run fail halfway."""
     ground = facts.ground
     if ground is None:
@@ -194,7 +194,7 @@ def _ground(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
         found.error("port", f"another process listening on port {wanted.extender_port}", "it free for the extender", cure)
 
 
-def _writes(path: str, wanted: Wanted) -> bool:
+def _writes(path: str, wanted: WantedHost) -> bool:
     return wanted.control_plane if path == MANIFESTS else wanted.gpu_node if path in OF_RUNTIMES else True
 
 
@@ -250,7 +250,7 @@ def _python(found: Reasons, facts: NodeFacts, wanted: str, managed: bool) -> Non
         report("python", seen, "a Python that can make virtual environments", own or cure)
 
 
-def _gpus(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
+def _gpus(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
     report = facts.nvidia_smi
     if report is None:
         return
@@ -392,7 +392,7 @@ def _runtime(found: Reasons, facts: NodeFacts) -> None:
         found.error("runtime", f"no running {kubelet.runtime}, though kubelet's endpoint is {kubelet.endpoint}", "it to run", cure)
 
 
-def _strategy(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
+def _strategy(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
     now, asked = facts.sharing, wanted.device_strategy
     if facts.cdi is None or now is None or asked not in (AUTO, *STRATEGIES) or facts.kubelet.runtime not in KNOWN_RUNTIMES:
         return  # said of the variable itself, or of the container runtime
@@ -441,7 +441,7 @@ def _isolation(found: Reasons, facts: NodeFacts, asked: str) -> None:
         found.error("isolation", seen, "no such pod, because their limits would stay", cure)
 
 
-def _shared_memory(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
+def _shared_memory(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
     """Containers fill it beside their own memory limits once those that wrote it have ended."""
     memory = facts.system.memory_mib if facts.system is not None else None
     # Those in MIG mode get no control daemon.
@@ -492,7 +492,7 @@ def _distribution_of(found: Reasons, facts: NodeFacts, mode: str) -> bool:
     return False
 
 
-def _for_pods(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
+def _for_pods(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
     """What speaks against preparing this host for daemons that are pods."""
     if not _distribution_of(found, facts, KUBERNETES):
         return
@@ -519,7 +519,7 @@ def _for_pods(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
         found.error("control_plane", f"no {wanted.kubectl}", "it in one of the usual folders", cure)
 
 
-def _control_plane(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
+def _control_plane(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
     plane = facts.control_plane
     if not _distribution_of(found, facts, SYSTEMD):
         return
@@ -538,7 +538,7 @@ def _control_plane(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
         found.error(
             "control_plane", f"no {wanted.kubectl}", "it in one of the usual folders", "install it, or name its path in gpushare_kubectl"
         )
-    if plane.kubeconfig is None and wanted.kubeconfig == Wanted.kubeconfig:
+    if plane.kubeconfig is None and wanted.kubeconfig == WantedHost.kubeconfig:
         cure = "name the administrator's kubeconfig in gpushare_admin_kubeconfig"
         found.error("control_plane", f"no {wanted.kubeconfig}", "a kubeconfig that may create the accounts of the daemons", cure)
     if facts.distribution.kubespray:

@@ -39,14 +39,14 @@ class HostState:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TakeoverVerdict:
     """rejections: why the run must stop, each a message of its own; moves: host → titles of the DaemonSets that leave it."""
 
     rejections: tuple[str, ...]
     moves: Mapping[str, list[str]]
 
 
-def judge(hosts: Sequence[HostState], found: Mapping[str, Any], port: int, drain: bool, without_operator: bool = False) -> Verdict:
+def judge(hosts: Sequence[HostState], found: Mapping[str, Any], port: int, drain: bool, without_operator: bool = False) -> TakeoverVerdict:
     """found: the result of gpushare_takeover_info; port: of our extender; drain: whether pods are evicted first; without_operator: whether
     this run switches the GPU Operator's device plugin off.
     """
@@ -69,7 +69,7 @@ def judge(hosts: Sequence[HostState], found: Mapping[str, Any], port: int, drain
             f"the original's Service has the NodePort {port}, which kube-proxy serves on 127.0.0.1, too, and gpushare_extender_port is the "
             "same: set gpushare_extender_port to a free port outside of the range of NodePorts, such as 22766"
         )
-    return Verdict(tuple(rejections), moves)
+    return TakeoverVerdict(tuple(rejections), moves)
 
 
 def held_by(host: HostState, kinds: Iterable[str], pods: Mapping[str, str]) -> list[str]:

@@ -281,7 +281,7 @@ _LARGEST: Final = 2**63 - 1
 
 
 @dataclass(frozen=True)
-class Step:
+class ContainerTurn:
     """One container's turn, in ids. pool: what init containers left before it; reused: taken from there; new: asked for."""
 
     pool: int
@@ -294,12 +294,12 @@ class Step:
         return 0 < self.reused < self.pool
 
 
-def steps(asks: Iterable[tuple[bool, int]]) -> Iterator[Step]:
+def steps(asks: Iterable[tuple[bool, int]]) -> Iterator[ContainerTurn]:
     """asks: (whether it keeps its ids: sidecars and app containers do, how many) in the order in which kubelet admits."""
     pool = 0
     for keeps, amount in asks:
         reused = min(pool, amount)
-        yield Step(pool, reused, amount - reused)
+        yield ContainerTurn(pool, reused, amount - reused)
         pool = pool - reused if keeps else max(pool, amount)
 
 

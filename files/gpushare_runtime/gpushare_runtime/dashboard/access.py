@@ -26,7 +26,7 @@ class AccessError(Exception):
     """A token that cannot be used; the text has what was found, what was expected and what to do."""
 
 
-class Token(Protocol):
+class RequiredToken(Protocol):
     """The token that a request must have."""
 
     def current(self) -> str:
@@ -79,7 +79,7 @@ class TokenFile:
         return text
 
 
-def is_authorized(header: str | None, token: Token) -> bool:
+def is_authorized(header: str | None, token: RequiredToken) -> bool:
     """Whether an Authorization header has the token. AccessError where there is no token."""
     expected = f"Bearer {token.current()}".encode()
     return hmac.compare_digest((header or "").encode("utf-8", "surrogateescape"), expected)

@@ -53,7 +53,7 @@ class CannotLook(Exception):
 
 
 @dataclass(frozen=True)
-class Unit:
+class DaemonUnit:
     """A service of ours: its file, and what systemd and the process say.
 
     text: None without a file; settings: of the file that the unit reads at each start; arguments: with which they start it; file_stamp,
@@ -108,7 +108,7 @@ def printed(argv: Sequence[str]) -> str:
     return done.stdout
 
 
-class Host:
+class HostReader:
     """root: "/" or a folder that stands for it. patience: seconds, in all, for what settles by itself."""
 
     def __init__(self, root: Path = Path("/"), ask: Callable[[Sequence[str]], str] = printed, patience: float = 20.0) -> None:
@@ -140,11 +140,11 @@ class Host:
         except (OSError, ValueError):
             return None
 
-    def settled_unit(self, name: str) -> Unit:
+    def settled_unit(self, name: str) -> DaemonUnit:
         """The service, after a wait for one that starts just now, as by systemd after the driver's library has been replaced."""
         return self.wait(partial(self.unit, name), lambda unit: unit.active != "activating")
 
-    def unit(self, name: str) -> Unit:
+    def unit(self, name: str) -> DaemonUnit:
         """The service and its process. CannotLook if systemd does not answer."""
         file = f"{name}.service"
         content = self.read(f"{UNITS}/{file}")
@@ -155,7 +155,7 @@ class Host:
         active, state, says = properties.get("ActiveState", "unknown"), properties.get("SubState", ""), properties.get("StatusText", "")
         if not says and (active == "failed" or state == "auto-restart"):
             says = self._last_line(file)
-        return Unit(
+        return DaemonUnit(
             name,
             text,
             (self.read(settings.group(1)) or b"" if settings else b"").decode("utf-8", "replace"),

@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 
 from gpushare_runtime import __version__
 from gpushare_runtime.doctor.findings import SITE, Findings
-from gpushare_runtime.doctor.host import DAEMONS, CannotLook, Host
+from gpushare_runtime.doctor.host import DAEMONS, CannotLook, HostReader
 from gpushare_runtime.doctor.units import judge_files
 
 NAME: Final = "gpushare-doctor"
@@ -22,7 +22,7 @@ NAME: Final = "gpushare-doctor"
 _SECONDS: Final = 60
 
 
-def look(host: Host, environment: Path, expected: Sequence[str]) -> Findings:
+def look(host: HostReader, environment: Path, expected: Sequence[str]) -> Findings:
     """Look at the daemons that are expected; where none is, at those with a unit. CannotLook where nothing can be judged.
 
     environment: the folder of the runtime in use.
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise CannotLook("found another user than root, who may not read the daemons' files; run it with sudo")
         signal.signal(signal.SIGALRM, _too_long)
         signal.alarm(_SECONDS)
-        found = look(Host(), Path(sys.prefix), options.daemons)
+        found = look(HostReader(), Path(sys.prefix), options.daemons)
     except CannotLook as error:
         print(f"{NAME}: {error}", file=sys.stderr)
         return 2

@@ -20,7 +20,7 @@ from gpushare_runtime.core.placement.policies import Policy
 from gpushare_runtime.core.placement.preemption import seen_by
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.core.request import Request
-from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.extender_v1 import BindArguments
 from gpushare_runtime.extender.leadership import SERVER_SECONDS, drained_after
 from gpushare_runtime.kube.backoff import Backoff
@@ -57,7 +57,7 @@ class Binder:
     def __init__(
         self,
         client: KubeClient,
-        cluster: Cluster,
+        cluster: ClusterCache,
         policy: Policy,
         *,
         now_ns: Callable[[], int] = time.time_ns,

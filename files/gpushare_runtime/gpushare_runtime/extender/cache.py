@@ -59,7 +59,7 @@ def incomplete(watches: Mapping[str, Reflector[Any]]) -> str:
     return ""
 
 
-class Cluster:
+class ClusterCache:
     """The extender's cache.
 
     changed: set when a pod is new or the GPUs of a node changed; on_capacity_freed: called when a GPU may have more free

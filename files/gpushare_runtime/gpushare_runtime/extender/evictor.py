@@ -21,7 +21,7 @@ from gpushare_runtime.core.overuse import EvictionRequest, Evictions
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.daemon.listener import RateLimit
 from gpushare_runtime.daemon.metrics import family
-from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 
@@ -77,7 +77,7 @@ class Evictor:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterCache,
         emit: Events,
         *,
         active: Callable[[], bool] = lambda: True,

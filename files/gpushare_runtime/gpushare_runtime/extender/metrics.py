@@ -14,7 +14,7 @@ from prometheus_client.core import Metric
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.daemon.metrics import Value, family, latencies, maybe, single
-from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.kube.reflector import Reflector
 
 VERBS: Final = ("filter", "prioritize", "preempt", "bind")
@@ -69,7 +69,7 @@ class Meters:
         )
 
 
-def families(cluster: Cluster) -> Iterator[Metric]:
+def families(cluster: ClusterCache) -> Iterator[Metric]:
     """Units are those of each node. Samples are made as they are read: between two of them the ledger may have changed."""
     ledger = cluster.ledger
     nodes = [ledger.nodes[name] for name in sorted(ledger.nodes)]

@@ -39,7 +39,7 @@ _REMEMBERED_LABELS: Final = 64
 """Of a pod; each has at most 380 characters."""
 
 
-class Service:
+class Verbs:
     """The verbs that bind nothing.
 
     The ledger reserves the GPU that the scheduler will most probably take, because the scheduler binds only after it has filtered

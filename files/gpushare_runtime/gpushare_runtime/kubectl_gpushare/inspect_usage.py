@@ -56,14 +56,14 @@ class NodeUsage:
 
 
 @dataclass(frozen=True)
-class Usage:
+class ClusterUsage:
     """All nodes that have shared GPUs, by name, and what is wrong, in words."""
 
     nodes: Sequence[NodeUsage]
     warnings: Sequence[str]
 
 
-def read_usage(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> Usage:
+def read_usage(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> ClusterUsage:
     """From v1.Node and v1.Pod objects as JSON. Pods that are finished or not bound have nothing."""
     warnings: list[str] = []
     ledger, read_pod = Ledger(), PodReader(warnings.append)
@@ -83,7 +83,7 @@ def read_usage(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, A
     if len({node.unit for node in usages}) > 1:
         each = ", ".join(f"{node.name}: {node.unit}" for node in usages)
         warnings.append(f"the nodes count in different units ({each}): the cluster's totals add unlike numbers")
-    return Usage(usages, warnings)
+    return ClusterUsage(usages, warnings)
 
 
 def _usage(node: NodeLedger, address: str, total: int) -> NodeUsage:

@@ -48,7 +48,7 @@ class Column:
 
 
 @dataclass
-class Row:
+class TableRow:
     """name: for -o name; cells: one per column; grid: cells behind the columns, one per GPU; shares: how full each GPU is, from 0 to 1,
     None for one that takes nothing; glyphs: for each GPU one letter instead, "" for one by its share."""
 
@@ -65,7 +65,7 @@ class Table:
     glyphs; legend: what is below all."""
 
     columns: Sequence[Column]
-    rows: list[Row] = field(default_factory=list)
+    rows: list[TableRow] = field(default_factory=list)
     grid: Sequence[str] = ()
     legend: Sequence[str] = ()
     marks: str = ""

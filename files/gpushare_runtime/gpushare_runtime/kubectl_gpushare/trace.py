@@ -32,7 +32,7 @@ class TraceError(ValueError):
 
 
 @dataclass
-class Host:
+class FreeResources:
     """What kube-scheduler counts of a node and is still free: CPU in thousandths, memory in MiB."""
 
     name: str
@@ -52,13 +52,13 @@ class TracePod:
     created: int = 0
 
 
-def read_hosts(file: Path) -> tuple[list[Host], Ledger]:
+def read_hosts(file: Path) -> tuple[list[FreeResources], Ledger]:
     """The nodes, and a ledger of their GPUs. TraceError, OSError."""
     hosts, gpus = [], []
     for where, row in _rows(file):
         name, model = _text(row, "sn", where), _text(row, "model", where)
         gpus.append((name, _number(row, "gpu", where, MOST_GPUS), model))
-        hosts.append(Host(name, _number(row, "cpu_milli", where), _number(row, "memory_mib", where)))
+        hosts.append(FreeResources(name, _number(row, "cpu_milli", where), _number(row, "memory_mib", where)))
     return hosts, ledger_of(gpus)
 
 

@@ -16,7 +16,7 @@ from gpushare_runtime.core.ledger_json import ledger_json
 from gpushare_runtime.core.placement.explain import amount
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod
 from gpushare_runtime.kubectl_gpushare.cluster import NOTHING_KNOWN, UNKNOWN_NODE, UNKNOWN_POD, Cluster, NodeInfo, Waiting
-from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, ODD, WARN, Cell, Column, Row, Table
+from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, ODD, WARN, Cell, Column, Table, TableRow
 
 _MOST_NAME: Final = 253
 LEGEND: Final = {"B": "bad", "C": "cordoned", "O": "orphaned units", "W": "whole GPU"}
@@ -233,7 +233,7 @@ def nodes_view(cluster: Cluster, select: Selection) -> Table:
         ]
         of = [cells_of[node.name].get(index) for index in range(most)]
         shares = [None if gpu is None else gpu.allocated / (gpu.gpu.units or 1) for gpu in of]
-        table.rows.append(Row(f"node/{_text(node.name)}", cells, [_grid_cell(gpu) for gpu in of], shares, [_glyph(gpu) for gpu in of]))
+        table.rows.append(TableRow(f"node/{_text(node.name)}", cells, [_grid_cell(gpu) for gpu in of], shares, [_glyph(gpu) for gpu in of]))
     table.marks = "  ".join(f"{mark} {text}" for mark, text in {**LEGEND, **CLOSED}.items() if mark in seen)
     unit = "" if units <= {"GiB"} or len(units) > 1 else f"one unit is {units.copy().pop()}; "
     table.legend = [unit + _total(cluster, nodes, views)]
@@ -340,7 +340,7 @@ def gpus_view(cluster: Cluster, select: Selection) -> Table:
                 Cell(_text(gpu.uuid)),
                 Cell(as_text(states), view.style or (WARN if shut else "")),
             ]
-            table.rows.append(Row(f"gpu/{_text(node.name)}/{gpu.index}", cells))
+            table.rows.append(TableRow(f"gpu/{_text(node.name)}/{gpu.index}", cells))
     return table
 
 
@@ -403,7 +403,7 @@ def pods_view(cluster: Cluster, select: Selection) -> Table:
     now = cluster.now()
     for share in selected_shares(cluster, select):
         cells = _share_cells(cluster, share, *on[share.node], now)[skip:]
-        table.rows.append(Row(_pod_name(share.namespace, share.name, select), cells))
+        table.rows.append(TableRow(_pod_name(share.namespace, share.name, select), cells))
     reasons = cluster.reasons()
     for one in selected_waiting(cluster, select):
         pod, info = one.pod, cluster.pods.get(one.pod.uid, UNKNOWN_POD)
@@ -422,7 +422,7 @@ def pods_view(cluster: Cluster, select: Selection) -> Table:
             Cell("invalid", BAD) if isinstance(pod, InvalidPod) else Cell("pending", WARN),
             Cell(reasons[pod.uid] or NOT_TRIED),
         ]
-        table.rows.append(Row(_pod_name(pod.namespace, pod.name, select), cells[skip:]))
+        table.rows.append(TableRow(_pod_name(pod.namespace, pod.name, select), cells[skip:]))
     return table
 
 
@@ -540,7 +540,7 @@ def top_view(cluster: Cluster, select: Selection) -> Table:
             _NOTHING if percent is None else _count(percent, BAD if percent > 100 else ""),
             Cell(state, style),
         ]
-        table.rows.append(Row(_pod_name(share.namespace, share.name, select), cells[1:] if select.namespace else cells))
+        table.rows.append(TableRow(_pod_name(share.namespace, share.name, select), cells[1:] if select.namespace else cells))
     return table
 
 
@@ -590,7 +590,7 @@ def namespaces_view(cluster: Cluster, select: Selection) -> Table:
             _used(sums.used),
             Cell(f"{100 * sums.mib / total:.1f}%", "", sums.mib) if total else _NOTHING,
         ]
-        table.rows.append(Row(f"namespace/{_text(name)}", cells))
+        table.rows.append(TableRow(f"namespace/{_text(name)}", cells))
     return table
 
 
@@ -630,7 +630,7 @@ def models_view(cluster: Cluster, select: Selection) -> Table:
             _count(max((gpu.state.free for gpu in usable), default=0)),
             Cell(unit),
         ]
-        table.rows.append(Row(f"model/{_text(model) or ABSENT}", cells))
+        table.rows.append(TableRow(f"model/{_text(model) or ABSENT}", cells))
     return table
 
 

@@ -35,7 +35,7 @@ class GpuForMps:
     mib: int
 
 
-class Nvml(Protocol):
+class ComputeModes(Protocol):
     """All may block and raise GpuError."""
 
     exclusive: int
@@ -126,7 +126,7 @@ def withheld(nodes: Collection[str] = _NODES) -> str:
 class ExclusiveMode:
     """The GPU's compute mode while the daemon runs. kept: file with the mode of before, for a process that was killed."""
 
-    def __init__(self, nvml: Nvml, uuid: str, kept: Path) -> None:
+    def __init__(self, nvml: ComputeModes, uuid: str, kept: Path) -> None:
         self._nvml = nvml
         self._uuid = uuid
         self._kept = kept

@@ -77,7 +77,7 @@ def dashboard(names: Iterable[str]) -> Purpose:
     return Purpose(certificates.dashboard(names), (DASHBOARD,), "gpushare-dashboard-pki.timer")
 
 
-class State(TypedDict):
+class CertificateState(TypedDict):
     """One certificate, as `status` says it. not_after: "" when there is none; problem: "" or words."""
 
     path: str
@@ -151,23 +151,23 @@ class Folder:
         finally:
             os.close(descriptor)
 
-    def status(self, now: datetime) -> list[State]:
+    def status(self, now: datetime) -> list[CertificateState]:
         """Every certificate, with what is wrong with it."""
         open_modes = self._open_modes()
         states = [self._state(files, now, open_modes) for files in (CA, *self.purpose.leaves)]
         name = self.purpose.copy
         if not name:
             return states
-        copy = State(**{**states[0], "path": name, "problem": self._too_open([name], open_modes)})
+        copy = CertificateState(**{**states[0], "path": name, "problem": self._too_open([name], open_modes)})
         try:
             if self._read(name) != self._bytes(CA.certificate):
                 copy["problem"] = f"{name} is not the same as {CA.certificate}"
         except Broken as broken:
-            copy = State(path=name, role="ca", not_after="", days_left=0.0, problem=f"{name} {broken}")
+            copy = CertificateState(path=name, role="ca", not_after="", days_left=0.0, problem=f"{name} {broken}")
         return [*states, copy]
 
-    def _state(self, files: Files, now: datetime, open_modes: dict[str, int]) -> State:
-        state = State(path=files.certificate, role=files.role, not_after="", days_left=0.0, problem="")
+    def _state(self, files: Files, now: datetime, open_modes: dict[str, int]) -> CertificateState:
+        state = CertificateState(path=files.certificate, role=files.role, not_after="", days_left=0.0, problem="")
         try:
             certificate = self._certificate(files)
         except Broken as broken:

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import WantedObjects, converge
 
 Json = dict[str, Any]
 
@@ -46,7 +46,7 @@ class ApiServer:
                 self.objects.update({self.key(item): item for item in given})
         return 0, json.dumps({"kind": "List", "items": found}), ""
 
-    def converge(self, wanted: Wanted, *, check_mode: bool = False) -> Json:
+    def converge(self, wanted: WantedObjects, *, check_mode: bool = False) -> Json:
         return converge(Kubectl(self, "kubectl", "admin.conf"), wanted, check_mode)
 
 

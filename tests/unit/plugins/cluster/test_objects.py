@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import WantedObjects, converge
 
 from unit.plugins.cluster.api_server import NOT_FOUND, ApiServer, Json, thing
 
 
 def test_a_second_run_writes_nothing() -> None:
     api = ApiServer()
-    wanted = Wanted(apply=[thing("a", data={"k": "v"})])
+    wanted = WantedObjects(apply=[thing("a", data={"k": "v"})])
     assert api.converge(wanted)["objects"] == ["ConfigMap a"]
     assert api.converge(wanted) == {"changed": False, "objects": [], "unserved": [], "missing": [], "diff": []}
     assert api.writes == ["apply"]
@@ -21,7 +21,7 @@ def test_a_second_run_writes_nothing() -> None:
 
 def test_check_mode_tells_it_and_writes_nothing() -> None:
     api = ApiServer()
-    result = api.converge(Wanted(apply=[thing("a")]), check_mode=True)
+    result = api.converge(WantedObjects(apply=[thing("a")]), check_mode=True)
     assert result["objects"] == ["ConfigMap a"]
     assert (result["changed"], api.writes) == (True, [])
 
@@ -29,10 +29,10 @@ def test_check_mode_tells_it_and_writes_nothing() -> None:
 def test_an_object_that_may_not_be_made_is_left_out_and_named() -> None:
     api = ApiServer(thing("gpu1", "Node"))
     wanted = [thing("gpu1", "Node", data={"k": "v"}), thing("gpu2", "Node")]
-    result = api.converge(Wanted(apply=wanted, create=False))
+    result = api.converge(WantedObjects(apply=wanted, create=False))
     assert (result["objects"], result["missing"]) == (["Node gpu1"], ["Node gpu2"])
     assert list(api.objects) == [("Node", "gpu1")]
-    assert api.converge(Wanted(apply=wanted[1:], create=False))["missing"] == ["Node gpu2"]
+    assert api.converge(WantedObjects(apply=wanted[1:], create=False))["missing"] == ["Node gpu2"]
     assert api.writes == ["apply"]
 
 
@@ -42,13 +42,13 @@ POLICY = thing("p", "ValidatingAdmissionPolicy", "admissionregistration.k8s.io/v
 @pytest.mark.parametrize("served", [{"v1": ["ConfigMap"]}, {"v1": ["ConfigMap"], "admissionregistration.k8s.io/v1": ["MutatingWebhook"]}])
 def test_kinds_that_the_server_does_not_have_are_named_and_left_out(served: dict[str, list[str]]) -> None:
     api = ApiServer(served=served)
-    result = api.converge(Wanted(apply=[POLICY, thing("a")], skip_unserved=True))
+    result = api.converge(WantedObjects(apply=[POLICY, thing("a")], skip_unserved=True))
     assert (result["objects"], result["unserved"]) == (["ConfigMap a"], ["ValidatingAdmissionPolicy p"])
 
 
 def test_kinds_that_the_server_has_are_not_left_out() -> None:
     api = ApiServer(served={"admissionregistration.k8s.io/v1": ["ValidatingAdmissionPolicy"]})
-    result = api.converge(Wanted(apply=[POLICY], skip_unserved=True))
+    result = api.converge(WantedObjects(apply=[POLICY], skip_unserved=True))
     assert (result["objects"], result["unserved"]) == (["ValidatingAdmissionPolicy p"], [])
 
 
@@ -57,7 +57,7 @@ def test_an_api_server_that_does_not_answer_is_no_reason_to_leave_anything_out()
         return 1, "", "Unable to connect to the server: connection refused"
 
     with pytest.raises(KubectlError, match="connection refused"):
-        converge(Kubectl(run, "kubectl", "admin.conf"), Wanted(apply=[POLICY], skip_unserved=True), False)
+        converge(Kubectl(run, "kubectl", "admin.conf"), WantedObjects(apply=[POLICY], skip_unserved=True), False)
 
 
 class Recorder(ApiServer):
@@ -81,7 +81,7 @@ def apply(manager: str) -> list[str]:
 
 def test_each_call_of_kubectl_as_the_module_promises_it() -> None:
     api = Recorder(thing("old"))
-    result = api.converge(Wanted(apply=[thing("new")], field_manager="m"))
+    result = api.converge(WantedObjects(apply=[thing("new")], field_manager="m"))
     assert api.asked == [
         LOOK,
         [*apply("m"), "--dry-run=server", "-o", "json"],
@@ -89,15 +89,15 @@ def test_each_call_of_kubectl_as_the_module_promises_it() -> None:
     ]
     assert (result["changed"], result["objects"], result["unserved"]) == (True, ["ConfigMap new"], [])
     api.asked.clear()
-    assert api.converge(Wanted()) == {"changed": False, "objects": [], "unserved": [], "missing": [], "diff": []}
+    assert api.converge(WantedObjects()) == {"changed": False, "objects": [], "unserved": [], "missing": [], "diff": []}
     assert api.asked == []
-    api.converge(Wanted(apply=[thing("new")]))
+    api.converge(WantedObjects(apply=[thing("new")]))
     assert api.asked == [LOOK, [*apply("gpushare.kubernetes"), "--dry-run=server", "-o", "json"]]
 
 
 def test_an_object_that_may_not_be_made_and_is_there_is_changed() -> None:
     api = ApiServer(thing("gpu1", "Node"))
-    wanted = Wanted(apply=[thing("gpu1", "Node", spec={"x": 1})], create=False)
+    wanted = WantedObjects(apply=[thing("gpu1", "Node", spec={"x": 1})], create=False)
     assert api.converge(wanted)["objects"] == ["Node gpu1"]
     assert api.writes == ["apply"]
 
@@ -107,5 +107,5 @@ def test_each_way_to_say_that_a_group_is_not_there(words: str) -> None:
     def run(argv: list[str], data: str | None = None) -> tuple[int, str, str]:
         return 1, "", words
 
-    result = converge(Kubectl(run, "kubectl", "admin.conf"), Wanted(apply=[POLICY], skip_unserved=True), False)
+    result = converge(Kubectl(run, "kubectl", "admin.conf"), WantedObjects(apply=[POLICY], skip_unserved=True), False)
     assert result == {"changed": False, "objects": [], "unserved": ["ValidatingAdmissionPolicy p"], "missing": [], "diff": []}

@@ -11,7 +11,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journa
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import digest, read_state
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import dump_section
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import Installation
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, stripped
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, RuntimePlan, stripped
 
 from unit.plugins.runtimes.fake_containerd import Containerd
 
@@ -40,7 +40,7 @@ class Machine:
     def texts(self) -> dict[str, bytes]:
         return {str(path.relative_to(self.folder)): path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
 
-    def do(self, plan: Plan) -> None:
+    def do(self, plan: RuntimePlan) -> None:
         for path, text in plan.files.items():
             before, after = read_state(path), None if text is None else text.encode()
             self.entries.setdefault(
@@ -52,12 +52,12 @@ class Machine:
                 Path(path).parent.mkdir(exist_ok=True)
                 Path(path).write_bytes(after)
 
-    def present(self, asked: Asked = ASKED) -> Plan:
+    def present(self, asked: Asked = ASKED) -> RuntimePlan:
         plan = self.installation.present(asked)
         self.do(plan)
         return plan
 
-    def absent(self) -> Plan:
+    def absent(self) -> RuntimePlan:
         plan = self.installation.absent(list(self.entries.values()))
         self.do(plan)
         return plan

@@ -17,7 +17,7 @@ import tomllib
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import Converged
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import WantedRuntime, converge
 
 from unit.plugins.runtimes.fake_containerd import dumped
 
@@ -95,15 +95,15 @@ class CrioHost:
         assert path == "/config"
         return dumped({"crio": {"runtime": json.loads(self.process.read_text())}}).encode()
 
-    def status(self, _address: str, _timeout: float) -> cri.Status:
+    def status(self, _address: str, _timeout: float) -> cri.RuntimeStatus:
         if not self.process.read_text():
             raise cri.CriError("the container runtime does not answer")
-        return cri.Status({"RuntimeReady": (True, ""), "NetworkReady": (True, "")}, {})
+        return cri.RuntimeStatus({"RuntimeReady": (True, ""), "NetworkReady": (True, "")}, {})
 
     def converge(
         self, state: str = "present", check: bool = False, point: Callable[[str], None] = lambda _point: None, default: str = "auto"
     ) -> Converged:
-        return converge(Wanted(state, str(self.program), "", None, 0.2, False, "cri-o", default), check, self.run, point)
+        return converge(WantedRuntime(state, str(self.program), "", None, 0.2, False, "cri-o", default), check, self.run, point)
 
     def tree(self) -> dict[str, bytes]:
         return {str(path.relative_to(self.folder)): path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}

@@ -12,7 +12,7 @@ from typing import Any
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import Converged
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import docker_config
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import WantedRuntime, converge
 
 from unit.plugins.runtimes import fake_docker
 
@@ -103,8 +103,8 @@ class DockerHost:
         live = {"LiveRestoreEnabled": found.get("live-restore", self.live_restore), "ContainersRunning": self.containers}
         return {"DefaultRuntime": found["default-runtime"], "Runtimes": runtimes, **live}
 
-    def wanted(self, state: str = "present", default: str = "auto", allowed: bool = False) -> Wanted:
-        return Wanted(state, str(self.program), "", None, 0.2, allowed, "docker", default)
+    def wanted(self, state: str = "present", default: str = "auto", allowed: bool = False) -> WantedRuntime:
+        return WantedRuntime(state, str(self.program), "", None, 0.2, allowed, "docker", default)
 
     def converge(
         self,

@@ -16,7 +16,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo i
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import containerd_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import dump_section
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import DROP_IN, Installation
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Runtimes, stripped
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, RuntimePlan, Runtimes, stripped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,7 +66,7 @@ def debian(version: int) -> str:
     return f'version = {version}\n\n[plugins]\n  [{section(version)}]\n    [{section(version)}.cni]\n      bin_dir = "/usr/lib/cni"\n'
 
 
-def files_of(plan: Plan) -> list[str]:
+def files_of(plan: RuntimePlan) -> list[str]:
     return [Path(path).name for path in plan.files]
 
 

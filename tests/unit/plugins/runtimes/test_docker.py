@@ -22,7 +22,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo i
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import docker, docker_config, unix_http
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import WantedRuntime, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Runtimes, SilentError
 
 from unit.plugins.runtimes import fake_docker
@@ -383,7 +383,7 @@ def test_no_runtime_gets_anothers_entries(host: DockerHost) -> None:
     host.converge()
     assert [entry.owner for entry in journal.Journal("/").entries()] == ["container_runtime.docker"]
     # kubelet may use another one by now: what is ours on docker goes all the same.
-    wanted = Wanted("absent", str(host.program), "", None, 0.2, True, "containerd")
+    wanted = WantedRuntime("absent", str(host.program), "", None, 0.2, True, "containerd")
     assert converge(wanted, False, host.run).changed
     assert host.default() == "runc"
 

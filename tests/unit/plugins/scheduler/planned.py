@@ -10,7 +10,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journa
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import kubeadm
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, Plan, plan_present
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, SchedulerPlan, plan_present
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import PolicyMap, UnreadFile
 
@@ -18,7 +18,7 @@ from unit.plugins.scheduler.generations import CONFIG_PATH, MANIFEST_PATH, POLIC
 from unit.plugins.scheduler.manifests import TLS
 
 
-def files_done(found: Found, plan: Plan) -> Found:
+def files_done(found: Found, plan: SchedulerPlan) -> Found:
     """The host after the plan, as the module carries it out, with its journal."""
     files, journal, cluster = dict(found.files), dict(found.journal), found.cluster
 
@@ -83,7 +83,7 @@ def state(name: str) -> Found:
     return Found({CONFIG_PATH: None, **files}, cluster=cluster, cluster_version="42", nodes=3, policy=found)
 
 
-def plan(found: Found, how: str = "present", extender: scheduler_config.Extender = TLS) -> Plan:
+def plan(found: Found, how: str = "present", extender: scheduler_config.ExtenderEntry = TLS) -> SchedulerPlan:
     """As the action plugin does it: a file that was not sent is sent then."""
     while True:
         try:
@@ -93,7 +93,7 @@ def plan(found: Found, how: str = "present", extender: scheduler_config.Extender
             found = replace(found, files={**found.files, unread.path: None})
 
 
-def done(found: Found, plan: Plan) -> Found:
+def done(found: Found, plan: SchedulerPlan) -> Found:
     after = files_done(found, plan)
     order = plan.for_module["policy"]
     if order is None or found.policy is None:

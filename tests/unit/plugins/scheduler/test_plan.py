@@ -15,7 +15,13 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import kubeadm
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, Plan, UnreadFile, check_lease, plan_present
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import (
+    Found,
+    SchedulerPlan,
+    UnreadFile,
+    check_lease,
+    plan_present,
+)
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
 
 from unit.plugins.scheduler.manifests import CONFIG_PATH, EXTENDER, MANIFEST, MANIFEST_PATH, OTHERS_CONFIG, REGENERATED, TLS
@@ -58,11 +64,11 @@ scheduler:
 UNTOUCHED = Found({MANIFEST_PATH: MANIFEST, CONFIG_PATH: None}, cluster=CLUSTER, nodes=3)
 
 
-def present(found: Found, percentage: int = -1, extender: scheduler_config.Extender = TLS) -> Plan:
+def present(found: Found, percentage: int = -1, extender: scheduler_config.ExtenderEntry = TLS) -> SchedulerPlan:
     return plan_present(MANIFEST_PATH, CONFIG_PATH, found, extender, percentage)
 
 
-def absent(found: Found, extender: scheduler_config.Extender = TLS) -> Plan:
+def absent(found: Found, extender: scheduler_config.ExtenderEntry = TLS) -> SchedulerPlan:
     return plan_absent(MANIFEST_PATH, CONFIG_PATH, found, extender)
 
 
@@ -263,7 +269,7 @@ def test_nothing_is_done_where_we_never_were(start: Found) -> None:
 
 @pytest.mark.parametrize("extender", [TLS, EXTENDER], ids=["https", "at the address of the original"])
 def test_where_others_changed_the_configuration_since_the_originals_extender_comes_back_for_ours(
-    extender: scheduler_config.Extender,
+    extender: scheduler_config.ExtenderEntry,
 ) -> None:
     start = STARTS["the original's"]
     changed = files_done(start, present(start, extender=extender))
@@ -349,7 +355,7 @@ def test_a_file_that_somebodys_own_flag_names_is_not_taken_away_even_if_we_made_
     assert "extenders" not in yaml.safe_load(back.files[CONFIG_PATH] or "")
 
 
-def with_flags(*flags: str) -> Plan:
+def with_flags(*flags: str) -> SchedulerPlan:
     lines = "".join(f"    - {one}\n" for one in flags)
     manifest = MANIFEST.replace("    - --leader-elect=true\n", lines)
     return present(replace(UNTOUCHED, files={**UNTOUCHED.files, MANIFEST_PATH: manifest}))

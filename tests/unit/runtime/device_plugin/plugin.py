@@ -19,7 +19,7 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB as UNIT
 from gpushare_runtime.core.quantity import Unit
 from gpushare_runtime.device_plugin.main import DevicePlugin
-from gpushare_runtime.device_plugin.options import Settings
+from gpushare_runtime.device_plugin.options import PluginSettings
 from unit.runtime.device_plugin.fake_kubelet import FakeKubelet
 from unit.runtime.device_plugin.fake_nvml import FakeNvml
 from unit.runtime.device_plugin.fake_processes import FakeProcesses
@@ -119,7 +119,7 @@ async def world(*mib: int, unit: Unit = UNIT, kubelet: bool = True, node: bool =
             if "isolation" in settings:
                 nvml.unlimited = None
             processes = FakeProcesses()
-            known = Settings("gpu1", unit, kubelet_root=root, state=root / "state", **settings)
+            known = PluginSettings("gpu1", unit, kubelet_root=root, state=root / "state", **settings)
             plugin = DevicePlugin(known, nvml, client, gpu_interval=0.05, check_scale=0.01, processes=processes, host=host)
             made = World(nvml, api, fake_kubelet, plugin, asyncio.ensure_future(plugin.run()), processes, host)
             try:

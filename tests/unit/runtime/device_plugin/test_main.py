@@ -16,7 +16,7 @@ import pytest
 
 from gpushare_runtime.core.quantity import UNITS
 from gpushare_runtime.daemon.runner import EXIT_FAILED, EXIT_SETTINGS, Status
-from gpushare_runtime.device_plugin.options import Settings, parse_arguments
+from gpushare_runtime.device_plugin.options import PluginSettings, parse_arguments
 from gpushare_runtime.kube.service_account import TokenFiles
 from unit.runtime.device_plugin.command import start
 from unit.runtime.device_plugin.fake_kubelet import FakeKubelet
@@ -57,13 +57,13 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_environment_of_the_original_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_NAME", "gpu1")
     monkeypatch.setenv("KUBECONFIG", "/etc/kubernetes/x.conf")
-    assert parse_arguments([]) == Settings("gpu1", UNITS["GiB"], "/etc/kubernetes/x.conf", Path("/var/lib/kubelet"), log_level="info")
+    assert parse_arguments([]) == PluginSettings("gpu1", UNITS["GiB"], "/etc/kubernetes/x.conf", Path("/var/lib/kubelet"), log_level="info")
 
 
 def test_the_command_line_of_the_original_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_NAME", "gpu1")
     line = ["-logtostderr", "--v=5", "--memory-unit=MiB", "--health-check=true", "--mps=false"]
-    assert parse_arguments(line) == Settings("gpu1", UNITS["MiB"], log_level="debug")
+    assert parse_arguments(line) == PluginSettings("gpu1", UNITS["MiB"], log_level="debug")
 
 
 def test_options_of_the_original_without_a_purpose_here_are_taken_and_said() -> None:
@@ -85,7 +85,7 @@ def test_a_kubeconfig_that_is_not_there_means_the_pods_own_account_as_in_the_ori
 def test_flags_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_NAME", "gpu1")
     given = ["--node-name", "gpu2", "--kubelet-root", "/k", "--memory-unit", "256MiB", "--log-level", "warning"]
-    assert parse_arguments(given) == Settings("gpu2", UNITS["256MiB"], None, Path("/k"), log_level="warning")
+    assert parse_arguments(given) == PluginSettings("gpu2", UNITS["256MiB"], None, Path("/k"), log_level="warning")
     given += ["--seed-token-file", "/s", "--token-file", "/t", "--token-seconds", "7200"]
     assert parse_arguments(given).tokens == TokenFiles(Path("/s"), Path("/t"), 7200)
 

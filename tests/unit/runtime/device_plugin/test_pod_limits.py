@@ -16,7 +16,7 @@ from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.device_plugin.gpu import pod_limits
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from gpushare_runtime.device_plugin.main import DevicePlugin
-from gpushare_runtime.device_plugin.options import Settings
+from gpushare_runtime.device_plugin.options import PluginSettings
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import bound, memory, whole
 from unit.runtime.device_plugin.plugin import NODE, World, admitted, metric, path_of, reported, running, start, world
@@ -38,7 +38,7 @@ async def next_process(it: World, **settings: Any) -> AsyncIterator[None]:
     await it.stop()
     yield
     root = it.kubelet.directory.parent
-    known = Settings("gpu1", kubelet_root=root, state=root / "state", **settings)
+    known = PluginSettings("gpu1", kubelet_root=root, state=root / "state", **settings)
     it.plugin = DevicePlugin(known, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes, host=it.host)
     it.task = asyncio.ensure_future(it.plugin.run())
 

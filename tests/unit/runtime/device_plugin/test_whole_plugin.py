@@ -18,7 +18,7 @@ from gpushare_runtime.daemon.metrics_server import MetricsAddress, MetricsServer
 from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.device_plugin.main import DevicePlugin
 from gpushare_runtime.device_plugin.node.turns import ORDER_SECONDS
-from gpushare_runtime.device_plugin.options import Settings
+from gpushare_runtime.device_plugin.options import PluginSettings
 from unit.runtime.device_plugin.device_manager import StartError
 from unit.runtime.device_plugin.fake_kubelet import DROP_SECONDS
 from unit.runtime.device_plugin.fake_nvml import facts
@@ -128,7 +128,7 @@ async def test_the_next_process_of_the_plugin_still_knows_what_processes_hold() 
         await until(lambda: not any(it.kubelet.manager.healthy.values()))
         it.kubelet.registrations.clear()
         it.kubelet.lists.clear()
-        settings = Settings("gpu1", kubelet_root=it.kubelet.directory.parent, state=it.kubelet.directory.parent / "state")
+        settings = PluginSettings("gpu1", kubelet_root=it.kubelet.directory.parent, state=it.kubelet.directory.parent / "state")
         it.plugin = DevicePlugin(settings, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes)
         it.task = asyncio.ensure_future(it.plugin.run())
         await it.registered()
@@ -265,7 +265,7 @@ async def test_another_unit_than_that_of_running_pods_ends_it() -> None:
         await running_pod(it)
         await it.stop()
         root = it.kubelet.directory.parent
-        settings = Settings("gpu1", UNITS["64MiB"], kubelet_root=root, state=root / "state")
+        settings = PluginSettings("gpu1", UNITS["64MiB"], kubelet_root=root, state=root / "state")
         with pytest.raises(FatalError, match=r"with memory in units of GiB .* or start with --memory-unit GiB"):
             await asyncio.wait_for(DevicePlugin(settings, it.nvml, it.plugin._client, processes=it.processes).run(), 5)
 
@@ -278,7 +278,7 @@ async def test_another_unit_is_rejected_after_a_boot_as_well_when_the_pods_of_be
         await it.stop()
         it.live.clear()
         root = it.kubelet.directory.parent
-        settings = Settings("gpu1", UNITS["64MiB"], kubelet_root=root, state=root / "state")
+        settings = PluginSettings("gpu1", UNITS["64MiB"], kubelet_root=root, state=root / "state")
 
         def next_process() -> DevicePlugin:
             return DevicePlugin(settings, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes)
@@ -304,7 +304,7 @@ async def test_another_gpu_in_the_place_of_a_running_pods_gpu_is_not_a_changed_u
         it.kubelet.registrations.clear()
         it.kubelet.lists.clear()
         root = it.kubelet.directory.parent
-        settings = Settings("gpu1", kubelet_root=root, state=root / "state")
+        settings = PluginSettings("gpu1", kubelet_root=root, state=root / "state")
         it.plugin = DevicePlugin(settings, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes)
         it.task = asyncio.ensure_future(it.plugin.run())
         await it.registered()
@@ -325,7 +325,7 @@ async def test_with_a_gpu_lost_beside_a_running_pod_the_next_process_starts_and_
         it.kubelet.registrations.clear()
         it.kubelet.lists.clear()
         root = it.kubelet.directory.parent
-        settings = Settings("gpu1", kubelet_root=root, state=root / "state")
+        settings = PluginSettings("gpu1", kubelet_root=root, state=root / "state")
         it.plugin = DevicePlugin(settings, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes)
         it.task = asyncio.ensure_future(it.plugin.run())
         await it.registered()

@@ -17,11 +17,11 @@ from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.daemon import metrics
 from gpushare_runtime.extender import extender_v1, inspect_api
 from gpushare_runtime.extender.binder import Binder, BindError
-from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.diagnosis import advise
 from gpushare_runtime.extender.extender_v1 import BindArguments
 from gpushare_runtime.extender.metrics import families
-from gpushare_runtime.extender.verbs import Service
+from gpushare_runtime.extender.verbs import Verbs
 from gpushare_runtime.kube.client import KubeError
 
 MIB: Final = 1024 * 1024
@@ -42,10 +42,10 @@ class Extender:
 
     def __init__(self, policy: str = "binpack") -> None:
         self.now = 0.0
-        self.cluster = Cluster(clock=lambda: self.now)
+        self.cluster = ClusterCache(clock=lambda: self.now)
         self.reader = PodReader()
         placement = Placement(policy, scarcity=self.cluster.scarcity)
-        self.service = Service(self.cluster.ledger, placement, clock=lambda: self.now)
+        self.service = Verbs(self.cluster.ledger, placement, clock=lambda: self.now)
         self.binder = Binder(NoApi(), self.cluster, placement)  # type: ignore[arg-type]
 
     def node(self, raw: dict[str, Any]) -> None:

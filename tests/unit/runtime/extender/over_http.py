@@ -16,9 +16,9 @@ import aiohttp
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.placement.policies import Binpack
 from gpushare_runtime.extender.binder import Binder
-from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.http_server import Endpoints, listen
-from gpushare_runtime.extender.verbs import Service
+from gpushare_runtime.extender.verbs import Verbs
 from unit.runtime.kube.fake_api import FakeApi, connected, serving
 from unit.runtime.pods import inventory
 
@@ -28,7 +28,7 @@ VERBS = protocol.EXTENDER_PREFIX
 class Extender:
     """The extender's URL and what is behind it."""
 
-    def __init__(self, url: str, session: aiohttp.ClientSession, cluster: Cluster, api: FakeApi) -> None:
+    def __init__(self, url: str, session: aiohttp.ClientSession, cluster: ClusterCache, api: FakeApi) -> None:
         self.url, self.session, self.cluster, self.api = url, session, cluster, api
 
     async def verb(self, name: str, body: object) -> Any:
@@ -50,13 +50,13 @@ async def extending(directory: Path) -> AsyncIterator[Extender]:
         for name, gpus in {"gpu1": (16, 16), "gpu2": (16, 24)}.items():
             annotations = {protocol.ANNOTATION_GPUS: inventory(*gpus).to_json()}
             await api.put(f"/api/v1/nodes/{name}", {"metadata": {"name": name, "annotations": annotations}})
-        cluster, policy = Cluster(), Binpack()
+        cluster, policy = ClusterCache(), Binpack()
         nodes, pods = cluster.watches(client)
 
         def not_ready() -> str:
             return "" if nodes.synced.is_set() and pods.synced.is_set() else "not synced yet"
 
-        endpoints = Endpoints(cluster, Service(cluster.ledger, policy), Binder(client, cluster, policy), not_ready)
+        endpoints = Endpoints(cluster, Verbs(cluster.ledger, policy), Binder(client, cluster, policy), not_ready)
         runner = await listen(endpoints, "127.0.0.1", 0)
         tasks = [asyncio.create_task(watch.run()) for watch in (nodes, pods)]
         host, port = runner.addresses[0][:2]

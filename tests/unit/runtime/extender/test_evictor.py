@@ -18,7 +18,7 @@ from gpushare_runtime.core.overuse import STARTS_NEVER, EvictionRequest, Evictio
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.daemon.listener import RateLimit
 from gpushare_runtime.extender import evictor as subject
-from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.evictor import Evictor
 from unit.runtime.kube.fake_api import FakeApi, Json, connected, serving, status, until
 from unit.runtime.pods import allocated_pod, container, inventory, memory, on, pod, whole
@@ -42,7 +42,7 @@ class World:
     def __init__(self, *pods: AllocatedPod) -> None:
         self.now, self.clock, self.active = float(NOW), 100.0, True
         self.events: list[tuple[str, str, str]] = []
-        self.cluster = Cluster()
+        self.cluster = ClusterCache()
         for each in pods:
             self.cluster.pod_event("ADDED", each)
         self.ask(*(request(each.uid) for each in pods))

@@ -14,7 +14,7 @@ import pytest
 from gpushare_runtime import __version__
 from gpushare_runtime.core import protocol
 from gpushare_runtime.extender import extender_v1, http_server
-from gpushare_runtime.extender.verbs import Service
+from gpushare_runtime.extender.verbs import Verbs
 from unit.runtime.extender.over_http import VERBS, extending, synced
 from unit.runtime.kube.fake_api import fail, until
 from unit.runtime.pods import container, pod
@@ -214,7 +214,7 @@ def test_failures_are_a_200_with_words(tmp_path: Path, monkeypatch: pytest.Monke
             extender.api.faults = [fail(403, "Forbidden", "pods/binding is forbidden")]
             assert "pods/binding is forbidden (403 Forbidden)" in (await extender.verb("bind", to("a", "gpu1")))["Error"]
             assert not extender.cluster.ledger.nodes["gpu1"].pods
-            monkeypatch.setattr(Service, "filter", lambda *_: 1 / 0)
+            monkeypatch.setattr(Verbs, "filter", lambda *_: 1 / 0)
             assert "gpushare-extender failed (ZeroDivisionError" in (await extender.verb("filter", ask(gpu_pod("a", 1))))["Error"]
             assert (await extender.verb("bind", to("a", "gpu1")))["Error"] == ""
 

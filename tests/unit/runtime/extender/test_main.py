@@ -27,7 +27,7 @@ from gpushare_runtime.extender import main as extender
 from gpushare_runtime.extender.cache import incomplete
 from gpushare_runtime.extender.http_server import Endpoints
 from gpushare_runtime.extender.main import main
-from gpushare_runtime.extender.options import Address, Settings, parse_arguments
+from gpushare_runtime.extender.options import Address, ExtenderSettings, parse_arguments
 from unit.runtime.extender.process import free_port, start
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving
 from unit.runtime.kube.tokens import TokenApi, jwt
@@ -36,7 +36,7 @@ from unit.runtime.pods import container, inventory, pod
 T = TypeVar("T")
 
 
-async def served(settings: Settings) -> None:
+async def served(settings: ExtenderSettings) -> None:
     await extender.serve(settings, Signals())
 
 
@@ -264,7 +264,7 @@ def test_a_reload_before_it_listens_does_not_end_it(tmp_path: Path, monkeypatch:
     unheard = list[int]()
     before = signal.signal(signal.SIGHUP, lambda number, _: unheard.append(number))
     try:
-        settings = Settings(Address("127.0.0.1", free_port()), kubeconfig=str(tmp_path / "kubeconfig"))
+        settings = ExtenderSettings(Address("127.0.0.1", free_port()), kubeconfig=str(tmp_path / "kubeconfig"))
         with pytest.raises(FatalError, match="that is all of it"):
             asyncio.run(served(settings))
     finally:
@@ -296,7 +296,7 @@ def test_what_runs_and_who_tells_whom(preempt: bool, tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(extender, "listen", listen)
     monkeypatch.setattr(extender, "run_all", run_all)
-    settings = Settings(
+    settings = ExtenderSettings(
         Address("127.0.0.1", 9),
         preempt=preempt,
         metrics=MetricsAddress("127.0.0.1", 9),

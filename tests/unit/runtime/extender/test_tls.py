@@ -21,7 +21,7 @@ from gpushare_runtime.daemon.listener import RateLimit
 from gpushare_runtime.daemon.runner import EXIT_SETTINGS
 from gpushare_runtime.extender import http_server
 from gpushare_runtime.extender import tls as tls_module
-from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.http_server import Endpoints, listen
 from gpushare_runtime.extender.main import main
 from gpushare_runtime.extender.tls import Tls, TlsError, TlsFiles
@@ -117,7 +117,7 @@ def test_who_shows_no_certificate_takes_no_place_from_the_scheduler(tmp_path: Pa
     async def run() -> None:
         pki, port = tmp_path / "pki", free_port()
         tls = Tls(make(pki))
-        endpoints = Endpoints(cluster := Cluster(), None, None, lambda: "not ready")  # type: ignore[arg-type]
+        endpoints = Endpoints(cluster := ClusterCache(), None, None, lambda: "not ready")  # type: ignore[arg-type]
         runner = await listen(endpoints, "127.0.0.1", port, tls.context)
         before = len(os.listdir("/proc/self/fd"))
         # Some before, some after the handshake.
@@ -150,7 +150,7 @@ def test_strangers_do_not_fill_the_log(tmp_path: Path, monkeypatch: pytest.Monke
     async def run() -> None:
         pki, port = tmp_path / "pki", free_port()
         tls = Tls(make(pki))
-        endpoints = Endpoints(Cluster(), None, None, lambda: "not ready")  # type: ignore[arg-type]
+        endpoints = Endpoints(ClusterCache(), None, None, lambda: "not ready")  # type: ignore[arg-type]
         runner = await listen(endpoints, "127.0.0.1", port, tls.context)
         for n in range(40):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting(pki))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpushare_runtime.core.mps import MpsState
 from gpushare_runtime.mps.gpu import GpuForMps
-from gpushare_runtime.mps.main import Settings
+from gpushare_runtime.mps.main import MpsSettings
 
 UUID = "GPU-8f6f2c31-0000-0000-0000-000000000000"
 
@@ -36,8 +36,8 @@ class Gpus:
             self.gpu = replace(self.gpu, mode=mode)
 
 
-def settings(root: Path, program: str = str(STAND_IN)) -> Settings:
-    return Settings(UUID, root / "r", root / "l", root / "s", program, root / "u/held.json")
+def settings(root: Path, program: str = str(STAND_IN)) -> MpsSettings:
+    return MpsSettings(UUID, root / "r", root / "l", root / "s", program, root / "u/held.json")
 
 
 def state(root: Path) -> MpsState:

@@ -37,7 +37,7 @@ _RENEW_BEFORE: Final = REQUEST_SECONDS / 2
 _MIB: Final = 1024 * 1024
 
 
-class Memory(Protocol):
+class MemoryExcess(Protocol):
     """The use of the GPUs' memory, see gpu/pod_memory.py."""
 
     def lasting(self, seconds: float) -> Mapping[Key, Excess]: ...
@@ -70,7 +70,7 @@ class EvictionRequests:
         self,
         node: NodeState,
         publisher: NodePublisher,
-        memory: Memory,
+        memory: MemoryExcess,
         mode: str,
         grace: float,
         now: Callable[[], float] = time.time,
