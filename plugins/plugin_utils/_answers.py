@@ -43,7 +43,7 @@ class Wrong:
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a host. address: its ansible_host; node: its gpushare_node_name; hosts: all names in the inventory.
+    """What is known of a host. address: its ansible_host. node: its gpushare_node_name. hosts: all names in the inventory.
 
     judged: the name that preflight has judged in this run. What there is not is "".
     """

@@ -34,8 +34,8 @@ _HEAD = 512
 class HostDaemon:
     """One of our daemons on a host. units: in the order in which they stop, so that none starts another.
 
-    credentials: names in the folder of settings; state: paths below /var/lib; pki: the folder of its certificates below the folder of
-    settings, "" for the one that a variable names; certificates: their names.
+    credentials: names in the folder of settings. state: paths below /var/lib. pki: the folder of its certificates below the folder of
+    settings, "" for the one that a variable names. certificates: their names.
     """
 
     name: str

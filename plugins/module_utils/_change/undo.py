@@ -27,7 +27,7 @@ class Rejected(Exception):
 
 
 class Undo(NamedTuple):
-    """What becomes of one file. content: None for no file; note: for people, "" for none; stays: why the file is left alone, "" if not."""
+    """What becomes of one file. content: None for no file. note: for people, "" for none. stays: why the file is left alone, "" if not."""
 
     content: Optional[bytes]
     note: str = ""

@@ -34,7 +34,7 @@ _REASON_CHARACTERS = 500
 
 @dataclass(frozen=True)
 class Drained:
-    """done: nothing is left to evict; left: pods that are still there, as namespace/name; why: what kubectl reported of them."""
+    """done: nothing is left to evict. left: pods that are still there, as namespace/name. why: what kubectl reported of them."""
 
     changed: bool
     done: bool

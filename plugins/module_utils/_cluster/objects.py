@@ -69,7 +69,7 @@ class ForeignError(RuntimeError):
 
 @dataclass(frozen=True)
 class WantedObjects:
-    """apply: complete objects; create: whether those that are not there may be made; namespace: of daemons that are pods, "" for none.
+    """apply: complete objects. create: whether those that are not there may be made. namespace: of daemons that are pods, "" for none.
 
     taints: node name to whether it has our taint.
     """

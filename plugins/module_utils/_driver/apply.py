@@ -46,7 +46,7 @@ class DriverError(Exception):
 
 @dataclass(frozen=True)
 class WantedDriver:
-    """What the plan says; see plan.DriverPlan. version: the driver's; timeout: seconds for NVIDIA's installer."""
+    """What the plan says; see plan.DriverPlan. version: the driver's. timeout: seconds for NVIDIA's installer."""
 
     version: str
     module: str = ""

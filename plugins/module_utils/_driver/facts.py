@@ -38,12 +38,12 @@ _MEMORY_MANAGER = ("nvidia-uvm", "nvidia-uvm (deleted)")
 class HostFacts:
     """The facts.
 
-    release: of the running kernel; next_release: of the newest installed one, which boots next; headers: those of the two whose headers are
-    installed; devices: PCI device ids of the GPUs; switches: number of NVSwitches; strict: whether the kernel accepts signed modules only;
-    vendor: name of a vendor's image, "" for none; container: whether a driver container provides the driver; run_file: whether NVIDIA's
-    installer installed the driver; packages: installed packages with nvidia in their name, by version; version: of the driver on disk or
-    loaded, None for none; module: kind of its kernel module on disk, "open" or "proprietary", or else of the loaded one; dkms: whether the
-    host has the program dkms; nvlink5: see Driver; kernel_packages: those of Debian and its relatives that bring the running or next kernel
+    release: of the running kernel. next_release: of the newest installed one, which boots next. headers: those of the two whose headers are
+    installed. devices: PCI device ids of the GPUs. switches: number of NVSwitches. strict: whether the kernel accepts signed modules only.
+    vendor: name of a vendor's image, "" for none. container: whether a driver container provides the driver. run_file: whether NVIDIA's
+    installer installed the driver. packages: installed packages with nvidia in their name, by version. version: of the driver on disk or
+    loaded, None for none. module: kind of its kernel module on disk, "open" or "proprietary", or else of the loaded one. dkms: whether the
+    host has the program dkms. nvlink5: see Driver. kernel_packages: those of Debian and its relatives that bring the running or next kernel
     and its successors, such as "linux-image-generic-hwe-22.04".
     """
 

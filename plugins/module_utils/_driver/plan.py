@@ -78,10 +78,10 @@ class DriverRejection:
 class DriverPlan:
     """What to do. rejected: reasons, with which nothing is done.
 
-    module: "open" or "proprietary"; build: "dkms" or "precompiled"; headers, packages: (name, version), version "" for any; repository: as
-    the module gpushare_packages takes it, None for those that the host has; run_file: arguments of NVIDIA's installer, empty for packages;
-    blacklist: whether nouveau must be blacklisted; initramfs: the command that rebuilds it; services: units that are enabled and started;
-    options: of kernel modules, as modprobe.d takes them; modules: those that the kernel loads at boot;
+    module: "open" or "proprietary". build: "dkms" or "precompiled". headers, packages: (name, version), version "" for any. repository: as
+    the module gpushare_packages takes it, None for those that the host has. run_file: arguments of NVIDIA's installer, empty for packages.
+    blacklist: whether nouveau must be blacklisted. initramfs: the command that rebuilds it. services: units that are enabled and started.
+    options: of kernel modules, as modprobe.d takes them. modules: those that the kernel loads at boot.
     change: "none", "install", "upgrade", "downgrade" or "module".
     """
 

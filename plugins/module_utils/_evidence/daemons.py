@@ -36,7 +36,7 @@ def runtime(host: Host, install_dir: str) -> Dict[str, str]:
 
 
 def doctor(host: Host, install_dir: str, daemons: Sequence[str]) -> Dict[str, str]:
-    """answer: what gpushare-doctor prints of these daemons, as it is; problem: why it prints nothing; cure: "" where the runtime is at
+    """answer: what gpushare-doctor prints of these daemons, as it is. problem: why it prints nothing. cure: "" where the runtime is at
     fault, which is built anew then."""
     program = posixpath.join(install_dir, LINK, "bin", "gpushare-doctor")
     outcome = host.ask(host.program(program), ["--output", "json", *daemons], _DOCTOR_SECONDS)

@@ -31,8 +31,8 @@ _MOST = 50
 
 
 def files(host: Host) -> Dict[str, Any]:
-    """problem: why the journal cannot be read, else ""; changed: files that differ from what was written, or are gone; unrecorded:
-    files of ours that the journal does not have; drop_ins: what others add to our units, with whether it changes what is started."""
+    """problem: why the journal cannot be read, else "". changed: files that differ from what was written, or are gone. unrecorded:
+    files of ours that the journal does not have. drop_ins: what others add to our units, with whether it changes what is started."""
     paths = [posixpath.join(folder, name) for folder in (UNITS, SETTINGS) for name in host.names(folder) if NAME.fullmatch(name)]
     found: Dict[str, Any] = {"problem": "", "changed": [], "unrecorded": [], "drop_ins": _drop_ins(host, paths)}
     try:

@@ -21,7 +21,7 @@ _SHOWN = 3
 
 
 class ToolkitAdvisory(NamedTuple):
-    """cves: of one bulletin; fixed_in: the first version without them; bulletin: its number at NVIDIA; published: its day."""
+    """cves: of one bulletin. fixed_in: the first version without them. bulletin: its number at NVIDIA. published: its day."""
 
     cves: Sequence[str]
     fixed_in: str
@@ -30,7 +30,7 @@ class ToolkitAdvisory(NamedTuple):
 
 
 class DriverAdvisory(NamedTuple):
-    """worst: the vulnerability with the highest score; score: its CVSS base score; more: how many others the bulletin has; fixed_in: the
+    """worst: the vulnerability with the highest score. score: its CVSS base score. more: how many others the bulletin has. fixed_in: the
     first version of each branch without them. An older branch that is not named gets no fix."""
 
     worst: str

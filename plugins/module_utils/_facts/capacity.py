@@ -71,7 +71,7 @@ class PublishedGpu:
 
 @dataclass(frozen=True)
 class Published:
-    """The annotation. unit: its name, such as "GiB"; unit_mib: its size in MiB; strategy: "" if it has none."""
+    """The annotation. unit: its name, such as "GiB". unit_mib: its size in MiB. strategy: "" if it has none."""
 
     unit: str
     unit_mib: int

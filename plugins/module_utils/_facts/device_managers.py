@@ -23,8 +23,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host imp
 class GpuManager:
     """Another manager of the GPUs.
 
-    name: its project; active: whether it has the GPUs now (a process, or devices that kubelet holds for it), not only left
-    traces; evidence: what was seen, in words; pods: those with its devices and a process that runs, by name where it is known;
+    name: its project. active: whether it has the GPUs now (a process, or devices that kubelet holds for it), not only left
+    traces. evidence: what was seen, in words. pods: those with its devices and a process that runs, by name where it is known.
     holders: UIDs of all pods that have its devices by kubelet's record, of which some may have ended.
     """
 

@@ -123,7 +123,7 @@ def toolkit(host: Host) -> ToolkitFacts:
 
 
 def choose(asked: str, found: CdiFacts, now: str, holders: Collection[str], brings: Brings = Brings()) -> StrategyChoice:
-    """The strategy of the host. asked: gpushare_device_strategy; now: its device plugin's, "" for none; holders: pods with GPUs."""
+    """The strategy of the host. asked: gpushare_device_strategy. now: its device plugin's, "" for none. holders: pods with GPUs."""
     if asked != AUTO:
         return StrategyChoice(asked)
     # A host with `cdi` keeps it when its spec is away: that is a fault to be cured, and the device plugin waits for the spec.

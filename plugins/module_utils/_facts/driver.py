@@ -55,14 +55,14 @@ class PciGpu:
 class Driver:
     """NVIDIA's driver by its parts, each a version or None. They must all be of the same.
 
-    loaded: the kernel module in use; installed: the module on disk for the running kernel; library: libnvidia-ml as the dynamic
-    linker finds it; kind: "open" or "proprietary", of the loaded module or else of the one on disk; installed_kind: of the latter;
-    signed: whether the module on disk has a signature, None if there is none or it cannot be told; other_kernels: kernels other than
-    the running one that have a module on disk; container: whether a driver container of NVIDIA's GPU Operator provides the driver.
-    switches: the number of NVSwitches on the PCI bus; nvlink5: whether network controllers manage NVSwitches that are not on that bus, as
-    from HGX B200 on; fabric_manager: whether NVIDIA's fabric manager runs. options: of the loaded module, without NVreg_. memory_nodes: the
+    loaded: the kernel module in use. installed: the module on disk for the running kernel. library: libnvidia-ml as the dynamic
+    linker finds it. kind: "open" or "proprietary", of the loaded module or else of the one on disk. installed_kind: of the latter.
+    signed: whether the module on disk has a signature, None if there is none or it cannot be told. other_kernels: kernels other than
+    the running one that have a module on disk. container: whether a driver container of NVIDIA's GPU Operator provides the driver.
+    switches: the number of NVSwitches on the PCI bus. nvlink5: whether network controllers manage NVSwitches that are not on that bus, as
+    from HGX B200 on. fabric_manager: whether NVIDIA's fabric manager runs. options: of the loaded module, without NVreg_. memory_nodes: the
     number of NUMA nodes with memory and without a processor, as memory of GPUs is on Grace. next_without: the release of the kernel that
-    boots next, if it has no module of the driver and DKMS cannot build one; upgraded_alone: packages that unattended-upgrades may upgrade.
+    boots next, if it has no module of the driver and DKMS cannot build one. upgraded_alone: packages that unattended-upgrades may upgrade.
     """
 
     loaded: Optional[str]

@@ -44,11 +44,11 @@ _MOST = 4000
 
 @dataclass(frozen=True)
 class Ground:
-    """read_only, full: folders that cannot be written, and without inodes; no_programs: where nothing can be executed.
+    """read_only, full: folders that cannot be written, and without inodes. no_programs: where nothing can be executed.
 
-    listening: ports that are taken on 127.0.0.1; extender: whether our extender is installed; server: the API server that kubelet
-    uses, "" if unknown; unreached: why no connection to it was made; scheduler: whether a kube-scheduler runs, or a run of ours was
-    killed while it changed it; machine_id: of systemd, "" if unknown; ahead: seconds by which this host's clock is ahead of the API
+    listening: ports that are taken on 127.0.0.1. extender: whether our extender is installed. server: the API server that kubelet
+    uses, "" if unknown. unreached: why no connection to it was made. scheduler: whether a kube-scheduler runs, or a run of ours was
+    killed while it changed it. machine_id: of systemd, "" if unknown. ahead: seconds by which this host's clock is ahead of the API
     server's, None if it has not said.
     """
 

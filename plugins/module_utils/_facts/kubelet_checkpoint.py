@@ -39,9 +39,9 @@ _LOOSEST = (_BY_VARIABLE, "volume-mounts", "cdi")
 
 @dataclass(frozen=True)
 class Sharing:
-    """unit: of the device plugin that this collection has installed, "" for none; pods: UIDs of the pods that have memory of the
-    GPUs and a process that runs; holders: these, and those with whole GPUs; strategy: the device plugin's; without one of ours, the
-    loosest by which a holder has its GPUs, such as the original's; "" for none; limited: those of pods that the driver limits."""
+    """unit: of the device plugin that this collection has installed, "" for none. pods: UIDs of the pods that have memory of the
+    GPUs and a process that runs. holders: these, and those with whole GPUs. strategy: the device plugin's; without one of ours, the
+    loosest by which a holder has its GPUs, such as the original's; "" for none. limited: those of pods that the driver limits."""
 
     unit: str
     pods: Tuple[str, ...]

@@ -57,9 +57,9 @@ class Kubelet:
 class KubeletFacts:
     """The host's kubelet. Where none runs, the values are those of the files that it would start with.
 
-    installed: whether there is one at all; node_name: of its Kubernetes node; endpoint: the socket of its container runtime;
+    installed: whether there is one at all. node_name: of its Kubernetes node. endpoint: the socket of its container runtime.
     runtime: the name of that runtime ("docker" also through cri-dockerd), "unknown" for a socket that no known runtime has,
-    None if nothing says; config: its configuration file, if there is one.
+    None if nothing says. config: its configuration file, if there is one.
     """
 
     installed: bool

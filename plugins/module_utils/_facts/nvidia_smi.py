@@ -109,8 +109,8 @@ class Ecc:
 class Repair:
     """Memory that the GPU no longer uses. Pages are retired before Ampere, rows are remapped from Ampere on.
 
-    pending: a retirement or remapping that the next reset makes effective; failed: a remapping that failed, or memory that the GPU cannot
-    repair; action: what the driver asks for, such as "Reset" or "Reboot", None for nothing.
+    pending: a retirement or remapping that the next reset makes effective. failed: a remapping that failed, or memory that the GPU cannot
+    repair. action: what the driver asks for, such as "Reset" or "Reboot", None for nothing.
     """
 
     retired_pages: Optional[int] = None
@@ -124,8 +124,8 @@ class Repair:
 class SmiGpu:
     """One GPU. index: NVML's. What the driver does not know ("N/A", an error) is None.
 
-    pci: domain:bus:device.function, 4-digit domain, lower case; compute_mode: as nvidia-smi writes it, such as "Default";
-    mig_mode, pending_mig_mode: "enabled", "disabled" or None for a GPU without MIG; architecture: such as "Turing", from driver 495 on;
+    pci: domain:bus:device.function, 4-digit domain, lower case. compute_mode: as nvidia-smi writes it, such as "Default".
+    mig_mode, pending_mig_mode: "enabled", "disabled" or None for a GPU without MIG. architecture: such as "Turing", from driver 495 on.
     fabric: of NVLink, "Completed", or what keeps CUDA from it, such as "In Progress"; None without one, and for GPUs before Hopper.
     """
 

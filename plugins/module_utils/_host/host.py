@@ -45,8 +45,8 @@ _OF_ROOT = re.compile(r"^Uid:\t0\t0\t0\t0$", re.MULTILINE)
 class RunningProcess:
     """A process of the host.
 
-    argv: what it says of itself, and anybody may start a process that says he is kubelet; program: the file that it really runs, ""
-    if that cannot be read; own: whether the host's root runs it, outside of every container.
+    argv: what it says of itself, and anybody may start a process that says he is kubelet. program: the file that it really runs, ""
+    if that cannot be read. own: whether the host's root runs it, outside of every container.
     """
 
     pid: int

@@ -22,7 +22,7 @@ _CA = "kube-root-ca.crt"
 
 @dataclass(frozen=True)
 class DaemonAccount:
-    """A daemon somewhere. key: what it is called here, such as its host; account: its ServiceAccount; own: the token that it has."""
+    """A daemon somewhere. key: what it is called here, such as its host. account: its ServiceAccount. own: the token that it has."""
 
     key: str
     account: str
@@ -31,7 +31,7 @@ class DaemonAccount:
 
 @dataclass(frozen=True)
 class Identity:
-    """kubeconfig: the same for all; due: why a daemon needs a seed, by key; seeds: those that were made, by key."""
+    """kubeconfig: the same for all. due: why a daemon needs a seed, by key. seeds: those that were made, by key."""
 
     kubeconfig: str
     due: Dict[str, str]

@@ -77,7 +77,7 @@ def read_token(text: Optional[str]) -> Optional[TokenClaims]:
 def why_seed(own: Optional[TokenClaims], wanted: str, uid: Optional[str], now: float) -> str:
     """Why a daemon cannot go on with its own token and needs a seed, in words; "" if it can.
 
-    wanted: the subject that it must have; uid: of the live ServiceAccount, None if there is none yet; now: Unix time.
+    wanted: the subject that it must have. uid: of the live ServiceAccount, None if there is none yet. now: Unix time.
     """
     if own is None:
         return "it has no token of its own yet"

@@ -49,8 +49,8 @@ class Package:
 class Repository:
     """Where packages come from.
 
-    name: of its files, without "gpushare-"; suite and components: of a repository for apt, "/" and none for one without folders;
-    keys: those whose fingerprints were compared; package_signatures: whether the packages are signed as well (rpm); the metadata must
+    name: of its files, without "gpushare-". suite and components: of a repository for apt, "/" and none for one without folders.
+    keys: those whose fingerprints were compared. package_signatures: whether the packages are signed as well (rpm); the metadata must
     always be. replaces: addresses of repositories that this one takes the place of. version: the upstream version that apt prefers for all
     packages, also for those that others need: apt takes the newest of these otherwise, and does not find an older set; "" for none.
     modules: those of dnf that it disables, so that no stream of them is enabled.
@@ -71,8 +71,8 @@ class Repository:
 class PackageSet:
     """What one owner wants of a host.
 
-    owner: of the journal's entries; repository: None for those that the host has; folder: of package files on the host, "" for none;
-    replaces: packages that may be removed on the way; hold: whether the packages stay at their version until the owner changes it;
+    owner: of the journal's entries. repository: None for those that the host has. folder: of package files on the host, "" for none.
+    replaces: packages that may be removed on the way. hold: whether the packages stay at their version until the owner changes it.
     minimum: the oldest upstream version that is accepted of each.
     """
 

@@ -82,8 +82,8 @@ class Named:
 
 
 class NodeTraces(NamedTuple):
-    """What a node still has of ours. claimed: labels that we have applied; capacity: resource to number, as the node says; others:
-    annotations of other people's; tainted: by us."""
+    """What a node still has of ours. claimed: labels that we have applied. capacity: resource to number, as the node says. others:
+    annotations of other people's. tainted: by us."""
 
     name: str
     claimed: Tuple[str, ...]
@@ -103,8 +103,8 @@ class NodeTraces(NamedTuple):
 class Removal:
     """One run. Looks at everything first, so that check mode says what `apply` then does.
 
-    wanted: nodes whose device plugin is gone; everything: what all hosts share goes, too; wait: seconds for kubelet to let go.
-    dead: the nodes have no kubelet any more that would write the resources again; others: nodes that the original's device plugin serves
+    wanted: nodes whose device plugin is gone. everything: what all hosts share goes, too. wait: seconds for kubelet to let go.
+    dead: the nodes have no kubelet any more that would write the resources again. others: nodes that the original's device plugin serves
     again. removed, left: in words.
     """
 

@@ -35,7 +35,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.serv
 
 @dataclass(frozen=True)
 class RuntimeKind:
-    """A kind of container runtime. owner: of its journal entries; unit: its usual service; program: what that starts.
+    """A kind of container runtime. owner: of its journal entries. unit: its usual service. program: what that starts.
 
     open: unit, configuration file (None: the usual one), how to run commands and the seconds to become healthy to the service.
     """

@@ -38,7 +38,7 @@ CLUSTER = ["configmap", "--namespace", NAMESPACE, kubeadm.NAME]
 
 
 class Tools:
-    """What acts on the host. ctr: its path, None without containerd; scratch: a folder; point: called where a kill must be harmless."""
+    """What acts on the host. ctr: its path, None without containerd. scratch: a folder. point: called where a kill must be harmless."""
 
     def __init__(
         self, kubectl: Kubectl, run: Run, ctr: Optional[str], scratch: str, point: Callable[[str], None] = lambda _point: None

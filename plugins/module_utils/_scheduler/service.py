@@ -41,7 +41,7 @@ class NotRunningError(RuntimeError):
 
 @dataclass(frozen=True)
 class SchedulerHost:
-    """Where things are on this host. name: of the host; node: of the Kubernetes node that it is; timeout in seconds.
+    """Where things are on this host. name: of the host. node: of the Kubernetes node that it is; timeout in seconds.
 
     health_url: "" where nobody can be asked whether the extender is called. health_ca: its certificate authority, None for plain http.
     read_once: files that a scheduler reads at its start only, and whose change the manifest does not show.

@@ -44,9 +44,9 @@ class PluginPod:
 
 @dataclass(frozen=True)
 class TakeoverResult:
-    """changes: made, or to be made in check mode; left: pods of theirs that are still on the nodes; kept: what others have changed.
+    """changes: made, or to be made in check mode. left: pods of theirs that are still on the nodes. kept: what others have changed.
 
-    served: of the nodes, those that the original's device plugin serves; restarted: its pods that were deleted, so that they start again.
+    served: of the nodes, those that the original's device plugin serves. restarted: its pods that were deleted, so that they start again.
     """
 
     changes: Tuple[MergePatch, ...]

@@ -51,8 +51,8 @@ LABELS = frozenset([BY_AFFINITY.label, "nvidia.com/gpu.deploy.device-plugin", *(
 class OtherPlugin:
     """The DaemonSet of another device plugin.
 
-    kind: its project, as device_managers names it; owner: what would undo a change of the DaemonSet, "" for nothing; switch: how it
-    leaves a node; by_affinity: whether that needs our expression in its affinity; prepared: whether it has it.
+    kind: its project, as device_managers names it. owner: what would undo a change of the DaemonSet, "" for nothing. switch: how it
+    leaves a node. by_affinity: whether that needs our expression in its affinity. prepared: whether it has it.
     """
 
     kind: str

@@ -89,9 +89,9 @@ class ToolkitResult(Converged):
 
 @dataclass(frozen=True)
 class WantedToolkit:
-    """strict: see STRICT; minimum: the oldest version; cdi: whether the spec is written now, at boot and after changes of the driver.
+    """strict: see STRICT. minimum: the oldest version. cdi: whether the spec is written now, at boot and after changes of the driver.
 
-    comes: whether packages that only have been predicted bring the toolkit; yields_to: path to who manages the toolkit where it is there.
+    comes: whether packages that only have been predicted bring the toolkit. yields_to: path to who manages the toolkit where it is there.
     """
 
     strict: bool

@@ -64,7 +64,7 @@ _POD_TOKEN_SECONDS = 3607
 class Daemons:
     """How the policies recognise gpushare's daemons. Of accounts in `namespace`.
 
-    binder: the account of who binds pods; accounts: those whose tokens are limited; per_node: whether each device plugin has an account
+    binder: the account of who binds pods. accounts: those whose tokens are limited. per_node: whether each device plugin has an account
     with its node's name (on the hosts). If not, all have one, and the claim of its bound token says the node, which kubelet's request for
     the token has put there.
     """

@@ -48,9 +48,9 @@ NO_LEASE = "none"
 
 @dataclass(frozen=True)
 class Found:
-    """What the host and the cluster answered. files: path to text, None for one that is not there; cluster: the ClusterConfiguration's
-    text, None without one; others: the control-plane nodes besides this one whose scheduler calls our extender. server: version of the
-    API server; policy: the ConfigMap with the scheduler's policy that the manifest names."""
+    """What the host and the cluster answered. files: path to text, None for one that is not there. cluster: the ClusterConfiguration's
+    text, None without one. others: the control-plane nodes besides this one whose scheduler calls our extender. server: version of the
+    API server. policy: the ConfigMap with the scheduler's policy that the manifest names."""
 
     files: Mapping[str, str | None]
     journal: Mapping[str, Entry] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class FileChange:
 
 @dataclass(frozen=True)
 class SchedulerPlan:
-    """changed: whether something differs; diff: as Ansible prints it; warnings: what is lost; for_module: the module's option `plan`;
+    """changed: whether something differs. diff: as Ansible prints it. warnings: what is lost. for_module: the module's option `plan`.
     shape: what must run now."""
 
     changed: bool

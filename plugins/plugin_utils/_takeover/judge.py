@@ -27,8 +27,8 @@ _MAY_BE: Mapping[str, tuple[str, ...]] = {NVIDIA: (NVIDIA, OPERATOR, HAMI), HAMI
 
 @dataclass(frozen=True)
 class HostState:
-    """What is known of one GPU host. managers: the other managers of its GPUs, as gpu_node_info has them; registered: healthy devices
-    by resource, at kubelet; memories: MiB of each GPU, in their order; unit: the one in which ours will count."""
+    """What is known of one GPU host. managers: the other managers of its GPUs, as gpu_node_info has them. registered: healthy devices
+    by resource, at kubelet. memories: MiB of each GPU, in their order. unit: the one in which ours will count."""
 
     host: str
     node: str
@@ -47,7 +47,7 @@ class TakeoverVerdict:
 
 
 def judge(hosts: Sequence[HostState], found: Mapping[str, Any], port: int, drain: bool, without_operator: bool = False) -> TakeoverVerdict:
-    """found: the result of gpushare_takeover_info; port: of our extender; drain: whether pods are evicted first; without_operator: whether
+    """found: the result of gpushare_takeover_info. port: of our extender. drain: whether pods are evicted first. without_operator: whether
     this run switches the GPU Operator's device plugin off.
     """
     rejections: list[str] = []

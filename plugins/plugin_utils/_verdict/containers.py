@@ -33,7 +33,7 @@ def judge_containers(
     gpus: Mapping[int, Sequence[str] | None],
     now: float,
 ) -> int:
-    """How many containers were checked. pods: of this node; has: container id to device nodes; gpus: index to the GPU's device nodes.
+    """How many containers were checked. pods: of this node. has: container id to device nodes. gpus: index to the GPU's device nodes.
 
     now: when the node answered, by its own clock, which is also that of the containers' start.
     """

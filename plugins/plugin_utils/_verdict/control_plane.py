@@ -35,7 +35,7 @@ _VERBS = ("filterVerb", "bindVerb")
 
 
 def judge_plane(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, mirror: Mapping[str, Any] | None, asked: bool) -> None:
-    """seen: of gpushare_verify_host; doctor: its answer there; mirror: the API's copy of the scheduler's static pod on this node.
+    """seen: of gpushare_verify_host. doctor: its answer there. mirror: the API's copy of the scheduler's static pod on this node.
 
     asked: whether the API was.
     """

@@ -56,9 +56,9 @@ class ExtenderReport:
 
 @dataclass(frozen=True)
 class Doctor:
-    """The answer. problem: why there is none, "" if there is one; cure: for that, "" where the runtime is to be built anew.
+    """The answer. problem: why there is none, "" if there is one. cure: for that, "" where the runtime is to be built anew.
 
-    daemons: by the names of their units; strangers: processes that listen on sockets of other device plugins, in words; registered:
+    daemons: by the names of their units. strangers: processes that listen on sockets of other device plugins, in words. registered:
     resource to the GPUs that kubelet has recorded for it.
     """
 

@@ -27,7 +27,7 @@ _MOST_NAMED = 4
 
 
 def judge_node(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, node: Mapping[str, Any] | None) -> None:
-    """seen: of gpushare_verify_host; doctor: its answer there; node: as the API has it, None if the API was not asked."""
+    """seen: of gpushare_verify_host. doctor: its answer there. node: as the API has it, None if the API was not asked."""
     gpu = seen["gpu"]
     report = SmiReport.from_dict(gpu["nvidia_smi"])
     _driver(found, report, gpu["driver"])

@@ -42,9 +42,9 @@ _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was seen. hosts: inventory name to what gpushare_verify_host saw, or why it saw nothing; cluster: likewise.
+    """What was seen. hosts: inventory name to what gpushare_verify_host saw, or why it saw nothing. cluster: likewise.
 
-    probed: what the hosts answered again, during the probe; probes: node to its probe pod, or why there are none; unproven: node to why no
+    probed: what the hosts answered again, during the probe. probes: node to its probe pod, or why there are none. unproven: node to why no
     probe pod was placed there.
     """
 

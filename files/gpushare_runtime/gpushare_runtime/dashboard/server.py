@@ -133,7 +133,7 @@ class Dashboard:
 
     def _part(self, request: web.Request) -> Handler | None:
         """/api/nodes/NAME and /api/pods/NAMESPACE/NAME."""
-        # Decoded after the split: a name may have a slash, in a file at least.
+        # It is decoded after the split: a name may have a slash, in a file at least.
         kind, *names = map(unquote, request.rel_url.raw_path.removeprefix("/api/").split("/"))
         if not all(names) or any(len(name) > 253 for name in names):
             return None

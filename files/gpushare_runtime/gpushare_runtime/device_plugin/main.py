@@ -62,7 +62,7 @@ _CONTAINER_ENDING_SECONDS: Final = 10.0
 
 
 class GroupsAndIdentities(Groups, Identities, Protocol):
-    """What the plugin asks about this host's control groups and processes."""
+    """The questions that the plugin asks about this host's control groups and processes."""
 
 
 class DevicePlugin:
@@ -209,7 +209,7 @@ class DevicePlugin:
         self._events.emit(about, "Warning", protocol.EVENT_EXCEEDED, text)
 
     def _cdi(self, events: EventRecorder) -> CdiPoller | None:
-        """What follows the CDI specs; None with another strategy."""
+        """The task that follows the CDI specs; None with another strategy."""
         settings = self._settings
         if self.node.devices.strategy != protocol.STRATEGY_CDI:
             return None
@@ -266,7 +266,7 @@ def main(argv: Sequence[str] | None = None, nvml: Nvml | None = None) -> int:
     """The console command. Returns the exit status. nvml: None for the installed one."""
     settings = parse_arguments(argv)
     if nvml is None:
-        # Imported here, so that tests of everything else do not need pynvml.
+        # It is imported here, so that tests of everything else do not need pynvml.
         from gpushare_runtime.device_plugin.gpu.nvml import Pynvml
 
         files = HostFiles(settings.host_root, settings.driver_root) if settings.host_root else None

@@ -66,7 +66,7 @@ class PluginSettings:
     health: health_server.Address | None = None  # None without pages for probes
     in_container: bool = False  # the host is seen through mounts only
     cgroup_root: Path | None = None  # where the host's control groups are mounted; None for the first mount
-    dev_root: Path = Path("/dev")  # the host's /dev, to look at
+    dev_root: Path = Path("/dev")  # the host's /dev, to be read
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> PluginSettings:

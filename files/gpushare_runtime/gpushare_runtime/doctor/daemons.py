@@ -18,7 +18,7 @@ _ATTEMPTS: Final = 3
 
 
 def look(found: Findings, host: HostReader, unit: DaemonUnit, environment: Path) -> None:
-    """Look at the daemon of this unit. environment: the folder of the runtime in use."""
+    """Check the daemon of this unit. environment: the folder of the runtime in use."""
     if unit.name == EXTENDER:
         runs = _common(found, host, unit, environment)
         identity.judge_certificates(found, host, unit, time.time())
@@ -31,7 +31,7 @@ def look(found: Findings, host: HostReader, unit: DaemonUnit, environment: Path)
         return
     listening = kubelet.listeners(host, unit, kubelet.listener)
     for _ in range(_ATTEMPTS):
-        # Of one moment: a plugin that restarts meanwhile is no second one.
+        # Of one moment: a plugin that restarts meanwhile is not a second one.
         before, unit = unit, host.unit(unit.name)
         if unit.pid == before.pid:
             break

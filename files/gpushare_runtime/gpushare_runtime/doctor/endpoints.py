@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What the daemons answer over HTTP: the extender's health report, metrics, and the pages of the dashboard."""
+"""The answers of the daemons over HTTP: the extender's health report, metrics, and the pages of the dashboard."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpushare_runtime.doctor.ports import is_its_own
 
 _SECONDS: Final = 5.0
 _MOST_BYTES: Final = 64 * 1024
-# Who listens everywhere listens on this host.
+# A program that listens everywhere listens on this host.
 _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -43,7 +43,7 @@ def judge_health(found: Findings, host: HostReader, unit: DaemonUnit) -> Extende
         why = f"{url} cannot be read: {shown(str(error) or type(error).__name__)}"
         cure = f"systemctl restart gpushare-extender; {log}"
         if isinstance(error, TimeoutError):
-            # Nobody rejects: what listens there hangs, or does not get the packets.
+            # The connection is not rejected: the program that listens there hangs, or does not get the packets.
             cure = f"does a packet filter of this host drop them (nft list ruleset; iptables -S)? If not: {cure}"
         found.error("extender_down", why, "the extender's health report", cure)
         return ExtenderCounters(why=why)
@@ -55,7 +55,7 @@ def judge_health(found: Findings, host: HostReader, unit: DaemonUnit) -> Extende
 
 
 def judge_metrics(found: Findings, host: HostReader, unit: DaemonUnit) -> None:
-    """Whether a daemon that runs serves its metrics to who shows the token of its file, and to nobody else."""
+    """Whether a daemon that runs serves its metrics only to callers that show the token of its file."""
     address, file = unit.option("metrics-listen"), unit.file("metrics-token-file")
     if not address:
         return
@@ -73,7 +73,7 @@ def judge_metrics(found: Findings, host: HostReader, unit: DaemonUnit) -> None:
 
 
 def judge_dashboard(found: Findings, host: HostReader, unit: DaemonUnit) -> None:
-    """Whether the dashboard has read the cluster, and serves it to those who send the token of its file, and to nobody else."""
+    """Whether the dashboard has read the cluster, and serves it only to those who send the token of its file."""
     address, log = unit.option("listen"), f"journalctl -u {unit.name} -n 50"
     name = unit.option("host-name") or address
     tls = _of_certificate(host, unit.file("tls-cert"))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Who the daemons are: the tokens that they show to the API server, and the certificates between kube-scheduler and the extender."""
+"""The identity of the daemons: the tokens that they show to the API server, and the certificates between kube-scheduler and the
+extender."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def _account(unit: DaemonUnit) -> str:
 
 
 def _judge_files(found: Findings, host: HostReader, unit: DaemonUnit, own: str, seed: str) -> None:
-    """Whether the daemon, which has none of root's powers, can read its token files, and nobody else can."""
+    """Whether the daemon, which has none of root's powers, can read its token files, and no other user can."""
     wrong: dict[bool, list[tuple[str, int, int, int]]] = {}
     for path, user in ((own, host.user_of(unit.pid)), (seed, host.root_user())):
         state = host.mode_and_owner(path)
@@ -135,7 +136,7 @@ def judge_certificates(found: Findings, host: HostReader, unit: DaemonUnit, now:
 
 
 def judge_served_certificate(found: Findings, host: HostReader, unit: DaemonUnit, now: float) -> bool:
-    """Whether the certificate of the dashboard has not expired, whoever has issued it. now: seconds since 1970."""
+    """Whether the certificate of the dashboard has not expired, by any issuer. now: seconds since 1970."""
     path = unit.file("tls-cert")
     if not path:
         return True

@@ -32,7 +32,7 @@ _MOST_SOCKETS: Final = 100
 
 @dataclass(frozen=True)
 class SocketOwner:
-    """Who listens on a socket of the folder. process: its first words."""
+    """The process that listens on a socket of the folder. process: its first words."""
 
     name: str
     pid: int
@@ -43,7 +43,7 @@ class SocketOwner:
 
 
 def listeners(host: HostReader, unit: DaemonUnit, peer: Callable[[Path], int | None]) -> list[SocketOwner]:
-    """Of every device plugin's socket that somebody listens on. peer: a socket's listener by its PID, None for nobody."""
+    """Of every device plugin's socket that a process listens on. peer: a socket's listener by its PID, None for no process."""
     folder = host.at(_folder(unit))
     try:
         names = sorted(name for name in os.listdir(folder) if name != protocol.KUBELET_SOCKET and _is_socket(folder / name))
@@ -54,7 +54,7 @@ def listeners(host: HostReader, unit: DaemonUnit, peer: Callable[[Path], int | N
 
 
 def listener(path: Path) -> int | None:
-    """The PID that listens on a unix socket, None if nobody does. Connects and sends nothing."""
+    """The PID that listens on a unix socket, None if none does. It connects and sends nothing."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
         connection.settimeout(_CONNECT_SECONDS)
         try:
@@ -82,7 +82,7 @@ def registered(host: HostReader, unit: DaemonUnit) -> dict[str, list[str]]:
 
 
 def judge_second_plugin(found: Findings, unit: DaemonUnit, listening: list[SocketOwner]) -> bool:
-    """Whether another device plugin gives away the GPUs."""
+    """Whether another device plugin allocates the GPUs."""
     evidence = [
         f"{one} listening on the device plugin's own socket {one.name}"
         for one in listening

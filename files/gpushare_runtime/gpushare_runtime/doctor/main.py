@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The command line of gpushare-doctor: which daemons it looks at, how the answer is printed, and the exit status."""
+"""The command line of gpushare-doctor: which daemons it checks, how the answer is printed, and the exit status."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SECONDS: Final = 60
 
 
 def look(host: HostReader, environment: Path, expected: Sequence[str]) -> Findings:
-    """Look at the daemons that are expected; where none is, at those with a unit. CannotLook where nothing can be judged.
+    """Check the daemons that are expected; where none is, at those with a unit. CannotLook where nothing can be judged.
 
     environment: the folder of the runtime in use.
     """
@@ -41,14 +41,14 @@ def look(host: HostReader, environment: Path, expected: Sequence[str]) -> Findin
         if found.findings:
             return found
         why = f"the runtime in {environment} does not work: {error!r}; expected all of its packages"
-        raise CannotLook(f"{why}; rm -r {environment}; then {SITE}: it is built anew") from None
+        raise CannotLook(f"{why}; rm -r {environment}, then {SITE}: it is built again") from None
     for unit in units:
         daemons.look(found, host, unit, environment)
     return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; its exit status: 0 without findings, 1 with some, 2 if it could not look."""
+    """The command; its exit status: 0 without findings, 1 with some, 2 if it could not check."""
     parser = argparse.ArgumentParser(
         prog=NAME,
         description="Check the gpushare daemons of this host. Exit status: 0 without findings, 1 with some, 2 if they cannot be checked.",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Who listens at the addresses of a daemon. Any user of the host may take an address that nobody holds: he gets no token."""
+"""The listeners at the addresses of a daemon. Any user of the host may take a free address: he gets no token."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def judge_ports(found: Findings, host: HostReader, unit: DaemonUnit, runs: bool)
 
 
 def is_its_own(host: HostReader, unit: DaemonUnit, address: str) -> bool:
-    """Whether this daemon, or systemd for it, and nobody else listens there. Ask it right before a token is sent."""
+    """Whether this daemon, or systemd for it, and no other process listens there. Ask it right before a token is sent."""
     listening = {descriptor for _, descriptor in _listeners(host, address)}
     return bool(listening) and listening <= _descriptors(host, unit)
 
@@ -76,7 +76,7 @@ def _parsed(text: str) -> tuple[_Ip, int]:
 
 
 def _descriptors(host: HostReader, unit: DaemonUnit) -> set[str]:
-    """What the daemon's process and systemd have open."""
+    """The sockets that the daemon's process and systemd have open."""
     found = set()
     for pid in {unit.pid, _SYSTEMD} - {0}:
         folder = host.at(f"/proc/{pid}/fd")

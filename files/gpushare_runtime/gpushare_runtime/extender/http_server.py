@@ -217,7 +217,7 @@ class Endpoints:
         return _json(orjson.dumps(view(), option=orjson.OPT_UTC_Z | orjson.OPT_OMIT_MICROSECONDS))
 
     def _view(self, path: str) -> Callable[[], dict[str, Any]] | None:
-        """What to show of the ledger at a path."""
+        """The part to show of the ledger at a path."""
         ledger = self._cluster.ledger
         if path == _LEDGER:
             return lambda: ledger_json(ledger, self._leadership.problems() if self._leadership else [], self._cluster.pending.values())

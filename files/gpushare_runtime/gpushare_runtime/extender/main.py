@@ -114,7 +114,7 @@ class Extender:
         return metrics.render(chain(self._endpoints.families(), expiry, families(self._cluster), evictions, watches, of_process))
 
     def _readiness(self) -> tuple[list[str], list[str]]:
-        """What keeps it from answering kube-scheduler. A replica that is not the leader is ready."""
+        """The reason that keeps it from answering kube-scheduler. A replica that is not the leader is ready."""
         token = bool(self._renewer and self._renewer.problem())
         return [*(["token"] if token else []), *([_CACHES] if incomplete(self._watches) else [])], []
 

@@ -32,7 +32,7 @@ its way there; api-unreachable: no Binding was sent; api-unknown: the API server
 
 
 class Meters:
-    """What the verbs have done since the start. Each call of the scheduler costs one `took`."""
+    """The work of the verbs since the start. Each call of the scheduler costs one `took`."""
 
     def __init__(self) -> None:
         self.unauthorized_callers = 0
@@ -159,7 +159,7 @@ def _known(nodes: Sequence[NodeLedger]) -> Mapping[str, int]:
 
 
 def _states(ledger: Ledger) -> Mapping[str, int]:
-    """Most pods are bound: only the others are looked at."""
+    """Most pods are bound: only the others are read."""
     others = ledger.in_flight - ledger.held_until
     reserved = sum(map(ledger.is_reserved, others))
     found = {"deleted": len(ledger.held_until), "reserved": reserved, "assumed": len(others) - reserved}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The commands of `kubectl gpushare` that are no views: status, explain, simulate, cordon, uncordon, drain, manifests."""
+"""The commands of `kubectl gpushare` that are not views: status, explain, simulate, cordon, uncordon, drain, manifests."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ _LISTED: Final = 20
 
 
 def read(arguments: argparse.Namespace, what: str) -> tuple[Cluster, str]:
-    """The whole cluster, and the namespace that is meant. InputError where not all of it may be read. what: needs it, for the message."""
+    """The whole cluster, and the namespace that is meant. InputError where not all of it may be read. `what`: the command that needs it,
+    for the message."""
     cluster = Cluster()
     if arguments.from_file:
         fill_from_files(cluster, arguments.from_file)
@@ -277,7 +278,7 @@ async def _leases_named(client: KubeClient, name: str, namespace: str) -> list[s
 
 
 async def _lease_of_extender(client: KubeClient) -> str:
-    """The Lease that the extender beside a kube-scheduler may get, "" where nobody may see that."""
+    """The Lease that the extender beside a kube-scheduler may get, "" where the user may not read that."""
     try:
         rules = (await client.get(_OF_EXTENDER)).get("rules") or []
     except KubeError as error:

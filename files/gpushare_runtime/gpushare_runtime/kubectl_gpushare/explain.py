@@ -31,8 +31,8 @@ _MOST_SPANS: Final = 6
 
 @dataclass(frozen=True)
 class NodeVerdict:
-    """One node. GPUs: those that the pod would get, () where it does not fit; reason: why not; cures:
-    each alone makes it fit; kept: for whom its GPUs are kept, where it fits."""
+    """One node. GPUs: those that the pod would get, () where it does not fit. reason: why not. cures:
+    each alone makes it fit. kept: for whom its GPUs are kept, where it fits."""
 
     node: str
     gpus: Sequence[int]
@@ -172,7 +172,7 @@ def headline(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, large
 
 
 def _headline(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, largest: Largest | None, who: str) -> str:
-    """who: reports."""
+    """`who`: reports."""
     fitting = sum(one.fits for one in found)
     if fitting:
         nodes = f"{fitting} {'node' if fitting == 1 else 'nodes'}"
@@ -193,7 +193,8 @@ def _headline(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, larg
 
 EXTENDER_SILENT: Final = re.compile(r"connection refused|context deadline exceeded|\bEOF\b|connection reset|x509|certificate")
 """What kube-scheduler reports if it calls the extender and gets no answer."""
-# What kube-scheduler reports of things that are no GPUs, in its words, and in ours; and what excludes nodes such as control planes.
+# The reasons that kube-scheduler reports about other things than GPUs, in its words, and in ours; and what excludes nodes such as control
+# planes.
 _OTHER_REASONS: Final = (
     (re.compile(r"Insufficient cpu"), "CPU"),
     (re.compile(r"Insufficient memory"), "main memory"),

@@ -20,7 +20,7 @@ from gpushare_runtime.kubectl_gpushare.kubeconfig import KUBECONFIG_HELP, find_k
 
 
 class InspectError(Exception):
-    """What was found, what was expected, what to do."""
+    """A message: what was found, what was expected, what to do."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Who has what of which GPU, for the tables: the extender's ledger, made once from a cluster's nodes and pods. Pure: JSON in."""
+"""The pods and what they have of which GPU, for the tables: the extender's ledger, made once from a cluster's nodes and pods. Pure: JSON
+in."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from gpushare_runtime.kubectl_gpushare.cluster import address_of, read_gpus
 
 @dataclass(frozen=True)
 class PodUsage:
-    """What one bound pod has: units per GPU index (those of MIG instances at their GPU's), and units whose GPU is not known.
+    """The allocation of one bound pod: units per GPU index (those of MIG instances at their GPU's), and units whose GPU is not known.
 
     name: with " (orphaned)" behind it when the pod was deleted and its processes have not ended.
     """
@@ -31,8 +32,8 @@ class PodUsage:
 
 @dataclass(frozen=True)
 class NodeUsage:
-    """One node. unit: the name of what is counted ("GiB"); total: units of all GPUs; GPUs: units by index;
-    by_gpu: units allocated by index; pending: units allocated on GPUs that are not known; strategy: how containers get GPUs, ""
+    """One node. unit: the name of what is counted ("GiB"). total: units of all GPUs. GPUs: units by index.
+    by_gpu: units allocated by index. pending: units allocated on GPUs that are not known. strategy: how containers get GPUs, ""
     if the node does not publish it."""
 
     name: str
@@ -57,7 +58,7 @@ class NodeUsage:
 
 @dataclass(frozen=True)
 class ClusterUsage:
-    """All nodes that have shared GPUs, by name, and what is wrong, in words."""
+    """All nodes that have shared GPUs, by name, and messages about what is wrong."""
 
     nodes: Sequence[NodeUsage]
     warnings: Sequence[str]

@@ -26,7 +26,7 @@ _REASONS: Final = 3
 
 @dataclass(frozen=True)
 class SimulatedPod:
-    """One pod under one policy. node: "" if it fits on none; fitting: on how many nodes it fits; elsewhere: why not on the others."""
+    """One pod under one policy. node: "" if it fits on none. fitting: on how many nodes it fits. elsewhere: why not on the others."""
 
     pod: str
     node: str
@@ -54,8 +54,8 @@ def run(
     taken: Callable[[PendingPod, str], None] = lambda pod, node: None,
     reasons: bool = True,
 ) -> list[SimulatedPod]:
-    """Place the pods on the ledger, which changes. has_room: whether a node may take a pod, GPUs aside; taken: told of each that was
-    placed; reasons: also for pods that were placed, why not elsewhere."""
+    """Place the pods on the ledger, which changes. has_room: whether a node may take a pod, GPUs aside. taken: told of each that was
+    placed. reasons: also for pods that were placed, why not elsewhere."""
     scarcity = Scarcity(ledger.classes)
     scarcity.observe(pod.request for node in ledger.nodes.values() for pod in node.pods)
     placement = Placement(policy, scarcity=scarcity)

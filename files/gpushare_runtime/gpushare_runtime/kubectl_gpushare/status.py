@@ -35,9 +35,9 @@ IN_CLUSTER: Final = "gpushare-scheduler"
 
 @dataclass(frozen=True)
 class LeaseState:
-    """Who leads a scheduler. problem: why that is not known, "" if it is; renewed: Unix time; seconds: how long a renewal holds.
+    """The leader of a scheduler. problem: why that is not known, "" if it is. renewed: Unix time. seconds: how long a renewal holds.
 
-    scheduler: the Lease's name; namespace: where it is.
+    scheduler: the Lease's name. namespace: where it is.
     """
 
     holder: str = ""
@@ -50,7 +50,7 @@ class LeaseState:
 
 @dataclass(frozen=True)
 class StatusEntry:
-    """severity: of ERROR, WARNING, OK; where: nodes or a pod, "" for the cluster; cure: "" where nothing is to be done."""
+    """severity: of ERROR, WARNING, OK. where: nodes or a pod, "" for the cluster. cure: "" where nothing is to be done."""
 
     severity: str
     check: str

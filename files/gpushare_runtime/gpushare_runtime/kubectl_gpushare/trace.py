@@ -28,12 +28,12 @@ _MOST_MODELS: Final = 64
 
 
 class TraceError(ValueError):
-    """A file that is no such trace; names the line and the column."""
+    """A file that is not such a trace; it names the line and the column."""
 
 
 @dataclass
 class FreeResources:
-    """What kube-scheduler counts of a node and is still free: CPU in thousandths, memory in MiB."""
+    """The resources of a node that kube-scheduler counts and that are still free: CPU in thousandths, memory in MiB."""
 
     name: str
     cpu: int
@@ -42,7 +42,7 @@ class FreeResources:
 
 @dataclass(frozen=True)
 class TracePod:
-    """One line of the trace. request: None of a pod without GPUs; asked: units of GPUs; created: seconds, 0 without."""
+    """One line of the trace. request: None of a pod without GPUs. asked: units of GPUs. created: seconds, 0 without."""
 
     name: str
     cpu: int

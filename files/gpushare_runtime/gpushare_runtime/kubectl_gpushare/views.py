@@ -27,7 +27,7 @@ NOT_TRIED: Final = "kube-scheduler has reported nothing yet"
 
 @dataclass(frozen=True)
 class Selection:
-    """What is shown. names: of the view's objects, all if empty; namespace: "" for all; labels: which labels will do.
+    """The choice of what is shown. names: of the view's objects, all if empty. namespace: "" for all. labels: which labels will do.
 
     node, gpu: of pods, only those on this node, and on the GPU of this index or UUID; "" for all.
     """
@@ -40,8 +40,8 @@ class Selection:
 
 
 class Share(NamedTuple):
-    """What one pod has of one node, as far as it is known. by_gpu: None if nobody knows; why: "" where the API shows the pod; mark: what
-    is wrong with one of its GPUs, "" if nothing is."""
+    """The share that one pod has of one node, as far as it is known. by_gpu: None if unknown. why: "" where the API shows the pod. mark:
+    what is wrong with one of its GPUs, "" if nothing is."""
 
     namespace: str
     name: str
@@ -66,7 +66,7 @@ _NOTHING: Final = Cell(ABSENT, "", -1.0)
 
 
 def selected_nodes(cluster: Cluster, select: Selection) -> list[NodeLedger]:
-    """By name; what pods say of a node that nobody could read is none."""
+    """By name; a node that could not be read has none of what pods say about it."""
     nodes = [node for node in cluster.nodes if not select.names or node.name in select.names]
     return [node for node in nodes if select.labels(cluster.infos.get(node.name, UNKNOWN_NODE).labels)]
 
@@ -135,7 +135,7 @@ class GpuView(NamedTuple):
 
 
 def closed(node: NodeLedger, info: NodeInfo) -> str:
-    """Why the node takes no new pods, as a key of CLOSED; "" where it does. Its free units are free for nobody."""
+    """Why the node takes no new pods, as a key of CLOSED; "" where it does. No pod can get its free units."""
     if not info.ready:
         return "N"
     if info.cordoned:
@@ -483,7 +483,7 @@ def _used_memory(mib: int | None) -> Cell:
 
 
 def allocated_mib(share: Share, node: NodeLedger) -> int | None:
-    """None where nobody knows."""
+    """None where it is unknown."""
     return None if share.by_gpu is None or node.inventory is None else sum(share.by_gpu.values()) * node.inventory.unit.mib
 
 
@@ -660,7 +660,7 @@ def names_of(cluster: Cluster, view: str, select: Selection) -> set[str]:
 
 
 def shows_any(cluster: Cluster, view: str, select: Selection) -> bool:
-    """Whether there is anything to show, whatever names were asked for; without looking at more than that takes."""
+    """Whether there is anything to show, whatever names were asked for; it reads no more than that takes."""
     every = Selection((), select.namespace, select.labels)
     if view in OF_PODS:
         return any(True for _ in _shares(cluster, every)) or bool(selected_waiting(cluster, every))

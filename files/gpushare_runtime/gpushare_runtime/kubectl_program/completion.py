@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What kubectl runs to complete `kubectl gpushare …`: kubectl_complete-gpushare. Its arguments are the words so far, the last of them
-unfinished; it prints the candidates, and cobra's directive that no files are meant."""
+"""The program that kubectl runs to complete `kubectl gpushare …`: kubectl_complete-gpushare. Its arguments are the words so far, the last
+of them unfinished; it prints the candidates, and cobra's directive that no files are meant."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _GPU: Final = re.compile(r"GPU-[0-9A-Za-z-]{8,60}")
 
 @dataclass(frozen=True)
 class MpsSettings:
-    """uuid: of the GPU; run, logs: folders for those of all GPUs; state: a folder that a reboot keeps; program: path or name.
+    """uuid: of the GPU. run, logs: folders for those of all GPUs. state: a folder that a reboot keeps. program: path or name.
 
     usage: the record of the device plugin.
     """

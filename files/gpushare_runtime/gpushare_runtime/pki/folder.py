@@ -46,7 +46,7 @@ DASHBOARD: Final = Files("server", "dashboard.crt", "dashboard.key")
 
 @dataclass(frozen=True)
 class Purpose:
-    """What a folder of certificates is for. leaves: what its CA signs, the server's first; copy: of the CA's certificate, for others.
+    """The purpose of a folder of certificates. leaves: what its CA signs, the server's first; copy: of the CA's certificate, for others.
 
     timer: the systemd unit that renews them.
     """
@@ -89,7 +89,7 @@ class CertificateState(TypedDict):
 
 @dataclass
 class Due:
-    """What has to be done: contents by file name, in the order to write; modes by name of what is too open."""
+    """The work that has to be done: contents by file name, in the order to write; modes by name of what is too open."""
 
     contents: dict[str, bytes] = field(default_factory=dict)
     modes: dict[str, int] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class Folder:
         self.purpose = purpose
 
     def due(self, now: datetime) -> Due:
-        """What `ensure` would do; changes nothing."""
+        """The changes that `ensure` would make; changes nothing."""
         due = Due(modes=self._open_modes())
         ca = self._ca(due, now)
         pem, copy = due.contents.get(CA.certificate) or self._read(CA.certificate), self.purpose.copy
