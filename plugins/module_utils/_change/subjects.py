@@ -124,7 +124,7 @@ def units(daemons: Tuple[HostDaemon, ...] = DAEMONS) -> Dict[str, HostDaemon]:
 
 
 def is_ours(path: str, content: Optional[bytes]) -> bool:
-    """Whether a whole file is ours, by its name and its first lines: nobody had it before us."""
+    """Whether a whole file is ours, by its name and its first lines: it was not there before us."""
     folder, name = os.path.split(path)
     place = folder in (UNITS, SETTINGS) and NAME.fullmatch(name) is not None
     return place and content is not None and _MARK in b"\n" + content[:_HEAD]

@@ -28,7 +28,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.publi
 Key = Tuple[str, str, str]
 Object = Mapping[str, Any]
 
-# What the server writes by itself and what differs although nothing of ours does.
+# Fields that the server writes by itself, and fields that differ although nothing of ours does.
 _OF_THE_SERVER = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink")
 
 _RBAC, _ADMISSION = "rbac.authorization.k8s.io/v1", "admissionregistration.k8s.io/v1"
@@ -57,7 +57,7 @@ _OWN_IN_CLUSTER = {
     "MutatingAdmissionPolicy": (_ADMISSION, ""),
     "MutatingAdmissionPolicyBinding": (_ADMISSION, ""),
 }
-#: What kube-scheduler needs of Kubernetes' own roles.
+#: The rights that kube-scheduler needs of Kubernetes' own roles.
 _OF_KUBERNETES = ("system:kube-scheduler", "system:volume-scheduler", "extension-apiserver-authentication-reader")
 _NAME = re.compile(r"gpushare-(?=.{1,244}$)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _NODE_LABELS = (LABEL_NODE, LABEL_PLACEMENT, LABEL_SCHEDULE)
@@ -167,11 +167,11 @@ def _split(kubectl: Kubectl, objects: Sequence[Object]) -> Tuple[List[Object], L
 
 
 def foreign(objects: Sequence[Mapping[str, Any]], namespace: str = "") -> Optional[str]:
-    """Which of the objects this collection never makes, and why, in words; None if they are all its own.
+    """Which of the objects this collection never makes, and why, as a message; None if they are all its own.
 
     namespace: of daemons that are pods, "" for none.
 
-    What is applied here is applied with all rights over the cluster. Of a node, which is somebody else's, there are two labels.
+    This collection applies objects with all rights over the cluster. Of a node, which is not ours, there are two labels.
     """
     for item in objects:
         why = _foreign(item, namespace)
@@ -193,7 +193,7 @@ def _foreign(item: Mapping[str, Any], of: str) -> Optional[str]:
     if place is None:
         return f"expected one of the kinds {', '.join(own)}"
     version, namespace = place[0], of if place[1] == _ANY else place[1]
-    # The role that kube-scheduler's callers are looked up by is one of kube-system.
+    # The role that kube-scheduler's callers are found by is one of kube-system.
     namespaces = (namespace, NAMESPACE) if of and kind == "RoleBinding" else (namespace,)
     if item.get("apiVersion") != version or metadata.get("namespace", "") not in namespaces:
         return f"expected {version}" + (f" in the namespace {namespace}" if namespace else " without a namespace")

@@ -19,10 +19,10 @@ RUN = "/run"
 
 @dataclass(frozen=True)
 class DaemonFiles:
-    """What a daemon's files shall be; None for content that stays as it is. copies: files that its unit copies for it.
+    """The files of a daemon as they shall be; None for content that stays as it is. copies: files that its unit copies for it.
 
     unit: names the environment that it runs from. secrets: path to content, "" for a file that shall not be there; the daemon reads them
-    anew by itself.
+    again by itself.
     """
 
     name: str
@@ -74,7 +74,7 @@ def health_of(wanted: DaemonFiles, url: Optional[str], ca: Optional[str], key: s
     def swapped() -> Optional[str]:
         own = content_of(wanted.token_path or "")
         if seed is None or taken(read_token(_text(own)), seed) or read_token(_text(content_of(wanted.seed_path or ""))) != seed:
-            # In the last case the seed was put back to a former one.
+            # In the last case the seed was restored to a former one.
             return None
         seen = "is missing" if own is None else "holds an older one"
         return f"it must get a token of its own with the new seed in {wanted.seed_path}; {wanted.token_path} {seen}"

@@ -2,11 +2,11 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a driver needs on a host besides its packages: nouveau blacklisted, an initramfs without it, NVIDIA's installer where no packages
+"""The needs of a driver on a host besides its packages: nouveau blacklisted, an initramfs without it, NVIDIA's installer where no packages
 are wanted, the module loaded, its services enabled; and whether the host must reboot. `absent` takes all of that back by the journal.
 
-Private to this collection. No Ansible here. The packages themselves are those of _packages. Killed anywhere, the next run goes on: what is
-due is asked of the host, and what was there before is noted before it changes.
+Private to this collection. No Ansible here. The packages themselves are those of _packages. After a kill at any point the next run
+continues: what is due is asked of the host, and what was there before is noted before it changes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DriverError(Exception):
 
 @dataclass(frozen=True)
 class WantedDriver:
-    """What the plan says; see plan.DriverPlan. version: the driver's. timeout: seconds for NVIDIA's installer."""
+    """The wishes of the plan; see plan.DriverPlan. version: the driver's. timeout: seconds for NVIDIA's installer."""
 
     version: str
     module: str = ""
@@ -61,7 +61,7 @@ class WantedDriver:
 
 @dataclass
 class DriverResult:
-    """steps: in words, what was done or would be. reboot: why the host must reboot, "" if it need not."""
+    """steps: messages about what was done or would be. reboot: why the host must reboot, "" if it need not."""
 
     steps: List[str] = field(default_factory=list)
     files: List[str] = field(default_factory=list)

@@ -76,7 +76,7 @@ class DriverRejection:
 
 @dataclass(frozen=True)
 class DriverPlan:
-    """What to do. rejected: reasons, with which nothing is done.
+    """The steps to take. rejected: reasons, with which nothing is done.
 
     module: "open" or "proprietary". build: "dkms" or "precompiled". headers, packages: (name, version), version "" for any. repository: as
     the module gpushare_packages takes it, None for those that the host has. run_file: arguments of NVIDIA's installer, empty for packages.
@@ -106,7 +106,7 @@ class DriverPlan:
 
 @dataclass
 class _Draft:
-    """What is decided so far."""
+    """The decisions so far."""
 
     facts: HostFacts
     wish: Wish
@@ -275,7 +275,7 @@ def _build(draft: _Draft, module: str) -> str:
 
 
 def _change(draft: _Draft, module: str) -> str:
-    """What the installation does to the driver that is there."""
+    """The effect of the installation on the driver that is there."""
     facts, wish = draft.facts, draft.wish
     if facts.version is None:
         return "install"
@@ -313,7 +313,7 @@ def _headers(draft: _Draft, build: str) -> Tuple[Tuple[str, str], ...]:
 
 
 def _flavour(facts: HostFacts) -> str:
-    """What follows the numbers of the kernel's release, such as "+64k" or ".el9uek"."""
+    """The part that follows the numbers of the kernel's release, such as "+64k" or ".el9uek"."""
     return re.sub(rf"\.{re.escape(facts.machine)}(?=$|\+)", "", facts.release)
 
 
@@ -331,7 +331,7 @@ def _of_packages(draft: _Draft, module: str, build: str) -> DriverPlan:
         draft.reject("source", seen, "a branch that it has", "choose another gpushare_driver_version or gpushare_driver_source")
     packages: Dict[str, str] = dict.fromkeys(names.full(driver), wish.version)
     version = "" if build == PRECOMPILED and not source.get("precompiled_versioned") else wish.version
-    # Precompiled modules are of one kernel each: the reboot that this installation needs may be into the next one.
+    # The precompiled modules are of one kernel each: the reboot that this installation needs may be into the next one.
     for release in dict.fromkeys((facts.release, facts.next_release) if build == PRECOMPILED else (facts.release,)):
         packages.update(dict.fromkeys(names.full(kernel_parts, release), version))
     later = names.following_modules(kernel_parts) if build == PRECOMPILED else []

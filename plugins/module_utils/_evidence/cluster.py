@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the API says that verify needs: nodes, pods that hold or ask for GPUs, schedulers, and how our own objects differ.
+"""The objects of the API that verify needs: nodes, pods that have or ask for GPUs, schedulers, and how our own objects differ.
 
 Private to this collection. Every object is cut down to what is judged: the result travels to the controller once. Pods are listed in
 pages, because a large cluster's list is hundreds of MB.
@@ -46,7 +46,7 @@ def nodes(kubectl: Kubectl, names: Collection[str]) -> List[Dict[str, Any]]:
 
 
 def settled(node: Mapping[str, Any]) -> bool:
-    """Whether the node is Ready and kubelet offers what the device plugin has published: it tells the API every ten seconds only."""
+    """Whether the node is Ready and kubelet publishes what the device plugin has published: it tells the API every ten seconds only."""
     status = node["status"]
     ready = any(one["status"] == "True" for one in status["conditions"])
     try:

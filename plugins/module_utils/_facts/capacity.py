@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether the GPUs of a node, what its device plugin published and what Kubernetes offers are the same memory.
+"""Whether the GPUs of a node, what its device plugin published and what Kubernetes reports are the same memory.
 
 Private to this collection. Pure: nodes as the API has them and reports of nvidia-smi in, differences out.
 """
@@ -280,7 +280,7 @@ class _Node:
         return found
 
     def _of_resources(self, annotation: Published) -> List[CapacityDifference]:
-        """Where kubelet offers something else than the device plugin published."""
+        """Where kubelet reports something else than the device plugin published."""
         found = []
         for resource, count in ((MEMORY, lambda gpu: gpu.units), (GPUS, lambda gpu: 1)):
             total = sum(count(gpu) for gpu in annotation.gpus)

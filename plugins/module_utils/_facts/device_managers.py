@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What else gives this host's GPUs to pods: other device plugins and operators, by their processes, sockets and folders.
+"""The programs that also give this host's GPUs to pods: other device plugins and operators, by their processes, sockets and folders.
 
 Private to this collection. Read-only.
 """
@@ -24,7 +24,7 @@ class GpuManager:
     """Another manager of the GPUs.
 
     name: its project. active: whether it has the GPUs now (a process, or devices that kubelet holds for it), not only left
-    traces. evidence: what was seen, in words. pods: those with its devices and a process that runs, by name where it is known.
+    traces. evidence: what was seen, as a message. pods: those with its devices and a process that runs, by name where it is known.
     holders: UIDs of all pods that have its devices by kubelet's record, of which some may have ended.
     """
 
@@ -64,7 +64,7 @@ _KINDS = (
 
 
 def managers(host: Host, kubelet_root: str, own_root: str = "/opt/gpushare") -> Tuple[GpuManager, ...]:
-    """The other managers found. own_root: where our own runtime is, whose processes are no strangers."""
+    """The other managers found. own_root: where our own runtime is, whose processes are not strangers."""
     resources = registered(host, kubelet_root)
     sockets = [name for name in host.names(f"{kubelet_root}/device-plugins") if name.endswith(".sock")]
     # The original has a socket of that name; only ours has the second one.

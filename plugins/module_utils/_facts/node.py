@@ -41,7 +41,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system 
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
-#: What can be gathered apart from what the node is called. "gpus" is the one that asks the driver and can take seconds.
+#: The facts that can be gathered apart from what the node is called. "gpus" is the one that asks the driver and can take seconds.
 SUBSETS = ("system", "gpus", "runtimes", "managers")
 
 
@@ -55,7 +55,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """The facts of one host. What was not gathered is None."""
+    """The facts of one host. A part that was not gathered is None."""
 
     distribution: Distribution
     kubelet: KubeletFacts
@@ -86,7 +86,7 @@ class NodeFacts:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "NodeFacts":
-        """The opposite of as_dict; other keys are passed over. KeyError or TypeError if it is no such result."""
+        """The opposite of as_dict; other keys are passed over. KeyError or TypeError if it is not such a result."""
 
         values = {key: value for key, value in values.items() if value is not None}
 

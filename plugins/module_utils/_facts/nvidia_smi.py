@@ -80,7 +80,7 @@ class MigDevice:
 
 @dataclass(frozen=True)
 class SharedGpu:
-    """What the device plugin shares out: a GPU, or an instance of a GPU in MIG mode.
+    """The unit that the device plugin shares out: a GPU, or an instance of a GPU in MIG mode.
 
     index: as the device plugin counts; nodes: those below /dev that a container gets of it, None if they are not known.
     """
@@ -122,7 +122,7 @@ class Repair:
 
 @dataclass(frozen=True)
 class SmiGpu:
-    """One GPU. index: NVML's. What the driver does not know ("N/A", an error) is None.
+    """One GPU. index: NVML's. A value that the driver does not know ("N/A", an error) is None.
 
     pci: domain:bus:device.function, 4-digit domain, lower case. compute_mode: as nvidia-smi writes it, such as "Default".
     mig_mode, pending_mig_mode: "enabled", "disabled" or None for a GPU without MIG. architecture: such as "Turing", from driver 495 on.
@@ -180,7 +180,7 @@ class SmiReport:
 
     @property
     def shared(self) -> Tuple[SharedGpu, ...]:
-        """What the device plugin shares out of all GPUs."""
+        """The units that the device plugin shares out of all GPUs."""
         return tuple(one for gpu in self.gpus for one in gpu.shared)
 
     def as_dict(self) -> Dict[str, Any]:
@@ -233,7 +233,7 @@ def with_instances(found: SmiReport, listing: str, capabilities: str) -> SmiRepo
 
 
 class SmiOutputError(ValueError):
-    """The output is no XML of nvidia-smi; says what it begins with."""
+    """The output is not XML of nvidia-smi; it says what it begins with."""
 
 
 def report(outcome: Optional[Outcome], driver_container: bool = False) -> SmiReport:

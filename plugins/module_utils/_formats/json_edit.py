@@ -16,7 +16,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 Path = Tuple[str, ...]
 
-#: Of digits. Python refuses to read an integer of some thousand.
+#: Of digits. Python does not read an integer of some thousand.
 LONGEST_NUMBER = 1000
 
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -123,7 +123,7 @@ def _indent_before(text: str, place: int) -> str:
 
 
 def _unit(text: str) -> str:
-    """What the document indents by: the first member's white space."""
+    """The indentation of the document: the first member's white space."""
     members = _parse(text).members.values()
     return next((found for found in (_indent_before(text, member.start) for member in members) if found), _INDENT)
 

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What daemons on several hosts need to be known to the API server: a kubeconfig, and a seed token where their own is no good.
+"""The credentials by which the API server knows daemons on several hosts: a kubeconfig, and a seed token where their own is unusable.
 
 Private to this collection. Speaks to the cluster through kubectl.
 """

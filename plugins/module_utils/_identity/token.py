@@ -22,7 +22,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.kube
 
 #: A daemon renews its token when a third of its life is over; one that has less than this left has failed to for long.
 LEAST_LEFT = 0.25
-#: What a daemon gets to start with lives this long (seconds); the API server grants nothing shorter than ten minutes.
+#: The token that a daemon gets to start with lives this long (seconds); the API server grants nothing shorter than ten minutes.
 SEED_SECONDS = 3600
 #: The year 9999: no time after it is one.
 _FAR = 253370764800
@@ -46,7 +46,7 @@ class TokenClaims:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TokenClaims":
-        """The opposite of as_dict. TypeError if it is no such result."""
+        """The opposite of as_dict. TypeError if it is not such a result."""
         token = cls(**values)
         texts, times = (token.subject, token.uid), (token.issued, token.expires)
         if not all(isinstance(one, str) for one in texts) or not all(isinstance(one, int) for one in times):
@@ -60,7 +60,7 @@ def subject(namespace: str, account: str) -> str:
 
 
 def read_token(text: Optional[str]) -> Optional[TokenClaims]:
-    """The claims of a token as it stands in a file; None for anything that is no bound token of a ServiceAccount."""
+    """The claims of a token as it stands in a file; None for anything that is not a bound token of a ServiceAccount."""
     try:
         payload = (text or "").strip().split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
@@ -75,7 +75,7 @@ def read_token(text: Optional[str]) -> Optional[TokenClaims]:
 
 
 def why_seed(own: Optional[TokenClaims], wanted: str, uid: Optional[str], now: float) -> str:
-    """Why a daemon cannot go on with its own token and needs a seed, in words; "" if it can.
+    """Why a daemon cannot continue with its own token and needs a seed, as a message; "" if it can.
 
     wanted: the subject that it must have. uid: of the live ServiceAccount, None if there is none yet. now: Unix time.
     """

@@ -48,7 +48,7 @@ class RemovalError(RuntimeError):
 
 
 class InClusterRemoval:
-    """One run. Looks at everything first, so that check mode says what `apply` then does. removed: in words; nodes: with our label."""
+    """One run. It reads everything first, so that check mode says what `apply` then does. removed: messages; nodes: with our label."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class InClusterRemoval:
             )
 
     def apply(self) -> None:
-        """Do it. KubectlError or RemovalError as soon as something does not work; the next run goes on.
+        """Do it. KubectlError or RemovalError as soon as something does not work; the next run continues.
 
         The DaemonSet goes last of what it is known by: until the files of all nodes are gone, the next run sees it.
         """

@@ -176,7 +176,8 @@ def with_unit_argument(text: str, variable: str, argument: str) -> str:
 
 
 def gates_in_text(text: str) -> Dict[str, bool]:
-    """The gates of every --feature-gates in a unit's file or an environment file, in their order. GateError if one is no list of gates."""
+    """The gates of every --feature-gates in a unit's file or an environment file, in their order. GateError if one is not a list of
+    gates."""
     found: Dict[str, bool] = {}
     for line in _joined(text):
         if not line.lstrip().startswith(("#", ";")):

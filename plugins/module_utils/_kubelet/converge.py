@@ -106,7 +106,7 @@ class KubeletGates(Subject):
 def converge(
     wanted: WantedGates, check: bool, root: str = "/", run: RunWithin = command.run, point: Callable[[str], None] = nothing
 ) -> GatesResult:
-    """Do it, or with `check` say what would be done. Rejected if nothing was changed; TransactionError if it was put back."""
+    """Do it, or with `check` say what would be done. On Rejected nothing was changed; on TransactionError it was restored."""
     host, transaction = Host(root), Transaction(OWNER, root)
     if wanted.state == "present" and not transaction.entries() and not transaction.unfinished:
         # k3s and others have no such service, and need none from here on.
@@ -130,7 +130,7 @@ def _can_be_set(gate: Gate, release: Tuple[int, ...]) -> bool:
 
 
 def _check_candidate(host: Host, found: KubeletState, unit: KubeletUnit, wanted: Sequence[str], run: RunWithin) -> None:
-    """Rejected if this kubelet itself does not list a gate that it is to be given: it would not start with it."""
+    """It raises Rejected if this kubelet itself does not list a gate that it is to be given: it would not start with it."""
     listed = settable(host.outside(unit.program), run)
     names = [name for name in needed(found.release, found.given(), wanted) if listed is not None and name not in listed]
     if names:
@@ -141,7 +141,7 @@ def _check_candidate(host: Host, found: KubeletState, unit: KubeletUnit, wanted:
 
 
 def _ready(host: Host, found: KubeletState) -> Optional[Ready]:
-    """How to ask whether the node is Ready, None where it is not Ready before us, or nobody can be asked."""
+    """How to ask whether the node is Ready, None where it is not Ready before us, or no API server can be asked."""
     argv = ["kubelet", *found.start.argv]
     api = node_api(host, flag(argv, "kubeconfig"), from_argv(None, argv, host.hostname).node_name)
     # Long before: whatever it said last counts.

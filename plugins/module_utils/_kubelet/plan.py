@@ -52,7 +52,7 @@ class KubeletState:
     units: Sequence[str]
 
     def given(self) -> Dict[str, bool]:
-        """The gates of the next start. Rejected if they cannot be read."""
+        """The gates of the next start. It raises Rejected if they cannot be read."""
         path, text = self.config or ("", "")
         try:
             found = config_file.gates_of(text) if self.config is not None else {}
@@ -64,7 +64,7 @@ class KubeletState:
 
 
 def plan_present(found: KubeletState, wanted: Sequence[str]) -> Tuple[Texts, List[str]]:
-    """The new texts by which these gates are on, and notes for people. Rejected if that cannot be."""
+    """The new texts by which these gates are on, and notes for people. It raises Rejected if that cannot be."""
     given = found.given()
     missing = gates.needed(found.release, given, wanted)
     if not missing:
@@ -84,7 +84,7 @@ def plan_present(found: KubeletState, wanted: Sequence[str]) -> Tuple[Texts, Lis
 
 
 def without(path: str, text: str, original: str) -> str:
-    """A text that others have changed, without our gates. Rejected where it cannot be edited."""
+    """A text that others have changed, without our gates. It raises Rejected where it cannot be edited."""
     return _edited(path, lambda: _without(text, original))
 
 

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""kubelet under systemd, as what a transaction restarts and proves. No Ansible here.
+"""kubelet under systemd, as what a transaction restarts and verifies. No Ansible here.
 
 Whether a restart is due is asked of the running process: its arguments, and whether it is older than a file of ours. It is healthy when
 the same process answers its health check, has the gates, and the API server has a heartbeat and Ready from after the restart.
@@ -64,7 +64,7 @@ class KubeletUnit:
 
 
 def find_unit(name: str, run: RunWithin) -> Tuple[KubeletUnit, List[str]]:
-    """The unit as systemd knows it, and its files in the order in which they count. Rejected if there is none."""
+    """The unit as systemd knows it, and its files in the order in which they count. It raises Rejected if there is none."""
     names = ("LoadState", "ActiveState", "MainPID", "ExecStart", "ExecMainStartTimestampMonotonic", "FragmentPath", "DropInPaths")
     outcome = run(show_command(name, *names, "NeedDaemonReload"), ASK_SECONDS)
     found = parsed(outcome.out) if outcome.ok else {}
@@ -81,7 +81,7 @@ def find_unit(name: str, run: RunWithin) -> Tuple[KubeletUnit, List[str]]:
 
 
 def look(host: Host, unit: KubeletUnit, unit_paths: Sequence[str], run: RunWithin) -> KubeletState:
-    """The host's kubelet as it will be started next. Rejected if that cannot be told."""
+    """The host's kubelet as it will be started next. It raises Rejected if that cannot be told."""
     outcome = run([host.outside(unit.program), "--version"], ASK_SECONDS)
     match = _SAYS.search(outcome.out)
     version = numbers(match.group(1)) if match else None
@@ -154,7 +154,7 @@ class KubeletService(Service):
         self._systemctl("restart", self.unit.name)
 
     def check_reload(self) -> None:
-        """Rejected if a daemon-reload could take the GPUs from running containers, unless it is allowed."""
+        """It raises Rejected if a daemon-reload could take the GPUs from running containers, unless it is allowed."""
         users = [] if self._allow_reload else gpu_containers(self._host)
         if users:
             raise Rejected(

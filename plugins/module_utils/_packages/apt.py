@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""apt: a candidate is fetched and resolved in a scratch folder, so that the host's own sources are not touched before it is proven.
+"""apt: a candidate is fetched and resolved in a scratch folder, so that the host's own sources are not touched before it is verified.
 
 Private to this collection. No Ansible here.
 """
@@ -89,7 +89,7 @@ class Apt(PackageManager):
             change = sources.without_stanzas if path.endswith(".sources") else sources.without_lines
             after = change(before, urls)
             if after != before:
-                # A file of nothing but such entries goes; what it was is in the journal.
+                # A file that has only such entries goes; what it was is in the journal.
                 gone = path.endswith(".list") and path != "/etc/apt/sources.list" and sources.names_only(after)
                 texts[path] = None if gone else after.encode("utf-8", "surrogateescape")
         key = f"{KEYRINGS}/{sources.PREFIX}{repository.name}.asc"
@@ -190,7 +190,7 @@ class Apt(PackageManager):
         return [packages[name][version] if name in packages else f"{name}={version}" for name, version in versions.items()]
 
     def _going(self, wanted: PackageSet) -> List[str]:
-        """What may go goes by name: apt does not take a held package away by itself."""
+        """A package that may go goes by name: apt does not take a package with a hold away by itself."""
         now = self.installed(wanted.replaces) if wanted.replaces else {}
         return [f"{name}-" for name, one in now.items() if one.version is not None]
 
@@ -262,7 +262,7 @@ class _Scratch:
             name = os.path.basename(path) if path.startswith(SOURCES) else "host-sources.list"
             _write(os.path.join(self.folder, "all", name), content)
         for name in os.listdir(LISTS) if os.path.isdir(LISTS) else []:
-            # Those of the candidate are fetched anew, with its key.
+            # Those of the candidate are fetched again, with its key.
             if os.path.isfile(os.path.join(LISTS, name)) and name != "lock" and not name.startswith(self._listed):
                 os.symlink(os.path.join(LISTS, name), os.path.join(self.folder, "lists", name))
 
@@ -276,7 +276,7 @@ class _Scratch:
 
 
 def failure(outcome: Outcome) -> str:
-    """What a command of the package manager that failed says."""
+    """The message of a command of the package manager that failed."""
     program = next(word for word in outcome.argv if "=" not in word and word != "env")
     if outcome.timed_out:
         return f"{program} did not end within {outcome.timed_out:.0f} seconds"

@@ -2,16 +2,16 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Brings a host to have packages from a repository at exact versions, held there; and takes all of that back by the journal.
+"""Brings a host to have packages from a repository at exact versions, with a hold. It takes all of that back by the journal.
 
-Private to this collection. No Ansible here. The order: resolve the candidate in a scratch folder; write the repository and its keys as
-a transaction that the package manager proves; note each package in the journal; install; hold. Killed anywhere, the next run compares
-again and goes on, because what a package was before us is noted before it changes, and only the first time.
+Private to this collection. No Ansible here. The order: resolve the candidate in a scratch folder, write the repository and its keys as
+a transaction that the package manager verifies, note each package in the journal, install, hold. After a kill at any point the next run
+compares again and continues, because what a package was before us is noted before it changes, and only the first time.
 
 The scripts of packages that bring units call `systemctl daemon-reload`. No package changes while that would hurt running containers.
 
-A package's entry in the journal is "package:NAME". Its content is JSON: {"version": null or as it was, "held": whether it was held}. A key
-in rpm's database that was not there before us is "key:FINGERPRINT:OWNER", one entry for each owner that needs it.
+A package's entry in the journal is "package:NAME". Its content is JSON: {"version": null or as it was, `held`: whether it had a hold}. A
+key in rpm's database that was not there before us is "key:FINGERPRINT:OWNER", one entry for each owner that needs it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ Exposed = Callable[[], Optional[str]]
 
 @dataclass
 class PackagesResult:
-    """What was done, or would be. versions: of the wanted packages, as they are then; held: those that are newly held or let go."""
+    """The changes that were made, or would be. versions: of the wanted packages, as they are then. `held`: those whose hold is new or
+    released."""
 
     changed: bool = False
     manager: str = ""
@@ -84,7 +85,7 @@ def together(results: Sequence[PackagesResult]) -> PackagesResult:
 
 
 def manager_of(run: RunWithin, timeout: float, host: Host) -> PackageManager:
-    """The package manager of a host. Rejected if it has none that is known here."""
+    """The package manager of a host. It raises Rejected if it has none that is known here."""
     release = host.text("/etc/os-release") or ""
     kinds: Sequence[Tuple[str, str, Callable[[RunWithin, float], PackageManager]]] = (("dnf", "rpm", Dnf), ("apt-get", "dpkg", Apt))
     # A Debian may have dnf beside apt, and the other way round: what the distribution is made of decides.
@@ -109,7 +110,8 @@ def present(
     point: Callable[[str], None] = lambda _point: None,
     exposed: Exposed = lambda: None,
 ) -> PackagesResult:
-    """Do it, or with `dry` say what would be done. Rejected or TransactionError if nothing was changed, PackagesError if packages were."""
+    """Do it, or with `dry` say what would be done. It raises Rejected or TransactionError if nothing was changed, PackagesError if packages
+    were."""
     check(wanted)
     journal, owner = Journal(root), OWNER + wanted.owner
     result = PackagesResult(manager=manager.name)
@@ -128,7 +130,7 @@ def present(
     plan = PackagePlan({name: str(one.version) for name, one in now.items()}, ())
     if wrong or result.files or transaction.unfinished:
         resolved = manager.plan(wanted, texts)
-        # Where only the repository changes: a newer revision that satisfies as well is no reason to touch a package.
+        # Where only the repository changes: a newer revision that satisfies as well is not a reason to touch a package.
         plan = resolved if wrong else plan
         check_steps(plan.steps, wanted.replaces)
     check_minimum(plan.versions, wanted.minimum)
@@ -160,7 +162,7 @@ def present(
         point("installed")
     _prove(wanted, manager, plan)
     if wanted.hold:
-        # Also those that were held: a package that was asked for by its version is not held any more.
+        # Also those with a hold: a package that was asked for by its version has no hold any more.
         manager.hold(names, True)
         point("held")
     # dnf and zypper keep the hold of a package that has made room, which would hold it when it comes back.
@@ -183,7 +185,7 @@ def owners(root: str = "/") -> List[str]:
 
 
 class _Lists(Service):
-    """The package manager that reads what the repository has. When the files are put back, it reads what it can."""
+    """The package manager that reads what the repository has. When the files are restored, it reads what it can."""
 
     def __init__(self, manager: PackageManager, repository: Repository) -> None:
         self._refresh: Callable[[], None] = lambda: manager.refresh(repository)
@@ -226,7 +228,7 @@ def absent(
     changed = [name for name, one in now.items() if one.version and before[name].version != one.version]
     hurt = None if keep or not changed else exposed()
     stay = f"its scripts would call systemctl daemon-reload. {hurt}" if hurt else "packages are to stay" if keep else ""
-    # One that is held cannot go, nor can it change its version.
+    # One with a hold cannot go, nor can it change its version.
     going = [] if stay else _removable(manager, new, result)
     back = {} if stay else _older(manager, now, before, result)
     for name in new if keep else changed if stay else []:
@@ -267,7 +269,7 @@ def absent(
 
 
 def _finish(manager: PackageManager, journal: Journal, owner: str, dry: bool, result: PackagesResult) -> None:
-    """What a run of the package manager left half done is finished where that run was ours, and rejected where it was not."""
+    """Work that a run of the package manager left half done is finished where that run was ours, and rejected where it was not."""
     problem = manager.interrupted()
     if not problem:
         return
@@ -282,7 +284,7 @@ def _finish(manager: PackageManager, journal: Journal, owner: str, dry: bool, re
 
 
 def _note(journal: Journal, owner: str, now: Mapping[str, Installed], plan: PackagePlan, held: Sequence[str]) -> None:
-    """Note how each package is before it changes. One that is as wanted by itself and was held by others is none of ours."""
+    """Note how each package is before it changes. One that is as wanted by itself and has a hold of others is none of ours."""
     changing = {step.name: (step.before, step.after) for step in plan.steps}
     for name in sorted({*changing, *held}):
         one = now.get(name, Installed(None))
@@ -302,7 +304,7 @@ def _note_keys(journal: Journal, owner: str, manager: PackageManager, repository
 
 
 def _forget_keys(journal: Journal, manager: PackageManager, entries: Sequence[Entry]) -> List[Dict[str, str]]:
-    """Take away the trust of these entries, unless another owner needs it. What stays, and why."""
+    """Take away the trust of these entries, unless another owner needs it. It returns what stays, and why."""
     left = manager.distrust(_untrusted(journal, manager, entries))
     for entry in entries:
         journal.forget(entry.path)

@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """dnf 4 and rpm: a candidate repository is read into a cache of its own, with a key ring of its own, before the host knows it.
 
-Private to this collection. No Ansible here. Packages are held by dnf's plugin versionlock where the host has it, and else by
+Private to this collection. No Ansible here. Packages get their hold by dnf's plugin versionlock where the host has it, and else by
 excludepkgs in dnf.conf, which every program that stands on libdnf respects.
 """
 
@@ -62,7 +62,7 @@ class Dnf(PackageManager):
     def installed(self, names: Sequence[str]) -> Dict[str, Installed]:
         versions = rpm.versions(self._run, names)
         held = self._held()
-        # One that is locked at another version than it has is not held: a run was killed between the two. A lock outlives its package.
+        # One that is locked at another version than it has has no hold: a run was killed between the two. A lock outlives its package.
         return {name: Installed(versions.get(name), name in held and held[name] in ("", versions.get(name, held[name]))) for name in names}
 
     def interrupted(self) -> str:
@@ -146,7 +146,7 @@ class Dnf(PackageManager):
             return
 
     def plan_removal(self, names: Sequence[str]) -> List[str]:
-        # What dnf.conf excludes cannot be removed either.
+        # Packages that dnf.conf excludes cannot be removed either.
         with self._free(names) as options:
             steps = self._steps(["dnf", "--assumeno", *options, "--setopt=clean_requirements_on_remove=False", "remove", *names], "remove")
         return [step.name for step in steps if step.after is None]
@@ -185,7 +185,7 @@ class Dnf(PackageManager):
 
     def _steps(self, argv: Sequence[str], what: str, modules: Sequence[str] = ()) -> "tuple[PackageChange, ...]":
         outcome = self._run(list(argv), _FETCH)
-        # Status 1 is also that nobody has agreed.
+        # Status 1 is also that no person has agreed.
         if outcome.status not in (0, 1) or (outcome.status == 1 and "Operation aborted." not in outcome.out + outcome.err):
             raise Rejected(f"dnf cannot {what} {' '.join(argv[-8:])[:300]}: {last_words(outcome)}; nothing was changed")
         rows = table(outcome.out, modules)
@@ -197,7 +197,7 @@ class Dnf(PackageManager):
             self._do(["rpmkeys", "--import", f"{KEYS}/RPM-GPG-KEY-{sources.PREFIX}{repository.name}"])
 
     def _locks(self) -> str:
-        """The file where packages are held."""
+        """The file with the locks of packages."""
         state = read_state(PLUGIN)
         text = "" if state is None else state.content.decode("utf-8", "replace")
         enabled = re.search(r"^\s*enabled\s*=\s*(\S+)", text, re.MULTILINE)
@@ -205,7 +205,7 @@ class Dnf(PackageManager):
         return listed.group(1) if listed and enabled and enabled.group(1).lower() in ("1", "true", "yes") else CONFIG
 
     def _held(self) -> Dict[str, str]:
-        """The packages that are held, with the version at which they are; "" for any."""
+        """The packages that are locked, with the version at which they are; "" for any."""
         state = read_state(self._locks())
         text = "" if state is None else state.content.decode("utf-8", "replace")
         if self._locks() == CONFIG:
@@ -247,7 +247,7 @@ class Dnf(PackageManager):
             for path, copy in keys.items():
                 rpm.write(copy, files[path] or b"")
             os.mkdir(os.path.join(folder, "repositories"))
-            # Packages are not fetched here, so that their signatures need not be looked at.
+            # Packages are not fetched here, so that their signatures need not be checked.
             for path, content in rpm.copies(REPOSITORIES, files, keys).items():
                 rpm.write(os.path.join(folder, "repositories", os.path.basename(path)), content)
             with self._free(names) as free:
@@ -274,7 +274,8 @@ def _needed(repository: Repository) -> str:
 
 
 def table(printed: str, modules: Sequence[str] = ()) -> "list[tuple[str, str, bool]]":
-    """The rows of the table that dnf shows before a transaction: name, version, whether it goes. Rejected where it cannot be read.
+    """The rows of the table that dnf shows before a transaction: name, version, whether it goes. It raises Rejected where it cannot be
+    read.
 
     modules: those that will be disabled before the transaction is done, so that none of their streams will be enabled by it.
     """
@@ -324,7 +325,7 @@ class _Item(NamedTuple):
 
 def _exclusions(text: str) -> "Tuple[List[_Item], Optional[int]]":
     """Those items in their order, and where the first section [main] begins. As libdnf reads a file, which is not as INI files are read:
-    a section may be there several times, and a value goes on in lines that begin with white space.
+    a section may be there several times, and a value continues in lines that begin with white space.
     """
     items: List[_Item] = []
     begins: Optional[int] = None

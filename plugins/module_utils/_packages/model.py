@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What packages are wanted on a host, what a package manager would do for them, and the manager as all kinds of it are used.
+"""The packages that are wanted on a host, what a package manager would do for them, and the manager as all kinds of it are used.
 
 Private to this collection. No Ansible here. A version is the distribution's whole one ("1.17.8-1", "3:570.86-1", "570.86-1.el9") or
 its upstream part alone ("1.17.8"), which every revision of it satisfies. "" is any version.
@@ -50,7 +50,7 @@ class Repository:
     """Where packages come from.
 
     name: of its files, without "gpushare-". suite and components: of a repository for apt, "/" and none for one without folders.
-    keys: those whose fingerprints were compared. package_signatures: whether the packages are signed as well (rpm); the metadata must
+    keys: those whose fingerprints were compared. package_signatures: whether the packages are signed as well (rpm). The metadata must
     always be. replaces: addresses of repositories that this one takes the place of. version: the upstream version that apt prefers for all
     packages, also for those that others need: apt takes the newest of these otherwise, and does not find an older set; "" for none.
     modules: those of dnf that it disables, so that no stream of them is enabled.
@@ -69,7 +69,7 @@ class Repository:
 
 @dataclass(frozen=True)
 class PackageSet:
-    """What one owner wants of a host.
+    """The packages that one owner wants of a host.
 
     owner: of the journal's entries. repository: None for those that the host has. folder: of package files on the host, "" for none.
     replaces: packages that may be removed on the way. hold: whether the packages stay at their version until the owner changes it.
@@ -87,7 +87,7 @@ class PackageSet:
 
 @dataclass(frozen=True)
 class PackageChange:
-    """What becomes of one package. None: it is not installed."""
+    """The change of one package. None: it is not installed."""
 
     name: str
     before: Optional[str]
@@ -96,7 +96,7 @@ class PackageChange:
 
 @dataclass(frozen=True)
 class Installed:
-    """A package on the host. version None: it is not installed; held: whether upgrades pass it over."""
+    """A package on the host. version None: it is not installed; `held`: whether upgrades pass it over."""
 
     version: Optional[str]
     held: bool = False
@@ -114,7 +114,7 @@ class PackageManager(ABC):
 
     @abstractmethod
     def interrupted(self) -> str:
-        """In words, what an earlier run of the package manager has left half done; "" if nothing."""
+        """A message about what an earlier run of the package manager has left half done; "" if nothing."""
 
     @abstractmethod
     def repair(self) -> None:
@@ -126,7 +126,7 @@ class PackageManager(ABC):
 
     @abstractmethod
     def plan(self, wanted: PackageSet, files: "Mapping[str, Optional[bytes]]") -> "PackagePlan":
-        """What would be done if the host had these files; the host itself stays as it is. Rejected if that cannot be."""
+        """The plan if the host had these files; the host itself stays as it is. It raises Rejected if that cannot be."""
 
     @abstractmethod
     def refresh(self, repository: Repository) -> None:
@@ -150,7 +150,7 @@ class PackageManager(ABC):
 
     @abstractmethod
     def hold(self, names: Sequence[str], held: bool) -> None:
-        """Hold these packages at their version, or let go of them."""
+        """Hold these packages at their version, or release them."""
 
     @abstractmethod
     def plan_removal(self, names: Sequence[str]) -> List[str]:
@@ -179,7 +179,7 @@ class PackagePlan:
 
 
 def check(wanted: PackageSet) -> None:
-    """Rejected if the wish cannot be meant: names, versions and addresses go to programs and into files."""
+    """It raises Rejected if the wish cannot be meant: names, versions and addresses go to programs and into files."""
     if not wanted.packages:
         raise Rejected("no package is named, expected at least one; name them")
     if len(wanted.packages) > LIMIT:
@@ -230,7 +230,7 @@ def satisfies(version: Optional[str], wanted: str) -> bool:
 
 
 def choose(name: str, wanted: str, available: Sequence[str], where: str) -> str:
-    """The newest available version that is wanted. Rejected if there is none. available: newest first."""
+    """The newest available version that is wanted. It raises Rejected if there is none. available: newest first."""
     if not available:
         raise Rejected(f"no package {name} in {where}; correct the repository, which may be one of another distribution, or the name")
     found = next((version for version in available if satisfies(version, wanted)), None)
@@ -240,7 +240,8 @@ def choose(name: str, wanted: str, available: Sequence[str], where: str) -> str:
 
 
 def choose_all(wanted: PackageSet, files: "Mapping[str, Mapping[str, str]]", available: Callable[[str], Sequence[str]]) -> Dict[str, str]:
-    """The version of each wanted package. Rejected if there is none. files: of the folder, which go first; available: newest first."""
+    """The version of each wanted package. It raises Rejected if there is none. files: of the folder, which go first; available: newest
+    first."""
     versions = {}
     for package in wanted.packages:
         where = f"the folder {wanted.folder}"
@@ -260,7 +261,7 @@ def by_number(version: str) -> "tuple[tuple[int, str], ...]":
 
 
 def check_minimum(versions: "Mapping[str, Optional[str]]", minimum: str) -> None:
-    """Rejected if one of these versions is older than accepted."""
+    """It raises Rejected if one of these versions is older than accepted."""
     for name, version in versions.items():
         upstream = (version or "").partition(":")[2] or version
         if (numbers(upstream) or ()) < (numbers(minimum) or ()):
@@ -268,7 +269,7 @@ def check_minimum(versions: "Mapping[str, Optional[str]]", minimum: str) -> None
 
 
 def check_steps(steps: Sequence[PackageChange], replaces: Sequence[str]) -> None:
-    """Rejected if a package would go that may not."""
+    """It raises Rejected if a package would go that may not."""
     lost = [step.name for step in steps if step.after is None and step.name not in replaces]
     if lost:
         raise Rejected(

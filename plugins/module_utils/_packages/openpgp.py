@@ -2,9 +2,9 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The public keys of a repository: their fingerprints, and the same keys written anew. No Ansible here.
+"""The public keys of a repository: their fingerprints, and the same keys written again. No Ansible here.
 
-A host may have no gpg. What is written is made of the packets that were read and of nothing else, so that apt and rpm cannot see
+A host may have no gpg. The written keys are made of the packets that were read and of nothing else, so that apt and rpm cannot see
 another key in a file than the one whose fingerprint was compared. Subkeys are written only where their own fingerprints were
 compared: old versions of rpm do not check who bound a subkey to its key, nor what for. RFC 9580, sections 4, 5.2, 5.5, 6 and 9.1.
 """
@@ -37,7 +37,7 @@ _BLOCK = re.compile(
 
 
 class KeyError_(ValueError):
-    """The file is no list of public keys, or not of those that are expected; says why."""
+    """The file is not a list of public keys, or not of those that are expected; it says why."""
 
 
 class _Packet(NamedTuple):

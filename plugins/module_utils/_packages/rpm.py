@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What dnf and zypper have in common: rpm's database, files of packages, and the folder of repositories.
+"""The common part of dnf and zypper: rpm's database, files of packages, and the folder of repositories.
 
 Private to this collection. No Ansible here.
 """
