@@ -93,12 +93,12 @@ class ActionModule(ActionBase):
             "mode",
         )
         judgement = judge(host, facts, WantedHost(**{name: arguments[name] for name in names}))
-        # Without a kubelet that runs nobody is to be that node: what the host lacks is what counts.
+        # Without a kubelet that runs no host is to be that node: what the host lacks is what counts.
         return judgement if wrong is None else replace(judgement, node_name=None), facts.as_dict()
 
     @staticmethod
     def _judged(values: dict[str, Any]) -> dict[str, Any]:
-        """What of the variables the host's GPUs are judged by. Not a variable of the role: a bad value would be its only reason."""
+        """The variables that the host's GPUs are judged by. Not a variable of the role: a bad value would be its only reason."""
 
         def of(name: str) -> Any:
             return values.get(name, variables()[name].spec["default"])

@@ -61,7 +61,7 @@ class ActionModule(ActionBase):
         self._display.display(verdict.words)
         warnings = lines_of(finding for finding in verdict.findings if finding.severity in (WARNING, NOTE))
         result = {"changed": False, "msg": verdict.summary, "warnings": warnings}
-        # What failed is on the screen already: Ansible would print the whole result once more, on one line.
+        # The failures are on the screen already: Ansible would print the whole result once more, on one line.
         return dict(result, report=verdict.as_dict()) if verdict.ok else dict(result, failed=True)
 
     def _evidence(self, arguments: dict[str, Any], task_vars: dict[str, Any]) -> Evidence:
@@ -100,7 +100,7 @@ def _artifact(source: Path) -> ReleaseHashes:
 
 
 def _seen(result: Any) -> Any:
-    """What a module saw, or why it saw nothing."""
+    """The evidence that a module saw, or why it saw nothing."""
     if result is not None and "seen" in result:
         return result["seen"]
     return _why(result)

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Plan on the controller, which has a YAML parser, what a host's kube-scheduler files become; the module writes and proves."""
+"""Plan on the controller, which has a YAML parser, what a host's kube-scheduler files become; the module writes and verifies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ActionModule(ActionBase):
         try:
             plan = self._plan(found, task_vars)
         except (SchedulerError, yaml.YAMLError) as error:
-            # Not raised: a task that only asks for the plan goes on.
+            # Not raised: a task that only asks for the plan continues.
             return {"changed": False, "failed": True, "msg": str(error)}
         changed = plan.changed or found["unfinished"] or _is_due(found, plan)
         result = {"changed": changed, "diff": plan.diff, "notes": plan.notes, "warnings": plan.warnings}

@@ -129,7 +129,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.defa
 
 
 def runtime_of(params: "dict[str, Any]") -> str:
-    """The name of the container runtime that is asked for. Rejected if it is none that can be configured."""
+    """The name of the container runtime that is asked for. It raises Rejected if it is none that can be configured."""
     if params["runtime"] != "auto":
         return str(params["runtime"])
     host = Host()

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The shape of what each module answers, beside Ansible's own keys. A key that is not here reaches nobody.
+"""The shape of what each module answers, beside Ansible's own keys. A key that is not here reaches no reader.
 
 Private to this collection, used on the controller only. Data.
 """
@@ -36,7 +36,7 @@ IMAGE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:/@-]*[A-Za-z0-9])?")
 _LEFT = [{"what": str, "why": str}]
 _CHANGE = {"before_header?": str, "after_header?": str, "before": str, "after": str}
 
-#: Ansible's own of a module. What else it makes of a result, such as hosts, statistics or results of a loop, is nothing for a module.
+#: Ansible's own of a module. The rest that it makes of a result, such as hosts, statistics or results of a loop, is nothing for a module.
 COMMON: Shape = {
     "changed": bool,
     "failed": bool,
@@ -75,7 +75,7 @@ _SEEN = {
     "gpu": Maybe(_GPU),
     "plane": Maybe({"scheduler": _SCHEDULER}),
 }
-#: During a probe, gpushare_verify_host looks again at what changes then.
+#: During a probe, gpushare_verify_host reads again what changes then.
 SEEN_AGAIN: Shape = {
     "seen": {"places": Places, "now": float, "gpu": Maybe({"containers": Map([str])}), "plane": None, "doctor?": _DOCTOR},
 }
@@ -85,7 +85,7 @@ _SETTINGS = {
     "preemption": bool,
     "managed_resources": [str],
 }
-#: What kube_scheduler_extender reads on a host for a plan.
+#: The files that kube_scheduler_extender reads on a host for a plan.
 FOUND: Shape = {
     "settings": Open(_SETTINGS),
     "server": str,

@@ -127,7 +127,7 @@ def _node(kubectl: Kubectl, node: str, *options: str) -> Dict[str, Any]:
     found = kubectl.json(["get", "node", node, "--ignore-not-found", *options])
     if found is None:
         cure = "join the host to the cluster, or set gpushare_node_name"
-        raise DrainError(f"the cluster has no node {node}; expected the node of this host; {cure}")
+        raise DrainError(f"the cluster has no node {node}; expected the node of this host: {cure}")
     return dict(found)
 
 

@@ -157,7 +157,7 @@ def _install(wanted: WantedDriver, run: RunWithin, host: Host, dry: bool, result
         log = " / ".join((Host(host.root).text(RUN_FILE_LOG) or outcome.words).splitlines()[-_LOG_LINES:])[-800:]
         raise DriverError(
             f"NVIDIA's installer {path} failed ({_ended(outcome)}); the host has {_parts(now)} on disk now, expected "
-            f"{wanted.version} of each; its log {RUN_FILE_LOG} ends with: {' '.join(log.split())}. Remove the cause and run again; "
+            f"{wanted.version} of each. Its log {RUN_FILE_LOG} ends with: {' '.join(log.split())}. Remove the cause and run again: "
             "`nvidia-uninstall --silent` removes a half installed driver"
         )
 
@@ -271,7 +271,7 @@ def _load(wanted: WantedDriver, run: RunWithin, host: Host, dry: bool, result: D
     outcome = run(["modprobe", "nvidia"], _LOAD)
     if not outcome.ok:
         raise DriverError(
-            f"the kernel module nvidia {wanted.version} cannot be loaded: {outcome.words[-300:]}; look at `dmesg` for NVRM lines and for a "
+            f"the kernel module nvidia {wanted.version} cannot be loaded: {outcome.words[-300:]}; read `dmesg` for NVRM lines and for a "
             "rejected signature, cure that and run again"
         )
 

@@ -5,7 +5,7 @@
 """Only one run changes a host at a time.
 
 Private to this collection. The kernel releases the lock when its process ends, however that happens. The file is removed with it, so that
-it is no trace on the host; who waited for a file that is gone opens the new one.
+it leaves no trace on the host; a run that waited for a file that is gone opens the new one.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def with_gates(text: str, variable: str, changes: Mapping[str, Optional[bool]]) 
     """The text of a unit or an environment file in which the last --feature-gates has these gates (None: not any more).
 
     variable: whose value has it, "" for one in ExecStart. A list that becomes empty goes with its flag. ArgumentsError if it is not found,
-    GateError if it is no list of gates.
+    GateError if it is not a list of gates.
     """
     spans = list(_assignments(text, variable)) if variable else _commands(text)
     for start, end in reversed(spans):

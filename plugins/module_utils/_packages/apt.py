@@ -181,7 +181,7 @@ class Apt(PackageManager):
             outcome = self._run(["dpkg-deb", "--show", "--showformat", shown, path], _QUESTION)
             row = outcome.out.split("\t")
             if not outcome.ok or len(row) != 3:
-                raise Rejected(f"{path} is no Debian package ({last_words(outcome)}); nothing was changed: remove it from the folder")
+                raise Rejected(f"{path} is not a Debian package ({last_words(outcome)}); nothing was changed: remove it from the folder")
             if row[0] in names and row[2] in ("all", self._architecture()):
                 found.setdefault(row[0], {})[row[1]] = path
         return found

@@ -284,7 +284,7 @@ def _finish(manager: PackageManager, journal: Journal, owner: str, dry: bool, re
 
 
 def _note(journal: Journal, owner: str, now: Mapping[str, Installed], plan: PackagePlan, held: Sequence[str]) -> None:
-    """Note how each package is before it changes. One that is as wanted by itself and has a hold of others is none of ours."""
+    """Note how each package is before it changes. One that is as wanted by itself and is on hold by others does not count as ours."""
     changing = {step.name: (step.before, step.after) for step in plan.steps}
     for name in sorted({*changing, *held}):
         one = now.get(name, Installed(None))
@@ -337,7 +337,9 @@ def _install(wanted: PackageSet, manager: PackageManager, plan: PackagePlan) -> 
     except PackagesError as error:
         now = manager.installed(sorted({step.name for step in plan.steps}))
         rows = [f"{step.name} {now[step.name].version or 'not installed'} (was {step.before or 'not installed'})" for step in plan.steps]
-        raise PackagesError(f"{error}; the packages are now: {shown(rows, 20)}; cure it and run again, which goes on from there") from error
+        raise PackagesError(
+            f"{error}; the packages are now: {shown(rows, 20)}. Cure it and run again, which continues from there"
+        ) from error
 
 
 def _prove(wanted: PackageSet, manager: PackageManager, plan: PackagePlan) -> None:

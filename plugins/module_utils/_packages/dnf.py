@@ -142,7 +142,7 @@ class Dnf(PackageManager):
                 continue
             lacking = [name for name in names if name not in re.split(r"[\s,]+", found.group(1))]
             if lacking:
-                raise PackagesError(f"{CONFIG} excludes {', '.join(lacking[:8])[:200]}, and dnf does not: look at its other files")
+                raise PackagesError(f"{CONFIG} excludes {', '.join(lacking[:8])[:200]}, and dnf does not: read its other files")
             return
 
     def plan_removal(self, names: Sequence[str]) -> List[str]:

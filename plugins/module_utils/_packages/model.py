@@ -274,7 +274,7 @@ def check_steps(steps: Sequence[PackageChange], replaces: Sequence[str]) -> None
     if lost:
         raise Rejected(
             f"the package manager would remove {shown(lost)}, which nobody asked for; nothing was changed: remove these packages yourself "
-            "if they may go, or have a look at what they conflict with"
+            "if they may go, or find what they conflict with"
         )
 
 

@@ -138,7 +138,9 @@ def fingerprint(text: str) -> str:
     plain = re.sub(r"[\s:]", "", text).upper()
     plain = plain[2:] if plain.startswith("0X") else plain
     if not _FINGERPRINT.fullmatch(plain):
-        raise KeyError_(f"{text[:80]!r} is no fingerprint, expected 40 (or 64) hexadecimal digits; the last 8 or 16 of them are not enough")
+        raise KeyError_(
+            f"{text[:80]!r} is not a fingerprint, expected 40 (or 64) hexadecimal digits; the last 8 or 16 of them are not enough"
+        )
     return plain
 
 
@@ -195,7 +197,7 @@ def _dearmored(data: bytes) -> bytes:
         raise KeyError_("the key file holds a private key, expected public keys only")
     blocks = _BLOCK.findall(data)
     if len(blocks) != data.count(b"-----BEGIN PGP"):
-        raise KeyError_("the key file has a block that is no PGP PUBLIC KEY BLOCK or is damaged")
+        raise KeyError_("the key file has a block that is not a PGP PUBLIC KEY BLOCK or is damaged")
     try:
         return b"".join(base64.b64decode(b"".join(block.split()), validate=True) for block in blocks)
     except binascii.Error as error:
@@ -207,7 +209,7 @@ def _packets(data: bytes) -> Iterator[_Packet]:
     while place < len(data):
         first = data[place]
         if not first & 0x80:
-            raise KeyError_("the key file is no list of OpenPGP packets")
+            raise KeyError_("the key file is not a list of OpenPGP packets")
         start, size = _new_length(data, place + 1) if first & 0x40 else _old_length(data, place + 1, first & 3)
         if start + size > len(data):
             raise KeyError_("the key file ends in the middle of a packet")

@@ -41,7 +41,7 @@ def files_of(run: RunWithin, wanted: PackageSet) -> Dict[str, Dict[str, str]]:
         outcome = run(["rpm", "--query", "--package", "--nosignature", "--queryformat", _SHOWN, path], _QUESTION)
         row = outcome.out.strip().split("\t")
         if not outcome.ok or len(row) != 3:
-            raise Rejected(f"{path} is no rpm package ({last_words(outcome)}); nothing was changed: remove it from the folder")
+            raise Rejected(f"{path} is not an rpm package ({last_words(outcome)}); nothing was changed: remove it from the folder")
         if row[0] in names and row[2] in ("noarch", os.uname().machine):
             found.setdefault(row[0], {})[plain(row[1])] = path
     return found

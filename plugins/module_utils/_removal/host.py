@@ -151,7 +151,7 @@ class _Unit:
         self.fragment = found.get("FragmentPath", "")
         self.state = found.get("ActiveState", "inactive")
         self.active = self.state not in ("inactive", "failed")
-        # What `show` says of a unit in memory is as old as the last reload; is-enabled reads the links.
+        # The answer of `show` about a unit in memory is as old as the last reload; is-enabled reads the links.
         self.enabled = (
             found.get("UnitFileState") in ("enabled", "enabled-runtime")
             and self._run(["systemctl", "is-enabled", "--quiet", self.name])[0] == 0
@@ -197,12 +197,12 @@ class _Unit:
 
 
 def properties(run: Run, unit: str) -> Dict[str, str]:
-    """What systemd knows of a unit; {} where there is no systemd."""
+    """The facts that systemd knows of a unit; {} where there is no systemd."""
     return show(run, unit, "LoadState", "ActiveState", "UnitFileState", "FragmentPath", "DropInPaths", "NeedDaemonReload")
 
 
 def _undo(layout: Layout, entry: Entry) -> Tuple[Optional[bytes], Undo]:
-    """The content of the file of this entry now, and what becomes of it."""
+    """The content of the file of this entry now, and its fate."""
     state, odd = read_or_none(layout.real(entry.path))
     now = None if state is None else state.content
     return now, Undo(None, stays=odd) if odd else undo(entry, now)
@@ -237,7 +237,7 @@ def _plan_entry(plan: RemovalPlan, journal: Journal, entry: Entry) -> None:
 
 
 def _plan_service(plan: RemovalPlan, journal: Journal, entry: Entry, units: Dict[str, _Unit], run: Run) -> None:
-    """A unit of somebody else that we have enabled is as it was before."""
+    """A unit of another owner that we have enabled is as it was before."""
     name = entry.path[len(SERVICE) :]
     # Ours go with their files.
     theirs = name not in units and entry.original is not None and entry.original.content == b"disabled"
@@ -326,7 +326,7 @@ def _names(folder: str, end: str) -> List[str]:
 
 
 def plan_leftovers(layout: Layout, check: bool) -> RemovalPlan:
-    """What goes last. check: the steps before this one have only been predicted, so what they would take counts as gone."""
+    """The steps that come last. check: the steps before this one have only been predicted, so what they would take counts as gone."""
     plan = RemovalPlan(layout)
     for program in KUBECTL_PLUGINS:
         _plan_link(plan, program)

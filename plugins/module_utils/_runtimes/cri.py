@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a running container runtime says of itself: the CRI's verbose Status over its unix socket. No Ansible here.
+"""The status that a running container runtime has of itself: the CRI's verbose Status over its unix socket. No Ansible here.
 
 This is the only source that knows the configuration of the process, not of the files. One unary gRPC call is spoken
 by hand, because a host has neither grpcio nor, for certain, crictl: since Kubernetes 1.32 the package kubeadm no longer
@@ -64,7 +64,7 @@ def status(address: str, timeout_s: float = 10.0) -> RuntimeStatus:
     except (OSError, EOFError) as error:
         raise CriError(f"the container runtime at {address} does not answer: {error}") from error
     except (ValueError, LookupError, RecursionError) as error:
-        raise CriError(f"the container runtime at {address} answers what is no CRI status: {error!r}") from error
+        raise CriError(f"the container runtime at {address} gives an answer that is not a CRI status: {error!r}") from error
 
 
 def parse_status(message: bytes) -> RuntimeStatus:

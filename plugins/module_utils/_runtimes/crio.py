@@ -128,7 +128,7 @@ class CrioService(RuntimeService):
         try:
             found = loads(unix_http.get(self._address, "/config", ASK_SECONDS).decode())
         except ValueError as error:
-            raise SilentError(f"CRI-O at {self._address} answers what is no configuration: {error}") from error
+            raise SilentError(f"CRI-O at {self._address} gives an answer that is not a configuration: {error}") from error
         return Runtimes.of(found.get("crio", {}).get("runtime", {}))
 
     def _low_level(self, replaced: bool) -> Tuple[str, Dict[str, Any]]:
@@ -157,7 +157,7 @@ class CrioService(RuntimeService):
         return [path for path in HOOKS if os.path.exists(path)]
 
     def _check(self, texts: Texts) -> None:
-        """Rejected, in CRI-O's words, if it cannot read its files with these new texts."""
+        """It raises Rejected, in CRI-O's words, if it cannot read its files with these new texts."""
         scratch = tempfile.mkdtemp(prefix="gpushare-crio-")
         try:
             config, folder = os.path.join(scratch, "crio.conf"), os.path.join(scratch, "crio.conf.d")
@@ -178,7 +178,7 @@ class CrioService(RuntimeService):
 
 
 def effective(files: Mapping[str, str]) -> Runtimes:
-    """What the files say, in their order. default "": none names one, and CRI-O has its own."""
+    """The settings of the files, in their order. default "": none names one, and CRI-O has its own."""
     default, entries = "", {}
     for path, text in files.items():
         try:
@@ -202,7 +202,7 @@ def reverted(text: str) -> Optional[str]:
 
 
 def not_running(wanted: Runtimes, running: Runtimes) -> Optional[str]:
-    """What the process lacks of the files, as far as it concerns us; None if nothing.
+    """The settings that the process lacks of the files, as far as it concerns us; None if nothing.
 
     Without a default in the files, any is right except ours.
     """

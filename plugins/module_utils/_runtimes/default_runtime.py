@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Brings a host's container runtime to have, or not to have, nvidia as its default runtime. No Ansible here.
 
-One way for all of them: find the service, plan the files, check them, and apply them as a transaction that the service proves.
+One way for all of them: find the service, plan the files, check them, and apply them as a transaction that the service verifies.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ KINDS: Mapping[str, RuntimeKind] = {
 
 @dataclass(frozen=True)
 class WantedRuntime:
-    """The module's options. config None: the file that the unit's command line names; timeout in seconds.
+    """The module's options. config None: the file that the unit's command line names. timeout in seconds.
 
     program_comes: whether packages bring the program that is only planned for now.
-    runtime: of KINDS; unit and config are its own, "" and None for the usual ones. default_runtime: "auto", "nvidia" or "unchanged".
+    runtime: of KINDS. unit and config are its own, "" and None for the usual ones. default_runtime: "auto", "nvidia" or "unchanged".
     cdi: whether containerd is to pass CDI devices on; then "auto" adds no runtime.
     """
 
@@ -131,7 +131,7 @@ class DefaultRuntime(Subject):
 
 
 def converge(wanted: WantedRuntime, check: bool, run: RunWithin = command.run, point: Callable[[str], None] = nothing) -> Converged:
-    """Do it, or with `check` say what would be done. Rejected if nothing was changed; TransactionError if it was put back.
+    """Do it, or with `check` say what would be done. On Rejected nothing was changed; on TransactionError it was restored.
 
     `absent` is for every container runtime that has entries of ours, whichever one kubelet uses by now.
     """

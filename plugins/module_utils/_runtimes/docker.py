@@ -83,7 +83,7 @@ class DockerService(RuntimeService):
 
     def absent(self, entries: Sequence[Entry]) -> RuntimePlan:
         def reverted(path: str, now: str, original: str) -> Optional[str]:
-            docker_config.parsed(path, now)  # Rejected, with the line, where it is broken.
+            docker_config.parsed(path, now)  # It raises Rejected, with the line, where it is broken.
             return docker_config.reverted(now, original)
 
         found = undone(entries, reverted)
@@ -174,7 +174,7 @@ class DockerService(RuntimeService):
         return f"restarting {self.unit.name} would end the {count} running containers of this host, because it runs without live-restore"
 
     def _check(self, text: str) -> None:
-        """Rejected, in dockerd's words, if it would not start with this daemon.json and its command line."""
+        """It raises Rejected, in dockerd's words, if it would not start with this daemon.json and its command line."""
         scratch = tempfile.mkdtemp(prefix="gpushare-docker-")
         try:
             candidate, nowhere = os.path.join(scratch, "daemon.json"), os.path.join(scratch, "nowhere")
@@ -213,7 +213,7 @@ class DockerService(RuntimeService):
 
 
 def info(address: str, timeout: float) -> Dict[str, Any]:
-    """What docker's API says of the process. SilentError if it does not answer."""
+    """The answer of docker's API about the process. SilentError if it does not answer."""
     body = unix_http.get(address, "/info", timeout)
     try:
         found = json.loads(body)
@@ -234,7 +234,8 @@ def _address(words: Sequence[str]) -> str:
 
 
 def _next_start(unit: RuntimeUnit, run: RunWithin) -> Tuple[DockerdStart, bool]:
-    """How the unit will start dockerd next, and whether it can be reloaded. Rejected if systemd has not read what decides that."""
+    """How the unit will start dockerd next, and whether it can be reloaded. It raises Rejected if systemd has not read what decides
+    that."""
     names = ("ExecStart", "FragmentPath", "DropInPaths", "Environment", "EnvironmentFiles", "NeedDaemonReload", "CanReload")
     outcome = run(show_command(unit.name, *names), ASK_SECONDS)
     properties = parsed(outcome.out)

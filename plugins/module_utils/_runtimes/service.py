@@ -2,10 +2,10 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A container runtime under systemd, as what a transaction restarts and proves. No Ansible here.
+"""A container runtime under systemd, as what a transaction restarts and verifies. No Ansible here.
 
 Whether a restart is due, and whether it worked, is asked of the running process. So a restart that was lost to a kill is made up
-for, and files that were put back by hand need none.
+for, and files that were restored by hand need none.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RuntimeUnit:
         return call
 
     def check_running(self, ours: bool) -> None:
-        """Rejected if it does not run, unless what it does not run with may be ours."""
+        """It raises Rejected if it does not run, unless what it does not run with may be ours."""
         if self.active != "active" and not ours:
             raise Rejected(
                 f"{self.name} is {self.active or 'unknown'}, expected active; nothing was changed: see `journalctl -u {self.name}`, "
@@ -70,7 +70,7 @@ class RuntimeUnit:
 
 
 def find_unit(name: str, run: RunWithin, arguments_of: Callable[[int], List[str]], starts: str = "containerd") -> RuntimeUnit:
-    """The unit as systemd knows it. Rejected if there is none.
+    """The unit as systemd knows it. It raises Rejected if there is none.
 
     arguments_of: the arguments of a process, [] if it is gone; starts: what it should start, for the message.
     """
@@ -123,11 +123,12 @@ class RuntimeService(Service):
         self._held = self._conditions()
 
     def present(self, asked: Asked) -> RuntimePlan:
-        """What to write so that pods get what is asked. Rejected if that cannot be."""
+        """The files to write so that pods get what is asked. It raises Rejected if that cannot be."""
         raise NotImplementedError
 
     def absent(self, entries: Sequence[Entry]) -> RuntimePlan:
-        """What to write so that nothing of ours is left in the files of these journal entries. Rejected if that cannot be."""
+        """The files to write so that nothing of ours is left in the files of these journal entries. It raises Rejected if that cannot
+        be."""
         raise NotImplementedError
 
     def paths(self) -> List[str]:
@@ -142,19 +143,19 @@ class RuntimeService(Service):
         """Remove what we may have made besides files, after they are gone."""
 
     def wanted(self) -> Runtimes:
-        """What the files on the disk say."""
+        """The settings that the files on the disk say."""
         raise NotImplementedError
 
     def running(self) -> Tuple[Dict[str, Tuple[bool, str]], Runtimes]:
-        """What the process says: conditions to (holds, reason), and its runtimes. SilentError if it does not answer."""
+        """The state that the process reports: conditions to (holds, reason), and its runtimes. SilentError if it does not answer."""
         raise NotImplementedError
 
     def differs(self, wanted: Runtimes, running: Runtimes) -> Optional[str]:
-        """What a process with `running` lacks of `wanted`, in words, as far as it concerns us; None if nothing."""
+        """A message about what a process with `running` lacks of `wanted`, as far as it concerns us; None if nothing."""
         raise NotImplementedError
 
     def check_restart(self, wanted: Runtimes, allowed: bool) -> None:
-        """Rejected if the way to `wanted` is a restart that would end containers. allowed: whether it may."""
+        """It raises Rejected if the way to `wanted` is a restart that would end containers. allowed: whether it may."""
         raise NotImplementedError
 
     def due(self) -> bool:
@@ -162,7 +163,7 @@ class RuntimeService(Service):
         return self.lacks(self.wanted()) is not None
 
     def lacks(self, wanted: Runtimes) -> Optional[str]:
-        """What the process lacks of `wanted`, in words; None if nothing."""
+        """A message about what the process lacks of `wanted`; None if nothing."""
         try:
             return self.differs(wanted, self.running()[1])
         except SilentError as error:
@@ -216,7 +217,7 @@ class RuntimeService(Service):
         return self.differs(wanted, running)
 
     def _conditions(self) -> Dict[str, bool]:
-        """What holds before we do anything: a node without a network yet need not have one after us."""
+        """The conditions before we do anything: a node without a network yet need not have one after us."""
         try:
             return {name: holds for name, (holds, _dummy) in self.running()[0].items()}
         except SilentError as error:

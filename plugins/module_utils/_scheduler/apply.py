@@ -38,7 +38,8 @@ CLUSTER = ["configmap", "--namespace", NAMESPACE, kubeadm.NAME]
 
 
 class Tools:
-    """What acts on the host. ctr: its path, None without containerd. scratch: a folder. point: called where a kill must be harmless."""
+    """The means that act on the host. ctr: its path, None without containerd. scratch: a folder. point: called where a kill must be
+    harmless."""
 
     def __init__(
         self, kubectl: Kubectl, run: Run, ctr: Optional[str], scratch: str, point: Callable[[str], None] = lambda _point: None
@@ -50,7 +51,7 @@ class Tools:
         self.point = point
 
     def end_container(self, identity: str) -> None:
-        """End a container's process; kubelet starts the container anew."""
+        """End a container's process; kubelet starts the container again."""
         if self.ctr is None:
             raise OSError(
                 "kube-scheduler must be restarted, and this host has no ctr (containerd) to do it with: restart it, then run again"
@@ -86,7 +87,8 @@ def read(host: SchedulerHost, kubectl: Kubectl, config: str, tls_dir: str, more:
 
 
 def apply(host: SchedulerHost, tools: Tools, plan: Mapping[str, Any], resource: str, tls_dir: str, state: str) -> Dict[str, Any]:
-    """Carry the plan out. Rejected: nothing was changed. TransactionError: it was put back. KubectlError: done but for kubeadm's part."""
+    """Carry the plan out. On Rejected nothing was changed. TransactionError: it was restored. KubectlError: done except for kubeadm's
+    part."""
     transaction = Transaction(OWNER, point=tools.point)
     folders = _plan(transaction, plan)
     scheduler, service = plan["scheduler"], None

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""kube-scheduler's configuration with our extender in it, merged into the present one or made anew.
+"""kube-scheduler's configuration with our extender in it, merged into the present one or made new.
 
 Private to this collection. Pure: works on what the YAML files load as, and never changes its arguments.
 """
@@ -90,15 +90,15 @@ class ExtenderEntry:
         return entry
 
 
-#: What kube-scheduler takes where an entry lacks the key.
+#: The values that kube-scheduler takes where an entry lacks the key.
 _DEFAULTS = {"weight": 0, "enableHTTPS": False, "nodeCacheCapable": False, "ignorable": False, "httpTimeout": "5s"}
-#: Who compares an entry names these by themselves.
+#: A caller that compares an entry names these by themselves.
 _APART = ("urlPrefix", "filterVerb", "bindVerb", "managedResources")
 _SHOWN = 120
 
 
 def differing(entry: Mapping[str, Any], extender: ExtenderEntry) -> Dict[str, Tuple[str, str]]:
-    """Where an entry of a configuration is not what we write: field to what it has and what it shall have, in words."""
+    """Where an entry of a configuration is not what we write: field to what it has and what it shall have, as messages."""
     wanted = {"preemptVerb": None, "tlsConfig": None, **extender.entry()}
     found = {}
     for name, wish in wanted.items():
@@ -119,7 +119,7 @@ def _nanoseconds(duration: object) -> object:
 
 
 def policy_entry(extender: ExtenderEntry) -> Dict[str, Any]:
-    """The element of `extenders` in a Policy: the same, but for the name of one key, and a timeout in nanoseconds."""
+    """The element of `extenders` in a Policy: the same, except for the name of one key, and a timeout in nanoseconds."""
     entry = {"enableHttps" if key == "enableHTTPS" else key: value for key, value in extender.entry().items()}
     entry["httpTimeout"] = _nanoseconds(extender.http_timeout)
     return entry
@@ -169,7 +169,7 @@ def merge_config(
 
 
 def renewed(config: Mapping[str, Any], release: Optional[Release]) -> Dict[str, Any]:
-    """A configuration that we have made and nobody has changed, as this release has it: Kubernetes was upgraded since."""
+    """A configuration that we have made and others have not changed, as this release has it: Kubernetes was upgraded since."""
     if release is None:
         return dict(config)
     kept = {key: value for key, value in config.items() if key not in _ADDRESSES or release <= releases.LAST_INSECURE}
@@ -177,7 +177,7 @@ def renewed(config: Mapping[str, Any], release: Optional[Release]) -> Dict[str, 
 
 
 def next_upgrade(config: Mapping[str, Any], release: Optional[Release], path: str) -> List[str]:
-    """What is to be done before the next upgrade of Kubernetes, whose kube-scheduler would not start with this configuration."""
+    """The steps to be done before the next upgrade of Kubernetes, whose kube-scheduler would not start with this configuration."""
     if release is None:
         return []
     found, version, following = [], str(config.get("apiVersion")), f"1.{release[1] + 1}"

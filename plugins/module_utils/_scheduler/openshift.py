@@ -73,10 +73,10 @@ def read(kubectl: Kubectl) -> SchedulerObjects:
     version = str((kubectl.raw("/version") or {}).get("gitVersion", ""))
     scheduler = kubectl.raw(f"/apis/config.openshift.io/v1/schedulers/{_CLUSTER}")
     if scheduler is None:
-        raise SchedulerError(f"found no Scheduler/{_CLUSTER} of config.openshift.io; expected OpenShift; leave gpushare_openshift out")
+        raise SchedulerError(f"found no Scheduler/{_CLUSTER} of config.openshift.io; expected OpenShift. Leave gpushare_openshift out")
     named = SchedulerObjects(version, scheduler, None).name
     if not re.fullmatch(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?", named):
-        raise SchedulerError(f"found spec.policy.name {named[:_QUOTED]!r} of Scheduler/{_CLUSTER}; expected a ConfigMap's name; correct it")
+        raise SchedulerError(f"found spec.policy.name {named[:_QUOTED]!r} of Scheduler/{_CLUSTER}; expected a ConfigMap's name. Correct it")
     return SchedulerObjects(version, scheduler, kubectl.raw(f"/api/v1/namespaces/{NAMESPACE}/configmaps/{named}"))
 
 
@@ -85,8 +85,8 @@ def present(found: SchedulerObjects, extender: ExtenderEntry) -> List[Call]:
     release = release_of("", found.version)
     if release is None or release > LAST_POLICY:
         raise SchedulerError(
-            f"found Kubernetes {found.version[:_QUOTED]}; expected 1.22 or older (OpenShift 4.9), because later schedulers read no policy; "
-            "run the playbook cluster instead"
+            f"found Kubernetes {found.version[:_QUOTED]}; expected 1.22 or older (OpenShift 4.9), because later schedulers read no policy. "
+            "Run the playbook cluster instead"
         )
     before = found.text
     after = _text(before, merge_policy(_loaded(before), extender))
@@ -166,7 +166,7 @@ def _remembered(found: SchedulerObjects) -> Optional[Dict[str, Any]]:
     if not good or not isinstance(data, dict):
         raise SchedulerError(
             f"annotation {ANNOTATION_POLICY} of ConfigMap {NAMESPACE}/{found.name} is {note[:_QUOTED]}; expected what this collection has "
-            "written; remove it, and correct the policy by hand"
+            "written. Remove it, and correct the policy by hand"
         )
     return {key: data.get(key) for key in kinds}
 

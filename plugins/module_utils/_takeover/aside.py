@@ -2,10 +2,10 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a node and a DaemonSet become when another device plugin is moved aside, and when it is given back.
+"""The changes of a node and a DaemonSet when another device plugin is moved aside, and when it is given back.
 
 Private to this collection. Pure. The state before stands in an annotation of the object itself, so that any control plane, and a run
-after this one, can give it back. What others have changed since stays; then exactly our part goes.
+after this one, can give it back. Parts that others have changed since stay; then exactly our part goes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class MergePatch:
 
 
 def moves_of(node: Mapping[str, Any]) -> Dict[str, Tuple[Optional[str], Optional[str]]]:
-    """What was changed on a node by take-overs that were not given back. TakeOverError if that cannot be read."""
+    """The changes of a node by take-overs that were not given back. TakeOverError if that cannot be read."""
     text = (node["metadata"].get("annotations") or {}).get(ANNOTATION_TAKEN_OVER)
     if text is None:
         return {}
@@ -77,7 +77,7 @@ def moves_of(node: Mapping[str, Any]) -> Dict[str, Tuple[Optional[str], Optional
     if not isinstance(labels, dict) or not all(_is_move(key, value) for key, value in moves.items()):
         raise TakeOverError(
             f"annotation {ANNOTATION_TAKEN_OVER} of node {node['metadata']['name']} has labels {_short(labels)}; expected "
-            f"{', '.join(sorted(LABELS))} with two values each; correct it, or remove it and set these labels by hand"
+            f"{', '.join(sorted(LABELS))} with two values each. Correct it, or remove it and set these labels by hand"
         )
     return {key: (value[0], value[1]) for key, value in moves.items()}
 
@@ -88,7 +88,7 @@ def node_aside(node: Mapping[str, Any], switches: Iterable[Switch]) -> Optional[
     wanted = dict(moves)
     for switch in switches:
         now = labels.get(switch.label)
-        # Also one that somebody has set again since the last move.
+        # Also one that others have set again since the last move.
         if now != switch.away:
             wanted[switch.label] = (now, switch.away)
     return _of_node(node, {label: away for label, (_before, away) in wanted.items()}, wanted)
@@ -124,7 +124,7 @@ def daemon_set_returned(item: Mapping[str, Any]) -> Optional[MergePatch]:
     original = loaded(text, f"annotation {ANNOTATION_MOVED_ASIDE} of {title}").get("affinity")
     if original is not None and not isinstance(original, dict):
         raise TakeOverError(
-            f"annotation {ANNOTATION_MOVED_ASIDE} of {title} has the affinity {_short(original)}; expected an object; correct it, or "
+            f"annotation {ANNOTATION_MOVED_ASIDE} of {title} has the affinity {_short(original)}; expected an object. Correct it, or "
             "remove it and the expression in the affinity by hand"
         )
     affinity = item["spec"]["template"]["spec"].get("affinity")
@@ -214,13 +214,13 @@ def _moves_text(moves: Moves) -> str:
 
 
 def loaded(text: str, what: str) -> Dict[str, Any]:
-    """What one of our annotations says. what: it, in words, for the TakeOverError about one that is none of ours."""
+    """The content of one of our annotations. `what`: its name in a message, for the TakeOverError about one that is none of ours."""
     try:
         data = json.loads(text) if len(text) <= _MOST_BYTES else None
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict) or data.get("v") != VERSION:
-        raise TakeOverError(f"{what} is {_short(text)}; expected JSON of version {VERSION}; correct it, or remove it and its part by hand")
+        raise TakeOverError(f"{what} is {_short(text)}; expected JSON of version {VERSION}. Correct it, or remove it and its part by hand")
     return data
 
 

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Moves other device plugins away from nodes and gives them back, through kubectl: looks at everything first, then writes.
+"""Moves other device plugins away from nodes and gives them back, through kubectl: reads everything first, then writes.
 
 Private to this collection. Nothing of theirs is deleted here.
 """
@@ -61,7 +61,7 @@ class _ConflictError(RuntimeError):
 
 
 class OtherPlugins:
-    """What the API server has of other device plugins, read once; and again where others write at the same moment."""
+    """The objects that the API server has of other device plugins, read once; and again where others write at the same moment."""
 
     def __init__(self, kubectl: Kubectl) -> None:
         self._kubectl = kubectl
@@ -122,7 +122,7 @@ class OtherPlugins:
         found = [(gpu_operator.switched_off(one), gpu_operator.policy_of(one).owner) for one in self._operator.items]
         if len(found) != 1 or (found[0][0] is not None and found[0][1]):
             seen = f"that of {found[0][1]}" if len(found) == 1 else f"{len(found)}"
-            raise TakeOverError(f"found {seen}; expected one {gpu_operator.KIND} that nothing else brings to its state; run preflight.yml")
+            raise TakeOverError(f"found {seen}; expected one {gpu_operator.KIND} that nothing else brings to its state. Run preflight.yml")
         return [change for change, _owner in found if change is not None]
 
     def switch_operator_on(self, names: Sequence[str], dry: bool) -> TakeoverResult:
@@ -159,7 +159,7 @@ class OtherPlugins:
     def _stale(self, names: Sequence[str]) -> List[PluginPod]:
         """Pods of the original on nodes without a number of GPUs, which its device plugin writes at its start only.
 
-        kubelet has set it to 0 when it let go of ours, minutes after the original was given back.
+        kubelet has set it to 0 when it released ours, minutes after the original was given back.
         """
         titles = {plugin.title for plugin in self.plugins if plugin.is_original}
         capacities = {name: ((self.nodes.get(name) or {}).get("status") or {}).get("capacity") or {} for name in names}
@@ -193,7 +193,7 @@ class OtherPlugins:
         missing = [name for name in names if name not in self.nodes]
         if missing:
             raise TakeOverError(
-                f"the cluster has no node {', '.join(missing[:8])[:200]}; expected the nodes of these hosts; set gpushare_node_name. "
+                f"the cluster has no node {', '.join(missing[:8])[:200]}; expected the nodes of these hosts. Set gpushare_node_name. "
                 "Nothing was changed."
             )
         return [self.nodes[name] for name in names]
@@ -216,7 +216,7 @@ class OtherPlugins:
                 time.sleep(_PAUSE_SECONDS)
                 self._read()
         raise TakeOverError(
-            f"{title} is changed by other clients all the time ({_ATTEMPTS} attempts); expected a moment without a change; run again"
+            f"{title} is changed by other clients all the time ({_ATTEMPTS} attempts); expected a moment without a change. Run again"
         )
 
     def _write(self, change: MergePatch) -> None:

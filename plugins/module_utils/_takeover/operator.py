@@ -119,7 +119,7 @@ def returned(item: Mapping[str, Any]) -> Tuple[Optional[MergePatch], List[str]]:
     before, had = data.get("enabled"), data.get("part")
     if not (before is None or before is True) or not isinstance(had, bool):
         raise TakeOverError(
-            f"{what} is {_short(text)}; expected what this collection has written; remove it, and set spec.devicePlugin.enabled by hand"
+            f"{what} is {_short(text)}; expected what this collection has written. Remove it, and set spec.devicePlugin.enabled by hand"
         )
     now = _enabled(item)
     if now is not False:

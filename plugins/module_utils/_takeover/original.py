@@ -27,7 +27,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plug
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 #: Names of its accounts, roles and bindings.
 NAMES = (ORIGINAL_EXTENDER, ORIGINAL_PLUGIN)
-# What the API server writes by itself, and would not take back.
+# The fields that the API server writes by itself, and would not take back.
 _OF_THE_SERVER = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink")
 
 
@@ -88,12 +88,12 @@ def check_unused(found: Parts, cluster: OtherPlugins, serving: Sequence[str]) ->
     running = sorted({pod.node for pod in cluster.pods if pod.plugin in titles})
     if running:
         raise TakeOverError(
-            f"the original's device plugin runs on {', '.join(running[:8])}; expected it on no node; run the playbook take_over for these "
+            f"the original's device plugin runs on {', '.join(running[:8])}; expected it on no node. Run the playbook take_over for these "
             "nodes first. Nothing was changed."
         )
     if found.daemon_sets and not serving:
         raise TakeOverError(
-            "no node has the annotation gpushare/gpus; expected the device plugin of this collection in the original's place; run the "
+            "no node has the annotation gpushare/gpus; expected the device plugin of this collection in the original's place. Run the "
             "playbook take_over first. Nothing was changed."
         )
     owned = [f"{title(one)} ({owner_of(one['metadata'])})" for one in found.all if owner_of(one["metadata"])]

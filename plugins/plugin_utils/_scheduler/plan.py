@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What one host's kube-scheduler files and kubeadm's ClusterConfiguration become: texts, diff, and orders for the module.
+"""The new content of one host's kube-scheduler files and kubeadm's ClusterConfiguration: texts, diff, and orders for the module.
 
 Private to this collection, used on the controller only. Pure.
 """
@@ -40,7 +40,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.yam
 HEADER = "# Made by gpushare.kubernetes, which adds its extender and keeps everything else.\n"
 # In the journal.
 NOTED_PERCENTAGE = "value:percentageOfNodesToScore"
-# Up to so many nodes every one of them is looked at: a pod must not be unschedulable because of a sample.
+# Up to so many nodes every one of them is scored: a pod must not be unschedulable because of a sample.
 ALL_NODES_UP_TO = 500
 # As the extender's option --lease has it.
 NO_LEASE = "none"
@@ -48,7 +48,7 @@ NO_LEASE = "none"
 
 @dataclass(frozen=True)
 class Found:
-    """What the host and the cluster answered. files: path to text, None for one that is not there. cluster: the ClusterConfiguration's
+    """The answers of host and cluster. files: path to text, None for one that is not there. cluster: the ClusterConfiguration's
     text, None without one. others: the control-plane nodes besides this one whose scheduler calls our extender. server: version of the
     API server. policy: the ConfigMap with the scheduler's policy that the manifest names."""
 
@@ -122,7 +122,7 @@ class SchedulerPlan:
 
 
 def check_lease(lease: str, wanted: str, control_planes: int, node: str) -> None:
-    """SchedulerError where two schedulers would be active at once, or the extender would look at another lease. wanted: "" for any."""
+    """SchedulerError where two schedulers would be active at once, or the extender would read another lease. wanted: "" for any."""
     if lease == NO_LEASE and control_planes > 1:
         raise scheduler_manifest.SchedulerError(
             f"kube-scheduler on {node} runs with leader election off, and {control_planes} control planes have a scheduler: several would "
@@ -195,7 +195,7 @@ def _policy_order(policy: FileChange | None, found: Found) -> dict[str, Any] | N
 
 
 def _configuration(manifest: Mapping[str, Any], changes: Sequence[FileChange], found: Found) -> Mapping[str, Any]:
-    """The KubeSchedulerConfiguration that the manifest names, as it becomes. Of somebody else's that is wrong nothing can be read."""
+    """The KubeSchedulerConfiguration that the manifest names, as it becomes. A wrong one of others cannot be read."""
     if scheduler_manifest.flag(manifest, CONFIG) is None:
         return {}
     try:
@@ -225,7 +225,8 @@ def _lost(change: FileChange) -> str:
 
 
 def _read_once(manifest: Mapping[str, Any], config: str | None) -> list[str]:
-    """What the scheduler reads at its start only: the extender's authority, and a configuration whose hash the manifest does not have."""
+    """The files that the scheduler reads at its start only: the extender's authority, and a configuration whose hash the manifest does not
+    have."""
     volumes = {one["name"]: one["hostPath"]["path"] for one in manifest["spec"].get("volumes") or [] if one.get("hostPath")}
     annotated = ANNOTATION_SCHEDULER_CONFIG in ((manifest.get("metadata") or {}).get("annotations") or {})
     found = [config] if config is not None and not annotated else []
@@ -250,7 +251,7 @@ def plan_present(
         return _present_in_map(manifest_path, manifest_text, manifest, found, extender, notes)
     location = wiring.location
     if location is None:
-        raise scheduler_manifest.SchedulerError(f"{manifest_path}: found no place of the configuration; expected one; report this")
+        raise scheduler_manifest.SchedulerError(f"{manifest_path}: found no place of the configuration; expected one. Report this")
     if location.host not in found.files:
         raise UnreadFile(location.host)
     text = found.files[location.host]
@@ -307,7 +308,7 @@ def _present_in_map(
 
 
 def _ends_with_1_23(release: releases.Release | None, name: str) -> list[str]:
-    """What to do about a policy that this flag names before the upgrade after which it is no longer read."""
+    """The advice about a policy that this flag names before the upgrade after which it is no longer read."""
     if release != releases.LAST_POLICY or not name:
         return []
     return [
@@ -317,7 +318,7 @@ def _ends_with_1_23(release: releases.Release | None, name: str) -> list[str]:
 
 
 def _percentage(setting: int, now: int | None, found: Found) -> int | None:
-    """What percentageOfNodesToScore becomes; None: an administrator's own value stays."""
+    """The new value of percentageOfNodesToScore; None: an administrator's own value stays."""
     if not -1 <= setting <= 100:
         raise scheduler_manifest.SchedulerError(f"percentage_of_nodes_to_score must be -1 (automatic) or 0 to 100; found {setting}")
     if setting >= 0:

@@ -5,7 +5,7 @@
 """How one host's kube-scheduler files, and kubeadm's ClusterConfiguration, go back to what they would be without us.
 
 Private to this collection, used on the controller only. Pure. A file that still is as we left it gets its old bytes back; one
-that others have changed since loses exactly our part. A configuration that we made and others have changed since goes on being
+that others have changed since loses exactly our part. A configuration that we made and others have changed since continues being
 used, without our part: their settings live in it.
 """
 
@@ -56,7 +56,7 @@ def plan_absent(manifest_path: str, default_config: str, found: Found, extender:
     manifest_text = found.files[manifest_path]
     manifest = None if manifest_text is None else _yaml.load(manifest_text)
     if manifest_text is not None and not isinstance(manifest, dict):
-        raise scheduler_manifest.SchedulerError(f"{manifest_path} is no YAML object; expected a Pod: restore it, then run again")
+        raise scheduler_manifest.SchedulerError(f"{manifest_path} is not a YAML object; expected a Pod: restore it, then run again")
     name, location = _where(manifest, default_config, found)
     used = default_config if location is None else location.host
     for path in (used, *found.journal):
@@ -64,7 +64,7 @@ def plan_absent(manifest_path: str, default_config: str, found: Found, extender:
             raise UnreadFile(path)
     others = [path for path, entry in found.journal.items() if entry.is_file and path not in (used, manifest_path)]
     ours = _our_config_path(manifest, location, found.journal.get(manifest_path), default_config, name)
-    # A file that somebody's own --config names must be there, even if it was us who made it.
+    # A file that another --config names must be there, even if it was us who made it.
     named = ours is None and manifest is not None and scheduler_manifest.flag(manifest, name) is not None
     changes = [_config(path, found, extender, notes, named and path == used) for path in (used, *others)]
     stays = changes[0].after is not None and _is_edited(changes[0], found.journal.get(used))
@@ -129,7 +129,7 @@ def _policy_map(found: Found, extender: ExtenderEntry, notes: list[str]) -> File
 def _our_config_path(
     manifest: Any, location: scheduler_manifest.Location | None, entry: Entry | None, default_config: str, name: str
 ) -> str | None:
-    """What the flag of this name names in the manifest if it was us who put it there."""
+    """The file that the flag of this name names in the manifest if it was us who put it there."""
     if location is None or scheduler_manifest.flag(manifest, name) is None:
         return None
     if entry is not None and entry.original is not None:
@@ -140,7 +140,7 @@ def _our_config_path(
 
 
 def _is_edited(change: FileChange, entry: Entry | None) -> bool:
-    """Whether others have changed a configuration since we wrote it. Without a word in the journal nobody can tell, so: yes."""
+    """Whether others have changed a configuration since we wrote it. Without a word in the journal it is unknown, so: yes."""
     return entry is None or not entry.untouched(_bytes(change.before))
 
 
@@ -228,7 +228,7 @@ def _before(entry: Entry | None) -> Any:
 
 
 def without_extender(config: Any, extender: ExtenderEntry, percentage: Percentage | None, before: Any = None) -> dict[str, Any]:
-    """A configuration without our extender. percentage: what to put back if the present value is ours, None if it is not."""
+    """A configuration without our extender. percentage: the value to restore if the present value is ours, None if it is not."""
     kept = scheduler_config.without_extender(check_config(config), extender, before)
     if percentage is not None and percentage.before is None:
         kept.pop(PERCENTAGE, None)

@@ -27,7 +27,7 @@ _MAY_BE: Mapping[str, tuple[str, ...]] = {NVIDIA: (NVIDIA, OPERATOR, HAMI), HAMI
 
 @dataclass(frozen=True)
 class HostState:
-    """What is known of one GPU host. managers: the other managers of its GPUs, as gpu_node_info has them. registered: healthy devices
+    """The known facts of one GPU host. managers: the other managers of its GPUs, as gpu_node_info has them. registered: healthy devices
     by resource, at kubelet. memories: MiB of each GPU, in their order. unit: the one in which ours will count."""
 
     host: str

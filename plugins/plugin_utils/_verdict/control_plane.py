@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What verify makes of one control plane: the scheduler's files against what runs, and both against the extender.
+"""The findings of verify about one control plane: the scheduler's files against what runs, and both against the extender.
 
 Private to this collection, used on the controller only, which has a YAML parser. Pure.
 """

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What verify makes of one host's daemons: the runtime that they were installed from, and what gpushare-doctor found.
+"""The findings of verify about one host's daemons: the runtime that they were installed from, and what gpushare-doctor found.
 
 Private to this collection, used on the controller only. Pure: what gpushare_verify_host saw in, findings out.
 """
@@ -48,7 +48,7 @@ def judge_runtime(found: VerifyFindings, runtime: Mapping[str, Any], wanted: Rel
 
 
 def judge_doctor(found: VerifyFindings, doctor: Doctor, environment: str) -> None:
-    """What the host's doctor has found, or that it could not be asked. environment: the runtime in use; without one, that is said."""
+    """The findings of the host's doctor, or that it could not be asked. environment: the runtime in use; without one, that is said."""
     found.list += doctor.findings
     if doctor.problem and environment:
         cure = doctor.cure or f"rm -r {environment}; then {SITE}: the runtime is built anew"

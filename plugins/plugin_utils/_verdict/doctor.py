@@ -2,9 +2,9 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What gpushare-doctor answered on a host, read at this one place.
+"""The answer of gpushare-doctor on a host, read at this one place.
 
-Private to this collection, used on the controller only. Pure. Whoever is root on the host decides what the doctor answers: so the
+Private to this collection, used on the controller only. Pure. The root user of the host decides what the doctor answers: so the
 answer has this form and no other, its findings are that host's, have codes of the doctor only, and their words are short and printable.
 """
 
@@ -56,9 +56,9 @@ class ExtenderReport:
 
 @dataclass(frozen=True)
 class Doctor:
-    """The answer. problem: why there is none, "" if there is one. cure: for that, "" where the runtime is to be built anew.
+    """The answer. problem: why there is none, "" if there is one. cure: for that, "" where the runtime is to be built again.
 
-    daemons: by the names of their units. strangers: processes that listen on sockets of other device plugins, in words. registered:
+    daemons: by the names of their units. strangers: processes that listen on sockets of other device plugins, as messages. registered:
     resource to the GPUs that kubelet has recorded for it.
     """
 

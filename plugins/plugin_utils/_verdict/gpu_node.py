@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What verify makes of one GPU node: driver, device plugin and kubelet, container runtime, CDI specs, and the node in the API.
+"""The findings of verify about one GPU node: driver, device plugin and kubelet, container runtime, CDI specs, and the node in the API.
 
 Private to this collection, used on the controller only. Pure.
 """
@@ -67,7 +67,7 @@ def _driver(found: VerifyFindings, report: SmiReport, driver: Mapping[str, Any] 
 
 
 def _second_plugin(found: VerifyFindings, gpu: Mapping[str, Any], doctor: Doctor, report: SmiReport) -> None:
-    """Whether somebody else gives away the GPUs, by what only verify compares: the host's programs, and ids with the GPUs."""
+    """Whether another program allocates the GPUs, by what only verify compares: the host's programs, and ids with the GPUs."""
     evidence = [f"{one['name']} ({'; '.join(one['evidence'])})" for one in gpu["managers"]]
     ours = {gpu.uuid for gpu in report.shared}
     for resource in SOCKETS:

@@ -42,7 +42,7 @@ _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was seen. hosts: inventory name to what gpushare_verify_host saw, or why it saw nothing. cluster: likewise.
+    """The evidence. hosts: inventory name to what gpushare_verify_host saw, or why it saw nothing. cluster: likewise.
 
     probed: what the hosts answered again, during the probe. probes: node to its probe pod, or why there are none. unproven: node to why no
     probe pod was placed there.
@@ -236,7 +236,7 @@ def _objects(objects: Mapping[str, Any]) -> list[VerifyFinding]:
 
 
 def _probes(evidence: Evidence) -> tuple[int, list[VerifyFinding]]:
-    """(how many probe pods proved their node, what is wrong with the others)."""
+    """(how many probe pods verified their node, what is wrong with the others)."""
     findings: list[VerifyFinding] = []
     host_of = {seen["node_name"]: host for host, seen in evidence.gpu.items()}
     for node, why in evidence.unproven.items():

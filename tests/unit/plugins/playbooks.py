@@ -23,7 +23,8 @@ def play(
 ) -> subprocess.CompletedProcess[str]:
     """As `play_with_liars`, and no result may have a key that Ansible reserves."""
     done = play_with_liars(folder, playbook, hosts, *arguments, **variables)
-    assert reserved_keys(done.stdout + done.stderr) == []
+    found = reserved_keys(done.stdout + done.stderr)
+    assert found == [], found
     return done
 
 
