@@ -259,7 +259,7 @@ def findings_in(paths: Iterable[Path]) -> dict[str, set[str]]:
                     severity = "error" if getattr(call.args[1], "id", "") == "ERROR" else "warning"
                     for text in texts(call.args[0]):
                         codes.setdefault(text, set()).add(severity)
-                elif name in ("_difference", "Difference"):
+                elif name in ("_difference", "CapacityDifference"):
                     given = [*call.args, *(keyword.value for keyword in call.keywords)]
                     severities = {text for one in given for text in values(one, call)}
                     for text in severities:
