@@ -308,8 +308,8 @@ def test_what_runs_and_who_tells_whom(preempt: bool, tmp_path: Path, monkeypatch
 
     budgets = {"Reflector.run of /apis/policy/v1/poddisruptionbudgets"} if preempt else set()
     assert running.keys() == budgets | {
-        "Reflector.run of /api/v1/nodes", "Reflector.run of /api/v1/pods", "EventRecorder.run", "ClusterCache.expire_for_ever", "Requeue.run",
-        "Leadership.run", "Extender._advise_when_synced", "PageServer.run", "keep_alive",
+        "Reflector.run of /api/v1/nodes", "Reflector.run of /api/v1/pods", "EventRecorder.run", "ClusterCache.expire_for_ever",
+        "Requeue.run", "Leadership.run", "Extender._advise_when_synced", "PageServer.run", "keep_alive",
     }  # fmt: skip
     cluster, requeue, leadership = (running[name]["self"] for name in ("ClusterCache.expire_for_ever", "Requeue.run", "Leadership.run"))
     [endpoints] = answering
