@@ -7,9 +7,8 @@
 Plan with `write` and `remove`, show `diff()`, check the candidate by the strongest means there is, then `apply`: write all new files
 beside their places, note the originals in the journal, put each file in its place atomically, restart if that is due, verify health; if
 anything of that fails, restore what was there and say why. After a kill at any point each file is the old one or the new one, and the next
-run
-finishes: whether a restart is due is asked of the running process, not remembered, and what was not verified is verified then, or restored
-to what was there before the run that was killed.
+run finishes: whether a restart is due is asked of the running process, not remembered, and what was not verified is verified then, or
+restored to what was there before the run that was killed.
 """
 
 from __future__ import annotations

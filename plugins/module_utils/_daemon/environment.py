@@ -34,7 +34,7 @@ CANDIDATES = ("python3", "python3.14", "python3.13", "python3.12", "python3.11",
 _CREDENTIALS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,15}://)[^\s/'\"]{1,1024}@")
 # Scheme, user and host of a URL; the rest of it.
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,15}://[^/?#]{1,1024})([/?#].*)", re.DOTALL)
-# A file that is there in every index hides nothing.
+# The rest of an address that every index has hides nothing.
 _PLAIN = ("", "/simple")
 _SHORT = 3
 _NAME = re.compile(r"[0-9][0-9A-Za-z.+]*-[0-9a-f]{12}")
@@ -46,7 +46,7 @@ class RuntimeEnvError(RuntimeError):
 
 @dataclass(frozen=True)
 class Artifact:
-    """The wheels that go into the environment, by hash (hexadecimal SHA-256)."""
+    """The contents of the environment, by hash (hexadecimal SHA-256)."""
 
     version: str
     wheel_sha256: str

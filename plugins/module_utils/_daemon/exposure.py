@@ -66,7 +66,7 @@ def _lost(container: Container, run: Run, root: str) -> List[str]:
     status, out, _err = run(show_command(container.unit, "DevicePolicy", "DeviceAllow"))
     lines = out.splitlines()
     if status != 0 or not any(line.startswith("DevicePolicy=") for line in lines):
-        # A host that cannot be asked may be hurt.
+        # A container whose unit cannot be asked may be hurt.
         return sorted(container.devices)
     allowed = {line.partition("=")[2].split(" ")[0] for line in lines if line.startswith("DeviceAllow=") and line.partition("=")[2]}
     if "DevicePolicy=auto" in lines and not allowed:

@@ -46,7 +46,7 @@ def nodes(kubectl: Kubectl, names: Collection[str]) -> List[Dict[str, Any]]:
 
 
 def settled(node: Mapping[str, Any]) -> bool:
-    """Whether the node is Ready and kubelet publishes what the device plugin has published: it tells the API every ten seconds only."""
+    """Whether the node is Ready and kubelet reports what the device plugin has published: it tells the API every ten seconds only."""
     status = node["status"]
     ready = any(one["status"] == "True" for one in status["conditions"])
     try:

@@ -10,7 +10,7 @@ compares again and continues, because what a package was before us is noted befo
 
 The scripts of packages that bring units call `systemctl daemon-reload`. No package changes while that would hurt running containers.
 
-A package's entry in the journal is "package:NAME". Its content is JSON: {"version": null or as it was, `held`: whether it had a hold}. A
+A package's entry in the journal is "package:NAME". Its content is JSON: `{"version": null or as it was, "held": whether it had a hold}`. A
 key in rpm's database that was not there before us is "key:FINGERPRINT:OWNER", one entry for each owner that needs it.
 """
 

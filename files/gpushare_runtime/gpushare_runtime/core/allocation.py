@@ -48,7 +48,7 @@ class Allocation:
 
     @property
     def first_gpu(self) -> int:
-        """The five old annotations name it: the first GPU of the first container."""
+        """The GPU that the five old annotations name: the first one of the first container."""
         return self.containers[0][1][0][0]
 
     @property

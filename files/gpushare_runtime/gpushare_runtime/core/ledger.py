@@ -109,7 +109,7 @@ class Ledger:
         self._drop_if_idle(record.name)
 
     def reject(self, uid: str) -> None:
-        """This pod failed on its node, because its GPUs do not have what it should get: they are reserved until the node reports."""
+        """This pod failed on its node, because its GPUs do not have what it should get: they take no pod until the node reports."""
         node = self._nodes.get(self._node_of.get(uid, ""))
         if node is not None:
             node.reject(node.pod(uid))

@@ -27,7 +27,7 @@ def ledger_json(
 ) -> dict[str, Any]:
     """All of it. A change that readers could misunderstand raises `v`; new fields do not. Units are those of each node.
 
-    problems: what is wrong beyond the single node. pending: the pods on no node; reasons: by UID, what kube-scheduler reported of
+    problems: what is wrong beyond the single node. pending: the pods on no node. reasons: by UID, what kube-scheduler reported of
     them. complete: False where not every pod could be read, so that it is unknown what is free, and null is written for it.
     """
     nodes = [node_json(ledger, node, complete) for _, node in sorted(ledger.nodes.items())]

@@ -21,7 +21,7 @@ from gpushare_runtime.core.request import Request
 
 
 class GpuClass(NamedTuple):
-    """A class by which a request can tell GPUs apart by. models: every name that it goes by."""
+    """The facts by which a request can tell GPUs apart. models: every name that it goes by."""
 
     models: tuple[str, ...]
     units: int
@@ -50,7 +50,7 @@ class GpuState:
     clients: int | None = None
 
     def after(self, units: int, core: int, whole: bool, clients: int = 1) -> GpuState:
-        """The rest that is left after one pod more."""
+        """The GPU after one pod more."""
         left = None if self.clients is None else max(0, self.clients - clients)
         return GpuState(self.gpu, 0 if whole else max(0, self.free - units), False, 0 if whole else max(0, self.core - core), left)
 

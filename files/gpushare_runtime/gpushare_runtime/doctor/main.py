@@ -23,7 +23,7 @@ _SECONDS: Final = 60
 
 
 def look(host: HostReader, environment: Path, expected: Sequence[str]) -> Findings:
-    """Check the daemons that are expected; where none is, at those with a unit. CannotLook where nothing can be judged.
+    """Check the daemons that are expected; where none is, those with a unit. CannotLook where nothing can be judged.
 
     environment: the folder of the runtime in use.
     """

@@ -33,7 +33,7 @@ class NodeInfo:
     """The facts that are shown of a node beside its GPUs.
 
     cordoned: `kubectl cordon`, which concerns the node, not a GPU. ready: what the node's condition says. `offered`: units of GPU memory
-    that kubelet publishes, None where it knows of none.
+    that kubelet reports, None where it knows of none.
     """
 
     address: str

@@ -219,7 +219,7 @@ _MEBIBYTES: Final = 512
 
 
 def explain_size(container: ContainerRequest, unit: Unit, largest: int) -> str | None:
-    """The memory that a request exceeding every GPU asks for, and what to write instead; None if a GPU of `largest` units is enough."""
+    """A message about a request that exceeds every GPU, and what to write instead; None if a GPU of `largest` units is enough."""
     if container.units <= largest:
         return None
     text = f"{container.written} means {container.units} units of {unit}; the largest GPU has {largest}"

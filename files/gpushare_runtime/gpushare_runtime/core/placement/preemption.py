@@ -162,7 +162,7 @@ class _Gpus:
         return True
 
     def _remaining(self, pod: AllocatedPod) -> dict[int, GpuState]:
-        """The rest that is left then of the GPUs that it changes, as far as they matter."""
+        """The GPUs that it changes as they are then, as far as they matter."""
         known = self._node.gpus_of(pod)
         if known is None or pod.uid in self._said:
             # On whichever GPU, or where its node has counted it all along: seldom, so from the whole node.
