@@ -81,7 +81,7 @@ lint: venv ## Linters and types only
 	$(call say,mypy)
 	@mypy -p gpushare_runtime
 	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
-	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline suites address life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures six_nodes house policies gpu_proof image cluster_mode others cdi_nodes offline charts chart manifests questions repositories)
+	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline suites address life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures six_nodes house policies gpu_proof image cluster_mode others integrations cdi_nodes offline charts chart manifests questions repositories)
 	$(call say,yamllint and ansible-lint)
 	@yamllint --strict .
 	@ansible-lint --offline

@@ -284,6 +284,15 @@ def kubelet_process(cluster: Cluster) -> str:
     return cluster.on(NODE, "systemctl", "show", "kubelet", "-p", "MainPID", "-p", "NRestarts").strip()
 
 
+def last_words(cluster: Cluster, seconds: float) -> str:
+    """What kubelet said when it ended, and the device plugin in that time."""
+    since = f"-{seconds + 5:.0f}s"
+    kubelet = cluster.on(
+        NODE, "sh", "-c", f"journalctl -u kubelet -o short-precise --since {since} | grep -A3 -m1 -E 'panic|fatal|Main process exited'; :"
+    )
+    return kubelet + cluster.on(NODE, "journalctl", "-u", PLUGIN, "-o", "short-precise", "--no-hostname", "--since", since)
+
+
 @pytest.mark.timeout(60 + LOSSES * 400)
 def test_all_containers_end_at_once_after_a_lost_checkpoint(three_gpus: Cluster, say: Say) -> None:
     """kubelet asks for all of them at once and does not lock what it shares between them; others read what it has, and resize a pod.
@@ -322,7 +331,7 @@ def test_all_containers_end_at_once_after_a_lost_checkpoint(three_gpus: Cluster,
             say("the first of 16 containers runs again after a lost checkpoint", time.monotonic() - ended)
             three_gpus.until("all containers run again", lambda: again() == MANY, STARTS_AGAIN, *names)
             say("all of 16 containers run again after a lost checkpoint", time.monotonic() - ended)
-            assert kubelet_process(three_gpus) == process
+            assert kubelet_process(three_gpus) == process, last_words(three_gpus, time.monotonic() - started)
             three_gpus.until("kubelet has resized the pod, or says why not yet", lambda: resize_seen(three_gpus.pod(resizes)), 60, resizes)
             assert proven(three_gpus, *names, resizes) == []
             # Somebody has read podresources all the time.

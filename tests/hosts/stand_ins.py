@@ -8,6 +8,7 @@ import functools
 import json
 import subprocess
 import tempfile
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import yaml
 
 from e2e.api import Json
 from e2e.cluster import CONTROL_PLANE, Cluster
-from gpushare_lab.archive import File, Image, Text, write_archive, write_layer
+from gpushare_lab.archive import File, Image, Member, Text, write_archive, write_layer
 from gpushare_lab.golang import go_command, go_environment
 from gpushare_lab.prepare import the_cache
 
@@ -162,12 +163,22 @@ def _object(version: str, kind: str, name: str, *, namespace: str = SYSTEM, **co
 
 def give_image(cluster: Cluster, node: str, reference: str, program: str, config: Json) -> None:
     """The image of this reference on the node: the program under a name, which does what the configuration says."""
+    members: dict[str, Member] = {f"usr/bin/{program}": File(stand_in()), "etc/stand-in.json": Text(json.dumps(config))}
+    give_image_of(cluster, (node,), reference, members, f"/usr/bin/{program}")
+
+
+def give_image_of(
+    cluster: Cluster, nodes: Collection[str], reference: str, members: Mapping[str, Member], program: str, user: str = ""
+) -> None:
+    """The image of this reference on the nodes: these files, of which it runs one. user: `UID:GID`, "" for root."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_layer(folder / "layer", {f"usr/bin/{program}": File(stand_in()), "etc/stand-in.json": Text(json.dumps(config))})
-        write_archive(folder / "image.tar", [Image([reference], folder / "layer", [f"/usr/bin/{program}"], {"PATH": "/usr/bin"})])
+        write_layer(folder / "layer", members)
+        write_archive(folder / "image.tar", [Image([reference], folder / "layer", [program], {"PATH": "/usr/bin"}, user=user)])
+        archived = (folder / "image.tar").read_bytes()
+    for node in nodes:
         command = [*cluster.entering(node), "ctr", "--namespace", "k8s.io", "images", "import", "-"]
-        subprocess.run(command, input=(folder / "image.tar").read_bytes(), check=True, timeout=120, capture_output=True)
+        subprocess.run(command, input=archived, check=True, timeout=120, capture_output=True)
 
 
 def nvidia_image(cluster: Cluster, node: str) -> None:

@@ -432,6 +432,21 @@ SUITES = (
         seconds=150,
     ),
     Suite(
+        "integrations",
+        "Kueue 0.17 on a cluster with gpushare: the page's Jobs and pods wait for quota, and run on their GPUs",
+        tests=("tests/integrations",),
+        lab="two",
+        paths=(
+            "docs/operate/integrations.md",
+            "docs/use/samples/14-kueue.yaml",
+            f"{RUNTIME}/extender/*",
+            "tests/integrations/*",
+            "tests/hosts/stand_in*",
+            *CLUSTER_TESTS,
+        ),
+        seconds=700,
+    ),
+    Suite(
         "verify",
         "verify names each planted fault",
         tests=("tests/verify", *(f"--deselect={test}" for test in LIFE_FAULTS)),

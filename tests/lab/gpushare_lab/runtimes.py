@@ -44,7 +44,8 @@ _POLICY = "#!/bin/sh\nexit 101\n"
 class Module:
     """Programs of a Go module. packages: their main packages below it, "" for its own root; stamp: the variable with the version.
 
-    changed: a source file of the module to a text in it, and to what stands there instead when the lab builds it.
+    changed: a source file of the module to a text in it, and to what stands there instead when the lab builds it. kept: a folder of the
+    module that stays beside its programs, under its own name.
     """
 
     path: str
@@ -53,6 +54,7 @@ class Module:
     stamp: str
     tags: str = ""
     changed: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    kept: str = ""
 
 
 def _containerd(path: str, version: str) -> Module:
@@ -156,11 +158,15 @@ def go_programs(cache: Cache, what: str, module: Module) -> Path:
                 target,
             ]
             run_logged(f"building {name} {module.version}", argv, log, env=env, cwd=work)
+        if module.kept:
+            shutil.copytree(sources / module.kept, folder / module.kept)
         shutil.rmtree(work)
 
     recipe = {"module": module.path, "packages": " ".join(module.packages), "flags": flags, "tags": module.tags}
     if module.changed:
         recipe["changed"] = repr(module.changed)
+    if module.kept:
+        recipe["kept"] = module.kept
     return cache.entry(f"{what}-built", module.version, recipe, build, turns=GO)
 
 

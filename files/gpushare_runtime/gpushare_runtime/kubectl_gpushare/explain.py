@@ -193,6 +193,8 @@ def _headline(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, larg
 
 EXTENDER_SILENT: Final = re.compile(r"connection refused|context deadline exceeded|\bEOF\b|connection reset|x509|certificate")
 """What kube-scheduler reports if it calls the extender and gets no answer."""
+GATED: Final = re.compile(r"non-empty scheduling gates")
+"""What the API server reports of a pod that kube-scheduler must not see yet, such as one in a queue of Kueue."""
 # The reasons that kube-scheduler reports about other things than GPUs, in its words, and in ours; and what excludes nodes such as control
 # planes.
 _OTHER_REASONS: Final = (
@@ -203,6 +205,7 @@ _OTHER_REASONS: Final = (
     (re.compile(r"pod (anti-)?affinity|topology spread"), "its rules about other pods"),
     (re.compile(r"volume|PersistentVolume|persistentvolume"), "a volume"),
     (EXTENDER_SILENT, "the extender, which does not answer"),
+    (GATED, "whoever removes its scheduling gates"),
     (re.compile(r"lease"), "the extender, which waits after a change of leader"),
 )
 _EXCLUDING: Final = (

@@ -15,7 +15,7 @@ from gpushare_runtime.core.ledger import NodeLedger
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.pods import InvalidPod
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_POD, Cluster
-from gpushare_runtime.kubectl_gpushare.explain import EXTENDER_SILENT, explain, headline, names_in_words
+from gpushare_runtime.kubectl_gpushare.explain import EXTENDER_SILENT, GATED, explain, headline, names_in_words
 from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, WARN, Cell, Column, Table, TableRow
 from gpushare_runtime.kubectl_gpushare.views import Selection, gpus_of, selected_waiting, shares
 
@@ -172,7 +172,7 @@ def _waiting(cluster: Cluster) -> Iterator[StatusEntry]:
     waiting, largest, now, found = selected_waiting(cluster, Selection()), cluster.largest(), cluster.now(), 0
     for one in waiting[:MOST_WAITING]:
         created = cluster.pods.get(one.pod.uid, UNKNOWN_POD).created
-        if isinstance(one.pod, InvalidPod) or (created and now - created < WAITED_SECONDS):
+        if isinstance(one.pod, InvalidPod) or GATED.search(one.reported) or (created and now - created < WAITED_SECONDS):
             continue
         verdicts = explain(cluster, one.pod, Placement())
         if any(verdict.fits for verdict in verdicts):

@@ -176,7 +176,10 @@ def test_pods_that_wait_although_there_is_room_and_an_extender_that_does_not_ans
     new = pending("new", "", mem=2)
     new["metadata"]["creationTimestamp"] = "2025-12-31T23:59:30Z"
     silent = pending("silent", 'Post "https://127.0.0.1:32766/gpushare-scheduler/filter": connect: connection refused', mem=2)
-    wrong = found(read_all([ours("gpu1")], [pending("cpu", "0/1: 1 Insufficient cpu", mem=2), silent, pending("large", "", mem=17), new]))
+    # Its queue is not ours.
+    queued = pending("queued", "Scheduling is blocked due to non-empty scheduling gates", mem=2)
+    cpu, large = pending("cpu", "0/1: 1 Insufficient cpu", mem=2), pending("large", "", mem=17)
+    wrong = found(read_all([ours("gpu1")], [cpu, silent, large, new, queued]))
     assert wrong[0][:2] == ("error extender", "")
     assert wrong[0][2].startswith("kube-scheduler gets no answer for 1 pod: Post")
     assert [one[1:] for one in wrong[1:]] == [
