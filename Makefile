@@ -59,7 +59,7 @@ demo-cluster: venv ## The same with gpushare as pods, from the manifest; BY=char
 
 .PHONY: demo-dashboard
 demo-dashboard: venv ## The dashboard of the demo's cluster: prints its address on this machine, until Ctrl-C (root)
-	@$(BIN)/python -m gpushare_runtime.kubectl_gpushare.main dashboard --no-browser --kubeconfig "$$($(LAB) --name $(LAB_NAME) kubeconfig)"
+	@$(BIN)/python -m gpushare_runtime.kubectl_program.main dashboard --no-browser --kubeconfig "$$($(LAB) --name $(LAB_NAME) kubeconfig)"
 
 .PHONY: demo-down
 demo-down: venv ## Remove the demo's cluster; the cache stays

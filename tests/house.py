@@ -26,11 +26,11 @@ MADE = re.compile(r".*_pb2(?:_grpc)?\.pyi?")
 #: Measure → its limit.
 LIMITS = {
     "modules": 43,
-    "breaches of the language in the code of runtime": 418,
-    "breaches of the language in the code of plugins": 636,
-    "class names used twice": 44,
-    "imports of a test by a test": 93,
-    "folder circles": 1,
+    "breaches of the language in the code of runtime": 14,
+    "breaches of the language in the code of plugins": 15,
+    "class names used twice": 0,
+    "imports of a test by a test": 0,
+    "folder circles": 0,
 }
 #: A limit that is further above its measure is lowered.
 SLACK = 60

@@ -40,7 +40,7 @@ if [ ! -d "$here/env" ]; then
   [ -d "$here/env" ] || mv "$new" "$here/env"
   trap - EXIT
 fi
-exec "$here/env/bin/python" -m gpushare_runtime.kubectl_gpushare.main "$@"
+exec "$here/env/bin/python" -m gpushare_runtime.kubectl_program.main "$@"
 """
 
 

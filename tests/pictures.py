@@ -102,7 +102,7 @@ def printed(name: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "six-nodes.json")
         file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-        program = [sys.executable, "-m", "gpushare_runtime.kubectl_gpushare.main", *TERMINAL[name], "--from-file", str(file)]
+        program = [sys.executable, "-m", "gpushare_runtime.kubectl_program.main", *TERMINAL[name], "--from-file", str(file)]
         return f"$ {command(name)}\n{on_a_terminal(program, WIDER.get(name, COLUMNS))}"
 
 

@@ -44,7 +44,7 @@ BLOCK: Final = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- /generated 
 FAMILIES: Final = {"debian": "Debian", "ubuntu": "Ubuntu", "rhel": "Enterprise Linux", "suse": "SUSE"}
 #: Programs of the runtime, in the order of the page.
 PROGRAMS: Final = (
-    ("kubectl gpushare", "kubectl_gpushare.main"),
+    ("kubectl gpushare", "kubectl_program.main"),
     ("kubectl inspect gpushare", "kubectl_gpushare.inspect_main"),
     ("gpushare-doctor", "doctor.main"),
     ("gpushare-extender", "extender.options"),
@@ -259,7 +259,7 @@ def findings_in(paths: Iterable[Path]) -> dict[str, set[str]]:
                     severity = "error" if getattr(call.args[1], "id", "") == "ERROR" else "warning"
                     for text in texts(call.args[0]):
                         codes.setdefault(text, set()).add(severity)
-                elif name in ("_difference", "Difference"):
+                elif name in ("_difference", "CapacityDifference"):
                     given = [*call.args, *(keyword.value for keyword in call.keywords)]
                     severities = {text for one in given for text in values(one, call)}
                     for text in severities:

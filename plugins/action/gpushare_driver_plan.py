@@ -55,9 +55,9 @@ class ActionModule(ActionBase):
             Wish(**{key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}),
             data_of(folder, facts),
         )
-        # Loaded is what counts for processes: a driver that is installed and not loaded disturbs nobody.
+        # The loaded driver counts for processes: one that is installed and not loaded disturbs no process.
         due = plan.change != "none" and (info["driver"]["loaded"] is not None or bool(info["processes"]))
-        # What the role would then reboot for, also after an earlier run that was not permitted to.
+        # The reasons for which the role would then reboot, also after an earlier run that was not permitted to.
         pending = reboot_reason(Driver(**info["driver"]), plan.version, plan.module, plan.options)
         answer = {key: info[key] for key in ("processes", "machine_id", "boot_id", "driver", "problem")}
         planned = {**asdict(plan), "packages": _named(plan.packages), "headers": _named(plan.headers)}

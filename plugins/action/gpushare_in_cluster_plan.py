@@ -18,7 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.val
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.workloads import node
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import variables as preflight_variables
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.bundle import checked
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import WHERE, Asked, Bundled, judge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import WHERE, Bundled, InClusterSettings, judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, Reason, accept, summary
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import blocks
 
@@ -91,7 +91,7 @@ class ActionModule(ActionBase):
         if isinstance(bundle, Reason):
             return self._result([replace(bundle, host=WHERE)])
         image = settings["gpushare_scheduler_image"] or scheduler_image(facts["version"])
-        asked = Asked(
+        asked = InClusterSettings(
             image=settings["gpushare_image"],
             namespace=settings["gpushare_namespace"],
             scheduler_image=image,

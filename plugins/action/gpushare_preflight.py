@@ -16,7 +16,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers impor
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import reasons as preflight_reasons
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import variables as preflight_variables
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import Wanted, judge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import WantedHost, judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, Judgement, Reason
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import of_type, variables
 
@@ -92,13 +92,13 @@ class ActionModule(ActionBase):
             "runtime_configured",
             "mode",
         )
-        judgement = judge(host, facts, Wanted(**{name: arguments[name] for name in names}))
-        # Without a kubelet that runs nobody is to be that node: what the host lacks is what counts.
+        judgement = judge(host, facts, WantedHost(**{name: arguments[name] for name in names}))
+        # Without a kubelet that runs no host is to be that node: what the host lacks is what counts.
         return judgement if wrong is None else replace(judgement, node_name=None), facts.as_dict()
 
     @staticmethod
     def _judged(values: dict[str, Any]) -> dict[str, Any]:
-        """What of the variables the host's GPUs are judged by. Not a variable of the role: a bad value would be its only reason."""
+        """The variables that the host's GPUs are judged by. Not a variable of the role: a bad value would be its only reason."""
 
         def of(name: str) -> Any:
             return values.get(name, variables()[name].spec["default"])

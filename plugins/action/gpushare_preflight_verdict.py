@@ -93,7 +93,7 @@ class ActionModule(ActionBase):
         of_inventory += of_bundle
         for check, name in arguments["plans"].items():
             found = ((host, known["hostvars"][host].get(name) or {}) for host in arguments["hosts"])
-            # It has changed nothing, and failed for nobody: that is said here.
+            # It has changed nothing, and failed for no host: that is said here.
             unplanned = [no_plan(host, check, str(one["msg"])) for host, one in found if "msg" in one and not one.get("skipped")]
             spoiled = [replace(one, because="bundle") if any(not reason.host for reason in of_bundle) else one for one in unplanned]
             of_inventory += spoiled if check == "packages" else unplanned

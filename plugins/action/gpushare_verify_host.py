@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Look at a host for verify; what it says counts only as that of the node which it is by the inventory."""
+"""Read a host for verify; what it says counts only as that of the node which it is by the inventory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, Wrong, ask, wrong_folder, wrong_node
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import SEEN_AGAIN
 
-# What of the evidence only such a host has: it decides about probe pods, the scheduler that they name, and objects in the cluster.
+# The evidence that only such a host has: it decides about probe pods, the scheduler that they name, and objects in the cluster.
 _PARTS = {"gpu_node": "gpu", "control_plane": "plane", "dashboard": None}
 
 
@@ -27,7 +27,7 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         arguments = dict(self._task.args)
         known = Known.of(self, task_vars or {}, arguments.pop("node_name", ""))
-        # The second look, during a probe, is at what changes then.
+        # The second reading, during a probe, is of what changes then.
         again = arguments.get("only") is not None
         result = ask(self, task_vars, arguments=arguments, shape=SEEN_AGAIN if again else None)
         seen = result.get("seen")

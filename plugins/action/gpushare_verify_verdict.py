@@ -14,7 +14,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import WARNING
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import ReportError, lines_of, write
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import Artifact
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import ReleaseHashes
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import NOTE, Verdict
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import (
     Evidence,
@@ -61,7 +61,7 @@ class ActionModule(ActionBase):
         self._display.display(verdict.words)
         warnings = lines_of(finding for finding in verdict.findings if finding.severity in (WARNING, NOTE))
         result = {"changed": False, "msg": verdict.summary, "warnings": warnings}
-        # What failed is on the screen already: Ansible would print the whole result once more, on one line.
+        # The failures are on the screen already: Ansible would print the whole result once more, on one line.
         return dict(result, report=verdict.as_dict()) if verdict.ok else dict(result, failed=True)
 
     def _evidence(self, arguments: dict[str, Any], task_vars: dict[str, Any]) -> Evidence:
@@ -91,16 +91,16 @@ class ActionModule(ActionBase):
         return {"nodes": nodes, "unproven": unproven, "left_behind": left, "scheduler_name": scheduler_name(evidence)}
 
 
-def _artifact(source: Path) -> Artifact:
+def _artifact(source: Path) -> ReleaseHashes:
     try:
         locks = (hashlib.sha256(locked_requirements(source, extra)).hexdigest() for extra in ("", "kubectl"))
-        return Artifact(build_wheel(source).sha256, *locks)
+        return ReleaseHashes(build_wheel(source).sha256, *locks)
     except (WheelError, OSError) as error:
         raise AnsibleActionFail(str(error)) from error
 
 
 def _seen(result: Any) -> Any:
-    """What a module saw, or why it saw nothing."""
+    """The evidence that a module saw, or why it saw nothing."""
     if result is not None and "seen" in result:
         return result["seen"]
     return _why(result)

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Plan on the controller, which has a YAML parser, what a host's kube-scheduler files become; the module writes and proves."""
+"""Plan on the controller, which has a YAML parser, what a host's kube-scheduler files become; the module writes and verifies."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import yaml
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import Extender
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import ExtenderEntry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import FOUND
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, Plan, check_lease, plan_present
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, SchedulerPlan, check_lease, plan_present
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import UnreadFile
 
@@ -32,7 +32,7 @@ class ActionModule(ActionBase):
         try:
             plan = self._plan(found, task_vars)
         except (SchedulerError, yaml.YAMLError) as error:
-            # Not raised: a task that only asks for the plan goes on.
+            # Not raised: a task that only asks for the plan continues.
             return {"changed": False, "failed": True, "msg": str(error)}
         changed = plan.changed or found["unfinished"] or _is_due(found, plan)
         result = {"changed": changed, "diff": plan.diff, "notes": plan.notes, "warnings": plan.warnings}
@@ -41,7 +41,7 @@ class ActionModule(ActionBase):
         done = self._module(plan.for_module, task_vars)
         return {**done, **result, "changed": done.get("changed", True), "warnings": [*plan.warnings, *(done.get("warnings") or ())]}
 
-    def _plan(self, found: dict[str, Any], task_vars: dict[str, Any] | None) -> Plan:
+    def _plan(self, found: dict[str, Any], task_vars: dict[str, Any] | None) -> SchedulerPlan:
         read: list[str] = []
         while True:
             try:
@@ -59,12 +59,12 @@ class ActionModule(ActionBase):
         return ask(self, task_vars, "gpushare.kubernetes.kube_scheduler_extender", {**self._task.args, "plan": plan}, shape)
 
 
-def _make_plan(found: dict[str, Any]) -> Plan:
+def _make_plan(found: dict[str, Any]) -> SchedulerPlan:
     s = found["settings"]
     if s["manifest"] not in found["files"]:
         raise SchedulerError("the host has not answered for its manifest")
     managed = tuple(s["managed_resources"])
-    extender = Extender(s["url_prefix"], s["weight"], s["http_timeout"], managed, s["tls_dir"], s["preemption"])
+    extender = ExtenderEntry(s["url_prefix"], s["weight"], s["http_timeout"], managed, s["tls_dir"], s["preemption"])
     if s["state"] == "absent":
         return plan_absent(s["manifest"], s["config"], Found.of(found), extender)
     plan = plan_present(s["manifest"], s["config"], Found.of(found), extender, s["percentage_of_nodes_to_score"])
@@ -72,7 +72,7 @@ def _make_plan(found: dict[str, Any]) -> Plan:
     return plan
 
 
-def _is_due(found: dict[str, Any], plan: Plan) -> bool:
+def _is_due(found: dict[str, Any], plan: SchedulerPlan) -> bool:
     """Whether something is to be done although no file differs."""
     if found["settings"]["state"] == "absent":
         return bool(found["journal"])  # a run that was killed has undone everything, but not forgotten it

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What every module of this collection promises about check mode, diff mode and second runs."""
+"""The promises of every module of this collection about check mode, diff mode and second runs."""
 
 from __future__ import annotations
 

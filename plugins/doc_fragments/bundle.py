@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """Who must have signed the bundle; RECEIVED: what an action plugin has sent of it."""
+    """The keys that must have signed the bundle; RECEIVED: what an action plugin has sent of it."""
 
     DOCUMENTATION = r"""
 options:

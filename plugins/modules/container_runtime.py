@@ -125,11 +125,11 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.json_
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import KINDS, Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import KINDS, WantedRuntime, converge
 
 
 def runtime_of(params: "dict[str, Any]") -> str:
-    """The name of the container runtime that is asked for. Rejected if it is none that can be configured."""
+    """The name of the container runtime that is asked for. It raises Rejected if it is none that can be configured."""
     if params["runtime"] != "auto":
         return str(params["runtime"])
     host = Host()
@@ -162,7 +162,7 @@ def main() -> None:
     with lock.for_module(module):
         os.umask(0o022)
         try:
-            result = converge(Wanted(**dict(module.params, runtime=runtime_of(module.params))), module.check_mode)
+            result = converge(WantedRuntime(**dict(module.params, runtime=runtime_of(module.params))), module.check_mode)
         except (Rejected, TomlError, JsonError, JournalError, TransactionError, OSError) as error:
             module.fail_json(msg=str(error))
         # By this host's clock, as is the heartbeat of its kubelet.

@@ -82,7 +82,7 @@ missing:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import ForeignError, Wanted, check_ours, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import ForeignError, WantedObjects, check_ours, converge
 
 
 def main() -> None:
@@ -99,7 +99,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
-    wanted = Wanted(
+    wanted = WantedObjects(
         apply=params["objects"],
         create=params["create"],
         skip_unserved=params["unserved"] == "skip",

@@ -109,7 +109,7 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.apply import DriverError, Wanted, absent, present
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.apply import DriverError, WantedDriver, absent, present
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command, lock
 
 
@@ -138,7 +138,7 @@ def main() -> None:
                 result = absent(command.run, module.check_mode, timeout=params["timeout"])
             else:
                 values = {key: tuple(value) if isinstance(value, list) else value for key, value in params.items()}
-                result = present(Wanted(**values), command.run, module.check_mode)
+                result = present(WantedDriver(**values), command.run, module.check_mode)
         except (DriverError, JournalError, TransactionError, OSError) as error:
             module.fail_json(msg=str(error))
         for note in result.notes:

@@ -57,7 +57,7 @@ nodes:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import diff_of
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.removal import Removal, RemovalError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.removal import InClusterRemoval, RemovalError
 
 
 def main() -> None:
@@ -72,7 +72,7 @@ def main() -> None:
     )
     params = module.params
     try:
-        removal = Removal(cluster_kubectl.for_module(module), params["namespace"], params["timeout"])
+        removal = InClusterRemoval(cluster_kubectl.for_module(module), params["namespace"], params["timeout"])
         removal.check(params["force"])
         if removal.removed and not module.check_mode:
             removal.apply()

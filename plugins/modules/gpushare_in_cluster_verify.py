@@ -97,7 +97,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Image
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.ready import wait
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.trial import Needs, Trial
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.trial import DevicePluginNeeds, Trial
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.verify import verify
 
 _FAILED = {
@@ -133,7 +133,7 @@ def main() -> None:
     nodes, unproven = [], []
     try:
         if what == "trial":
-            nodes, findings = Trial(kubectl, Needs(image, params["kubelet_root"].rstrip("/"))).run(params["nodes"], seconds)
+            nodes, findings = Trial(kubectl, DevicePluginNeeds(image, params["kubelet_root"].rstrip("/"))).run(params["nodes"], seconds)
         else:
             findings = wait(kubectl, params["namespace"], seconds, what == "scheduler", params["scheduler"] == "default")
             if what == "everything" and not findings:

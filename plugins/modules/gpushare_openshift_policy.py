@@ -63,7 +63,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import RESOURCES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import openshift
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import Extender
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import ExtenderEntry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
 
 
@@ -81,7 +81,7 @@ def main() -> None:
     )
     params = module.params
     kubectl = cluster_kubectl.for_module(module)
-    extender = Extender(params["url_prefix"], params["weight"], params["http_timeout"], RESOURCES, "", params["preemption"])
+    extender = ExtenderEntry(params["url_prefix"], params["weight"], params["http_timeout"], RESOURCES, "", params["preemption"])
     try:
         found = openshift.read(kubectl)
         steps, notes = (openshift.present(found, extender), []) if params["state"] == "present" else openshift.absent(found, extender)

@@ -237,7 +237,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.conv
     present,
     together,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Package, PackagesError, Repository, Wanted
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Package, PackagesError, PackageSet, Repository
 
 REPOSITORY = {
     "name": {"type": "str", "required": True},
@@ -256,7 +256,7 @@ BOOTED = "/run/systemd/system"
 
 
 def key_file(key: str) -> bytes:
-    """The content of the repository's key file. Rejected if it cannot be had."""
+    """The content of the repository's key file. It raises Rejected if it cannot be had."""
     if key.startswith("-----BEGIN"):
         return key.encode()
     try:
@@ -268,13 +268,13 @@ def key_file(key: str) -> bytes:
         return bytes(open_url(key, timeout=_KEY_SECONDS).read(openpgp.LIMIT + 1))
     except Rejected:
         raise
-    except Exception as error:  # whatever the way to it raises: names, TLS, HTTP, files
+    except Exception as error:  # all that the way to it raises: names, TLS, HTTP, files
         cure = "nothing was changed: correct its address, name a proxy, or give the key itself"
         raise Rejected(f"the key {key[:200]} cannot be read ({type(error).__name__}: {str(error)[:200]}); {cure}") from error
 
 
 def repository_of(params: "Optional[dict[str, Any]]") -> Optional[Repository]:
-    """The repository, with its keys read and compared. Rejected if they are not those that are expected."""
+    """The repository, with its keys read and compared. It raises Rejected if they are not those that are expected."""
     if params is None:
         return None
     try:
@@ -339,7 +339,7 @@ def main() -> None:
             if params["state"] == "absent":
                 named = [params["owner"]] if params["owner"] else owners()
                 result = PackagesResult()
-                # A host whose packages nobody has changed may have a package manager that is not known here.
+                # A host whose packages have not been changed may have a package manager that is not known here.
                 if named:
                     manager = manager_of(command.run, params["timeout"], Host())
                     result = together([absent(owner, manager, module.check_mode, params["keep"], exposed=hurt) for owner in named])
@@ -350,7 +350,7 @@ def main() -> None:
                 if params["bundle"] and not received and lacks(packages, manager):
                     module.exit_json(missing=True, system=asdict(system(Host())), **asdict(PackagesResult()))
                 with unpacked(received["path"], received["sha256"]) if received else nullcontext(params["folder"]) as folder:
-                    wanted = Wanted(
+                    wanted = PackageSet(
                         params["owner"],
                         packages,
                         repository_of(params["repository"]),

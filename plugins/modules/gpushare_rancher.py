@@ -93,13 +93,13 @@ def bring(module: AnsibleModule, rancher: Rancher) -> None:
     # In check mode the packages that would bring it are not there.
     if not state.program and not check:
         raise RancherError(
-            f"found no {' or '.join(PROGRAMS)}; expected NVIDIA's container toolkit; install it, set gpushare_toolkit_state: "
+            f"found no {' or '.join(PROGRAMS)}; expected NVIDIA's container toolkit. Install it, set gpushare_toolkit_state: "
             "managed, or let the GPU Operator bring it"
         )
     comes = state.has_image is False
     if comes and not received:
         raise RancherError(
-            f"found no image {params['image'][:80]} in containerd; expected it; name the archive of `make image` in gpushare_image_archive"
+            f"found no image {params['image'][:80]} in containerd; expected it. Name the archive of `make image` in gpushare_image_archive"
         )
     placed = bool(received) and rancher.archived() != received["sha256"]
     if placed and not check and not received["path"]:

@@ -113,7 +113,7 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.exposure import exposed
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import Wanted, health_of, plan
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import DaemonFiles, health_of, plan
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import (
     Companions,
     Daemon,
@@ -162,7 +162,7 @@ def main() -> None:
         module.fail_json(msg=f"{params['kubeconfig_path']} does not exist and kubeconfig_content is not given; give it")
     with lock.for_module(module):
         os.umask(0o022)
-        wanted = Wanted(**{key: params[key] for key in _OF_FILES})
+        wanted = DaemonFiles(**{key: params[key] for key in _OF_FILES})
         health = health_of(wanted, params["health_url"], params["health_ca"], params["health_key"], params["timeout"])
         folder, run = os.path.dirname(params["kubeconfig_path"]), module.run_command
 

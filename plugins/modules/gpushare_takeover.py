@@ -88,7 +88,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import diff_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import original
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import TakeOverError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import Cluster
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import OtherPlugins
 
 STATES = ["aside", "returned", "retired", "operator_off", "operator_returned"]
 
@@ -106,7 +106,7 @@ def main() -> None:
     kubectl = cluster_kubectl.for_module(module)
     nodes, state, dry = module.params["nodes"], module.params["state"], module.check_mode
     try:
-        cluster = Cluster(kubectl)
+        cluster = OtherPlugins(kubectl)
         if state == "retired":
             _retire(module, kubectl, cluster)
         calls = {
@@ -128,7 +128,7 @@ def main() -> None:
     )
 
 
-def _retire(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl, cluster: Cluster) -> None:
+def _retire(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl, cluster: OtherPlugins) -> None:
     found = original.parts(kubectl, cluster)
     titles = [original.title(one) for one in found.all]
     if titles:

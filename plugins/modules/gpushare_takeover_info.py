@@ -95,7 +95,7 @@ moves:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import Cluster, active_pods
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import OtherPlugins, active_pods
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import CHECK, MODES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.original import parts
 
@@ -116,7 +116,7 @@ def main() -> None:
     kubectl = cluster_kubectl.for_module(module)
     nodes = set(module.params["nodes"] or ())
     try:
-        cluster = Cluster(kubectl)
+        cluster = OtherPlugins(kubectl)
         original = parts(kubectl, cluster)
         plugins = [{**plugin.as_dict(), "nodes": sorted(cluster.nodes_of(plugin))} for plugin in cluster.plugins]
         pods = active_pods(kubectl, nodes)

@@ -92,7 +92,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo i
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command, lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._toolkit.toolkit import CONFIG, Wanted, converge, restore
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._toolkit.toolkit import CONFIG, WantedToolkit, converge, restore
 
 
 def main() -> None:
@@ -116,7 +116,7 @@ def main() -> None:
             if params["state"] == "absent":
                 result = restore(host, command.run, module.check_mode)
             else:
-                wanted = Wanted(params["strict"], params["minimum"], params["cdi"], params["comes"], params["yields_to"])
+                wanted = WantedToolkit(params["strict"], params["minimum"], params["cdi"], params["comes"], params["yields_to"])
                 result = converge(wanted, host, command.run, module.check_mode)
         except TomlError as error:
             module.fail_json(msg=f"{CONFIG} cannot be read: {error}; nothing was changed: correct it")

@@ -150,7 +150,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster impor
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import host as host_host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.service import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.service import SchedulerHost
 
 OPTIONS = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
@@ -185,7 +185,7 @@ def main() -> None:
         os.umask(0o022)
         params, plan = module.params, module.params["plan"]
         where = (params["manifest"], params["health_url"], params["timeout"], params["health_ca"])
-        host, kubectl = Host(os.uname().nodename, params["node_name"], *where), cluster_kubectl.for_module(module)
+        host, kubectl = SchedulerHost(os.uname().nodename, params["node_name"], *where), cluster_kubectl.for_module(module)
         tools = apply.Tools(kubectl, module.run_command, host_host.Host().program("ctr"), module.tmpdir)
         try:
             if "files" not in plan:

@@ -92,7 +92,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journa
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.converge import Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.converge import WantedGates, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.gates import WANTED
 
 
@@ -110,7 +110,7 @@ def main() -> None:
     with lock.for_module(module):
         os.umask(0o022)
         try:
-            result = converge(Wanted(**module.params), module.check_mode)
+            result = converge(WantedGates(**module.params), module.check_mode)
         except (Rejected, JournalError, TransactionError, OSError) as error:
             module.fail_json(msg=str(error))
         module.exit_json(

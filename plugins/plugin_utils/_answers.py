@@ -2,11 +2,11 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a host answers, before anything in the cluster or on another host is made of it.
+"""The answer of a host, before anything in the cluster or on another host is made of it.
 
-Private to this collection, used on the controller only. Whoever is root on a host decides what its modules answer. So every answer has
-the shape that `_results` says, or it is none, which is that host's fault alone; which node the host is must be what the inventory says;
-names and paths must look like names and paths; and it sets no variables.
+Private to this collection, used on the controller only. The root user of a host decides what its modules answer. So every answer has
+the shape that `_results` says, or it is none, which is that host's fault alone. Which node the host is must be what the inventory says.
+Names and paths must have the form of names and paths, and it sets no variables.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Wrong:
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a host. address: its ansible_host; node: its gpushare_node_name; hosts: all names in the inventory.
+    """The known facts of a host. address: its ansible_host. node: its gpushare_node_name. hosts: all names in the inventory.
 
-    judged: the name that preflight has judged in this run. What there is not is "".
+    judged: the name that preflight has judged in this run. A name that there is not is "".
     """
 
     host: str
@@ -90,7 +90,7 @@ def wrong_folder(what: str, path: Any) -> Wrong | None:
 def ask(
     action: ActionBase, task_vars: dict[str, Any] | None, name: str | None = None, arguments: Any = None, shape: Shape | None = None
 ) -> dict[str, Any]:
-    """What the module answers on the host, in its shape. shape: where it is another one than that of RESULTS.
+    """The answer of the module on the host, in its shape. shape: where it is another one than that of RESULTS.
 
     Raises AnsibleConnectionFailure only. A wrong password of sudo, which Ansible raises as well, is a failed result, and so is any answer
     that is not believed.

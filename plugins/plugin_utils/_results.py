@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The shape of what each module answers, beside Ansible's own keys. A key that is not here reaches nobody.
+"""The shape of what each module answers, beside Ansible's own keys. A key that is not here reaches no reader.
 
 Private to this collection, used on the controller only. Data.
 """
@@ -15,16 +15,16 @@ from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import Places
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import Difference, Sums
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import Manager
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import CapacityCounts, CapacityDifference
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import GpuManager
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import CdiFacts, ToolkitFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import Problem
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import System
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import Token
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Step
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import TokenClaims
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import PackageChange
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import ClusterPolicy
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import PolicyMap
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._shape import Map, Maybe, Open, of_dataclass
@@ -36,7 +36,7 @@ IMAGE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:/@-]*[A-Za-z0-9])?")
 _LEFT = [{"what": str, "why": str}]
 _CHANGE = {"before_header?": str, "after_header?": str, "before": str, "after": str}
 
-#: Ansible's own of a module. What else it makes of a result, such as hosts, statistics or results of a loop, is nothing for a module.
+#: Ansible's own of a module. The rest that it makes of a result, such as hosts, statistics or results of a loop, is nothing for a module.
 COMMON: Shape = {
     "changed": bool,
     "failed": bool,
@@ -54,7 +54,7 @@ _DOCTOR = {"problem": str, "cure": str, "answer": str}
 _GPU = {
     "nvidia_smi": SmiReport,
     "driver": Maybe(Driver),
-    "managers": [Manager],
+    "managers": [GpuManager],
     "container_runtime": Maybe(dict.fromkeys(("name", "problem", "broken", "file_default", "running_default", "lacks", "unit"), str)),
     "images": [IMAGE],
     "cdi": {"mode": str, "specs": [{"path": str, "gpus": [str], "versions": [str], "missing": [str], "newer": bool}]},
@@ -75,7 +75,7 @@ _SEEN = {
     "gpu": Maybe(_GPU),
     "plane": Maybe({"scheduler": _SCHEDULER}),
 }
-#: During a probe, gpushare_verify_host looks again at what changes then.
+#: During a probe, gpushare_verify_host reads again what changes then.
 SEEN_AGAIN: Shape = {
     "seen": {"places": Places, "now": float, "gpu": Maybe({"containers": Map([str])}), "plane": None, "doctor?": _DOCTOR},
 }
@@ -85,7 +85,7 @@ _SETTINGS = {
     "preemption": bool,
     "managed_resources": [str],
 }
-#: What kube_scheduler_extender reads on a host for a plan.
+#: The files that kube_scheduler_extender reads on a host for a plan.
 FOUND: Shape = {
     "settings": Open(_SETTINGS),
     "server": str,
@@ -130,7 +130,7 @@ _GPU_POD = {"pod": str, "node": str, "asks": str}
 #: By the module's name. `?`: not in every answer.
 RESULTS: Mapping[str, Shape] = {
     "container_runtime": {"restarted": bool, "restarted_at": float, "why_restart": str, "files": [str], "notes": [str], "diff": [_CHANGE]},
-    "gpu_mem_capacity": {"ok": bool, "nodes": [Sums], "differences": [Difference]},
+    "gpu_mem_capacity": {"ok": bool, "nodes": [CapacityCounts], "differences": [CapacityDifference]},
     "gpu_node_info": {
         "node_name": str,
         "kubelet_root": str,
@@ -209,7 +209,7 @@ RESULTS: Mapping[str, Shape] = {
         "manager": str,
         "managed_by": str,
         "versions": Map(Maybe(str)),
-        "steps": [Step],
+        "steps": [PackageChange],
         "held": [str],
         "files": [str],
         "left": _LEFT,
@@ -242,7 +242,7 @@ RESULTS: Mapping[str, Shape] = {
         "writers": [str],
         "node_ports": [int],
     },
-    "gpushare_token_info": {"own": Maybe(Token)},
+    "gpushare_token_info": {"own": Maybe(TokenClaims)},
     "gpushare_toolkit": {"version": str, "managed_by": str, "files": [str], "notes": [str], "diff": [_CHANGE]},
     "gpushare_verify_cluster": {
         "seen": {

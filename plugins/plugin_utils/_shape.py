@@ -23,7 +23,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 LONGEST_TEXT = 8 * 1024 * 1024
 #: Of a whole answer. A node with many containers has some thousand, the pods of a large cluster some hundred thousand.
 MOST_VALUES = 4_000_000
-#: Of a part whose shape nobody needs.
+#: Of a part whose shape no reader needs.
 _DEEPEST = 32
 _WORD = 512
 _QUOTED = 80
@@ -54,7 +54,7 @@ class Either:
 
 @dataclass(frozen=True)
 class Open:
-    """An object with these keys, and others that nobody reads."""
+    """An object with these keys, and others that are not read."""
 
     fields: Mapping[str, Any]
 
@@ -72,7 +72,7 @@ class _Other(Exception):
 
 
 def other_shape(shape: Any, value: Any) -> str | None:
-    """What is wrong with the value, for people; None where it has the shape."""
+    """A message about what is wrong with the value; None where it has the shape."""
     try:
         _check(shape, value, [MOST_VALUES])
     except _Other as other:
@@ -156,7 +156,7 @@ def _check_scalar(shape: type, value: Any) -> None:
 
 
 def _check_generic(shape: Any, value: Any, left: list[int]) -> None:
-    """What `typing` writes in the dataclasses of module_utils."""
+    """The types that `typing` writes in the dataclasses of module_utils."""
     origin, parts = get_origin(shape), get_args(shape)
     if origin in (Union, types.UnionType):
         some = [part for part in parts if part is not type(None)]

@@ -100,7 +100,7 @@ def _record(entries: dict[str, bytes], own_path: str) -> bytes:
 
 def _archive(entries: dict[str, bytes]) -> bytes:
     buffer = io.BytesIO()
-    # Stored, not deflated: what zlib makes differs between its versions, and the hash names the environment.
+    # It is stored, not deflated: what zlib makes differs between its versions, and the hash names the environment.
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for path, content in sorted(entries.items()):
             member = zipfile.ZipInfo(path, _EPOCH)

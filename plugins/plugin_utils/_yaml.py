@@ -71,7 +71,7 @@ class OtherShapeError(yaml.YAMLError):
 
 
 def load(text: str | bytes) -> Any:
-    """What the text means, as `yaml.safe_load` has it, or JSON.
+    """The value of the text, as `yaml.safe_load` has it, or JSON.
 
     yaml.YAMLError where it is neither, beyond the bounds, or not as documents of its kind are.
     """

@@ -30,7 +30,7 @@ from gpushare_runtime.core import mps
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from gpushare_runtime.device_plugin.gpu.nvml import Pynvml
 from gpushare_runtime.mps.control import PROGRAM, ControlDaemon, ControlError
-from gpushare_runtime.mps.gpu import ExclusiveMode, GpuError, Nvml, PynvmlGpus, obstacle
+from gpushare_runtime.mps.gpu import ComputeModes, ExclusiveMode, GpuError, PynvmlGpus, obstacle
 
 CLIENT: Final = (sys.executable, str(Path(__file__).with_name("cuda_client.py")))
 CLIENTS: Final = (1, 2, 4)
@@ -200,7 +200,7 @@ def without_isolation(report: Report, gpu: Gpu, clients: Clients, share: int) ->
 
 
 async def with_mps(
-    report: Report, gpu: Gpu, clients: Clients, share: int, folder: Path, program: str = PROGRAM, nvml: Nvml | None = None
+    report: Report, gpu: Gpu, clients: Clients, share: int, folder: Path, program: str = PROGRAM, nvml: ComputeModes | None = None
 ) -> None:
     """The control daemon of the runtime, with the limit of a container and with that of the daemon alone. GpuError, ControlError."""
     mode = ExclusiveMode(nvml or PynvmlGpus(), gpu.uuid, folder / "mode")

@@ -58,7 +58,7 @@ def memory(node: Json) -> int:
 
 def gpushare(cluster: Cluster, *arguments: str, stdin: str | None = None) -> str:
     """What `kubectl gpushare` prints on this machine; 3 says that a pod fits nowhere."""
-    command = [sys.executable, "-m", "gpushare_runtime.kubectl_gpushare.main", *arguments, "--kubeconfig", str(cluster.kubeconfig)]
+    command = [sys.executable, "-m", "gpushare_runtime.kubectl_program.main", *arguments, "--kubeconfig", str(cluster.kubeconfig)]
     return run(["sh", "-c", '"$@" || [ $? -eq 3 ]', "sh", *command], stdin=stdin, seconds=60)
 
 

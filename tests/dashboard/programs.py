@@ -86,7 +86,7 @@ class Cluster:
 @contextmanager
 def kubectl_dashboard(*argv: str, env: Sequence[tuple[str, str]] = ()) -> Iterator[Running]:
     """`kubectl gpushare dashboard --no-browser` with further arguments."""
-    command = [sys.executable, "-m", "gpushare_runtime.kubectl_gpushare.main", "dashboard", "--no-browser", *argv]
+    command = [sys.executable, "-m", "gpushare_runtime.kubectl_program.main", "dashboard", "--no-browser", *argv]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **dict(env)})
     assert process.stdout is not None
     assert process.stderr is not None

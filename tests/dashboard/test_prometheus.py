@@ -10,9 +10,9 @@ from typing import Any
 
 from gpushare_runtime.dashboard import history
 from gpushare_runtime.dashboard.history import HistoryError
-from monitoring.test_dashboard import scene
+from monitoring.scene import scene
 from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.test_pod_limits import admitted
+from unit.runtime.device_plugin.plugin import admitted
 
 
 def test_prometheus_has_what_is_allocated_and_what_waits(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -160,3 +162,17 @@ def rejection(done: subprocess.CompletedProcess[str]) -> str:
 def _bounded(kind: int) -> int:
     hard = resource.getrlimit(kind)[1]
     return 20000 if hard == resource.RLIM_INFINITY else min(hard, 20000)
+
+
+def files(host: DriverHost) -> str:
+    return host.sh("find /etc /lib/modules -type f ! -name '*-' ! -path '/etc/alternatives/*' | sort | xargs sha256sum")
+
+
+@contextmanager
+def instead_of(host: DriverHost, folder: str, script: str) -> Iterator[None]:
+    """While in it, the host sees what the script makes, in an empty folder, in the place of one of the kernel's folders."""
+    host.sh(f"mount -t tmpfs none {folder}; cd {folder}; {script}")
+    try:
+        yield
+    finally:
+        host.sh(f"umount {folder}")

@@ -7,32 +7,16 @@ The tests follow each other on one host, as its administrator would go.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from driver_host.host import DriverHost, changed, rejection
+from driver_host.host import DriverHost, changed, files, instead_of, rejection
 from driver_host.packages import VERSIONS
 
 FIRST, OLD, NEW = VERSIONS
 OURS = ("nvidia-driver-cuda", "nvidia-smi", "nvidia-persistenced", "nvidia-modprobe", "libnvidia-ml1")
 BEFORE: dict[str, Any] = {}
-
-
-def files(host: DriverHost) -> str:
-    return host.sh("find /etc /lib/modules -type f ! -name '*-' ! -path '/etc/alternatives/*' | sort | xargs sha256sum")
-
-
-@contextmanager
-def instead_of(host: DriverHost, folder: str, script: str) -> Iterator[None]:
-    """While in it, the host sees what the script makes, in an empty folder, in the place of one of the kernel's folders."""
-    host.sh(f"mount -t tmpfs none {folder}; cd {folder}; {script}")
-    try:
-        yield
-    finally:
-        host.sh(f"umount {folder}")
 
 
 def test_a_distribution_that_there_are_no_drivers_for_is_rejected_before_anything_is_changed(host: DriverHost) -> None:

@@ -14,8 +14,7 @@ from typing import Any, Final
 import pytest
 
 from driver_host import run_file
-from driver_host.host import DriverHost, changed, rejection
-from driver_host.test_driver import files
+from driver_host.host import DriverHost, changed, files, rejection
 from gpushare_lab import debian
 from gpushare_lab.cache import Cache
 from gpushare_lab.places import cache_root

@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 
-from driver_host.host import DriverHost
-from driver_host.test_driver import instead_of
+from driver_host.host import DriverHost, instead_of
 from gpushare_lab import debian
 from gpushare_lab.cache import Cache
 from gpushare_lab.places import cache_root

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.api import Json
-from e2e.cluster import GPUS, Cluster, is_running
+from e2e.cluster import GPUS, Cluster, allocation, is_running
 from e2e.manifests import pod
 
 NODE = "gpu1"
+PLUGIN = "gpushare-device-plugin"
 SPEC = "3x16"
 """The node that is disturbed, and the GPUs that it has for it: room for a whole GPU beside a pod that has two."""
 
@@ -97,3 +98,18 @@ def ensure_people(cluster: Cluster) -> list[Json]:
             cluster.create(make())
             cluster.until_running(name)
     return cluster.until_running(*PEOPLE)
+
+
+def gpu(cluster: Cluster, *words: object) -> None:
+    """Change the simulated GPUs of the node."""
+    cluster.on(NODE, "python3", "/usr/local/lib/gpushare-lab/gpus.py", *map(str, words))
+
+
+def uses(cluster: Cluster, used: list[tuple[int, str]], name: str, mib: int) -> None:
+    """A process of the pod's container uses so much of its GPU."""
+    made = cluster.pod(name)
+    ((index),) = allocation(made)
+    uid = made["metadata"]["uid"]
+    found = cluster.on(NODE, "sh", "-c", f"grep -l '{uid}\\|{uid.replace('-', '_')}' /proc/[0-9]*/cgroup | cut -d/ -f3").split()
+    gpu(cluster, "process", index, found[0], mib, "trainer")
+    used.append((index, found[0]))

@@ -24,7 +24,7 @@ from e2e.cluster import GPU_NODES, GPUS, MEMORY, Cluster, allocation, asked, is_
 from e2e.extender import ledgers
 from e2e.fake_nodes import FAKE_NODE, Gpu, fake_nodes, fake_pod, remove
 from e2e.manifests import pod
-from gpushare_runtime.kubectl_gpushare.main import main
+from gpushare_runtime.kubectl_program.main import main
 
 PODS: Final = 300 if os.environ.get("GPUSHARE_FULL") else 60
 SEED: Final = int(os.environ.get("GPUSHARE_EXPLAIN_SEED", "7"))

@@ -17,9 +17,8 @@ from e2e.api import ApiError
 from e2e.checks import check_devices, check_follows, check_runs, check_totals, check_unschedulable
 from e2e.cluster import GPUS, MEMORY, Cluster, allocation, annotations_of
 from e2e.manifests import pod
-from e2e.running import NODE, NodeState, Say, check_untouched, node_state
+from e2e.running import NODE, PLUGIN, NodeState, Say, check_untouched, gpu, node_state
 
-PLUGIN = "gpushare-device-plugin"
 UNHEALTHY = f"/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-{NODE}"
 ALL = {MEMORY: 32, GPUS: 2}
 
@@ -50,11 +49,6 @@ def held(empty: Cluster) -> Iterator[Held]:
     assert check_follows(empty, NODE) == []
     with suppress(ApiError):
         empty.api.delete(UNHEALTHY)
-
-
-def gpu(cluster: Cluster, *words: object) -> None:
-    """Change the simulated GPUs of the node."""
-    cluster.on(NODE, "python3", "/usr/local/lib/gpushare-lab/gpus.py", *map(str, words))
 
 
 def health(cluster: Cluster) -> dict[int, str]:

@@ -15,8 +15,7 @@ import pytest
 from e2e.api import Json
 from e2e.cluster import MEMORY, Cluster, CommandError, annotations_of
 from e2e.manifests import pod
-from e2e.running import NODE
-from e2e.test_gpu_health import PLUGIN, gpu
+from e2e.running import NODE, PLUGIN, gpu
 
 LIMITS = "/dev/shm/gpushare-lab.limits"
 GIB = 1024**3

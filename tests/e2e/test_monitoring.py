@@ -17,12 +17,10 @@ import yaml
 
 from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster, allocation
 from e2e.manifests import pod
-from e2e.running import NODE
-from e2e.test_gpu_health import gpu
-from e2e.test_overuse import uses
+from e2e.running import NODE, gpu, uses
 from monitoring import dashboard
 from monitoring.prometheus import PLUGIN, RULES, Prometheus, rules_that_fire_at_once, serving
-from unit.runtime.extender.test_main import free_port
+from unit.runtime.extender.process import free_port
 
 SECRET = secrets.token_hex(16)
 METRICS = {

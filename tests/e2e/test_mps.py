@@ -16,7 +16,7 @@ from e2e.api import Json
 from e2e.cluster import Cluster, CommandError, allocation, annotations_of
 from e2e.manifests import pod
 from e2e.running import NODE
-from e2e.test_rights import ENTER, INSIDE
+from e2e.sandbox import ENTER, INSIDE
 
 CORE = "aliyun.com/gpu-core.percentage"
 MIB = 32

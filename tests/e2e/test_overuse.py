@@ -13,10 +13,9 @@ import pytest
 
 from e2e.api import Api, ApiError, Json
 from e2e.clients import DRY, forbidden, own_token, somebody, with_token
-from e2e.cluster import CONTROL_PLANE, Cluster, allocation, annotations_of
+from e2e.cluster import CONTROL_PLANE, Cluster, annotations_of
 from e2e.manifests import pod
-from e2e.running import NODE
-from e2e.test_gpu_health import gpu
+from e2e.running import NODE, gpu, uses
 
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 EVICTIONS = "gpushare/evictions"
@@ -44,16 +43,6 @@ def used(evicting: Cluster) -> Iterator[list[tuple[int, str]]]:
     yield processes
     for index, pid in processes:
         gpu(evicting, "process", index, pid, 0, "trainer")
-
-
-def uses(cluster: Cluster, used: list[tuple[int, str]], name: str, mib: int) -> None:
-    """A process of the pod's container uses so much of its GPU."""
-    made = cluster.pod(name)
-    ((index),) = allocation(made)
-    uid = made["metadata"]["uid"]
-    found = cluster.on(NODE, "sh", "-c", f"grep -l '{uid}\\|{uid.replace('-', '_')}' /proc/[0-9]*/cgroup | cut -d/ -f3").split()
-    gpu(cluster, "process", index, found[0], mib, "trainer")
-    used.append((index, found[0]))
 
 
 def reasons(cluster: Cluster, name: str) -> set[str]:

@@ -14,12 +14,13 @@ from contextlib import contextmanager
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import WantedObjects, converge
 
 from e2e.api import Api, ApiError, Json
 from e2e.clients import DRY, forbidden, own_token, somebody, with_token
 from e2e.cluster import CONTROL_PLANE, Cluster, CommandError
 from e2e.manifests import pod
+from e2e.sandbox import ENTER, INSIDE
 from policies.requests import many
 from unit.plugins.cluster.manifests import of_role
 
@@ -333,11 +334,11 @@ def test_the_policies_take_the_place_of_others_with_their_names_at_once(cluster:
             item["spec"].setdefault("variables", []).append({"name": "ofAnother", "expression": "request.name"})
             item["spec"]["matchConditions"] = [{"name": "of-another", "expression": "request.name == 'nothing'"}]
             item["spec"]["validations"] *= 2
-    assert not converge(kubectl, Wanted(wanted), check_mode=True)["changed"]
+    assert not converge(kubectl, WantedObjects(wanted), check_mode=True)["changed"]
     try:
-        converge(kubectl, Wanted(others), check_mode=False)
+        converge(kubectl, WantedObjects(others), check_mode=False)
     finally:
-        changed = converge(kubectl, Wanted(wanted), check_mode=False)["objects"]
+        changed = converge(kubectl, WantedObjects(wanted), check_mode=False)["objects"]
     assert len(changed) == len(wanted)
     live = kubectl.json(["get", "validatingadmissionpolicies,validatingadmissionpolicybindings"])
     ours = [item for item in live["items"] if item["metadata"]["name"].startswith("gpushare-")]
@@ -345,7 +346,7 @@ def test_the_policies_take_the_place_of_others_with_their_names_at_once(cluster:
     assert not re.search(
         "another-release|ofAnother|of-another", json.dumps([[item["metadata"].get("labels"), item["spec"]] for item in ours])
     )
-    assert not converge(kubectl, Wanted(wanted), check_mode=True)["changed"]
+    assert not converge(kubectl, WantedObjects(wanted), check_mode=True)["changed"]
 
 
 def placed(memory: int | None, **annotations: str) -> Json:
@@ -424,18 +425,6 @@ UNITS = pytest.mark.parametrize(
     [(CONTROL_PLANE, "gpushare-extender", 1.1), ("gpu1", "gpushare-device-plugin", 2.0), (CONTROL_PLANE, "gpushare-pki", 0.9)],
     ids=lambda value: str(value),
 )
-# Run in the control groups and the mounts of a unit's process, but with all of root's powers: what they forbid is forbidden to it.
-INSIDE = """
-import errno, json, os, sys
-said = {}
-for path in sys.argv[1:]:
-    try:
-        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK if path.startswith("/dev/") else os.O_WRONLY | os.O_CREAT, 0o600))
-        said[path] = ""
-    except OSError as error:
-        said[path] = errno.errorcode[error.errno]
-print(json.dumps(said))
-"""
 TAKES_PORT = """
 import json, os, pathlib, socket
 os.setgid(65534)
@@ -466,14 +455,6 @@ sleep 1
 systemctl start gpushare-extender
 rm /run/gpushare-test-port
 wait
-"""
-ENTER = """
-pid=$1; shift
-for group in $(sed -n 's/^[0-9]*:devices:/devices/p; s/^0:://p' "/proc/$pid/cgroup"); do
-  procs=/sys/fs/cgroup/$group/cgroup.procs
-  if [ -w "$procs" ]; then echo $$ > "$procs"; fi
-done
-exec nsenter -t "$pid" -m python3 -c "$@"
 """
 
 

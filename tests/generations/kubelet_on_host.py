@@ -101,7 +101,7 @@ def files() -> dict[str, str]:
 
 
 def run(state: str = "present", gate: str = WANTED, check: bool = False, timeout: float = TIMEOUT) -> Any:
-    return converge.converge(converge.Wanted(state, (gate,), "kubelet.service", timeout, False), check)
+    return converge.converge(converge.WantedGates(state, (gate,), "kubelet.service", timeout, False), check)
 
 
 def pid() -> str:

@@ -38,7 +38,7 @@ from gpushare_runtime.kube.credentials import load
 from others.server import crd
 from unit.plugins.scheduler.generations import MANIFEST_PATH, STATES, manifest
 from unit.plugins.scheduler.manifests import RESOURCES
-from unit.plugins.scheduler.test_generations import done, plan, state
+from unit.plugins.scheduler.planned import done, plan, state
 
 LEASE = "kube-system/kube-scheduler"
 KUBECONFIG, OPEN_PORT = "/etc/kubernetes/scheduler.conf", "127.0.0.1:10251"
@@ -60,7 +60,7 @@ class Cluster:
     def __init__(self, plane: ControlPlane, extender: Extender, client: KubeClient) -> None:
         self.plane, self.extender, self.client = plane, extender, client
         tls = str(plane.folder / "pki/scheduler")
-        self.entry = scheduler_config.Extender(str(extender.entry["urlPrefix"]), 1, "1s", RESOURCES, tls)
+        self.entry = scheduler_config.ExtenderEntry(str(extender.entry["urlPrefix"]), 1, "1s", RESOURCES, tls)
 
     @contextmanager
     def scheduler(self, found: Found, release: str) -> Iterator[Process]:

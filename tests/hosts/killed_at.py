@@ -10,7 +10,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import WantedRuntime, converge
 
 victim, state = sys.argv[1:]
 
@@ -30,4 +30,4 @@ def run(argv: list[str], timeout: float) -> command.Outcome:
     return command.run(argv, timeout)
 
 
-converge(Wanted(state, "/usr/bin/nvidia-container-runtime", "containerd.service", None, 60, False), False, run, point)
+converge(WantedRuntime(state, "/usr/bin/nvidia-container-runtime", "containerd.service", None, 60, False), False, run, point)

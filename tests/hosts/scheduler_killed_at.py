@@ -14,7 +14,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.service import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.service import SchedulerHost
 
 PKI = "/etc/gpushare/pki"
 MANIFEST = "/etc/kubernetes/manifests/kube-scheduler.yaml"
@@ -27,7 +27,7 @@ def run(argv: list[str], data: str | None = None) -> tuple[int, str, str]:
 
 
 node = os.uname().nodename
-host = Host(node, node, MANIFEST, "https://127.0.0.1:32766/healthz", 120, f"{PKI}/ca.crt")
+host = SchedulerHost(node, node, MANIFEST, "https://127.0.0.1:32766/healthz", 120, f"{PKI}/ca.crt")
 kubectl = Kubectl(run, "/usr/bin/kubectl", "/etc/kubernetes/admin.conf")
 if sys.argv[1] == "read":
     print(json.dumps(apply.read(host, kubectl, CONFIG, f"{PKI}/scheduler", [])))

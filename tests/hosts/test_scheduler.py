@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import Extender
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import ExtenderEntry
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, plan_present
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
 
@@ -16,7 +16,7 @@ from e2e.cluster import Cluster
 from hosts.control_plane import CONFIG, KUBEADM, MANIFEST, ControlPlane, calls, gpu_pod, is_placed, plain_pod
 
 RESOURCES = ("aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage")
-EXTENDER = Extender("https://127.0.0.1:32766/gpushare-scheduler", 1, "1s", RESOURCES, "/etc/gpushare/pki/scheduler")
+EXTENDER = ExtenderEntry("https://127.0.0.1:32766/gpushare-scheduler", 1, "1s", RESOURCES, "/etc/gpushare/pki/scheduler")
 OTHER_PKI = "/root/other-pki"
 
 

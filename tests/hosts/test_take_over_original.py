@@ -37,7 +37,7 @@ from hosts.stand_ins import (
 from labs import TWO_NVIDIA, Labs
 from walks.conftest import Shell, shell
 from walks.pages import blocks, steps
-from walks.test_tarball import release
+from walks.tarball import release
 from ways.hosts import QUIET, counts
 
 PAGE, TEST = "docs/operate/migrate-original.md", "tests/hosts/test_take_over_original.py"

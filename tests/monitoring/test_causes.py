@@ -15,20 +15,16 @@ import aiohttp
 from gpushare_runtime.core import protocol
 from gpushare_runtime.extender.leadership import DEFAULT_LEASE
 from monitoring.prometheus import RULES, Prometheus
-from monitoring.test_dashboard import MIB_OF_GPU, Refusing, Scene, exactly, going_on, scene, tick
+from monitoring.scene import MIB_OF_GPU, Refusing, Scene, exactly, going_on, scene, tick
+from unit.runtime.device_plugin import cdi_folder
+from unit.runtime.device_plugin.command import start as start_plugin
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import NODE
-from unit.runtime.device_plugin.test_main import start as start_plugin
-from unit.runtime.device_plugin.test_pod_limits import admitted
-from unit.runtime.device_plugin.test_whole_strategies import cdi, write
-from unit.runtime.extender.test_main import free_port, start
+from unit.runtime.device_plugin.plugin import NODE, admitted
+from unit.runtime.extender.process import free_port, start
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, until
 from unit.runtime.kube.fake_api import serving as serving_api
 from unit.runtime.pods import container, pod
-
-# A fixture.
-__all__ = ["cdi"]
 
 
 def test_a_gpu_that_was_replaced_by_a_smaller_one_under_its_pods(tmp_path: Path) -> None:
@@ -49,15 +45,16 @@ def test_a_gpu_that_was_replaced_by_a_smaller_one_under_its_pods(tmp_path: Path)
     asyncio.run(run())
 
 
-def test_a_cdi_spec_that_no_longer_fits_a_gpu(tmp_path: Path, cdi: Path) -> None:
-    write(cdi, 0, 1)
+def test_a_cdi_spec_that_no_longer_fits_a_gpu(tmp_path: Path) -> None:
+    cdi = cdi_folder.made(tmp_path)
+    cdi_folder.write(cdi, 0, 1)
 
     async def run() -> None:
         async with scene(tmp_path, strategy="cdi", cdi_folders=(str(cdi),)) as (here, server):
             fires = partial(exactly, server)
             await until(lambda: here.it.plugin.status.ready)
             await fires()
-            write(cdi, 0)
+            cdi_folder.write(cdi, 0)
             await fires("GPUShareCDISpecUnusable", "GPUShareDevicePluginDegraded")
             summary = (await server.firing())["GPUShareCDISpecUnusable"]["annotations"]["summary"]
             assert summary.startswith("no CDI spec fits GPU 1 (GPU-00000001-")
@@ -66,7 +63,7 @@ def test_a_cdi_spec_that_no_longer_fits_a_gpu(tmp_path: Path, cdi: Path) -> None
             await fires("GPUShareGPUUnhealthy", "GPUShareDevicePluginDegraded")
             here.it.nvml.lost = set()
             await fires("GPUShareCDISpecUnusable", "GPUShareDevicePluginDegraded")
-            write(cdi, 0, 1)
+            cdi_folder.write(cdi, 0, 1)
             await fires()
 
     asyncio.run(run())

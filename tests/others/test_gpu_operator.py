@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.facts import gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import TakeOverError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import Cluster
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import OtherPlugins
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import facts
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import believe
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpu_operator import judge
@@ -88,7 +88,7 @@ def test_what_helm_owns_is_refused_and_the_command_printed(cluster: Server) -> N
     assert "helm upgrade gpu-operator nvidia/gpu-operator --namespace gpu-operator --reuse-values" in reason.cure
     before = cluster.get(POLICIES, "cluster-policy")
     with pytest.raises(TakeOverError, match="the Helm release gpu-operator"):
-        Cluster(cluster.kubectl).switch_operator_off(["gpu1"], False)
+        OtherPlugins(cluster.kubectl).switch_operator_off(["gpu1"], False)
     assert cluster.get(POLICIES, "cluster-policy") == before
 
 
@@ -96,15 +96,15 @@ def test_what_helm_owns_is_refused_and_the_command_printed(cluster: Server) -> N
 def test_it_is_switched_off_and_restored(cluster: Server, part: Json) -> None:
     cluster.apply(policy(**part))
     before = without_server_fields(cluster.get(POLICIES, "cluster-policy"))
-    Cluster(cluster.kubectl).switch_operator_off(["gpu1"], True)
+    OtherPlugins(cluster.kubectl).switch_operator_off(["gpu1"], True)
     assert without_server_fields(cluster.get(POLICIES, "cluster-policy")) == before
-    assert len(Cluster(cluster.kubectl).switch_operator_off(["gpu1"], False).changes) == 1
+    assert len(OtherPlugins(cluster.kubectl).switch_operator_off(["gpu1"], False).changes) == 1
     off = cluster.get(POLICIES, "cluster-policy")
     assert off["spec"]["devicePlugin"]["enabled"] is False
     assert {key: off["spec"][key] for key in ("toolkit", "driver")} == {key: before["spec"][key] for key in ("toolkit", "driver")}
     assert said(cluster) == []
-    assert Cluster(cluster.kubectl).switch_operator_off(["gpu1"], False).changes == ()
-    assert len(Cluster(cluster.kubectl).give_back(["gpu1"], False).changes) == 1
+    assert OtherPlugins(cluster.kubectl).switch_operator_off(["gpu1"], False).changes == ()
+    assert len(OtherPlugins(cluster.kubectl).give_back(["gpu1"], False).changes) == 1
     assert without_server_fields(cluster.get(POLICIES, "cluster-policy")) == before
 
 
@@ -117,7 +117,7 @@ def test_the_playbook_says_it_and_its_removal_restores_it(cluster: Server, tmp_p
     told = played(cluster, tmp_path, "--check")
     assert "found ClusterPolicy cluster-policy with the GPU Operator's device plugin, on gpu1" in lines(told)
     assert "set gpushare_gpu_operator: patch, or run: kubectl patch" in lines(told)
-    Cluster(cluster.kubectl).switch_operator_off(["gpu1"], False)
+    OtherPlugins(cluster.kubectl).switch_operator_off(["gpu1"], False)
     assert "ClusterPolicy" not in played(cluster, tmp_path, "--check")
     ended = played(cluster, tmp_path, "-e", "gpushare_cluster_state=absent")
     assert "failed=0" in ended, ended

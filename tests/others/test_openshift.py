@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import WantedObjects, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.facts import gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import Removal
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import openshift, workloads
@@ -21,7 +21,7 @@ def test_constraints_are_applied_seen_and_removed(server: Server) -> None:
     server.define(CONSTRAINTS)
     assert gather(server.kubectl, SPACE, [])["openshift"] is True
     values = Values(image="i", scheduler_image="s", openshift=True)
-    wanted = Wanted(apply=[workloads.namespace(values), *openshift.objects(SPACE)], namespace=SPACE)
+    wanted = WantedObjects(apply=[workloads.namespace(values), *openshift.objects(SPACE)], namespace=SPACE)
     try:
         assert len(converge(server.kubectl, wanted, False)["objects"]) == 6
         assert converge(server.kubectl, wanted, False)["changed"] is False

@@ -20,7 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.archiv
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import SBOM, SUMS, WHEELS
 
 from walks.pages import steps
-from walks.test_tarball import COLLECTION, release
+from walks.tarball import COLLECTION, release
 
 PAGE, TEST = "docs/operate/offline.md", "tests/quality/test_offline.py"
 #: Nothing listens there: what connects to a server by HTTP fails.

@@ -12,7 +12,7 @@ import pytest
 
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB
-from unit.runtime.extender.test_hostile import Extender, long_rules, many_labels
+from unit.runtime.extender.in_memory import Extender, long_rules, many_labels
 from unit.runtime.pods import container, gpu, pod
 
 TARGET_SECONDS: Final = 1.0

@@ -168,7 +168,7 @@ def wrong_in(command: str) -> str:
         return f"no goal {words[1]}"
     if words[:2] == ["kubectl", "gpushare"]:
         try:
-            reference.parser_of("kubectl_gpushare.main").parse_args(words[2:] or ["nodes"])
+            reference.parser_of("kubectl_program.main").parse_args(words[2:] or ["nodes"])
         except SystemExit:
             return "another command line than kubectl gpushare takes"
     return ""
@@ -244,7 +244,7 @@ def unknown_command(quoted: str) -> str:
         places = (REPOSITORY / "tests" / module / "__main__.py", REPOSITORY / "tests" / f"{module}.py")
         return "" if any(place.is_file() for place in places) else module
     if words[:2] == ["kubectl", "gpushare"] and len(words) > 2 and words[2][0] not in "-[":
-        known = reference.subcommands(reference.parser_of("kubectl_gpushare.main"))
+        known = reference.subcommands(reference.parser_of("kubectl_program.main"))
         return "" if words[2] in known or words[2].isupper() else words[2]
     if words[0] == "systemctl":
         unit = next((word for word in words if word.startswith("gpushare-")), "")

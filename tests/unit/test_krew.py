@@ -69,7 +69,7 @@ def test_the_launcher_installs_once_and_passes_on_what_it_was_asked(tmp_path: Pa
     lines = log.read_text().splitlines()
     assert "--require-hashes" in lines[2]
     assert lines[3].endswith("gpushare_runtime-0.1.0-py3-none-any.whl")
-    assert lines[-1] == "-m gpushare_runtime.kubectl_gpushare.main pods -A"
+    assert lines[-1] == "-m gpushare_runtime.kubectl_program.main pods -A"
     assert call("top") == (0, "")
-    assert log.read_text() == "-m gpushare_runtime.kubectl_gpushare.main top\n"
+    assert log.read_text() == "-m gpushare_runtime.kubectl_program.main top\n"
     assert sorted(path.name for path in (tmp_path / "plugin").iterdir() if path.name.startswith("env")) == ["env"]

@@ -6,29 +6,18 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import yaml
 
 from e2e.checks import check_devices
-from e2e.cluster import GPU_NODES, REPOSITORY, Cluster
+from e2e.cluster import GPU_NODES, Cluster
 from walks.conftest import shell
 from walks.pages import Step, steps
+from walks.tarball import COLLECTION, release
 
 TEST = "tests/walks/test_tarball.py"
-COLLECTION = "home/.ansible/collections/ansible_collections/gpushare/kubernetes"
 _RECAP = re.compile(r"^(\S+)\s+: ok=\d+\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.M)
-
-
-def release(folder: Path) -> Path:
-    """The tarball of this tree."""
-    program = Path(sys.executable).with_name("ansible-galaxy")
-    command = [str(program), "collection", "build", "--output-path", str(folder), str(REPOSITORY)]
-    subprocess.run(command, check=True, timeout=240, capture_output=True)
-    (tarball,) = folder.glob("*.tar.gz")
-    return tarball
 
 
 def write_hosts(cluster: Cluster, inventory: Path) -> None:

@@ -23,7 +23,7 @@ NOT_RECORDED = "nothing of ours is recorded on this host"
 
 @dataclass
 class Converged:
-    """What was done, or would be. why: what the running process lacked before; left: files that stay as they are, and why."""
+    """The changes that were made, or would be. why: what the running process lacked before; left: files that stay as they are, and why."""
 
     changed: bool = False
     files: List[str] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Subject(ABC):
         raise NotImplementedError
 
     def service(self, paths: Sequence[str]) -> Optional[Service]:
-        """What runs on the files, None for nothing. paths: of all files of ours, before and after."""
+        """The service that runs on the files, None for nothing. paths: of all files of ours, before and after."""
         return None
 
     def check(self, changes: Sequence[str], due: bool) -> str:
@@ -93,7 +93,7 @@ class Subject(ABC):
 
 
 def converge(subject: Subject, absent: bool, check: bool, point: Callable[[str], None] = nothing) -> Converged:
-    """Do it, or with `check` say what would be done. Rejected: nothing was changed; TransactionError: it was put back."""
+    """Do it, or with `check` say what would be done. On Rejected nothing was changed; on TransactionError it was restored."""
     transaction = Transaction(subject.owner, subject.root, point)
     entries = transaction.entries()
     if absent and not entries and not transaction.unfinished:

@@ -2,16 +2,16 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What we changed on this host, so that uninstall can undo exactly that and a report can tell. No Ansible here.
+"""Our changes of this host, so that uninstall can undo exactly that and a report can tell. No Ansible here.
 
 One JSON file per changed file under `<root>/var/lib/gpushare/journal`:
 {"v": 1, "path", "owner", "original" (base64, null if there was no file), "mode", "uid", "gid", "label", "left", "others"}.
 left: SHA-256 of the file before and after our last change ("" = no file): a kill between note and change leaves the
-first. others: somebody changed the file between two of our changes, and the second one kept that. Then the old bytes are
+first. others: another program changed the file between two of our changes, and the second one kept that. Then the old bytes are
 no longer what the host would have without us. A path that does not begin with "/" is something else than a file that we
 changed, and means what its owner means by it ("configmap:…", "value:…", "folder:…").
 
-Beside them one file, `<owner>.pending`: how the files were before a change that is begun and not yet proven or put back.
+Beside them one file, `<owner>.pending`: how the files were before a change that is begun and not yet verified or restored.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Entry:
         return self.path.startswith("/")
 
     def untouched(self, current: Optional[bytes]) -> bool:
-        """Whether the file still is as we left it, and nobody else ever changed it meanwhile."""
+        """Whether the file still is as we left it, and no other program ever changed it meanwhile."""
         return not self.others and digest(current) in self.left
 
 
@@ -173,11 +173,11 @@ class Pending:
 
     @property
     def exists(self) -> bool:
-        """Whether a run began a change and was killed before it was proven or put back."""
+        """Whether a run began a change and was killed before it was verified or restored."""
         return os.path.exists(self._path)
 
     def load(self) -> List[Saved]:
-        """How the files were before the run that did not end. One that somebody else has changed since is taken as it is now."""
+        """How the files were before the run that did not end. One that another program has changed since is taken as it is now."""
         state = read_state(self._path)
         if state is None:
             return []
@@ -198,7 +198,7 @@ class Pending:
         replace(self._path, text.encode(), 0o600, os.getuid(), os.getgid(), None)
 
     def clear(self) -> None:
-        """The change is proven, or put back."""
+        """The change is verified, or restored."""
         remove(self._path)
 
     def _as_it_is(self, saved: Saved) -> Saved:

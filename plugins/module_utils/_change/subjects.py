@@ -34,8 +34,8 @@ _HEAD = 512
 class HostDaemon:
     """One of our daemons on a host. units: in the order in which they stop, so that none starts another.
 
-    credentials: names in the folder of settings; state: paths below /var/lib; pki: the folder of its certificates below the folder of
-    settings, "" for the one that a variable names; certificates: their names.
+    credentials: names in the folder of settings. state: paths below /var/lib. pki: the folder of its certificates below the folder of
+    settings, "" for the one that a variable names. certificates: their names.
     """
 
     name: str
@@ -124,7 +124,7 @@ def units(daemons: Tuple[HostDaemon, ...] = DAEMONS) -> Dict[str, HostDaemon]:
 
 
 def is_ours(path: str, content: Optional[bytes]) -> bool:
-    """Whether a whole file is ours, by its name and its first lines: nobody had it before us."""
+    """Whether a whole file is ours, by its name and its first lines: it was not there before us."""
     folder, name = os.path.split(path)
     place = folder in (UNITS, SETTINGS) and NAME.fullmatch(name) is not None
     return place and content is not None and _MARK in b"\n" + content[:_HEAD]

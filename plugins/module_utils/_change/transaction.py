@@ -5,10 +5,10 @@
 """A change to a host's files as a transaction. No Ansible here.
 
 Plan with `write` and `remove`, show `diff()`, check the candidate by the strongest means there is, then `apply`: write all new files
-beside their places, note the originals in the journal, put each file in its place atomically, restart if that is due, prove health; if
-anything of that fails, put back what was there and say why. Killed anywhere, each file is the old one or the new one, and the next run
-finishes: whether a restart is due is asked of the running process, not remembered, and what was not proven is proven then, or put back
-to what was there before the run that was killed.
+beside their places, note the originals in the journal, put each file in its place atomically, restart if that is due, verify health; if
+anything of that fails, restore what was there and say why. After a kill at any point each file is the old one or the new one, and the next
+run finishes: whether a restart is due is asked of the running process, not remembered, and what was not verified is verified then, or
+restored to what was there before the run that was killed.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Applied:
     changed: bool
     restarted: bool
 
 
 class Service(ABC):
-    """What runs on the files. Each method does its own waiting, within a deadline."""
+    """A service that runs on the files. Each method does its own waiting, within a deadline."""
 
     @abstractmethod
     def due(self) -> bool:
@@ -66,7 +66,7 @@ class Service(ABC):
 
 
 def nothing(point: str) -> None:
-    """Called at each point where a kill must be harmless; tests put something else here."""
+    """It is called at each point where a kill must be harmless; tests put something else here."""
 
 
 class Transaction:
@@ -105,22 +105,22 @@ class Transaction:
                 self.write(path, content, modes.get(path))
 
     def note(self, name: str, before: Optional[bytes], after: Optional[bytes]) -> None:
-        """Plan: the journal shall say that `name`, which is no file, was turned from `before` into `after`."""
+        """Plan: the journal shall say that `name`, which is not a file, was turned from `before` into `after`."""
         state = None if before is None else FileState(before, 0, 0, 0, None)
         self._changes.append(Change(name, state, after, 0, False))
 
     def entries(self) -> List[Entry]:
-        """What the journal has of this owner."""
+        """The entries of the journal for this owner."""
         return [entry for entry in self.journal.entries() if entry.owner == self.owner]
 
     @property
     def unfinished(self) -> bool:
-        """Whether a run of this owner was killed before its change was proven or put back."""
+        """Whether a run of this owner was killed before its change was verified or restored."""
         return self._pending.exists
 
     @property
     def changes(self) -> List[Change]:
-        """What really differs."""
+        """The files that really differ."""
         return [change for change in self._changes if _differs(change)]
 
     @property
@@ -141,7 +141,7 @@ class Transaction:
             if change.path.startswith("/")
         ]
 
-    def apply(self, service: Optional[Service] = None) -> Outcome:
+    def apply(self, service: Optional[Service] = None) -> Applied:
         """Do it. TransactionError after putting everything back, when writing, restarting or health fails."""
         changes, unfinished = self.changes, self.unfinished
         saved: List[Saved] = []
@@ -179,7 +179,7 @@ class Transaction:
             raise self._undo(saved, service, problem, unfinished)
         self._pending.clear()
         self._point("done")
-        return Outcome(bool(changes) or restarted or unfinished, restarted)
+        return Applied(bool(changes) or restarted or unfinished, restarted)
 
     def _forgotten(self) -> List[Change]:
         same = [change for change in self._changes if change.path.startswith("/") and change.after is not None and not _differs(change)]
@@ -195,7 +195,7 @@ class Transaction:
         return saved
 
     def _undo(self, saved: List[Saved], service: Optional[Service], why: str, unfinished: bool) -> TransactionError:
-        """Put everything back and prove that, too. In the order of the change: what makes somebody read the others comes last."""
+        """Restore everything and verify that, too. In the order of the change: a file that makes a program read the others comes last."""
         back = "put back what was there"
         if unfinished:
             back = "the files were those of an earlier run that did not end; put back what was there before it"
@@ -213,7 +213,7 @@ class Transaction:
                     self._pending.clear()
                     return TransactionError(f"{why}; {back}, but: {still}", restored=True)
             self._pending.clear()
-        except Exception as error:  # whatever it is, the user must hear of both
+        except Exception as error:  # for any error, the user must hear of both
             failed = f"putting back what was there failed as well: {type(error).__name__}: {error}"
             return TransactionError(f"{why}; {failed}; the originals are in {self.journal.folder}", restored=False)
         return TransactionError(f"{why}; {back}", restored=True)

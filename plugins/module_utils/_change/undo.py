@@ -27,7 +27,7 @@ class Rejected(Exception):
 
 
 class Undo(NamedTuple):
-    """What becomes of one file. content: None for no file; note: for people, "" for none; stays: why the file is left alone, "" if not."""
+    """The fate of one file. content: None for no file. note: for people, "" for none. stays: why the file is left alone, "" if not."""
 
     content: Optional[bytes]
     note: str = ""
@@ -35,7 +35,7 @@ class Undo(NamedTuple):
 
 
 class Undone(NamedTuple):
-    """What becomes of several files. files: those that are there or come back; left: those that stay as they are, and why."""
+    """The fate of several files. files: those that are there or come back; left: those that stay as they are, and why."""
 
     files: Dict[str, Optional[bytes]]
     notes: List[str]
@@ -43,7 +43,7 @@ class Undone(NamedTuple):
 
     @property
     def texts(self) -> Texts:
-        """The files as texts. Rejected if one is not UTF-8."""
+        """The files as texts. It raises Rejected if one is not UTF-8."""
         return {path: None if content is None else decoded(path, content) for path, content in self.files.items()}
 
 
@@ -53,7 +53,7 @@ def as_before(entry: Entry, now: Optional[bytes]) -> bool:
 
 
 def undo(entry: Entry, now: Optional[bytes], without_ours: Optional[WithoutOurs] = None) -> Undo:
-    """What becomes of the file of this entry, which has this content now."""
+    """The fate of the file of this entry, which has this content now."""
     path, original = entry.path, None if entry.original is None else entry.original.content
     if now is None and not (original is not None and entry.untouched(now)):
         return Undo(None, "" if original is None else f"{path} was there before this collection and is gone now; it is not brought back")
@@ -71,7 +71,7 @@ def undo(entry: Entry, now: Optional[bytes], without_ours: Optional[WithoutOurs]
 
 
 def undone(entries: Sequence[Entry], without_ours: Optional[WithoutOurs] = None, root: str = "/") -> Undone:
-    """What becomes of the files of these entries, in their order."""
+    """The fate of the files of these entries, in their order."""
     files: Dict[str, Optional[bytes]] = {}
     notes: List[str] = []
     left: Dict[str, str] = {}
@@ -96,7 +96,7 @@ def read_or_none(path: str) -> Tuple[Optional[FileState], str]:
 
 
 def decoded(path: str, content: bytes) -> str:
-    """The text of a file. Rejected if it is not UTF-8."""
+    """The text of a file. It raises Rejected if it is not UTF-8."""
     try:
         return content.decode()
     except UnicodeDecodeError as error:

@@ -34,7 +34,7 @@ _REASON_CHARACTERS = 500
 
 @dataclass(frozen=True)
 class Drained:
-    """done: nothing is left to evict; left: pods that are still there, as namespace/name; why: what kubectl reported of them."""
+    """done: nothing is left to evict. left: pods that are still there, as namespace/name. why: what kubectl reported of them."""
 
     changed: bool
     done: bool
@@ -72,7 +72,7 @@ def drain(kubectl: Kubectl, node: str, owner: str, seconds: int, force: bool, dr
 
 
 def cordon(kubectl: Kubectl, node: str, owner: str, dry: bool, reason: str = "") -> bool:
-    """Keep new pods away, where nobody does already; whether anything changes. Pods that are there stay.
+    """Keep new pods away, where no cordon does already; whether anything changes. Pods that are there stay.
 
     reason: what the node's annotation says, of a cordon of ours that was there before, too; "" leaves what it says.
     """
@@ -109,7 +109,7 @@ def evictable(pods: Sequence[Mapping[str, Any]]) -> List[Mapping[str, Any]]:
 
 
 def rejections(words: str) -> str:
-    """What kubectl drain reported of each pod that was not evicted, once; else its last words."""
+    """The report of kubectl drain about each pod that was not evicted, once; else its last words."""
     found: Dict[str, str] = {}
     for name, namespace, why in _REJECTED.findall(words):
         if not why.startswith(_TIMEOUT):
@@ -127,7 +127,7 @@ def _node(kubectl: Kubectl, node: str, *options: str) -> Dict[str, Any]:
     found = kubectl.json(["get", "node", node, "--ignore-not-found", *options])
     if found is None:
         cure = "join the host to the cluster, or set gpushare_node_name"
-        raise DrainError(f"the cluster has no node {node}; expected the node of this host; {cure}")
+        raise DrainError(f"the cluster has no node {node}; expected the node of this host: {cure}")
     return dict(found)
 
 
@@ -151,7 +151,7 @@ def _patch(kubectl: Kubectl, node: str, patch: Mapping[str, Any]) -> None:
 
 
 def _is_ours(node: Mapping[str, Any]) -> bool:
-    """Whether nobody but we cordoned it."""
+    """Whether only we cordoned it."""
     fields = (node.get("metadata") or {}).get("managedFields") or ()
     who = [one.get("manager") for one in fields if "f:unschedulable" in ((one.get("fieldsV1") or {}).get("f:spec") or {})]
     return all(one == MANAGER for one in who)

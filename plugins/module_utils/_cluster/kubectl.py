@@ -81,7 +81,7 @@ def for_module(module: Any) -> Kubectl:
         return status, out, err
 
     name = module.params["kubectl"]
-    # Where preflight looks, too: sudo's own search path leaves folders out.
+    # Preflight searches there, too: sudo's own search path leaves folders out.
     program = host.Host().program(name)
     if program is None:
         where = "" if name.startswith("/") else f" in {', '.join(host.PROGRAM_FOLDERS)}"

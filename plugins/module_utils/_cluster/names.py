@@ -14,7 +14,7 @@ import hashlib
 # Resources that pods ask for.
 MEMORY = "aliyun.com/gpu-mem"
 GPUS = "aliyun.com/gpu-count"
-#: No device plugin registers it: the extender alone accounts for it, and kube-scheduler must not look for it among a node's resources.
+#: No device plugin registers it: the extender alone accounts for it, and kube-scheduler must not search for it among a node's resources.
 COMPUTE = "aliyun.com/gpu-core.percentage"
 RESOURCES = (MEMORY, GPUS, COMPUTE)
 
@@ -33,10 +33,10 @@ ANNOTATION_MIRROR = "kubernetes.io/config.mirror"
 
 # Labels of nodes: that ours serves it, and how its GPUs are filled.
 LABEL_NODE = "gpushare.kubernetes/node"
-#: While the mode changes: a service of the host still serves the node, and the DaemonSet keeps off.
+#: While the mode changes: a service of the host still serves the node, and the DaemonSet stays away.
 LABEL_ON_HOST = "gpushare.kubernetes/on-host"
 LABEL_PLACEMENT = "ack.node.gpu.placement"
-#: What keeps pods to their memory there, in ACK's words: pods written for ACK select nodes by it.
+#: The isolation that keeps pods to their memory there, in ACK's words: pods written for ACK select nodes by it.
 LABEL_SCHEDULE = "ack.node.gpu.schedule"
 #: Of GPU nodes where pods without GPUs shall prefer other ones.
 TAINT = "gpushare.kubernetes/gpu"
@@ -71,7 +71,7 @@ UNHEALTHY_PREFIX = "unhealthy-gpu-"
 #: The device plugin's socket of each resource. The original's has the name of our first one, so that ours can take its place.
 SOCKETS = {MEMORY: "aliyungpushare.sock", GPUS: "aliyungpushare-gpus.sock"}
 
-#: What kube-scheduler shows itself to the extender with: authority, certificate, key.
+#: The files by which kube-scheduler authenticates to the extender: authority, certificate, key.
 SCHEDULER_TLS_FILES = ("ca.crt", "tls.crt", "tls.key")
 #: All that gpushare-pki makes in its folder.
 CERTIFICATES = ("ca.crt", "ca.key", "extender.crt", "extender.key", *(f"scheduler/{name}" for name in SCHEDULER_TLS_FILES))

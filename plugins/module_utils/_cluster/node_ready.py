@@ -22,7 +22,7 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?Z")
 
 
 def not_ready(node: Optional[Mapping[str, Any]], lease: Optional[Mapping[str, Any]], since: float) -> Optional[str]:
-    """None if it is ready; what is missing, in words. since: Unix time of the restart."""
+    """None if it is ready, else a message about what is missing. since: Unix time of the restart."""
     if node is None:
         return "the cluster has no such node"
     conditions = (node.get("status") or {}).get("conditions") or ()

@@ -28,7 +28,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.publi
 Key = Tuple[str, str, str]
 Object = Mapping[str, Any]
 
-# What the server writes by itself and what differs although nothing of ours does.
+# Fields that the server writes by itself, and fields that differ although nothing of ours does.
 _OF_THE_SERVER = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink")
 
 _RBAC, _ADMISSION = "rbac.authorization.k8s.io/v1", "admissionregistration.k8s.io/v1"
@@ -57,7 +57,7 @@ _OWN_IN_CLUSTER = {
     "MutatingAdmissionPolicy": (_ADMISSION, ""),
     "MutatingAdmissionPolicyBinding": (_ADMISSION, ""),
 }
-#: What kube-scheduler needs of Kubernetes' own roles.
+#: The rights that kube-scheduler needs of Kubernetes' own roles.
 _OF_KUBERNETES = ("system:kube-scheduler", "system:volume-scheduler", "extension-apiserver-authentication-reader")
 _NAME = re.compile(r"gpushare-(?=.{1,244}$)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _NODE_LABELS = (LABEL_NODE, LABEL_PLACEMENT, LABEL_SCHEDULE)
@@ -68,8 +68,8 @@ class ForeignError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """apply: complete objects; create: whether those that are not there may be made; namespace: of daemons that are pods, "" for none.
+class WantedObjects:
+    """apply: complete objects. create: whether those that are not there may be made. namespace: of daemons that are pods, "" for none.
 
     taints: node name to whether it has our taint.
     """
@@ -83,7 +83,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Change:
+class ObjectChange:
     """One object that is created or altered: before is None for one that was not there. Values of Secrets are left out."""
 
     key: Key
@@ -95,7 +95,7 @@ class Change:
         return title(self.key)
 
 
-def check_ours(wanted: Wanted) -> None:
+def check_ours(wanted: WantedObjects) -> None:
     """ForeignError unless all of them are of kinds and names that this collection makes."""
     stranger = foreign(wanted.apply, wanted.namespace)
     if stranger is not None:
@@ -110,7 +110,7 @@ def diff_of(titles: Sequence[str], gone: bool = True) -> List[Dict[str, str]]:
     ]
 
 
-def converge(kubectl: Kubectl, wanted: Wanted, check_mode: bool) -> Dict[str, Any]:
+def converge(kubectl: Kubectl, wanted: WantedObjects, check_mode: bool) -> Dict[str, Any]:
     """The module's result. KubectlError with kubectl's words."""
     unserved: List[str] = []
     apply = list(wanted.apply)
@@ -118,7 +118,7 @@ def converge(kubectl: Kubectl, wanted: Wanted, check_mode: bool) -> Dict[str, An
         apply, unserved = _split(kubectl, apply)
     found, missing = _apply(kubectl, apply, wanted, check_mode)
     for name, before, after in taint.taint(kubectl, wanted.taints, check_mode):
-        found.append(Change(taint.key(name), {"taints": before}, {"taints": after}))
+        found.append(ObjectChange(taint.key(name), {"taints": before}, {"taints": after}))
     return {
         "changed": bool(found),
         "objects": [change.title for change in found],
@@ -128,7 +128,7 @@ def converge(kubectl: Kubectl, wanted: Wanted, check_mode: bool) -> Dict[str, An
     }
 
 
-def _apply(kubectl: Kubectl, objects: Sequence[Object], wanted: Wanted, check_mode: bool) -> Tuple[List[Change], List[str]]:
+def _apply(kubectl: Kubectl, objects: Sequence[Object], wanted: WantedObjects, check_mode: bool) -> Tuple[List[ObjectChange], List[str]]:
     """The changes, and the titles of those that are not there and may not be made."""
     missing: List[str] = []
     if not objects:
@@ -148,7 +148,7 @@ def _apply(kubectl: Kubectl, objects: Sequence[Object], wanted: Wanted, check_mo
     return found, missing
 
 
-def _predicted(kubectl: Kubectl, command: Sequence[str], live: Sequence[Object], objects: Sequence[Object]) -> List[Change]:
+def _predicted(kubectl: Kubectl, command: Sequence[str], live: Sequence[Object], objects: Sequence[Object]) -> List[ObjectChange]:
     """The changes, by the server's dry run. In a namespace that is only to be made it makes none: there everything is new."""
     there = {key(item) for item in live}
     coming = {item["metadata"]["name"] for item in objects if item["kind"] == "Namespace"} - {
@@ -156,7 +156,7 @@ def _predicted(kubectl: Kubectl, command: Sequence[str], live: Sequence[Object],
     }
     asked = [item for item in objects if item["metadata"].get("namespace") not in coming]
     found = changes(live, kubectl.items(command, as_list(asked)))
-    return found + [Change(key(item), None, _content(item)) for item in objects if item not in asked]
+    return found + [ObjectChange(key(item), None, _content(item)) for item in objects if item not in asked]
 
 
 def _split(kubectl: Kubectl, objects: Sequence[Object]) -> Tuple[List[Object], List[str]]:
@@ -167,11 +167,11 @@ def _split(kubectl: Kubectl, objects: Sequence[Object]) -> Tuple[List[Object], L
 
 
 def foreign(objects: Sequence[Mapping[str, Any]], namespace: str = "") -> Optional[str]:
-    """Which of the objects this collection never makes, and why, in words; None if they are all its own.
+    """Which of the objects this collection never makes, and why, as a message; None if they are all its own.
 
     namespace: of daemons that are pods, "" for none.
 
-    What is applied here is applied with all rights over the cluster. Of a node, which is somebody else's, there are two labels.
+    This collection applies objects with all rights over the cluster. Of a node, which is not ours, there are two labels.
     """
     for item in objects:
         why = _foreign(item, namespace)
@@ -193,7 +193,7 @@ def _foreign(item: Mapping[str, Any], of: str) -> Optional[str]:
     if place is None:
         return f"expected one of the kinds {', '.join(own)}"
     version, namespace = place[0], of if place[1] == _ANY else place[1]
-    # The role that kube-scheduler's callers are looked up by is one of kube-system.
+    # The role that kube-scheduler's callers are found by is one of kube-system.
     namespaces = (namespace, NAMESPACE) if of and kind == "RoleBinding" else (namespace,)
     if item.get("apiVersion") != version or metadata.get("namespace", "") not in namespaces:
         return f"expected {version}" + (f" in the namespace {namespace}" if namespace else " without a namespace")
@@ -207,14 +207,14 @@ def _foreign(item: Mapping[str, Any], of: str) -> Optional[str]:
     return None
 
 
-def changes(live: Sequence[Mapping[str, Any]], applied: Sequence[Mapping[str, Any]]) -> List[Change]:
+def changes(live: Sequence[Mapping[str, Any]], applied: Sequence[Mapping[str, Any]]) -> List[ObjectChange]:
     """The objects of `applied` (as a dry run returns them) that differ from `live`, in their order."""
     before = {key(item): _content(item) for item in live}
     found = []
     for item in applied:
         content = _content(item)
         if before.get(key(item)) != content:
-            found.append(Change(key(item), _shown(before.get(key(item))), _shown(content) or {}))
+            found.append(ObjectChange(key(item), _shown(before.get(key(item))), _shown(content) or {}))
     return found
 
 
@@ -242,7 +242,7 @@ def key(item: Mapping[str, Any]) -> Key:
     return str(item["kind"]), str(metadata.get("namespace", "")), str(metadata["name"])
 
 
-def diff(found: Sequence[Change]) -> List[Dict[str, str]]:
+def diff(found: Sequence[ObjectChange]) -> List[Dict[str, str]]:
     """The changes in the form that Ansible prints."""
     return [
         {

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What every user of the cluster may read of gpushare: where Prometheus is, for `kubectl gpushare top`.
+"""The facts that every user of the cluster may read of gpushare: where Prometheus is, for `kubectl gpushare top`.
 
 Private to this collection. Pure. Of the namespace kube-public users may read by default only what Kubernetes itself has there, so the
 right to read this one ConfigMap goes with it.
@@ -20,7 +20,7 @@ _RBAC_GROUP = "rbac.authorization.k8s.io"
 
 
 def public(prometheus: str) -> List[Dict[str, Any]]:
-    """The ConfigMap and the right to read it; none without an address. ValueError for what is no URL."""
+    """The ConfigMap and the right to read it; none without an address. ValueError for text that is not a URL."""
     if not prometheus:
         return []
     if not _URL.fullmatch(prometheus):

@@ -52,7 +52,7 @@ def put(kubectl: Kubectl, name: str, wanted: bool) -> None:
             kubectl.text(["patch", "node", name, "--type=json", f"--field-manager={FIELD_MANAGER}", f"--patch={json.dumps(operations)}"])
             return
         except KubectlError as error:
-            # Between looking and writing somebody has written the node.
+            # Between reading and writing another client has written the node.
             if tries == 1 or ("test operation" not in str(error) and "testing path" not in str(error)):
                 raise
 
@@ -75,7 +75,7 @@ def _taints(node: Mapping[str, Any]) -> Taints:
 
 
 def _is_ours(one: Mapping[str, Any]) -> bool:
-    # The same key with another effect is somebody's own.
+    # The same key with another effect is another owner's.
     return one.get("key") == TAINT and one.get("effect") == EFFECT
 
 

@@ -26,7 +26,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd 
 MARKER = ".gpushare-complete.json"
 LINK = "current"
 OLDEST = (3, 10)
-#: What a run with `gpushare_prerequisites: managed` installs where a host has none.
+#: The packages that a run with `gpushare_prerequisites: managed` installs where a host has none.
 COMES = "3.11"
 # The distribution's own first: its venv package is the one that is installed.
 CANDIDATES = ("python3", "python3.14", "python3.13", "python3.12", "python3.11", "python3.10")
@@ -34,7 +34,7 @@ CANDIDATES = ("python3", "python3.14", "python3.13", "python3.12", "python3.11",
 _CREDENTIALS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,15}://)[^\s/'\"]{1,1024}@")
 # Scheme, user and host of a URL; the rest of it.
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,15}://[^/?#]{1,1024})([/?#].*)", re.DOTALL)
-# What stands there in every index hides nothing.
+# The rest of an address that every index has hides nothing.
 _PLAIN = ("", "/simple")
 _SHORT = 3
 _NAME = re.compile(r"[0-9][0-9A-Za-z.+]*-[0-9a-f]{12}")
@@ -46,7 +46,7 @@ class RuntimeEnvError(RuntimeError):
 
 @dataclass(frozen=True)
 class Artifact:
-    """What goes into the environment, by hash (hexadecimal SHA-256)."""
+    """The contents of the environment, by hash (hexadecimal SHA-256)."""
 
     version: str
     wheel_sha256: str
@@ -116,7 +116,7 @@ class Environments:
         contents: Mapping[str, Any],
         private: Sequence[str] = (),
     ) -> None:
-        """Make it anew: a virtual environment, then each step (arguments of its pip), then the marker.
+        """Make a new one: a virtual environment, then each step (arguments of its pip), then the marker.
 
         private: arguments among them whose values no error shows.
         """
@@ -136,7 +136,7 @@ class Environments:
         os.replace(temporary, os.path.join(path, MARKER))
 
     def switch(self, name: str) -> None:
-        """Point the link at it; whoever follows the link sees the old one or the new one, never none."""
+        """Switch the link to it. A process that follows the link sees the old one or the new one, never none."""
         temporary = self.path(LINK + ".new")
         if os.path.lexists(temporary):
             os.unlink(temporary)
@@ -189,7 +189,7 @@ def without_credentials(text: str) -> str:
 
 
 def without_values(text: str, arguments: Sequence[str]) -> str:
-    """The text without the values of these arguments of pip, but for the hosts of URLs: a proxy may be given without a scheme, a
+    """The text without the values of these arguments of pip, except for the hosts of URLs: a proxy may be given without a scheme, a
     token may stand in a path, and pip names paths by themselves."""
     hidden = {}
     for argument in arguments:

@@ -21,7 +21,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import show_command
 
 _GPU = re.compile(r"nvidia\d+")
-# A host with more processes or GPUs than that is not looked at any further.
+# A host with more processes or GPUs than that is not read any further.
 _MOST_PROCESSES = 100_000
 _MOST_FILES = 4096
 _NAMED = 3
@@ -66,7 +66,7 @@ def _lost(container: Container, run: Run, root: str) -> List[str]:
     status, out, _err = run(show_command(container.unit, "DevicePolicy", "DeviceAllow"))
     lines = out.splitlines()
     if status != 0 or not any(line.startswith("DevicePolicy=") for line in lines):
-        # What cannot be asked may be hurt.
+        # A container whose unit cannot be asked may be hurt.
         return sorted(container.devices)
     allowed = {line.partition("=")[2].split(" ")[0] for line in lines if line.startswith("DeviceAllow=") and line.partition("=")[2]}
     if "DevicePolicy=auto" in lines and not allowed:

@@ -18,11 +18,11 @@ RUN = "/run"
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a daemon's files shall be; None for content that stays as it is. copies: files that its unit copies for it.
+class DaemonFiles:
+    """The files of a daemon as they shall be; None for content that stays as it is. copies: files that its unit copies for it.
 
     unit: names the environment that it runs from. secrets: path to content, "" for a file that shall not be there; the daemon reads them
-    anew by itself.
+    again by itself.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Wanted:
         return {path: os.path.join(RUN, self.name + "-copies", os.path.basename(path)) for path in self.copies}
 
 
-def plan(wanted: Wanted, daemon: Daemon, point: Callable[[str], None] = lambda name: None) -> Transaction:
+def plan(wanted: DaemonFiles, daemon: Daemon, point: Callable[[str], None] = lambda name: None) -> Transaction:
     """The unit, and the kubeconfig and the seed where their content is known. Its settings have a hash of all that is read at the start.
 
     point: called at each point where a kill must be harmless.
@@ -67,14 +67,14 @@ def plan(wanted: Wanted, daemon: Daemon, point: Callable[[str], None] = lambda n
     return transaction
 
 
-def health_of(wanted: Wanted, url: Optional[str], ca: Optional[str], key: str, timeout: float) -> Health:
+def health_of(wanted: DaemonFiles, url: Optional[str], ca: Optional[str], key: str, timeout: float) -> Health:
     """Its own report, and after a new seed the token that it has swapped it for."""
     seed = read_token(wanted.seed_content)
 
     def swapped() -> Optional[str]:
         own = content_of(wanted.token_path or "")
         if seed is None or taken(read_token(_text(own)), seed) or read_token(_text(content_of(wanted.seed_path or ""))) != seed:
-            # In the last case the seed was put back to a former one.
+            # In the last case the seed was restored to a former one.
             return None
         seen = "is missing" if own is None else "holds an older one"
         return f"it must get a token of its own with the new seed in {wanted.seed_path}; {wanted.token_path} {seen}"

@@ -53,7 +53,7 @@ class Place:
     folder: str = FOLDER
 
 
-class Daemons(Service):
+class MpsServices(Service):
     """All services of the host that are ours, by the folder of their GPU."""
 
     def __init__(self, daemons: Mapping[str, Daemon], run: Run) -> None:
@@ -83,11 +83,11 @@ class Daemons(Service):
 
 
 @dataclass(frozen=True)
-class Plan:
+class MpsPlan:
     """transaction, service: to apply; waiting: services that are older than this release and run on, because pods have GPUs."""
 
     transaction: Transaction
-    service: Daemons
+    service: MpsServices
     disabled: Sequence[Daemon]
     waiting: Tuple[str, ...]
 
@@ -116,7 +116,7 @@ def plan(
     timeout: float = 60,
     place: Optional[Place] = None,
     exposed: Callable[[], Optional[str]] = lambda: None,
-) -> Plan:
+) -> MpsPlan:
     """Exactly these GPUs have a daemon. unit: with GPU in it; holders: UIDs of the pods with GPUs. MpsError, SystemdError."""
     where = place or Place()
     for gpu in gpus:
@@ -147,7 +147,7 @@ def plan(
         transaction.write(daemon.settings, settings.encode(), 0o644)
     kept = {os.path.join(where.folder, gpu): daemon for gpu, daemon in daemons.items() if daemon.unit not in waiting}
     disabled = [daemon for gpu, daemon in daemons.items() if gpu not in gone and daemon.unit not in waiting and not daemon.is_enabled()]
-    return Plan(transaction, Daemons(kept, run), disabled, tuple(waiting))
+    return MpsPlan(transaction, MpsServices(kept, run), disabled, tuple(waiting))
 
 
 def _same(daemon: Daemon, text: str, settings: str) -> bool:

@@ -24,7 +24,7 @@ class PkiError(RuntimeError):
 
 @dataclass(frozen=True)
 class Pki:
-    """changed: the files that are, or would be, made anew. not_after: end of validity by certificate, as gpushare-pki prints it."""
+    """changed: the files that are, or would be, made again. not_after: end of validity by certificate, as gpushare-pki prints it."""
 
     changed: List[str]
     not_after: Dict[str, str]
@@ -41,7 +41,7 @@ def command(program: str, folder: str, verb: str, reload_unit: str, names: Optio
 
 
 def ask(run: Run, argv: List[str]) -> Pki:
-    """What the program says that it did or would do. PkiError with its words."""
+    """The program's report of what it did or would do. PkiError with its message."""
     status, out, err = run(argv)
     if status != 0:
         raise PkiError(f"{' '.join(argv)} failed with exit status {status}: {(err or out).strip()}")
@@ -53,7 +53,7 @@ def ask(run: Run, argv: List[str]) -> Pki:
 
 
 def missing(folder: str, dashboard: bool = False) -> Pki:
-    """What would be made where the program is not installed yet: every file that is not there."""
+    """The files that would be made where the program is not installed yet: every file that is not there."""
     return Pki(
         [name for name in (DASHBOARD_CERTIFICATES if dashboard else CERTIFICATES) if not os.path.exists(os.path.join(folder, name))], {}
     )

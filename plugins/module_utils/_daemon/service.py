@@ -2,12 +2,12 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One of our daemons under systemd, as what a transaction restarts and proves. No Ansible here.
+"""One of our daemons under systemd, which a transaction restarts and verifies. No Ansible here.
 
 The unit gives its process a hash of all that it reads at its start. So the running process itself says whether it is older
 than the files, also after a run that was killed between writing and restarting.
 
-What differs from release to release, the command line and that hash, is in a file that systemd reads at each start. So a new
+The parts that differ from release to release, the command line and that hash, are in a file that systemd reads at each start. So a new
 release needs no `systemctl daemon-reload`, which could take the GPUs from running containers.
 """
 
@@ -115,7 +115,7 @@ def sockets(name: str, unit: str) -> Dict[str, Optional[str]]:
 class Health:
     """Where the daemon reports its health, which key must be true, and how many seconds it has. url None: systemd's word counts.
 
-    ca: for https, the certificate authority's file. also: what else must be so, in words what is wrong, None if nothing is.
+    ca: for https, the certificate authority's file. also: what else must be so, as a message of what is wrong, None if nothing is.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Daemon(Service):
     """A systemd service of ours. `run` executes systemctl and journalctl, `environ` reads a process's environment.
 
     copies: file to the copy that the unit makes of it, at its start and when it is told to reload, for a process that may not read it.
-    settings: the folder of the file that the unit reads at each start; exposed: as for `Manager`.
+    settings: the folder of the file that the unit reads at each start; exposed: as for `Systemd`.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Daemon(Service):
         self.unit = f"{name}.service"
         self.path = os.path.join(units, self.unit)
         self.settings = os.path.join(settings, f"{name}.env")
-        self._manager = Manager(run, exposed)
+        self._manager = Systemd(run, exposed)
         self._health = health
         self._run = run
         self._environ = environ
@@ -162,7 +162,7 @@ class Daemon(Service):
     def is_stale(self) -> bool:
         """Whether what runs was not started from the unit on the disk, whose hash covers all that it reads but its copies.
 
-        Or systemd knows another unit: somebody changed it by hand, and it may run so.
+        Or systemd knows another unit: a person changed it by hand, and it may run so.
         """
         wanted, found = self.wanted_generation(), self._show()
         if wanted is None:
@@ -206,7 +206,7 @@ class Daemon(Service):
         self._must("enable", "--no-reload", "--quiet", self.unit)
 
     def is_enabled(self) -> bool:
-        """Whether it is started at boot. Asked of the files, since systemd keeps what it has once answered."""
+        """Whether it is started at boot. The files are asked, since systemd keeps what it has once answered."""
         return self._run(["systemctl", "is-enabled", "--quiet", self.unit])[0] == 0
 
     def needs_reload(self, changes: Collection[str]) -> bool:
@@ -306,7 +306,7 @@ class Companions:
         self._run = run
         self._units = units
         self._settings = settings
-        self._manager = Manager(run, exposed)
+        self._manager = Systemd(run, exposed)
 
     def plan(self, transaction: Transaction) -> None:
         """Their files. SystemdError for a command line that cannot be one."""
@@ -382,7 +382,7 @@ class Companions:
             raise SystemdError(f"systemctl {' '.join(args)} failed with exit status {status}: {(err or out).strip()}")
 
 
-class Manager:
+class Systemd:
     """systemd itself. exposed: why a daemon-reload would hurt running containers, None if it would not."""
 
     def __init__(self, run: Run, exposed: Callable[[], Optional[str]]) -> None:
@@ -400,7 +400,7 @@ class Manager:
 
 
 def rejection(unit: str, why: str) -> str:
-    """What is said instead of a daemon-reload that `unit` needs."""
+    """The message instead of a daemon-reload that `unit` needs."""
     return (
         f"{unit} has changed, and systemd reads it at a daemon-reload only. {why}. Drain this node (gpushare_drain) and run again; "
         "nothing was changed"
@@ -419,7 +419,7 @@ class Together(Service):
 
     def restart(self) -> None:
         """Each of the two only if it is due itself."""
-        # Asked first: what the companions need makes systemd forget that the daemon's unit is another one.
+        # This is asked first: what the companions need makes systemd forget that the daemon's unit is another one.
         stale = self._daemon.is_stale()
         if self._companions.sockets_are_due():
             # systemd starts no socket beside its running service, and a call at one that is left would start that again.

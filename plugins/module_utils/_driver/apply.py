@@ -2,11 +2,11 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a driver needs on a host besides its packages: nouveau blacklisted, an initramfs without it, NVIDIA's installer where no packages
+"""The needs of a driver on a host besides its packages: nouveau blacklisted, an initramfs without it, NVIDIA's installer where no packages
 are wanted, the module loaded, its services enabled; and whether the host must reboot. `absent` takes all of that back by the journal.
 
-Private to this collection. No Ansible here. The packages themselves are those of _packages. Killed anywhere, the next run goes on: what is
-due is asked of the host, and what was there before is noted before it changes.
+Private to this collection. No Ansible here. The packages themselves are those of _packages. After a kill at any point the next run
+continues: what is due is asked of the host, and what was there before is noted before it changes.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class DriverError(Exception):
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What the plan says; see plan.Plan. version: the driver's; timeout: seconds for NVIDIA's installer."""
+class WantedDriver:
+    """The wishes of the plan; see plan.DriverPlan. version: the driver's. timeout: seconds for NVIDIA's installer."""
 
     version: str
     module: str = ""
@@ -61,7 +61,7 @@ class Wanted:
 
 @dataclass
 class DriverResult:
-    """steps: in words, what was done or would be. reboot: why the host must reboot, "" if it need not."""
+    """steps: messages about what was done or would be. reboot: why the host must reboot, "" if it need not."""
 
     steps: List[str] = field(default_factory=list)
     files: List[str] = field(default_factory=list)
@@ -74,7 +74,9 @@ class DriverResult:
         return bool(self.steps)
 
 
-def present(wanted: Wanted, run: RunWithin, dry: bool, root: str = "/", point: Callable[[str], None] = lambda _point: None) -> DriverResult:
+def present(
+    wanted: WantedDriver, run: RunWithin, dry: bool, root: str = "/", point: Callable[[str], None] = lambda _point: None
+) -> DriverResult:
     """Do it, or with `dry` say what would be done. DriverError or TransactionError if a step fails."""
     result, host = DriverResult(), Host(root)
     if wanted.run_file:
@@ -139,7 +141,7 @@ def reboot_reason(parts: Driver, version: str, module: str = "", options: Sequen
     return not_in_use(options, parts.options) if parts.loaded else ""
 
 
-def _install(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: DriverResult) -> None:
+def _install(wanted: WantedDriver, run: RunWithin, host: Host, dry: bool, result: DriverResult) -> None:
     """Run NVIDIA's installer, unless all of this version is there: one that was killed leaves a module without its library."""
     if _is_whole(driver(host), wanted.version):
         return
@@ -155,7 +157,7 @@ def _install(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: Driv
         log = " / ".join((Host(host.root).text(RUN_FILE_LOG) or outcome.words).splitlines()[-_LOG_LINES:])[-800:]
         raise DriverError(
             f"NVIDIA's installer {path} failed ({_ended(outcome)}); the host has {_parts(now)} on disk now, expected "
-            f"{wanted.version} of each; its log {RUN_FILE_LOG} ends with: {' '.join(log.split())}. Remove the cause and run again; "
+            f"{wanted.version} of each. Its log {RUN_FILE_LOG} ends with: {' '.join(log.split())}. Remove the cause and run again: "
             "`nvidia-uninstall --silent` removes a half installed driver"
         )
 
@@ -206,7 +208,7 @@ def _uninstall(run: RunWithin, host: Host, dry: bool, timeout: float, result: Dr
         _must(run, [program, "--silent"], timeout, "uninstall the driver")
 
 
-def _configure(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: DriverResult, point: Callable[[str], None]) -> None:
+def _configure(wanted: WantedDriver, run: RunWithin, host: Host, dry: bool, result: DriverResult, point: Callable[[str], None]) -> None:
     """The files of modprobe and of modules-load. One that is no longer wanted goes as uninstall takes it out."""
     transaction = Transaction(OWNER, host.root, point)
     texts = {}
@@ -259,7 +261,7 @@ def _load_at_boot(module: str, run: RunWithin, host: Host, dry: bool, result: Dr
         _must(run, ["modprobe", module], _LOAD, f"load the kernel module {module}")
 
 
-def _load(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: DriverResult) -> None:
+def _load(wanted: WantedDriver, run: RunWithin, host: Host, dry: bool, result: DriverResult) -> None:
     parts = driver(host)
     if parts.loaded or parts.nouveau_loaded or parts.installed != wanted.version:
         return
@@ -269,7 +271,7 @@ def _load(wanted: Wanted, run: RunWithin, host: Host, dry: bool, result: DriverR
     outcome = run(["modprobe", "nvidia"], _LOAD)
     if not outcome.ok:
         raise DriverError(
-            f"the kernel module nvidia {wanted.version} cannot be loaded: {outcome.words[-300:]}; look at `dmesg` for NVRM lines and for a "
+            f"the kernel module nvidia {wanted.version} cannot be loaded: {outcome.words[-300:]}; read `dmesg` for NVRM lines and for a "
             "rejected signature, cure that and run again"
         )
 

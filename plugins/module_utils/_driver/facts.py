@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What of a host decides how its driver is installed.
+"""The facts of a host that decide how its driver is installed.
 
 Private to this collection. Read-only. Works on any host, with or without GPUs or a driver.
 """
@@ -38,12 +38,12 @@ _MEMORY_MANAGER = ("nvidia-uvm", "nvidia-uvm (deleted)")
 class HostFacts:
     """The facts.
 
-    release: of the running kernel; next_release: of the newest installed one, which boots next; headers: those of the two whose headers are
-    installed; devices: PCI device ids of the GPUs; switches: number of NVSwitches; strict: whether the kernel accepts signed modules only;
-    vendor: name of a vendor's image, "" for none; container: whether a driver container provides the driver; run_file: whether NVIDIA's
-    installer installed the driver; packages: installed packages with nvidia in their name, by version; version: of the driver on disk or
-    loaded, None for none; module: kind of its kernel module on disk, "open" or "proprietary", or else of the loaded one; dkms: whether the
-    host has the program dkms; nvlink5: see Driver; kernel_packages: those of Debian and its relatives that bring the running or next kernel
+    release: of the running kernel. next_release: of the newest installed one, which boots next. headers: those of the two whose headers are
+    installed. devices: PCI device ids of the GPUs. switches: number of NVSwitches. strict: whether the kernel accepts signed modules only.
+    vendor: name of a vendor's image, "" for none. container: whether a driver container provides the driver. run_file: whether NVIDIA's
+    installer installed the driver. packages: installed packages with nvidia in their name, by version. version: of the driver on disk or
+    loaded, None for none. module: kind of its kernel module on disk, "open" or "proprietary", or else of the loaded one. dkms: whether the
+    host has the program dkms. nvlink5: see Driver. kernel_packages: those of Debian and its relatives that bring the running or next kernel
     and its successors, such as "linux-image-generic-hwe-22.04".
     """
 
@@ -77,7 +77,7 @@ class HostFacts:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "HostFacts":
-        """The opposite of as_dict. KeyError or TypeError if it is no such result."""
+        """The opposite of as_dict. KeyError or TypeError if it is not such a result."""
         known: Dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
         return cls(**known)
 
@@ -168,8 +168,8 @@ def newer(one: Optional[str], other: Optional[str]) -> bool:
 
 
 def processes_on(report: SmiReport, host: Host) -> List[str]:
-    """The processes on the GPUs, in words. Where nvidia-smi has a problem, it lists none or not all: after a change of packages it answers
-    no more, while what runs goes on. There the processes count that have the driver's memory manager open."""
+    """The processes on the GPUs, for a message. Where nvidia-smi has a problem, it lists none or not all: after a change of packages it
+    answers no more, while the processes continue. There the processes count that have the driver's memory manager open."""
     found: Dict[int, str] = {}
     for gpu in report.gpus:
         for process in gpu.processes:

@@ -14,7 +14,7 @@ from typing import AbstractSet, Any, Dict, List, Mapping, Optional, Sequence, Se
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
 
-# What the braces in a name of the data stand for: parts that another driver has otherwise, and those that another kernel has.
+# The parts that the braces in a name of the data stand for: parts that another driver has otherwise, and those that another kernel has.
 _OF_DRIVER = {"any": "[a-z0-9.-]+", "branch": "[0-9]+", "suffix": "(?:-[0-9]+)?", "fabric_suffix": "(?:-[0-9]+)?", "version": "[0-9.]+"}
 _OF_KERNEL = {"release": "[0-9].*", "kernel": "[0-9].*", "kernel_base": "[0-9].*"}
 _EITHER = {**_OF_DRIVER, **_OF_KERNEL}
@@ -41,7 +41,7 @@ class Names:
         return found
 
     def parts(self, release: str = "") -> Dict[str, str]:
-        """What the data's names may hold in braces. release: of the kernel, "" for the running one."""
+        """The values that the data's names may have in braces. release: of the kernel, "" for the running one."""
         release = release or self._facts.release
         kernel = re.sub(rf"\.{re.escape(self._facts.machine)}(\+[a-z0-9]+)?$", "", release)
         return {

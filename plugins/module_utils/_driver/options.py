@@ -23,7 +23,7 @@ COHERENT, FIRST_COHERENT = "NVreg_CoherentGPUMemoryMode", 580
 
 
 def unreadable(options: Sequence[str]) -> List[str]:
-    """Those that are no options of the driver's modules."""
+    """Those that are not options of the driver's modules."""
     return [one for one in options if not _OPTION.fullmatch(one)]
 
 
@@ -43,7 +43,8 @@ def modules_text(modules: Sequence[str]) -> str:
 
 
 def not_in_use(options: Sequence[str], used: Mapping[str, str]) -> str:
-    """The first option that the loaded module has otherwise, in words. used: of Driver. Options that it does not print are passed over."""
+    """The first option that the loaded module has otherwise, for a message. used: of Driver. Options that it does not print are passed
+    over."""
     for one in options:
         found = _OPTION.fullmatch(one)
         if found and found.group(1) == "nvidia" and found.group(2).startswith(_PARAMETER):

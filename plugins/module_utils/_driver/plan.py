@@ -62,7 +62,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Rejection:
+class DriverRejection:
     """One reason not to touch the host. check: a stable word."""
 
     check: str
@@ -75,17 +75,17 @@ class Rejection:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to do. rejected: reasons, with which nothing is done.
+class DriverPlan:
+    """The steps to take. rejected: reasons, with which nothing is done.
 
-    module: "open" or "proprietary"; build: "dkms" or "precompiled"; headers, packages: (name, version), version "" for any; repository: as
-    the module gpushare_packages takes it, None for those that the host has; run_file: arguments of NVIDIA's installer, empty for packages;
-    blacklist: whether nouveau must be blacklisted; initramfs: the command that rebuilds it; services: units that are enabled and started;
-    options: of kernel modules, as modprobe.d takes them; modules: those that the kernel loads at boot;
+    module: "open" or "proprietary". build: "dkms" or "precompiled". headers, packages: (name, version), version "" for any. repository: as
+    the module gpushare_packages takes it, None for those that the host has. run_file: arguments of NVIDIA's installer, empty for packages.
+    blacklist: whether nouveau must be blacklisted. initramfs: the command that rebuilds it. services: units that are enabled and started.
+    options: of kernel modules, as modprobe.d takes them. modules: those that the kernel loads at boot.
     change: "none", "install", "upgrade", "downgrade" or "module".
     """
 
-    rejected: Tuple[Rejection, ...] = ()
+    rejected: Tuple[DriverRejection, ...] = ()
     notes: Tuple[str, ...] = ()
     version: str = ""
     source: str = ""
@@ -106,12 +106,12 @@ class Plan:
 
 @dataclass
 class _Draft:
-    """What is decided so far."""
+    """The decisions so far."""
 
     facts: HostFacts
     wish: Wish
     data: Mapping[str, Any]
-    rejected: List[Rejection] = field(default_factory=list)
+    rejected: List[DriverRejection] = field(default_factory=list)
     notes: List[str] = field(default_factory=list)
 
     @property
@@ -123,19 +123,19 @@ class _Draft:
         return Names(self.facts, self.wish.version, self.data.get("unbranched_from") or 0)
 
     def reject(self, check: str, found: str, expected: str, cure: str) -> None:
-        self.rejected.append(Rejection(check, found, expected, cure))
+        self.rejected.append(DriverRejection(check, found, expected, cure))
 
 
-def make(facts: HostFacts, wish: Wish, data: Optional[Mapping[str, Any]]) -> Plan:
+def make(facts: HostFacts, wish: Wish, data: Optional[Mapping[str, Any]]) -> DriverPlan:
     """The plan of a managed driver. data: of the host's distribution, None where this release has none."""
     if not _VERSION.fullmatch(wish.version):
         shown = repr(wish.version[:80]) if wish.version else "no gpushare_driver_version"
         cure = "set gpushare_driver_version to one exact version, quoted in YAML; the role nvidia_driver's README says how to choose it"
-        return Plan((Rejection("version", shown, "a version such as 580.159.03", cure),))
+        return DriverPlan((DriverRejection("version", shown, "a version such as 580.159.03", cure),))
     if data is None:
         words = f"{facts.name} on {facts.machine}"
         cure = "install the driver yourself and leave gpushare_driver_state: present, or use a run file on a known distribution"
-        return Plan((Rejection("distribution", words[:80], "a distribution that the role nvidia_driver has data for", cure),))
+        return DriverPlan((DriverRejection("distribution", words[:80], "a distribution that the role nvidia_driver has data for", cure),))
     draft = _Draft(facts, wish, data)
     vulnerable = open_in_driver(wish.version)
     if vulnerable is not None:
@@ -275,7 +275,7 @@ def _build(draft: _Draft, module: str) -> str:
 
 
 def _change(draft: _Draft, module: str) -> str:
-    """What the installation does to the driver that is there."""
+    """The effect of the installation on the driver that is there."""
     facts, wish = draft.facts, draft.wish
     if facts.version is None:
         return "install"
@@ -313,17 +313,17 @@ def _headers(draft: _Draft, build: str) -> Tuple[Tuple[str, str], ...]:
 
 
 def _flavour(facts: HostFacts) -> str:
-    """What follows the numbers of the kernel's release, such as "+64k" or ".el9uek"."""
+    """The part that follows the numbers of the kernel's release, such as "+64k" or ".el9uek"."""
     return re.sub(rf"\.{re.escape(facts.machine)}(?=$|\+)", "", facts.release)
 
 
-def _of_packages(draft: _Draft, module: str, build: str) -> Plan:
+def _of_packages(draft: _Draft, module: str, build: str) -> DriverPlan:
     facts, wish, source = draft.facts, draft.wish, draft.data["sources"].get(draft.wish.source)
     if source is None or facts.machine not in source.get("machines", ()):
         cure = "choose another gpushare_driver_source, or install the driver yourself and leave gpushare_driver_state: present"
         seen = f"no driver packages from {wish.source} for {facts.name[:60]} on {facts.machine}"
         draft.reject("source", seen, "a source that has them", cure)
-        return Plan()
+        return DriverPlan()
     names = draft.names
     driver, kernel_parts = names.chosen(source.get("driver")), names.chosen((source.get(build) or {}).get(module))
     if not driver or draft.branch < draft.data.get("first", 0):
@@ -331,7 +331,7 @@ def _of_packages(draft: _Draft, module: str, build: str) -> Plan:
         draft.reject("source", seen, "a branch that it has", "choose another gpushare_driver_version or gpushare_driver_source")
     packages: Dict[str, str] = dict.fromkeys(names.full(driver), wish.version)
     version = "" if build == PRECOMPILED and not source.get("precompiled_versioned") else wish.version
-    # Precompiled modules are of one kernel each: the reboot that this installation needs may be into the next one.
+    # The precompiled modules are of one kernel each: the reboot that this installation needs may be into the next one.
     for release in dict.fromkeys((facts.release, facts.next_release) if build == PRECOMPILED else (facts.release,)):
         packages.update(dict.fromkeys(names.full(kernel_parts, release), version))
     later = names.following_modules(kernel_parts) if build == PRECOMPILED else []
@@ -354,7 +354,7 @@ def _of_packages(draft: _Draft, module: str, build: str) -> Plan:
     others = {name for kind in [*kinds, source.get("driver"), *([] if fabric is None else [source.get("fabric")])] for name in every(kind)}
     elsewhere = _elsewhere(draft, source)
     replaces = (names.replaced(planned, others - set(planned)) | elsewhere) - set(packages)
-    return Plan(
+    return DriverPlan(
         packages=tuple(packages.items()),
         replaces=tuple(sorted(replaces)),
         repository=_repository(draft, source),
@@ -399,7 +399,7 @@ def _repository(draft: _Draft, source: Mapping[str, Any]) -> Optional[Dict[str, 
     }
 
 
-def _of_run_file(draft: _Draft, module: str) -> Plan:
+def _of_run_file(draft: _Draft, module: str) -> DriverPlan:
     """NVIDIA's installer. Its user space is the host's own; its kernel module is built by DKMS."""
     wish = draft.wish
     if not wish.run_file.startswith("/"):
@@ -423,4 +423,4 @@ def _of_run_file(draft: _Draft, module: str) -> Plan:
     # It unloads a driver that nothing uses. With this it also installs beside one that is in use, until the reboot, as packages do.
     beside = ("--allow-installation-with-running-driver",) if draft.branch >= _FIRST_BESIDE else ()
     arguments = ("--silent", "--dkms", "--no-x-check", "--no-cc-version-check", f"--log-file-name={RUN_FILE_LOG}")
-    return Plan(run_file=(wish.run_file, *arguments, *flavour, *older, *beside))
+    return DriverPlan(run_file=(wish.run_file, *arguments, *flavour, *older, *beside))

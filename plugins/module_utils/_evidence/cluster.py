@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the API says that verify needs: nodes, pods that hold or ask for GPUs, schedulers, and how our own objects differ.
+"""The objects of the API that verify needs: nodes, pods that have or ask for GPUs, schedulers, and how our own objects differ.
 
 Private to this collection. Every object is cut down to what is judged: the result travels to the controller once. Pods are listed in
 pages, because a large cluster's list is hundreds of MB.
@@ -26,7 +26,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
     NAMESPACE,
     PROBE,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import WantedObjects, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import AnnotationError, published
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import quantity
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest, proof
@@ -46,7 +46,7 @@ def nodes(kubectl: Kubectl, names: Collection[str]) -> List[Dict[str, Any]]:
 
 
 def settled(node: Mapping[str, Any]) -> bool:
-    """Whether the node is Ready and kubelet offers what the device plugin has published: it tells the API every ten seconds only."""
+    """Whether the node is Ready and kubelet reports what the device plugin has published: it tells the API every ten seconds only."""
     status = node["status"]
     ready = any(one["status"] == "True" for one in status["conditions"])
     try:
@@ -77,7 +77,7 @@ def objects(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]]) -> Dict[str, 
     """How our objects in the cluster differ from these, by the server's own dry run: titles that are missing, that differ, and that
     this API server does not serve (unserved).
     """
-    result = converge(kubectl, Wanted(apply=wanted, skip_unserved=True), check_mode=True)
+    result = converge(kubectl, WantedObjects(apply=wanted, skip_unserved=True), check_mode=True)
     missing = [one["before_header"] for one in result["diff"] if not one["before"]]
     return {
         "missing": missing,

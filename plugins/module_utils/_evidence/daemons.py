@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a host shows of our daemons: the runtime that is in use, and what its own program gpushare-doctor answers. Read-only.
+"""The state of our daemons on a host: the runtime that is in use, and what its own program gpushare-doctor answers. Read-only.
 
 Private to this collection. Returns plain JSON: what it means is judged on the controller (_verdict/daemons.py, _verdict/doctor.py).
 """
@@ -36,8 +36,8 @@ def runtime(host: Host, install_dir: str) -> Dict[str, str]:
 
 
 def doctor(host: Host, install_dir: str, daemons: Sequence[str]) -> Dict[str, str]:
-    """answer: what gpushare-doctor prints of these daemons, as it is; problem: why it prints nothing; cure: "" where the runtime is at
-    fault, which is built anew then."""
+    """answer: what gpushare-doctor prints of these daemons, as it is. problem: why it prints nothing. cure: "" where the runtime is at
+    fault, which is built again then."""
     program = posixpath.join(install_dir, LINK, "bin", "gpushare-doctor")
     outcome = host.ask(host.program(program), ["--output", "json", *daemons], _DOCTOR_SECONDS)
     if host.no_programs(program) and (outcome is None or outcome.status is None):

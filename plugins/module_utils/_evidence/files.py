@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What became of the files that run our daemons: against the journal, which has the hash of what the roles wrote last. Read-only.
+"""The state of the files that run our daemons: against the journal, which has the hash of what the roles wrote last. Read-only.
 
 Private to this collection. Plain JSON, judged on the controller by _verdict/daemons.py.
 """
@@ -20,7 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
 
-#: Where systemd looks for the drop-ins of a unit (systemd.unit(5)); `systemctl set-property` writes the second one.
+#: Where systemd searches for the drop-ins of a unit (systemd.unit(5)); `systemctl set-property` writes the second one.
 _FOLDERS = (UNITS, "/etc/systemd/system.control", "/run/systemd/system", "/run/systemd/system.control", "/usr/lib/systemd/system")
 #: Settings with which a unit starts another process, or the same with other words.
 _STARTS = re.compile(r"^\s*(?:ExecStart\w*|Environment|EnvironmentFile|User|Group|RootDirectory)\s*=", re.MULTILINE)
@@ -31,8 +31,8 @@ _MOST = 50
 
 
 def files(host: Host) -> Dict[str, Any]:
-    """problem: why the journal cannot be read, else ""; changed: files that differ from what was written, or are gone; unrecorded:
-    files of ours that the journal does not have; drop_ins: what others add to our units, with whether it changes what is started."""
+    """problem: why the journal cannot be read, else "". changed: files that differ from what was written, or are gone. unrecorded:
+    files of ours that the journal does not have. drop_ins: what others add to our units, with whether it changes what is started."""
     paths = [posixpath.join(folder, name) for folder in (UNITS, SETTINGS) for name in host.names(folder) if NAME.fullmatch(name)]
     found: Dict[str, Any] = {"problem": "", "changed": [], "unrecorded": [], "drop_ins": _drop_ins(host, paths)}
     try:

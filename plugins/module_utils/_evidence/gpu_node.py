@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a GPU node shows: its container runtime, CDI specs, containers. Read-only.
+"""The state of a GPU node: its container runtime, CDI specs, containers. Read-only.
 
 Private to this collection. Plain JSON, judged on the controller by _verdict/gpu_node.py.
 """

@@ -5,7 +5,7 @@
 """All that verify must see of one host, in one go. Read-only.
 
 Private to this collection. The result is plain JSON: {"places", "now", "node_name", "kubelet", "runtime", "doctor",
-"files", "gpu": {…} or null, "plane": {…} or null}; the second look during a probe has only what changes then.
+"files", "gpu": {…} or null, "plane": {…} or null}; the second reading during a probe has only what changes then.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PARTS = ("containers", "extender")
 
 @dataclass(frozen=True)
 class Places:
-    """What the host is, and where things are on it: the options of the module gpushare_verify_host. pki_dir "": plain http."""
+    """The kind of the host, and where things are on it: the options of the module gpushare_verify_host. pki_dir "": plain http."""
 
     gpu_node: bool
     control_plane: bool
@@ -58,7 +58,7 @@ class Places:
 
 
 def see(host: Host, places: Places, only: Optional[Collection[str]] = None) -> Dict[str, Any]:
-    """Look at the host. only: parts of PARTS, None for everything."""
+    """Read the host. only: parts of PARTS, None for everything."""
     seen: Dict[str, Any] = {"places": asdict(places), "gpu": None, "plane": None}
     if only is None:
         facts = gather(host, ["gpus", "runtimes", "sharing"] if places.gpu_node else [])
@@ -71,7 +71,7 @@ def see(host: Host, places: Places, only: Optional[Collection[str]] = None) -> D
             seen["gpu"] = _gpu(host, places, facts)
         if places.control_plane:
             seen["plane"] = _plane(host, places)
-    # Right before the look at the containers: each that has been started by this moment is seen.
+    # Right before the containers are read: each that has been started by this moment is seen.
     seen["now"] = daemons.now()
     if places.gpu_node and (only is None or "containers" in only):
         seen["gpu"] = dict(seen["gpu"] or {}, containers=evidence_gpu_node.containers(host))

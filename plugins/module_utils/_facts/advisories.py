@@ -21,7 +21,7 @@ _SHOWN = 3
 
 
 class ToolkitAdvisory(NamedTuple):
-    """cves: of one bulletin; fixed_in: the first version without them; bulletin: its number at NVIDIA; published: its day."""
+    """cves: of one bulletin. fixed_in: the first version without them. bulletin: its number at NVIDIA. published: its day."""
 
     cves: Sequence[str]
     fixed_in: str
@@ -30,7 +30,7 @@ class ToolkitAdvisory(NamedTuple):
 
 
 class DriverAdvisory(NamedTuple):
-    """worst: the vulnerability with the highest score; score: its CVSS base score; more: how many others the bulletin has; fixed_in: the
+    """worst: the vulnerability with the highest score. score: its CVSS base score. more: how many others the bulletin has. fixed_in: the
     first version of each branch without them. An older branch that is not named gets no fix."""
 
     worst: str
@@ -66,13 +66,13 @@ TOOLKIT_MINIMUM = "1.19.1"
 
 
 def open_in_toolkit(version: str) -> str:
-    """What a version is vulnerable to, in words, the newest first; "" for nothing that is known."""
+    """A message about what a version is vulnerable to, the newest first; "" for nothing that is known."""
     open_: List[str] = [f"{cve} (fixed in {one.fixed_in})" for one in TOOLKIT if _older(version, one.fixed_in) for cve in one.cves]
     return ", ".join(open_[:_SHOWN]) + (f" and {len(open_) - _SHOWN} more" if len(open_) > _SHOWN else "")
 
 
 class Vulnerable(NamedTuple):
-    """What a driver is vulnerable to, and what it should be instead, in words."""
+    """A message about what a driver is vulnerable to, and what it should be instead."""
 
     to: str
     fixed: str

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether the GPUs of a node, what its device plugin published and what Kubernetes offers are the same memory.
+"""Whether the GPUs of a node, what its device plugin published and what Kubernetes reports are the same memory.
 
 Private to this collection. Pure: nodes as the API has them and reports of nvidia-smi in, differences out.
 """
@@ -35,7 +35,7 @@ class AnnotationError(ValueError):
 
 
 @dataclass(frozen=True)
-class Difference:
+class CapacityDifference:
     """One thing that is not as it should be. severity: "error", or "warning" for what is explained and may be wanted.
 
     code: a stable word for its kind, the same that verify reports.
@@ -71,7 +71,7 @@ class PublishedGpu:
 
 @dataclass(frozen=True)
 class Published:
-    """The annotation. unit: its name, such as "GiB"; unit_mib: its size in MiB; strategy: "" if it has none."""
+    """The annotation. unit: its name, such as "GiB". unit_mib: its size in MiB. strategy: "" if it has none."""
 
     unit: str
     unit_mib: int
@@ -80,7 +80,7 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Sums:
+class CapacityCounts:
     """The same memory counted in four places, in units; None where the place says nothing. gpus_*: the same in GPUs.
 
     nvml: in the published unit, else in the wanted one.
@@ -102,8 +102,8 @@ class Sums:
 class Comparison:
     """All nodes compared. ok: no error; warnings do not count."""
 
-    sums: Tuple[Sums, ...]
-    differences: Tuple[Difference, ...]
+    sums: Tuple[CapacityCounts, ...]
+    differences: Tuple[CapacityDifference, ...]
 
     @property
     def ok(self) -> bool:
@@ -121,8 +121,8 @@ class Comparison:
 def compare(reports: Mapping[str, SmiReport], nodes: Collection[Mapping[str, Any]], unit: str = "") -> Comparison:
     """Compare what nvidia-smi says on each node with the nodes of the API. unit: the one that is wanted, "" for any."""
     by_name = {str(node.get("metadata", {}).get("name")): node for node in nodes}
-    sums: List[Sums] = []
-    differences: List[Difference] = []
+    sums: List[CapacityCounts] = []
+    differences: List[CapacityDifference] = []
     for name, report in sorted(reports.items()):
         if name not in by_name:
             differences.append(_missing(name, by_name))
@@ -163,11 +163,11 @@ def _published_gpu(gpu: Mapping[str, Any]) -> PublishedGpu:
     return PublishedGpu(int(gpu["index"]), str(gpu["uuid"]), int(gpu["mib"]), int(gpu["units"]), state == "ok", state, tuple(nodes))
 
 
-def _missing(name: str, known: Collection[str]) -> Difference:
+def _missing(name: str, known: Collection[str]) -> CapacityDifference:
     near = difflib.get_close_matches(name, known, 1)
     also = f"; {near[0]} is one" if near else ""
     cure = "join the host to the cluster, or check that the kubeconfig is of the cluster that its kubelet belongs to"
-    return Difference(
+    return CapacityDifference(
         name, "node", "error", f"no node of this name in the API{also}", "the node that the host's kubelet registers", cure, "node_missing"
     )
 
@@ -194,8 +194,8 @@ class _Node:
     def _resources(values: Any) -> Dict[str, Optional[int]]:
         return {name: quantity((values or {})[name]) if name in (values or {}) else None for name in (MEMORY, GPUS)}
 
-    def sums(self) -> Sums:
-        return Sums(
+    def sums(self) -> CapacityCounts:
+        return CapacityCounts(
             node=self.name,
             unit=self.published.unit if self.published else None,
             nvml=self._nvml_units(),
@@ -208,7 +208,7 @@ class _Node:
             gpus_allocatable=self.allocatable[GPUS],
         )
 
-    def differences(self) -> List[Difference]:
+    def differences(self) -> List[CapacityDifference]:
         found = self._of_driver()
         if not self.ready:
             found.append(
@@ -232,10 +232,10 @@ class _Node:
             return [*found, self._difference("annotation", self.unreadable, expected, cure, "annotation_wrong")]
         return [*found, *self._of_annotation(self.published), *self._of_resources(self.published)]
 
-    def _difference(self, what: str, found: str, expected: str, cure: str, code: str, severity: str = "error") -> Difference:
-        return Difference(self.name, what, severity, found, expected, cure, code)
+    def _difference(self, what: str, found: str, expected: str, cure: str, code: str, severity: str = "error") -> CapacityDifference:
+        return CapacityDifference(self.name, what, severity, found, expected, cure, code)
 
-    def _of_driver(self) -> List[Difference]:
+    def _of_driver(self) -> List[CapacityDifference]:
         found = []
         if self.report.problem is not None:
             problem = self.report.problem
@@ -247,7 +247,7 @@ class _Node:
                 found.append(self._difference("gpus", seen, "its memory in MiB", cure, "gpu_without_memory"))
         return found
 
-    def _of_annotation(self, annotation: Published) -> List[Difference]:
+    def _of_annotation(self, annotation: Published) -> List[CapacityDifference]:
         """Where the published GPUs are not those that the driver has now."""
         found = []
         if self.wanted_unit and annotation.unit != self.wanted_unit:
@@ -279,8 +279,8 @@ class _Node:
                 found.append(self._difference("annotation", seen, wanted, reread, "annotation_wrong"))
         return found
 
-    def _of_resources(self, annotation: Published) -> List[Difference]:
-        """Where kubelet offers something else than the device plugin published."""
+    def _of_resources(self, annotation: Published) -> List[CapacityDifference]:
+        """Where kubelet reports something else than the device plugin published."""
         found = []
         for resource, count in ((MEMORY, lambda gpu: gpu.units), (GPUS, lambda gpu: 1)):
             total = sum(count(gpu) for gpu in annotation.gpus)
@@ -301,7 +301,7 @@ class _Node:
 
     def _of_allocatable(
         self, resource: str, allocatable: Optional[int], usable: int, capacity: int, annotation: Published
-    ) -> List[Difference]:
+    ) -> List[CapacityDifference]:
         what = f"allocatable {resource}"
         if allocatable != usable:
             cure = f"the device plugin has stopped or kubelet has lost it: {_PLUGIN}" if not allocatable else _PLUGIN

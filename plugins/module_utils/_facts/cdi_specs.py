@@ -18,8 +18,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host imp
 FOLDERS = ("/etc/cdi", "/var/run/cdi")
 _KIND = re.compile(r"[\"']?kind[\"']?\s*:\s*[\"']?([\w.-]+/[\w.-]+)")
 _VERSION = re.compile(r"[\"']?cdiVersion[\"']?\s*:\s*[\"']?([0-9.]{1,16})")
-# What version 0.7.0 of the specification brought (cncf-tags/container-device-interface, SPEC.md, 2024-02). A reader of older ones rejects
-# the version and the field, and with it the whole file.
+# The fields that version 0.7.0 of the specification brought (cncf-tags/container-device-interface, SPEC.md, 2024-02). A reader of older
+# ones rejects the version and the field, and with it the whole file.
 _NEWER, _NEWER_FIELD = (0, 7), re.compile(r"[\"']?(?:additionalGids|intelRdt)[\"']?\s*:")
 _HOST_PATH = re.compile(r"[\"']?(?:hostPath|path)[\"']?\s*:\s*[\"']?(/[^\"',\s}]+)")
 _GPU = re.compile(r"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What else gives this host's GPUs to pods: other device plugins and operators, by their processes, sockets and folders.
+"""The programs that also give this host's GPUs to pods: other device plugins and operators, by their processes, sockets and folders.
 
 Private to this collection. Read-only.
 """
@@ -20,11 +20,11 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host imp
 
 
 @dataclass(frozen=True)
-class Manager:
+class GpuManager:
     """Another manager of the GPUs.
 
-    name: its project; active: whether it has the GPUs now (a process, or devices that kubelet holds for it), not only left
-    traces; evidence: what was seen, in words; pods: those with its devices and a process that runs, by name where it is known;
+    name: its project. active: whether it has the GPUs now (a process, or devices that kubelet holds for it), not only left
+    traces. evidence: what was seen, as a message. pods: those with its devices and a process that runs, by name where it is known.
     holders: UIDs of all pods that have its devices by kubelet's record, of which some may have ended.
     """
 
@@ -63,8 +63,8 @@ _KINDS = (
 )
 
 
-def managers(host: Host, kubelet_root: str, own_root: str = "/opt/gpushare") -> Tuple[Manager, ...]:
-    """The other managers found. own_root: where our own runtime is, whose processes are no strangers."""
+def managers(host: Host, kubelet_root: str, own_root: str = "/opt/gpushare") -> Tuple[GpuManager, ...]:
+    """The other managers found. own_root: where our own runtime is, whose processes are not strangers."""
     resources = registered(host, kubelet_root)
     sockets = [name for name in host.names(f"{kubelet_root}/device-plugins") if name.endswith(".sock")]
     # The original has a socket of that name; only ours has the second one.
@@ -95,7 +95,9 @@ def _running(host: Host) -> Dict[str, str]:
     return found
 
 
-def _manager(kind: _Kind, host: Host, processes: List[RunningProcess], sockets: List[str], resources: Dict[str, int]) -> Optional[Manager]:
+def _manager(
+    kind: _Kind, host: Host, processes: List[RunningProcess], sockets: List[str], resources: Dict[str, int]
+) -> Optional[GpuManager]:
     now = [f"process {process.pid} ({process.name})" for process in processes if re.fullmatch(kind.process, process.name)]
     traces = [f"socket {name}" for name in sockets if re.fullmatch(kind.socket, name)]
     for name, count in sorted(resources.items()):
@@ -105,4 +107,4 @@ def _manager(kind: _Kind, host: Host, processes: List[RunningProcess], sockets: 
             traces.append(f"resource {name} known to kubelet, without devices")
     if kind.folder and host.names(kind.folder):
         traces.append(f"folder {kind.folder}")
-    return Manager(kind.name, bool(now), tuple(now + traces)) if now or traces else None
+    return GpuManager(kind.name, bool(now), tuple(now + traces)) if now or traces else None

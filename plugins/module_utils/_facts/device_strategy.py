@@ -56,7 +56,7 @@ class CdiFacts:
 
 @dataclass(frozen=True)
 class Brings:
-    """What this run does before the device plugin starts. spec: it writes a CDI spec; runtime: it configures the container runtime."""
+    """The work of this run before the device plugin starts. spec: it writes a CDI spec; runtime: it configures the container runtime."""
 
     spec: bool = False
     runtime: bool = False
@@ -64,14 +64,14 @@ class Brings:
     def lacks(self, found: CdiFacts, waits: bool = False) -> List[str]:
         """Why the host is not capable of `cdi` even then. waits: whether a spec that is away counts as there."""
         runtime = "" if found.off and self.runtime else found.runtime
-        # What a spec holds that this run writes is not known before.
+        # The contents of a spec that this run writes are not known before.
         reader = found.reader if found.newer or (self.spec and found.spec) else ""
         return [why for why in (found.kubelet, runtime, reader, "" if self.spec or waits else found.spec) if why]
 
 
 @dataclass(frozen=True)
 class ToolkitFacts:
-    """What nvidia's runtime honours: the environment of unprivileged containers, and mounts. problem: why that is not known.
+    """The requests that nvidia's runtime honours: the environment of unprivileged containers, and mounts. problem: why that is not known.
 
     no_cgroups: whether its mode legacy leaves the cgroups of containers alone, as rootless container runtimes need it.
     """
@@ -83,7 +83,7 @@ class ToolkitFacts:
 
 
 @dataclass(frozen=True)
-class Choice:
+class StrategyChoice:
     """strategy: of STRATEGIES; kept: the stricter one that waits until no pod has GPUs, "" for none."""
 
     strategy: str
@@ -99,7 +99,7 @@ _READER_NEEDED = (
     "upgrade it; or write the spec with `nvidia-ctk cdi generate --feature-flag no-additional-gids-for-device-nodes`; or set "
     "gpushare_device_strategy: auto",
 )
-#: What was found, what was expected, what to do.
+#: A message: what was found, what was expected, what to do.
 Obstacle = Tuple[str, str, str]
 
 
@@ -122,15 +122,15 @@ def toolkit(host: Host) -> ToolkitFacts:
     return ToolkitFacts(values.get(_ENVIRONMENT_KEY, True) is not False, values.get(_MOUNTS_KEY, False) is True, "", no_cgroups)
 
 
-def choose(asked: str, found: CdiFacts, now: str, holders: Collection[str], brings: Brings = Brings()) -> Choice:
-    """The strategy of the host. asked: gpushare_device_strategy; now: its device plugin's, "" for none; holders: pods with GPUs."""
+def choose(asked: str, found: CdiFacts, now: str, holders: Collection[str], brings: Brings = Brings()) -> StrategyChoice:
+    """The strategy of the host. asked: gpushare_device_strategy. now: its device plugin's, "" for none. holders: pods with GPUs."""
     if asked != AUTO:
-        return Choice(asked)
+        return StrategyChoice(asked)
     # A host with `cdi` keeps it when its spec is away: that is a fault to be cured, and the device plugin waits for the spec.
     strictest = MOUNTS if brings.lacks(found, waits=now == CDI) else CDI
     if now in STRATEGIES and now != strictest and holders:
-        return Choice(now, strictest)
-    return Choice(strictest)
+        return StrategyChoice(now, strictest)
+    return StrategyChoice(strictest)
 
 
 def obstacles(
@@ -228,5 +228,5 @@ def _containerd(host: Host, endpoint: Optional[str], version: str, default: bool
         enabled = cri.status(address).config.get("enableCDI", default)
     except cri.CriError as error:
         return f"containerd {version} does not report whether CDI is on ({error})"[:200], False
-    # Where it is on by default somebody has switched it off, and knows why.
+    # Where it is on by default a person has switched it off, and knows why.
     return ("", False) if enabled is True else (f"containerd {version} runs without enable_cdi = true", not default)

@@ -36,7 +36,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the host shows besides nvidia-smi. kernel_log: the kernel's messages, asked for only where they can decide; None for none."""
+    """The state of the host besides nvidia-smi. kernel_log: the kernel's messages, asked for only where they can decide; None for none."""
 
     driver: Driver
     pci: Pci
@@ -89,7 +89,8 @@ _FAILURES: Tuple[Tuple[str, "re.Pattern[str]", str], ...] = (
 _BY_STATUS = {4: "no_permission", 6: "no_devices", 9: "driver_not_loaded", 12: "library_missing", 15: "gpu_lost", 18: "version_mismatch"}
 _CURES = {kind: cure for kind, dummy, cure in _FAILURES}
 
-# What the kernel logs when it rejects a module by its signature, and what NVIDIA's module logs about a GPU that it does not serve.
+# The messages that the kernel logs when it rejects a module by its signature, and what NVIDIA's module logs about a GPU that it does not
+# serve.
 _REJECTED = re.compile(
     r"loading of (?:unsigned )?module .{0,80}rejected|unsigned module loading is restricted|key was rejected"
     r"|signed with (?:an )?untrusted key|not signed with a trusted key",
@@ -132,7 +133,7 @@ def unusable(gpu: str, answers: Sequence[str]) -> Optional[Problem]:
 
 
 def failure(outcome: Outcome, unreadable: str) -> Problem:
-    """What an nvidia-smi that printed no XML complains of. unreadable: why its output cannot be read."""
+    """The complaint of an nvidia-smi that printed no XML. unreadable: why its output cannot be read."""
     command = " ".join(outcome.argv)
     if outcome.timed_out is not None:
         cure = "the driver hangs: look at `dmesg` for Xid and NVRM lines, then reboot the host"
@@ -209,7 +210,7 @@ def _no_devices(problem: Problem, host: Surroundings) -> Problem:
 
 
 def _unsupported(log: str) -> Optional[Problem]:
-    """What NVIDIA's module logs about a GPU that it does not serve."""
+    """The messages that NVIDIA's module logs about a GPU that it does not serve."""
     if _NEEDS_OPEN.search(log):
         cure = "install the open kernel module of the same version: GPUs from Blackwell on work with no other"
         return Problem("wrong_module", "the proprietary kernel module, which does not support this GPU", "the open kernel module", cure)

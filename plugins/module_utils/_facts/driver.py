@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """NVIDIA's GPUs and driver as the kernel and the disk show them, without asking the driver.
 
-Private to this collection. Read-only. What decides about GPUs is NVML (nvidia-smi): PCI is a hint, since a host may hide it.
+Private to this collection. Read-only. NVML decides about GPUs (nvidia-smi): PCI is a hint, since a host may hide it.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class PciGpu:
 class Driver:
     """NVIDIA's driver by its parts, each a version or None. They must all be of the same.
 
-    loaded: the kernel module in use; installed: the module on disk for the running kernel; library: libnvidia-ml as the dynamic
-    linker finds it; kind: "open" or "proprietary", of the loaded module or else of the one on disk; installed_kind: of the latter;
-    signed: whether the module on disk has a signature, None if there is none or it cannot be told; other_kernels: kernels other than
-    the running one that have a module on disk; container: whether a driver container of NVIDIA's GPU Operator provides the driver.
-    switches: the number of NVSwitches on the PCI bus; nvlink5: whether network controllers manage NVSwitches that are not on that bus, as
-    from HGX B200 on; fabric_manager: whether NVIDIA's fabric manager runs. options: of the loaded module, without NVreg_. memory_nodes: the
+    loaded: the kernel module in use. installed: the module on disk for the running kernel. library: libnvidia-ml as the dynamic
+    linker finds it. kind: "open" or "proprietary", of the loaded module or else of the one on disk. installed_kind: of the latter.
+    signed: whether the module on disk has a signature, None if there is none or it cannot be told. other_kernels: kernels other than
+    the running one that have a module on disk. container: whether a driver container of NVIDIA's GPU Operator provides the driver.
+    switches: the number of NVSwitches on the PCI bus. nvlink5: whether network controllers manage NVSwitches that are not on that bus, as
+    from HGX B200 on. fabric_manager: whether NVIDIA's fabric manager runs. options: of the loaded module, without NVreg_. memory_nodes: the
     number of NUMA nodes with memory and without a processor, as memory of GPUs is on Grace. next_without: the release of the kernel that
-    boots next, if it has no module of the driver and DKMS cannot build one; upgraded_alone: packages that unattended-upgrades may upgrade.
+    boots next, if it has no module of the driver and DKMS cannot build one. upgraded_alone: packages that unattended-upgrades may upgrade.
     """
 
     loaded: Optional[str]
@@ -92,7 +92,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Pci:
-    """What of NVIDIA's is on the PCI bus."""
+    """The devices of NVIDIA on the PCI bus."""
 
     gpus: Tuple[PciGpu, ...]
 
@@ -176,7 +176,7 @@ def _switches(host: Host) -> int:
 
 
 def _has_nvlink5(host: Host) -> bool:
-    """NVIDIA's own sign, which its driver container and the start script of its fabric manager look for (NVIDIA/gpu-driver-container,
+    """NVIDIA's own sign, which its driver container and the start script of its fabric manager search for (NVIDIA/gpu-driver-container,
     nvidia-driver, read 2026-11-25): a controller that manages switches says so in its vital product data."""
     return any(
         _SWITCH_MANAGER in (host.data(f"{_INFINIBAND}/{name}/device/vpd", _VPD) or b"")
@@ -194,7 +194,7 @@ def _license_and_signature(host: Host, path: str) -> Tuple[Optional[str], Option
     if path.endswith(".ko"):
         content = host.outside(path)
         return _search(content, _MODULE_LICENSE), _ends_with(content, _SIGNED)
-    # Compressed: modinfo unpacks it.
+    # A compressed file: modinfo unpacks it.
     modinfo, outside = host.program("modinfo"), host.outside(path)
     license_ = host.answer(modinfo, ["-F", "license", outside], _MODINFO_LINE)
     signer = host.answer(modinfo, ["-F", "signer", outside], _MODINFO_LINE)
@@ -222,7 +222,7 @@ def _module_path(host: Host, release: Optional[str] = None) -> Optional[str]:
 def _module_version(host: Host, path: str) -> Optional[str]:
     if path.endswith(".ko"):
         return _search(host.outside(path), _MODULE_VERSION)
-    # Compressed: the version is in the name of DKMS's folder, or modinfo unpacks it.
+    # A compressed file: the version is in the name of DKMS's folder, or modinfo unpacks it.
     folders = [f"/var/lib/dkms/{name}" for name in ("nvidia", "nvidia-current")]
     built = [version for folder in folders for version in host.names(folder) if host.is_folder(f"{folder}/{version}/{host.release}")]
     if len(built) == 1:
@@ -240,8 +240,8 @@ def _search(path: str, pattern: "re.Pattern[bytes]") -> Optional[str]:
 
 
 def _library(host: Host) -> Optional[str]:
-    # The strings of the linker's cache are paths, each ended by a zero byte, whatever its format. What it does not know it
-    # looks for in its own folders.
+    # The strings of the linker's cache are paths, each ended by a zero byte, whatever its format. Libraries that it does not know it
+    # searches in its own folders.
     paths = [os.fsdecode(path) for path in _LIBRARY.findall(host.data("/etc/ld.so.cache") or b"")]
     paths += [f"{folder}/libnvidia-ml.so.1" for folder in (f"/usr/lib/{host.machine}-linux-gnu", "/usr/lib64", "/usr/lib")]
     return next((path for path in paths if host.exists(path)), None)

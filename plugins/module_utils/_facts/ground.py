@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What an installation stands on: folders that can be written, a free port, an API server that is reached, a scheduler that runs, a clock.
+"""The ground of an installation: folders that can be written, a free port, an API server that is reached, a scheduler that runs, a clock.
 
 Private to this collection. Read-only.
 """
@@ -27,7 +27,7 @@ MANIFESTS = "/etc/kubernetes/manifests"
 #: Configurations of container runtimes and of NVIDIA's toolkit on GPU nodes, where there are any. A run may find them as it wants them.
 OF_RUNTIMES = ("/etc/containerd", "/etc/crio", "/etc/docker", "/etc/nvidia-container-runtime")
 _SETTINGS, _STATE = "/etc/gpushare", "/var/lib/gpushare"
-# A run of ours that has begun to change the scheduler, and neither proven nor put back.
+# A run of ours that has begun to change the scheduler, and neither verified nor restored.
 _PENDING = f"{_STATE}/journal/scheduler.pending"
 # Of a runtime, with all that it needs; of everything else.
 _INODES, _FEW_INODES = 8000, 100
@@ -44,11 +44,11 @@ _MOST = 4000
 
 @dataclass(frozen=True)
 class Ground:
-    """read_only, full: folders that cannot be written, and without inodes; no_programs: where nothing can be executed.
+    """read_only, full: folders that cannot be written, and without inodes. no_programs: where nothing can be executed.
 
-    listening: ports that are taken on 127.0.0.1; extender: whether our extender is installed; server: the API server that kubelet
-    uses, "" if unknown; unreached: why no connection to it was made; scheduler: whether a kube-scheduler runs, or a run of ours was
-    killed while it changed it; machine_id: of systemd, "" if unknown; ahead: seconds by which this host's clock is ahead of the API
+    listening: ports that are taken on 127.0.0.1. extender: whether our extender is installed. server: the API server that kubelet
+    uses, "" if unknown. unreached: why no connection to it was made. scheduler: whether a kube-scheduler runs, or a run of ours was
+    killed while it changed it. machine_id: of systemd, "" if unknown. ahead: seconds by which this host's clock is ahead of the API
     server's, None if it has not said.
     """
 
@@ -69,7 +69,7 @@ Connect = Callable[[str, int, bool], Tuple[str, Optional[float]]]
 
 
 def ground(host: Host, install_dir: str, connect: Optional[Connect] = None) -> Ground:
-    """Look at the host."""
+    """Read the host."""
     folders = (install_dir, UNITS, _SETTINGS, _STATE, MANIFESTS, *filter(host.exists, OF_RUNTIMES))
     server = _SERVER.search(host.text(_KUBELET) or "")
     pending = host.exists(_PENDING)

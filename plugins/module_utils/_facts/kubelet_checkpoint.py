@@ -30,7 +30,7 @@ _UNIT_FILE = f"{UNITS}/{PLUGIN}.service"
 _SETTINGS = re.compile(r"^EnvironmentFile=(/\S+)$", re.MULTILINE)
 _UNIT = re.compile(r"--memory-unit[ =]([^\s\"]+)")
 _STRATEGY = re.compile(r"--device-strategy[ =]([^\s\"]+)")
-# What the answer of a device plugin has for a container, by strategy; one without either names GPUs in its variables.
+# The fields of a device plugin's answer for a container, by strategy; one without either names GPUs in its variables.
 _ANSWERED = ((b"/var/run/nvidia-container-devices", "volume-mounts"), (b"nvidia.com/gpu=", "cdi"))
 _BY_VARIABLE = "envvar"
 # From what the nvidia runtime takes from any container to what only kubelet can hand over.
@@ -39,9 +39,9 @@ _LOOSEST = (_BY_VARIABLE, "volume-mounts", "cdi")
 
 @dataclass(frozen=True)
 class Sharing:
-    """unit: of the device plugin that this collection has installed, "" for none; pods: UIDs of the pods that have memory of the
-    GPUs and a process that runs; holders: these, and those with whole GPUs; strategy: the device plugin's; without one of ours, the
-    loosest by which a holder has its GPUs, such as the original's; "" for none; limited: those of pods that the driver limits."""
+    """unit: of the device plugin that this collection has installed, "" for none. pods: UIDs of the pods that have memory of the
+    GPUs and a process that runs. holders: these, and those with whole GPUs. strategy: the device plugin's; without one of ours, the
+    loosest by which a holder has its GPUs, such as the original's, "" for none. limited: those of pods that the driver limits."""
 
     unit: str
     pods: Tuple[str, ...]
@@ -51,7 +51,7 @@ class Sharing:
 
 
 def sharing(host: Host, kubelet_root: str) -> Sharing:
-    """Look at the host."""
+    """Read the host."""
     settings = _SETTINGS.search(host.text(_UNIT_FILE) or "")
     text = (host.text(settings.group(1)) if settings else None) or ""
     unit, strategy = _UNIT.search(text), _STRATEGY.search(text)
@@ -76,7 +76,7 @@ def _limited(host: Host) -> Set[str]:
 
 
 def _state(host: Host) -> Mapping[str, Any]:
-    """What our device plugin has noted for its next process, in a folder that only root and it can write; empty if unreadable."""
+    """The notes of our device plugin for its next process, in a folder that only root and it can write; empty if unreadable."""
     try:
         state = json.loads((host.data(_STATE, _STATE_BYTES) or b"{}").decode("utf-8", "replace"))
     except (ValueError, RecursionError):
@@ -100,7 +100,7 @@ def recorded(host: Host, kubelet_root: str) -> Mapping[str, Any]:
 
 
 def registered(host: Host, kubelet_root: str) -> Dict[str, int]:
-    """Extended resource to the number of healthy devices that kubelet has recorded for it; empty if it has recorded none."""
+    """The extended resource to the number of healthy devices that kubelet has recorded for it; empty if it has recorded none."""
     devices = recorded(host, kubelet_root).get("RegisteredDevices")
     if not isinstance(devices, dict):
         return {}
@@ -108,7 +108,7 @@ def registered(host: Host, kubelet_root: str) -> Dict[str, int]:
 
 
 def holding(host: Host, kubelet_root: str) -> Dict[str, Tuple[str, ...]]:
-    """Extended resource to the UIDs of the pods that have devices of it by kubelet's record, also of some that have ended."""
+    """The extended resource to the UIDs of the pods that have devices of it by kubelet's record, also of some that have ended."""
     found: Dict[str, Set[str]] = {}
     for entry in _entries(host, kubelet_root):
         found.setdefault(str(entry.get("ResourceName")), set()).add(str(entry.get("PodUID")))

@@ -46,7 +46,7 @@ class Runtime:
 
 @dataclass(frozen=True)
 class Kubelet:
-    """What a kubelet's arguments mean. pid is None when none runs: then the other values are kubelet's defaults."""
+    """The meaning of a kubelet's arguments. pid is None when none runs: then the other values are kubelet's defaults."""
 
     pid: Optional[int]
     node_name: str
@@ -57,9 +57,9 @@ class Kubelet:
 class KubeletFacts:
     """The host's kubelet. Where none runs, the values are those of the files that it would start with.
 
-    installed: whether there is one at all; node_name: of its Kubernetes node; endpoint: the socket of its container runtime;
+    installed: whether there is one at all. node_name: of its Kubernetes node. endpoint: the socket of its container runtime.
     runtime: the name of that runtime ("docker" also through cri-dockerd), "unknown" for a socket that no known runtime has,
-    None if nothing says; config: its configuration file, if there is one.
+    None if nothing says. config: its configuration file, if there is one.
     """
 
     installed: bool
@@ -77,7 +77,7 @@ class KubeletFacts:
 
 @dataclass(frozen=True)
 class Distribution:
-    """What installed Kubernetes here. name: "kubeadm", "k3s", "rke2", "openshift", "microk8s", "k0s", "unknown", "none".
+    """The installer of Kubernetes here. name: "kubeadm", "k3s", "rke2", "openshift", "microk8s", "k0s", "unknown", "none".
 
     kubespray: whether kubespray did, which would take changes of its own files back.
     """
@@ -89,7 +89,7 @@ class Distribution:
 
 @dataclass(frozen=True)
 class ControlPlane:
-    """What of a control plane is on the host. manifests: path of each static pod's manifest by component."""
+    """The parts of a control plane on the host. manifests: path of each static pod's manifest by component."""
 
     present: bool
     manifests: Dict[str, str]
@@ -98,7 +98,7 @@ class ControlPlane:
 
 
 def distribution(host: Host) -> Distribution:
-    """What installed Kubernetes here, by the traces that it leaves."""
+    """The installer of Kubernetes here, by the traces that it leaves."""
     server, rke2 = host.process("k3s", "k3s-server", "k3s-agent"), host.process("rke2")
     if rke2 or host.is_folder("/etc/rancher/rke2") or host.is_folder("/var/lib/rancher/rke2/agent"):
         return Distribution("rke2", False, host.answer(host.program("rke2"), ["--version"], _RANCHER_SAYS))
@@ -145,7 +145,7 @@ def kubelet(host: Host, found: Distribution) -> KubeletFacts:
 
 
 def from_argv(pid: Optional[int], argv: List[str], hostname: str) -> Kubelet:
-    """What these arguments mean; kubelet lowers the case of its node's name."""
+    """The meaning of these arguments; kubelet lowers the case of its node's name."""
     name = flag(argv, "hostname-override") or hostname
     return Kubelet(pid, name.strip().lower(), flag(argv, "root-dir") or DEFAULT_ROOT)
 

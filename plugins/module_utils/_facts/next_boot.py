@@ -41,7 +41,7 @@ def has_headers(host: Host, release: str) -> bool:
 
 
 def upgraded_alone(host: Host) -> Tuple[str, ...]:
-    """The installed driver packages that unattended-upgrades may upgrade under running pods: those that are not held."""
+    """The installed driver packages that unattended-upgrades may upgrade under running pods: those without a hold."""
     texts = [host.text(f"{_APT}/{name}") or "" for name in host.names(_APT)]
     # As apt reads them: the last one counts.
     set_to = [found for text in texts for found in _UNATTENDED.findall(text)]

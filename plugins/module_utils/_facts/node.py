@@ -14,7 +14,7 @@ from typing import Any, Collection, Dict, Mapping, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import device_strategy
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.authority import authorities
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import Manager, managers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import GpuManager, managers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver, Pci, PciGpu, driver, pci
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.gpus import gpus
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground import Ground, ground
@@ -41,7 +41,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system 
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
-#: What can be gathered apart from what the node is called. "gpus" is the one that asks the driver and can take seconds.
+#: The facts that can be gathered apart from what the node is called. "gpus" is the one that asks the driver and can take seconds.
 SUBSETS = ("system", "gpus", "runtimes", "managers")
 
 
@@ -55,7 +55,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """The facts of one host. What was not gathered is None."""
+    """The facts of one host. A part that was not gathered is None."""
 
     distribution: Distribution
     kubelet: KubeletFacts
@@ -70,7 +70,7 @@ class NodeFacts:
     driver: Optional[Driver] = None
     nvidia_smi: Optional[SmiReport] = None
     runtimes: Optional[Tuple[Runtime, ...]] = None
-    managers: Optional[Tuple[Manager, ...]] = None
+    managers: Optional[Tuple[GpuManager, ...]] = None
     registered: Optional[Dict[str, int]] = None
     sharing: Optional[Sharing] = None
     cdi: Optional[device_strategy.CdiFacts] = None
@@ -86,7 +86,7 @@ class NodeFacts:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "NodeFacts":
-        """The opposite of as_dict; other keys are passed over. KeyError or TypeError if it is no such result."""
+        """The opposite of as_dict; other keys are passed over. KeyError or TypeError if it is not such a result."""
 
         values = {key: value for key, value in values.items() if value is not None}
 
@@ -111,7 +111,7 @@ class NodeFacts:
             driver=one("driver", Driver),
             nvidia_smi=SmiReport.from_dict(values["nvidia_smi"]) if "nvidia_smi" in values else None,
             runtimes=many("runtimes", Runtime),
-            managers=many("managers", Manager),
+            managers=many("managers", GpuManager),
             registered=values.get("registered"),
             sharing=one("sharing", Sharing),
             cdi=one("cdi", device_strategy.CdiFacts),

@@ -80,7 +80,7 @@ class MigDevice:
 
 @dataclass(frozen=True)
 class SharedGpu:
-    """What the device plugin shares out: a GPU, or an instance of a GPU in MIG mode.
+    """The unit that the device plugin shares out: a GPU, or an instance of a GPU in MIG mode.
 
     index: as the device plugin counts; nodes: those below /dev that a container gets of it, None if they are not known.
     """
@@ -109,8 +109,8 @@ class Ecc:
 class Repair:
     """Memory that the GPU no longer uses. Pages are retired before Ampere, rows are remapped from Ampere on.
 
-    pending: a retirement or remapping that the next reset makes effective; failed: a remapping that failed, or memory that the GPU cannot
-    repair; action: what the driver asks for, such as "Reset" or "Reboot", None for nothing.
+    pending: a retirement or remapping that the next reset makes effective. failed: a remapping that failed, or memory that the GPU cannot
+    repair. action: what the driver asks for, such as "Reset" or "Reboot", None for nothing.
     """
 
     retired_pages: Optional[int] = None
@@ -122,10 +122,10 @@ class Repair:
 
 @dataclass(frozen=True)
 class SmiGpu:
-    """One GPU. index: NVML's. What the driver does not know ("N/A", an error) is None.
+    """One GPU. index: NVML's. A value that the driver does not know ("N/A", an error) is None.
 
-    pci: domain:bus:device.function, 4-digit domain, lower case; compute_mode: as nvidia-smi writes it, such as "Default";
-    mig_mode, pending_mig_mode: "enabled", "disabled" or None for a GPU without MIG; architecture: such as "Turing", from driver 495 on;
+    pci: domain:bus:device.function, 4-digit domain, lower case. compute_mode: as nvidia-smi writes it, such as "Default".
+    mig_mode, pending_mig_mode: "enabled", "disabled" or None for a GPU without MIG. architecture: such as "Turing", from driver 495 on.
     fabric: of NVLink, "Completed", or what keeps CUDA from it, such as "In Progress"; None without one, and for GPUs before Hopper.
     """
 
@@ -180,7 +180,7 @@ class SmiReport:
 
     @property
     def shared(self) -> Tuple[SharedGpu, ...]:
-        """What the device plugin shares out of all GPUs."""
+        """The units that the device plugin shares out of all GPUs."""
         return tuple(one for gpu in self.gpus for one in gpu.shared)
 
     def as_dict(self) -> Dict[str, Any]:
@@ -233,7 +233,7 @@ def with_instances(found: SmiReport, listing: str, capabilities: str) -> SmiRepo
 
 
 class SmiOutputError(ValueError):
-    """The output is no XML of nvidia-smi; says what it begins with."""
+    """The output is not XML of nvidia-smi; it says what it begins with."""
 
 
 def report(outcome: Optional[Outcome], driver_container: bool = False) -> SmiReport:

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a host is below Kubernetes: distribution, kernel, Secure Boot, SELinux, Pythons, disk space.
+"""The parts of a host below Kubernetes: distribution, kernel, Secure Boot, SELinux, Pythons, disk space.
 
 Private to this collection. Read-only.
 """
@@ -167,7 +167,7 @@ def _python_version(host: Host, real: str) -> Optional[str]:
     match = _PYTHON_NAME.fullmatch(posixpath.basename(real))
     if match and match.group(1):
         return f"3.{match.group(1)}"
-    # A python3 that is no link to a name with a version: built by hand, or an old distribution's platform Python.
+    # A python3 that is not a link to a name with a version: built by hand, or an old distribution's platform Python.
     return host.answer(real, ["--version"], _PYTHON_SAYS)
 
 

@@ -16,7 +16,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 Path = Tuple[str, ...]
 
-#: Of digits. Python refuses to read an integer of some thousand.
+#: Of digits. Python does not read an integer of some thousand.
 LONGEST_NUMBER = 1000
 
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -37,11 +37,11 @@ class _Member:
 
     start: int
     between: str
-    node: "_Node"
+    node: "_Value"
 
 
 @dataclass
-class _Node:
+class _Value:
     """A value and its place in the text."""
 
     value: Any
@@ -90,7 +90,7 @@ def remove(text: str, path: Path) -> str:
     return text[: member.start] + text[members[place + 1].start :]
 
 
-def _inserted(text: str, node: _Node, indent: str, key: str, value: Any) -> str:
+def _inserted(text: str, node: _Value, indent: str, key: str, value: Any) -> str:
     """The text with one more member at the end of this object. indent: of the line that the object begins on."""
     newline, unit = _newline(text), _unit(text)
     if not node.members:
@@ -123,7 +123,7 @@ def _indent_before(text: str, place: int) -> str:
 
 
 def _unit(text: str) -> str:
-    """What the document indents by: the first member's white space."""
+    """The indentation of the document: the first member's white space."""
     members = _parse(text).members.values()
     return next((found for found in (_indent_before(text, member.start) for member in members) if found), _INDENT)
 
@@ -132,7 +132,7 @@ def _newline(text: str) -> str:
     return "\r\n" if "\r\n" in text else "\n"
 
 
-def _parse(text: str) -> _Node:
+def _parse(text: str) -> _Value:
     start = len(_BOM) if text.startswith(_BOM) else 0
     node = _value(text, _skip(text, start), 0)
     end = _skip(text, node.end)
@@ -141,7 +141,7 @@ def _parse(text: str) -> _Node:
     return node
 
 
-def _value(text: str, place: int, depth: int) -> _Node:
+def _value(text: str, place: int, depth: int) -> _Value:
     if depth > _DEPTH:
         raise _error(text, place, f"more than {_DEPTH} levels")
     opening = text[place : place + 1]
@@ -151,17 +151,17 @@ def _value(text: str, place: int, depth: int) -> _Node:
         return _array(text, place, depth)
     if opening == '"':
         value, end = _string(text, place)
-        return _Node(value, place, end)
+        return _Value(value, place, end)
     match = _SCALAR.match(text, place)
     if match is None:
         raise _error(text, place, "expected a value")
     if match.end() - place > LONGEST_NUMBER:
         raise _error(text, place, f"a number of {match.end() - place} digits, expected at most {LONGEST_NUMBER}")
-    return _Node(json.loads(match.group()), place, match.end())
+    return _Value(json.loads(match.group()), place, match.end())
 
 
-def _object(text: str, start: int, depth: int) -> _Node:
-    node = _Node({}, start, start)
+def _object(text: str, start: int, depth: int) -> _Value:
+    node = _Value({}, start, start)
     for place in _items(text, start, "}", node):
         if text[place : place + 1] != '"':
             raise _error(text, place, "expected a key in double quotes")
@@ -179,9 +179,9 @@ def _object(text: str, start: int, depth: int) -> _Node:
     return node
 
 
-def _array(text: str, start: int, depth: int) -> _Node:
+def _array(text: str, start: int, depth: int) -> _Value:
     values: List[Any] = []
-    node = _Node(values, start, start)
+    node = _Value(values, start, start)
     for place in _items(text, start, "]", node):
         inner = _value(text, place, depth + 1)
         values.append(inner.value)
@@ -189,7 +189,7 @@ def _array(text: str, start: int, depth: int) -> _Node:
     return node
 
 
-def _items(text: str, start: int, closing: str, node: _Node) -> Iterator[int]:
+def _items(text: str, start: int, closing: str, node: _Value) -> Iterator[int]:
     """The place of each item; the user sets node.end behind it. At the end it is behind the closing bracket."""
     place = _skip(text, start + 1)
     if text[place : place + 1] == closing:

@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Reads TOML 1.0 and remembers where everything stands. No Ansible here.
 
-Hosts may run Python 3.8, which has no tomllib; and toml_edit.py needs the places. Dates and times, which no container
+Hosts may run Python 3.8, which has no tomllib. And toml_edit.py needs the places. Dates and times, which no container
 runtime uses, are rejected; all else is read as tomllib reads it.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 Path = Tuple[str, ...]
 
-#: Of digits. Python refuses to read, and to print, an integer of some thousand.
+#: Of digits. Python neither reads nor prints an integer of some thousand.
 LONGEST_NUMBER = 1000
 
 _SPACE = re.compile(r"[ \t]*")
@@ -103,7 +103,7 @@ class _Parser:
         self.inline_tables: Dict[Path, Tuple[int, int]] = {}
         self.arrays: Dict[Path, List[Tuple[int, int]]] = {}
         self.data: Dict[str, Any] = {}
-        # What each path that is no plain implicit table is: header, array (of tables), value, or the section that dotted it.
+        # The kind of each path that is not a plain implicit table: header, array (of tables), value, or the section that dotted it.
         self.kinds: Dict[Path, str] = {}
         self.in_arrays = False
         bare_return = re.search(r"\r(?!\n)", text)

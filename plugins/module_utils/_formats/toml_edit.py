@@ -4,8 +4,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Changes single values of a TOML text and leaves every other byte alone. No Ansible here.
 
-New lines look like their neighbours: indentation, quotes, blank lines, line ends. Every edit is read back: if the data is
-not exactly the old data with that one change, TomlError, and nothing is returned. What `set_value` or `append` added,
+New lines have the form of their neighbours: indentation, quotes, blank lines, line ends. Every edit is read back: if the data is
+not exactly the old data with that one change, TomlError, and nothing is returned. The lines that `set_value` or `append` added,
 `remove` or `drop` takes away to the byte.
 """
 
@@ -349,7 +349,7 @@ def _pruned(data: Any, path: Path) -> Any:
 
 def _checked(edited: str, wanted: Dict[str, Any], path: Path) -> str:
     """The edited text, if it says what it should."""
-    # A table that held nothing else goes or stays with the line that named it.
+    # A table that had nothing else goes or stays with the line that named it.
     if _pruned(parse(edited).data, path[:-1]) != _pruned(wanted, path[:-1]):
         raise TomlError(f"the layout around {shown(path)} is not one that can be edited safely; change it by hand")
     return edited

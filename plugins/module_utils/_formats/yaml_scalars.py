@@ -21,7 +21,7 @@ _LINE = re.compile(r"( *)([A-Za-z0-9_.\-/]+|\"[^\"]+\"|'[^']+') *:(?: +(.*))?$")
 
 
 def scalars(text: str) -> Dict[str, str]:
-    """Dotted path to value, both as text: {"kind": "KubeletConfiguration", "featureGates.DevicePlugins": "true"}."""
+    """The dotted path to the value, both as text: {"kind": "KubeletConfiguration", "featureGates.DevicePlugins": "true"}."""
     if text.lstrip().startswith("{"):
         try:
             found: Dict[str, str] = {}
@@ -44,7 +44,7 @@ def _block(lines: List[str]) -> Dict[str, str]:
     found: Dict[str, str] = {}
     parents: List[Tuple[int, str]] = []
     opaque = -1  # indentation of a list or a text block: what is deeper belongs to it
-    last: Optional[Tuple[int, str]] = None  # indentation and path of the last value: a deeper line goes on with it
+    last: Optional[Tuple[int, str]] = None  # indentation and path of the last value: a deeper line continues it
     for line in lines:
         bare = line.strip()
         indent = len(line) - len(line.lstrip(" "))

@@ -21,7 +21,7 @@ _AFTER_KILL = 1.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command said. status: its exit status, negative for a signal; None if it could not start or did not end.
+    """The answer of a command. status: its exit status, negative for a signal; None if it could not start or did not end.
 
     timed_out: the seconds that it was given, if it did not end within them.
     """

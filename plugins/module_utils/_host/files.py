@@ -40,7 +40,7 @@ def state_digest(state: Optional[FileState]) -> str:
 
 
 def read_state(path: str) -> Optional[FileState]:
-    """The file, None if there is none. OSError if it is there and is no regular file, or cannot be read."""
+    """The file, None if there is none. OSError if it is there and is not a regular file, or cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -59,7 +59,7 @@ def replace(path: str, content: bytes, mode: int, uid: int, gid: int, label: Opt
 
 
 class Staged:
-    """A whole new file, on the disk, that waits for its place. What can fail for want of room has not failed.
+    """A whole new file, on the disk, that waits for its place. Writes that can fail for want of room have not failed.
 
     It waits outside the file's folder where that is on the same filesystem, because some folders are read by others as a whole
     (/etc/kubernetes/manifests, *.d).
@@ -75,7 +75,7 @@ class Staged:
     def take_place(self) -> None:
         """Be the file. An error leaves the old one."""
         try:
-            # Not before: whoever notes which folders are new has done so now.
+            # Not before: the caller that notes which folders are new has done so now.
             os.makedirs(self._folder, exist_ok=True)
             try:
                 os.rename(self._staged, self._real)
@@ -130,7 +130,7 @@ def _copy_attributes(source: str, descriptor: int) -> None:
         if error.errno in (errno.ENOENT, errno.EOPNOTSUPP, errno.ENOSYS):
             return
         raise
-    # What the folder where it was staged gives to every file.
+    # The attributes that the folder where it was staged gives to every file.
     for name in set(own) - set(names):
         if not name.startswith(_OF_THE_KERNEL):
             os.removexattr(descriptor, name)

@@ -2,9 +2,9 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A host to look at, read-only: its files, processes and programs, below `/` or a folder that stands for it.
+"""A host to be read only: its files, processes and programs, below `/` or a folder that stands for it.
 
-Private to this collection. What is missing or unreadable is None or empty, never an error: these are facts about any host.
+Private to this collection. A file that is missing or unreadable is None or empty, never an error: these are facts about any host.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LIMIT = 4 * 1024 * 1024
 _PIECE = 64 * 1024
 _LINKS = 40
 _SHOWN = 80
-# What Linux adds to the path of a program that is no longer there.
+# The text that Linux adds to the path of a program that is no longer there.
 _REPLACED = " (deleted)"
 _OF_ROOT = re.compile(r"^Uid:\t0\t0\t0\t0$", re.MULTILINE)
 
@@ -45,8 +45,8 @@ _OF_ROOT = re.compile(r"^Uid:\t0\t0\t0\t0$", re.MULTILINE)
 class RunningProcess:
     """A process of the host.
 
-    argv: what it says of itself, and anybody may start a process that says he is kubelet; program: the file that it really runs, ""
-    if that cannot be read; own: whether the host's root runs it, outside of every container.
+    argv: what it says of itself, and anybody may start a process that says he is kubelet. program: the file that it really runs, ""
+    if that cannot be read. own: whether the host's root runs it, outside of every container.
     """
 
     pid: int
@@ -56,7 +56,7 @@ class RunningProcess:
 
     @property
     def name(self) -> str:
-        """What it calls itself, to be shown only."""
+        """The name that it calls itself, to be shown only."""
         return "".join(letter if letter.isprintable() else "?" for letter in posixpath.basename(self.argv[0])[:_SHOWN])
 
     @property
@@ -130,7 +130,7 @@ class Host:
     def data(self, path: str, limit: int = _LIMIT) -> Optional[bytes]:
         """The file's first `limit` bytes, None if there is no readable regular file."""
         try:
-            # Whatever the path leads to, opening it must not wait: it could be a pipe.
+            # With any target of the path, opening it must not wait: it could be a pipe.
             with open(os.open(self.outside(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     return None
@@ -149,7 +149,7 @@ class Host:
         return (self.text(path) or "").strip() or None
 
     def names(self, path: str) -> List[str]:
-        """What is in the folder, sorted."""
+        """The names in the folder, sorted."""
         try:
             return sorted(os.listdir(self.outside(path)))
         except (OSError, ValueError):
@@ -167,12 +167,12 @@ class Host:
         return mode is not None and stat.S_ISSOCK(mode)
 
     def device_mode(self, path: str) -> int:
-        """Who may read and write the character device, as bits; -1 if there is none."""
+        """The users who may read and write the character device, as bits; -1 if there is none."""
         mode = self._mode(path)
         return stat.S_IMODE(mode) if mode is not None and stat.S_ISCHR(mode) else -1
 
     def link(self, path: str) -> Optional[str]:
-        """What the link itself says, None if it is none."""
+        """The text of the link itself, None if it is none."""
         return self._readlink(posixpath.join(self.real(posixpath.dirname(path)), posixpath.basename(path)))
 
     def existing(self, paths: Sequence[str]) -> Tuple[str, ...]:
@@ -190,10 +190,10 @@ class Host:
         return self._programs[name]
 
     def ask(self, program: Optional[str], arguments: Sequence[str], timeout: Optional[float] = None) -> Optional[Outcome]:
-        """What the program at this path answers; None if there is none."""
+        """The answer of the program at this path; None if there is none."""
         if program is None:
             return None
-        # By the name given, not by what it links to: a program may be several ones and look at its name.
+        # By the name given, not by what it links to: a program may be several ones and read its name.
         path = program if self.root == "/" else self.outside(program)
         return self._run([path, *arguments], self._timeout if timeout is None else timeout)
 
@@ -268,12 +268,12 @@ class Host:
         return float("inf") if status is None or not status.f_files else status.f_favail
 
     def _is_own(self, pid: int) -> bool:
-        """Whether the host's root runs it, outside of every container: of a pod with hostPID, root is somebody else."""
+        """Whether the host's root runs it, outside of every container: of a pod with hostPID, root is another user."""
         own = self.link("/proc/self/ns/pid")
         if own is None or self.link(f"/proc/{pid}/ns/pid") != own or not _OF_ROOT.search(self.text(f"/proc/{pid}/status") or ""):
             return False
         try:
-            # What the link leads to, which is not what it says: in a container that is "/" as well.
+            # The target of the link, which is not what it says: in a container that is "/" as well.
             return os.path.samestat(os.stat(self._outside(f"/proc/{pid}/root")), os.stat(self._outside("/")))
         except (OSError, ValueError):
             return False

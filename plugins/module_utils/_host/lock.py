@@ -4,8 +4,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Only one run changes a host at a time.
 
-Private to this collection. The kernel lets go of the lock when its process ends, however that happens. The file is removed with it, so that
-it is no trace on the host; who waited for a file that is gone opens the new one.
+Private to this collection. The kernel releases the lock when its process ends, however that happens. The file is removed with it, so that
+it leaves no trace on the host; a run that waited for a file that is gone opens the new one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _POLL = 0.2
 
 
 class LockedError(RuntimeError):
-    """Somebody else changes this host now; says who."""
+    """Another run changes this host now; it says which one."""
 
 
 @contextlib.contextmanager
 def held(who: str, path: str = PATH, seconds: float = SECONDS) -> Iterator[None]:
-    """Hold the host's lock. who: is shown to those who do not get it."""
+    """Hold the host's lock. `who` is shown to those who do not get it."""
     deadline = time.monotonic() + seconds
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -56,7 +56,7 @@ def held(who: str, path: str = PATH, seconds: float = SECONDS) -> Iterator[None]
 
 
 def for_module(module: Any, root: str = "/") -> ContextManager[None]:
-    """The lock for an AnsibleModule, which fails if somebody else has it.
+    """The lock for an AnsibleModule, which fails if another run has it.
 
     Check mode, a user who is not root, and a folder that stands for a host change no host.
     """

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether a file that root runs or installs can be another one by then: nobody else may write it, nor put another one in its place.
+"""Whether a file that root runs or installs can be another one by then: no other user may write it, nor put another one in its place.
 
 Private to this collection. No Ansible here.
 """
@@ -18,9 +18,9 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host imp
 
 
 def open_to_others(host: Host, real: str) -> Optional[str]:
-    """What of the way to it, or of the file itself, others than root may change; None if nothing. OSError if it cannot be read.
+    """The part of the way to it, or the file itself, that others than root may change; None if nothing. OSError if it cannot be read.
 
-    real: without links, as Host.real gives it, and by this path it must be used: whoever owns a link may change it after the check.
+    real: without links, as Host.real gives it, and by this path it must be used: the owner of a link may change it after the check.
     """
     for folder in _folders_above(real):
         found = os.stat(host.outside(folder))

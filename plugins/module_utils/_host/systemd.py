@@ -2,9 +2,9 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What systemd knows of a unit: the one reader of `systemctl show`.
+"""The facts that systemd knows of a unit: the one reader of `systemctl show`.
 
-Private to this collection. Who runs the command differs (a module, or with a time limit), what it prints does not.
+Private to this collection. The caller of the command differs (a module, or with a time limit), its output does not.
 """
 
 from __future__ import annotations
@@ -29,6 +29,6 @@ def parsed(printed: str) -> Dict[str, str]:
 
 
 def show(run: Run, unit: str, *properties: str) -> Dict[str, str]:
-    """What systemd knows of a unit, also of one that there is not; {} where there is no systemd."""
+    """The facts that systemd knows of a unit, also of one that there is not; {} where there is no systemd."""
     _status, out, _err = run(show_command(unit, *properties))
     return parsed(out)

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What daemons on several hosts need to be known to the API server: a kubeconfig, and a seed token where their own is no good.
+"""The credentials by which the API server knows daemons on several hosts: a kubeconfig, and a seed token where their own is unusable.
 
 Private to this collection. Speaks to the cluster through kubectl.
 """
@@ -15,30 +15,30 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.kubeconfig import api_server, daemon_kubeconfig, root_ca
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import SEED_SECONDS, Token, subject, why_seed
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import SEED_SECONDS, TokenClaims, subject, why_seed
 
 _CA = "kube-root-ca.crt"
 
 
 @dataclass(frozen=True)
-class Daemon:
-    """A daemon somewhere. key: what it is called here, such as its host; account: its ServiceAccount; own: the token that it has."""
+class DaemonAccount:
+    """A daemon somewhere. key: what it is called here, such as its host. account: its ServiceAccount. own: the token that it has."""
 
     key: str
     account: str
-    own: Optional[Token]
+    own: Optional[TokenClaims]
 
 
 @dataclass(frozen=True)
 class Identity:
-    """kubeconfig: the same for all; due: why a daemon needs a seed, by key; seeds: those that were made, by key."""
+    """kubeconfig: the same for all. due: why a daemon needs a seed, by key. seeds: those that were made, by key."""
 
     kubeconfig: str
     due: Dict[str, str]
     seeds: Dict[str, str]
 
 
-def identify(kubectl: Kubectl, namespace: str, daemons: Sequence[Daemon], server: str, now: float, make: bool) -> Identity:
+def identify(kubectl: Kubectl, namespace: str, daemons: Sequence[DaemonAccount], server: str, now: float, make: bool) -> Identity:
     """now: Unix time; make: whether to have seeds made. NoClusterError and KubectlError say what is missing."""
     accounts = sorted({daemon.account for daemon in daemons})
     names = [f"configmap/{_CA}", *(f"serviceaccount/{name}" for name in accounts)]
@@ -63,13 +63,13 @@ def seed(kubectl: Kubectl, namespace: str, account: str) -> str:
     return str(answer["status"]["token"])
 
 
-def daemons_of(accounts: Mapping[str, str], tokens: Mapping[str, Optional[Mapping[str, Any]]]) -> List[Daemon]:
+def daemons_of(accounts: Mapping[str, str], tokens: Mapping[str, Optional[Mapping[str, Any]]]) -> List[DaemonAccount]:
     """From a module's options. TypeError, with the key, if a token is not what gpushare_token_info returns."""
     found = []
     for key, account in accounts.items():
         try:
             own = tokens.get(key)
-            found.append(Daemon(key, account, None if own is None else Token.from_dict(own)))
+            found.append(DaemonAccount(key, account, None if own is None else TokenClaims.from_dict(own)))
         except TypeError as error:
             raise TypeError(f"{key[:80]}: {error}") from error
     return found

@@ -22,14 +22,14 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.kube
 
 #: A daemon renews its token when a third of its life is over; one that has less than this left has failed to for long.
 LEAST_LEFT = 0.25
-#: What a daemon gets to start with lives this long (seconds); the API server grants nothing shorter than ten minutes.
+#: The token that a daemon gets to start with lives this long (seconds); the API server grants nothing shorter than ten minutes.
 SEED_SECONDS = 3600
 #: The year 9999: no time after it is one.
 _FAR = 253370764800
 
 
 @dataclass(frozen=True)
-class Token:
+class TokenClaims:
     """The claims of a bound token. issued, expires: Unix time in seconds. uid: of the ServiceAccount.
 
     accepted: whether the API server takes it; None if it was not asked or did not answer.
@@ -45,8 +45,8 @@ class Token:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Token":
-        """The opposite of as_dict. TypeError if it is no such result."""
+    def from_dict(cls, values: Mapping[str, Any]) -> "TokenClaims":
+        """The opposite of as_dict. TypeError if it is not such a result."""
         token = cls(**values)
         texts, times = (token.subject, token.uid), (token.issued, token.expires)
         if not all(isinstance(one, str) for one in texts) or not all(isinstance(one, int) for one in times):
@@ -59,8 +59,8 @@ def subject(namespace: str, account: str) -> str:
     return f"system:serviceaccount:{namespace}:{account}"
 
 
-def read_token(text: Optional[str]) -> Optional[Token]:
-    """The claims of a token as it stands in a file; None for anything that is no bound token of a ServiceAccount."""
+def read_token(text: Optional[str]) -> Optional[TokenClaims]:
+    """The claims of a token as it stands in a file; None for anything that is not a bound token of a ServiceAccount."""
     try:
         payload = (text or "").strip().split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
@@ -69,15 +69,15 @@ def read_token(text: Optional[str]) -> Optional[Token]:
         # A host says what is in its file: JSON knows Infinity, numbers of any length, and lists as deep as it likes.
         if not 0 <= issued < expires < _FAR:
             return None
-        return Token(str(claims["sub"]), str(account["uid"]), issued, expires)
+        return TokenClaims(str(claims["sub"]), str(account["uid"]), issued, expires)
     except (IndexError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return None
 
 
-def why_seed(own: Optional[Token], wanted: str, uid: Optional[str], now: float) -> str:
-    """Why a daemon cannot go on with its own token and needs a seed, in words; "" if it can.
+def why_seed(own: Optional[TokenClaims], wanted: str, uid: Optional[str], now: float) -> str:
+    """Why a daemon cannot continue with its own token and needs a seed, as a message; "" if it can.
 
-    wanted: the subject that it must have; uid: of the live ServiceAccount, None if there is none yet; now: Unix time.
+    wanted: the subject that it must have. uid: of the live ServiceAccount, None if there is none yet. now: Unix time.
     """
     if own is None:
         return "it has no token of its own yet"
@@ -95,7 +95,7 @@ def why_seed(own: Optional[Token], wanted: str, uid: Optional[str], now: float) 
     return ""
 
 
-def taken(own: Optional[Token], seed: Token) -> bool:
+def taken(own: Optional[TokenClaims], seed: TokenClaims) -> bool:
     """Whether a daemon has swapped this seed for a token of its own."""
     return own is not None and (own.subject, own.uid) == (seed.subject, seed.uid) and own.issued >= seed.issued
 
@@ -106,7 +106,7 @@ Ask = Callable[[str, str, str], Optional[bool]]
 SECONDS = 5.0
 
 
-def own_token(token_path: str, kubeconfig_path: str, ask: Ask) -> Optional[Token]:
+def own_token(token_path: str, kubeconfig_path: str, ask: Ask) -> Optional[TokenClaims]:
     """The claims of the token in the file, None if there is none, and what the API server of the kubeconfig says of it."""
     text, config = _text(token_path), _text(kubeconfig_path)
     found, server = read_token(text), where(config)

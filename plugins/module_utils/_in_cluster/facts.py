@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a cluster says of itself before gpushare is installed in it, through the API alone.
+"""The facts about a cluster before gpushare is installed in it, through the API alone.
 
 Private to this collection. Every object is cut down to what is judged.
 """
@@ -32,7 +32,7 @@ ADMISSION = "admissionregistration.k8s.io/v1"
 #: As many images as kubelet tells of by default; a node with fewer has told of all.
 IMAGES_TOLD = 50
 _UNIT = "--memory-unit="
-#: What NVIDIA's device plugin gives pods, also with time-slicing and MIG.
+#: The resources that NVIDIA's device plugin gives pods, also with time-slicing and MIG.
 _OF_NVIDIA = re.compile(r"nvidia\.com/(?:gpu|mig-).*")
 _RBAC = "rbac.authorization.k8s.io/v1"
 _ENFORCE = "pod-security.kubernetes.io/enforce"

@@ -49,7 +49,7 @@ raise SystemExit(f"cannot be removed: {left}" if left else 0)
 
 @dataclass(frozen=True)
 class Image:
-    """What the pods run, and how. runtime_class: "" for the nodes' default; scheduler: "own" or "default"."""
+    """The programs that the pods run, and how. runtime_class: "" for the nodes' default; scheduler: "own" or "default"."""
 
     reference: str
     namespace: str
@@ -195,7 +195,7 @@ def _phase(pod: Mapping[str, Any]) -> str:
 
 
 def _why(pod: Mapping[str, Any], log: str) -> str:
-    """Why a pod has not run well, in the words of whoever says it."""
+    """Why a pod has not run well, in the words of the component that says it."""
     status = pod.get("status") or {}
     states = [one.get("state") or {} for one in status.get("containerStatuses") or []]
     waiting = [f"{one['waiting'].get('reason', '')} {one['waiting'].get('message', '')}" for one in states if "waiting" in one]

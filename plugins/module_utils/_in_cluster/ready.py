@@ -31,7 +31,8 @@ def wait(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> List[str]:
-    """What is still not ready after that many seconds; nothing if all is. scheduler_only: nodes are served by services for now."""
+    """The parts that are still not ready after that many seconds; nothing if all is. scheduler_only: nodes are served by services for
+    now."""
     deadline = clock() + seconds
     while True:
         left = unready(kubectl, namespace, scheduler_only, default_scheduler)
@@ -81,7 +82,7 @@ def _unready(item: Mapping[str, Any]) -> str:
 
 
 def reasons(kubectl: Kubectl, namespace: str) -> List[str]:
-    """What the pods that do not serve say, and the last warning about each."""
+    """The messages of the pods that do not serve, and the last warning about each."""
     pods = kubectl.items(["get", "pods", "--namespace", namespace, "--selector", SELECT])
     warned, found = warnings(kubectl, namespace), []
     for pod in pods:

@@ -47,8 +47,8 @@ class RemovalError(RuntimeError):
     """Why nothing is removed, or not all."""
 
 
-class Removal:
-    """One run. Looks at everything first, so that check mode says what `apply` then does. removed: in words; nodes: with our label."""
+class InClusterRemoval:
+    """One run. It reads everything first, so that check mode says what `apply` then does. removed: messages; nodes: with our label."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Removal:
         """
         if self._on_hosts:
             raise RemovalError(
-                f"found accounts of services on hosts: {', '.join(self._on_hosts[:_SHOWN])}; expected gpushare as pods; run uninstall "
+                f"found accounts of services on hosts: {', '.join(self._on_hosts[:_SHOWN])}; expected gpushare as pods. Run uninstall "
                 "with the inventory of these hosts. Nothing was changed"
             )
         if f"daemonsets.apps/{EXTENDER}" in self._found:
@@ -101,7 +101,7 @@ class Removal:
             if wired:
                 names = ", ".join(str(one["metadata"]["name"]) for one in wired[:_SHOWN])
                 raise RemovalError(
-                    f"found that {names} asks the extender; expected none; run uninstall with the inventory of the control planes. Nothing "
+                    f"found that {names} asks the extender; expected none. Run uninstall with the inventory of the control planes. Nothing "
                     "was changed"
                 )
         if force or not self.removed:
@@ -116,7 +116,7 @@ class Removal:
             )
 
     def apply(self) -> None:
-        """Do it. KubectlError or RemovalError as soon as something does not work; the next run goes on.
+        """Do it. KubectlError or RemovalError as soon as something does not work; the next run continues.
 
         The DaemonSet goes last of what it is known by: until the files of all nodes are gone, the next run sees it.
         """
@@ -143,7 +143,7 @@ class Removal:
             bad = [f"{one.node}: {one.why}" for one in ended if one.phase != "Succeeded"]
             if bad:
                 raise RemovalError(
-                    f"found that files stay on {'; '.join(bad)}; expected that a pod removes them; bring these nodes back, or remove the "
+                    f"found that files stay on {'; '.join(bad)}; expected that a pod removes them. Bring these nodes back, or remove the "
                     "label gpushare.kubernetes/node from those that are gone, and run again"
                 )
         for resource in self._found:
@@ -160,7 +160,7 @@ class Removal:
 
         if not until(gone, self._seconds, self._clock, self._sleep):
             raise RemovalError(
-                f"found that {', '.join(left[:_SHOWN])} do not end within {self._seconds} s; expected none of the device plugin; bring "
+                f"found that {', '.join(left[:_SHOWN])} do not end within {self._seconds} s; expected none of the device plugin. Bring "
                 "back the nodes, or delete those that are gone, and run again"
             )
 

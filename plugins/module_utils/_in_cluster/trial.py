@@ -36,7 +36,7 @@ _ENFORCE = {"pod-security.kubernetes.io/enforce": "privileged"}
 
 
 @dataclass(frozen=True)
-class Needs:
+class DevicePluginNeeds:
     """The needs of the device plugin on a node."""
 
     image: Image
@@ -47,7 +47,7 @@ class Needs:
         return f"{self.kubelet_root}/device-plugins/kubelet.sock"
 
 
-def trial_pod(node: str, needs: Needs) -> Dict[str, Any]:
+def trial_pod(node: str, needs: DevicePluginNeeds) -> Dict[str, Any]:
     """Runs a program of the image to its end, on a node on which kubelet has its socket where it is expected."""
     rights = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
     mounts = [{"name": "kubelet", "mountPath": "/host/kubelet.sock", "readOnly": True}]
@@ -66,7 +66,7 @@ class Trial:
     def __init__(
         self,
         kubectl: Kubectl,
-        needs: Needs,
+        needs: DevicePluginNeeds,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:

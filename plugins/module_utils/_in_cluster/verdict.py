@@ -27,7 +27,7 @@ _SHOWN = 80
 
 
 def judge(ended: Ended, node: Mapping[str, Any]) -> List[str]:
-    """What is wrong with one probe, as found, expected and what to do. node: with its annotations."""
+    """The problem of one probe, as found, expected and what to do. node: with its annotations."""
     title = f"probe pod on {ended.node}"
     if not ended.phase:
         return [

@@ -49,7 +49,7 @@ def _of_users(image: Image, node: Mapping[str, Any]) -> Image:
 
 
 def _full(kubectl: Kubectl, nodes: Mapping[str, Mapping[str, Any]]) -> List[str]:
-    """The nodes whose pods ask for every unit: a probe would wait there, or take the place of somebody's pod."""
+    """The nodes whose pods ask for every unit: a probe would wait there, or take the place of a user's pod."""
     asked: Dict[str, int] = {}
     for pod in gpu_pods(kubectl):
         asked[pod["node"]] = asked.get(pod["node"], 0) + sum(one["units"] for one in pod["containers"])

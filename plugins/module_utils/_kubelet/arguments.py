@@ -30,7 +30,7 @@ class ArgumentsError(ValueError):
 
 
 @dataclass(frozen=True)
-class Source:
+class StartFile:
     """A file and its text. optional: of an environment file, whether systemd starts kubelet without it; missing: there is none."""
 
     path: str
@@ -49,13 +49,13 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Start:
+class KubeletStart:
     """How systemd will start kubelet next. used: the variables in its command; defined: name to the file whose value counts."""
 
     words: Tuple[Word, ...]
     used: Tuple[str, ...]
     defined: Mapping[str, str]
-    environment_files: Tuple[Source, ...]
+    environment_files: Tuple[StartFile, ...]
 
     @property
     def argv(self) -> List[str]:
@@ -66,7 +66,7 @@ class Start:
         return [word for word in self.words if word.text.partition("=")[0] in (FLAG, FLAG[1:])]
 
 
-def environment_file_paths(units: Sequence[Source]) -> List[Tuple[str, bool]]:
+def environment_file_paths(units: Sequence[StartFile]) -> List[Tuple[str, bool]]:
     """(path, whether it may be missing) of each EnvironmentFile= of the unit's files, in order."""
     found: List[Tuple[str, bool]] = []
     for _source, key, value in _settings(units):
@@ -76,7 +76,7 @@ def environment_file_paths(units: Sequence[Source]) -> List[Tuple[str, bool]]:
     return found
 
 
-def start_of(units: Sequence[Source], environment_files: Sequence[Source]) -> Start:
+def start_of(units: Sequence[StartFile], environment_files: Sequence[StartFile]) -> KubeletStart:
     """The next start. units: the unit's own file and its drop-ins, in systemd's order. ArgumentsError if no ExecStart is there."""
     values: Dict[str, str] = {}
     defined: Dict[str, str] = {}
@@ -107,7 +107,7 @@ def start_of(units: Sequence[Source], environment_files: Sequence[Source]) -> St
         else:
             text = _VARIABLE.sub(lambda match: values.get(match.group(1) or match.group(2), ""), _unquoted(raw))
             words.append(Word(text, "", command_path))
-    return Start(tuple(words), tuple(used), defined, tuple(environment_files))
+    return KubeletStart(tuple(words), tuple(used), defined, tuple(environment_files))
 
 
 def environment_of(text: str) -> Dict[str, str]:
@@ -124,7 +124,7 @@ def with_gates(text: str, variable: str, changes: Mapping[str, Optional[bool]]) 
     """The text of a unit or an environment file in which the last --feature-gates has these gates (None: not any more).
 
     variable: whose value has it, "" for one in ExecStart. A list that becomes empty goes with its flag. ArgumentsError if it is not found,
-    GateError if it is no list of gates.
+    GateError if it is not a list of gates.
     """
     spans = list(_assignments(text, variable)) if variable else _commands(text)
     for start, end in reversed(spans):
@@ -176,7 +176,8 @@ def with_unit_argument(text: str, variable: str, argument: str) -> str:
 
 
 def gates_in_text(text: str) -> Dict[str, bool]:
-    """The gates of every --feature-gates in a unit's file or an environment file, in their order. GateError if one is no list of gates."""
+    """The gates of every --feature-gates in a unit's file or an environment file, in their order. GateError if one is not a list of
+    gates."""
     found: Dict[str, bool] = {}
     for line in _joined(text):
         if not line.lstrip().startswith(("#", ";")):
@@ -191,7 +192,7 @@ def variables_in(text: str) -> List[str]:
     return list(dict.fromkeys(first or second for first, second in names))
 
 
-def _settings(units: Sequence[Source]) -> Iterator[Tuple[Source, str, str]]:
+def _settings(units: Sequence[StartFile]) -> Iterator[Tuple[StartFile, str, str]]:
     """(file, key, value) of the assignments in [Service]."""
     for source in units:
         section = ""

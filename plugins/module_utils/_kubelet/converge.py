@@ -22,11 +22,11 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host, flag
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.api import node_api
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.gates import TABLE, Gate, needed
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import Found, plan_present, without
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import KubeletState, plan_present, without
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.service import (
     KubeletService,
+    KubeletUnit,
     Ready,
-    Unit,
     find_unit,
     look,
     settable,
@@ -37,7 +37,7 @@ OWNER = "kubelet"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedGates:
     """The module's options. gates: names that must be on where the kubelet's release has them; timeout in seconds."""
 
     state: str
@@ -61,7 +61,7 @@ class KubeletGates(Subject):
 
     owner = OWNER
 
-    def __init__(self, wanted: Wanted, host: Host, run: RunWithin) -> None:
+    def __init__(self, wanted: WantedGates, host: Host, run: RunWithin) -> None:
         super().__init__()
         self.root = host.root
         self._wanted, self._host, self._run = wanted, host, run
@@ -104,9 +104,9 @@ class KubeletGates(Subject):
 
 
 def converge(
-    wanted: Wanted, check: bool, root: str = "/", run: RunWithin = command.run, point: Callable[[str], None] = nothing
+    wanted: WantedGates, check: bool, root: str = "/", run: RunWithin = command.run, point: Callable[[str], None] = nothing
 ) -> GatesResult:
-    """Do it, or with `check` say what would be done. Rejected if nothing was changed; TransactionError if it was put back."""
+    """Do it, or with `check` say what would be done. On Rejected nothing was changed; on TransactionError it was restored."""
     host, transaction = Host(root), Transaction(OWNER, root)
     if wanted.state == "present" and not transaction.entries() and not transaction.unfinished:
         # k3s and others have no such service, and need none from here on.
@@ -129,8 +129,8 @@ def _can_be_set(gate: Gate, release: Tuple[int, ...]) -> bool:
     return gate.is_known((release[0], release[1])) and not gate.is_locked((release[0], release[1]))
 
 
-def _check_candidate(host: Host, found: Found, unit: Unit, wanted: Sequence[str], run: RunWithin) -> None:
-    """Rejected if this kubelet itself does not list a gate that it is to be given: it would not start with it."""
+def _check_candidate(host: Host, found: KubeletState, unit: KubeletUnit, wanted: Sequence[str], run: RunWithin) -> None:
+    """It raises Rejected if this kubelet itself does not list a gate that it is to be given: it would not start with it."""
     listed = settable(host.outside(unit.program), run)
     names = [name for name in needed(found.release, found.given(), wanted) if listed is not None and name not in listed]
     if names:
@@ -140,8 +140,8 @@ def _check_candidate(host: Host, found: Found, unit: Unit, wanted: Sequence[str]
         )
 
 
-def _ready(host: Host, found: Found) -> Optional[Ready]:
-    """How to ask whether the node is Ready, None where it is not Ready before us, or nobody can be asked."""
+def _ready(host: Host, found: KubeletState) -> Optional[Ready]:
+    """How to ask whether the node is Ready, None where it is not Ready before us, or no API server can be asked."""
     argv = ["kubelet", *found.start.argv]
     api = node_api(host, flag(argv, "kubeconfig"), from_argv(None, argv, host.hostname).node_name)
     # Long before: whatever it said last counts.

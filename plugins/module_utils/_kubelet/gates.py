@@ -46,7 +46,7 @@ class Gate:
         return self.until is not None and release > (1, self.until)
 
     def default(self, release: Release) -> bool:
-        """Its value in a release that knows it, where nobody sets it."""
+        """Its value in a release that knows it, where no setting names it."""
         return self.default_on is not None and release >= (1, self.default_on)
 
 

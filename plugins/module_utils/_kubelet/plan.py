@@ -21,7 +21,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.argum
     EXTRA,
     FLAG,
     ArgumentsError,
-    Start,
+    KubeletStart,
     gates_in_text,
     variables_in,
     with_argument,
@@ -39,20 +39,20 @@ _OF_ADMINISTRATORS = ("/etc/default/kubelet", "/etc/sysconfig/kubelet")
 
 
 @dataclass(frozen=True)
-class Found:
+class KubeletState:
     """The host's kubelet as its next start has it. config: its configuration file's path and text, None without one.
 
     texts: every file that the start comes from, by path; units: those that systemd reads at a daemon-reload only.
     """
 
     release: gates.Release
-    start: Start
+    start: KubeletStart
     config: Optional[Tuple[str, str]]
     texts: Mapping[str, str]
     units: Sequence[str]
 
     def given(self) -> Dict[str, bool]:
-        """The gates of the next start. Rejected if they cannot be read."""
+        """The gates of the next start. It raises Rejected if they cannot be read."""
         path, text = self.config or ("", "")
         try:
             found = config_file.gates_of(text) if self.config is not None else {}
@@ -63,8 +63,8 @@ class Found:
             raise Rejected(f"kubelet's arguments: {error}; nothing was changed: correct them, and run again") from error
 
 
-def plan_present(found: Found, wanted: Sequence[str]) -> Tuple[Texts, List[str]]:
-    """The new texts by which these gates are on, and notes for people. Rejected if that cannot be."""
+def plan_present(found: KubeletState, wanted: Sequence[str]) -> Tuple[Texts, List[str]]:
+    """The new texts by which these gates are on, and notes for people. It raises Rejected if that cannot be."""
     given = found.given()
     missing = gates.needed(found.release, given, wanted)
     if not missing:
@@ -84,11 +84,11 @@ def plan_present(found: Found, wanted: Sequence[str]) -> Tuple[Texts, List[str]]
 
 
 def without(path: str, text: str, original: str) -> str:
-    """A text that others have changed, without our gates. Rejected where it cannot be edited."""
+    """A text that others have changed, without our gates. It raises Rejected where it cannot be edited."""
     return _edited(path, lambda: _without(text, original))
 
 
-def _argument(found: Found, argument: str) -> Texts:
+def _argument(found: KubeletState, argument: str) -> Texts:
     """A new --feature-gates, in the best place that the unit has for arguments of administrators."""
     start = found.start
     variable = next((name for name in EXTRA if name in start.used), None)

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""kubelet under systemd, as what a transaction restarts and proves. No Ansible here.
+"""kubelet under systemd, as what a transaction restarts and verifies. No Ansible here.
 
 Whether a restart is due is asked of the running process: its arguments, and whether it is older than a file of ours. It is healthy when
 the same process answers its health check, has the gates, and the API server has a heartbeat and Ready from after the restart.
@@ -28,11 +28,11 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import gates
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.arguments import (
     ArgumentsError,
-    Source,
+    StartFile,
     environment_file_paths,
     start_of,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import DROP_IN, Found
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import DROP_IN, KubeletState
 
 POLL_SECONDS = 0.5
 # So long the same process must have lived: one that systemd restarts again and again has not.
@@ -47,12 +47,12 @@ _UNIT_FOLDERS = ("/etc/systemd/", "/usr/lib/systemd/", "/lib/systemd/", "/run/sy
 Ready = Callable[[float], Optional[str]]
 
 
-class RestartError(RuntimeError):
+class KubeletRestartError(RuntimeError):
     """systemd says no; the message has its words and kubelet's."""
 
 
 @dataclass(frozen=True)
-class Unit:
+class KubeletUnit:
     """kubelet's unit. since: start of its process in Unix time; reload: whether a file of it has changed and systemd has not read it."""
 
     name: str
@@ -63,8 +63,8 @@ class Unit:
     reload: bool
 
 
-def find_unit(name: str, run: RunWithin) -> Tuple[Unit, List[str]]:
-    """The unit as systemd knows it, and its files in the order in which they count. Rejected if there is none."""
+def find_unit(name: str, run: RunWithin) -> Tuple[KubeletUnit, List[str]]:
+    """The unit as systemd knows it, and its files in the order in which they count. It raises Rejected if there is none."""
     names = ("LoadState", "ActiveState", "MainPID", "ExecStart", "ExecMainStartTimestampMonotonic", "FragmentPath", "DropInPaths")
     outcome = run(show_command(name, *names, "NeedDaemonReload"), ASK_SECONDS)
     found = parsed(outcome.out) if outcome.ok else {}
@@ -77,11 +77,11 @@ def find_unit(name: str, run: RunWithin) -> Tuple[Unit, List[str]]:
     since = time.time() - time.monotonic() + int(found.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
     paths = [path for path in (found.get("FragmentPath", ""), *found.get("DropInPaths", "").split()) if path]
     pid, reload = int(found.get("MainPID") or 0), found.get("NeedDaemonReload") == "yes"
-    return Unit(name, found.get("ActiveState", ""), pid, since, match.group(1), reload), paths
+    return KubeletUnit(name, found.get("ActiveState", ""), pid, since, match.group(1), reload), paths
 
 
-def look(host: Host, unit: Unit, unit_paths: Sequence[str], run: RunWithin) -> Found:
-    """The host's kubelet as it will be started next. Rejected if that cannot be told."""
+def look(host: Host, unit: KubeletUnit, unit_paths: Sequence[str], run: RunWithin) -> KubeletState:
+    """The host's kubelet as it will be started next. It raises Rejected if that cannot be told."""
     outcome = run([host.outside(unit.program), "--version"], ASK_SECONDS)
     match = _SAYS.search(outcome.out)
     version = numbers(match.group(1)) if match else None
@@ -89,13 +89,13 @@ def look(host: Host, unit: Unit, unit_paths: Sequence[str], run: RunWithin) -> F
         raise Rejected(f"{unit.program} --version names no version ({outcome.words[:80] or 'no output'}); nothing was changed")
     # One of ours that systemd has not read yet counts, because the restart comes with a reload.
     paths = [*unit_paths, *([DROP_IN] if DROP_IN not in unit_paths and host.exists(DROP_IN) else [])]
-    units = [Source(path, host.text(path) or "") for path in paths]
+    units = [StartFile(path, host.text(path) or "") for path in paths]
     files = []
     for path, optional in environment_file_paths(units):
         text = host.text(path)
         if text is None and not optional:
             raise Rejected(f"{path} does not exist, and {unit.name} does not start without it; nothing was changed")
-        files.append(Source(path, text or "", optional, text is None))
+        files.append(StartFile(path, text or "", optional, text is None))
     try:
         start = start_of(units, files)
     except ArgumentsError as error:
@@ -104,7 +104,7 @@ def look(host: Host, unit: Unit, unit_paths: Sequence[str], run: RunWithin) -> F
     said = host.text(named) if named else None
     texts = {source.path: source.text for source in [*units, *files]}
     config = None if named is None or said is None else (named, said)
-    return Found((version[0], version[1]), start, config, texts, [source.path for source in units])
+    return KubeletState((version[0], version[1]), start, config, texts, [source.path for source in units])
 
 
 def settable(program: str, run: RunWithin) -> Optional[List[str]]:
@@ -128,7 +128,7 @@ class KubeletService(Service):
     """The kubelet of one host. wanted: the gates that must be on after the change; ours: files that we change or have changed."""
 
     def __init__(
-        self, host: Host, unit: Unit, run: RunWithin, ready: Optional[Ready], ours: Sequence[str], timeout: float, allow_reload: bool
+        self, host: Host, unit: KubeletUnit, run: RunWithin, ready: Optional[Ready], ours: Sequence[str], timeout: float, allow_reload: bool
     ) -> None:
         self.unit = unit
         self.restarted_at: Optional[float] = None
@@ -143,7 +143,7 @@ class KubeletService(Service):
         return self._lacks(unit, look(self._host, unit, paths, self._run)) is not None
 
     def restart(self) -> None:
-        """Restart it; RestartError if systemd says no, or must not read its units again while containers use GPUs."""
+        """Restart it; KubeletRestartError if systemd says no, or must not read its units again while containers use GPUs."""
         unit, paths = find_unit(self.unit.name, self._run)
         stale = (DROP_IN not in paths and self._host.exists(DROP_IN)) or (DROP_IN in paths and not self._host.exists(DROP_IN))
         if (unit.reload or stale) and any(path.startswith(_UNIT_FOLDERS) for path in self._ours):
@@ -154,7 +154,7 @@ class KubeletService(Service):
         self._systemctl("restart", self.unit.name)
 
     def check_reload(self) -> None:
-        """Rejected if a daemon-reload could take the GPUs from running containers, unless it is allowed."""
+        """It raises Rejected if a daemon-reload could take the GPUs from running containers, unless it is allowed."""
         users = [] if self._allow_reload else gpu_containers(self._host)
         if users:
             raise Rejected(
@@ -191,14 +191,14 @@ class KubeletService(Service):
         errors = [line for line in lines if re.match(r"[EF]\d{4} |Error:|.*\bfailed to\b|.*unrecognized feature gate", line)]
         return "\n".join(line[:500] for line in (errors or lines)[-10:]) or "(its journal is empty)"
 
-    def _reason(self, unit: Unit, paths: Sequence[str]) -> Optional[str]:
+    def _reason(self, unit: KubeletUnit, paths: Sequence[str]) -> Optional[str]:
         if unit.active != "active" or unit.pid == 0:
             return f"systemd says that it is {unit.active or 'unknown'}"
         found = look(self._host, unit, paths, self._run)
         lacks = self._lacks(unit, found)
         return lacks or healthz(found)
 
-    def _lacks(self, unit: Unit, found: Found) -> Optional[str]:
+    def _lacks(self, unit: KubeletUnit, found: KubeletState) -> Optional[str]:
         words = (self._host.data(f"/proc/{unit.pid}/cmdline") or b"").rstrip(b"\0").split(b"\0")
         try:
             running = gates.from_words([os.fsdecode(word) for word in words])
@@ -222,10 +222,10 @@ class KubeletService(Service):
         outcome = self._run(["systemctl", *words], max(self._timeout, ASK_SECONDS))
         if not outcome.ok:
             why = f"did not end within {outcome.timed_out:g} s" if outcome.timed_out else f"failed: {outcome.words}"
-            raise RestartError(f"systemctl {' '.join(words)} {why}. It said:\n{self.journal()}")
+            raise KubeletRestartError(f"systemctl {' '.join(words)} {why}. It said:\n{self.journal()}")
 
 
-def healthz(found: Found) -> Optional[str]:
+def healthz(found: KubeletState) -> Optional[str]:
     """None if kubelet's own health check says that it is well, or is switched off; else what it says."""
     values: Dict[str, str] = scalars(found.config[1]) if found.config is not None else {}
     port = flag(found.start.argv, "healthz-port") or values.get("healthzPort") or str(HEALTH_PORT)

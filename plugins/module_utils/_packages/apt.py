@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""apt: a candidate is fetched and resolved in a scratch folder, so that the host's own sources are not touched before it is proven.
+"""apt: a candidate is fetched and resolved in a scratch folder, so that the host's own sources are not touched before it is verified.
 
 Private to this collection. No Ansible here.
 """
@@ -23,12 +23,12 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.folder import package_files
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
     Installed,
-    Manager,
+    PackageChange,
+    PackageManager,
+    PackagePlan,
     PackagesError,
-    Plan,
+    PackageSet,
     Repository,
-    Step,
-    Wanted,
     choose_all,
     last_words,
 )
@@ -46,7 +46,7 @@ _INST = re.compile(r"^Inst (\S+)(?: \[([^\]]*)\])? \((\S+)", re.MULTILINE)
 _GONE = re.compile(r"^(?:Remv|Purg) (\S+)(?: \[([^\]]*)\])?", re.MULTILINE)
 
 
-class Apt(Manager):
+class Apt(PackageManager):
     """One host's apt and dpkg. run: how commands are run."""
 
     name = "apt"
@@ -89,7 +89,7 @@ class Apt(Manager):
             change = sources.without_stanzas if path.endswith(".sources") else sources.without_lines
             after = change(before, urls)
             if after != before:
-                # A file of nothing but such entries goes; what it was is in the journal.
+                # A file that has only such entries goes; what it was is in the journal.
                 gone = path.endswith(".list") and path != "/etc/apt/sources.list" and sources.names_only(after)
                 texts[path] = None if gone else after.encode("utf-8", "surrogateescape")
         key = f"{KEYRINGS}/{sources.PREFIX}{repository.name}.asc"
@@ -102,7 +102,7 @@ class Apt(Manager):
         texts[own] = sources.deb822(repository, key, self._architecture()).encode()
         return texts
 
-    def plan(self, wanted: Wanted, files: "Mapping[str, Optional[bytes]]") -> Plan:
+    def plan(self, wanted: PackageSet, files: "Mapping[str, Optional[bytes]]") -> PackagePlan:
         with _Scratch(files, wanted.repository.url if wanted.repository else "").opened() as scratch:
             if wanted.repository is not None:
                 self._fetch(scratch, wanted.repository)
@@ -117,7 +117,7 @@ class Apt(Manager):
                     f"apt cannot install {', '.join(f'{name} {version}' for name, version in versions.items())[:300]}: "
                     f"{last_words(outcome)}; nothing was changed: run `apt-get update` if it misses packages of the distribution"
                 )
-            return Plan(versions, _steps(outcome.out), tuple(chosen))
+            return PackagePlan(versions, _steps(outcome.out), tuple(chosen))
 
     def refresh(self, repository: Repository) -> None:
         with _Scratch({}).opened() as scratch:
@@ -128,7 +128,7 @@ class Apt(Manager):
         if not outcome.ok:
             raise PackagesError(f"apt-get update of {repository.url} failed: {last_words(outcome)}")
 
-    def install(self, wanted: Wanted, plan: Plan) -> None:
+    def install(self, wanted: PackageSet, plan: PackagePlan) -> None:
         packages = self._files_of(wanted) if wanted.folder else {}
         self._do([*_ENV, "apt-get", "-qy", *_QUIET, *_FORCE, "install", *self._targets(plan.versions, packages), *self._going(wanted)])
 
@@ -172,7 +172,7 @@ class Apt(Manager):
         # Newest first; sources come as well.
         return [row[1] for row in rows if len(row) == 3 and row[0] == name and not row[2].endswith("Sources")]
 
-    def _files_of(self, wanted: Wanted) -> Dict[str, Dict[str, str]]:
+    def _files_of(self, wanted: PackageSet) -> Dict[str, Dict[str, str]]:
         """The package files of the folder: name to version to path."""
         found: Dict[str, Dict[str, str]] = {}
         names = {package.name for package in wanted.packages}
@@ -181,7 +181,7 @@ class Apt(Manager):
             outcome = self._run(["dpkg-deb", "--show", "--showformat", shown, path], _QUESTION)
             row = outcome.out.split("\t")
             if not outcome.ok or len(row) != 3:
-                raise Rejected(f"{path} is no Debian package ({last_words(outcome)}); nothing was changed: remove it from the folder")
+                raise Rejected(f"{path} is not a Debian package ({last_words(outcome)}); nothing was changed: remove it from the folder")
             if row[0] in names and row[2] in ("all", self._architecture()):
                 found.setdefault(row[0], {})[row[1]] = path
         return found
@@ -189,8 +189,8 @@ class Apt(Manager):
     def _targets(self, versions: Mapping[str, str], packages: Mapping[str, Mapping[str, str]]) -> List[str]:
         return [packages[name][version] if name in packages else f"{name}={version}" for name, version in versions.items()]
 
-    def _going(self, wanted: Wanted) -> List[str]:
-        """What may go goes by name: apt does not take a held package away by itself."""
+    def _going(self, wanted: PackageSet) -> List[str]:
+        """A package that may go goes by name: apt does not take a package with a hold away by itself."""
         now = self.installed(wanted.replaces) if wanted.replaces else {}
         return [f"{name}-" for name, one in now.items() if one.version is not None]
 
@@ -262,7 +262,7 @@ class _Scratch:
             name = os.path.basename(path) if path.startswith(SOURCES) else "host-sources.list"
             _write(os.path.join(self.folder, "all", name), content)
         for name in os.listdir(LISTS) if os.path.isdir(LISTS) else []:
-            # Those of the candidate are fetched anew, with its key.
+            # Those of the candidate are fetched again, with its key.
             if os.path.isfile(os.path.join(LISTS, name)) and name != "lock" and not name.startswith(self._listed):
                 os.symlink(os.path.join(LISTS, name), os.path.join(self.folder, "lists", name))
 
@@ -276,16 +276,16 @@ class _Scratch:
 
 
 def failure(outcome: Outcome) -> str:
-    """What a command of the package manager that failed says."""
+    """The message of a command of the package manager that failed."""
     program = next(word for word in outcome.argv if "=" not in word and word != "env")
     if outcome.timed_out:
         return f"{program} did not end within {outcome.timed_out:.0f} seconds"
     return f"{program} failed with exit status {outcome.status}: {last_words(outcome)}"
 
 
-def _steps(printed: str) -> "tuple[Step, ...]":
-    gone = [Step(found.group(1), found.group(2), None) for found in _GONE.finditer(printed)]
-    new = [Step(found.group(1), found.group(2), found.group(3)) for found in _INST.finditer(printed)]
+def _steps(printed: str) -> "tuple[PackageChange, ...]":
+    gone = [PackageChange(found.group(1), found.group(2), None) for found in _GONE.finditer(printed)]
+    new = [PackageChange(found.group(1), found.group(2), found.group(3)) for found in _INST.finditer(printed)]
     # One that is removed and comes back is none that goes.
     names = {step.name for step in new}
     return tuple([step for step in gone if step.name not in names] + new)

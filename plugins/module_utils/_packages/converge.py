@@ -2,16 +2,16 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Brings a host to have packages from a repository at exact versions, held there; and takes all of that back by the journal.
+"""Brings a host to have packages from a repository at exact versions, with a hold. It takes all of that back by the journal.
 
-Private to this collection. No Ansible here. The order: resolve the candidate in a scratch folder; write the repository and its keys as
-a transaction that the package manager proves; note each package in the journal; install; hold. Killed anywhere, the next run compares
-again and goes on, because what a package was before us is noted before it changes, and only the first time.
+Private to this collection. No Ansible here. The order: resolve the candidate in a scratch folder, write the repository and its keys as
+a transaction that the package manager verifies, note each package in the journal, install, hold. After a kill at any point the next run
+compares again and continues, because what a package was before us is noted before it changes, and only the first time.
 
 The scripts of packages that bring units call `systemctl daemon-reload`. No package changes while that would hurt running containers.
 
-A package's entry in the journal is "package:NAME". Its content is JSON: {"version": null or as it was, "held": whether it was held}. A key
-in rpm's database that was not there before us is "key:FINGERPRINT:OWNER", one entry for each owner that needs it.
+A package's entry in the journal is "package:NAME". Its content is JSON: `{"version": null or as it was, "held": whether it had a hold}`. A
+key in rpm's database that was not there before us is "key:FINGERPRINT:OWNER", one entry for each owner that needs it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.apt 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.dnf import Dnf
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
     Installed,
-    Manager,
     Package,
+    PackageChange,
+    PackageManager,
+    PackagePlan,
     PackagesError,
-    Plan,
+    PackageSet,
     Repository,
-    Step,
-    Wanted,
     check,
     check_minimum,
     check_steps,
@@ -54,13 +54,14 @@ Exposed = Callable[[], Optional[str]]
 
 @dataclass
 class PackagesResult:
-    """What was done, or would be. versions: of the wanted packages, as they are then; held: those that are newly held or let go."""
+    """The changes that were made, or would be. versions: of the wanted packages, as they are then. `held`: those whose hold is new or
+    released."""
 
     changed: bool = False
     manager: str = ""
     managed_by: str = ""
     versions: Dict[str, Optional[str]] = field(default_factory=dict)
-    steps: List[Step] = field(default_factory=list)
+    steps: List[PackageChange] = field(default_factory=list)
     held: List[str] = field(default_factory=list)
     files: List[str] = field(default_factory=list)
     left: List[Dict[str, str]] = field(default_factory=list)
@@ -83,10 +84,10 @@ def together(results: Sequence[PackagesResult]) -> PackagesResult:
     return whole
 
 
-def manager_of(run: RunWithin, timeout: float, host: Host) -> Manager:
-    """The package manager of a host. Rejected if it has none that is known here."""
+def manager_of(run: RunWithin, timeout: float, host: Host) -> PackageManager:
+    """The package manager of a host. It raises Rejected if it has none that is known here."""
     release = host.text("/etc/os-release") or ""
-    kinds: Sequence[Tuple[str, str, Callable[[RunWithin, float], Manager]]] = (("dnf", "rpm", Dnf), ("apt-get", "dpkg", Apt))
+    kinds: Sequence[Tuple[str, str, Callable[[RunWithin, float], PackageManager]]] = (("dnf", "rpm", Dnf), ("apt-get", "dpkg", Apt))
     # A Debian may have dnf beside apt, and the other way round: what the distribution is made of decides.
     if host.exists("/var/lib/dpkg/status") and host.program("apt-get") and not re.search("rhel|fedora|suse", release):
         return Apt(run, timeout)
@@ -102,14 +103,15 @@ def manager_of(run: RunWithin, timeout: float, host: Host) -> Manager:
 
 
 def present(
-    wanted: Wanted,
-    manager: Manager,
+    wanted: PackageSet,
+    manager: PackageManager,
     dry: bool,
     root: str = "/",
     point: Callable[[str], None] = lambda _point: None,
     exposed: Exposed = lambda: None,
 ) -> PackagesResult:
-    """Do it, or with `dry` say what would be done. Rejected or TransactionError if nothing was changed, PackagesError if packages were."""
+    """Do it, or with `dry` say what would be done. It raises Rejected or TransactionError if nothing was changed, PackagesError if packages
+    were."""
     check(wanted)
     journal, owner = Journal(root), OWNER + wanted.owner
     result = PackagesResult(manager=manager.name)
@@ -125,10 +127,10 @@ def present(
     now = manager.installed(names)
     wrong = [package.name for package in wanted.packages if not satisfies(now[package.name].version, package.version)]
     result.files, result.diff = [change.path for change in transaction.changes], transaction.diff()
-    plan = Plan({name: str(one.version) for name, one in now.items()}, ())
+    plan = PackagePlan({name: str(one.version) for name, one in now.items()}, ())
     if wrong or result.files or transaction.unfinished:
         resolved = manager.plan(wanted, texts)
-        # Where only the repository changes: a newer revision that satisfies as well is no reason to touch a package.
+        # Where only the repository changes: a newer revision that satisfies as well is not a reason to touch a package.
         plan = resolved if wrong else plan
         check_steps(plan.steps, wanted.replaces)
     check_minimum(plan.versions, wanted.minimum)
@@ -160,7 +162,7 @@ def present(
         point("installed")
     _prove(wanted, manager, plan)
     if wanted.hold:
-        # Also those that were held: a package that was asked for by its version is not held any more.
+        # Also those with a hold: a package that was asked for by its version has no hold any more.
         manager.hold(names, True)
         point("held")
     # dnf and zypper keep the hold of a package that has made room, which would hold it when it comes back.
@@ -171,7 +173,7 @@ def present(
     return result
 
 
-def lacks(packages: Sequence[Package], manager: Manager) -> bool:
+def lacks(packages: Sequence[Package], manager: PackageManager) -> bool:
     """Whether the host lacks one of them in its version."""
     now = manager.installed([package.name for package in packages])
     return any(not satisfies(now[package.name].version, package.version) for package in packages)
@@ -183,9 +185,9 @@ def owners(root: str = "/") -> List[str]:
 
 
 class _Lists(Service):
-    """The package manager that reads what the repository has. When the files are put back, it reads what it can."""
+    """The package manager that reads what the repository has. When the files are restored, it reads what it can."""
 
-    def __init__(self, manager: Manager, repository: Repository) -> None:
+    def __init__(self, manager: PackageManager, repository: Repository) -> None:
         self._refresh: Callable[[], None] = lambda: manager.refresh(repository)
         self._asked = False
 
@@ -204,7 +206,9 @@ class _Lists(Service):
         return None
 
 
-def absent(owner: str, manager: Manager, dry: bool, keep: bool = False, root: str = "/", exposed: Exposed = lambda: None) -> PackagesResult:
+def absent(
+    owner: str, manager: PackageManager, dry: bool, keep: bool = False, root: str = "/", exposed: Exposed = lambda: None
+) -> PackagesResult:
     """Take back what `present` did for this owner, as far as it can be.
 
     keep: packages stay in the versions that they have, as they do while `exposed` says why. Names in `left` what stays, and why.
@@ -224,7 +228,7 @@ def absent(owner: str, manager: Manager, dry: bool, keep: bool = False, root: st
     changed = [name for name, one in now.items() if one.version and before[name].version != one.version]
     hurt = None if keep or not changed else exposed()
     stay = f"its scripts would call systemctl daemon-reload. {hurt}" if hurt else "packages are to stay" if keep else ""
-    # One that is held cannot go, nor can it change its version.
+    # One with a hold cannot go, nor can it change its version.
     going = [] if stay else _removable(manager, new, result)
     back = {} if stay else _older(manager, now, before, result)
     for name in new if keep else changed if stay else []:
@@ -239,11 +243,11 @@ def absent(owner: str, manager: Manager, dry: bool, keep: bool = False, root: st
     result.notes += files.notes
     result.left += [{"what": path, "why": why} for path, why in files.left.items()]
     result.held, result.files = free, [change.path for change in transaction.changes]
-    result.steps = [Step(name, now[name].version, None) for name in going] + [
-        Step(name, now[name].version, old) for name, old in back.items()
+    result.steps = [PackageChange(name, now[name].version, None) for name in going] + [
+        PackageChange(name, now[name].version, old) for name, old in back.items()
     ]
     # rpm has a key as a package of its own.
-    result.steps += [Step("gpg-pubkey", version, None) for version in _untrusted(journal, manager, keys).values()]
+    result.steps += [PackageChange("gpg-pubkey", version, None) for version in _untrusted(journal, manager, keys).values()]
     result.diff, result.changed = transaction.diff(), True
     if dry:
         return result
@@ -264,8 +268,8 @@ def absent(owner: str, manager: Manager, dry: bool, keep: bool = False, root: st
     return result
 
 
-def _finish(manager: Manager, journal: Journal, owner: str, dry: bool, result: PackagesResult) -> None:
-    """What a run of the package manager left half done is finished where that run was ours, and rejected where it was not."""
+def _finish(manager: PackageManager, journal: Journal, owner: str, dry: bool, result: PackagesResult) -> None:
+    """Work that a run of the package manager left half done is finished where that run was ours, and rejected where it was not."""
     problem = manager.interrupted()
     if not problem:
         return
@@ -279,8 +283,8 @@ def _finish(manager: Manager, journal: Journal, owner: str, dry: bool, result: P
         manager.repair()
 
 
-def _note(journal: Journal, owner: str, now: Mapping[str, Installed], plan: Plan, held: Sequence[str]) -> None:
-    """Note how each package is before it changes. One that is as wanted by itself and was held by others is none of ours."""
+def _note(journal: Journal, owner: str, now: Mapping[str, Installed], plan: PackagePlan, held: Sequence[str]) -> None:
+    """Note how each package is before it changes. One that is as wanted by itself and is on hold by others does not count as ours."""
     changing = {step.name: (step.before, step.after) for step in plan.steps}
     for name in sorted({*changing, *held}):
         one = now.get(name, Installed(None))
@@ -290,7 +294,7 @@ def _note(journal: Journal, owner: str, now: Mapping[str, Installed], plan: Plan
             journal.record(ENTRY + name, owner, state, _content(Installed(after, one.held or name in held)))
 
 
-def _note_keys(journal: Journal, owner: str, manager: Manager, repository: Repository) -> List[Entry]:
+def _note_keys(journal: Journal, owner: str, manager: PackageManager, repository: Repository) -> List[Entry]:
     """Note the keys that the host will trust because of us, before it does. The new entries."""
     fingerprints = manager.imports(repository)
     there = manager.trusted(fingerprints)
@@ -299,15 +303,15 @@ def _note_keys(journal: Journal, owner: str, manager: Manager, repository: Repos
     return [journal.record(path, owner, None, b"trusted") for path in paths if journal.entry(path) is None]
 
 
-def _forget_keys(journal: Journal, manager: Manager, entries: Sequence[Entry]) -> List[Dict[str, str]]:
-    """Take away the trust of these entries, unless another owner needs it. What stays, and why."""
+def _forget_keys(journal: Journal, manager: PackageManager, entries: Sequence[Entry]) -> List[Dict[str, str]]:
+    """Take away the trust of these entries, unless another owner needs it. It returns what stays, and why."""
     left = manager.distrust(_untrusted(journal, manager, entries))
     for entry in entries:
         journal.forget(entry.path)
     return left
 
 
-def _untrusted(journal: Journal, manager: Manager, entries: Sequence[Entry]) -> Dict[str, str]:
+def _untrusted(journal: Journal, manager: PackageManager, entries: Sequence[Entry]) -> Dict[str, str]:
     """The keys of these entries that no other owner needs and that the host still trusts."""
     paths = {entry.path for entry in entries}
     needed = {_fingerprint(entry) for entry in journal.entries() if entry.path.startswith(KEY) and entry.path not in paths}
@@ -327,16 +331,18 @@ def _before(entry: Entry) -> Installed:
     return Installed(values.get("version"), bool(values.get("held")))
 
 
-def _install(wanted: Wanted, manager: Manager, plan: Plan) -> None:
+def _install(wanted: PackageSet, manager: PackageManager, plan: PackagePlan) -> None:
     try:
         manager.install(wanted, plan)
     except PackagesError as error:
         now = manager.installed(sorted({step.name for step in plan.steps}))
         rows = [f"{step.name} {now[step.name].version or 'not installed'} (was {step.before or 'not installed'})" for step in plan.steps]
-        raise PackagesError(f"{error}; the packages are now: {shown(rows, 20)}; cure it and run again, which goes on from there") from error
+        raise PackagesError(
+            f"{error}; the packages are now: {shown(rows, 20)}. Cure it and run again, which continues from there"
+        ) from error
 
 
-def _prove(wanted: Wanted, manager: Manager, plan: Plan) -> None:
+def _prove(wanted: PackageSet, manager: PackageManager, plan: PackagePlan) -> None:
     now = manager.installed(list(plan.versions))
     wrong = [f"{name} {one.version or 'none'}" for name, one in now.items() if one.version != plan.versions[name]]
     if wrong:
@@ -344,7 +350,7 @@ def _prove(wanted: Wanted, manager: Manager, plan: Plan) -> None:
         raise PackagesError(f"the package manager reports success, but the host has {shown(wrong)}, expected {planned[:400]}")
 
 
-def _removable(manager: Manager, names: Sequence[str], result: PackagesResult) -> List[str]:
+def _removable(manager: PackageManager, names: Sequence[str], result: PackagesResult) -> List[str]:
     """Those of our packages that go; none of them where others need one."""
     if not names:
         return []
@@ -360,7 +366,9 @@ def _removable(manager: Manager, names: Sequence[str], result: PackagesResult) -
     return []
 
 
-def _older(manager: Manager, now: Mapping[str, Installed], before: Mapping[str, Installed], result: PackagesResult) -> Dict[str, str]:
+def _older(
+    manager: PackageManager, now: Mapping[str, Installed], before: Mapping[str, Installed], result: PackagesResult
+) -> Dict[str, str]:
     """The packages that get back the version that they had."""
     changed = {name: one for name, one in now.items() if one.version and before[name].version not in (None, one.version)}
     back = {name: str(before[name].version) for name in changed if before[name].version in manager.available(name)}

@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """dnf 4 and rpm: a candidate repository is read into a cache of its own, with a key ring of its own, before the host knows it.
 
-Private to this collection. No Ansible here. Packages are held by dnf's plugin versionlock where the host has it, and else by
+Private to this collection. No Ansible here. Packages get their hold by dnf's plugin versionlock where the host has it, and else by
 excludepkgs in dnf.conf, which every program that stands on libdnf respects.
 """
 
@@ -24,12 +24,12 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.apt import failure
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
     Installed,
-    Manager,
+    PackageChange,
+    PackageManager,
+    PackagePlan,
     PackagesError,
-    Plan,
+    PackageSet,
     Repository,
-    Step,
-    Wanted,
     by_number,
     choose_all,
     last_words,
@@ -50,7 +50,7 @@ _DUMPED = re.compile(r"^excludepkgs\s*=\s*(.*)$", re.MULTILINE)
 _DUMPS = (["dnf", "-q", "config-manager", "--dump"], ["dnf", "-q", "--dump-main-config"])
 
 
-class Dnf(Manager):
+class Dnf(PackageManager):
     """One host's dnf and rpm. run: how commands are run."""
 
     name = "dnf"
@@ -62,7 +62,7 @@ class Dnf(Manager):
     def installed(self, names: Sequence[str]) -> Dict[str, Installed]:
         versions = rpm.versions(self._run, names)
         held = self._held()
-        # One that is locked at another version than it has is not held: a run was killed between the two. A lock outlives its package.
+        # One that is locked at another version than it has has no hold: a run was killed between the two. A lock outlives its package.
         return {name: Installed(versions.get(name), name in held and held[name] in ("", versions.get(name, held[name]))) for name in names}
 
     def interrupted(self) -> str:
@@ -82,7 +82,7 @@ class Dnf(Manager):
         texts[rpm.own_file(REPOSITORIES, repository)] = sources.repo_file(repository, key, (("module_hotfixes", "1"),)).encode()
         return texts
 
-    def plan(self, wanted: Wanted, files: "Mapping[str, Optional[bytes]]") -> Plan:
+    def plan(self, wanted: PackageSet, files: "Mapping[str, Optional[bytes]]") -> PackagePlan:
         names = [package.name for package in wanted.packages]
         with self._scratch(files, [*names, *wanted.replaces]) as options:
             packages = rpm.files_of(self._run, wanted) if wanted.folder else {}
@@ -92,7 +92,7 @@ class Dnf(Manager):
             chosen = [packages[name][version] for name, version in versions.items() if name in packages]
             argv = ["dnf", "--assumeno", *options, *_making_room(wanted), "install", *self._targets(versions, packages)]
             modules = wanted.repository.modules if wanted.repository else ()
-            return Plan(versions, self._steps(argv, "install", modules), tuple(chosen))
+            return PackagePlan(versions, self._steps(argv, "install", modules), tuple(chosen))
 
     def refresh(self, repository: Repository) -> None:
         self._import(repository)
@@ -112,7 +112,7 @@ class Dnf(Manager):
     def distrust(self, keys: Mapping[str, str]) -> List[Dict[str, str]]:
         return rpm.distrust(self._run, keys)
 
-    def install(self, wanted: Wanted, plan: Plan) -> None:
+    def install(self, wanted: PackageSet, plan: PackagePlan) -> None:
         packages = rpm.files_of(self._run, wanted) if wanted.folder else {}
         with self._free([*plan.versions, *wanted.replaces]) as options:
             self._do(["dnf", "-qy", *options, *_making_room(wanted), "install", *self._targets(plan.versions, packages)])
@@ -142,11 +142,11 @@ class Dnf(Manager):
                 continue
             lacking = [name for name in names if name not in re.split(r"[\s,]+", found.group(1))]
             if lacking:
-                raise PackagesError(f"{CONFIG} excludes {', '.join(lacking[:8])[:200]}, and dnf does not: look at its other files")
+                raise PackagesError(f"{CONFIG} excludes {', '.join(lacking[:8])[:200]}, and dnf does not: read its other files")
             return
 
     def plan_removal(self, names: Sequence[str]) -> List[str]:
-        # What dnf.conf excludes cannot be removed either.
+        # Packages that dnf.conf excludes cannot be removed either.
         with self._free(names) as options:
             steps = self._steps(["dnf", "--assumeno", *options, "--setopt=clean_requirements_on_remove=False", "remove", *names], "remove")
         return [step.name for step in steps if step.after is None]
@@ -183,21 +183,21 @@ class Dnf(Manager):
                 found[name].append(rpm.plain(version))
         return {name: sorted(versions, key=by_number, reverse=True) for name, versions in found.items()}
 
-    def _steps(self, argv: Sequence[str], what: str, modules: Sequence[str] = ()) -> "tuple[Step, ...]":
+    def _steps(self, argv: Sequence[str], what: str, modules: Sequence[str] = ()) -> "tuple[PackageChange, ...]":
         outcome = self._run(list(argv), _FETCH)
-        # Status 1 is also that nobody has agreed.
+        # Status 1 is also that no person has agreed.
         if outcome.status not in (0, 1) or (outcome.status == 1 and "Operation aborted." not in outcome.out + outcome.err):
             raise Rejected(f"dnf cannot {what} {' '.join(argv[-8:])[:300]}: {last_words(outcome)}; nothing was changed")
         rows = table(outcome.out, modules)
         before = self.installed([name for name, _version, _gone in rows]) if rows else {}
-        return tuple(Step(name, before[name].version, None if gone else rpm.plain(version)) for name, version, gone in rows)
+        return tuple(PackageChange(name, before[name].version, None if gone else rpm.plain(version)) for name, version, gone in rows)
 
     def _import(self, repository: Repository) -> None:
         if repository.package_signatures:
             self._do(["rpmkeys", "--import", f"{KEYS}/RPM-GPG-KEY-{sources.PREFIX}{repository.name}"])
 
     def _locks(self) -> str:
-        """The file where packages are held."""
+        """The file with the locks of packages."""
         state = read_state(PLUGIN)
         text = "" if state is None else state.content.decode("utf-8", "replace")
         enabled = re.search(r"^\s*enabled\s*=\s*(\S+)", text, re.MULTILINE)
@@ -205,7 +205,7 @@ class Dnf(Manager):
         return listed.group(1) if listed and enabled and enabled.group(1).lower() in ("1", "true", "yes") else CONFIG
 
     def _held(self) -> Dict[str, str]:
-        """The packages that are held, with the version at which they are; "" for any."""
+        """The packages that are locked, with the version at which they are; "" for any."""
         state = read_state(self._locks())
         text = "" if state is None else state.content.decode("utf-8", "replace")
         if self._locks() == CONFIG:
@@ -247,7 +247,7 @@ class Dnf(Manager):
             for path, copy in keys.items():
                 rpm.write(copy, files[path] or b"")
             os.mkdir(os.path.join(folder, "repositories"))
-            # Packages are not fetched here, so that their signatures need not be looked at.
+            # Packages are not fetched here, so that their signatures need not be checked.
             for path, content in rpm.copies(REPOSITORIES, files, keys).items():
                 rpm.write(os.path.join(folder, "repositories", os.path.basename(path)), content)
             with self._free(names) as free:
@@ -263,7 +263,7 @@ class Dnf(Manager):
         return outcome
 
 
-def _making_room(wanted: Wanted) -> List[str]:
+def _making_room(wanted: PackageSet) -> List[str]:
     """The option by which dnf removes what conflicts. Which packages may go that way is checked in the plan."""
     return ["--allowerasing"] if wanted.replaces else []
 
@@ -274,7 +274,8 @@ def _needed(repository: Repository) -> str:
 
 
 def table(printed: str, modules: Sequence[str] = ()) -> "list[tuple[str, str, bool]]":
-    """The rows of the table that dnf shows before a transaction: name, version, whether it goes. Rejected where it cannot be read.
+    """The rows of the table that dnf shows before a transaction: name, version, whether it goes. It raises Rejected where it cannot be
+    read.
 
     modules: those that will be disabled before the transaction is done, so that none of their streams will be enabled by it.
     """
@@ -324,7 +325,7 @@ class _Item(NamedTuple):
 
 def _exclusions(text: str) -> "Tuple[List[_Item], Optional[int]]":
     """Those items in their order, and where the first section [main] begins. As libdnf reads a file, which is not as INI files are read:
-    a section may be there several times, and a value goes on in lines that begin with white space.
+    a section may be there several times, and a value continues in lines that begin with white space.
     """
     items: List[_Item] = []
     begins: Optional[int] = None

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Package files in a folder of the host. They need no signature, so that whoever may write them is root of the host.
+"""Package files in a folder of the host. They need no signature, so that a user who may write them is root of the host.
 
 Private to this collection. No Ansible here.
 """
@@ -20,7 +20,7 @@ _MOST = 1000
 
 
 def package_files(folder: str, suffix: str) -> List[str]:
-    """The files with this suffix by their paths without links, sorted by name. Rejected if others than root may write one."""
+    """The files with this suffix by their paths without links, sorted by name. It raises Rejected if others than root may write one."""
     if not os.path.isdir(folder):
         raise Rejected(f"there is no folder {folder[:80]} on this host; nothing was changed: put the packages there, or correct its path")
     names = sorted(name for name in os.listdir(folder) if name.endswith(suffix))

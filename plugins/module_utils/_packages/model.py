@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What packages are wanted on a host, what a package manager would do for them, and the manager as all kinds of it are used.
+"""The packages that are wanted on a host, what a package manager would do for them, and the manager as all kinds of it are used.
 
 Private to this collection. No Ansible here. A version is the distribution's whole one ("1.17.8-1", "3:570.86-1", "570.86-1.el9") or
 its upstream part alone ("1.17.8"), which every revision of it satisfies. "" is any version.
@@ -49,8 +49,8 @@ class Package:
 class Repository:
     """Where packages come from.
 
-    name: of its files, without "gpushare-"; suite and components: of a repository for apt, "/" and none for one without folders;
-    keys: those whose fingerprints were compared; package_signatures: whether the packages are signed as well (rpm); the metadata must
+    name: of its files, without "gpushare-". suite and components: of a repository for apt, "/" and none for one without folders.
+    keys: those whose fingerprints were compared. package_signatures: whether the packages are signed as well (rpm). The metadata must
     always be. replaces: addresses of repositories that this one takes the place of. version: the upstream version that apt prefers for all
     packages, also for those that others need: apt takes the newest of these otherwise, and does not find an older set; "" for none.
     modules: those of dnf that it disables, so that no stream of them is enabled.
@@ -68,11 +68,11 @@ class Repository:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What one owner wants of a host.
+class PackageSet:
+    """The packages that one owner wants of a host.
 
-    owner: of the journal's entries; repository: None for those that the host has; folder: of package files on the host, "" for none;
-    replaces: packages that may be removed on the way; hold: whether the packages stay at their version until the owner changes it;
+    owner: of the journal's entries. repository: None for those that the host has. folder: of package files on the host, "" for none.
+    replaces: packages that may be removed on the way. hold: whether the packages stay at their version until the owner changes it.
     minimum: the oldest upstream version that is accepted of each.
     """
 
@@ -86,8 +86,8 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Step:
-    """What becomes of one package. None: it is not installed."""
+class PackageChange:
+    """The change of one package. None: it is not installed."""
 
     name: str
     before: Optional[str]
@@ -96,13 +96,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Installed:
-    """A package on the host. version None: it is not installed; held: whether upgrades pass it over."""
+    """A package on the host. version None: it is not installed; `held`: whether upgrades pass it over."""
 
     version: Optional[str]
     held: bool = False
 
 
-class Manager(ABC):
+class PackageManager(ABC):
     """A host's package manager. Commands that change the host raise PackagesError; questions raise Rejected."""
 
     #: As facts and messages call it.
@@ -114,7 +114,7 @@ class Manager(ABC):
 
     @abstractmethod
     def interrupted(self) -> str:
-        """In words, what an earlier run of the package manager has left half done; "" if nothing."""
+        """A message about what an earlier run of the package manager has left half done; "" if nothing."""
 
     @abstractmethod
     def repair(self) -> None:
@@ -125,8 +125,8 @@ class Manager(ABC):
         """The files that make the host know the repository, by path, in the order in which to write; None: the file goes."""
 
     @abstractmethod
-    def plan(self, wanted: Wanted, files: "Mapping[str, Optional[bytes]]") -> "Plan":
-        """What would be done if the host had these files; the host itself stays as it is. Rejected if that cannot be."""
+    def plan(self, wanted: PackageSet, files: "Mapping[str, Optional[bytes]]") -> "PackagePlan":
+        """The plan if the host had these files; the host itself stays as it is. It raises Rejected if that cannot be."""
 
     @abstractmethod
     def refresh(self, repository: Repository) -> None:
@@ -145,12 +145,12 @@ class Manager(ABC):
         return []
 
     @abstractmethod
-    def install(self, wanted: Wanted, plan: "Plan") -> None:
+    def install(self, wanted: PackageSet, plan: "PackagePlan") -> None:
         """Do what was planned."""
 
     @abstractmethod
     def hold(self, names: Sequence[str], held: bool) -> None:
-        """Hold these packages at their version, or let go of them."""
+        """Hold these packages at their version, or release them."""
 
     @abstractmethod
     def plan_removal(self, names: Sequence[str]) -> List[str]:
@@ -170,16 +170,16 @@ class Manager(ABC):
 
 
 @dataclass(frozen=True)
-class Plan:
+class PackagePlan:
     """versions: the whole version of each wanted package; steps: what happens to packages, also to others. files: packages as files."""
 
     versions: Dict[str, str]
-    steps: Tuple[Step, ...]
+    steps: Tuple[PackageChange, ...]
     files: Tuple[str, ...] = ()
 
 
-def check(wanted: Wanted) -> None:
-    """Rejected if the wish cannot be meant: names, versions and addresses go to programs and into files."""
+def check(wanted: PackageSet) -> None:
+    """It raises Rejected if the wish cannot be meant: names, versions and addresses go to programs and into files."""
     if not wanted.packages:
         raise Rejected("no package is named, expected at least one; name them")
     if len(wanted.packages) > LIMIT:
@@ -230,7 +230,7 @@ def satisfies(version: Optional[str], wanted: str) -> bool:
 
 
 def choose(name: str, wanted: str, available: Sequence[str], where: str) -> str:
-    """The newest available version that is wanted. Rejected if there is none. available: newest first."""
+    """The newest available version that is wanted. It raises Rejected if there is none. available: newest first."""
     if not available:
         raise Rejected(f"no package {name} in {where}; correct the repository, which may be one of another distribution, or the name")
     found = next((version for version in available if satisfies(version, wanted)), None)
@@ -239,8 +239,9 @@ def choose(name: str, wanted: str, available: Sequence[str], where: str) -> str:
     return found
 
 
-def choose_all(wanted: Wanted, files: "Mapping[str, Mapping[str, str]]", available: Callable[[str], Sequence[str]]) -> Dict[str, str]:
-    """The version of each wanted package. Rejected if there is none. files: of the folder, which go first; available: newest first."""
+def choose_all(wanted: PackageSet, files: "Mapping[str, Mapping[str, str]]", available: Callable[[str], Sequence[str]]) -> Dict[str, str]:
+    """The version of each wanted package. It raises Rejected if there is none. files: of the folder, which go first; available: newest
+    first."""
     versions = {}
     for package in wanted.packages:
         where = f"the folder {wanted.folder}"
@@ -260,20 +261,20 @@ def by_number(version: str) -> "tuple[tuple[int, str], ...]":
 
 
 def check_minimum(versions: "Mapping[str, Optional[str]]", minimum: str) -> None:
-    """Rejected if one of these versions is older than accepted."""
+    """It raises Rejected if one of these versions is older than accepted."""
     for name, version in versions.items():
         upstream = (version or "").partition(":")[2] or version
         if (numbers(upstream) or ()) < (numbers(minimum) or ()):
             raise Rejected(f"{name} would be {version}, expected {minimum} or newer; nothing was changed: name a newer version")
 
 
-def check_steps(steps: Sequence[Step], replaces: Sequence[str]) -> None:
-    """Rejected if a package would go that may not."""
+def check_steps(steps: Sequence[PackageChange], replaces: Sequence[str]) -> None:
+    """It raises Rejected if a package would go that may not."""
     lost = [step.name for step in steps if step.after is None and step.name not in replaces]
     if lost:
         raise Rejected(
             f"the package manager would remove {shown(lost)}, which nobody asked for; nothing was changed: remove these packages yourself "
-            "if they may go, or have a look at what they conflict with"
+            "if they may go, or find what they conflict with"
         )
 
 

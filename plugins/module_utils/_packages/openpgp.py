@@ -2,9 +2,9 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The public keys of a repository: their fingerprints, and the same keys written anew. No Ansible here.
+"""The public keys of a repository: their fingerprints, and the same keys written again. No Ansible here.
 
-A host may have no gpg. What is written is made of the packets that were read and of nothing else, so that apt and rpm cannot see
+A host may have no gpg. The written keys are made of the packets that were read and of nothing else, so that apt and rpm cannot see
 another key in a file than the one whose fingerprint was compared. Subkeys are written only where their own fingerprints were
 compared: old versions of rpm do not check who bound a subkey to its key, nor what for. RFC 9580, sections 4, 5.2, 5.5, 6 and 9.1.
 """
@@ -37,7 +37,7 @@ _BLOCK = re.compile(
 
 
 class KeyError_(ValueError):
-    """The file is no list of public keys, or not of those that are expected; says why."""
+    """The file is not a list of public keys, or not of those that are expected; it says why."""
 
 
 class _Packet(NamedTuple):
@@ -138,7 +138,9 @@ def fingerprint(text: str) -> str:
     plain = re.sub(r"[\s:]", "", text).upper()
     plain = plain[2:] if plain.startswith("0X") else plain
     if not _FINGERPRINT.fullmatch(plain):
-        raise KeyError_(f"{text[:80]!r} is no fingerprint, expected 40 (or 64) hexadecimal digits; the last 8 or 16 of them are not enough")
+        raise KeyError_(
+            f"{text[:80]!r} is not a fingerprint, expected 40 (or 64) hexadecimal digits; the last 8 or 16 of them are not enough"
+        )
     return plain
 
 
@@ -195,7 +197,7 @@ def _dearmored(data: bytes) -> bytes:
         raise KeyError_("the key file holds a private key, expected public keys only")
     blocks = _BLOCK.findall(data)
     if len(blocks) != data.count(b"-----BEGIN PGP"):
-        raise KeyError_("the key file has a block that is no PGP PUBLIC KEY BLOCK or is damaged")
+        raise KeyError_("the key file has a block that is not a PGP PUBLIC KEY BLOCK or is damaged")
     try:
         return b"".join(base64.b64decode(b"".join(block.split()), validate=True) for block in blocks)
     except binascii.Error as error:

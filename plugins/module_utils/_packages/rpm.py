@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What dnf and zypper have in common: rpm's database, files of packages, and the folder of repositories.
+"""The common part of dnf and zypper: rpm's database, files of packages, and the folder of repositories.
 
 Private to this collection. No Ansible here.
 """
@@ -17,7 +17,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import sources
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.folder import package_files
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Repository, Wanted, last_words
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import PackageSet, Repository, last_words
 
 _QUESTION = 120.0
 _KEY, _MOST_KEYS = "gpg-pubkey", 1000
@@ -33,7 +33,7 @@ def versions(run: RunWithin, names: Sequence[str]) -> Dict[str, str]:
     return {row[0]: plain(row[1]) for row in rows}
 
 
-def files_of(run: RunWithin, wanted: Wanted) -> Dict[str, Dict[str, str]]:
+def files_of(run: RunWithin, wanted: PackageSet) -> Dict[str, Dict[str, str]]:
     """The package files of the folder: name to version to path."""
     found: Dict[str, Dict[str, str]] = {}
     names = {package.name for package in wanted.packages}
@@ -41,7 +41,7 @@ def files_of(run: RunWithin, wanted: Wanted) -> Dict[str, Dict[str, str]]:
         outcome = run(["rpm", "--query", "--package", "--nosignature", "--queryformat", _SHOWN, path], _QUESTION)
         row = outcome.out.strip().split("\t")
         if not outcome.ok or len(row) != 3:
-            raise Rejected(f"{path} is no rpm package ({last_words(outcome)}); nothing was changed: remove it from the folder")
+            raise Rejected(f"{path} is not an rpm package ({last_words(outcome)}); nothing was changed: remove it from the folder")
         if row[0] in names and row[2] in ("noarch", os.uname().machine):
             found.setdefault(row[0], {})[plain(row[1])] = path
     return found

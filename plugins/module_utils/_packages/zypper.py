@@ -5,7 +5,7 @@
 """zypper and rpm: a candidate repository is tried in a scratch root, with a copy of rpm's database, before the host knows it.
 
 Private to this collection. No Ansible here. zypper trusts each key in rpm's database for each repository, so the scratch root has a copy
-of it, in which the candidate's key is imported. Packages are held by zypper's locks, which are by name.
+of it, in which the candidate's key is imported. zypper's locks keep packages, which are by name.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.apt import failure
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
     Installed,
-    Manager,
+    PackageChange,
+    PackageManager,
+    PackagePlan,
     PackagesError,
-    Plan,
+    PackageSet,
     Repository,
-    Step,
-    Wanted,
     by_number,
     choose_all,
     last_words,
@@ -42,7 +42,7 @@ PRODUCTS = "/etc/products.d"
 _DATABASE = "/var/lib/rpm"
 _QUESTION, _FETCH = 120.0, 600.0
 _QUIET = ("--non-interactive", "--xmlout")
-# Done; and done, with updates, a reboot, a restart of zypper or repositories that do not answer to be told of.
+# It is done; and done, with updates, a reboot, a restart of zypper or repositories that do not answer to be told of.
 _DONE = (0, 100, 101, 102, 103, 106)
 _NO_REPOSITORY, _NOTHING_FOUND = 6, 104
 _NEW = ("to-install", "to-upgrade", "to-downgrade", "to-reinstall", "to-change-arch", "to-upgrade-change-arch", "to-downgrade-change-arch")
@@ -51,7 +51,7 @@ _LOCK = "type: package\nmatch_type: glob\ncase_sensitive: on\nsolvable_name: {}\
 _LOCKED = re.compile(r"type: package\nmatch_type: glob\ncase_sensitive: on\nsolvable_name: (?P<name>[A-Za-z0-9][A-Za-z0-9+._-]*)")
 
 
-class Zypper(Manager):
+class Zypper(PackageManager):
     """One host's zypper and rpm. run: how commands are run."""
 
     name = "zypper"
@@ -75,12 +75,12 @@ class Zypper(Manager):
         texts = rpm.without_former(REPOSITORIES, repository)
         key = self._key(repository)
         texts[key] = openpgp.armored(repository.keys)
-        # zypper has a field of its own for the signatures of packages, and does not look for news by itself.
+        # zypper has a field of its own for the signatures of packages, and does not search for news by itself.
         more = (("pkg_gpgcheck", "1" if repository.package_signatures else "0"), ("autorefresh", "1"), ("type", "rpm-md"))
         texts[rpm.own_file(REPOSITORIES, repository)] = sources.repo_file(repository, key, more).encode()
         return texts
 
-    def plan(self, wanted: Wanted, files: "Mapping[str, Optional[bytes]]") -> Plan:
+    def plan(self, wanted: PackageSet, files: "Mapping[str, Optional[bytes]]") -> PackagePlan:
         names = [package.name for package in wanted.packages]
         with self._scratch(files, [*names, *wanted.replaces]) as zypper:
             if wanted.repository is not None:
@@ -90,7 +90,7 @@ class Zypper(Manager):
             versions = choose_all(wanted, packages, offered.__getitem__)
             chosen = [packages[name][version] for name, version in versions.items() if name in packages]
             argv = [*zypper, *self._install(wanted, versions, packages, dry=True)]
-            return Plan(versions, self._steps(argv, "install"), tuple(chosen))
+            return PackagePlan(versions, self._steps(argv, "install"), tuple(chosen))
 
     def refresh(self, repository: Repository) -> None:
         self._do(["rpmkeys", "--import", self._key(repository)])
@@ -107,7 +107,7 @@ class Zypper(Manager):
     def distrust(self, keys: Mapping[str, str]) -> List[Dict[str, str]]:
         return rpm.distrust(self._run, keys)
 
-    def install(self, wanted: Wanted, plan: Plan) -> None:
+    def install(self, wanted: PackageSet, plan: PackagePlan) -> None:
         packages = rpm.files_of(self._run, wanted) if wanted.folder else {}
         with self._free([*plan.versions, *wanted.replaces]):
             self._do(["zypper", *_QUIET, *self._install(wanted, plan.versions, packages)])
@@ -133,7 +133,7 @@ class Zypper(Manager):
             self._do(["zypper", *_QUIET, "install", "--oldpackage", "--auto-agree-with-licenses", *targets])
 
     def _install(
-        self, wanted: Wanted, versions: Mapping[str, str], packages: Mapping[str, Mapping[str, str]], dry: bool = False
+        self, wanted: PackageSet, versions: Mapping[str, str], packages: Mapping[str, Mapping[str, str]], dry: bool = False
     ) -> List[str]:
         options = ["--oldpackage", "--auto-agree-with-licenses", *(["--dry-run"] if dry else [])]
         if packages:
@@ -162,25 +162,25 @@ class Zypper(Manager):
             raise Rejected(f"zypper cannot use the repositories of this host: {_words(outcome)}; nothing was changed: correct them")
         for solvable in _parsed(outcome).iter("solvable"):
             name, version = solvable.get("name", ""), rpm.plain(solvable.get("edition", ""))
-            # What is only installed is in no repository.
+            # A package that is only installed is in no repository.
             if name in found and version not in found[name] and not solvable.get("repository", "(").startswith("("):
                 found[name].append(version)
         return {name: sorted(versions, key=by_number, reverse=True) for name, versions in found.items()}
 
-    def _steps(self, argv: Sequence[str], what: str) -> "tuple[Step, ...]":
+    def _steps(self, argv: Sequence[str], what: str) -> "tuple[PackageChange, ...]":
         outcome = self._run(list(argv), _FETCH)
         if outcome.status not in _DONE:
             raise Rejected(f"zypper cannot {what} {' '.join(argv[-8:])[:300]}: {_words(outcome)}; nothing was changed")
         rows = table(_parsed(outcome))
         before = self.installed(list(rows)) if rows else {}
-        return tuple(Step(name, before[name].version, after) for name, after in rows.items())
+        return tuple(PackageChange(name, before[name].version, after) for name, after in rows.items())
 
     def _key(self, repository: Repository) -> str:
         return f"{FOLDER}/{sources.PREFIX}{repository.name}.asc"
 
     @contextmanager
     def _free(self, names: Sequence[str]) -> Iterator[None]:
-        """zypper does not hold these packages; others stay as they are. Those that were held are held again, also after a failure."""
+        """zypper does not lock these packages; others stay as they are. Those that were locked are locked again, also after a failure."""
         before = [name for name in names if name in locked(_text(LOCKS))]
         self.hold(before, False)
         try:
@@ -214,7 +214,7 @@ class Zypper(Manager):
             shutil.rmtree(root)
 
     def _database(self, root: str) -> str:
-        """A copy of rpm's database below the root, where rpm and zypper look for it there."""
+        """A copy of rpm's database below the root, where rpm and zypper search for it there."""
         outcome = self._run(["rpm", "--eval", "%{_dbpath}"], _QUESTION)
         place = outcome.out.strip()
         if not outcome.ok or not os.path.isdir(place):
@@ -235,7 +235,7 @@ class Zypper(Manager):
 
 
 def table(stream: ElementTree.Element) -> "Dict[str, Optional[str]]":
-    """What zypper's XML says that becomes of packages: name to the version, None for one that goes. Rejected where it cannot be read."""
+    """The changes of packages by zypper's XML: name to the version, None for one that goes. It raises Rejected where it cannot be read."""
     rows: "Dict[str, Optional[str]]" = {}
     for summary in stream.iter("install-summary"):
         for part in summary:
@@ -254,14 +254,14 @@ def locked(text: str) -> List[str]:
 
 
 def with_locks(text: str, names: Sequence[str]) -> str:
-    """The file of locks, where these packages are held."""
+    """The file of locks, with locks of these packages."""
     new = [_LOCK.format(name) for name in sorted(set(names) - set(locked(text)))]
     kept = text.rstrip("\n") + "\n" if text.strip() else ""
     return kept + "".join("\n" + block for block in new) + ("\n" if new else "") if new else text
 
 
 def without_locks(text: str, names: Sequence[str]) -> str:
-    """The file of locks, where these packages are not held."""
+    """The file of locks, without locks of these packages."""
     gone = set(names) & set(locked(text))
     if not gone:
         return text
@@ -296,7 +296,7 @@ def _parsed(outcome: Outcome) -> ElementTree.Element:
 
 
 def _words(outcome: Outcome) -> str:
-    """What zypper said was wrong: its errors, or the problem that it could not solve."""
+    """The problem that zypper reported: its errors, or the problem that it could not solve."""
     try:
         stream = _parsed(outcome)
     except Rejected:

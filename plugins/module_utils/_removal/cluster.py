@@ -82,8 +82,8 @@ class Named:
 
 
 class NodeTraces(NamedTuple):
-    """What a node still has of ours. claimed: labels that we have applied; capacity: resource to number, as the node says; others:
-    annotations of other people's; tainted: by us."""
+    """The parts of ours that a node still has. claimed: labels that we have applied. capacity: resource to number, as the node says.
+    others: annotations of other people's. tainted: by us."""
 
     name: str
     claimed: Tuple[str, ...]
@@ -101,11 +101,11 @@ class NodeTraces(NamedTuple):
 
 
 class Removal:
-    """One run. Looks at everything first, so that check mode says what `apply` then does.
+    """One run. It reads everything first, so that check mode says what `apply` then does.
 
-    wanted: nodes whose device plugin is gone; everything: what all hosts share goes, too; wait: seconds for kubelet to let go.
-    dead: the nodes have no kubelet any more that would write the resources again; others: nodes that the original's device plugin serves
-    again. removed, left: in words.
+    wanted: nodes whose device plugin is gone. everything: what all hosts share goes, too. wait: seconds for kubelet to release them.
+    dead: the nodes have no kubelet any more that would write the resources again. others: nodes that the original's device plugin serves
+    again. removed, left: messages.
     """
 
     def __init__(
@@ -139,7 +139,8 @@ class Removal:
         return {item["metadata"]["name"]: self.ours_of(traces(item)) for item in items}
 
     def ours_of(self, node: NodeTraces) -> NodeTraces:
-        """Without what the original's device plugin serves: the memory, and the number of GPUs as soon as kubelet has let go of ours.
+        """Without the resources that the original's device plugin serves: the memory, and the number of GPUs as soon as kubelet has
+        released ours.
 
         Then kubelet says 0, until the original writes its number, which it does at its start.
         """
@@ -207,7 +208,7 @@ class Removal:
         self.remove_resources()
 
     def remove_resources(self) -> None:
-        """Take our resources out of the status of each node whose kubelet has let go of them, within the time given."""
+        """Take our resources out of the status of each node whose kubelet has released them, within the time given."""
         names = {node.name for node in self.mine}
         deadline = time.monotonic() + self.wait
         while True:
@@ -221,18 +222,18 @@ class Removal:
                 self.keep(node)
 
     def free(self, node: NodeTraces) -> bool:
-        """Whether nobody writes our resources into the node's status again."""
+        """Whether no kubelet writes our resources into the node's status again."""
         return self.dead or forgotten(node)
 
     def forget(self, node: NodeTraces) -> bool:
-        """Take our resources out of a node's status, if its kubelet has let go of them, or is dead."""
+        """Take our resources out of a node's status, if its kubelet has released them, or is dead."""
         if not self.free(node):
             return False
         patch = json.dumps(status_patch(node))
         try:
             self.kubectl.text(["patch", "node", node.name, "--subresource=status", "--type=json", "-p", patch])
         except KubectlError as error:
-            # Between looking and writing somebody has registered the resource again.
+            # Between reading and writing a plugin has registered the resource again.
             if "test operation" not in str(error) and "testing path" not in str(error):
                 raise
             return False
@@ -290,7 +291,7 @@ def traces(node: Mapping[str, Any]) -> NodeTraces:
 
 
 def forgotten(node: NodeTraces) -> bool:
-    """Whether kubelet has let go of our resources: minutes after the plugin has gone it says a capacity of 0, and then no more."""
+    """Whether kubelet has released our resources: minutes after the plugin has gone it says a capacity of 0, and then no more."""
     return all(value == "0" for value in node.capacity.values())
 
 
@@ -337,7 +338,7 @@ def _claimed_labels(metadata: Mapping[str, Any]) -> Tuple[str, ...]:
 
 
 def _only_the_plugins(item: Mapping[str, Any]) -> bool:
-    """Whether nobody else has written this map. When it names no GPU any more, nobody manages anything of it."""
+    """Whether no other client has written this map. When it names no GPU any more, no client manages anything of it."""
     managers = {one.get("manager") for one in item["metadata"].get("managedFields") or []}
     return managers == {PLUGIN} or (not managers and not item.get("data"))
 

@@ -31,7 +31,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import show
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import (
     Layout,
-    Plan,
+    RemovalPlan,
     RemoveError,
     shown,
     shown_content,
@@ -47,7 +47,7 @@ _SOCKET = re.compile(r"\.?aliyungpushare(-gpus)?\.sock(\.[0-9]+\.[0-9]+)?")
 KUBECTL_PLUGINS = ("kubectl-gpushare", "kubectl-inspect-gpushare", "kubectl_complete-gpushare")
 
 
-def plan_services(layout: Layout, run: Run, keep_state: bool = False) -> Plan:
+def plan_services(layout: Layout, run: Run, keep_state: bool = False) -> RemovalPlan:
     """The daemons, and all that goes with them; ask `check_scheduler` before it is applied. keep_state: a pod needs the device plugin's."""
     daemons = tuple(dataclasses.replace(one, state=()) if keep_state and one.name == PLUGIN else one for one in subjects.DAEMONS)
     journal = Journal(layout.root)
@@ -70,7 +70,7 @@ def plan_services(layout: Layout, run: Run, keep_state: bool = False) -> Plan:
     return plan
 
 
-def plan_dashboard(layout: Layout, run: Run) -> Plan:
+def plan_dashboard(layout: Layout, run: Run) -> RemovalPlan:
     """The dashboard, while the other daemons run on."""
     daemons = tuple(daemon for daemon in subjects.DAEMONS if daemon.name == DASHBOARD)
     paths = {os.path.join(layout.units, unit) for unit in subjects.units(daemons)}
@@ -80,9 +80,9 @@ def plan_dashboard(layout: Layout, run: Run) -> Plan:
 
 def _plan_daemons(
     layout: Layout, run: Run, daemons: Tuple[HostDaemon, ...], entries: Sequence[Entry], more: Sequence[str]
-) -> Tuple[Plan, Dict[str, "_Unit"]]:
+) -> Tuple[RemovalPlan, Dict[str, "_Unit"]]:
     """These daemons with their files, and these entries of the journal. more: names of further units."""
-    plan, journal = Plan(layout), Journal(layout.root)
+    plan, journal = RemovalPlan(layout), Journal(layout.root)
     units = {unit: _Unit(unit, layout, run, journal) for unit in dict.fromkeys([*subjects.units(daemons), *more])}
     for unit in units.values():
         unit.plan_stop(plan)
@@ -151,14 +151,14 @@ class _Unit:
         self.fragment = found.get("FragmentPath", "")
         self.state = found.get("ActiveState", "inactive")
         self.active = self.state not in ("inactive", "failed")
-        # What `show` says of a unit in memory is as old as the last reload; is-enabled reads the links.
+        # The answer of `show` about a unit in memory is as old as the last reload; is-enabled reads the links.
         self.enabled = (
             found.get("UnitFileState") in ("enabled", "enabled-runtime")
             and self._run(["systemctl", "is-enabled", "--quiet", self.name])[0] == 0
         )
         self.drop_ins = [path for path in found.get("DropInPaths", "").split() if path.startswith("/etc/")]
 
-    def plan_stop(self, plan: Plan) -> None:
+    def plan_stop(self, plan: RemovalPlan) -> None:
         if self.foreign:
             plan.leave(self.fragment or self.path, self.odd or "a unit of this name that this collection did not write")
         if not self.ours:
@@ -168,7 +168,7 @@ class _Unit:
         if self.active or self.enabled:
             plan.add("stopped", self.name, self._stop, f"{self.state}, {'enabled' if self.enabled else 'disabled'}\n")
 
-    def plan_file(self, plan: Plan) -> None:
+    def plan_file(self, plan: RemovalPlan) -> None:
         """Without a journal entry, what the file itself says tells that it is ours; links to it go as well."""
         if self.entry is None and self.marked:
             plan.remove_file(self.path)
@@ -197,18 +197,18 @@ class _Unit:
 
 
 def properties(run: Run, unit: str) -> Dict[str, str]:
-    """What systemd knows of a unit; {} where there is no systemd."""
+    """The facts that systemd knows of a unit; {} where there is no systemd."""
     return show(run, unit, "LoadState", "ActiveState", "UnitFileState", "FragmentPath", "DropInPaths", "NeedDaemonReload")
 
 
 def _undo(layout: Layout, entry: Entry) -> Tuple[Optional[bytes], Undo]:
-    """The content of the file of this entry now, and what becomes of it."""
+    """The content of the file of this entry now, and its fate."""
     state, odd = read_or_none(layout.real(entry.path))
     now = None if state is None else state.content
     return now, Undo(None, stays=odd) if odd else undo(entry, now)
 
 
-def _plan_entry(plan: Plan, journal: Journal, entry: Entry) -> None:
+def _plan_entry(plan: RemovalPlan, journal: Journal, entry: Entry) -> None:
     """One file of the journal: it gets its old bytes, or goes, or is left alone if others have changed it."""
     path, real, before = entry.path, plan.layout.real(entry.path), entry.original
     now, found = _undo(plan.layout, entry)
@@ -236,8 +236,8 @@ def _plan_entry(plan: Plan, journal: Journal, entry: Entry) -> None:
         plan.add("restored", path, do, shown(path, real), shown_content(path, before))
 
 
-def _plan_service(plan: Plan, journal: Journal, entry: Entry, units: Dict[str, _Unit], run: Run) -> None:
-    """A unit of somebody else that we have enabled is as it was before."""
+def _plan_service(plan: RemovalPlan, journal: Journal, entry: Entry, units: Dict[str, _Unit], run: Run) -> None:
+    """A unit of another owner that we have enabled is as it was before."""
     name = entry.path[len(SERVICE) :]
     # Ours go with their files.
     theirs = name not in units and entry.original is not None and entry.original.content == b"disabled"
@@ -254,7 +254,7 @@ def _plan_service(plan: Plan, journal: Journal, entry: Entry, units: Dict[str, _
         plan.add("removed", f"journal entry of {entry.path}", do)
 
 
-def _plan_reload(plan: Plan, units: Dict[str, _Unit], run: Run) -> None:
+def _plan_reload(plan: RemovalPlan, units: Dict[str, _Unit], run: Run) -> None:
     touched = {step.what for step in plan.steps}
     stale = [unit.name for unit in units.values() if unit.stale or unit.path in touched]
     if not stale:
@@ -274,7 +274,7 @@ def _plan_reload(plan: Plan, units: Dict[str, _Unit], run: Run) -> None:
     plan.add("removed", f"what systemd knew of {', '.join(stale)}", reload)
 
 
-def _plan_shared_memory(plan: Plan, run: Run) -> None:
+def _plan_shared_memory(plan: RemovalPlan, run: Run) -> None:
     for gpu in _names(plan.layout.real(mps.FOLDER), ""):
         folder = plan.layout.real(os.path.join(mps.FOLDER, gpu))
 
@@ -287,7 +287,7 @@ def _plan_shared_memory(plan: Plan, run: Run) -> None:
             plan.add("removed", f"the mount of {os.path.join(mps.FOLDER, gpu, mps.SHARED_MEMORY)}", do)
 
 
-def _plan_credentials(plan: Plan, daemon: HostDaemon) -> None:
+def _plan_credentials(plan: RemovalPlan, daemon: HostDaemon) -> None:
     """The settings, credentials and certificates of a daemon; a folder of certificates that is its own goes with them."""
     layout = plan.layout
     for name in (*daemon.settings, *daemon.credentials):
@@ -325,9 +325,9 @@ def _names(folder: str, end: str) -> List[str]:
     return [name for name in sorted(os.listdir(folder)) if name.endswith(end)] if os.path.isdir(folder) else []
 
 
-def plan_leftovers(layout: Layout, check: bool) -> Plan:
-    """What goes last. check: the steps before this one have only been predicted, so what they would take counts as gone."""
-    plan = Plan(layout)
+def plan_leftovers(layout: Layout, check: bool) -> RemovalPlan:
+    """The steps that come last. check: the steps before this one have only been predicted, so what they would take counts as gone."""
+    plan = RemovalPlan(layout)
     for program in KUBECTL_PLUGINS:
         _plan_link(plan, program)
     folder = layout.real(layout.install_dir)
@@ -339,7 +339,7 @@ def plan_leftovers(layout: Layout, check: bool) -> Plan:
     return plan
 
 
-def _plan_link(plan: Plan, program: str) -> None:
+def _plan_link(plan: RemovalPlan, program: str) -> None:
     layout = plan.layout
     path = os.path.join(layout.kubectl_plugin_dir, program)
     real, target = layout.real(path), os.path.join(layout.install_dir, "current/bin", program)
@@ -349,7 +349,7 @@ def _plan_link(plan: Plan, program: str) -> None:
         plan.leave(path, f"it is not the link to {target} that this collection makes")
 
 
-def _plan_journal(plan: Plan, check: bool) -> None:
+def _plan_journal(plan: RemovalPlan, check: bool) -> None:
     layout = plan.layout
     folder, kept = "/" + FOLDER, []
     for entry in Journal(layout.root).entries():

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Takes off a host what this collection put there: what is ours is found by looking, so that a killed run is finished by the next.
+"""Takes off a host what this collection put there: what is ours is found by reading the host, so that a killed run is finished by the next.
 
 Private to this collection. Two plans, because the container runtime goes back between them and needs its journal:
 `services` (daemons, what they read and keep), `leftovers` (runtime, links, the journal itself).
@@ -46,7 +46,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Step:
+class RemovalStep:
     """One thing to do. kind: "stopped", "removed" or "restored"; before and after: for the diff."""
 
     kind: str
@@ -56,18 +56,18 @@ class Step:
     after: str = ""
 
 
-class Plan:
-    """What goes, in order, and what stays and why. gone: paths that the steps take away."""
+class RemovalPlan:
+    """The things that go, in order, and those that stay and why. gone: paths that the steps take away."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.steps: List[Step] = []
+        self.steps: List[RemovalStep] = []
         self.left: List[Dict[str, str]] = []
         self.notes: List[str] = []
         self.gone: Set[str] = set()
 
     def add(self, kind: str, what: str, do: Callable[[], None], before: str = "", after: str = "") -> None:
-        self.steps.append(Step(kind, what, do, before, after))
+        self.steps.append(RemovalStep(kind, what, do, before, after))
 
     def leave(self, what: str, why: str) -> None:
         self.left.append({"what": what, "why": why})
@@ -97,7 +97,7 @@ class Plan:
         self.add("removed", path, do, "folder\n")
 
     def remove_folder_if_empty(self, path: str, ours: bool = True) -> None:
-        """A folder goes if nothing but what the plan takes is in it. ours: what is in it otherwise is worth a word."""
+        """A folder goes if only things that the plan takes are in it. ours: what is in it otherwise is worth a word."""
         real = self.layout.real(path)
         if path in self.gone or os.path.islink(real) or not os.path.isdir(real):
             return
@@ -113,7 +113,7 @@ class Plan:
         self.add("removed", path, lambda: os.rmdir(real), "folder\n")
 
     def remove_staged(self, folders: Sequence[str]) -> None:
-        """What a run that was killed in the middle of writing a file has left."""
+        """The files that a run that was killed in the middle of writing a file has left."""
         for folder in sorted(set(folders)):
             for name in _names(self.layout.real(folder)):
                 if name.startswith(STAGED):
@@ -136,7 +136,7 @@ class Plan:
 
 
 def shown(path: str, real: str) -> str:
-    """A file for a diff: secrets and what is no text only as a digest."""
+    """A file for a diff: secrets and what is not text only as a digest."""
     if os.path.islink(real):
         return f"link to {os.readlink(real)}\n"
     try:

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What this collection has changed on a host and what became of it since: the journal against the files as they are.
+"""The changes of this collection on a host and their state since: the journal against the files as they are.
 
 Private to this collection. Read-only.
 """

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What containerd's configuration must say so that pods get the nvidia runtime, and how to tell. No Ansible, no I/O here.
+"""The settings that containerd's configuration must have so that pods get the nvidia runtime, and how to tell. No Ansible, no I/O here.
 
 A dump is what `containerd config` prints, read as TOML: the effective configuration with every default filled in.
 Its path to the CRI plugin's runtimes differs from the one in the files: files follow their own version (2, 3 or 4), a dump
@@ -93,7 +93,7 @@ def _dump_plugin(dump: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def check_enabled(dump: Mapping[str, Any]) -> None:
-    """Rejected if the CRI plugin is switched off."""
+    """It raises Rejected if the CRI plugin is switched off."""
     disabled = [name for name in dump.get("disabled_plugins") or [] if name in ("cri", OLD_CRI, NEW_CRI)]
     if disabled:
         raise Rejected(f"disabled_plugins of containerd's configuration has {', '.join(disabled)}, so kubelet cannot use it: take it out")
@@ -106,14 +106,16 @@ def socket_address(dump: Mapping[str, Any]) -> str:
 
 
 def needed(section: Mapping[str, Any], binary: str, default: bool = True) -> List[Change]:
-    """What is missing for the nvidia runtime to be there and, with `default`, the default; [] if nothing is. binary: its program.
+    """The settings that are missing for the nvidia runtime to be there and, with `default`, the default; [] if nothing is. binary: its
+    program.
 
     A new entry has all that the entry of the present default runtime says (SystemdCgroup above all), with another program. An entry
-    that is there keeps what it says, but for the program; and where it is not the default yet, for the type and the cgroup driver.
+    that is there keeps what it says, except for the program; and where it is not the default yet, except for the type and the cgroup
+    driver.
     """
     runtimes = Runtimes.of(section)
     base = _low_level(runtimes, default)
-    # Spelled out even where it is the default: it is what kubelet's cgroup driver has to agree with.
+    # It is spelled out even where it is the default: it is what kubelet's cgroup driver has to agree with.
     cgroup = {"SystemdCgroup": bool(base.get("options", {}).get("SystemdCgroup", False))}
     present = runtimes.entries.get(RUNTIME)
     if present is None:
@@ -244,7 +246,7 @@ def running_runtimes(config: Mapping[str, Any]) -> Runtimes:
 
 
 def not_running(wanted: Runtimes, running: Runtimes) -> Optional[str]:
-    """What the process lacks of the configuration on the disk, as far as it concerns us; None if nothing."""
+    """The settings that the process lacks of the configuration on the disk, as far as it concerns us; None if nothing."""
     if running.default != wanted.default:
         return f"its default runtime is {running.default!r}, expected {wanted.default!r}"
     if wanted.cdi not in (None, running.cdi):

@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """containerd's configuration files, and what containerd itself makes of them or of a candidate. No Ansible here.
 
-A candidate is a copy of all files in a scratch folder that containerd does not read, with `imports` pointed at the copies.
+A candidate is a copy of all files in a scratch folder that containerd does not read, with `imports` that name the copies.
 Which file can hold our change is not guessed from a version: each is tried on such a copy, and the first that has exactly
 the effect wanted is taken.
 """
@@ -26,7 +26,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import set_value
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import containerd_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Change, cdi_is_on, dump_section
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Runtimes, read_text
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, RuntimePlan, Runtimes, read_text
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import Program
 
 DROP_IN = "zz-gpushare.toml"
@@ -47,26 +47,26 @@ class Installation:
         self._newest = int(loads(self._builtin)["version"])
 
     def dump(self, config: Optional[str] = None) -> Dict[str, Any]:
-        """The effective configuration of the files on the disk. Rejected, in containerd's words, if it cannot read them."""
+        """The effective configuration of the files on the disk. It raises Rejected, in containerd's words, if it cannot read them."""
         config = config or self.config
         if self.release >= (2, 0):  # `dump` of 2.0 does not migrate older versions; 1.x has no `migrate`
             return loads(self._must(["--config", config, "config", "migrate"]))
         return loads(self._must(["--config", config, "config", "dump"]) if os.path.exists(config) else self._builtin)
 
     def runtimes(self, cdi: bool, dump: Optional[Mapping[str, Any]] = None) -> Runtimes:
-        """What pods get by a dump, by default of the files on the disk. cdi: whether CDI is of interest."""
+        """The runtimes that pods get by a dump, by default of the files on the disk. cdi: whether CDI is of interest."""
         found = self.dump() if dump is None else dump
         return replace(Runtimes.of(dump_section(found)), cdi=cdi_is_on(found) if cdi else None)
 
-    def present(self, asked: Asked) -> Plan:
-        """What to write so that pods get what is asked, and nothing else changes."""
+    def present(self, asked: Asked) -> RuntimePlan:
+        """The files to write so that pods get what is asked, and nothing else changes."""
         before = self.dump()
         containerd_config.check_enabled(before)
         changes: List[Change] = [] if not asked.cdi or cdi_is_on(before) else [(containerd_config.CDI, True)]
         if asked.program:
             changes += containerd_config.needed(dump_section(before), asked.program, asked.default)
         if not changes:
-            return Plan({}, self.runtimes(asked.cdi, before), [])
+            return RuntimePlan({}, self.runtimes(asked.cdi, before), [])
         files = self.read({})
         wanted = containerd_config.applied(before, changes)
         rejections: List[str] = []
@@ -83,14 +83,14 @@ class Installation:
                 continue
             different = containerd_config.differences(wanted, found)
             if not different:
-                return Plan(texts, self.runtimes(asked.cdi, found), [])
+                return RuntimePlan(texts, self.runtimes(asked.cdi, found), [])
             rejections.append(f"in {where}: {containerd_config.describe(different)}")
         raise Rejected(
             f"nothing was changed, because no place was found where the change has its effect and no other. {'; '.join(rejections)}"
         )
 
-    def absent(self, entries: Sequence[Entry]) -> Plan:
-        """What to write so that nothing of ours is left in the files of these journal entries."""
+    def absent(self, entries: Sequence[Entry]) -> RuntimePlan:
+        """The files to write so that nothing of ours is left in the files of these journal entries."""
         before = self.dump()
         rejections: List[str] = []
         # The runtime that we had to spell out on 1.x goes too, unless others have come to rely on it since.
@@ -104,7 +104,7 @@ class Installation:
             if default not in runtimes:
                 different.append(f"the default runtime {default!r} would not exist")
             if not different:
-                return Plan(texts, self.runtimes(cdi_is_on(found) != cdi_is_on(before), found), back.notes)
+                return RuntimePlan(texts, self.runtimes(cdi_is_on(found) != cdi_is_on(before), found), back.notes)
             rejections.append(containerd_config.describe(different))
         raise Rejected(
             f"nothing was changed, because taking our part out would change more than that: {rejections[0]}. Put "
@@ -119,7 +119,7 @@ class Installation:
             os.rmdir(folder)
 
     def pattern(self) -> str:
-        """What we add to `imports` where nothing imports a folder yet."""
+        """The entry that we add to `imports` where nothing imports a folder yet."""
         return os.path.join(os.path.dirname(self.config), FOLDER, "*.toml")
 
     def read(self, texts: Mapping[str, Optional[str]]) -> Dict[str, str]:
@@ -204,7 +204,7 @@ def _imports(path: str, text: str) -> List[str]:
 
 
 def _matches(pattern: str, texts: Mapping[str, Optional[str]]) -> List[str]:
-    """The files that an import names, sorted. texts: files that count as there; whoever reads one that shall go finds nothing."""
+    """The files that an import names, sorted. texts: files that count as there; a reader of one that shall go finds nothing."""
     pattern = os.path.normpath(pattern)
     if "*" not in pattern:
         return [pattern]

@@ -20,18 +20,18 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cont
     socket_address,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import Installation
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Runtimes
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import ASK_SECONDS, RuntimeService, Unit
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, RuntimePlan, Runtimes
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import ASK_SECONDS, RuntimeService, RuntimeUnit
 
 CONFIG = "/etc/containerd/config.toml"
 
 
-def config_of(unit: Unit) -> str:
+def config_of(unit: RuntimeUnit) -> str:
     """The configuration file that its command line names, or containerd's own default."""
     return flag(unit.arguments, "config") or flag(unit.arguments, "c") or CONFIG
 
 
-def address_of(unit: Unit) -> Optional[str]:
+def address_of(unit: RuntimeUnit) -> Optional[str]:
     """The socket that its command line names."""
     return flag(unit.arguments, "address") or flag(unit.arguments, "a")
 
@@ -39,23 +39,23 @@ def address_of(unit: Unit) -> Optional[str]:
 class ContainerdService(RuntimeService):
     """One host's containerd."""
 
-    def __init__(self, unit: Unit, installation: Installation, run: RunWithin, timeout: float) -> None:
+    def __init__(self, unit: RuntimeUnit, installation: Installation, run: RunWithin, timeout: float) -> None:
         self._installation = installation
         self._cdi = False
         self._address = address_of(unit) or socket_address(installation.dump())
         super().__init__(unit, run, timeout)
 
     @classmethod
-    def of(cls, unit: Unit, config: Optional[str], run: RunWithin, timeout: float) -> "ContainerdService":
+    def of(cls, unit: RuntimeUnit, config: Optional[str], run: RunWithin, timeout: float) -> "ContainerdService":
         """Of this unit, with this main configuration file or the one that its command line names."""
         return cls(unit, Installation(unit.program_call(run), config or config_of(unit)), run, timeout)
 
-    def present(self, asked: Asked) -> Plan:
+    def present(self, asked: Asked) -> RuntimePlan:
         plan = self._installation.present(asked)
         self._cdi = plan.after.cdi is not None
         return plan
 
-    def absent(self, entries: Sequence[Entry]) -> Plan:
+    def absent(self, entries: Sequence[Entry]) -> RuntimePlan:
         plan = self._installation.absent(entries)
         self._cdi = plan.after.cdi is not None
         return plan
@@ -80,7 +80,7 @@ class ContainerdService(RuntimeService):
         return not_running(wanted, running)
 
     def check_restart(self, wanted: Runtimes, allowed: bool) -> None:
-        """Rejected if it would have to be restarted and took containers with it."""
+        """It raises Rejected if it would have to be restarted and took containers with it."""
         if not allowed and self.unit.kill_mode not in ("process", "none") and self.lacks(wanted):
             raise Rejected(
                 f"{self.unit.name} has KillMode={self.unit.kill_mode}, so restarting containerd would end the shims of all containers on "

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a running container runtime says of itself: the CRI's verbose Status over its unix socket. No Ansible here.
+"""The status that a running container runtime has of itself: the CRI's verbose Status over its unix socket. No Ansible here.
 
 This is the only source that knows the configuration of the process, not of the files. One unary gRPC call is spoken
 by hand, because a host has neither grpcio nor, for certain, crictl: since Kubernetes 1.32 the package kubeadm no longer
@@ -43,14 +43,14 @@ class _RejectedError(CriError):
 
 
 @dataclass(frozen=True)
-class Status:
+class RuntimeStatus:
     """conditions: name to (holds, reason with message); config: the plugin's running configuration, from its JSON."""
 
     conditions: Dict[str, Tuple[bool, str]]
     config: Dict[str, Any]
 
 
-def status(address: str, timeout_s: float = 10.0) -> Status:
+def status(address: str, timeout_s: float = 10.0) -> RuntimeStatus:
     """Ask the runtime at the unix socket `address`. CriError if it does not answer in time."""
     try:
         try:
@@ -67,7 +67,7 @@ def status(address: str, timeout_s: float = 10.0) -> Status:
         raise CriError(f"the container runtime at {address} answers what is no CRI status: {error!r}") from error
 
 
-def parse_status(message: bytes) -> Status:
+def parse_status(message: bytes) -> RuntimeStatus:
     """A runtime.v1.StatusResponse."""
     conditions: Dict[str, Tuple[bool, str]] = {}
     config: Dict[str, Any] = {}
@@ -81,7 +81,7 @@ def parse_status(message: bytes) -> Status:
             entry = dict(fields(_bytes(value)))
             if entry.get(1) == b"config":
                 config = json.loads(_bytes(entry.get(2, b"{}")))
-    return Status(conditions, config)
+    return RuntimeStatus(conditions, config)
 
 
 def fields(message: bytes) -> Iterator[Tuple[int, Union[int, bytes]]]:

@@ -25,13 +25,13 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import (
     RUNTIME,
     Asked,
-    Plan,
+    RuntimePlan,
     Runtimes,
     SilentError,
     read_text,
     stripped,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import ASK_SECONDS, RuntimeService, Unit
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import ASK_SECONDS, RuntimeService, RuntimeUnit
 
 CONFIG, FOLDER, SOCKET = "/etc/crio/crio.conf", "/etc/crio/crio.conf.d", "/var/run/crio/crio.sock"
 DROP_IN = "zz-gpushare.conf"
@@ -46,19 +46,19 @@ _LOW_LEVEL = ("crun", "runc")
 class CrioService(RuntimeService):
     """One host's CRI-O. config: its main file, whether it is there or not; folder: of its drop-ins."""
 
-    def __init__(self, unit: Unit, config: str, folder: str, run: RunWithin, timeout: float) -> None:
+    def __init__(self, unit: RuntimeUnit, config: str, folder: str, run: RunWithin, timeout: float) -> None:
         self.config, self.folder = config, folder
         self._address = flag(unit.arguments, "listen") or SOCKET
         super().__init__(unit, run, timeout)
 
     @classmethod
-    def of(cls, unit: Unit, config: Optional[str], run: RunWithin, timeout: float) -> "CrioService":
+    def of(cls, unit: RuntimeUnit, config: Optional[str], run: RunWithin, timeout: float) -> "CrioService":
         """Of this unit, with this main file or the one that its command line names."""
         words = unit.arguments
         folder = flag(words, "config-dir") or flag(words, "d") or FOLDER
         return cls(unit, config or flag(words, "config") or flag(words, "c") or CONFIG, folder, run, timeout)
 
-    def present(self, asked: Asked) -> Plan:
+    def present(self, asked: Asked) -> RuntimePlan:
         program, default = asked.program or "", asked.default
         files = self._files({})
         now = effective(files)
@@ -72,7 +72,7 @@ class CrioService(RuntimeService):
         entry = now.entries.get(RUNTIME)
         right = entry is not None and entry.get("runtime_path") == program and entry.get("runtime_type", "oci") == "oci"
         if right and (not default or now.default == RUNTIME):
-            return Plan({}, now, notes)
+            return RuntimePlan({}, now, notes)
         low, base = self._low_level(default)
         notes += _order(low)
         path = os.path.join(self.folder, DROP_IN)
@@ -92,9 +92,9 @@ class CrioService(RuntimeService):
             later = ", ".join(one for one in self._files(texts) if os.path.basename(one) > DROP_IN and one != self.config)
             raise Rejected(f"{later or 'another file'} takes back what {path} would say; nothing was changed: rename or remove it")
         self._check(texts)
-        return Plan(texts, after, notes)
+        return RuntimePlan(texts, after, notes)
 
-    def absent(self, entries: Sequence[Entry]) -> Plan:
+    def absent(self, entries: Sequence[Entry]) -> RuntimePlan:
         found = undone(entries, lambda path, now, original: reverted(now))
         texts = found.texts
         after = effective(self._files(texts))
@@ -104,7 +104,7 @@ class CrioService(RuntimeService):
                 "default_runtime, and run again"
             )
         self._check(texts)
-        return Plan(texts, after, found.notes)
+        return RuntimePlan(texts, after, found.notes)
 
     def paths(self) -> List[str]:
         return list(self._files({}))
@@ -157,7 +157,7 @@ class CrioService(RuntimeService):
         return [path for path in HOOKS if os.path.exists(path)]
 
     def _check(self, texts: Texts) -> None:
-        """Rejected, in CRI-O's words, if it cannot read its files with these new texts."""
+        """It raises Rejected, in CRI-O's words, if it cannot read its files with these new texts."""
         scratch = tempfile.mkdtemp(prefix="gpushare-crio-")
         try:
             config, folder = os.path.join(scratch, "crio.conf"), os.path.join(scratch, "crio.conf.d")
@@ -178,7 +178,7 @@ class CrioService(RuntimeService):
 
 
 def effective(files: Mapping[str, str]) -> Runtimes:
-    """What the files say, in their order. default "": none names one, and CRI-O has its own."""
+    """The settings of the files, in their order. default "": none names one, and CRI-O has its own."""
     default, entries = "", {}
     for path, text in files.items():
         try:
@@ -202,7 +202,7 @@ def reverted(text: str) -> Optional[str]:
 
 
 def not_running(wanted: Runtimes, running: Runtimes) -> Optional[str]:
-    """What the process lacks of the files, as far as it concerns us; None if nothing.
+    """The settings that the process lacks of the files, as far as it concerns us; None if nothing.
 
     Without a default in the files, any is right except ours.
     """

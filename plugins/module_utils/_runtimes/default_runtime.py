@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Brings a host's container runtime to have, or not to have, nvidia as its default runtime. No Ansible here.
 
-One way for all of them: find the service, plan the files, check them, and apply them as a transaction that the service proves.
+One way for all of them: find the service, plan the files, check them, and apply them as a transaction that the service verifies.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_service import ContainerdService
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.crio import CrioService
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.docker import DockerService
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, read_text
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, RuntimePlan, read_text
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import (
     RuntimeService,
-    Unit,
+    RuntimeUnit,
     arguments_of,
     check_program,
     find_unit,
@@ -34,8 +34,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.serv
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A kind of container runtime. owner: of its journal entries; unit: its usual service; program: what that starts.
+class RuntimeKind:
+    """A kind of container runtime. owner: of its journal entries. unit: its usual service. program: what that starts.
 
     open: unit, configuration file (None: the usual one), how to run commands and the seconds to become healthy to the service.
     """
@@ -43,23 +43,23 @@ class Kind:
     owner: str
     unit: str
     program: str
-    open: Callable[[Unit, Optional[str], RunWithin, float], RuntimeService]
+    open: Callable[[RuntimeUnit, Optional[str], RunWithin, float], RuntimeService]
 
 
 #: By the names that the facts about a host use.
-KINDS: Mapping[str, Kind] = {
-    "containerd": Kind("container_runtime", "containerd.service", "containerd", ContainerdService.of),
-    "docker": Kind("container_runtime.docker", "docker.service", "dockerd", DockerService.of),
-    "cri-o": Kind("container_runtime.cri-o", "crio.service", "crio", CrioService.of),
+KINDS: Mapping[str, RuntimeKind] = {
+    "containerd": RuntimeKind("container_runtime", "containerd.service", "containerd", ContainerdService.of),
+    "docker": RuntimeKind("container_runtime.docker", "docker.service", "dockerd", DockerService.of),
+    "cri-o": RuntimeKind("container_runtime.cri-o", "crio.service", "crio", CrioService.of),
 }
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The module's options. config None: the file that the unit's command line names; timeout in seconds.
+class WantedRuntime:
+    """The module's options. config None: the file that the unit's command line names. timeout in seconds.
 
     program_comes: whether packages bring the program that is only planned for now.
-    runtime: of KINDS; unit and config are its own, "" and None for the usual ones. default_runtime: "auto", "nvidia" or "unchanged".
+    runtime: of KINDS. unit and config are its own, "" and None for the usual ones. default_runtime: "auto", "nvidia" or "unchanged".
     cdi: whether containerd is to pass CDI devices on; then "auto" adds no runtime.
     """
 
@@ -83,7 +83,7 @@ class Wanted:
 class DefaultRuntime(Subject):
     """One kind of container runtime on this host."""
 
-    def __init__(self, wanted: Wanted, name: str, check: bool, run: RunWithin) -> None:
+    def __init__(self, wanted: WantedRuntime, name: str, check: bool, run: RunWithin) -> None:
         super().__init__()
         self._kind, self._asked = KINDS[name], name == wanted.runtime
         self.owner = self._kind.owner
@@ -107,7 +107,7 @@ class DefaultRuntime(Subject):
     def absent(self, entries: Sequence[Entry]) -> Texts:
         return self._planned(self._service.absent(entries))
 
-    def _planned(self, plan: Plan) -> Texts:
+    def _planned(self, plan: RuntimePlan) -> Texts:
         self._after = plan.after
         self.notes += plan.notes
         return plan.files
@@ -130,8 +130,8 @@ class DefaultRuntime(Subject):
         self._service.tidy()
 
 
-def converge(wanted: Wanted, check: bool, run: RunWithin = command.run, point: Callable[[str], None] = nothing) -> Converged:
-    """Do it, or with `check` say what would be done. Rejected if nothing was changed; TransactionError if it was put back.
+def converge(wanted: WantedRuntime, check: bool, run: RunWithin = command.run, point: Callable[[str], None] = nothing) -> Converged:
+    """Do it, or with `check` say what would be done. On Rejected nothing was changed; on TransactionError it was restored.
 
     `absent` is for every container runtime that has entries of ours, whichever one kubelet uses by now.
     """

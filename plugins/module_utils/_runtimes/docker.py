@@ -26,11 +26,11 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import flag
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import parsed, show_command
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import docker_config, unix_http
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.docker_config import DEFAULT, TABLE, Source, Start
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.docker_config import DEFAULT, TABLE, DockerdStart, Source
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import (
     RUNTIME,
     Asked,
-    Plan,
+    RuntimePlan,
     Runtimes,
     SilentError,
     read_text,
@@ -39,7 +39,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.serv
     ASK_SECONDS,
     RestartError,
     RuntimeService,
-    Unit,
+    RuntimeUnit,
     arguments_of,
     find_unit,
 )
@@ -55,7 +55,7 @@ _PLACES = {"data-root": ("data-root", "graph"), "exec-root": ("exec-root",), "pi
 class DockerService(RuntimeService):
     """One host's docker. config: path of its daemon.json, whether it is there or not."""
 
-    def __init__(self, unit: Unit, start: Start, reloads: bool, config: str, run: RunWithin, timeout: float) -> None:
+    def __init__(self, unit: RuntimeUnit, start: DockerdStart, reloads: bool, config: str, run: RunWithin, timeout: float) -> None:
         self.config = config
         self._start = start
         self._can_reload = reloads
@@ -65,12 +65,12 @@ class DockerService(RuntimeService):
         super().__init__(unit, run, timeout)
 
     @classmethod
-    def of(cls, unit: Unit, config: Optional[str], run: RunWithin, timeout: float) -> "DockerService":
+    def of(cls, unit: RuntimeUnit, config: Optional[str], run: RunWithin, timeout: float) -> "DockerService":
         """Of this unit, with this daemon.json or the one that its command line names."""
         start, reloads = _next_start(unit, run)
         return cls(unit, start, reloads, config or start.value("config-file") or CONFIG, run, timeout)
 
-    def present(self, asked: Asked) -> Plan:
+    def present(self, asked: Asked) -> RuntimePlan:
         program, default = asked.program or "", asked.default
         text = read_text(self.config) or ""
         data = docker_config.parsed(self.config, text)
@@ -81,9 +81,9 @@ class DockerService(RuntimeService):
         self._check(after)
         return self._plan({self.config: after}, docker_config.parsed(self.config, after), notes)
 
-    def absent(self, entries: Sequence[Entry]) -> Plan:
+    def absent(self, entries: Sequence[Entry]) -> RuntimePlan:
         def reverted(path: str, now: str, original: str) -> Optional[str]:
-            docker_config.parsed(path, now)  # Rejected, with the line, where it is broken.
+            docker_config.parsed(path, now)  # It raises Rejected, with the line, where it is broken.
             return docker_config.reverted(now, original)
 
         found = undone(entries, reverted)
@@ -130,9 +130,9 @@ class DockerService(RuntimeService):
         if not outcome.ok:
             raise RestartError(f"systemctl reload {self.unit.name} failed: {outcome.words or 'it did not end'}. It said:\n{self.journal()}")
 
-    def _plan(self, texts: Texts, data: Mapping[str, Any], notes: List[str]) -> Plan:
+    def _plan(self, texts: Texts, data: Mapping[str, Any], notes: List[str]) -> RuntimePlan:
         self._next = data
-        return Plan(texts, docker_config.effective(data, self._start), notes)
+        return RuntimePlan(texts, docker_config.effective(data, self._start), notes)
 
     def _data(self) -> Dict[str, Any]:
         return docker_config.parsed(self.config, read_text(self.config) or "")
@@ -146,7 +146,11 @@ class DockerService(RuntimeService):
     def _reload_suffices(self, wanted: Runtimes, data: Mapping[str, Any]) -> bool:
         """Whether the running dockerd gets there by reading its file again: from it, it takes what it says, not what it no longer says."""
         words = self.unit.arguments
-        if not self._can_reload or Start(self.unit.name, words, []).runtimes or (flag(words, DEFAULT) is not None and DEFAULT in data):
+        if (
+            not self._can_reload
+            or DockerdStart(self.unit.name, words, []).runtimes
+            or (flag(words, DEFAULT) is not None and DEFAULT in data)
+        ):
             return False
         try:
             running = self.running()[1]
@@ -170,7 +174,7 @@ class DockerService(RuntimeService):
         return f"restarting {self.unit.name} would end the {count} running containers of this host, because it runs without live-restore"
 
     def _check(self, text: str) -> None:
-        """Rejected, in dockerd's words, if it would not start with this daemon.json and its command line."""
+        """It raises Rejected, in dockerd's words, if it would not start with this daemon.json and its command line."""
         scratch = tempfile.mkdtemp(prefix="gpushare-docker-")
         try:
             candidate, nowhere = os.path.join(scratch, "daemon.json"), os.path.join(scratch, "nowhere")
@@ -209,7 +213,7 @@ class DockerService(RuntimeService):
 
 
 def info(address: str, timeout: float) -> Dict[str, Any]:
-    """What docker's API says of the process. SilentError if it does not answer."""
+    """The answer of docker's API about the process. SilentError if it does not answer."""
     body = unix_http.get(address, "/info", timeout)
     try:
         found = json.loads(body)
@@ -229,8 +233,9 @@ def _address(words: Sequence[str]) -> str:
     return SOCKET
 
 
-def _next_start(unit: Unit, run: RunWithin) -> Tuple[Start, bool]:
-    """How the unit will start dockerd next, and whether it can be reloaded. Rejected if systemd has not read what decides that."""
+def _next_start(unit: RuntimeUnit, run: RunWithin) -> Tuple[DockerdStart, bool]:
+    """How the unit will start dockerd next, and whether it can be reloaded. It raises Rejected if systemd has not read what decides
+    that."""
     names = ("ExecStart", "FragmentPath", "DropInPaths", "Environment", "EnvironmentFiles", "NeedDaemonReload", "CanReload")
     outcome = run(show_command(unit.name, *names), ASK_SECONDS)
     properties = parsed(outcome.out)
@@ -244,7 +249,7 @@ def _next_start(unit: Unit, run: RunWithin) -> Tuple[Start, bool]:
             environment.update(docker_config.environment_of(text))
     match = re.search(r"argv\[\]=(.*?) ;", properties.get("ExecStart", ""))
     words = docker_config.expanded(match.group(1).split()[1:] if match else unit.arguments, environment)
-    start = Start(unit.name, words, sources)
+    start = DockerdStart(unit.name, words, sources)
     if properties.get("NeedDaemonReload") == "yes" and start.value(DEFAULT) is None and start.line_of(DEFAULT):
         raise Rejected(
             f"{start.line_of(DEFAULT)} has --{DEFAULT}, which systemd has not read; nothing was changed: remove it there, or drain the "

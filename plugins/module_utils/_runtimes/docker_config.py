@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What docker's daemon.json and command line must say so that pods get the nvidia runtime. No Ansible, no writing here.
+"""The settings that docker's daemon.json and command line must have so that pods get the nvidia runtime. No Ansible, no writing here.
 
 dockerd accepts each option in one of both places only, with equal values, too; "runtimes" alone are taken together.
 """
@@ -42,7 +42,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Start:
+class DockerdStart:
     """How dockerd will be started next. words: its arguments; sources: files of the unit and of its environment."""
 
     unit: str
@@ -105,7 +105,7 @@ def environment_of(text: str) -> Dict[str, str]:
 
 
 def parsed(path: str, text: str) -> Dict[str, Any]:
-    """The configuration. Rejected, with the line, if it is none that we edit."""
+    """The configuration. It raises Rejected, with the line, if it is none that we edit."""
     if not text.strip():
         return {}
     try:
@@ -120,8 +120,11 @@ def parsed(path: str, text: str) -> Dict[str, Any]:
     return data
 
 
-def needed(data: Mapping[str, Any], path: str, start: Start, program: str, default: bool) -> Tuple[List[Tuple[Path, Any]], List[str]]:
-    """Changes of daemon.json so that there is nvidia with this program, by `default` as the default; and notes. Rejected if it cannot be.
+def needed(
+    data: Mapping[str, Any], path: str, start: DockerdStart, program: str, default: bool
+) -> Tuple[List[Tuple[Path, Any]], List[str]]:
+    """Changes of daemon.json so that there is nvidia with this program, by `default` as the default; and notes. It raises Rejected if it
+    cannot be.
 
     A default runtime of the command line is adopted: with another one in the file, even an equal one, dockerd would not start.
     """
@@ -151,7 +154,7 @@ def needed(data: Mapping[str, Any], path: str, start: Start, program: str, defau
         )
     if entry is not None and "runtimeType" in entry:
         raise Rejected(f"{path}: the runtime {RUNTIME} has a runtimeType, expected a path ({program}); nothing was changed: remove it")
-    # Also where the command line has it: dockerd looks for the default runtime of the file in the file, and reloads that alone.
+    # Also where the command line has it: dockerd searches for the default runtime of the file in the file, and reloads that alone.
     if entry is None:
         changes.append(((TABLE, RUNTIME), {"path": program, "runtimeArgs": []}))
     elif not same_program(str(entry.get("path", "")), program):
@@ -182,15 +185,15 @@ def reverted(text: str, original: str) -> Optional[str]:
     return None if not original and not loads(text) else text
 
 
-def effective(data: Mapping[str, Any], start: Start) -> Runtimes:
-    """What pods get from a docker that is started with this configuration."""
+def effective(data: Mapping[str, Any], start: DockerdStart) -> Runtimes:
+    """The runtimes that pods get from a docker that is started with this configuration."""
     entries = {name: {"path": path} for name, path in start.runtimes.items()}
     entries.update({name: dict(entry) for name, entry in data.get(TABLE, {}).items()})
     return Runtimes(start.value(DEFAULT) or data.get(DEFAULT) or BUILTIN, entries)
 
 
 def not_running(wanted: Runtimes, running: Runtimes) -> Optional[str]:
-    """What the process lacks of the configuration on the disk, as far as it concerns us; None if nothing.
+    """The settings that the process lacks of the configuration on the disk, as far as it concerns us; None if nothing.
 
     A runtime that it has beyond that does no harm as long as it is not the default.
     """
@@ -217,7 +220,7 @@ def _found(program: str) -> str:
     return next((path for path in paths if os.access(path, os.X_OK)), program)
 
 
-def _check_isolation(data: Mapping[str, Any], start: Start, name: str) -> None:
+def _check_isolation(data: Mapping[str, Any], start: DockerdStart, name: str) -> None:
     entry = effective(data, start).entries.get(name, {})
     kind = str(entry.get("runtimeType", "") or ("" if entry else name))
     alike = os.path.basename(str(entry.get("path", ""))) in _ALIKE or kind in _ALIKE or kind.startswith(_RUNC_TYPE)

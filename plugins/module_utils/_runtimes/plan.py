@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What all container runtimes have in common: what pods get, and what is to be written so that they do. No Ansible here."""
+"""The common part of all container runtimes: what pods get, and what is to be written so that they do. No Ansible here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SilentError(Exception):
 
 @dataclass(frozen=True)
 class Asked:
-    """What pods shall get. program: NVIDIA's container runtime, None if none is needed; default: whether it is the default one.
+    """The runtime that pods shall get. program: NVIDIA's container runtime, None if none is needed; default: whether it is the default one.
 
     cdi: whether the container runtime is to pass CDI devices on, where that is off by default.
     """
@@ -34,7 +34,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Runtimes:
-    """What pods get: the default runtime's name, and every runtime's entry without the values that mean nothing.
+    """The runtimes that pods get: the default runtime's name, and every runtime's entry without the values that mean nothing.
 
     cdi: whether CDI devices are passed on; None where that is of no interest.
     """
@@ -51,7 +51,7 @@ class Runtimes:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RuntimePlan:
     """files: path to new text, None to remove it, in the order in which to write. after: what pods then get.
 
     notes: what a person should know.

@@ -99,7 +99,7 @@ class Rancher:
         unit = next((unit for unit in self.kind.units if self._is_active(unit)), "")
         if not unit:
             raise RancherError(
-                f"found no active {' or '.join(self.kind.units)}; expected one; start it (journalctl -u {self.kind.units[0]} says why not)"
+                f"found no active {' or '.join(self.kind.units)}; expected one. Start it (journalctl -u {self.kind.units[0]} says why not)"
             )
         return RancherState(unit, next(iter(self._host.existing(PROGRAMS)), ""), self.knows(), self._has(image) if image else None)
 
@@ -112,13 +112,13 @@ class Rancher:
         mode = parsed(self._asked(show_command(unit, "KillMode"))).get("KillMode", "")
         if mode != "process":
             raise RancherError(
-                f"found KillMode={mode[:40]} of {unit}; expected process, because a restart would end all containers; correct the unit"
+                f"found KillMode={mode[:40]} of {unit}; expected process, because a restart would end all containers. Correct the unit"
             )
         deadline = self._clock() + seconds
         done = self._run(["systemctl", "restart", unit], seconds)
         if not done.ok:
             raise RancherError(
-                f"found that {unit} does not restart ({done.words or 'it took too long'}); expected it to; see journalctl -u {unit}"
+                f"found that {unit} does not restart ({done.words or 'it took too long'}); expected it to. See journalctl -u {unit}"
             )
         while self.knows() is not wanted or not self._host.is_socket(ADDRESS):
             if self._clock() > deadline:
@@ -176,7 +176,7 @@ class Rancher:
     def _ctr(self) -> List[str]:
         program = self._host.program(self.kind.ctr[0])
         if program is None:
-            raise RancherError(f"found no program {self.kind.ctr[0]}; expected that of {self._name}; see its installation")
+            raise RancherError(f"found no program {self.kind.ctr[0]}; expected that of {self._name}. See its installation")
         return [program, *self.kind.ctr[1:], "--address", ADDRESS, "--namespace", "k8s.io"]
 
     def _is_active(self, unit: str) -> bool:

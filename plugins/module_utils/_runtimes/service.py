@@ -2,10 +2,10 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A container runtime under systemd, as what a transaction restarts and proves. No Ansible here.
+"""A container runtime under systemd, as what a transaction restarts and verifies. No Ansible here.
 
 Whether a restart is due, and whether it worked, is asked of the running process. So a restart that was lost to a kill is made up
-for, and files that were put back by hand need none.
+for, and files that were restored by hand need none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transa
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import parsed, show_command
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Plan, Runtimes, SilentError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, RuntimePlan, Runtimes, SilentError
 
 POLL_SECONDS = 0.3
 # So long a process must have lived when it is called healthy: one that systemd restarts again and again has not.
@@ -37,7 +37,7 @@ class RestartError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Unit:
+class RuntimeUnit:
     """A container runtime's systemd unit. program and arguments: what it starts.
 
     main_pid: of what runs, 0 if nothing does; since: when that was started, in Unix time.
@@ -61,7 +61,7 @@ class Unit:
         return call
 
     def check_running(self, ours: bool) -> None:
-        """Rejected if it does not run, unless what it does not run with may be ours."""
+        """It raises Rejected if it does not run, unless what it does not run with may be ours."""
         if self.active != "active" and not ours:
             raise Rejected(
                 f"{self.name} is {self.active or 'unknown'}, expected active; nothing was changed: see `journalctl -u {self.name}`, "
@@ -69,8 +69,8 @@ class Unit:
             )
 
 
-def find_unit(name: str, run: RunWithin, arguments_of: Callable[[int], List[str]], starts: str = "containerd") -> Unit:
-    """The unit as systemd knows it. Rejected if there is none.
+def find_unit(name: str, run: RunWithin, arguments_of: Callable[[int], List[str]], starts: str = "containerd") -> RuntimeUnit:
+    """The unit as systemd knows it. It raises Rejected if there is none.
 
     arguments_of: the arguments of a process, [] if it is gone; starts: what it should start, for the message.
     """
@@ -85,7 +85,7 @@ def find_unit(name: str, run: RunWithin, arguments_of: Callable[[int], List[str]
     # Of the process, if there is one: variables of the environment are filled in there.
     arguments = (arguments_of(pid) if pid else []) or start.group(2).split()
     since = time.time() - time.monotonic() + int(properties.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
-    return Unit(name, properties.get("ActiveState", ""), properties.get("KillMode", ""), pid, since, start.group(1), arguments[1:])
+    return RuntimeUnit(name, properties.get("ActiveState", ""), properties.get("KillMode", ""), pid, since, start.group(1), arguments[1:])
 
 
 def arguments_of(pid: int) -> List[str]:
@@ -114,7 +114,7 @@ class RuntimeService(Service):
     timeout: seconds that it has to become healthy; silent: why it does not answer, None if it does.
     """
 
-    def __init__(self, unit: Unit, run: RunWithin, timeout: float) -> None:
+    def __init__(self, unit: RuntimeUnit, run: RunWithin, timeout: float) -> None:
         self.unit = unit
         self._run = run
         self._timeout = timeout
@@ -122,12 +122,13 @@ class RuntimeService(Service):
         self.silent: Optional[str] = None
         self._held = self._conditions()
 
-    def present(self, asked: Asked) -> Plan:
-        """What to write so that pods get what is asked. Rejected if that cannot be."""
+    def present(self, asked: Asked) -> RuntimePlan:
+        """The files to write so that pods get what is asked. It raises Rejected if that cannot be."""
         raise NotImplementedError
 
-    def absent(self, entries: Sequence[Entry]) -> Plan:
-        """What to write so that nothing of ours is left in the files of these journal entries. Rejected if that cannot be."""
+    def absent(self, entries: Sequence[Entry]) -> RuntimePlan:
+        """The files to write so that nothing of ours is left in the files of these journal entries. It raises Rejected if that cannot
+        be."""
         raise NotImplementedError
 
     def paths(self) -> List[str]:
@@ -142,19 +143,19 @@ class RuntimeService(Service):
         """Remove what we may have made besides files, after they are gone."""
 
     def wanted(self) -> Runtimes:
-        """What the files on the disk say."""
+        """The settings that the files on the disk say."""
         raise NotImplementedError
 
     def running(self) -> Tuple[Dict[str, Tuple[bool, str]], Runtimes]:
-        """What the process says: conditions to (holds, reason), and its runtimes. SilentError if it does not answer."""
+        """The state that the process reports: conditions to (holds, reason), and its runtimes. SilentError if it does not answer."""
         raise NotImplementedError
 
     def differs(self, wanted: Runtimes, running: Runtimes) -> Optional[str]:
-        """What a process with `running` lacks of `wanted`, in words, as far as it concerns us; None if nothing."""
+        """A message about what a process with `running` lacks of `wanted`, as far as it concerns us; None if nothing."""
         raise NotImplementedError
 
     def check_restart(self, wanted: Runtimes, allowed: bool) -> None:
-        """Rejected if the way to `wanted` is a restart that would end containers. allowed: whether it may."""
+        """It raises Rejected if the way to `wanted` is a restart that would end containers. allowed: whether it may."""
         raise NotImplementedError
 
     def due(self) -> bool:
@@ -162,7 +163,7 @@ class RuntimeService(Service):
         return self.lacks(self.wanted()) is not None
 
     def lacks(self, wanted: Runtimes) -> Optional[str]:
-        """What the process lacks of `wanted`, in words; None if nothing."""
+        """A message about what the process lacks of `wanted`; None if nothing."""
         try:
             return self.differs(wanted, self.running()[1])
         except SilentError as error:
@@ -202,7 +203,7 @@ class RuntimeService(Service):
         complaints = [line for line in lines if re.search(r"level=(warn|error|fatal|panic)|^containerd: |panic:", line)]
         return "\n".join((complaints or lines)[-12:]) or "(its journal is empty)"
 
-    def _reason(self, unit: Unit, wanted: Runtimes) -> Optional[str]:
+    def _reason(self, unit: RuntimeUnit, wanted: Runtimes) -> Optional[str]:
         if unit.active != "active":
             return f"systemd says that it is {unit.active or 'unknown'}"
         try:
@@ -216,7 +217,7 @@ class RuntimeService(Service):
         return self.differs(wanted, running)
 
     def _conditions(self) -> Dict[str, bool]:
-        """What holds before we do anything: a node without a network yet need not have one after us."""
+        """The conditions before we do anything: a node without a network yet need not have one after us."""
         try:
             return {name: holds for name, (holds, _dummy) in self.running()[0].items()}
         except SilentError as error:

@@ -26,7 +26,11 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import candidate, kubeadm, proof
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.policy import KEY as POLICY_KEY
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.service import Expected, Host, SchedulerService
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.service import (
+    ExpectedScheduler,
+    SchedulerHost,
+    SchedulerService,
+)
 
 OWNER = "scheduler"
 FOLDER = "folder:"
@@ -34,7 +38,8 @@ CLUSTER = ["configmap", "--namespace", NAMESPACE, kubeadm.NAME]
 
 
 class Tools:
-    """What acts on the host. ctr: its path, None without containerd; scratch: a folder; point: called where a kill must be harmless."""
+    """The means that act on the host. ctr: its path, None without containerd. scratch: a folder. point: called where a kill must be
+    harmless."""
 
     def __init__(
         self, kubectl: Kubectl, run: Run, ctr: Optional[str], scratch: str, point: Callable[[str], None] = lambda _point: None
@@ -46,7 +51,7 @@ class Tools:
         self.point = point
 
     def end_container(self, identity: str) -> None:
-        """End a container's process; kubelet starts the container anew."""
+        """End a container's process; kubelet starts the container again."""
         if self.ctr is None:
             raise OSError(
                 "kube-scheduler must be restarted, and this host has no ctr (containerd) to do it with: restart it, then run again"
@@ -56,7 +61,7 @@ class Tools:
             raise OSError(f"kube-scheduler's container could not be ended: {err.strip() or out.strip()}")
 
 
-def read(host: Host, kubectl: Kubectl, config: str, tls_dir: str, more: Sequence[str]) -> Dict[str, Any]:
+def read(host: SchedulerHost, kubectl: Kubectl, config: str, tls_dir: str, more: Sequence[str]) -> Dict[str, Any]:
     """The files that a plan may need, the journal, kubeadm's part, and whether the running scheduler is another one than they say."""
     transaction = Transaction(OWNER)
     manifest = _text(host.manifest)
@@ -81,13 +86,14 @@ def read(host: Host, kubectl: Kubectl, config: str, tls_dir: str, more: Sequence
     }
 
 
-def apply(host: Host, tools: Tools, plan: Mapping[str, Any], resource: str, tls_dir: str, state: str) -> Dict[str, Any]:
-    """Carry the plan out. Rejected: nothing was changed. TransactionError: it was put back. KubectlError: done but for kubeadm's part."""
+def apply(host: SchedulerHost, tools: Tools, plan: Mapping[str, Any], resource: str, tls_dir: str, state: str) -> Dict[str, Any]:
+    """Carry the plan out. On Rejected nothing was changed. TransactionError: it was restored. KubectlError: done except for kubeadm's
+    part."""
     transaction = Transaction(OWNER, point=tools.point)
     folders = _plan(transaction, plan)
     scheduler, service = plan["scheduler"], None
     if scheduler is not None:
-        expected = Expected(scheduler["lease"], scheduler["name"], scheduler["image"], resource, plan["shapes"])
+        expected = ExpectedScheduler(scheduler["lease"], scheduler["name"], scheduler["image"], resource, plan["shapes"])
         change = _change_policy(tools, transaction, plan["policy"], state)
         once = replace(host, read_once=tuple(scheduler["read_once"]))
         service = SchedulerService(once, tools.kubectl, expected, tools.end_container, change)
@@ -134,7 +140,7 @@ def _plan(transaction: Transaction, plan: Mapping[str, Any]) -> "set[str]":
     return folders
 
 
-def _check_extender(host: Host, tls_dir: str) -> None:
+def _check_extender(host: SchedulerHost, tls_dir: str) -> None:
     missing = [name for name in SCHEDULER_TLS_FILES if tls_dir and not os.path.isfile(os.path.join(tls_dir, name))]
     if missing:
         raise Rejected(

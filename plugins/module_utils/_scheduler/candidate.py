@@ -34,7 +34,7 @@ _TAKEN = "is registered for version"
 def check(
     run: Run, ctr: str, image: str, mounts: Sequence[Tuple[str, str]], command: Sequence[str], kind: str = "KubeSchedulerConfiguration"
 ) -> Optional[str]:
-    """None if kube-scheduler accepts it; why the check could not be made; CandidateError if kube-scheduler rejects.
+    """None if kube-scheduler accepts it, else why the check could not be made. CandidateError if kube-scheduler rejects.
 
     kind: of the candidate. kube-scheduler 1.22 reads a Policy and then fails to print the configuration that it has made of it.
     """

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""kube-scheduler's configuration with our extender in it, merged into the present one or made anew.
+"""kube-scheduler's configuration with our extender in it, merged into the present one or made new.
 
 Private to this collection. Pure: works on what the YAML files load as, and never changes its arguments.
 """
@@ -55,7 +55,7 @@ _NANOSECONDS = {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, 
 
 
 @dataclass(frozen=True)
-class Extender:
+class ExtenderEntry:
     """How kube-scheduler is to call the extender. http_timeout as Go writes durations, such as "1s".
 
     tls_dir: the folder with ca.crt, tls.crt and tls.key, on the host and in the container; "" for plain http.
@@ -90,15 +90,15 @@ class Extender:
         return entry
 
 
-#: What kube-scheduler takes where an entry lacks the key.
+#: The values that kube-scheduler takes where an entry lacks the key.
 _DEFAULTS = {"weight": 0, "enableHTTPS": False, "nodeCacheCapable": False, "ignorable": False, "httpTimeout": "5s"}
-#: Who compares an entry names these by themselves.
+#: A caller that compares an entry names these by themselves.
 _APART = ("urlPrefix", "filterVerb", "bindVerb", "managedResources")
 _SHOWN = 120
 
 
-def differing(entry: Mapping[str, Any], extender: Extender) -> Dict[str, Tuple[str, str]]:
-    """Where an entry of a configuration is not what we write: field to what it has and what it shall have, in words."""
+def differing(entry: Mapping[str, Any], extender: ExtenderEntry) -> Dict[str, Tuple[str, str]]:
+    """Where an entry of a configuration is not what we write: field to what it has and what it shall have, as messages."""
     wanted = {"preemptVerb": None, "tlsConfig": None, **extender.entry()}
     found = {}
     for name, wish in wanted.items():
@@ -118,15 +118,15 @@ def _nanoseconds(duration: object) -> object:
     return round(sum(float(number) * _NANOSECONDS[unit] for number, unit in _DURATION.findall(duration)))
 
 
-def policy_entry(extender: Extender) -> Dict[str, Any]:
-    """The element of `extenders` in a Policy: the same, but for the name of one key, and a timeout in nanoseconds."""
+def policy_entry(extender: ExtenderEntry) -> Dict[str, Any]:
+    """The element of `extenders` in a Policy: the same, except for the name of one key, and a timeout in nanoseconds."""
     entry = {"enableHttps" if key == "enableHTTPS" else key: value for key, value in extender.entry().items()}
     entry["httpTimeout"] = _nanoseconds(extender.http_timeout)
     return entry
 
 
 @dataclass(frozen=True)
-class Lease:
+class SchedulerLock:
     """The lock that the active scheduler holds. by: "leases" for a Lease, "endpoints" for an annotation of Endpoints."""
 
     namespace: str
@@ -153,7 +153,7 @@ def check_config(config: Any, release: Optional[Release] = None) -> Dict[str, An
 def merge_config(
     current: Optional[Any],
     manifest: Mapping[str, Any],
-    extender: Extender,
+    extender: ExtenderEntry,
     percentage: Optional[int],
     release: Optional[Release] = None,
 ) -> Dict[str, Any]:
@@ -169,7 +169,7 @@ def merge_config(
 
 
 def renewed(config: Mapping[str, Any], release: Optional[Release]) -> Dict[str, Any]:
-    """A configuration that we have made and nobody has changed, as this release has it: Kubernetes was upgraded since."""
+    """A configuration that we have made and others have not changed, as this release has it: Kubernetes was upgraded since."""
     if release is None:
         return dict(config)
     kept = {key: value for key, value in config.items() if key not in _ADDRESSES or release <= releases.LAST_INSECURE}
@@ -177,7 +177,7 @@ def renewed(config: Mapping[str, Any], release: Optional[Release]) -> Dict[str, 
 
 
 def next_upgrade(config: Mapping[str, Any], release: Optional[Release], path: str) -> List[str]:
-    """What is to be done before the next upgrade of Kubernetes, whose kube-scheduler would not start with this configuration."""
+    """The steps to be done before the next upgrade of Kubernetes, whose kube-scheduler would not start with this configuration."""
     if release is None:
         return []
     found, version, following = [], str(config.get("apiVersion")), f"1.{release[1] + 1}"
@@ -194,7 +194,7 @@ def next_upgrade(config: Mapping[str, Any], release: Optional[Release], path: st
     return found
 
 
-def with_extender(merged: Dict[str, Any], extender: Extender, entry: Mapping[str, Any]) -> Dict[str, Any]:
+def with_extender(merged: Dict[str, Any], extender: ExtenderEntry, entry: Mapping[str, Any]) -> Dict[str, Any]:
     """The configuration or policy, with this entry in the place of ours, or at the end. SchedulerError where another one binds."""
     extenders = list(merged.get("extenders") or [])
     ours = [place for place, entry in enumerate(extenders) if is_ours(entry, extender)]
@@ -213,7 +213,7 @@ def with_extender(merged: Dict[str, Any], extender: Extender, entry: Mapping[str
     return merged
 
 
-def without_extender(config: Mapping[str, Any], extender: Extender, before: Any = None) -> Dict[str, Any]:
+def without_extender(config: Mapping[str, Any], extender: ExtenderEntry, before: Any = None) -> Dict[str, Any]:
     """The configuration or policy without our extender. before: it as it was before us, whose extender ours has replaced."""
     kept = copy.deepcopy(dict(config))
     known = (before.get("extenders") or []) if isinstance(before, dict) else []
@@ -232,7 +232,7 @@ def without_extender(config: Mapping[str, Any], extender: Extender, before: Any 
     return kept
 
 
-def lease(manifest: Mapping[str, Any], config: Mapping[str, Any], release: Optional[Release] = None) -> Optional[Lease]:
+def lease(manifest: Mapping[str, Any], config: Mapping[str, Any], release: Optional[Release] = None) -> Optional[SchedulerLock]:
     """The lock that this scheduler competes for, None without leader election. Flags win over the configuration."""
     section = config.get("leaderElection") or {}
     elect = flag(manifest, "leader-elect")
@@ -245,7 +245,7 @@ def lease(manifest: Mapping[str, Any], config: Mapping[str, Any], release: Optio
     by = flag(manifest, "leader-elect-resource-lock") or section.get("resourceLock")
     if by is None:
         by = "endpoints" if release is not None and release < releases.FIRST_LEASE else "leases"
-    return Lease(
+    return SchedulerLock(
         of("namespace", "resourceNamespace", NAMESPACE),
         of("name", "resourceName", "kube-scheduler"),
         "endpoints" if by == "endpoints" else "leases",
@@ -292,13 +292,13 @@ def _new_config(manifest: Mapping[str, Any], release: Optional[Release]) -> Dict
     return config
 
 
-def is_ours(entry: Mapping[str, Any], extender: Extender) -> bool:
+def is_ours(entry: Mapping[str, Any], extender: ExtenderEntry) -> bool:
     """Whether an element of `extenders` is for the same address or resources as ours."""
     managed = {resource.get("name") for resource in entry.get("managedResources") or []}
     return entry.get("urlPrefix") == extender.url_prefix or bool(managed & set(extender.managed_resources))
 
 
-def is_written(entry: Mapping[str, Any], extender: Extender) -> bool:
+def is_written(entry: Mapping[str, Any], extender: ExtenderEntry) -> bool:
     """Whether we have written it. The original's has the same resource, and may have the same address; it does not prioritize."""
     return is_ours(entry, extender) and bool(entry.get("prioritizeVerb") or entry.get("tlsConfig"))
 

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The scheduler's part of kubeadm's ClusterConfiguration, from which `kubeadm upgrade apply` writes the static pod anew.
+"""The scheduler's part of kubeadm's ClusterConfiguration, from which `kubeadm upgrade apply` writes the static pod again.
 
 Private to this collection. Pure: works on what the YAML text loads as, and never changes its arguments.
 """
@@ -41,7 +41,7 @@ def config_argument(cluster: Mapping[str, Any], name: str = CONFIG) -> Optional[
 def merge(cluster: Any, manifest: Mapping[str, Any], name: str = CONFIG) -> Dict[str, Any]:
     """The ClusterConfiguration by which kubeadm writes the flag of this name, with the volumes that it needs. All else stays.
 
-    Another argument of this name that is there stays as well: it is somebody's decision.
+    Another argument of this name that is there stays as well: it is a decision of others.
     """
     merged = copy.deepcopy(_checked(cluster))
     scheduler = merged["scheduler"] = dict(_scheduler(merged))
@@ -68,7 +68,7 @@ def merge(cluster: Any, manifest: Mapping[str, Any], name: str = CONFIG) -> Dict
 def without_argument(cluster: Any, name: str, before: Any) -> Dict[str, Any]:
     """The ClusterConfiguration without the argument of this name, and without the volume of its file. before: it as it was before us.
 
-    Both stay if they were there before us: somebody else has decided so.
+    Both stay if they were there before us: others have decided so.
     """
     kept = copy.deepcopy(_checked(cluster))
     path, known = config_argument(kept, name), _scheduler(before) if isinstance(before, dict) else None
@@ -129,7 +129,7 @@ def _scheduler(cluster: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _volumes(manifest: Mapping[str, Any], config_path: Optional[str]) -> List[Dict[str, Any]]:
-    """What carries the configuration and our certificates, as kubeadm's extraVolumes."""
+    """The mounts that carry the configuration and our certificates, as kubeadm's extraVolumes."""
     sources = {one.get("name"): one["hostPath"] for one in manifest["spec"].get("volumes") or [] if one.get("hostPath")}
     found = []
     for mount in scheduler_container(manifest).get("volumeMounts") or []:

@@ -24,7 +24,7 @@ CANDIDATE_PATH = "/gpushare-candidate.yaml"
 
 
 class SchedulerError(ValueError):
-    """What is on the host cannot be merged with; the message says what was found and what to do."""
+    """The files on the host cannot be merged with; the message says what was found and what to do."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def image(manifest: Mapping[str, Any]) -> str:
 
 
 def shape(pod: Mapping[str, Any]) -> Dict[str, Any]:
-    """What of a scheduler's pod is the same in its manifest and in what the API server says of the pod that kubelet runs."""
+    """The part of a scheduler's pod that is the same in its manifest and in what the API server says of the pod that kubelet runs."""
     return {"words": words(pod), "mounts": sorted(list(mount) for mount in host_mounts(pod))}
 
 

@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_POLICY
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import Extender
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import ExtenderEntry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.policy import KEY, merge_policy, unmerge_policy
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.releases import LAST_POLICY, release_of
@@ -73,20 +73,20 @@ def read(kubectl: Kubectl) -> SchedulerObjects:
     version = str((kubectl.raw("/version") or {}).get("gitVersion", ""))
     scheduler = kubectl.raw(f"/apis/config.openshift.io/v1/schedulers/{_CLUSTER}")
     if scheduler is None:
-        raise SchedulerError(f"found no Scheduler/{_CLUSTER} of config.openshift.io; expected OpenShift; leave gpushare_openshift out")
+        raise SchedulerError(f"found no Scheduler/{_CLUSTER} of config.openshift.io; expected OpenShift. Leave gpushare_openshift out")
     named = SchedulerObjects(version, scheduler, None).name
     if not re.fullmatch(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?", named):
         raise SchedulerError(f"found spec.policy.name {named[:_QUOTED]!r} of Scheduler/{_CLUSTER}; expected a ConfigMap's name; correct it")
     return SchedulerObjects(version, scheduler, kubectl.raw(f"/api/v1/namespaces/{NAMESPACE}/configmaps/{named}"))
 
 
-def present(found: SchedulerObjects, extender: Extender) -> List[Call]:
+def present(found: SchedulerObjects, extender: ExtenderEntry) -> List[Call]:
     """The calls that add the extender, none if it is there. SchedulerError where it cannot be."""
     release = release_of("", found.version)
     if release is None or release > LAST_POLICY:
         raise SchedulerError(
-            f"found Kubernetes {found.version[:_QUOTED]}; expected 1.22 or older (OpenShift 4.9), because later schedulers read no policy; "
-            "run the playbook cluster instead"
+            f"found Kubernetes {found.version[:_QUOTED]}; expected 1.22 or older (OpenShift 4.9), because later schedulers read no policy. "
+            "Run the playbook cluster instead"
         )
     before = found.text
     after = _text(before, merge_policy(_loaded(before), extender))
@@ -100,7 +100,7 @@ def present(found: SchedulerObjects, extender: Extender) -> List[Call]:
     return steps
 
 
-def absent(found: SchedulerObjects, extender: Extender) -> Tuple[List[Call], List[str]]:
+def absent(found: SchedulerObjects, extender: ExtenderEntry) -> Tuple[List[Call], List[str]]:
     """The calls that restore both objects, and notes. The scheduler goes first: it would not start without its policy."""
     known = _remembered(found)
     if known is None:
@@ -166,7 +166,7 @@ def _remembered(found: SchedulerObjects) -> Optional[Dict[str, Any]]:
     if not good or not isinstance(data, dict):
         raise SchedulerError(
             f"annotation {ANNOTATION_POLICY} of ConfigMap {NAMESPACE}/{found.name} is {note[:_QUOTED]}; expected what this collection has "
-            "written; remove it, and correct the policy by hand"
+            "written. Remove it, and correct the policy by hand"
         )
     return {key: data.get(key) for key in kinds}
 

@@ -13,7 +13,7 @@ import copy
 from typing import Any, Dict, Mapping, Optional
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import (
-    Extender,
+    ExtenderEntry,
     policy_entry,
     with_extender,
     without_extender,
@@ -35,7 +35,7 @@ def check_policy(policy: Any) -> Dict[str, Any]:
     return policy
 
 
-def merge_policy(current: Optional[Any], extender: Extender) -> Dict[str, Any]:
+def merge_policy(current: Optional[Any], extender: ExtenderEntry) -> Dict[str, Any]:
     """The policy with our extender in it: `current` and nothing else changed, or a new one.
 
     A new one has neither predicates nor priorities: then kube-scheduler takes its own.
@@ -44,6 +44,6 @@ def merge_policy(current: Optional[Any], extender: Extender) -> Dict[str, Any]:
     return with_extender(merged, extender, policy_entry(extender))
 
 
-def unmerge_policy(policy: Mapping[str, Any], extender: Extender, before: Any = None) -> Dict[str, Any]:
+def unmerge_policy(policy: Mapping[str, Any], extender: ExtenderEntry, before: Any = None) -> Dict[str, Any]:
     """The policy without our extender. before: it as it was before us."""
     return without_extender(check_policy(policy), extender, before)

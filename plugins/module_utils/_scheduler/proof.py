@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The proof that a changed kube-scheduler works: its pod runs as written, it holds its lease, it has called the extender.
+"""The verification that a changed kube-scheduler works: its pod runs as written, it holds its lease, it has called the extender.
 
 Private to this collection. Each check takes what the API server or the extender answered and returns what is still missing,
 or None; nothing here waits or calls.
@@ -32,7 +32,7 @@ class HopelessError(RuntimeError):
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds the scheduler's lease: us with a process of now, or somebody else (a standby scheduler is as it should be)."""
+    """The holder of the scheduler's lease: us with a process of now, or another host (a standby scheduler is as it should be)."""
 
     ours: bool
     identity: str
@@ -41,7 +41,8 @@ class Holder:
 def not_running(
     pod: Optional[Mapping[str, Any]], config_sha256: Optional[str], wanted: Optional[Mapping[str, Any]] = None
 ) -> Optional[str]:
-    """What is missing until the static pod runs with this configuration (None: with none of ours) and in this shape (None: any)."""
+    """The part that is missing until the static pod runs with this configuration (None: with none of ours) and in this shape (None:
+    any)."""
     if pod is None:
         return "kubelet has not created its pod yet"
     annotation = (pod["metadata"].get("annotations") or {}).get(ANNOTATION_SCHEDULER_CONFIG)
@@ -65,7 +66,7 @@ def not_running(
 
 
 def not_ready(pod: Mapping[str, Any]) -> Optional[str]:
-    """What is missing until a running pod is ready, which for kubeadm's start-up probe takes up to half a minute."""
+    """The part that is missing until a running pod is ready, which for kubeadm's start-up probe takes up to half a minute."""
     return None if pod["status"]["containerStatuses"][0].get("ready") else "its container is not ready yet"
 
 
@@ -99,7 +100,7 @@ def lease_of_endpoints(endpoints: Optional[Mapping[str, Any]]) -> Optional[Dict[
 
 
 def holder(lease: Optional[Mapping[str, Any]], hostname: str, since: datetime) -> Optional[Holder]:
-    """Who has renewed the lease after `since`, when our container started; None while nobody has."""
+    """The holder that has renewed the lease after `since`, when our container started; None while none has."""
     spec = (lease or {}).get("spec") or {}
     identity, renewed = spec.get("holderIdentity"), spec.get("renewTime")
     if not identity or not renewed or parse_time(renewed) < since:
@@ -118,13 +119,13 @@ def parse_time(text: str) -> datetime:
 
 
 def not_called(health: Optional[Mapping[str, Any]], why: str, calls_before: int) -> Optional[str]:
-    """What is missing until the extender has been asked by the scheduler since `calls_before` was counted."""
+    """The call that is missing until the extender has been asked by the scheduler since `calls_before` was counted."""
     if health is None:
         return why
     calls = health.get("filter_calls")
     if not isinstance(calls, int):
         return f"the extender's health report must count filter_calls; it says {dict(health)}"
-    # Fewer than before: the extender was restarted meanwhile and counts anew.
+    # Fewer than before: the extender was restarted meanwhile and counts again from 0.
     return None if calls > calls_before or 0 < calls < calls_before else f"the extender has not been asked (filter_calls is {calls})"
 
 
@@ -174,7 +175,7 @@ def probe_pod(node_name: str, scheduler_name: str, image: str, resource: str) ->
 
 
 def scheduling_message(pod: Optional[Mapping[str, Any]]) -> str:
-    """What the scheduler has written about a pod, for an error message."""
+    """The Events that the scheduler has written about a pod, for an error message."""
     conditions: Sequence[Mapping[str, Any]] = ((pod or {}).get("status") or {}).get("conditions") or []
     messages: List[str] = [str(one.get("message")) for one in conditions if one.get("type") == "PodScheduled" and one.get("message")]
     return messages[0] if messages else "the scheduler has not looked at it"

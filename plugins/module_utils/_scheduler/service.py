@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A host's kube-scheduler as what a transaction restarts and proves. No Ansible here.
+"""A host's kube-scheduler as what a transaction restarts and verifies. No Ansible here.
 
 kubelet restarts the static pod by itself when its manifest changes: restarting means to wait until it has. The scheduler is
 healthy when it holds its lease, or stands by for another one that does, and has called the extender.
@@ -40,10 +40,10 @@ class NotRunningError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Host:
-    """Where things are on this host. name: of the host; node: of the Kubernetes node that it is; timeout in seconds.
+class SchedulerHost:
+    """Where things are on this host. name: of the host. node: of the Kubernetes node that it is; timeout in seconds.
 
-    health_url: "" where nobody can be asked whether the extender is called. health_ca: its certificate authority, None for plain http.
+    health_url: "" where no extender can be asked whether the extender is called. health_ca: its certificate authority, None for plain http.
     read_once: files that a scheduler reads at its start only, and whose change the manifest does not show.
     """
 
@@ -57,8 +57,8 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Expected:
-    """What the plan knows of the scheduler: its lease (namespace and name) if it has one, and what a probe pod must name.
+class ExpectedScheduler:
+    """The facts that the plan knows of the scheduler: its lease (namespace and name) if it has one, and what a probe pod must name.
 
     shapes: what kubelet must run of a manifest (`manifest.shape`), by the SHA-256 of the manifest's bytes.
     """
@@ -75,13 +75,13 @@ class SchedulerService(Service):
 
     def __init__(
         self,
-        host: Host,
+        host: SchedulerHost,
         kubectl: Kubectl,
-        expected: Optional[Expected] = None,
+        expected: Optional[ExpectedScheduler] = None,
         end: Callable[[str], None] = lambda _container: None,
         change: Callable[[str, bool], bool] = lambda _manifest, _do: False,
     ) -> None:
-        """end: ends a container of this host, by its id, so that kubelet starts it anew.
+        """end: ends a container of this host, by its id, so that kubelet starts it again.
 
         change: whether what the scheduler reads from the cluster is out of step with this manifest; if so, the flag says to change it.
         """
@@ -148,7 +148,7 @@ class SchedulerService(Service):
 
     def _another(self, former: str) -> None:
         if proof.container_id(self._running()) == former:
-            raise Missing("kubelet has not started kube-scheduler anew, which reads its policy at its start only")
+            raise Missing("kubelet has not started kube-scheduler again, which reads its policy at its start only")
 
     def _is_stale(self, pod: Mapping[str, Any]) -> Optional[str]:
         """The file that is newer than the process. Kubernetes gives whole seconds."""
@@ -171,7 +171,7 @@ class SchedulerService(Service):
         if reason is not None:
             raise Missing(f"the new scheduler stands by for another one, but {reason}")
 
-    def _holder(self, pod: Mapping[str, Any], expected: Expected) -> Optional[proof.Holder]:
+    def _holder(self, pod: Mapping[str, Any], expected: ExpectedScheduler) -> Optional[proof.Holder]:
         lease = expected.lease
         if lease is None:
             return None
@@ -185,7 +185,7 @@ class SchedulerService(Service):
             raise Missing(f"the new scheduler does not hold its lease {lease['namespace']}/{lease['name']}: its holder is {identity!r}")
         return holder
 
-    def _see_a_call(self, expected: Expected) -> None:
+    def _see_a_call(self, expected: ExpectedScheduler) -> None:
         """Let a pod be scheduled that names our resource, and see the extender be asked."""
         health, _dummy = self._health()
         calls = int((health or {}).get("filter_calls", 0))

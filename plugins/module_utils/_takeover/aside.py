@@ -2,10 +2,10 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a node and a DaemonSet become when another device plugin is moved aside, and when it is given back.
+"""The changes of a node and a DaemonSet when another device plugin is moved aside, and when it is given back.
 
 Private to this collection. Pure. The state before stands in an annotation of the object itself, so that any control plane, and a run
-after this one, can give it back. What others have changed since stays; then exactly our part goes.
+after this one, can give it back. Parts that others have changed since stay; then exactly our part goes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TakeOverError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Change:
+class MergePatch:
     """One object. patch: a merge patch, with its resourceVersion; before, after: what of it changes, to be shown."""
 
     kind: str
@@ -67,7 +67,7 @@ class Change:
 
 
 def moves_of(node: Mapping[str, Any]) -> Dict[str, Tuple[Optional[str], Optional[str]]]:
-    """What was changed on a node by take-overs that were not given back. TakeOverError if that cannot be read."""
+    """The changes of a node by take-overs that were not given back. TakeOverError if that cannot be read."""
     text = (node["metadata"].get("annotations") or {}).get(ANNOTATION_TAKEN_OVER)
     if text is None:
         return {}
@@ -77,24 +77,24 @@ def moves_of(node: Mapping[str, Any]) -> Dict[str, Tuple[Optional[str], Optional
     if not isinstance(labels, dict) or not all(_is_move(key, value) for key, value in moves.items()):
         raise TakeOverError(
             f"annotation {ANNOTATION_TAKEN_OVER} of node {node['metadata']['name']} has labels {_short(labels)}; expected "
-            f"{', '.join(sorted(LABELS))} with two values each; correct it, or remove it and set these labels by hand"
+            f"{', '.join(sorted(LABELS))} with two values each. Correct it, or remove it and set these labels by hand"
         )
     return {key: (value[0], value[1]) for key, value in moves.items()}
 
 
-def node_aside(node: Mapping[str, Any], switches: Iterable[Switch]) -> Optional[Change]:
+def node_aside(node: Mapping[str, Any], switches: Iterable[Switch]) -> Optional[MergePatch]:
     """The node without these plugins; None if that changes nothing."""
     moves, labels = moves_of(node), node["metadata"].get("labels") or {}
     wanted = dict(moves)
     for switch in switches:
         now = labels.get(switch.label)
-        # Also one that somebody has set again since the last move.
+        # Also one that others have set again since the last move.
         if now != switch.away:
             wanted[switch.label] = (now, switch.away)
     return _of_node(node, {label: away for label, (_before, away) in wanted.items()}, wanted)
 
 
-def node_returned(node: Mapping[str, Any]) -> Tuple[Optional[Change], List[str]]:
+def node_returned(node: Mapping[str, Any]) -> Tuple[Optional[MergePatch], List[str]]:
     """The node as it was, None if nothing was moved; and the labels that others have changed since, which stay."""
     moves, labels = moves_of(node), node["metadata"].get("labels") or {}
     if ANNOTATION_TAKEN_OVER not in (node["metadata"].get("annotations") or {}):
@@ -104,7 +104,7 @@ def node_returned(node: Mapping[str, Any]) -> Tuple[Optional[Change], List[str]]
     return _of_node(node, restored, {}), kept
 
 
-def daemon_set_aside(item: Mapping[str, Any]) -> Optional[Change]:
+def daemon_set_aside(item: Mapping[str, Any]) -> Optional[MergePatch]:
     """The DaemonSet with our expression in each term of its affinity; None if it has it."""
     affinity = item["spec"]["template"]["spec"].get("affinity")
     if is_prepared(affinity):
@@ -115,7 +115,7 @@ def daemon_set_aside(item: Mapping[str, Any]) -> Optional[Change]:
     return _of_daemon_set(item, with_expression(affinity), remembered)
 
 
-def daemon_set_returned(item: Mapping[str, Any]) -> Optional[Change]:
+def daemon_set_returned(item: Mapping[str, Any]) -> Optional[MergePatch]:
     """The DaemonSet as it was before it was moved aside; None for one that was not moved by us."""
     text = (item["metadata"].get("annotations") or {}).get(ANNOTATION_MOVED_ASIDE)
     if text is None:
@@ -124,7 +124,7 @@ def daemon_set_returned(item: Mapping[str, Any]) -> Optional[Change]:
     original = loaded(text, f"annotation {ANNOTATION_MOVED_ASIDE} of {title}").get("affinity")
     if original is not None and not isinstance(original, dict):
         raise TakeOverError(
-            f"annotation {ANNOTATION_MOVED_ASIDE} of {title} has the affinity {_short(original)}; expected an object; correct it, or "
+            f"annotation {ANNOTATION_MOVED_ASIDE} of {title} has the affinity {_short(original)}; expected an object. Correct it, or "
             "remove it and the expression in the affinity by hand"
         )
     affinity = item["spec"]["template"]["spec"].get("affinity")
@@ -171,7 +171,7 @@ def without_expression(affinity: Optional[Mapping[str, Any]]) -> Optional[Dict[s
     return wanted or None
 
 
-def _of_node(node: Mapping[str, Any], labels: Mapping[str, Optional[str]], moves: Moves) -> Optional[Change]:
+def _of_node(node: Mapping[str, Any], labels: Mapping[str, Optional[str]], moves: Moves) -> Optional[MergePatch]:
     metadata = node["metadata"]
     now = metadata.get("labels") or {}
     remembered = _moves_text(moves) if moves else None
@@ -186,17 +186,17 @@ def _of_node(node: Mapping[str, Any], labels: Mapping[str, Optional[str]], moves
             "annotations": {ANNOTATION_TAKEN_OVER: remembered},
         }
     }
-    return Change("Node", "", str(metadata["name"]), patch, {"labels": before}, {"labels": dict(labels)})
+    return MergePatch("Node", "", str(metadata["name"]), patch, {"labels": before}, {"labels": dict(labels)})
 
 
-def _of_daemon_set(item: Mapping[str, Any], affinity: Optional[Mapping[str, Any]], remembered: Optional[str]) -> Change:
+def _of_daemon_set(item: Mapping[str, Any], affinity: Optional[Mapping[str, Any]], remembered: Optional[str]) -> MergePatch:
     metadata, now = item["metadata"], item["spec"]["template"]["spec"].get("affinity")
     merged = None if affinity is None else _merge(now or {}, affinity)
     patch = {
         "metadata": {"resourceVersion": metadata.get("resourceVersion"), "annotations": {ANNOTATION_MOVED_ASIDE: remembered}},
         "spec": {"template": {"spec": {"affinity": merged}}},
     }
-    return Change("DaemonSet", str(metadata["namespace"]), str(metadata["name"]), patch, {"affinity": now}, {"affinity": affinity})
+    return MergePatch("DaemonSet", str(metadata["namespace"]), str(metadata["name"]), patch, {"affinity": now}, {"affinity": affinity})
 
 
 def _merge(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> Dict[str, Any]:
@@ -214,13 +214,13 @@ def _moves_text(moves: Moves) -> str:
 
 
 def loaded(text: str, what: str) -> Dict[str, Any]:
-    """What one of our annotations says. what: it, in words, for the TakeOverError about one that is none of ours."""
+    """The content of one of our annotations. `what`: its name in a message, for the TakeOverError about one that is none of ours."""
     try:
         data = json.loads(text) if len(text) <= _MOST_BYTES else None
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict) or data.get("v") != VERSION:
-        raise TakeOverError(f"{what} is {_short(text)}; expected JSON of version {VERSION}; correct it, or remove it and its part by hand")
+        raise TakeOverError(f"{what} is {_short(text)}; expected JSON of version {VERSION}. Correct it, or remove it and its part by hand")
     return data
 
 

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Moves other device plugins away from nodes and gives them back, through kubectl: looks at everything first, then writes.
+"""Moves other device plugins away from nodes and gives them back, through kubectl: reads everything first, then writes.
 
 Private to this collection. Nothing of theirs is deleted here.
 """
@@ -19,7 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import OPERATOR
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import aside
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import operator as gpu_operator
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import Change, TakeOverError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import MergePatch, TakeOverError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import (
     OtherPlugin,
     Switch,
@@ -43,13 +43,13 @@ class PluginPod:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """changes: made, or to be made in check mode; left: pods of theirs that are still on the nodes; kept: what others have changed.
+class TakeoverResult:
+    """changes: made, or to be made in check mode. left: pods of theirs that are still on the nodes. kept: what others have changed.
 
-    served: of the nodes, those that the original's device plugin serves; restarted: its pods that were deleted, so that they start again.
+    served: of the nodes, those that the original's device plugin serves. restarted: its pods that were deleted, so that they start again.
     """
 
-    changes: Tuple[Change, ...]
+    changes: Tuple[MergePatch, ...]
     left: Tuple[PluginPod, ...]
     kept: Tuple[str, ...] = ()
     served: Tuple[str, ...] = ()
@@ -60,8 +60,8 @@ class _ConflictError(RuntimeError):
     """The object of this title was changed between reading and writing it."""
 
 
-class Cluster:
-    """What the API server has of other device plugins, read once; and again where others write at the same moment."""
+class OtherPlugins:
+    """The objects that the API server has of other device plugins, read once; and again where others write at the same moment."""
 
     def __init__(self, kubectl: Kubectl) -> None:
         self._kubectl = kubectl
@@ -90,7 +90,7 @@ class Cluster:
         """The nodes that it serves, or whose label it selects."""
         return {pod.node for pod in self.pods if pod.plugin == plugin.title} | {node for node in self.nodes if self._selects(plugin, node)}
 
-    def move_aside(self, names: Sequence[str], dry: bool) -> Outcome:
+    def move_aside(self, names: Sequence[str], dry: bool) -> TakeoverResult:
         """Move every plugin away that runs on these nodes. TakeOverError, before anything is changed, where that cannot be."""
         self._known(names)
         rejections = [plugin.rejection for plugin in self.plugins_on(set(names)) if plugin.rejection]
@@ -99,9 +99,9 @@ class Cluster:
         # A plugin that has left a node already is still to get its affinity, if the attempt before was cut short.
         concerned = {plugin.title for plugin in self.plugins_on(set(names))}
         changes = self._converge(lambda: self._moves(names, concerned), dry)
-        return Outcome(changes, tuple(self._left(names) if not dry else [pod for pod in self.pods if pod.node in names]))
+        return TakeoverResult(changes, tuple(self._left(names) if not dry else [pod for pod in self.pods if pod.node in names]))
 
-    def _moves(self, names: Sequence[str], concerned: Set[str]) -> List[Change]:
+    def _moves(self, names: Sequence[str], concerned: Set[str]) -> List[MergePatch]:
         # The labels before the DaemonSets: in the other order these would make new pods on the nodes first.
         nodes = (aside.node_aside(node, self._switches(node)) for node in self._known(names))
         changes = [change for change in nodes if change is not None]
@@ -110,28 +110,28 @@ class Cluster:
             changes += [change] if change is not None else []
         return changes
 
-    def switch_operator_off(self, names: Sequence[str], dry: bool) -> Outcome:
+    def switch_operator_off(self, names: Sequence[str], dry: bool) -> TakeoverResult:
         """The GPU Operator's device plugin goes from all nodes, by the operator itself. left: its pods on these nodes."""
         self._known(names)
         changes = self._converge(self._switched_off, dry)
         self._pods = None
         theirs = {plugin.title for plugin in self.plugins if plugin.kind == OPERATOR}
-        return Outcome(changes, tuple(pod for pod in self.pods if pod.node in names and pod.plugin in theirs))
+        return TakeoverResult(changes, tuple(pod for pod in self.pods if pod.node in names and pod.plugin in theirs))
 
-    def _switched_off(self) -> List[Change]:
+    def _switched_off(self) -> List[MergePatch]:
         found = [(gpu_operator.switched_off(one), gpu_operator.policy_of(one).owner) for one in self._operator.items]
         if len(found) != 1 or (found[0][0] is not None and found[0][1]):
             seen = f"that of {found[0][1]}" if len(found) == 1 else f"{len(found)}"
-            raise TakeOverError(f"found {seen}; expected one {gpu_operator.KIND} that nothing else brings to its state; run preflight.yml")
+            raise TakeOverError(f"found {seen}; expected one {gpu_operator.KIND} that nothing else brings to its state. Run preflight.yml")
         return [change for change, _owner in found if change is not None]
 
-    def switch_operator_on(self, names: Sequence[str], dry: bool) -> Outcome:
+    def switch_operator_on(self, names: Sequence[str], dry: bool) -> TakeoverResult:
         """As it was, unless another node than these is ours."""
         kept: Dict[str, None] = {}
         changes = self._converge(lambda: self._switched_on(names, kept), dry)
-        return Outcome(changes, (), tuple(kept))
+        return TakeoverResult(changes, (), tuple(kept))
 
-    def _switched_on(self, names: Sequence[str], kept: Dict[str, None]) -> List[Change]:
+    def _switched_on(self, names: Sequence[str], kept: Dict[str, None]) -> List[MergePatch]:
         ours = {name for name, node in self.nodes.items() if (node["metadata"].get("labels") or {}).get(LABEL_NODE) == "true"}
         if ours - set(names):
             return []
@@ -139,7 +139,7 @@ class Cluster:
         kept.update(dict.fromkeys(words for _change, others in found for words in others))
         return [change for change, _others in found if change is not None]
 
-    def give_back(self, names: Sequence[str], dry: bool) -> Outcome:
+    def give_back(self, names: Sequence[str], dry: bool) -> TakeoverResult:
         """The nodes as they were; and each DaemonSet as it was, once no node needs its change any more, and the GPU Operator's plugin."""
         kept: Dict[str, None] = {}
         stale = self._stale(names)
@@ -154,12 +154,12 @@ class Cluster:
                 labels[change.name].update(change.after["labels"])
         originals = [plugin for plugin in self.plugins if plugin.is_original]
         served = [name for name in names if any(_is_selected(plugin, labels.get(name, {})) for plugin in originals)]
-        return Outcome(changes, (), tuple(kept), tuple(served), tuple(stale))
+        return TakeoverResult(changes, (), tuple(kept), tuple(served), tuple(stale))
 
     def _stale(self, names: Sequence[str]) -> List[PluginPod]:
         """Pods of the original on nodes without a number of GPUs, which its device plugin writes at its start only.
 
-        kubelet has set it to 0 when it let go of ours, minutes after the original was given back.
+        kubelet has set it to 0 when it released ours, minutes after the original was given back.
         """
         titles = {plugin.title for plugin in self.plugins if plugin.is_original}
         capacities = {name: ((self.nodes.get(name) or {}).get("status") or {}).get("capacity") or {} for name in names}
@@ -168,8 +168,8 @@ class Cluster:
         found = [pod for pod in self.pods if pod.plugin in titles and not pod.terminating]
         return [pod for pod in found if capacities.get(pod.node, {}).get(GPUS) == "0"]
 
-    def _returns(self, names: Sequence[str], kept: Dict[str, None]) -> List[Change]:
-        changes: List[Change] = []
+    def _returns(self, names: Sequence[str], kept: Dict[str, None]) -> List[MergePatch]:
+        changes: List[MergePatch] = []
         for name in names:
             node = self.nodes.get(name)
             if node is None:
@@ -193,14 +193,14 @@ class Cluster:
         missing = [name for name in names if name not in self.nodes]
         if missing:
             raise TakeOverError(
-                f"the cluster has no node {', '.join(missing[:8])[:200]}; expected the nodes of these hosts; set gpushare_node_name. "
+                f"the cluster has no node {', '.join(missing[:8])[:200]}; expected the nodes of these hosts. Set gpushare_node_name. "
                 "Nothing was changed."
             )
         return [self.nodes[name] for name in names]
 
-    def _converge(self, plan: Callable[[], List[Change]], dry: bool) -> Tuple[Change, ...]:
+    def _converge(self, plan: Callable[[], List[MergePatch]], dry: bool) -> Tuple[MergePatch, ...]:
         """Make what is planned; plan again where another client has changed an object since it was read. The changes made."""
-        made: List[Change] = []
+        made: List[MergePatch] = []
         title = ""
         for _attempt in range(_ATTEMPTS):
             changes = plan()
@@ -219,7 +219,7 @@ class Cluster:
             f"{title} is changed by other clients all the time ({_ATTEMPTS} attempts); expected a moment without a change; run again"
         )
 
-    def _write(self, change: Change) -> None:
+    def _write(self, change: MergePatch) -> None:
         where = ["--namespace", change.namespace] if change.namespace else []
         patch = f"--patch={json.dumps(change.patch)}"
         try:

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_OPERATOR, LABEL_NODE
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import served
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import VERSION, Change, TakeOverError, loaded
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import VERSION, MergePatch, TakeOverError, loaded
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import owner_of
 
 GROUP, API_VERSION, KIND, RESOURCE = "nvidia.com", "v1", "ClusterPolicy", "clusterpolicies.nvidia.com"
@@ -97,7 +97,7 @@ def policy_of(item: Mapping[str, Any]) -> ClusterPolicy:
     )
 
 
-def switched_off(item: Mapping[str, Any]) -> Optional[Change]:
+def switched_off(item: Mapping[str, Any]) -> Optional[MergePatch]:
     """The ClusterPolicy without its device plugin; None for one that has none."""
     before = _enabled(item)
     if before is False:
@@ -108,7 +108,7 @@ def switched_off(item: Mapping[str, Any]) -> Optional[Change]:
     return _change(item, patch["spec"], remembered, before, False)
 
 
-def returned(item: Mapping[str, Any]) -> Tuple[Optional[Change], List[str]]:
+def returned(item: Mapping[str, Any]) -> Tuple[Optional[MergePatch], List[str]]:
     """The ClusterPolicy as it was, None for one that we have not changed; and what others have changed since, which stays."""
     text = (item["metadata"].get("annotations") or {}).get(ANNOTATION_OPERATOR)
     if text is None:
@@ -119,7 +119,7 @@ def returned(item: Mapping[str, Any]) -> Tuple[Optional[Change], List[str]]:
     before, had = data.get("enabled"), data.get("part")
     if not (before is None or before is True) or not isinstance(had, bool):
         raise TakeOverError(
-            f"{what} is {_short(text)}; expected what this collection has written; remove it, and set spec.devicePlugin.enabled by hand"
+            f"{what} is {_short(text)}; expected what this collection has written. Remove it, and set spec.devicePlugin.enabled by hand"
         )
     now = _enabled(item)
     if now is not False:
@@ -138,14 +138,14 @@ def _enabled(item: Mapping[str, Any]) -> Optional[bool]:
     return enabled
 
 
-def _change(item: Mapping[str, Any], spec: Mapping[str, Any], remembered: Optional[str], before: Any, after: Any) -> Change:
+def _change(item: Mapping[str, Any], spec: Mapping[str, Any], remembered: Optional[str], before: Any, after: Any) -> MergePatch:
     metadata = item["metadata"]
     patch = {
         "metadata": {"resourceVersion": metadata.get("resourceVersion"), "annotations": {ANNOTATION_OPERATOR: remembered}},
         **({"spec": dict(spec)} if spec else {}),
     }
     parts = ({"devicePlugin": {"enabled": value}} for value in (before, after))
-    return Change(KIND, "", str(metadata["name"]), patch, next(parts), next(parts))
+    return MergePatch(KIND, "", str(metadata["name"]), patch, next(parts), next(parts))
 
 
 def _short(value: Any) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, as_list
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import FIELD_MANAGER
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import TakeOverError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import Cluster
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import OtherPlugins
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import (
     COMPONENT,
     ORIGINAL_EXTENDER,
@@ -27,7 +27,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plug
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 #: Names of its accounts, roles and bindings.
 NAMES = (ORIGINAL_EXTENDER, ORIGINAL_PLUGIN)
-# What the API server writes by itself, and would not take back.
+# The fields that the API server writes by itself, and would not take back.
 _OF_THE_SERVER = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink")
 
 
@@ -61,7 +61,7 @@ class Parts:
         return sorted(port for port in ports if isinstance(port, int))
 
 
-def parts(kubectl: Kubectl, cluster: Cluster) -> Parts:
+def parts(kubectl: Kubectl, cluster: OtherPlugins) -> Parts:
     """The parts that there are. Objects that this collection has applied are not among them."""
     originals = {(plugin.namespace, plugin.name) for plugin in cluster.plugins if plugin.is_original}
     daemon_sets = [one for one in cluster.daemon_sets if (one["metadata"]["namespace"], one["metadata"]["name"]) in originals]
@@ -82,18 +82,18 @@ def parts(kubectl: Kubectl, cluster: Cluster) -> Parts:
     return Parts(tuple(typed), tuple(deployments), tuple(services), tuple(rights))
 
 
-def check_unused(found: Parts, cluster: Cluster, serving: Sequence[str]) -> None:
+def check_unused(found: Parts, cluster: OtherPlugins, serving: Sequence[str]) -> None:
     """TakeOverError while the original still serves a node, or something would bring its parts back. serving: nodes that ours serves."""
     titles = {f"DaemonSet {one['metadata']['namespace']}/{one['metadata']['name']}" for one in found.daemon_sets}
     running = sorted({pod.node for pod in cluster.pods if pod.plugin in titles})
     if running:
         raise TakeOverError(
-            f"the original's device plugin runs on {', '.join(running[:8])}; expected it on no node; run the playbook take_over for these "
+            f"the original's device plugin runs on {', '.join(running[:8])}; expected it on no node. Run the playbook take_over for these "
             "nodes first. Nothing was changed."
         )
     if found.daemon_sets and not serving:
         raise TakeOverError(
-            "no node has the annotation gpushare/gpus; expected the device plugin of this collection in the original's place; run the "
+            "no node has the annotation gpushare/gpus; expected the device plugin of this collection in the original's place. Run the "
             "playbook take_over first. Nothing was changed."
         )
     owned = [f"{title(one)} ({owner_of(one['metadata'])})" for one in found.all if owner_of(one["metadata"])]

@@ -18,7 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_
 
 #: The expression that keeps a DaemonSet away from the nodes that were taken over.
 EXPRESSION = {"key": LABEL_TAKEN_OVER, "operator": "DoesNotExist"}
-#: Label of the original's pods of each of its two parts.
+#: Label of the original's pods, for each of the two parts.
 COMPONENT, ORIGINAL_PLUGIN, ORIGINAL_EXTENDER = "component", "gpushare-device-plugin", "gpushare-schd-extender"
 _HAMI_COMPONENT = ("app.kubernetes.io/component", "hami-device-plugin")
 #: By these field managers Argo CD is known that tracks by app.kubernetes.io/instance, its default before 3.0 and a label of charts, too.
@@ -51,8 +51,8 @@ LABELS = frozenset([BY_AFFINITY.label, "nvidia.com/gpu.deploy.device-plugin", *(
 class OtherPlugin:
     """The DaemonSet of another device plugin.
 
-    kind: its project, as device_managers names it; owner: what would undo a change of the DaemonSet, "" for nothing; switch: how it
-    leaves a node; by_affinity: whether that needs our expression in its affinity; prepared: whether it has it.
+    kind: its project, as device_managers names it. owner: what would undo a change of the DaemonSet, "" for nothing. switch: how it
+    leaves a node. by_affinity: whether that needs our expression in its affinity. prepared: whether it has it.
     """
 
     kind: str
@@ -97,7 +97,8 @@ def other_plugins(daemon_sets: Sequence[Mapping[str, Any]]) -> List[OtherPlugin]
 
 
 def owner_of(metadata: Mapping[str, Any]) -> str:
-    """What brings this object to its own state again: an operator, Argo CD, Flux, OLM, or Helm; "" for nothing that is known."""
+    """The controller that brings this object to its own state again: an operator, Argo CD, Flux, OLM, or Helm; "" for nothing that is
+    known."""
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     for one in metadata.get("ownerReferences") or ():
         if one.get("controller"):

@@ -32,7 +32,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host imp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS, parsed, show_command
 
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
-#: Where the toolkit's own unit writes the spec, and the container runtimes look; gone after a boot, as are the device nodes.
+#: Where the toolkit's own unit writes the spec, and the container runtimes read it; gone after a boot, as are the device nodes.
 SPEC = "/var/run/cdi/nvidia.yaml"
 #: Of the journal: what this takes out again by itself, and units, which uninstall takes out as others.
 OWNER, OWNER_CDI = "nvidia_container_toolkit", "nvidia_container_toolkit.cdi"
@@ -88,10 +88,10 @@ class ToolkitResult(Converged):
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """strict: see STRICT; minimum: the oldest version; cdi: whether the spec is written now, at boot and after changes of the driver.
+class WantedToolkit:
+    """strict: see STRICT. minimum: the oldest version. cdi: whether the spec is written now, at boot and after changes of the driver.
 
-    comes: whether packages that only have been predicted bring the toolkit; yields_to: path to who manages the toolkit where it is there.
+    comes: whether packages that only have been predicted bring the toolkit. yields_to: path to who manages the toolkit where it is there.
     """
 
     strict: bool
@@ -102,7 +102,7 @@ class Wanted:
 
 
 class ToolkitConfig(Subject):
-    """The toolkit's config.toml. strict: see Wanted."""
+    """The toolkit's config.toml. strict: see WantedToolkit."""
 
     owner = OWNER
 
@@ -169,8 +169,8 @@ class CdiSpec(Subject):
         return {f"service:{name}": (b"disabled", b"enabled") for name in names}
 
 
-def converge(wanted: Wanted, host: Host, run: RunWithin, dry: bool, point: Callable[[str], None] = nothing) -> ToolkitResult:
-    """Do it, or with `dry` say what would be done. Rejected if nothing was changed, TransactionError if it was restored."""
+def converge(wanted: WantedToolkit, host: Host, run: RunWithin, dry: bool, point: Callable[[str], None] = nothing) -> ToolkitResult:
+    """Do it, or with `dry` say what would be done. It raises Rejected if nothing was changed, TransactionError if it was restored."""
     others = next((name for path, name in wanted.yields_to.items() if host.exists(path)), "")
     if others:
         return ToolkitResult(managed_by=others, notes=[f"{others} manages the container toolkit of this host: nothing was changed"])
@@ -201,7 +201,7 @@ def _strict(text: str) -> str:
 
 
 def _loose(text: str) -> str:
-    """Where an administrator forbids what the strategy envvar needs, it is permitted: somebody has set that strategy."""
+    """Where an administrator forbids what the strategy envvar needs, it is permitted: an administrator has set that strategy."""
     return set_value(text, (_ENVIRONMENT,), True) if loads(text).get(_ENVIRONMENT) is False else text
 
 
@@ -210,7 +210,7 @@ def _settings(content: bytes) -> List[object]:
 
 
 def _check(text: str, strict: bool, host: Host, run: RunWithin) -> None:
-    """Rejected if the host's own nvidia-ctk does not read the candidate, or reads something else."""
+    """It raises Rejected if the host's own nvidia-ctk does not read the candidate, or reads something else."""
     program = host.program("nvidia-ctk")
     if program is None:
         return
@@ -226,14 +226,14 @@ def _check(text: str, strict: bool, host: Host, run: RunWithin) -> None:
     try:
         read = loads(outcome.out)
     except TomlError as error:
-        raise Rejected(f"nvidia-ctk prints a configuration that is no TOML ({error}); nothing was changed: look at {CONFIG}") from error
+        raise Rejected(f"nvidia-ctk prints a configuration that is no TOML ({error}); nothing was changed: check {CONFIG}") from error
     wrong = [name for name, value in STRICT.items() if strict and read.get(name, not value) is not value]
     if wrong:
-        raise Rejected(f"nvidia-ctk reads {', '.join(wrong)} in another way than written; nothing was changed: look at {CONFIG}")
+        raise Rejected(f"nvidia-ctk reads {', '.join(wrong)} in another way than written; nothing was changed: check {CONFIG}")
 
 
-def _version(wanted: Wanted, host: Host, run: RunWithin) -> str:
-    """The toolkit's version, "" if it does not say. Rejected without a toolkit, or with one that is too old."""
+def _version(wanted: WantedToolkit, host: Host, run: RunWithin) -> str:
+    """The toolkit's version, "" if it does not say. It raises Rejected without a toolkit, or with one that is too old."""
     program = host.program("nvidia-ctk") or host.program("nvidia-container-runtime")
     if program is None:
         raise Rejected(

@@ -4,8 +4,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The accounts of gpushare's daemons and their rights: the one place where these are decided.
 
-Private to this collection, used on the controller only. Pure. What a right does not say (that a device plugin corrects only the pods of
-its own node) is what the admission policies add: policies.py.
+Private to this collection, used on the controller only. Pure. A limit that a right does not say (that a device plugin corrects only the
+pods of its own node) is what the admission policies add: policies.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.pol
 RBAC_GROUP = "rbac.authorization.k8s.io"
 RBAC = f"{RBAC_GROUP}/v1"
 _LEASES = "coordination.k8s.io"
-#: What kube-scheduler itself needs, roles that every cluster has.
+#: The roles that kube-scheduler itself needs, roles that every cluster has.
 OF_KUBERNETES = ("system:kube-scheduler", "system:volume-scheduler")
 #: Lease of the cluster's own.
 DEFAULT_SCHEDULER = "kube-scheduler"
@@ -37,7 +37,7 @@ def rule(group: str, resources: Sequence[str], verbs: Sequence[str], names: Sequ
     return {**made, "resourceNames": list(names)} if names else made
 
 
-# Rules that more than one account has. Annotations are part of a status; whoever may patch a pod itself may change its images.
+# Rules that more than one account has. Annotations are part of a status; an account that may patch a pod itself may change its images.
 _PATCH_PODS = rule("", ["pods/status"], ["patch"])
 _EVENTS = rule("", ["events"], ["create", "patch"])
 
@@ -73,7 +73,7 @@ def extender(lease: str, evict: bool) -> list[Json]:
     namespace, slash, name = lease.partition("/")
     reads = rule(_LEASES, ["leases"], ["get"], [name])
     here, elsewhere = namespace == NAMESPACE, bool(slash) and namespace != NAMESPACE
-    # It renews its own token, and can get nobody else's.
+    # It renews its own token, and can get no other account's.
     own = rule("", ["serviceaccounts/token"], ["create"], [EXTENDER])
     cluster = [*extender_rules(evict), *([reads] if elsewhere else [])]
     return _account(EXTENDER, cluster, [*([reads] if here else []), own])
@@ -116,7 +116,7 @@ def in_cluster(namespace: str, evict: bool, default_scheduler: bool = False) -> 
 
 
 def service_account(name: str, namespace: str) -> Json:
-    """An account whose token nobody gets who does not ask for it."""
+    """An account whose token only those get who ask for it."""
     metadata = {"name": name, "namespace": namespace}
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "automountServiceAccountToken": False}
 

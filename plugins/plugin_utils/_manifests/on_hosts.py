@@ -21,7 +21,7 @@ ROLES = ("admission", "extender", "device_plugin", "dashboard", "closed")
 
 @dataclass(frozen=True)
 class OnHosts:
-    """The values of the objects. nodes: those with a device plugin; lease: of kube-scheduler, namespace/name; prometheus: its URL."""
+    """The values of the objects. nodes: those with a device plugin. lease: of kube-scheduler, namespace/name. prometheus: its URL."""
 
     writers: Sequence[str] = ()
     token_seconds: int = 604800

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who may write the annotations that say which GPU a pod has (on pods and their Bindings) and which GPUs a node has.
+"""The policies of who may write the annotations that say which GPU a pod has (on pods and their Bindings) and which GPUs a node has.
 
 Private to this collection, used on the controller only. Pure. RBAC knows objects, not fields: these policies keep each daemon to what it
 is there for, and everybody else off. Other annotations that begin with gpushare/ are wishes, and their pods' owners may write them.
@@ -39,16 +39,16 @@ _ALLOCATION = (
 )
 _OF_PLUGINS_ON_NODES = ("gpushare/gpus", "gpushare/held", "gpushare/evictions")
 _OF_BINDER_ON_PODS = ("gpushare/requeued",)
-# A variable of containers: as an annotation it is nobody's.
+# A variable of containers: as an annotation it belongs to no account.
 _OF_NOBODY = ("ALIYUN_COM_GPU_MEM_CONTAINER",)
 _OURS = (*_ALLOCATION, *_OF_PLUGINS_ON_NODES, *_OF_BINDER_ON_PODS, *_OF_NOBODY)
 
 # Anybody may send an object with 256 KiB of annotations, which are 88,000, or with as many containers. all(), exists(), filter() and map()
 # cost the square of their number: for each element, the API server's account of the costs searches all that was before it. So what comes
-# from a request is looked up by its name or compared as a whole, and walked only where there are no more than these.
+# from a request is found by its name or compared as a whole, and walked only where there are no more than these.
 FEW = 250
 
-#: What daemons need on none of their own objects, and how CEL writes that there is none.
+#: The fields that daemons need on none of their own objects, and how CEL writes that there is none.
 _EXTRAS = (("labels", "{}"), ("annotations", "{}"), ("finalizers", "[]"), ("ownerReferences", "[]"))
 #: Of an event's message. The daemons cut it after as many bytes, and the API server those of the newer kind after as many characters.
 EVENT_CHARACTERS = 1024
@@ -64,7 +64,7 @@ _POD_TOKEN_SECONDS = 3607
 class Daemons:
     """How the policies recognise gpushare's daemons. Of accounts in `namespace`.
 
-    binder: the account of who binds pods; accounts: those whose tokens are limited; per_node: whether each device plugin has an account
+    binder: the account of who binds pods. accounts: those whose tokens are limited. per_node: whether each device plugin has an account
     with its node's name (on the hosts). If not, all have one, and the claim of its bound token says the node, which kubelet's request for
     the token has put there.
     """
@@ -291,7 +291,7 @@ def _unhealthy(daemons: Daemons) -> Json:
 
 
 def _events(daemons: Daemons) -> Json:
-    """RBAC lets a daemon send events in all namespaces, because pods are in all of them: here it is held to its own name and subject."""
+    """RBAC lets a daemon send events in all namespaces, because pods are in all of them: here it is limited to its own name and subject."""
     # kube-scheduler calls itself by its profile's name, and sends events about more than pods.
     binders = ["gpushare-extender", *([] if daemons.per_node else [SCHEDULER])]
 
@@ -466,7 +466,7 @@ def _annotations(daemons: Daemons) -> Json:
     )
 
 
-# In the cluster only: a pod with GPUs must have our scheduler. One with more containers than are looked at passes; another scheduler would
+# In the cluster only: a pod with GPUs must have our scheduler. One with more containers than are checked passes; another scheduler would
 # place it by the node's sum, and the device plugin gives it nothing.
 _NAMES_A_POD = "object.spec.?schedulerName.orValue('default-scheduler')"
 

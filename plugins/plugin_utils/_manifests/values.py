@@ -21,7 +21,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
 OLDEST_MUTATING = (1, 36)
 #: Where a release of Kubernetes has its images.
 SCHEDULER_REPOSITORY = "registry.k8s.io/kube-scheduler"
-#: What a GPU node of ours is called by its label, and its value.
+#: The label of a GPU node of ours, and its value.
 NODE_LABEL = {LABEL_NODE: "true"}
 #: Up to this many nodes kube-scheduler asks all of them, above that Kubernetes' own sampling.
 ALL_NODES_UP_TO = 500
@@ -93,7 +93,7 @@ class Values:
 
     @property
     def api_host_and_port(self) -> tuple[str, int] | None:
-        """Of api_server, None where the Service is used. ValueError where it is no URL of an API server."""
+        """Of api_server, None where the Service is used. ValueError where it is not a URL of an API server."""
         if not self.api_server:
             return None
         parts = urlsplit(self.api_server)

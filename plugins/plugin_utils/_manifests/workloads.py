@@ -20,7 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
     NAMESPACE,
     RESOURCES,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import KIND, PERCENTAGE, Extender
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import KIND, PERCENTAGE, ExtenderEntry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.releases import V1
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import openshift
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.accounts import DEFAULT_SCHEDULER
@@ -64,7 +64,7 @@ def namespace(values: Values) -> Json:
 
 def scheduler_config(values: Values) -> Json:
     """kube-scheduler's configuration: a profile and a Lease of our own, and the extender beside it."""
-    extender = Extender(
+    extender = ExtenderEntry(
         url_prefix=f"{EXTENDER_URL}/gpushare-scheduler",
         weight=values.extender_weight,
         http_timeout=values.extender_http_timeout,

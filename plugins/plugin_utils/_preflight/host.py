@@ -67,7 +67,7 @@ _TRIED_IN_WORDS = "Debian 12, on which it was"
 MACHINES = ("x86_64", "aarch64")
 KNOWN_RUNTIMES = ("containerd", "docker", "cri-o")
 SYSTEMD, KUBERNETES = "systemd", "kubernetes"
-#: What installed Kubernetes to the modes in which a run on its hosts installs gpushare. The playbook `cluster` needs no host.
+#: The installer of Kubernetes to the modes in which a run on its hosts installs gpushare. The playbook `cluster` needs no host.
 DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {"kubeadm": (SYSTEMD, KUBERNETES), "k3s": (KUBERNETES,), "rke2": (KUBERNETES,)}
 #: From here on both have containerd 2, whose CDI is on (k3s-io/k3s release notes, read on 2026-08-21).
 FIRST_CONTAINERD_2 = {31: (1, 31, 6), 32: (1, 32, 2)}
@@ -97,8 +97,8 @@ _MENDED_BY_ROLE = ("driver_too_old", "gpu_fabric_not_ready")
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What the host is to be and how, from the inventory's variables. mode: whether the daemons are its services or pods."""
+class WantedHost:
+    """The wanted state of the host, from the inventory's variables. mode: whether the daemons are its services or pods."""
 
     gpu_node: bool
     control_plane: bool
@@ -122,7 +122,7 @@ class Wanted:
     mode: str = SYSTEMD
 
 
-def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
+def judge(host: str, facts: NodeFacts, wanted: WantedHost) -> Judgement:
     """All that speaks against changing this host."""
     found = Reasons(host)
     if wanted.mode == KUBERNETES and facts.distribution.name != "kubeadm":
@@ -147,7 +147,7 @@ def judge(host: str, facts: NodeFacts, wanted: Wanted) -> Judgement:
     return Judgement(host, facts.kubelet.node_name, tuple(found.list))
 
 
-def _system(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
+def _system(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
     system = facts.system
     if system is None:
         return
@@ -167,8 +167,8 @@ def _system(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
         _python(found, facts, wanted.python, wanted.prerequisites_managed)
 
 
-def _ground(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
-    """What would make the run fail halfway."""
+def _ground(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
+    """The reasons that would make the run fail halfway."""
     ground = facts.ground
     if ground is None:
         return
@@ -194,7 +194,7 @@ def _ground(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
         found.error("port", f"another process listening on port {wanted.extender_port}", "it free for the extender", cure)
 
 
-def _writes(path: str, wanted: Wanted) -> bool:
+def _writes(path: str, wanted: WantedHost) -> bool:
     return wanted.control_plane if path == MANIFESTS else wanted.gpu_node if path in OF_RUNTIMES else True
 
 
@@ -239,7 +239,7 @@ def _python(found: Reasons, facts: NodeFacts, wanted: str, managed: bool) -> Non
     if managed and missing and not wanted:
         report, own = found.warn, f"nothing to do: the role python_environment installs {missing} (gpushare_prerequisites: managed)"
     if chosen is None and wanted.startswith("/"):
-        return  # somewhere else than programs usually are: the role looks at it
+        return  # somewhere else than programs usually are: the role checks it
     if chosen is None:
         seen = f"no {wanted} of version 3.10 or newer" if wanted else "no Python 3.10 or newer"
         cure = "install one from the distribution (such as python3.11 on Enterprise Linux 8 and 9), or name its path in gpushare_python"
@@ -250,7 +250,7 @@ def _python(found: Reasons, facts: NodeFacts, wanted: str, managed: bool) -> Non
         report("python", seen, "a Python that can make virtual environments", own or cure)
 
 
-def _gpus(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
+def _gpus(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
     report = facts.nvidia_smi
     if report is None:
         return
@@ -362,7 +362,7 @@ def _kubelet(found: Reasons, facts: NodeFacts) -> None:
 
 
 def _target(found: Reasons, facts: NodeFacts, target: str) -> None:
-    """What this kubelet is given that the Kubernetes of the next upgrade does not take."""
+    """The flags of this kubelet that the Kubernetes of the next upgrade does not take."""
     version = numbers(target)
     if version is None:
         return
@@ -392,11 +392,11 @@ def _runtime(found: Reasons, facts: NodeFacts) -> None:
         found.error("runtime", f"no running {kubelet.runtime}, though kubelet's endpoint is {kubelet.endpoint}", "it to run", cure)
 
 
-def _strategy(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
+def _strategy(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
     now, asked = facts.sharing, wanted.device_strategy
     if facts.cdi is None or now is None or asked not in (AUTO, *STRATEGIES) or facts.kubelet.runtime not in KNOWN_RUNTIMES:
         return  # said of the variable itself, or of the container runtime
-    # What the role nvidia_container_toolkit will configure is no reason.
+    # A setting that the role nvidia_container_toolkit will make is not a reason.
     configured = None if wanted.toolkit_configured else facts.toolkit
     brings = Brings(spec=wanted.toolkit_managed, runtime=wanted.runtime_configured)
     for seen, expected, cure in obstacles(asked, facts.cdi, configured, now.strategy, now.holders, brings):
@@ -409,7 +409,8 @@ def _strategy(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
 
 
 def _instances(found: Reasons, facts: NodeFacts, strategy: str, isolation: str) -> None:
-    """What the device plugin will not share out of GPUs in MIG mode; its own word for it is in `no_instances` of node/strategy.py."""
+    """The instances that the device plugin will not share out of GPUs in MIG mode; its own word for it is in `no_instances` of
+    node/strategy.py."""
     gpus = facts.nvidia_smi.gpus if facts.nvidia_smi is not None else ()
     report = found.error if all(gpu.mig_mode == "enabled" for gpu in gpus) else found.warn
     for gpu in gpus:
@@ -441,7 +442,7 @@ def _isolation(found: Reasons, facts: NodeFacts, asked: str) -> None:
         found.error("isolation", seen, "no such pod, because their limits would stay", cure)
 
 
-def _shared_memory(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
+def _shared_memory(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
     """Containers fill it beside their own memory limits once those that wrote it have ended."""
     memory = facts.system.memory_mib if facts.system is not None else None
     # Those in MIG mode get no control daemon.
@@ -492,8 +493,8 @@ def _distribution_of(found: Reasons, facts: NodeFacts, mode: str) -> bool:
     return False
 
 
-def _for_pods(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
-    """What speaks against preparing this host for daemons that are pods."""
+def _for_pods(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
+    """The reasons against preparing this host for daemons that are pods."""
     if not _distribution_of(found, facts, KUBERNETES):
         return
     name = facts.distribution.name
@@ -519,7 +520,7 @@ def _for_pods(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
         found.error("control_plane", f"no {wanted.kubectl}", "it in one of the usual folders", cure)
 
 
-def _control_plane(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
+def _control_plane(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
     plane = facts.control_plane
     if not _distribution_of(found, facts, SYSTEMD):
         return
@@ -538,7 +539,7 @@ def _control_plane(found: Reasons, facts: NodeFacts, wanted: Wanted) -> None:
         found.error(
             "control_plane", f"no {wanted.kubectl}", "it in one of the usual folders", "install it, or name its path in gpushare_kubectl"
         )
-    if plane.kubeconfig is None and wanted.kubeconfig == Wanted.kubeconfig:
+    if plane.kubeconfig is None and wanted.kubeconfig == WantedHost.kubeconfig:
         cure = "name the administrator's kubeconfig in gpushare_admin_kubeconfig"
         found.error("control_plane", f"no {wanted.kubeconfig}", "a kubeconfig that may create the accounts of the daemons", cure)
     if facts.distribution.kubespray:

@@ -45,7 +45,7 @@ class Bundled:
 
 
 @dataclass(frozen=True)
-class Asked:
+class InClusterSettings:
     """The installation that the variables describe. wires, changes: whether this run changes the hosts' kube-schedulers, and the mode."""
 
     image: str
@@ -64,7 +64,7 @@ class Asked:
     strategy: str = "auto"
 
 
-def judge(facts: Mapping[str, Any], asked: Asked) -> list[Reason]:
+def judge(facts: Mapping[str, Any], asked: InClusterSettings) -> list[Reason]:
     """facts: of the module gpushare_in_cluster_plan."""
     found = Reasons(WHERE)
     _server(found, facts, asked)
@@ -103,7 +103,7 @@ def judge(facts: Mapping[str, Any], asked: Asked) -> list[Reason]:
     return found.list
 
 
-def _server(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:
+def _server(found: Reasons, facts: Mapping[str, Any], asked: InClusterSettings) -> None:
     version = numbers(facts["version"])
     release = tuple(version[:2]) if version is not None else (0, 0)
     if "ValidatingAdmissionPolicy" not in facts["admission"]:
@@ -118,7 +118,7 @@ def _server(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:
         found.error("scheduler", seen, f"kube-scheduler {release[0]}.{release[1]}", cure)
 
 
-def _scheduler(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:
+def _scheduler(found: Reasons, facts: Mapping[str, Any], asked: InClusterSettings) -> None:
     default = asked.scheduler == "default"
     if default and not asked.wires:
         cure = "run site with the inventory of the control planes and gpushare_deploy_mode: kubernetes, or set gpushare_scheduler: own"
@@ -135,7 +135,7 @@ def _scheduler(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:
         found.error("scheduler", seen, "one of the two: both would give the same GPUs", cure)
 
 
-def _nodes(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:
+def _nodes(found: Reasons, facts: Mapping[str, Any], asked: InClusterSettings) -> None:
     if facts["missing"]:
         found.error("node", f"no node {_few(facts['missing'])}", "the names of GPU nodes", "correct gpushare_cluster_nodes")
     if not facts["nodes"]:
@@ -176,13 +176,13 @@ def _nodes(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:
         found.error("runtime", f"no RuntimeClass {asked.runtime_class} ({known})", "it, for containers with GPUs", cure)
 
 
-def _without(facts: Mapping[str, Any], asked: Asked, image: str) -> list[str]:
+def _without(facts: Mapping[str, Any], asked: InClusterSettings, image: str) -> list[str]:
     """Nodes that neither have the image nor get it; of one whose kubelet has not told of all its images nothing is known."""
     nodes = [one for one in facts["nodes"] if one["all"] and image not in one["images"]]
     return [one["name"] for one in nodes if asked.bundle is None or not asked.bundle.brings(image, one)]
 
 
-def _space(found: Reasons, facts: Mapping[str, Any], asked: Asked) -> None:
+def _space(found: Reasons, facts: Mapping[str, Any], asked: InClusterSettings) -> None:
     if not re.fullmatch(NAMESPACES, asked.namespace):
         cure = "correct gpushare_namespace"
         found.error("namespace", f"gpushare_namespace: {asked.namespace[:80]!r}", "kube-system, or a name that begins with gpushare-", cure)

@@ -43,7 +43,8 @@ def smallest_fitting(gpus: Collection[tuple[str, int]]) -> str | None:
 
 
 def judge_unit(found: Reasons, unit: str, gpus: Collection[tuple[str, int]], now: str, pods: Collection[str]) -> None:
-    """Whether these GPUs can be offered in this unit. now: the unit in which they are, "" for none; pods: UIDs of those that have some."""
+    """Whether these GPUs can be published in this unit. now: the unit in which they are, "" for none; pods: UIDs of those that have
+    some."""
     if unit not in UNITS:
         return  # said of the variable itself
     if list_bytes(gpus, unit) > MESSAGE_BYTES:

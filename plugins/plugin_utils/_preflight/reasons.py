@@ -54,7 +54,7 @@ class Reason:
     cure: str
     because: str = ""
 
-    #: Where a reason is no single host's.
+    #: Where a reason does not belong to a single host.
     nowhere: ClassVar[str] = "inventory"
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What was found on one host. node_name: of its Kubernetes node, None where nothing could be asked."""
+    """The facts found on one host. node_name: of its Kubernetes node, None where nothing could be asked."""
 
     host: str
     node_name: str | None
@@ -123,7 +123,7 @@ def not_gathered(host: str, why: str, become: str = "") -> Judgement:
 def not_root(
     host: str, found: str, cure: str = "correct ansible_become and ansible_become_user of this host, or leave them out"
 ) -> Judgement:
-    """A host on which Ansible is not root: what it looks like to others would be no reason."""
+    """A host on which Ansible is not root: what it shows to others would not be a reason."""
     return Judgement(host, None, (Reason(host, "become", ERROR, found, "Ansible to become root there", cure),))
 
 
@@ -145,7 +145,7 @@ def no_plan(host: str, check: str, why: str) -> Reason:
 
 
 def not_believed(host: str, found: str, expected: str, cure: str) -> Judgement:
-    """A host that says something of itself that would be somebody else's: nothing else that it says is worth a look."""
+    """A host that says something of itself that would be another host's: its other answers are not read."""
     return Judgement(host, None, (Reason(host, "identity", ERROR, found, expected, cure),))
 
 
@@ -156,7 +156,7 @@ def judge_inventory(
     gpu_nodes: str,
     machines: Mapping[str, str] | None = None,
 ) -> list[Reason]:
-    """What speaks against the hosts as a whole. groups: the inventory's; the next two: names of those that are used.
+    """The reasons against the hosts as a whole. groups: the inventory's; the next two: names of those that are used.
 
     machines: host to its machine id, "" if unknown.
     """
@@ -191,7 +191,7 @@ def judge_inventory(
 
 @dataclass(frozen=True)
 class Answer:
-    """What the API server says to one control plane. nodes: None where it says nothing, and why."""
+    """The answers of the API server to one control plane. nodes: None where it says nothing, and why."""
 
     plane: str
     nodes: tuple[str, ...] | None

@@ -28,7 +28,7 @@ class ReportError(Exception):
 def blocks(reasons: Sequence[Reason], nowhere: str) -> str:
     """A block for each problem, which names all of its hosts; at the end, a line for each of those that only follow from another one.
 
-    reasons: errors, in their order; nowhere: the word for a reason that is no single host's.
+    reasons: errors, in their order; nowhere: the word for a reason that does not belong to a single host.
     """
     causes: dict[tuple[str, str, str], list[Reason]] = {}
     for one in reasons:
@@ -75,7 +75,7 @@ def write(path: Path, report: Mapping[str, Any], variable: str) -> None:
 
 
 def _found(same: Sequence[Reason], nowhere: str) -> list[str]:
-    """What was found, with its hosts where it differs between them."""
+    """The facts that were found, with its hosts where it differs between them."""
     hosts: dict[str, list[str]] = {}
     for one in same:
         hosts.setdefault(one.found, []).append(one.host)
@@ -85,7 +85,7 @@ def _found(same: Sequence[Reason], nowhere: str) -> list[str]:
 
 
 def _flat(words: str) -> str:
-    """On one line: a host's answer must not look like a block of its own."""
+    """On one line: a host's answer must not seem to be a block of its own."""
     return " ".join(words.split())
 
 

@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The variables of this collection: which there are (the options of all roles), and values that cannot be.
 
-Private to this collection, used on the controller only. What a type cannot say (a port, a percentage, an absolute path) is said here.
+Private to this collection, used on the controller only. Rules that a type cannot express (a port, a percentage, an absolute path) are here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.publi
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, WARNING, Reason
 
 COLLECTION = Path(__file__).resolve().parents[3]
-# Every worker of Ansible reads them anew, for each host.
+# Every worker of Ansible reads them again, for each host.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _FOR_READERS = ("description", "version_added")
 PREFIX = "gpushare_"
@@ -80,7 +80,7 @@ SCOPES: Mapping[str, str] = {
     "gpushare_without_policies": CLUSTER,
 }
 METRICS_TOKEN = "gpushare_metrics_token"
-#: What is compared between hosts.
+#: The variables that are compared between hosts.
 COMPARED = (*SCOPES, METRICS_TOKEN, "gpushare_metrics_address")
 #: playbooks/inventory.yml compares these on every host itself, and then sets them, on the hosts of the run only.
 _SET_BY_PLAYBOOKS = ("gpushare_control_plane_group", "gpushare_gpu_group")
@@ -128,7 +128,7 @@ def of_type(name: str, value: Any, spec: Mapping[str, Any]) -> tuple[Any, str]:
 
 
 def unknown(host: str, names: Collection[str], known: Collection[str]) -> list[Reason]:
-    """Variables that look like ours and are not: typing errors, or those of another release."""
+    """Variables that are named like ours and are not: typing errors, or those of another release."""
     found = []
     for name in sorted(name for name in names if name.startswith(PREFIX) and name not in known):
         near = difflib.get_close_matches(name, known, 1, 0.75)
@@ -258,7 +258,7 @@ def _sources(values: Mapping[str, Any], reject: Callable[[str, str, str], None])
 
 
 def _dashboard(values: Mapping[str, Any], reject: Callable[[str, str, str], None]) -> None:
-    """What the dashboard needs, on a host that serves it."""
+    """The variables that the dashboard needs, on a host that serves it."""
     if values.get("gpushare_dashboard_state", "absent") != "present":
         return
     address, tls = str(values.get("gpushare_dashboard_address") or "127.0.0.1"), values.get("gpushare_dashboard_tls", True)

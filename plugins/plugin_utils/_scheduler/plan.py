@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What one host's kube-scheduler files and kubeadm's ClusterConfiguration become: texts, diff, and orders for the module.
+"""The new content of one host's kube-scheduler files and kubeadm's ClusterConfiguration: texts, diff, and orders for the module.
 
 Private to this collection, used on the controller only. Pure.
 """
@@ -40,7 +40,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.yam
 HEADER = "# Made by gpushare.kubernetes, which adds its extender and keeps everything else.\n"
 # In the journal.
 NOTED_PERCENTAGE = "value:percentageOfNodesToScore"
-# Up to so many nodes every one of them is looked at: a pod must not be unschedulable because of a sample.
+# Up to so many nodes every one of them is scored: a pod must not be unschedulable because of a sample.
 ALL_NODES_UP_TO = 500
 # As the extender's option --lease has it.
 NO_LEASE = "none"
@@ -48,9 +48,9 @@ NO_LEASE = "none"
 
 @dataclass(frozen=True)
 class Found:
-    """What the host and the cluster answered. files: path to text, None for one that is not there; cluster: the ClusterConfiguration's
-    text, None without one; others: the control-plane nodes besides this one whose scheduler calls our extender. server: version of the
-    API server; policy: the ConfigMap with the scheduler's policy that the manifest names."""
+    """The answers of host and cluster. files: path to text, None for one that is not there. cluster: the ClusterConfiguration's
+    text, None without one. others: the control-plane nodes besides this one whose scheduler calls our extender. server: version of the
+    API server. policy: the ConfigMap with the scheduler's policy that the manifest names."""
 
     files: Mapping[str, str | None]
     journal: Mapping[str, Entry] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Change:
+class FileChange:
     """One file, or the ClusterConfiguration; None: there is none. mode: to be set, None: as it is."""
 
     path: str
@@ -103,8 +103,8 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """changed: whether something differs; diff: as Ansible prints it; warnings: what is lost; for_module: the module's option `plan`;
+class SchedulerPlan:
+    """changed: whether something differs. diff: as Ansible prints it. warnings: what is lost. for_module: the module's option `plan`.
     shape: what must run now."""
 
     changed: bool
@@ -122,7 +122,7 @@ class Plan:
 
 
 def check_lease(lease: str, wanted: str, control_planes: int, node: str) -> None:
-    """SchedulerError where two schedulers would be active at once, or the extender would look at another lease. wanted: "" for any."""
+    """SchedulerError where two schedulers would be active at once, or the extender would read another lease. wanted: "" for any."""
     if lease == NO_LEASE and control_planes > 1:
         raise scheduler_manifest.SchedulerError(
             f"kube-scheduler on {node} runs with leader election off, and {control_planes} control planes have a scheduler: several would "
@@ -139,14 +139,14 @@ def check_lease(lease: str, wanted: str, control_planes: int, node: str) -> None
 
 
 def build(
-    changes: Sequence[Change],
+    changes: Sequence[FileChange],
     values: Sequence[tuple[str, str | None, str | None]],
-    cluster: Change | None,
+    cluster: FileChange | None,
     found: Found,
     notes: list[str],
-    policy: Change | None = None,
+    policy: FileChange | None = None,
     upgrades: Sequence[str] = (),
-) -> Plan:
+) -> SchedulerPlan:
     """The plan of these changes. The first is the configuration or policy, the last the manifest.
 
     values: for the journal, (name, before, after). policy: of a ConfigMap, which is then the first one of the changes' stead.
@@ -184,18 +184,18 @@ def build(
         }
     shape = None if manifest_before is None else scheduler_manifest.shape(texts[manifest_before])
     warnings = [*(words for words in map(_lost, shown) if words), *upgrades]
-    return Plan(bool(shown), [change.diff for change in shown], notes, warnings, for_module, shape)
+    return SchedulerPlan(bool(shown), [change.diff for change in shown], notes, warnings, for_module, shape)
 
 
-def _policy_order(policy: Change | None, found: Found) -> dict[str, Any] | None:
+def _policy_order(policy: FileChange | None, found: Found) -> dict[str, Any] | None:
     """For the module: the policy's ConfigMap as it was and as it becomes, so that a scheduler that fails gets the former one back."""
     if policy is None or found.policy is None:
         return None
     return {**policy.for_module, "namespace": found.policy.namespace, "name": found.policy.name, "before": policy.before}
 
 
-def _configuration(manifest: Mapping[str, Any], changes: Sequence[Change], found: Found) -> Mapping[str, Any]:
-    """The KubeSchedulerConfiguration that the manifest names, as it becomes. Of somebody else's that is wrong nothing can be read."""
+def _configuration(manifest: Mapping[str, Any], changes: Sequence[FileChange], found: Found) -> Mapping[str, Any]:
+    """The KubeSchedulerConfiguration that the manifest names, as it becomes. A wrong one of others cannot be read."""
     if scheduler_manifest.flag(manifest, CONFIG) is None:
         return {}
     try:
@@ -214,7 +214,7 @@ def _names(config: Mapping[str, Any], path: str) -> bool:
     return bool((policy.get("file") or {}).get("path") == path)
 
 
-def _lost(change: Change) -> str:
+def _lost(change: FileChange) -> str:
     count = lost_comments(change.before, change.after) if change.before is not None and change.after is not None else 0
     if not count:
         return ""
@@ -225,7 +225,8 @@ def _lost(change: Change) -> str:
 
 
 def _read_once(manifest: Mapping[str, Any], config: str | None) -> list[str]:
-    """What the scheduler reads at its start only: the extender's authority, and a configuration whose hash the manifest does not have."""
+    """The files that the scheduler reads at its start only: the extender's authority, and a configuration whose hash the manifest does not
+    have."""
     volumes = {one["name"]: one["hostPath"]["path"] for one in manifest["spec"].get("volumes") or [] if one.get("hostPath")}
     annotated = ANNOTATION_SCHEDULER_CONFIG in ((manifest.get("metadata") or {}).get("annotations") or {})
     found = [config] if config is not None and not annotated else []
@@ -234,7 +235,9 @@ def _read_once(manifest: Mapping[str, Any], config: str | None) -> list[str]:
     return found
 
 
-def plan_present(manifest_path: str, default_config: str, found: Found, extender: scheduler_config.Extender, percentage: int = -1) -> Plan:
+def plan_present(
+    manifest_path: str, default_config: str, found: Found, extender: scheduler_config.ExtenderEntry, percentage: int = -1
+) -> SchedulerPlan:
     """The plan that brings our extender in. percentage: -1 for automatic.
 
     SchedulerError where the files cannot be merged with, UnreadFile if another file is needed.
@@ -248,7 +251,7 @@ def plan_present(manifest_path: str, default_config: str, found: Found, extender
         return _present_in_map(manifest_path, manifest_text, manifest, found, extender, notes)
     location = wiring.location
     if location is None:
-        raise scheduler_manifest.SchedulerError(f"{manifest_path}: found no place of the configuration; expected one; report this")
+        raise scheduler_manifest.SchedulerError(f"{manifest_path}: found no place of the configuration; expected one. Report this")
     if location.host not in found.files:
         raise UnreadFile(location.host)
     text = found.files[location.host]
@@ -281,13 +284,13 @@ def plan_present(manifest_path: str, default_config: str, found: Found, extender
         upgrades += _ends_with_1_23(wiring.release, wiring.flag)
     merged = scheduler_manifest.merge_manifest(manifest, location, digest(after.encode()), extender.tls_dir, wiring.flag)
     cluster = _cluster(found, merged, wiring.flag, notes, upgrades)
-    changes = [Change(location.host, text, after), Change(manifest_path, manifest_text, splice(manifest_text, merged))]
+    changes = [FileChange(location.host, text, after), FileChange(manifest_path, manifest_text, splice(manifest_text, merged))]
     return build(changes, values, cluster, found, notes, upgrades=upgrades)
 
 
 def _present_in_map(
-    manifest_path: str, manifest_text: str, manifest: Any, found: Found, extender: scheduler_config.Extender, notes: list[str]
-) -> Plan:
+    manifest_path: str, manifest_text: str, manifest: Any, found: Found, extender: scheduler_config.ExtenderEntry, notes: list[str]
+) -> SchedulerPlan:
     """The plan for a policy in a ConfigMap: the manifest gets the certificates and the hash, and the ConfigMap our extender."""
     if found.policy is None:
         name = scheduler_manifest.flag(manifest, POLICY_CONFIGMAP)
@@ -300,12 +303,12 @@ def _present_in_map(
     after = policy_text(before, scheduler_policy.merge_policy(_yaml.load(before), extender))
     merged = scheduler_manifest.merge_manifest(manifest, None, digest(after.encode()), extender.tls_dir)
     cluster = _cluster(found, merged, "", notes, upgrades)
-    changes = [Change(manifest_path, manifest_text, splice(manifest_text, merged))]
-    return build(changes, [], cluster, found, notes, Change(found.policy.path, before, after), upgrades)
+    changes = [FileChange(manifest_path, manifest_text, splice(manifest_text, merged))]
+    return build(changes, [], cluster, found, notes, FileChange(found.policy.path, before, after), upgrades)
 
 
 def _ends_with_1_23(release: releases.Release | None, name: str) -> list[str]:
-    """What to do about a policy that this flag names before the upgrade after which it is no longer read."""
+    """The advice about a policy that this flag names before the upgrade after which it is no longer read."""
     if release != releases.LAST_POLICY or not name:
         return []
     return [
@@ -315,7 +318,7 @@ def _ends_with_1_23(release: releases.Release | None, name: str) -> list[str]:
 
 
 def _percentage(setting: int, now: int | None, found: Found) -> int | None:
-    """What percentageOfNodesToScore becomes; None: an administrator's own value stays."""
+    """The new value of percentageOfNodesToScore; None: an administrator's own value stays."""
     if not -1 <= setting <= 100:
         raise scheduler_manifest.SchedulerError(f"percentage_of_nodes_to_score must be -1 (automatic) or 0 to 100; found {setting}")
     if setting >= 0:
@@ -326,7 +329,7 @@ def _percentage(setting: int, now: int | None, found: Found) -> int | None:
     return None
 
 
-def _cluster(found: Found, merged: Mapping[str, Any], flag: str, notes: list[str], upgrades: list[str]) -> Change | None:
+def _cluster(found: Found, merged: Mapping[str, Any], flag: str, notes: list[str], upgrades: list[str]) -> FileChange | None:
     if found.cluster is None:
         notes.append(
             f"this cluster has no ConfigMap {NAMESPACE}/{kubeadm.NAME}, so it was not made by kubeadm: whatever "
@@ -358,7 +361,7 @@ def _cluster(found: Found, merged: Mapping[str, Any], flag: str, notes: list[str
             f"{kubeadm.PATH} has --{flag}={theirs} for the scheduler, but this host's manifest has {ours}: a kubeadm upgrade will "
             "bring the former; let both name one file, then run again"
         )
-    return Change(kubeadm.PATH, found.cluster, splice(found.cluster, wanted))
+    return FileChange(kubeadm.PATH, found.cluster, splice(found.cluster, wanted))
 
 
 def _entry(fields: Mapping[str, Any]) -> Entry:

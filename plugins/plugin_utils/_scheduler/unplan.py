@@ -5,7 +5,7 @@
 """How one host's kube-scheduler files, and kubeadm's ClusterConfiguration, go back to what they would be without us.
 
 Private to this collection, used on the controller only. Pure. A file that still is as we left it gets its old bytes back; one
-that others have changed since loses exactly our part. A configuration that we made and others have changed since goes on being
+that others have changed since loses exactly our part. A configuration that we made and others have changed since continues being
 used, without our part: their settings live in it.
 """
 
@@ -22,7 +22,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler imp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import kubeadm
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import policy as scheduler_policy
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import PERCENTAGE, Extender, check_config
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import PERCENTAGE, ExtenderEntry, check_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import (
     CONFIG,
     TLS_VOLUME,
@@ -33,9 +33,9 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.man
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils import _yaml
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import (
     NOTED_PERCENTAGE,
-    Change,
+    FileChange,
     Found,
-    Plan,
+    SchedulerPlan,
     build,
 )
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import UnreadFile, Wiring, find, policy_text
@@ -49,14 +49,14 @@ class Percentage:
     before: int | None
 
 
-def plan_absent(manifest_path: str, default_config: str, found: Found, extender: scheduler_config.Extender) -> Plan:
+def plan_absent(manifest_path: str, default_config: str, found: Found, extender: scheduler_config.ExtenderEntry) -> SchedulerPlan:
     """The plan that takes our extender out. SchedulerError where files cannot be read, UnreadFile if another file is needed."""
     notes: list[str] = []
     found = _without_inherited(found, manifest_path)
     manifest_text = found.files[manifest_path]
     manifest = None if manifest_text is None else _yaml.load(manifest_text)
     if manifest_text is not None and not isinstance(manifest, dict):
-        raise scheduler_manifest.SchedulerError(f"{manifest_path} is no YAML object; expected a Pod: restore it, then run again")
+        raise scheduler_manifest.SchedulerError(f"{manifest_path} is not a YAML object; expected a Pod: restore it, then run again")
     name, location = _where(manifest, default_config, found)
     used = default_config if location is None else location.host
     for path in (used, *found.journal):
@@ -64,7 +64,7 @@ def plan_absent(manifest_path: str, default_config: str, found: Found, extender:
             raise UnreadFile(path)
     others = [path for path, entry in found.journal.items() if entry.is_file and path not in (used, manifest_path)]
     ours = _our_config_path(manifest, location, found.journal.get(manifest_path), default_config, name)
-    # A file that somebody's own --config names must be there, even if it was us who made it.
+    # A file that another --config names must be there, even if it was us who made it.
     named = ours is None and manifest is not None and scheduler_manifest.flag(manifest, name) is not None
     changes = [_config(path, found, extender, notes, named and path == used) for path in (used, *others)]
     stays = changes[0].after is not None and _is_edited(changes[0], found.journal.get(used))
@@ -107,7 +107,7 @@ def find_wiring(manifest: Any, default_config: str, found: Found) -> Wiring | No
         return None
 
 
-def _policy_map(found: Found, extender: Extender, notes: list[str]) -> Change | None:
+def _policy_map(found: Found, extender: ExtenderEntry, notes: list[str]) -> FileChange | None:
     """The policy's ConfigMap without our extender. The other schedulers have read it at their start, and lose theirs by their own turn."""
     if found.policy is None:
         return None
@@ -115,21 +115,21 @@ def _policy_map(found: Found, extender: Extender, notes: list[str]) -> Change | 
     entry = found.journal.get(path)
     policy = _yaml.load(text)
     if entry is not None and entry.original is not None and entry.untouched(text.encode()):
-        return Change(path, text, entry.original.content.decode())
+        return FileChange(path, text, entry.original.content.decode())
     if not isinstance(policy, dict) or policy.get("kind") != scheduler_policy.KIND:
         return None
     kept = scheduler_policy.unmerge_policy(policy, extender, _before(entry))
     if kept == policy:
-        return Change(path, text, text)
+        return FileChange(path, text, text)
     if entry is not None:  # without one, another control plane has put it in
         notes.append(_only_ours(path, entry))
-    return Change(path, text, policy_text(text, kept))
+    return FileChange(path, text, policy_text(text, kept))
 
 
 def _our_config_path(
     manifest: Any, location: scheduler_manifest.Location | None, entry: Entry | None, default_config: str, name: str
 ) -> str | None:
-    """What the flag of this name names in the manifest if it was us who put it there."""
+    """The file that the flag of this name names in the manifest if it was us who put it there."""
     if location is None or scheduler_manifest.flag(manifest, name) is None:
         return None
     if entry is not None and entry.original is not None:
@@ -139,25 +139,25 @@ def _our_config_path(
     return location.container if mounted or location.container == default_config else None
 
 
-def _is_edited(change: Change, entry: Entry | None) -> bool:
-    """Whether others have changed a configuration since we wrote it. Without a word in the journal nobody can tell, so: yes."""
+def _is_edited(change: FileChange, entry: Entry | None) -> bool:
+    """Whether others have changed a configuration since we wrote it. Without a word in the journal it is unknown, so: yes."""
     return entry is None or not entry.untouched(_bytes(change.before))
 
 
-def _config(path: str, found: Found, extender: scheduler_config.Extender, notes: list[str], needed: bool) -> Change:
+def _config(path: str, found: Found, extender: scheduler_config.ExtenderEntry, notes: list[str], needed: bool) -> FileChange:
     text, entry = found.files[path], found.journal.get(path)
     if entry is not None and entry.untouched(_bytes(text)) and not (needed and entry.original is None):
         return _original(path, text, entry)
     if text is None:
-        return Change(path, None, None)
+        return FileChange(path, None, None)
     config = _yaml.load(text)
     if isinstance(config, dict) and config.get("kind") == scheduler_policy.KIND:
         policy = scheduler_policy.unmerge_policy(config, extender, _before(entry))
         if policy != config:
             notes.append(_only_ours(path, entry))
-        return Change(path, text, policy_text(text, policy))
+        return FileChange(path, text, policy_text(text, policy))
     if not isinstance(config, dict) or config.get("kind") != scheduler_config.KIND:
-        return Change(path, text, text)
+        return FileChange(path, text, text)
     noted = found.journal.get(NOTED_PERCENTAGE)
     percentage = None
     if noted is not None and noted.untouched(str(config.get(scheduler_config.PERCENTAGE)).encode()):
@@ -165,25 +165,25 @@ def _config(path: str, found: Found, extender: scheduler_config.Extender, notes:
     kept = without_extender(config, extender, percentage, _before(entry))
     if kept != config:
         notes.append(_only_ours(path, entry))
-    return Change(path, text, splice(text, kept))
+    return FileChange(path, text, splice(text, kept))
 
 
 def _manifest(
     path: str, text: str | None, manifest: Any, found: Found, ours: tuple[str | None, str], stays: bool, notes: list[str]
-) -> Change:
+) -> FileChange:
     """ours: what `without_us` takes out."""
     entry = found.journal.get(path)
     if entry is not None and entry.untouched(_bytes(text)) and not stays:
         return _original(path, text, entry)
     if text is None:
-        return Change(path, None, None)
+        return FileChange(path, None, None)
     kept = without_us(manifest, *ours)
     if kept != manifest and not (entry and entry.untouched(_bytes(text))):
         notes.append(_only_ours(path, entry))
-    return Change(path, text, splice(text, kept))
+    return FileChange(path, text, splice(text, kept))
 
 
-def _cluster(found: Found, ours: str | None, name: str, stays: bool, notes: list[str]) -> Change | None:
+def _cluster(found: Found, ours: str | None, name: str, stays: bool, notes: list[str]) -> FileChange | None:
     if found.cluster is None:
         return None
     text, entry, current = found.cluster, found.journal.get(kubeadm.PATH), _yaml.load(found.cluster)
@@ -195,10 +195,10 @@ def _cluster(found: Found, ours: str | None, name: str, stays: bool, notes: list
         notes.append(f"{kubeadm.PATH} stays as it is for the schedulers of {', '.join(found.others)}, which still call our extender")
         return None
     if entry is not None and entry.original is not None and entry.untouched(text.encode()) and not stays:
-        return Change(kubeadm.PATH, text, entry.original.content.decode())
+        return FileChange(kubeadm.PATH, text, entry.original.content.decode())
     if entry is not None and not entry.untouched(text.encode()):  # without one, another control plane has put it in
         notes.append(_only_ours(kubeadm.PATH, entry))
-    return Change(kubeadm.PATH, text, splice(text, kept))
+    return FileChange(kubeadm.PATH, text, splice(text, kept))
 
 
 def _carries_ours(cluster: Any) -> bool:
@@ -207,10 +207,10 @@ def _carries_ours(cluster: Any) -> bool:
     return any(one.get("name") == scheduler_manifest.VOLUME for one in volumes)
 
 
-def _original(path: str, text: str | None, entry: Entry) -> Change:
+def _original(path: str, text: str | None, entry: Entry) -> FileChange:
     if entry.original is None:
-        return Change(path, text, None)
-    return Change(path, text, entry.original.content.decode(), entry.original.mode)
+        return FileChange(path, text, None)
+    return FileChange(path, text, entry.original.content.decode(), entry.original.mode)
 
 
 def _only_ours(path: str, entry: Entry | None) -> str:
@@ -227,8 +227,8 @@ def _before(entry: Entry | None) -> Any:
     return _yaml.load(entry.original.content) if entry is not None and entry.original is not None else None
 
 
-def without_extender(config: Any, extender: Extender, percentage: Percentage | None, before: Any = None) -> dict[str, Any]:
-    """A configuration without our extender. percentage: what to put back if the present value is ours, None if it is not."""
+def without_extender(config: Any, extender: ExtenderEntry, percentage: Percentage | None, before: Any = None) -> dict[str, Any]:
+    """A configuration without our extender. percentage: the value to restore if the present value is ours, None if it is not."""
     kept = scheduler_config.without_extender(check_config(config), extender, before)
     if percentage is not None and percentage.before is None:
         kept.pop(PERCENTAGE, None)

@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Where a kube-scheduler of any release is told of extenders: its configuration, a policy file, or a policy in a ConfigMap.
 
-Private to this collection, used on the controller only. Pure. What the host has decides. Where it has nothing, the release does: up to
+Private to this collection, used on the controller only. Pure. The files of the host decide. Where it has nothing, the release does: up to
 1.18 a policy file; from 1.19 on a configuration, because Kubernetes 1.23 no longer starts with a policy.
 """
 
@@ -106,7 +106,7 @@ def policy_path(default_config: str) -> str:
 
 
 def _of_alpha(manifest: Mapping[str, Any], location: Location, config: Any, release: releases.Release) -> Wiring | None:
-    """What a configuration names as its policy, up to v1alpha1; None for a later one, which has extenders itself."""
+    """The policy that a configuration names, up to v1alpha1; None for a later one, which has extenders itself."""
     if not isinstance(config, dict) or config.get("apiVersion") not in releases.ALPHA[:2]:
         return None
     policy = ((config.get("algorithmSource") or {}).get("policy")) or {}

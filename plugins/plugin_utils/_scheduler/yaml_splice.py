@@ -38,7 +38,7 @@ def dump(value: Any) -> str:
 
 
 def splice(text: str, wanted: Any) -> str:
-    """`text`, changed so that it loads as `wanted`. Where that cannot be done in place, `wanted` written anew."""
+    """`text`, changed so that it loads as `wanted`. Where that cannot be done in place, `wanted` written as a new text."""
     try:
         spliced = _Splicer(text).result(wanted)
         if _same(_yaml.load(spliced), wanted):
@@ -49,7 +49,7 @@ def splice(text: str, wanted: Any) -> str:
 
 
 def lost_comments(before: str, after: str) -> int:
-    """How many comments of the one text the other does not have. What only looks like a comment, in a string, stays with its string."""
+    """How many comments of the one text the other does not have. Text that only resembles a comment, in a string, stays with its string."""
     return len([one for one in _COMMENT.findall(before) if one not in after])
 
 
@@ -129,7 +129,7 @@ class _Splicer:
             if last - first > both:
                 if end == 0:
                     raise _CannotSplice("an element comes before the first one")
-                # Indented as the dash of the others is.
+                # It is indented as the dash of the others is.
                 self._insert_after(node.value[end - 1], self._block(wanted[first + both : last], node.start_mark.column))
 
     def _delete(self, first: yaml.Node, last: yaml.Node, before: str) -> None:

@@ -27,8 +27,8 @@ _MAY_BE: Mapping[str, tuple[str, ...]] = {NVIDIA: (NVIDIA, OPERATOR, HAMI), HAMI
 
 @dataclass(frozen=True)
 class HostState:
-    """What is known of one GPU host. managers: the other managers of its GPUs, as gpu_node_info has them; registered: healthy devices
-    by resource, at kubelet; memories: MiB of each GPU, in their order; unit: the one in which ours will count."""
+    """The known facts of one GPU host. managers: the other managers of its GPUs, as gpu_node_info has them. registered: healthy devices
+    by resource, at kubelet. memories: MiB of each GPU, in their order. unit: the one in which ours will count."""
 
     host: str
     node: str
@@ -39,15 +39,15 @@ class HostState:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TakeoverVerdict:
     """rejections: why the run must stop, each a message of its own; moves: host → titles of the DaemonSets that leave it."""
 
     rejections: tuple[str, ...]
     moves: Mapping[str, list[str]]
 
 
-def judge(hosts: Sequence[HostState], found: Mapping[str, Any], port: int, drain: bool, without_operator: bool = False) -> Verdict:
-    """found: the result of gpushare_takeover_info; port: of our extender; drain: whether pods are evicted first; without_operator: whether
+def judge(hosts: Sequence[HostState], found: Mapping[str, Any], port: int, drain: bool, without_operator: bool = False) -> TakeoverVerdict:
+    """found: the result of gpushare_takeover_info. port: of our extender. drain: whether pods are evicted first. without_operator: whether
     this run switches the GPU Operator's device plugin off.
     """
     rejections: list[str] = []
@@ -69,7 +69,7 @@ def judge(hosts: Sequence[HostState], found: Mapping[str, Any], port: int, drain
             f"the original's Service has the NodePort {port}, which kube-proxy serves on 127.0.0.1, too, and gpushare_extender_port is the "
             "same: set gpushare_extender_port to a free port outside of the range of NodePorts, such as 22766"
         )
-    return Verdict(tuple(rejections), moves)
+    return TakeoverVerdict(tuple(rejections), moves)
 
 
 def held_by(host: HostState, kinds: Iterable[str], pods: Mapping[str, str]) -> list[str]:

@@ -20,16 +20,20 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
     ANNOTATION_INDEX,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import AnnotationError, published
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Findings
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import VerifyFindings
 
 #: Seconds that the device plugin has to write what kubelet gave.
 _GRACE = 30.0
 
 
 def judge_containers(
-    found: Findings, pods: Iterable[Mapping[str, Any]], has: Mapping[str, list[str]], gpus: Mapping[int, Sequence[str] | None], now: float
+    found: VerifyFindings,
+    pods: Iterable[Mapping[str, Any]],
+    has: Mapping[str, list[str]],
+    gpus: Mapping[int, Sequence[str] | None],
+    now: float,
 ) -> int:
-    """How many containers were checked. pods: of this node; has: container id to device nodes; gpus: index to the GPU's device nodes.
+    """How many containers were checked. pods: of this node. has: container id to device nodes. gpus: index to the GPU's device nodes.
 
     now: when the node answered, by its own clock, which is also that of the containers' start.
     """
@@ -51,7 +55,7 @@ def judge_containers(
     return count
 
 
-def judge_strangers(found: Findings, strangers: Iterable[Mapping[str, Any]]) -> None:
+def judge_strangers(found: VerifyFindings, strangers: Iterable[Mapping[str, Any]]) -> None:
     """Containers that have GPUs and have asked for none: no memory is counted for them."""
     for one in strangers:
         how = "open in a privileged container" if one["privileged"] else "in its /dev"
@@ -63,7 +67,7 @@ def judge_strangers(found: Findings, strangers: Iterable[Mapping[str, Any]]) -> 
 
 
 def _one(
-    found: Findings,
+    found: VerifyFindings,
     pod: Mapping[str, Any],
     container: Mapping[str, Any],
     running: Mapping[str, Any],

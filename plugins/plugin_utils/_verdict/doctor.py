@@ -2,9 +2,9 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What gpushare-doctor answered on a host, read at this one place.
+"""The answer of gpushare-doctor on a host, read at this one place.
 
-Private to this collection, used on the controller only. Pure. Whoever is root on the host decides what the doctor answers: so the
+Private to this collection, used on the controller only. Pure. The root user of the host decides what the doctor answers: so the
 answer has this form and no other, its findings are that host's, have codes of the doctor only, and their words are short and printable.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, WARNING
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Finding
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import VerifyFinding
 
 VERSION = 1
 CODES = frozenset(
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Daemon:
+class DaemonReport:
     """runs: whether it does; listens, metrics: the addresses in its unit, "" for none."""
 
     runs: bool
@@ -46,7 +46,7 @@ class Daemon:
 
 
 @dataclass(frozen=True)
-class Health:
+class ExtenderReport:
     """The extender's counters. why: why they are not known, "" if they are."""
 
     filter_calls: int = 0
@@ -56,17 +56,17 @@ class Health:
 
 @dataclass(frozen=True)
 class Doctor:
-    """The answer. problem: why there is none, "" if there is one; cure: for that, "" where the runtime is to be built anew.
+    """The answer. problem: why there is none, "" if there is one. cure: for that, "" where the runtime is to be built again.
 
-    daemons: by the names of their units; strangers: processes that listen on sockets of other device plugins, in words; registered:
+    daemons: by the names of their units. strangers: processes that listen on sockets of other device plugins, as messages. registered:
     resource to the GPUs that kubelet has recorded for it.
     """
 
     problem: str = ""
     cure: str = ""
-    findings: tuple[Finding, ...] = ()
-    daemons: Mapping[str, Daemon] = field(default_factory=dict)
-    health: Health = Health(why="the extender does not run")
+    findings: tuple[VerifyFinding, ...] = ()
+    daemons: Mapping[str, DaemonReport] = field(default_factory=dict)
+    health: ExtenderReport = ExtenderReport(why="the extender does not run")
     strangers: tuple[str, ...] = ()
     registered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -81,7 +81,9 @@ def read(answer: Mapping[str, str], host: str) -> Doctor:
             raise ValueError(f"its form is {said['v']!r}"[:_LONGEST])
         return Doctor(
             findings=_several(said["findings"], lambda one: _finding(one, host)),
-            daemons=_by_name(said["daemons"], lambda one: Daemon(one["runs"] is True, _words(one["listens"]), _words(one["metrics"]))),
+            daemons=_by_name(
+                said["daemons"], lambda one: DaemonReport(one["runs"] is True, _words(one["listens"]), _words(one["metrics"]))
+            ),
             health=Doctor.health if said["health"] is None else _health(said["health"]),
             strangers=_several(said["strangers"], lambda one: f"process {_count(one['pid'])} ({_words(one['process']) or 'unnamed'})"),
             registered=_by_name(said["registered"], lambda gpus: _several(gpus, _words)),
@@ -90,14 +92,14 @@ def read(answer: Mapping[str, str], host: str) -> Doctor:
         return Doctor(problem=f"gpushare-doctor answered in another form than {VERSION} ({_words(str(error))})")
 
 
-def _finding(one: Mapping[str, Any], host: str) -> Finding:
+def _finding(one: Mapping[str, Any], host: str) -> VerifyFinding:
     if one["check"] not in CODES or one["severity"] not in (ERROR, WARNING):
         raise ValueError(f"a finding {one['check']!r} of severity {one['severity']!r}")
-    return Finding(host, one["check"], one["severity"], _words(one["found"]), _words(one["expected"]), _words(one["cure"]))
+    return VerifyFinding(host, one["check"], one["severity"], _words(one["found"]), _words(one["expected"]), _words(one["cure"]))
 
 
-def _health(one: Mapping[str, Any]) -> Health:
-    return Health(_count(one["filter_calls"]), _count(one["unauthorized_calls"]), _words(one["why"]))
+def _health(one: Mapping[str, Any]) -> ExtenderReport:
+    return ExtenderReport(_count(one["filter_calls"]), _count(one["unauthorized_calls"]), _words(one["why"]))
 
 
 def _several(values: Any, read_one: Callable[[Any], T]) -> tuple[T, ...]:

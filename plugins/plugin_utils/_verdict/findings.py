@@ -112,34 +112,34 @@ FOLLOWS_FROM: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 
 @dataclass(frozen=True)
-class Finding(Reason):
+class VerifyFinding(Reason):
     """One finding. check: its stable code."""
 
     nowhere: ClassVar[str] = "cluster"
 
 
-class Findings:
+class VerifyFindings:
     """Collects the findings of one host; "" is the cluster."""
 
     def __init__(self, host: str) -> None:
         self.host = host
-        self.list: list[Finding] = []
+        self.list: list[VerifyFinding] = []
 
     def error(self, check: str, found: str, expected: str, cure: str) -> None:
-        self.list.append(Finding(self.host, check, ERROR, found, expected, cure))
+        self.list.append(VerifyFinding(self.host, check, ERROR, found, expected, cure))
 
     def warn(self, check: str, found: str, expected: str, cure: str) -> None:
-        self.list.append(Finding(self.host, check, WARNING, found, expected, cure))
+        self.list.append(VerifyFinding(self.host, check, WARNING, found, expected, cure))
 
     def note(self, check: str, found: str, expected: str, cure: str) -> None:
-        self.list.append(Finding(self.host, check, NOTE, found, expected, cure))
+        self.list.append(VerifyFinding(self.host, check, NOTE, found, expected, cure))
 
 
 @dataclass(frozen=True)
 class Verdict:
     """All findings, causes first. ok: none of them is an error."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[VerifyFinding, ...]
     looked_at: Mapping[str, Any]
 
     @property
@@ -147,7 +147,7 @@ class Verdict:
         return not any(finding.severity == ERROR for finding in self.findings)
 
     @property
-    def causes(self) -> tuple[Finding, ...]:
+    def causes(self) -> tuple[VerifyFinding, ...]:
         """The errors that do not follow from another one."""
         return tuple(finding for finding in self.findings if finding.severity == ERROR and not finding.because)
 
@@ -170,30 +170,30 @@ class Verdict:
     def words(self) -> str:
         """For people: the summary, then a block for each problem."""
         errors = [finding for finding in self.findings if finding.severity == ERROR]
-        return "\n\n".join([self.summary, *([blocks(errors, Finding.nowhere)] if errors else [])])
+        return "\n\n".join([self.summary, *([blocks(errors, VerifyFinding.nowhere)] if errors else [])])
 
 
-def verdict(findings: Iterable[Finding], looked_at: Mapping[str, Any]) -> Verdict:
+def verdict(findings: Iterable[VerifyFinding], looked_at: Mapping[str, Any]) -> Verdict:
     """Merge what says the same of one host, mark what only follows, and sort: errors first, causes before what follows."""
     marked = mark(merge(findings))
     order = sorted(marked, key=lambda one: (_SEVERITIES.index(one.severity), bool(one.because), one.host, one.check))
     return Verdict(tuple(order), looked_at)
 
 
-def merge(findings: Iterable[Finding]) -> list[Finding]:
+def merge(findings: Iterable[VerifyFinding]) -> list[VerifyFinding]:
     """One finding for each host and code: what was found and expected stands side by side, and the first cure is tried first."""
-    groups: dict[tuple[str, str, str], list[Finding]] = {}
+    groups: dict[tuple[str, str, str], list[VerifyFinding]] = {}
     for one in findings:
         groups.setdefault((one.host, one.check, one.severity), []).append(one)
     return [replace(same[0], found=_joined(f.found for f in same), expected=_joined(f.expected for f in same)) for same in groups.values()]
 
 
-def mark(findings: Sequence[Finding]) -> list[Finding]:
+def mark(findings: Sequence[VerifyFinding]) -> list[VerifyFinding]:
     """Name the cause of each finding that has one among the others."""
     errors = {(one.host, one.check) for one in findings if one.severity == ERROR}
     anywhere = {check for _host, check in errors}
 
-    def cause(one: Finding) -> str:
+    def cause(one: VerifyFinding) -> str:
         for code, where in FOLLOWS_FROM.get(one.check, ()):
             if (one.host, code) in errors or (where == _ANY and code in anywhere):
                 return code

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What verify makes of one GPU node: driver, device plugin and kubelet, container runtime, CDI specs, and the node in the API.
+"""The findings of verify about one GPU node: driver, device plugin and kubelet, container runtime, CDI specs, and the node in the API.
 
 Private to this collection, used on the controller only. Pure.
 """
@@ -19,15 +19,15 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpu
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE, judge_metrics
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Doctor
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Findings
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import VerifyFindings
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.visibility import judge_visibility, needs_no_runtime
 
 _RUNTIME = "nvidia"
 _MOST_NAMED = 4
 
 
-def judge_node(found: Findings, seen: Mapping[str, Any], doctor: Doctor, node: Mapping[str, Any] | None) -> None:
-    """seen: of gpushare_verify_host; doctor: its answer there; node: as the API has it, None if the API was not asked."""
+def judge_node(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, node: Mapping[str, Any] | None) -> None:
+    """seen: of gpushare_verify_host. doctor: its answer there. node: as the API has it, None if the API was not asked."""
     gpu = seen["gpu"]
     report = SmiReport.from_dict(gpu["nvidia_smi"])
     _driver(found, report, gpu["driver"])
@@ -54,7 +54,7 @@ def _lacks_fabric_manager(driver: Mapping[str, Any]) -> bool:
     return bool(driver.get("switches") or driver.get("nvlink5")) and not driver.get("fabric_manager")
 
 
-def _driver(found: Findings, report: SmiReport, driver: Mapping[str, Any] | None) -> None:
+def _driver(found: VerifyFindings, report: SmiReport, driver: Mapping[str, Any] | None) -> None:
     if report.problem is not None:
         problem = report.problem
         found.error(driver_code(problem), problem.found, problem.expected, problem.cure)
@@ -66,8 +66,8 @@ def _driver(found: Findings, report: SmiReport, driver: Mapping[str, Any] | None
         found.warn("reboot_required", seen, "the installed driver loaded", "drain the node and reboot the host at a time of your choice")
 
 
-def _second_plugin(found: Findings, gpu: Mapping[str, Any], doctor: Doctor, report: SmiReport) -> None:
-    """Whether somebody else gives away the GPUs, by what only verify compares: the host's programs, and ids with the GPUs."""
+def _second_plugin(found: VerifyFindings, gpu: Mapping[str, Any], doctor: Doctor, report: SmiReport) -> None:
+    """Whether another program allocates the GPUs, by what only verify compares: the host's programs, and ids with the GPUs."""
     evidence = [f"{one['name']} ({'; '.join(one['evidence'])})" for one in gpu["managers"]]
     ours = {gpu.uuid for gpu in report.shared}
     for resource in SOCKETS:
@@ -84,7 +84,7 @@ def _second_plugin(found: Findings, gpu: Mapping[str, Any], doctor: Doctor, repo
         found.error("second_plugin", ", ".join(evidence), "one device plugin for the GPUs, ours", cure)
 
 
-def _container_runtime(found: Findings, runtime: Mapping[str, Any], default: str) -> None:
+def _container_runtime(found: VerifyFindings, runtime: Mapping[str, Any], default: str) -> None:
     """default: what gpushare_default_runtime says."""
     name, unit, running, file = runtime["name"], runtime["unit"], runtime["running_default"], runtime["file_default"]
     if runtime["problem"]:
@@ -105,7 +105,7 @@ def _container_runtime(found: Findings, runtime: Mapping[str, Any], default: str
         found.warn("runtime_older_than_file", seen, "the process that the files mean", cure)
 
 
-def _devices(found: Findings, devices: Mapping[str, Any]) -> None:
+def _devices(found: VerifyFindings, devices: Mapping[str, Any]) -> None:
     """Whether the driver's device files are there, and open to whom the driver means them."""
     wanted, nodes = devices["mode"], devices["nodes"]
     gone = [path for path, mode in nodes.items() if mode < 0]
@@ -121,7 +121,7 @@ def _devices(found: Findings, devices: Mapping[str, Any]) -> None:
         found.warn("gpu_device_closed", seen, expected, cure)
 
 
-def _cdi(found: Findings, cdi: Mapping[str, Any], report: SmiReport) -> None:
+def _cdi(found: VerifyFindings, cdi: Mapping[str, Any], report: SmiReport) -> None:
     cure = "nvidia-ctk cdi generate --output=PATH, and enable nvidia-cdi-refresh.path so that it follows the driver"
     if cdi["mode"] == "cdi" and not cdi["specs"]:
         seen = "no CDI spec of nvidia.com/gpu, though nvidia-container-runtime is in mode cdi"
@@ -143,7 +143,7 @@ def _cdi(found: Findings, cdi: Mapping[str, Any], report: SmiReport) -> None:
             found.error("cdi_stale", f"in {spec['path']} {'; '.join(stale)}", expected, cure.replace("PATH", spec["path"]))
 
 
-def _api(found: Findings, seen: Mapping[str, Any], report: SmiReport, node: Mapping[str, Any]) -> None:
+def _api(found: VerifyFindings, seen: Mapping[str, Any], report: SmiReport, node: Mapping[str, Any]) -> None:
     name = seen["node_name"]
     compared = compare({name: report}, [node] if node else [], seen["places"]["memory_unit"])
     for one in compared.differences:

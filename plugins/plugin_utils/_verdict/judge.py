@@ -24,14 +24,14 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.conta
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.control_plane import judge_plane
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import (
     SITE,
-    Artifact,
+    ReleaseHashes,
     judge_dashboard,
     judge_doctor,
     judge_files,
     judge_runtime,
 )
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Health, read
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Finding, Findings, Verdict, verdict
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import ExtenderReport, read
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Verdict, VerifyFinding, VerifyFindings, verdict
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.gpu_node import judge_node
 
 _FULL = "no free unit"
@@ -42,15 +42,15 @@ _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was seen. hosts: inventory name to what gpushare_verify_host saw, or why it saw nothing; cluster: likewise.
+    """The evidence. hosts: inventory name to what gpushare_verify_host saw, or why it saw nothing. cluster: likewise.
 
-    probed: what the hosts answered again, during the probe; probes: node to its probe pod, or why there are none; unproven: node to why no
+    probed: what the hosts answered again, during the probe. probes: node to its probe pod, or why there are none. unproven: node to why no
     probe pod was placed there.
     """
 
     hosts: Mapping[str, Mapping[str, Any] | str]
     cluster: Mapping[str, Any] | str
-    artifact: Artifact
+    artifact: ReleaseHashes
     probed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     probes: Mapping[str, Mapping[str, Any] | None] | str | None = None
     unproven: Mapping[str, str] = field(default_factory=dict)
@@ -68,13 +68,13 @@ class Evidence:
 
 def judge(evidence: Evidence) -> Verdict:
     """The verdict over all of it."""
-    findings: list[Finding] = []
+    findings: list[VerifyFinding] = []
     containers = 0
     cluster = evidence.cluster if not isinstance(evidence.cluster, str) else None
     findings += _not_checked(evidence)
     nodes = {node["metadata"]["name"]: node for node in cluster["nodes"]} if cluster else {}
     for host, seen in evidence.seen.items():
-        found = Findings(host)
+        found = VerifyFindings(host)
         judge_runtime(found, seen["runtime"], evidence.artifact, plane=seen["plane"] is not None)
         doctor = read(seen["doctor"], host)
         judge_doctor(found, doctor, seen["runtime"]["environment"])
@@ -161,12 +161,12 @@ def scheduler_names(evidence: Evidence) -> list[str]:
     return names
 
 
-def _not_checked(evidence: Evidence) -> list[Finding]:
-    found = Findings("")
+def _not_checked(evidence: Evidence) -> list[VerifyFinding]:
+    found = VerifyFindings("")
     cure = "bring it back, or leave it out with --limit; then run verify again"
     for host, why in evidence.hosts.items():
         if isinstance(why, str):
-            of_host = Findings(host)
+            of_host = VerifyFindings(host)
             of_host.error("not_checked", f"nothing, because {why}", "an answer of every host of the run", cure)
             found.list += of_host.list
     if isinstance(evidence.cluster, str):
@@ -180,19 +180,21 @@ def _pods_of(cluster: Mapping[str, Any] | None, seen: Mapping[str, Any]) -> list
     return [pod for pod in pods if pod["node"] == seen["node_name"] and not pod["probe"]]
 
 
-def _containers(found: Findings, seen: Mapping[str, Any], has: Mapping[str, list[str]], now: float, pods: list[Mapping[str, Any]]) -> int:
+def _containers(
+    found: VerifyFindings, seen: Mapping[str, Any], has: Mapping[str, list[str]], now: float, pods: list[Mapping[str, Any]]
+) -> int:
     gpus = {gpu.index: gpu.nodes for gpu in SmiReport.from_dict(seen["gpu"]["nvidia_smi"]).shared}
     # A driver that does not answer is said already, and without it no index has a device node.
     return judge_containers(found, pods, has, gpus, now) if gpus else 0
 
 
-def _twice(evidence: Evidence) -> list[Finding]:
+def _twice(evidence: Evidence) -> list[VerifyFinding]:
     """GPUs of several hosts that have one UUID."""
     hosts: dict[str, list[str]] = {}
     for host, seen in evidence.gpu.items():
         for gpu in seen["gpu"]["nvidia_smi"]["gpus"]:
             hosts.setdefault(gpu["uuid"], []).append(host)
-    found = Findings("")
+    found = VerifyFindings("")
     for uuid, several in hosts.items():
         if len(several) > 1:
             cure = "see nvidia-smi -L on each: clones of one virtual machine, or one host under two names? metrics and requests go by UUID"
@@ -200,9 +202,9 @@ def _twice(evidence: Evidence) -> list[Finding]:
     return found.list
 
 
-def _by_others(pods: Iterable[Mapping[str, Any]], ours: Sequence[str]) -> list[Finding]:
+def _by_others(pods: Iterable[Mapping[str, Any]], ours: Sequence[str]) -> list[VerifyFinding]:
     """Pods with a request whose scheduler does not call the extender: it knows nothing of single GPUs."""
-    found = Findings("")
+    found = VerifyFindings("")
     others: dict[str, list[str]] = {}
     for pod in pods:
         asks = any(one["units"] or one["gpus"] for one in pod["containers"])
@@ -219,8 +221,8 @@ def _by_others(pods: Iterable[Mapping[str, Any]], ours: Sequence[str]) -> list[F
     return found.list
 
 
-def _objects(objects: Mapping[str, Any]) -> list[Finding]:
-    found = Findings("")
+def _objects(objects: Mapping[str, Any]) -> list[VerifyFinding]:
+    found = VerifyFindings("")
     for title in sorted({*objects["missing"], *objects["differs"]}):
         gone = title in objects["missing"]
         policy = title.startswith("ValidatingAdmissionPolicy")
@@ -233,31 +235,31 @@ def _objects(objects: Mapping[str, Any]) -> list[Finding]:
     return found.list
 
 
-def _probes(evidence: Evidence) -> tuple[int, list[Finding]]:
-    """(how many probe pods proved their node, what is wrong with the others)."""
-    findings: list[Finding] = []
+def _probes(evidence: Evidence) -> tuple[int, list[VerifyFinding]]:
+    """(how many probe pods verified their node, what is wrong with the others)."""
+    findings: list[VerifyFinding] = []
     host_of = {seen["node_name"]: host for host, seen in evidence.gpu.items()}
     for node, why in evidence.unproven.items():
-        found = Findings(host_of.get(node, ""))
+        found = VerifyFindings(host_of.get(node, ""))
         cure = "run verify again when there is room, if you want it" if why.startswith(_FULL) else "then run verify again"
         found.note("not_proven", f"not proven: {why}", "a probe pod on every GPU node", cure)
         findings += found.list
     if evidence.probes is None:
         return 0, findings
-    found = Findings("")
+    found = VerifyFindings("")
     if isinstance(evidence.probes, str):
         cure = "run verify again; kubectl must be able to create pods in kube-system"
         found.error("probe_failed", f"no probe pods, because {evidence.probes}", "a probe pod on every GPU node", cure)
         return 0, findings + found.list
     proven = 0
     for node, pod in evidence.probes.items():
-        of_node = Findings(host_of.get(node, ""))
+        of_node = VerifyFindings(host_of.get(node, ""))
         proven += _probe(of_node, evidence, host_of.get(node, ""), node, pod)
         findings += of_node.list
     return proven, findings + _calls(evidence)
 
 
-def _probe(found: Findings, evidence: Evidence, host: str, node: str, pod: Mapping[str, Any] | None) -> int:
+def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod: Mapping[str, Any] | None) -> int:
     if pod is None:
         found.error("probe_failed", f"the probe pod of {node} gone", "it to stay until it was checked", "run verify again; who deletes it?")
         return 0
@@ -281,9 +283,9 @@ def _probe(found: Findings, evidence: Evidence, host: str, node: str, pod: Mappi
     return int(checked == 1 and len(found.list) == before)
 
 
-def _calls(evidence: Evidence) -> list[Finding]:
+def _calls(evidence: Evidence) -> list[VerifyFinding]:
     """Whether an extender was asked for the probe pods."""
-    found = Findings("")
+    found = VerifyFindings("")
     planes = {host: seen for host, seen in evidence.seen.items() if seen["plane"] is not None and host in evidence.probed}
     reasons = []
     for host, seen in planes.items():
@@ -299,7 +301,7 @@ def _calls(evidence: Evidence) -> list[Finding]:
     return found.list
 
 
-def _health(seen: Mapping[str, Any], host: str) -> Health:
+def _health(seen: Mapping[str, Any], host: str) -> ExtenderReport:
     """Of a control plane's extender."""
     doctor = read(seen["doctor"], host)
-    return Health(why=doctor.problem) if doctor.problem else doctor.health
+    return ExtenderReport(why=doctor.problem) if doctor.problem else doctor.health

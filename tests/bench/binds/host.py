@@ -15,10 +15,10 @@ from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.objects import PodReader
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.extender.binder import Binder, BindError
-from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.extender_v1 import BindArguments
 from gpushare_runtime.extender.leadership import DEFAULT_LEASE, Leadership
-from gpushare_runtime.extender.verbs import Service
+from gpushare_runtime.extender.verbs import Verbs
 
 
 class Host:
@@ -37,9 +37,9 @@ class Host:
         self.resumed.set()
         self.stalled_until = 0.0
         self.relists = 0
-        self.cluster = Cluster(clock=clock)
+        self.cluster = ClusterCache(clock=clock)
         placement = Placement("binpack", "", self.cluster.scarcity)
-        self.service = Service(self.cluster.ledger, placement, clock=clock)
+        self.service = Verbs(self.cluster.ledger, placement, clock=clock)
         self.leadership = Leadership(DEFAULT_LEASE, name, clock=clock, on_foreign_binding=lambda pod, words: self.reported.add(pod.uid))
         self.cluster.on_foreign_binding = self.leadership.foreign_binding
         self.binder = Binder(self, self.cluster, placement, now_ns=lambda: 1, send_window=self.leadership.send_window)  # type: ignore[arg-type]

@@ -134,7 +134,7 @@ class Took:
 def run(argv: Sequence[str], source: Sequence[str], runtime: Path = RUNTIME) -> tuple[Took, str]:
     """(time, output). AssertionError with its errors if it fails."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-m", "gpushare_runtime.kubectl_gpushare.main", *argv, *source]
+    command = [sys.executable, "-m", "gpushare_runtime.kubectl_program.main", *argv, *source]
     environment = {**os.environ, "PYTHONPATH": str(runtime)}
     began = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=600)

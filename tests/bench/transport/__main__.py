@@ -32,10 +32,10 @@ from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.placement.policies import Binpack
 from gpushare_runtime.core.protocol import EXTENDER_PREFIX
 from gpushare_runtime.core.quantity import GIB
-from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.http_server import Endpoints, listen
 from gpushare_runtime.extender.tls import Tls, TlsFiles
-from gpushare_runtime.extender.verbs import Service
+from gpushare_runtime.extender.verbs import Verbs
 from gpushare_runtime.pki.folder import Folder
 
 HERE: Final = Path(__file__).parent
@@ -60,11 +60,11 @@ class SlowBinder:
 
 def endpoints(bind_seconds: float) -> Endpoints:
     """The extender's verbs on 500 nodes of eight free GPUs."""
-    cluster = Cluster()
+    cluster = ClusterCache()
     gpus = tuple(Gpu(i, f"GPU-{i}", i, f"0000:0{i}:00.0", "Tesla T4", 16 * 1024, 16) for i in range(8))
     for name in names():
         cluster.ledger.set_inventory(name, Inventory(GIB, gpus))
-    return Endpoints(cluster, Service(cluster.ledger, Binpack()), SlowBinder(bind_seconds), lambda: "")  # type: ignore[arg-type]
+    return Endpoints(cluster, Verbs(cluster.ledger, Binpack()), SlowBinder(bind_seconds), lambda: "")  # type: ignore[arg-type]
 
 
 def names() -> list[str]:

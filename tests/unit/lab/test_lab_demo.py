@@ -14,7 +14,7 @@ import pytest
 
 from e2e.samples import TOO_LARGE
 from gpushare_lab.cli import parser
-from gpushare_runtime.kubectl_gpushare.main import _parser
+from gpushare_runtime.kubectl_program.main import _parser
 from quality.tree import REPOSITORY
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from unit.plugins.cluster.kubectl_stub import make_kubectl
-from unit.plugins.test_preflight_playbook import ROOT, play
+from unit.plugins.playbooks import ROOT, play
 
 PLAY = """
 - hosts: all

@@ -16,7 +16,7 @@ from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, ask, wrong_folder, wrong_node
 
 from unit.plugins.fake_root import FakeRoot, debian, kubelet
-from unit.plugins.test_preflight_playbook import play_with_liars
+from unit.plugins.playbooks import play_with_liars
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -4,10 +4,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,38 +13,9 @@ import pytest
 import yaml
 
 from blocks import lines
-from quality.results import reserved_keys
 from unit.plugins.fake_fleet import NODES, make_fleet
 from unit.plugins.fake_root import FakeRoot
-
-ROOT = Path(__file__).resolve().parents[3]
-LOCAL = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "ansible_become": False}
-
-
-def play(
-    folder: Path, playbook: Path, hosts: dict[str, dict[str, dict[str, Any]]], *arguments: str, **variables: Any
-) -> subprocess.CompletedProcess[str]:
-    """As `play_with_liars`, and no result may have a key that Ansible reserves."""
-    done = play_with_liars(folder, playbook, hosts, *arguments, **variables)
-    assert reserved_keys(done.stdout + done.stderr) == []
-    return done
-
-
-def play_with_liars(
-    folder: Path, playbook: Path, hosts: dict[str, dict[str, dict[str, Any]]], *arguments: str, **variables: Any
-) -> subprocess.CompletedProcess[str]:
-    """Run a playbook. hosts: group to host to its variables."""
-    inventory = {"all": {"vars": LOCAL | variables, "children": {group: {"hosts": members} for group, members in hosts.items()}}}
-    (folder / "hosts.json").write_text(json.dumps(inventory))
-    return subprocess.run(
-        [Path(sys.executable).parent / "ansible-playbook", "-i", folder / "hosts.json", playbook, *arguments],
-        env=os.environ | {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_LOCAL_TEMP": str(folder / "tmp")},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+from unit.plugins.playbooks import ROOT, play
 
 
 def test_bad_input_is_rejected_with_every_reason_of_every_host(tmp_path: Path) -> None:

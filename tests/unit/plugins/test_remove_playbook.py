@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from unit.plugins.test_preflight_playbook import ROOT, play
+from unit.plugins.playbooks import ROOT, play
 
 # Answers for the two lists that a selection needs, and the end of it; every call is noted.
 KUBECTL = """#!/bin/sh

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from unit.plugins.cluster.kubectl_stub import asked, make_kubectl
-from unit.plugins.test_preflight_playbook import LOCAL, ROOT, play
+from unit.plugins.playbooks import LOCAL, ROOT, play
 
 
 def run_role(folder: Path, role: str, group: str, hosts: dict[str, dict[str, dict[str, Any]]], **variables: Any) -> Any:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from unit.plugins.test_preflight_playbook import ROOT, play
+from unit.plugins.playbooks import ROOT, play
 
 KUBECTL = """#!/bin/sh
 case "$*" in

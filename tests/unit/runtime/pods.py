@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.inventory import Gpu, Inventory
-from gpushare_runtime.core.pods import PendingPod
+from gpushare_runtime.core.ledger import Ledger
+from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.quantity import GIB
-from gpushare_runtime.core.request import Request
+from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 
 
 def container(name: str = "main", **limits: object) -> dict[str, Any]:
@@ -48,3 +50,25 @@ def inventory(*units: int) -> Inventory:
 def pending(request: Request, namespace: str = "default", labels: tuple[tuple[str, str], ...] = (), uid: str = "new") -> PendingPod:
     """A pod on no node with this request."""
     return PendingPod(uid, namespace, uid, request, labels)
+
+
+def memory(units: int) -> Request:
+    return Request((ContainerRequest(Kind.APP, 0, "main", units=units),))
+
+
+def whole(gpus: int) -> Request:
+    return Request((ContainerRequest(Kind.APP, 0, "main", whole_gpus=gpus),))
+
+
+def allocated_pod(uid: str, request: Request, allocation: Allocation | None, node: str = "n") -> AllocatedPod:
+    return AllocatedPod(uid, "default", uid, node, request, allocation)
+
+
+def on(index: int, units: int) -> Allocation:
+    return Allocation.of({0: {index: units}})
+
+
+def frees(ledger: Ledger, node: str = "n") -> list[int]:
+    found = ledger.node(node)
+    assert found is not None
+    return [state.free for state in found.gpu_states]

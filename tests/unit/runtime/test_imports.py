@@ -28,9 +28,11 @@ CONTRACTS = {
     "device_plugin.kubelet": ("core", "daemon", "device_plugin.node", "device_plugin.metrics"),
     "device_plugin.gpu": ("core", "daemon", "device_plugin.node"),
     "device_plugin.host": ("core", "daemon", "device_plugin.node"),
-    # A command starts the dashboard, which shows what the views compute.
-    "kubectl_gpushare": ("core", "kube", "dashboard.local"),
+    "kubectl_gpushare": ("core", "kube"),
+    # It shows what the views compute.
     "dashboard": ("core", "daemon", "kube", "kubectl_gpushare"),
+    # A command starts the dashboard.
+    "kubectl_program": ("core", "kube", "kubectl_gpushare", "dashboard.local"),
     "doctor": (
         "core.protocol",
         "core.inventory",

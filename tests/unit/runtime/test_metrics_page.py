@@ -13,10 +13,9 @@ import aiohttp
 from gpushare_runtime.device_plugin.gpu.discovery import MemoryLimit
 from gpushare_runtime.device_plugin.gpu.pod_memory import MemoryUse
 from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import GIB, world
-from unit.runtime.device_plugin.test_pod_limits import admitted
+from unit.runtime.device_plugin.plugin import GIB, admitted, world
 from unit.runtime.exposition import Read, read
-from unit.runtime.extender.test_main import free_port, start
+from unit.runtime.extender.process import free_port, start
 from unit.runtime.kube.fake_api import FakeApi, serving, until
 from unit.runtime.pods import inventory
 

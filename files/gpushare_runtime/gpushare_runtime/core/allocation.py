@@ -48,7 +48,7 @@ class Allocation:
 
     @property
     def first_gpu(self) -> int:
-        """What the five old annotations name: the first GPU of the first container."""
+        """The GPU that the five old annotations name: the first one of the first container."""
         return self.containers[0][1][0][0]
 
     @property
@@ -169,7 +169,7 @@ def _check_total(annotations: Mapping[str, str], request: Request) -> None:
 
 
 def _checked(stated: dict[int, dict[int, int]], request: Request, text: str) -> Allocation | None:
-    """What is stated, if a pod that asks like this can have it, with what older and other writers leave out."""
+    """The stated allocation, if a pod that asks like this can have it, with what older and other writers leave out."""
     asking = {c.key: c for c in request.containers}
     where = protocol.ANNOTATION_ALLOCATION
     for key, gpus in stated.items():
@@ -199,7 +199,7 @@ def _checked(stated: dict[int, dict[int, int]], request: Request, text: str) -> 
 def _complete(request: Request, own: Mapping[int, Mapping[int, int]], extra: Mapping[int, int], text: str) -> Allocation | None:
     """None where what only init containers had is not stated.
 
-    They may have more than the request says: after kubelet has lost its record each gets its own anew.
+    They may have more than the request says: after kubelet has lost its record each gets its own again.
     """
     if request.whole_gpus:
         given = [gpu for gpus in (*own.values(), extra) for gpu in gpus]

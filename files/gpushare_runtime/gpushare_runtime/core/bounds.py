@@ -42,7 +42,7 @@ _DEPTH: Final = 3
 
 
 def quote(value: object) -> str:
-    """What JSON was found, much as `repr` writes it, and so printable; at most 80 characters, whatever its size."""
+    """The JSON that was found, much as `repr` writes it, and so printable; at most 80 characters, whatever its size."""
     text = _written(value, _DEPTH)
     return text if len(text) <= QUOTED else f"{text[: QUOTED - 3]}..."
 
@@ -72,7 +72,7 @@ def is_text(value: str, most: int = MOST_TEXT) -> bool:
 
 
 def as_text(value: str, most: int = MOST_TEXT) -> str:
-    """What `is_text` lets pass, made of any text."""
+    """A text that `is_text` lets pass, made of any text."""
     if is_text(value, most):
         return value
     return "".join(one if one.isprintable() else " " for one in value[:most])

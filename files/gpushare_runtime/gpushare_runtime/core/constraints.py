@@ -22,8 +22,8 @@ PLACEMENTS: Final = ("binpack", "spread")
 
 @dataclass(frozen=True)
 class Rules:
-    """models, models_refused: names of GPU models; gpu_uuids, gpus_refused: UUIDs; the two selectors: labels of pods in the
-    same namespace; placement: a policy's name; isolation: what must keep the pod to its units. Empty means no such rule."""
+    """models, models_refused: names of GPU models. gpu_uuids, gpus_refused: UUIDs; the two selectors: labels of pods in the
+    same namespace. placement: a policy's name. isolation: what must keep the pod to its units. Empty means no such rule."""
 
     models: tuple[str, ...] = ()
     models_refused: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Rules:
         return not (self.models or self.models_refused) or self._accept_model(tuple(models))
 
     def _accept_model(self, models: tuple[str, ...]) -> bool:
-        """Asked for every GPU of every node at an attempt, and most are of a few models."""
+        """It is asked for every GPU of every node at an attempt, and most are of a few models."""
         accepted = self._models_seen.get(models)
         if accepted is None:
             if len(self._models_seen) >= _MODELS_SEEN:

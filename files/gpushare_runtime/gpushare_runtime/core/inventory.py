@@ -44,8 +44,8 @@ def physical_index(index: int) -> int:
 class Gpu:
     """One physical GPU, or one MIG instance.
 
-    index: NVML's, or instance_index; minor: of /dev/nvidia<minor>; pci: domain:bus:device.function; mib: memory in MiB;
-    units: whole units of it; numa: NUMA node, None if unknown; health: "ok" or what is wrong. caps: of an instance, the numbers of its
+    index: NVML's, or instance_index. minor: of /dev/nvidia<minor>. pci: domain:bus:device.function. mib: memory in MiB.
+    units: whole units of it. numa: NUMA node, None if unknown. health: "ok" or what is wrong. caps: of an instance, the numbers of its
     two device nodes /dev/nvidia-caps/nvidia-cap<number>; () if the driver does not say. minor, pci and numa are its GPU's.
     """
 
@@ -76,12 +76,12 @@ class Gpu:
 class Inventory:
     """All GPUs of one node, by NVML index ascending, and the unit that they are counted in.
 
-    core: per cent of each GPU's compute that is shared out; 0 where the node's isolation has no such shares.
-    clients: containers that may use one GPU at a time, by MPS; 0 for no limit.
-    strategy: how containers get their GPUs (protocol.STRATEGIES); "" if the device plugin is of a release that does not publish it.
-    isolation: what keeps a pod to its units (protocol.ISOLATION_…); "" if the device plugin is of a release that does not publish it.
-    cdi_kind: of the devices that containers get, where the device plugin writes their CDI spec itself; "" where it does not.
-    node_kind: who has prepared the node, where the device plugin has seen that and chosen the strategy by it; "" where it has not.
+    core: per cent of each GPU's compute that is shared out, 0 where the node's isolation has no such shares.
+    clients: containers that may use one GPU at a time, by MPS, 0 for no limit.
+    strategy: how containers get their GPUs (protocol.STRATEGIES), "" if the device plugin is of a release that does not publish it.
+    isolation: what keeps a pod to its units (protocol.ISOLATION_…), "" if the device plugin is of a release that does not publish it.
+    cdi_kind: of the devices that containers get, where the device plugin writes their CDI spec itself, "" where it does not.
+    node_kind: who has prepared the node, where the device plugin has seen that and chosen the strategy by it, "" where it has not.
     """
 
     unit: Unit
@@ -170,7 +170,7 @@ def _gpu(entry: object, place: int) -> Gpu:
     except KeyError:
         pass
     else:
-        # A large cluster has tens of thousands of GPUs, and nearly all entries are right: what is not goes the long way below.
+        # Large clusters have more than 10,000 GPUs, and nearly all entries are right: the others go the long way below.
         index, uuid, minor, pci, model, mib, units, numa, health, _ = values
         texts = f"{uuid}{pci}{model}{health}"
         if (

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Which pod has what of which GPU. Built from pods and inventories; pure: no I/O, no clock."""
+"""Which pod has what of which GPU. It is built from pods and inventories; pure: no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Ledger:
         """Units of all usable GPUs by class."""
 
     def derived(self, key: Hashable, make: Callable[[], K]) -> K:
-        """What `make` has made for this key, told of every node that changes since. Those used last are kept.
+        """A value that `make` has made for this key, told of every node that changes since. Those used last are kept.
 
         For what is asked of every node for one pod after the other, of which each changes one node.
         """
@@ -90,7 +90,7 @@ class Ledger:
         return self._nodes.get(name)
 
     def set_node(self, record: NodeRecord) -> None:
-        """What a node reports of itself has become this. Its pods stay."""
+        """This is now the report of a node. Its pods stay."""
         node = self._ensure(record.name)
         before = node.classes
         node.set_record(record)
@@ -109,7 +109,7 @@ class Ledger:
         self._drop_if_idle(record.name)
 
     def reject(self, uid: str) -> None:
-        """This pod failed on its node, because its GPUs do not have what it should get: they are held back until the node reports."""
+        """This pod failed on its node, because its GPUs do not have what it should get: they take no pod until the node reports."""
         node = self._nodes.get(self._node_of.get(uid, ""))
         if node is not None:
             node.reject(node.pod(uid))
@@ -123,7 +123,7 @@ class Ledger:
         self.set_node(replace(before, inventory=inventory, error=error))
 
     def expire(self, clock: float) -> bool:
-        """Forget what is over: nodes' rejections, reservations, and pods of which nobody knows the GPU; whether there was any.
+        """Forget what is over: nodes' rejections, reservations, and pods whose GPU is unknown; whether there was any.
 
         clock: as in `reserve`.
         """
@@ -200,7 +200,7 @@ class Ledger:
             self._reserved[pod.uid] = until
 
     def hold_until(self, uid: str, until: float) -> None:
-        """Nobody can say any more whether the pod has its GPUs: it does until then, or until its node or its watch has spoken.
+        """It is no longer known whether the pod has its GPUs: it does until then, or until its node or its watch has spoken.
 
         until: seconds of the same clock as in `reserve`.
         """
@@ -214,7 +214,7 @@ class Ledger:
 
     @property
     def held_until(self) -> Set[str]:
-        """UIDs of the pods of which nobody can say whether they have their GPUs."""
+        """UIDs of the pods of which it is unknown whether they have their GPUs."""
         return self._held_until.keys()
 
     def is_held_until(self, uid: str) -> bool:
@@ -232,7 +232,7 @@ class Ledger:
             self.remove(uid)
 
     def release(self, uid: str) -> None:
-        """What was only reserved is free again. Without effect when more is known of the pod."""
+        """A GPU that was only reserved is free again. Without effect when more is known of the pod."""
         if uid in self._reserved:
             self.remove(uid)
 
@@ -269,8 +269,8 @@ class Ledger:
     ) -> None:
         """A fresh list of all pods: `bound` have GPUs, `existing` are the UIDs of every unfinished pod, bound or not.
 
-        What is assumed or reserved stays while its pod exists: the list may be older than the Binding. finished: UIDs of pods that
-        have ended; one that is neither and had not ended was deleted by force: it is held until then, None: it is gone at once.
+        An assumed or reserved allocation stays while its pod exists: the list may be older than the Binding. finished: UIDs of pods that
+        have ended; one that is neither and had not ended was deleted by force: it stays until then, None: it is gone at once.
         """
         current = {pod.uid: pod for pod in bound}
         for uid, name in list(self._node_of.items()):
@@ -285,7 +285,7 @@ class Ledger:
             self.apply(pod)
 
     def pod(self, uid: str) -> AllocatedPod | None:
-        """What this pod has, also where that is only reserved or assumed."""
+        """The GPUs that this pod has, also where that is only reserved or assumed."""
         name = self._node_of.get(uid)
         return self._nodes[name].pod(uid) if name is not None else None
 

@@ -27,8 +27,8 @@ def ledger_json(
 ) -> dict[str, Any]:
     """All of it. A change that readers could misunderstand raises `v`; new fields do not. Units are those of each node.
 
-    problems: what is wrong beyond the single node; pending: the pods on no node; reasons: by UID, what kube-scheduler reported of
-    them. complete: False where not every pod could be read, so that nobody knows what is free: that is null then.
+    problems: what is wrong beyond the single node. pending: the pods on no node. reasons: by UID, what kube-scheduler reported of
+    them. complete: False where not every pod could be read, so that it is unknown what is free, and null is written for it.
     """
     nodes = [node_json(ledger, node, complete) for _, node in sorted(ledger.nodes.items())]
     waiting = sorted(pending, key=lambda pod: (pod.namespace, pod.name, pod.uid))
@@ -132,7 +132,8 @@ def _pending(pod: PendingPod | InvalidPod, reason: str) -> dict[str, Any]:
 
 
 def why_pending(pod: PendingPod | InvalidPod, reported: str = "") -> str:
-    """What keeps a pod from every GPU: what is wrong with it, or else what kube-scheduler reported; "" where nothing is known."""
+    """The reason that keeps a pod from every GPU: what is wrong with it, or else what kube-scheduler reported; "" where nothing is
+    known."""
     if isinstance(pod, InvalidPod):
         return pod.error
     return pod.request.unsupported or reported

@@ -53,7 +53,7 @@ class MpsStateError(ValueError):
 
 @dataclass(frozen=True)
 class MpsState:
-    """at: seconds on the host's monotonic clock; problem: why the daemon does not answer, "" if it does; servers: of how many users.
+    """at: seconds on the host's monotonic clock. problem: why the daemon does not answer, "" if it does. servers: of how many users.
 
     limit: MiB that a client gets at most, whatever its environment says. 0: not known, as of the release before; no less than the GPU.
     """
@@ -121,7 +121,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class ClientAccess:
-    """What a container gets beside its GPU."""
+    """The things that a container gets beside its GPU."""
 
     environment: tuple[tuple[str, str], ...]
     mounts: tuple[Mount, ...]
@@ -133,9 +133,9 @@ def client_access(uuid: str, mib: int | None, core: int, folder: str = RUN_FOLDE
     The limit names the GPU by its index, because releases of the driver ignore UUIDs there. The index is 0: the control daemon has only
     this GPU, and renumbers it.
 
-    The control daemon is root on the host, and opens its own files beside the pipes by their names. So no container makes a file there: to
-    connect, and to write into a pipe, is no change of a read-only folder. A process cannot remove what is a mount point to it, so none
-    can name a library to the servers and to the other containers of the GPU.
+    The control daemon is root on the host, and opens its own files beside the pipes by their names. So no container makes a file
+    there: to connect, and to write into a pipe, does not change a read-only folder. A process cannot remove what is a mount point to it, so
+    none can name a library to the servers and to the other containers of the GPU.
     """
     environment = [(ENV_PIPES, CONTAINER_PIPES)]
     if mib is not None:

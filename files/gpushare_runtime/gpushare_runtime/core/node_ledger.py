@@ -21,14 +21,15 @@ from gpushare_runtime.core.request import Request
 
 
 class GpuClass(NamedTuple):
-    """What a request can tell GPUs apart by. models: every name that it goes by."""
+    """The facts by which a request can tell GPUs apart. models: every name that it goes by."""
 
     models: tuple[str, ...]
     units: int
 
 
 class Likeness(NamedTuple):
-    """What is free on a node whose usable GPUs are all of one class. frees: units, the least first; empty: GPUs that no pod has any of."""
+    """The memory and GPUs that are free on a node whose usable GPUs are all of one class. frees: units, the least first; empty: GPUs that
+    no pod has any of."""
 
     only_class: GpuClass
     frees: tuple[int, ...]
@@ -37,7 +38,7 @@ class Likeness(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """One GPU and what is left of it. free: units, never negative; empty: no pod has any of it; core: per cent free.
+    """One GPU and what is left of it. free: units, never negative. empty: no pod has any of it. core: per cent free.
 
     clients: containers that it still takes; None for no limit.
     """
@@ -49,7 +50,7 @@ class GpuState:
     clients: int | None = None
 
     def after(self, units: int, core: int, whole: bool, clients: int = 1) -> GpuState:
-        """What is left after one pod more."""
+        """The GPU after one pod more."""
         left = None if self.clients is None else max(0, self.clients - clients)
         return GpuState(self.gpu, 0 if whole else max(0, self.free - units), False, 0 if whole else max(0, self.core - core), left)
 
@@ -73,7 +74,7 @@ class NodeRecord:
 
 @dataclass
 class GpuUsage:
-    """What is allocated, by GPU index. whole: how many pods have it whole; unknown: pods of which nobody knows the GPU.
+    """The allocated units, by GPU index. whole: how many pods have it whole; unknown: pods whose GPU is unknown.
 
     clients: containers that use it. as_stated: every pod has what its annotations state, and the node reports nothing besides.
     """
@@ -102,7 +103,7 @@ _REMEMBERED: Final = 64
 
 
 class NodeLedger:
-    """Changed only through `Ledger`, read by placement. record: what the node reports; pods: by UID.
+    """Only `Ledger` changes it; placement reads it. record: what the node reports. pods: by UID.
 
     on_change: called with the name when something is allocated or free that was not before; fault: why something about this node
     could not be computed, "" if all could.
@@ -160,12 +161,12 @@ class NodeLedger:
 
     @property
     def unknown(self) -> Collection[str]:
-        """UIDs of the pods that count against every GPU, since nobody knows theirs."""
+        """UIDs of the pods that count against every GPU, since theirs are unknown."""
         return self._unknown if self.gpu_states else ()
 
     @property
     def rejections(self) -> tuple[Rejection, ...]:
-        """The admissions that the node rejected a moment ago, for which its GPUs are held back."""
+        """The admissions that the node rejected a moment ago, for which its GPUs take no pod."""
         return tuple(r for r in (*self.record.held.rejected, *self._unreported) if r not in self._ended)
 
     def reject(self, pod: AllocatedPod) -> None:
@@ -232,8 +233,8 @@ class NodeLedger:
         self.memo[key] = value
 
     def remaining_after(self, request: Request) -> int | None:
-        """What stays free on the fullest GPUs that take the request: units, or empty GPUs. None if it does not fit."""
-        # Asked for every node at every attempt: no call more than needed.
+        """The size that stays free on the fullest GPUs that take the request: units, or empty GPUs. None if it does not fit."""
+        # It is asked for every node at every attempt: no call more than needed.
         try:
             return self.memo[request.key]  # type: ignore[return-value]
         except KeyError:
@@ -331,7 +332,7 @@ class NodeLedger:
         return whys
 
     def _isolates(self, request: Request) -> bool:
-        """Whether what keeps the pod to its units is what it requires, and can. Nobody else is on whole GPUs."""
+        """Whether what keeps the pod to its units is what it requires, and can. No other pod is on whole GPUs."""
         wanted, has = request.rules.isolation, self.inventory.isolation if self.inventory is not None else ""
         if has == protocol.ISOLATION_MPS and request.gpus_per_pod > 1:
             # A process speaks to one control daemon, and each GPU has its own.
@@ -429,7 +430,7 @@ class NodeLedger:
         return excess
 
     def _stated(self) -> GpuUsage:
-        """What the pods' annotations state, possible or not."""
+        """The allocations that the pods' annotations state, possible or not."""
         sums = GpuUsage()
         for pod in self._pods.values():
             if pod.allocation is not None:
@@ -437,7 +438,7 @@ class NodeLedger:
         return sums
 
     def problems(self) -> list[str]:
-        """What cannot be, in words, one line each; [] when the ledger is sound."""
+        """Contradictions, one line each; [] when the ledger is sound."""
         nothing: list[str] = []
         found = self.guarded(self._problems, nothing)
         return [*found, f"looking at this node failed: {self.fault}"] if self.fault else found
@@ -474,7 +475,7 @@ class NodeLedger:
     def possible(self, allocation: Allocation) -> bool:
         """Whether the node has such GPUs."""
         by_index = self.inventory.by_index if self.inventory else {}
-        # Asked for every pod of a node that has changed: no generator.
+        # It is asked for every pod of a node that has changed: no generator.
         for index, units in allocation.by_gpu.items():
             gpu = by_index.get(index)
             if gpu is None or units > gpu.units:
@@ -482,7 +483,7 @@ class NodeLedger:
         return True
 
     def _reported(self, uid: str) -> dict[int, Share]:
-        """What the node itself reports that a pod has, by GPU index."""
+        """The units that a pod has by the node's own report, by GPU index."""
         by_uuid = self.inventory.by_uuid if self.inventory else {}
         reported = self.record.held.by_uid.get(uid, {})
         return {by_uuid[uuid].index: share for uuid, share in reported.items() if uuid in by_uuid}
@@ -512,7 +513,7 @@ class NodeLedger:
         return ((index, units, whole) for index, (units, whole) in self._reported(uid).items() if units > known.get(index, 0))
 
     def usage(self) -> GpuUsage:
-        """The sums of `units_of` over all pods, and the pods of which nobody knows the GPUs. Not to be changed."""
+        """The sums of `units_of` over all pods, and the pods whose GPUs are unknown. Not to be changed."""
         if self._usage is None:
             self._usage = self._sum_up()
         return self._usage
@@ -565,7 +566,7 @@ class NodeLedger:
             self._changed()
 
     def end_rejections(self, ended: Collection[Rejection]) -> None:
-        """No GPU is held back for these any more."""
+        """These no longer keep a GPU from other pods."""
         self._ended |= set(ended).intersection(self.record.held.rejected)
         self._unreported = tuple(rejection for rejection in self._unreported if rejection not in ended)
         self._changed()

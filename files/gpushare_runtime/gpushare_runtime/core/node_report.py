@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What only the node knows about its GPUs: the node annotation `gpushare/held`, written by the device plugin."""
+"""The facts that only the node knows about its GPUs: the node annotation `gpushare/held`, written by the device plugin."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HeldError(ValueError):
 class HeldEntry:
     """Units of one GPU that a pod has although the pods in the API do not show them.
 
-    gpu: UUID; pod: namespace/name; why: "orphaned" (the pod object is gone, its processes are not) or "unmanaged" (it has ids
+    gpu: UUID. pod: namespace/name. why: "orphaned" (the pod object is gone, its processes are not) or "unmanaged" (it has ids
     that no scheduler gave it).
     """
 

@@ -192,7 +192,7 @@ def _alive(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
     if not metadata.get("deletionTimestamp"):
         return True
     silent = True
-    # Asked for every pod of a cluster: no list.
+    # It is asked for every pod of a cluster: no list.
     for kind in _STATUSES:
         for one in status.get(kind) or ():
             if "terminated" not in (one.get("state") or {}):
@@ -226,7 +226,8 @@ def _failure(status: Mapping[str, Any]) -> int:
 
 
 def _seconds_to_bind(spec: Mapping[str, Any], labels: Labels) -> float:
-    """Between the choice of a node and the call to bind. Whatever ends the attempt earlier also ends the reservation, or the next does."""
+    """Between the choice of a node and the call to bind. An event that ends the attempt earlier also ends the reservation, or the next
+    does."""
     volumes = spec.get("volumes") or ()
     if spec.get("resourceClaims") or any(volume.get("persistentVolumeClaim") or volume.get("ephemeral") for volume in volumes):
         return VOLUME_SECONDS
@@ -246,9 +247,9 @@ def _priority_of(spec: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True)
 class NodeTexts:
-    """What is of ours in a node's metadata, before it is read: that takes longer than all else that is done for an event.
+    """The part of a node's metadata that is ours, before it is read: reading takes longer than all else that is done for an event.
 
-    GPUs, held, evictions: the annotations, None without; error: why it cannot be read, "" if it may be.
+    GPUs, `held`, evictions: the annotations, None without; error: why it cannot be read, "" if it may be.
     """
 
     name: str
@@ -260,7 +261,7 @@ class NodeTexts:
     error: str = ""
 
     def read(self) -> NodeRecord:
-        """What the node reports; of annotations that cannot be used the reason."""
+        """The node's report; of annotations that cannot be used the reason."""
         inventory, held, error = None, NOTHING_HELD, self.error
         try:
             if self.gpus is not None:
@@ -269,7 +270,7 @@ class NodeTexts:
         except InventoryError as found:
             error = f"annotation {protocol.ANNOTATION_GPUS} cannot be used: {found}"
         except HeldError as found:
-            # Some of its GPUs are in use, and nobody knows how much.
+            # Some of its GPUs are in use, and it is unknown how much.
             inventory, error = None, f"annotation {protocol.ANNOTATION_HELD} cannot be used: {found}"
         return NodeRecord(self.name, inventory, error, held, self.model, self.placement, _evictions(self.evictions))
 
@@ -309,7 +310,7 @@ def unreadable_texts(name: str) -> NodeTexts:
 
 
 def _evictions(text: str | None) -> Evictions:
-    """An error here is no reason to place no pods on the node."""
+    """In spite of an error here, pods are placed on the node."""
     try:
         return Evictions.from_json(text) if text else NO_EVICTIONS
     except EvictionsError as error:

@@ -3,8 +3,8 @@
 """Which pods use more of a GPU than their units and for how long, and the requests for the eviction of such pods. Pure.
 
 A node cannot be trusted with the right to evict pods: RBAC knows no nodes, and an Eviction does not carry its pod's node. So the device
-plugin writes its requests into an annotation of its node, which a policy allows to nobody else, and the extender evicts pods of that node
-only. They are not on the pods: whoever owns a pod could fill its annotations, so that no request has room.
+plugin writes its requests into an annotation of its node, which a policy allows to no other account, and the extender evicts pods of that
+node only. They are not on the pods: the owner of a pod could fill its annotations, so that no request has room.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Excess:
-    """used, due: bytes at the last reading; since: of the clock, from when on every reading was above; readings: how many."""
+    """used, due: bytes at the last reading. since: of the clock, from when on every reading was above. readings: how many."""
 
     used: int
     due: int
@@ -53,7 +53,7 @@ class Overuse:
     def observe(self, due: Mapping[Key, int], used: Mapping[Key, int], answered: Container[str], now: float) -> tuple[list[Key], list[Key]]:
         """Take a reading: who is to be reported from now on, and who no longer.
 
-        due, used: bytes; answered: UUIDs of the GPUs that were read. What is unknown neither ends a report nor counts towards a time.
+        due, used: bytes; answered: UUIDs of the GPUs that were read. An unknown GPU neither ends a report nor counts towards a time.
         """
         found: dict[Key, Excess] = {}
         for key, most in due.items():
@@ -90,7 +90,7 @@ _NUMBERS: Final = ("gpu", "used", "requested", "seconds")
 
 @dataclass(frozen=True)
 class EvictionRequest:
-    """uid: the pod's; GPU: NVML's index; used, requested: MiB there; seconds: for how long.
+    """uid: the pod's. GPU: NVML's index. used, requested: MiB there. seconds: for how long.
 
     reason: "" for memory above its units, or STARTS_NEVER.
     """
@@ -111,7 +111,7 @@ class EvictionRequest:
 
     @property
     def advice(self) -> str:
-        """What its owner can do."""
+        """The things that its owner can do."""
         return "its controller creates it again" if self.reason == STARTS_NEVER else "reduce its use, or request more"
 
     def __str__(self) -> str:
@@ -144,7 +144,7 @@ class Evictions:
     error: str = ""
 
     def in_force(self, now: float) -> bool:
-        """Whether it counts at this Unix time. What ends too late was written by a clock that cannot be trusted."""
+        """Whether it counts at this Unix time. A request that ends too late was written by a clock that cannot be trusted."""
         return now < self.until <= now + REQUEST_SECONDS + _CLOCKS_DIFFER
 
     def to_json(self) -> str:

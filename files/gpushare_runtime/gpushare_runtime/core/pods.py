@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What is kept of a pod that requests GPUs: pending, invalid, with allocated GPUs, or finished. Pure."""
+"""The facts that are kept of a pod that requests GPUs: pending, invalid, with allocated GPUs, or finished. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PendingPod:
     seconds_to_bind: float = RESERVED_SECONDS
 
     def allocated(self, node: str, allocation: Allocation | None) -> AllocatedPod:
-        """The same pod with these GPUs of a node; None: with GPUs that nobody knows."""
+        """The same pod with these GPUs of a node; None: with unknown GPUs."""
         request = self.request.in_context(None)
         return AllocatedPod(self.uid, self.namespace, self.name, node, request, allocation, self.labels, self.priority)
 

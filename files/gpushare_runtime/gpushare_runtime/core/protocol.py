@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# Extended resources.
+# The extended resources.
 RESOURCE_MEMORY: Final = "aliyun.com/gpu-mem"
 RESOURCE_GPUS: Final = "aliyun.com/gpu-count"
 RESOURCE_CORE: Final = "aliyun.com/gpu-core.percentage"
@@ -42,7 +42,8 @@ ASKS: Final = frozenset(
     (ASK_MODELS, ASK_MODELS_REFUSED, ASK_GPUS, ASK_GPUS_REFUSED, ASK_SAME_GPU_AS, ASK_NOT_WITH, ASK_PLACEMENT, ASK_ISOLATION)
 )
 
-# What keeps a pod to its units, strictest first. The node annotation `gpushare/gpus` publishes it; see docs/operate/isolation.md.
+# The isolations that keep a pod to its units, strictest first. The node annotation `gpushare/gpus` publishes it; see
+# docs/operate/isolation.md.
 ISOLATION_DRIVER: Final = "driver"
 ISOLATION_MPS: Final = "mps"
 ISOLATION_WATCH: Final = "watch"

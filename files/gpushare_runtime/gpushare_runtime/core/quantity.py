@@ -25,7 +25,7 @@ class Unit:
     mib: int
 
     def count(self, mib: int) -> int:
-        """Whole units in `mib` MiB of one GPU; what does not fill a unit is not offered."""
+        """Whole units in `mib` MiB of one GPU; memory that does not fill a unit is not published."""
         return mib // self.mib
 
     def amount(self, units: int) -> str:
@@ -77,7 +77,7 @@ _SUFFIX: Final = {
 def parse_quantity(value: object) -> int:
     """A Kubernetes quantity ("8", 8, "10G", "1e3") as a whole number; negative ones keep their sign.
 
-    ValueError if it is no quantity or not whole: extended resources are counted, not measured.
+    ValueError if it is not a quantity or not whole: extended resources are counted, not measured.
     """
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise ValueError(f"{quote(value)} is not a quantity; write a whole number such as 8")

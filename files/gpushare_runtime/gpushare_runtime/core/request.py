@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What one pod asks for, made once from the pod at the edge, with an error that names the field; and kubelet's reuse of device ids. Pure.
+"""The request of one pod, made once from the pod at the edge, with an error that names the field; and kubelet's reuse of device ids. Pure.
 
 As in kubelet's device manager (pkg/kubelet/cm/devicemanager, Kubernetes 1.20 to 1.36): the ids of an ordinary init container
 go into a pool; every later container takes from the pool first, in random order, and asks the device plugin only for what is
-missing. What a sidecar or an app container has taken leaves the pool. Nothing goes back before the whole pod has ended.
+missing. The ids that a sidecar or an app container has taken leave the pool. Nothing goes back before the whole pod has ended.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Kind(Enum):
 class ContainerRequest:
     """One container that asks for something of ours.
 
-    index: its place in spec.containers (or spec.initContainers for INIT and SIDECAR);
-    units: of `aliyun.com/gpu-mem`; whole_gpus: of `aliyun.com/gpu-count`;
-    core: per cent of a GPU's compute; written: the memory quantity as the user wrote it.
+    index: its place in spec.containers (or spec.initContainers for INIT and SIDECAR).
+    units: of `aliyun.com/gpu-mem`. whole_gpus: of `aliyun.com/gpu-count`.
+    core: per cent of a GPU's compute. written: the memory quantity as the user wrote it.
     """
 
     kind: Kind
@@ -65,10 +65,10 @@ class ContainerRequest:
 
 @dataclass(frozen=True)
 class Request:
-    """What one pod asks for; never empty.
+    """The request of one pod; never empty.
 
-    containers: in the order in which kubelet admits them, init containers first; gpus_per_pod: ACK's label, on how many
-    GPUs of one node the memory is, in equal parts; context: of its pod, set only where rules about other pods matter.
+    containers: in the order in which kubelet admits them, init containers first. gpus_per_pod: ACK's label, on how many
+    GPUs of one node the memory is, in equal parts. context: of its pod, set only where rules about other pods matter.
     """
 
     containers: tuple[ContainerRequest, ...]
@@ -128,7 +128,7 @@ class Request:
 
     @cached_property
     def unsupported(self) -> str | None:
-        """Why such a pod cannot be kept on the right GPUs, or None. Rejected by filter, never half placed."""
+        """Why such a pod cannot be kept on the right GPUs, or None. The filter rejects it; it is never half placed."""
         if self.gpus_per_pod == 1:
             return None
         pools = steps((c.keeps, c.units) for c in self.containers)
@@ -149,7 +149,7 @@ class Request:
 def parse_request(pod: Mapping[str, Any], *, bound: bool = False) -> Request | None:
     """The request of a pod (a v1.Pod as JSON), None if it asks for nothing of ours. RequestError if it makes no sense.
 
-    bound: it is on a node already, whoever put it there; what it has counts, also where it would be unschedulable now.
+    bound: it is on a node already, by any scheduler; what it has counts, also where it would be unschedulable now.
     """
     containers = tuple(islice(_containers(pod.get("spec") or {}, bound), MOST_CONTAINERS + 1))
     if not containers:
@@ -281,8 +281,8 @@ _LARGEST: Final = 2**63 - 1
 
 
 @dataclass(frozen=True)
-class Step:
-    """One container's turn, in ids. pool: what init containers left before it; reused: taken from there; new: asked for."""
+class ContainerTurn:
+    """One container's turn, in ids. pool: what init containers left before it. reused: taken from there. new: asked for."""
 
     pool: int
     reused: int
@@ -294,12 +294,12 @@ class Step:
         return 0 < self.reused < self.pool
 
 
-def steps(asks: Iterable[tuple[bool, int]]) -> Iterator[Step]:
+def steps(asks: Iterable[tuple[bool, int]]) -> Iterator[ContainerTurn]:
     """asks: (whether it keeps its ids: sidecars and app containers do, how many) in the order in which kubelet admits."""
     pool = 0
     for keeps, amount in asks:
         reused = min(pool, amount)
-        yield Step(pool, reused, amount - reused)
+        yield ContainerTurn(pool, reused, amount - reused)
         pool = pool - reused if keeps else max(pool, amount)
 
 

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What both daemons stand on. It knows nothing of GPUs and of Kubernetes."""
+"""The ground that both daemons stand on. It knows nothing of GPUs and of Kubernetes."""

@@ -22,14 +22,14 @@ _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x40, 0x80, 0x100, 0x200
 _DELETE_SELF, _MOVE_SELF = 0x400, 0x800
 _IGNORED: Final = 0x8000
 _MASK: Final = _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
-# What is watched is gone from its place. Another directory that is there by now may have the same inode.
+# The watched directory is gone from its place. Another directory that is there by now may have the same inode.
 _GONE: Final = _DELETE_SELF | _MOVE_SELF | _IGNORED
 _EVENT: Final = struct.Struct("iIII")
 _POLL_SECONDS: Final = 1.0
 
 
 class DirectoryWatch:
-    """`changes` counts what happens in a directory, and once a second in any case: who waits looks again, and so misses nothing.
+    """`changes` counts what happens in a directory, and once a second in any case: a waiting task reads again, and so misses nothing.
 
     The directory may be absent, and may be removed and made again. Use as `async with`.
     """
@@ -101,7 +101,7 @@ class DirectoryWatch:
 
 
 def _masks(data: bytes) -> Iterator[int]:
-    """What each of these inotify events says has happened."""
+    """The change that each of these inotify events reports."""
     at = 0
     while at < len(data):
         _, mask, _, name = _EVENT.unpack_from(data, at)

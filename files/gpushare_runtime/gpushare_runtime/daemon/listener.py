@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """A listening socket that bounds what callers cost before they have shown who they are: descriptors, time and lines of the log.
 
-Under systemd it is one that a .socket unit of the service holds: nobody else gets its address while the daemon restarts.
+Under systemd it is one that a .socket unit of the service holds: no other process gets its address while the daemon restarts.
 """
 
 from __future__ import annotations

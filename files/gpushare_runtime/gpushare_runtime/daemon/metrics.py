@@ -80,7 +80,7 @@ def render(metrics: Iterable[Metric]) -> Iterator[str]:
 
 
 class _One(Collector):
-    """What the library takes for a registry."""
+    """An object that the library takes for a registry."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric

@@ -49,7 +49,7 @@ def parse_address(text: str, example: str) -> tuple[str, int]:
 
 
 class PageServer:
-    """what: these pages, in messages; pages: by path; token_file: of the bearer token that a caller must send, None for none."""
+    """`what`: these pages, in messages. pages: by path. token_file: of the bearer token that a caller must send, None for none."""
 
     def __init__(self, host: str, port: int, what: str, pages: Mapping[str, Page], token_file: Path | None = None) -> None:
         self._host = host

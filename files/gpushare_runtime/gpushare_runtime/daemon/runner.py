@@ -65,7 +65,7 @@ class Signals:
 
 
 def run(serve: Callable[[Signals], Coroutine[Any, Any, None]], log_level: str) -> int:
-    """Run a daemon until `serve` ends. Returns the exit status. serve: raises FatalError; a failed start is no traceback."""
+    """Run a daemon until `serve` ends. Returns the exit status. serve: raises FatalError; a failed start prints no traceback."""
     logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
 
     async def with_signals() -> None:
@@ -100,7 +100,7 @@ async def run_all(
 ) -> None:
     """Run all until `stop` is set, this is cancelled or the first of them ends. Returns when all of them have ended.
 
-    base: what the parts depend on; it ends after them. Raises what a part raised; RuntimeError for a part that returned, because
+    base: what the parts depend on; it ends after them. It raises what a part raised, and RuntimeError for a part that returned, because
     none may.
     """
     above = {asyncio.ensure_future(part) for part in parts}
@@ -122,7 +122,7 @@ async def run_all(
 async def _end(tasks: Collection[asyncio.Future[Any]], seconds: float) -> None:
     left = set(tasks)
     while left:
-        # Repeated, because asyncio.wait_for may swallow a cancellation that coincides with its result. Not immediately, because a
+        # It is repeated, because asyncio.wait_for may swallow a cancellation that coincides with its result. Not immediately, because a
         # second cancellation interrupts what a part does at its end.
         for task in left:
             task.cancel()
@@ -200,7 +200,7 @@ class Status:
             return
         self._parts[part] = ok, text
         log.log(logging.INFO if ok else logging.ERROR, "%s: %s", part, text)
-        # Degraded parts come first: systemctl shows one line.
+        # The degraded parts come first: systemctl shows one line.
         parts = sorted(self._parts.items(), key=lambda item: item[1][0])
         lines = [f"STATUS={'; '.join(f'{name}: {words}' for name, (_, words) in parts)}"]
         if not self.ready and all(self._parts.get(name, (False, ""))[0] for name in self._required):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Who may read the dashboard: a bearer token that each request for data must have, and the names that the server answers to.
+"""The check of who may read the dashboard: a bearer token that each request for data must have, and the names that the server answers to.
 
 The token is never a cookie: cookies of 127.0.0.1 reach every port of it, and so the servers of other users of the machine. A page of
 another site cannot send the header, and its request has another Host if its name was rebound to this address.
@@ -26,7 +26,7 @@ class AccessError(Exception):
     """A token that cannot be used; the text has what was found, what was expected and what to do."""
 
 
-class Token(Protocol):
+class RequiredToken(Protocol):
     """The token that a request must have."""
 
     def current(self) -> str:
@@ -79,7 +79,7 @@ class TokenFile:
         return text
 
 
-def is_authorized(header: str | None, token: Token) -> bool:
+def is_authorized(header: str | None, token: RequiredToken) -> bool:
     """Whether an Authorization header has the token. AccessError where there is no token."""
     expected = f"Bearer {token.current()}".encode()
     return hmac.compare_digest((header or "").encode("utf-8", "surrogateescape"), expected)

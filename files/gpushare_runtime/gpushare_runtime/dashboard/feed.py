@@ -39,7 +39,7 @@ class Feed:
         self.state = State(epoch)
         self.samples = Samples()
         self.synced = False
-        # What was read from files stays as it is.
+        # State that was read from files stays as it is.
         self.offline = False
         self.age: Callable[[], float] = lambda: 0.0
         self._clock = clock
@@ -62,7 +62,7 @@ class Feed:
                 if watcher.synced:
                     await self.refresh()
                 changed = asyncio.ensure_future(watcher.changed.wait())
-                # Also without a change: the history goes on.
+                # Also without a change: the history continues.
                 await asyncio.wait({watching, changed}, timeout=EVERY_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()
                 if watching.done():

@@ -45,7 +45,7 @@ _CLUSTER: Final = "cluster"
 
 
 @dataclass(frozen=True)
-class Settings:
+class DashboardSettings:
     """The settings of the service."""
 
     host: str
@@ -61,7 +61,7 @@ class Settings:
     log_level: str = "info"
 
 
-def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
+def parse_arguments(arguments: Sequence[str] | None = None) -> DashboardSettings:
     """The settings; None: this process's arguments. Ends the process with a message if they are invalid."""
     parser = _parser()
     given = parser.parse_args(arguments)
@@ -82,7 +82,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
         prometheus = Prometheus(given.prometheus) if given.prometheus else None
     except (AccessError, ValueError) as error:
         parser.error(str(error))
-    return Settings(
+    return DashboardSettings(
         host=host,
         port=port,
         token=token,
@@ -205,7 +205,7 @@ async def _report(feed: Feed, status: Status) -> NoReturn:
         await asyncio.sleep(1.0)
 
 
-async def _serve(settings: Settings, client: KubeClient, renewer: TokenRenewer | None, signals: Signals) -> None:
+async def _serve(settings: DashboardSettings, client: KubeClient, renewer: TokenRenewer | None, signals: Signals) -> None:
     status, cluster = Status(required=[_CLUSTER]), Cluster()
     await _scope(client, cluster)
     feed = Feed(cluster, secrets.token_hex(8))

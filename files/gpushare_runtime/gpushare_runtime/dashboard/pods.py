@@ -14,7 +14,7 @@ from gpushare_runtime.core.placement.explain import amount
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.dashboard.rows import MOST_NAME
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Waiting, reason_of
-from gpushare_runtime.kubectl_gpushare.explain import NOT_JUDGED, Verdict, document, headline, ranked, usual, verdicts
+from gpushare_runtime.kubectl_gpushare.explain import NOT_JUDGED, NodeVerdict, document, headline, ranked, usual, verdicts
 from gpushare_runtime.kubectl_gpushare.views import Share, gpus_of, is_over, share_state, shares
 
 MOST_VERDICTS: Final = 200
@@ -90,7 +90,7 @@ async def _waiting(cluster: Cluster, one: Waiting) -> dict[str, Any]:
     return {"kind": "pending", **made, **head, **counts, "priority": pod.priority, "note": NOT_JUDGED}
 
 
-async def _verdicts(cluster: Cluster, pod: PendingPod) -> list[Verdict]:
+async def _verdicts(cluster: Cluster, pod: PendingPod) -> list[NodeVerdict]:
     """As `explain`, while other requests and the watches go on: of 5000 nodes it takes a second or two."""
     placement, found, until = usual(cluster), [], time.monotonic() + _STEP_SECONDS
     for verdict in verdicts(cluster, pod, placement):

@@ -25,7 +25,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from gpushare_runtime import __version__
 from gpushare_runtime.core.bounds import quote
 from gpushare_runtime.daemon.listener import Listener, RateLimit
-from gpushare_runtime.dashboard.access import AccessError, Hosts, Token, is_authorized
+from gpushare_runtime.dashboard.access import AccessError, Hosts, RequiredToken, is_authorized
 from gpushare_runtime.dashboard.feed import Feed
 from gpushare_runtime.dashboard.history import HistoryError, Prometheus
 from gpushare_runtime.dashboard.pods import pod_page
@@ -87,7 +87,7 @@ def page_files() -> dict[str, File]:
 class Dashboard:
     """All requests. title: of the cluster, for people with several; prometheus: None for the samples of this process."""
 
-    def __init__(self, feed: Feed, token: Token, hosts: Hosts, *, title: str = "", prometheus: Prometheus | None = None) -> None:
+    def __init__(self, feed: Feed, token: RequiredToken, hosts: Hosts, *, title: str = "", prometheus: Prometheus | None = None) -> None:
         self.on_verified: Callable[[asyncio.BaseTransport], None] = lambda transport: None
         """Called for the connection of a caller who has shown the token: it may stay open."""
         self._feed = feed
@@ -133,7 +133,7 @@ class Dashboard:
 
     def _part(self, request: web.Request) -> Handler | None:
         """/api/nodes/NAME and /api/pods/NAMESPACE/NAME."""
-        # Decoded after the split: a name may have a slash, in a file at least.
+        # It is decoded after the split: a name may have a slash, in a file at least.
         kind, *names = map(unquote, request.rel_url.raw_path.removeprefix("/api/").split("/"))
         if not all(names) or any(len(name) > 253 for name in names):
             return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What every page shows, as a whole and as differences from one revision to the next. Pure.
+"""The content of every page, as a whole and as differences from one revision to the next. Pure.
 
-Whoever has the whole of a revision and applies the differences since, in order, has the whole of the last one.
+A reader that has the whole of a revision and applies the differences since, in order, has the whole of the last one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_KEPT_BYTES: Final = 4 * 1024 * 1024
 
 
 class State:
-    """The rows of nodes and of waiting pods. epoch: differs from one process to the next, so that nobody applies another's differences."""
+    """The rows of nodes and of waiting pods. epoch: differs from one process to the next, so that no page applies another's differences."""
 
     def __init__(self, epoch: str) -> None:
         self.epoch = epoch

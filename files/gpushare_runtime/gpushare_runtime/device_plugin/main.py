@@ -39,7 +39,7 @@ from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PodTable, p
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.node.strategy import changed_isolation, changed_strategy, left_limits, no_instances
 from gpushare_runtime.device_plugin.node.usage import Processes
-from gpushare_runtime.device_plugin.options import NAME, Settings, parse_arguments
+from gpushare_runtime.device_plugin.options import NAME, PluginSettings, parse_arguments
 from gpushare_runtime.device_plugin.preparation import prepared
 from gpushare_runtime.device_plugin.publish.eviction_requests import EvictionRequests
 from gpushare_runtime.device_plugin.publish.gpu_events import GpuEvents
@@ -61,8 +61,8 @@ _API_FIRST_SECONDS: Final = 3.0
 _CONTAINER_ENDING_SECONDS: Final = 10.0
 
 
-class Host(Groups, Identities, Protocol):
-    """What the plugin asks about this host's control groups and processes."""
+class GroupsAndIdentities(Groups, Identities, Protocol):
+    """The questions that the plugin asks about this host's control groups and processes."""
 
 
 class DevicePlugin:
@@ -70,7 +70,7 @@ class DevicePlugin:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: PluginSettings,
         nvml: Nvml,
         client: KubeClient,
         renewer: TokenRenewer | None = None,  # None if the client's credentials need none
@@ -78,7 +78,7 @@ class DevicePlugin:
         gpu_interval: float = INTERVAL_SECONDS,  # between two readings of the GPUs
         check_scale: float = 1.0,  # factor of the pauses between two comparisons with podresources
         processes: Processes | None = None,  # None for those of this host
-        host: Host | None = None,  # its control groups and processes; None for those of this host
+        host: GroupsAndIdentities | None = None,  # its control groups and processes; None for those of this host
     ) -> None:
         self._client = client
         self._renewer = renewer
@@ -209,7 +209,7 @@ class DevicePlugin:
         self._events.emit(about, "Warning", protocol.EVENT_EXCEEDED, text)
 
     def _cdi(self, events: EventRecorder) -> CdiPoller | None:
-        """What follows the CDI specs; None with another strategy."""
+        """The task that follows the CDI specs; None with another strategy."""
         settings = self._settings
         if self.node.devices.strategy != protocol.STRATEGY_CDI:
             return None
@@ -252,7 +252,7 @@ class DevicePlugin:
             await asyncio.sleep(1.0)
 
 
-async def serve(settings: Settings, nvml: Nvml, signals: Signals) -> None:
+async def serve(settings: PluginSettings, nvml: Nvml, signals: Signals) -> None:
     """Run the plugin until SIGTERM or SIGINT. FatalError if it cannot start or continue."""
     for note in settings.notes:
         log.warning("%s", note)
@@ -266,7 +266,7 @@ def main(argv: Sequence[str] | None = None, nvml: Nvml | None = None) -> int:
     """The console command. Returns the exit status. nvml: None for the installed one."""
     settings = parse_arguments(argv)
     if nvml is None:
-        # Imported here, so that tests of everything else do not need pynvml.
+        # It is imported here, so that tests of everything else do not need pynvml.
         from gpushare_runtime.device_plugin.gpu.nvml import Pynvml
 
         files = HostFiles(settings.host_root, settings.driver_root) if settings.host_root else None

@@ -45,7 +45,7 @@ class Limits(Protocol):
     def corrections(self) -> int: ...
 
 
-class MemoryUse(Protocol):
+class MeasuredMemory(Protocol):
     """See gpu/pod_memory.py."""
 
     @property
@@ -59,7 +59,7 @@ class Memory(Protocol):
     """The use of the GPUs' memory, see gpu/pod_memory.py."""
 
     @property
-    def use(self) -> MemoryUse: ...
+    def use(self) -> MeasuredMemory: ...
 
     @property
     def over(self) -> int: ...

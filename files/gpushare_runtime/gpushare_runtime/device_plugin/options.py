@@ -37,7 +37,7 @@ def directory() -> Path:
 
 
 @dataclass(frozen=True)
-class Settings:
+class PluginSettings:
     """The plugin's settings."""
 
     node: str  # name of this node in Kubernetes
@@ -66,10 +66,10 @@ class Settings:
     health: health_server.Address | None = None  # None without pages for probes
     in_container: bool = False  # the host is seen through mounts only
     cgroup_root: Path | None = None  # where the host's control groups are mounted; None for the first mount
-    dev_root: Path = Path("/dev")  # the host's /dev, to look at
+    dev_root: Path = Path("/dev")  # the host's /dev, to be read
 
 
-def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
+def parse_arguments(arguments: Sequence[str] | None = None) -> PluginSettings:
     """The settings by arguments and environment; None: this process's arguments. Ends the process with a message if they are invalid."""
     parser = argparse.ArgumentParser(prog=NAME, description="Share the NVIDIA GPUs of this node by memory.")
     parser.add_argument("--node-name", default=os.environ.get("NODE_NAME"), help="name of this node in Kubernetes (or NODE_NAME)")
@@ -161,7 +161,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
         parser.error("--cdi-dir without --host-root: name the folder below which the host's /usr, /dev and /run/nvidia are mounted")
     if not given.node_name:
         parser.error("the name of this node is unknown: set NODE_NAME or --node-name to its name in `kubectl get nodes`")
-    return Settings(
+    return PluginSettings(
         node=given.node_name,
         unit=parse_unit(given.memory_unit),
         strategy=protocol.STRATEGY_MOUNTS if given.device_strategy == AUTO else given.device_strategy,

@@ -17,7 +17,7 @@ from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.host.cdi_specs import SpecFolders
 from gpushare_runtime.device_plugin.host.own_spec import HostFiles
 from gpushare_runtime.device_plugin.node.node_kind import NodeSight, node_kind
-from gpushare_runtime.device_plugin.options import Settings
+from gpushare_runtime.device_plugin.options import PluginSettings
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ _POLL_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = 2.0
 
 
-async def prepared(settings: Settings, client: KubeClient, stop: asyncio.Event) -> Settings | None:
+async def prepared(settings: PluginSettings, client: KubeClient, stop: asyncio.Event) -> PluginSettings | None:
     """The settings with what the node decides; None where `stop` was set before. kubelet's probes are answered meanwhile."""
     if settings.host_root is None:
         return settings
@@ -49,7 +49,7 @@ async def prepared(settings: Settings, client: KubeClient, stop: asyncio.Event) 
         await asyncio.gather(choosing, stopping, *health, return_exceptions=True)
 
 
-async def _chosen(settings: Settings, files: HostFiles, client: KubeClient, status: Status) -> Settings:
+async def _chosen(settings: PluginSettings, files: HostFiles, client: KubeClient, status: Status) -> PluginSettings:
     operator = await _toolkit_ready(files, status)
     if not settings.choose:
         return settings

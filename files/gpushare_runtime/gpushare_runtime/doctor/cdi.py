@@ -13,13 +13,13 @@ from gpushare_runtime.core.inventory import Gpu, Inventory, InventoryError
 from gpushare_runtime.device_plugin.host.cdi_specs import SpecFolders
 from gpushare_runtime.device_plugin.node.cdi import REFRESH
 from gpushare_runtime.doctor.findings import Findings
-from gpushare_runtime.doctor.host import PLUGIN, Host, Unit, shown
+from gpushare_runtime.doctor.host import PLUGIN, DaemonUnit, HostReader, shown
 
 _STATE: Final = f"/var/lib/{PLUGIN}"
 _CDI: Final = "--cdi-spec-dir"
 
 
-def judge_cdi(found: Findings, host: Host, unit: Unit) -> None:
+def judge_cdi(found: Findings, host: HostReader, unit: DaemonUnit) -> None:
     """Whether a spec names every GPU that the plugin last had."""
     if unit.option("device-strategy") != protocol.STRATEGY_CDI:
         return
@@ -31,7 +31,7 @@ def judge_cdi(found: Findings, host: Host, unit: Unit) -> None:
         found.error("cdi_stale", shown("; ".join(sorted(wrong))), expected, REFRESH)
 
 
-def _gpus(host: Host, unit: Unit) -> tuple[Gpu, ...]:
+def _gpus(host: HostReader, unit: DaemonUnit) -> tuple[Gpu, ...]:
     """The GPUs that the plugin has recorded; none before it has read them for the first time."""
     data = host.read(f"{unit.option('state-dir') or _STATE}/held.json")
     try:

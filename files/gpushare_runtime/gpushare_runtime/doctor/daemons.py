@@ -11,14 +11,14 @@ from typing import Final
 
 from gpushare_runtime.doctor import cdi, endpoints, identity, kubelet, ports, work
 from gpushare_runtime.doctor.findings import Findings
-from gpushare_runtime.doctor.host import DASHBOARD, EXTENDER, Host, Unit
+from gpushare_runtime.doctor.host import DASHBOARD, EXTENDER, DaemonUnit, HostReader
 from gpushare_runtime.doctor.units import judge_unit
 
 _ATTEMPTS: Final = 3
 
 
-def look(found: Findings, host: Host, unit: Unit, environment: Path) -> None:
-    """Look at the daemon of this unit. environment: the folder of the runtime in use."""
+def look(found: Findings, host: HostReader, unit: DaemonUnit, environment: Path) -> None:
+    """Check the daemon of this unit. environment: the folder of the runtime in use."""
     if unit.name == EXTENDER:
         runs = _common(found, host, unit, environment)
         identity.judge_certificates(found, host, unit, time.time())
@@ -31,7 +31,7 @@ def look(found: Findings, host: Host, unit: Unit, environment: Path) -> None:
         return
     listening = kubelet.listeners(host, unit, kubelet.listener)
     for _ in range(_ATTEMPTS):
-        # Of one moment: a plugin that restarts meanwhile is no second one.
+        # Of one moment: a plugin that restarts meanwhile is not a second one.
         before, unit = unit, host.unit(unit.name)
         if unit.pid == before.pid:
             break
@@ -48,7 +48,7 @@ def look(found: Findings, host: Host, unit: Unit, environment: Path) -> None:
         kubelet.judge_registration(found, unit, listening, found.registered)
 
 
-def _common(found: Findings, host: Host, unit: Unit, environment: Path) -> bool:
+def _common(found: Findings, host: HostReader, unit: DaemonUnit, environment: Path) -> bool:
     """Whether it runs."""
     runs = judge_unit(found, unit, str(environment))
     identity.judge_tokens(found, host, unit, time.time(), identity.api_status)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What the daemons answer over HTTP: the extender's health report, metrics, and the pages of the dashboard."""
+"""The answers of the daemons over HTTP: the extender's health report, metrics, and the pages of the dashboard."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare_runtime.doctor.findings import SITE, Findings
-from gpushare_runtime.doctor.host import Host, Unit, shown
+from gpushare_runtime.doctor.host import DaemonUnit, HostReader, shown
 from gpushare_runtime.doctor.ports import is_its_own
 
 _SECONDS: Final = 5.0
 _MOST_BYTES: Final = 64 * 1024
-# Who listens everywhere listens on this host.
+# A program that listens everywhere listens on this host.
 _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 @dataclass(frozen=True)
-class Health:
+class ExtenderCounters:
     """The extender's counters since its start. why: why they are not known, "" if they are."""
 
     filter_calls: int = 0
@@ -29,7 +29,7 @@ class Health:
     why: str = ""
 
 
-def judge_health(found: Findings, host: Host, unit: Unit) -> Health:
+def judge_health(found: Findings, host: HostReader, unit: DaemonUnit) -> ExtenderCounters:
     """Whether the extender answers, and has read the cluster's pods and nodes."""
     log = "journalctl -u gpushare-extender -n 50"
     ca, address = unit.file("client-ca"), unit.option("listen")
@@ -43,19 +43,19 @@ def judge_health(found: Findings, host: Host, unit: Unit) -> Health:
         why = f"{url} cannot be read: {shown(str(error) or type(error).__name__)}"
         cure = f"systemctl restart gpushare-extender; {log}"
         if isinstance(error, TimeoutError):
-            # Nobody rejects: what listens there hangs, or does not get the packets.
+            # The connection is not rejected: the program that listens there hangs, or does not get the packets.
             cure = f"does a packet filter of this host drop them (nft list ruleset; iptables -S)? If not: {cure}"
         found.error("extender_down", why, "the extender's health report", cure)
-        return Health(why=why)
+        return ExtenderCounters(why=why)
     if report.get("synced") is not True:
         why = shown(str(report.get("not_ready") or "it does not say why"))
         seen = f"an extender that is not in sync: {why}"
         found.error("extender_not_synced", seen, "synced: true", f"{log}; is the API server reachable?")
-    return Health(_count(report, "filter_calls"), _count(report, "unauthorized_calls"))
+    return ExtenderCounters(_count(report, "filter_calls"), _count(report, "unauthorized_calls"))
 
 
-def judge_metrics(found: Findings, host: Host, unit: Unit) -> None:
-    """Whether a daemon that runs serves its metrics to who shows the token of its file, and to nobody else."""
+def judge_metrics(found: Findings, host: HostReader, unit: DaemonUnit) -> None:
+    """Whether a daemon that runs serves its metrics only to callers that show the token of its file."""
     address, file = unit.option("metrics-listen"), unit.file("metrics-token-file")
     if not address:
         return
@@ -72,8 +72,8 @@ def judge_metrics(found: Findings, host: Host, unit: Unit) -> None:
         found.error("metrics_open", seen, "HTTP 401", f"{SITE}, or: systemctl restart {unit.name}")
 
 
-def judge_dashboard(found: Findings, host: Host, unit: Unit) -> None:
-    """Whether the dashboard has read the cluster, and serves it to those who send the token of its file, and to nobody else."""
+def judge_dashboard(found: Findings, host: HostReader, unit: DaemonUnit) -> None:
+    """Whether the dashboard has read the cluster, and serves it only to those who send the token of its file."""
     address, log = unit.option("listen"), f"journalctl -u {unit.name} -n 50"
     name = unit.option("host-name") or address
     tls = _of_certificate(host, unit.file("tls-cert"))
@@ -100,7 +100,7 @@ def judge_dashboard(found: Findings, host: Host, unit: Unit) -> None:
             found.error("dashboard_down", seen, "HTTP 200", f"{SITE}; {log}")
 
 
-def _of_certificate(host: Host, path: str) -> ssl.SSLContext | None:
+def _of_certificate(host: HostReader, path: str) -> ssl.SSLContext | None:
     """Accepts this certificate alone, by whatever name; None for plain http. The names are for people's browsers."""
     if not path:
         return None

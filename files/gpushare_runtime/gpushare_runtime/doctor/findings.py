@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What the doctor found: codes with what was found, what was expected and what to do, as JSON for verify and as text for people."""
+"""The findings of the doctor: codes with what was found, what was expected and what to do, as JSON for verify and as text for people."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Finding:
 class Findings:
     """The findings, in the order in which they were made. The rest is for verify, which knows the inventory, the GPUs and other hosts.
 
-    daemons: those with a unit; health: the extender's counters; strangers: who listens on sockets of other device plugins;
+    daemons: those with a unit. health: the extender's counters. strangers: who listens on sockets of other device plugins.
     registered: resource to the GPUs that kubelet has recorded.
     """
 

@@ -49,16 +49,16 @@ _COPIED: Final = re.compile(r"\bfor file in ([^;]*);")
 
 
 class CannotLook(Exception):
-    """The doctor cannot look at this host; says why and what to do."""
+    """The doctor cannot read this host; it says why and what to do."""
 
 
 @dataclass(frozen=True)
-class Unit:
+class DaemonUnit:
     """A service of ours: its file, and what systemd and the process say.
 
-    text: None without a file; settings: of the file that the unit reads at each start; arguments: with which they start it; file_stamp,
-    stamp: the generations of the settings and of the process, "" for one without, None for no process; says: its last status text, of
-    which a message shows the first words; status: more of it, with each part of the daemon.
+    text: None without a file. settings: of the file that the unit reads at each start. arguments: with which they start it; file_stamp,
+    stamp: the generations of the settings and of the process, "" for one without, None for no process. says: its last status text, of
+    which a message shows the first words. status: more of it, with each part of the daemon.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Unit:
 
 
 def printed(argv: Sequence[str]) -> str:
-    """What a program of systemd prints. CannotLook if it fails."""
+    """The output of a program of systemd. CannotLook if it fails."""
     try:
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_SYSTEMCTL_SECONDS, check=False
@@ -108,7 +108,7 @@ def printed(argv: Sequence[str]) -> str:
     return done.stdout
 
 
-class Host:
+class HostReader:
     """root: "/" or a folder that stands for it. patience: seconds, in all, for what settles by itself."""
 
     def __init__(self, root: Path = Path("/"), ask: Callable[[Sequence[str]], str] = printed, patience: float = 20.0) -> None:
@@ -117,7 +117,7 @@ class Host:
         self._patience = patience
 
     def wait(self, look: Callable[[], T], settled: Callable[[T], bool]) -> T:
-        """What it sees, when that has settled or the patience is over. A busy host takes its time; a healthy one costs none."""
+        """The state that it sees, when that has settled or the patience is over. A busy host takes its time; a healthy one costs none."""
         began = time.monotonic()
         while not settled(seen := look()) and time.monotonic() - began < self._patience:
             time.sleep(_PAUSE_SECONDS)
@@ -140,11 +140,11 @@ class Host:
         except (OSError, ValueError):
             return None
 
-    def settled_unit(self, name: str) -> Unit:
+    def settled_unit(self, name: str) -> DaemonUnit:
         """The service, after a wait for one that starts just now, as by systemd after the driver's library has been replaced."""
         return self.wait(partial(self.unit, name), lambda unit: unit.active != "activating")
 
-    def unit(self, name: str) -> Unit:
+    def unit(self, name: str) -> DaemonUnit:
         """The service and its process. CannotLook if systemd does not answer."""
         file = f"{name}.service"
         content = self.read(f"{UNITS}/{file}")
@@ -155,7 +155,7 @@ class Host:
         active, state, says = properties.get("ActiveState", "unknown"), properties.get("SubState", ""), properties.get("StatusText", "")
         if not says and (active == "failed" or state == "auto-restart"):
             says = self._last_line(file)
-        return Unit(
+        return DaemonUnit(
             name,
             text,
             (self.read(settings.group(1)) or b"" if settings else b"").decode("utf-8", "replace"),
@@ -194,7 +194,7 @@ class Host:
         return shown(b" ".join((self.read(f"/proc/{pid}/cmdline", 4096) or b"").split(b"\0")[:3]).decode("utf-8", "replace"))
 
     def _last_line(self, unit: str) -> str:
-        """What its last process wrote last, such as an option that it does not know; "" without a journal."""
+        """The last line of its last process, such as an option that it does not know; "" without a journal."""
         try:
             return self._ask(["journalctl", "-q", "-o", "cat", "-n", "1", f"_SYSTEMD_UNIT={unit}"]).strip()
         except CannotLook:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Who the daemons are: the tokens that they show to the API server, and the certificates between kube-scheduler and the extender."""
+"""The identity of the daemons: the tokens that they show to the API server, and the certificates between kube-scheduler and the
+extender."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from datetime import datetime, timezone
 from typing import Final
 
 from gpushare_runtime.doctor.findings import SITE, Findings
-from gpushare_runtime.doctor.host import DASHBOARD, PLUGIN, Host, Unit
+from gpushare_runtime.doctor.host import DASHBOARD, PLUGIN, DaemonUnit, HostReader
 from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kube.credentials import CredentialsError, load
 from gpushare_runtime.kube.service_account import Token, TokenError, parse_token
@@ -26,7 +27,7 @@ Ask = Callable[[str, Token, str], int]
 """(kubeconfig, token, node) → the HTTP status with which the API server lists pods, 0 where it cannot be asked. node: whose, "" for all."""
 
 
-def judge_tokens(found: Findings, host: Host, unit: Unit, now: float, ask: Ask) -> None:
+def judge_tokens(found: Findings, host: HostReader, unit: DaemonUnit, now: float, ask: Ask) -> None:
     """Whether the daemon has a token that it can read, that is its own, and that the API server accepts. now: seconds since 1970."""
     own, seed = unit.option("token-file"), unit.file("seed-token-file")
     if not own:
@@ -65,13 +66,13 @@ def judge_tokens(found: Findings, host: Host, unit: Unit, now: float, ask: Ask) 
         found.warn("token_not_renewed", seen, "it renewed at a third", f"journalctl -u {unit.name} | grep -i token")
 
 
-def _account(unit: Unit) -> str:
+def _account(unit: DaemonUnit) -> str:
     """Each device plugin has an account of its own; of the others there is one for all hosts."""
     return f"{PLUGIN}-{unit.option('node-name')}" if unit.name == PLUGIN and unit.option("node-name") else unit.name
 
 
-def _judge_files(found: Findings, host: Host, unit: Unit, own: str, seed: str) -> None:
-    """Whether the daemon, which has none of root's powers, can read its token files, and nobody else can."""
+def _judge_files(found: Findings, host: HostReader, unit: DaemonUnit, own: str, seed: str) -> None:
+    """Whether the daemon, which has none of root's powers, can read its token files, and no other user can."""
     wrong: dict[bool, list[tuple[str, int, int, int]]] = {}
     for path, user in ((own, host.user_of(unit.pid)), (seed, host.root_user())):
         state = host.mode_and_owner(path)
@@ -119,7 +120,7 @@ def api_status(kubeconfig: str, token: Token, node: str) -> int:
     return 200
 
 
-def judge_certificates(found: Findings, host: Host, unit: Unit, now: float) -> None:
+def judge_certificates(found: Findings, host: HostReader, unit: DaemonUnit, now: float) -> None:
     """Whether the certificates that the extender's unit names are good. now: seconds since 1970."""
     certificate = unit.file("tls-cert")
     if not certificate:
@@ -134,8 +135,8 @@ def judge_certificates(found: Findings, host: Host, unit: Unit, now: float) -> N
             found.error("certificate_wrong", f"{path}: {problem}", "a certificate as gpushare-pki makes it", renew)
 
 
-def judge_served_certificate(found: Findings, host: Host, unit: Unit, now: float) -> bool:
-    """Whether the certificate of the dashboard has not expired, whoever has issued it. now: seconds since 1970."""
+def judge_served_certificate(found: Findings, host: HostReader, unit: DaemonUnit, now: float) -> bool:
+    """Whether the certificate of the dashboard has not expired, by any issuer. now: seconds since 1970."""
     path = unit.file("tls-cert")
     if not path:
         return True
@@ -151,7 +152,7 @@ def judge_served_certificate(found: Findings, host: Host, unit: Unit, now: float
     return True
 
 
-def _token(host: Host, path: str) -> Token | None:
+def _token(host: HostReader, path: str) -> Token | None:
     try:
         return parse_token((host.read(path) or b"").decode("ascii", "replace"))
     except TokenError:

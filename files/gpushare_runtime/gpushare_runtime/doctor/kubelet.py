@@ -18,7 +18,7 @@ from typing import Final
 from gpushare_runtime.core import protocol
 from gpushare_runtime.device_plugin.kubelet.checkpoint import CheckpointError, registered_gpus
 from gpushare_runtime.doctor.findings import Findings
-from gpushare_runtime.doctor.host import Host, Unit
+from gpushare_runtime.doctor.host import DaemonUnit, HostReader
 
 SOCKETS: Final = {protocol.RESOURCE_MEMORY: protocol.SOCKET_MEMORY, protocol.RESOURCE_GPUS: protocol.SOCKET_GPUS}
 _CONNECT_SECONDS: Final = 2.0
@@ -31,8 +31,8 @@ _MOST_SOCKETS: Final = 100
 
 
 @dataclass(frozen=True)
-class Listener:
-    """Who listens on a socket of the folder. process: its first words."""
+class SocketOwner:
+    """The process that listens on a socket of the folder. process: its first words."""
 
     name: str
     pid: int
@@ -42,19 +42,19 @@ class Listener:
         return f"process {self.pid} ({self.process or 'unnamed'})"
 
 
-def listeners(host: Host, unit: Unit, peer: Callable[[Path], int | None]) -> list[Listener]:
-    """Of every device plugin's socket that somebody listens on. peer: a socket's listener by its PID, None for nobody."""
+def listeners(host: HostReader, unit: DaemonUnit, peer: Callable[[Path], int | None]) -> list[SocketOwner]:
+    """Of every device plugin's socket that a process listens on. peer: a socket's listener by its PID, None for no process."""
     folder = host.at(_folder(unit))
     try:
         names = sorted(name for name in os.listdir(folder) if name != protocol.KUBELET_SOCKET and _is_socket(folder / name))
     except OSError:
         return []
     pids = {name: peer(folder / name) for name in names[:_MOST_SOCKETS]}
-    return [Listener(name, pid, host.command(pid)) for name, pid in pids.items() if pid is not None]
+    return [SocketOwner(name, pid, host.command(pid)) for name, pid in pids.items() if pid is not None]
 
 
 def listener(path: Path) -> int | None:
-    """The PID that listens on a unix socket, None if nobody does. Connects and sends nothing."""
+    """The PID that listens on a unix socket, None if none does. It connects and sends nothing."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
         connection.settimeout(_CONNECT_SECONDS)
         try:
@@ -65,14 +65,14 @@ def listener(path: Path) -> int | None:
         return int(struct.unpack("3i", credentials)[0])
 
 
-def registered_soon(host: Host, unit: Unit, listening: list[Listener]) -> dict[str, list[str]]:
+def registered_soon(host: HostReader, unit: DaemonUnit, listening: list[SocketOwner]) -> dict[str, list[str]]:
     """As `registered`, after a wait for kubelet: it accepts the registration, then reads the list of ids, then writes its checkpoint."""
     if unit.active != "active" or not set(SOCKETS.values()) <= {one.name for one in listening}:
         return registered(host, unit)
     return host.wait(partial(registered, host, unit), lambda found: found.keys() >= SOCKETS.keys())
 
 
-def registered(host: Host, unit: Unit) -> dict[str, list[str]]:
+def registered(host: HostReader, unit: DaemonUnit) -> dict[str, list[str]]:
     """Resource of ours to the GPUs of its ids, as kubelet has recorded them."""
     data = host.read(f"{_folder(unit)}/{protocol.KUBELET_CHECKPOINT}", _CHECKPOINT_BYTES)
     try:
@@ -81,8 +81,8 @@ def registered(host: Host, unit: Unit) -> dict[str, list[str]]:
         return {}
 
 
-def judge_second_plugin(found: Findings, unit: Unit, listening: list[Listener]) -> bool:
-    """Whether another device plugin gives away the GPUs."""
+def judge_second_plugin(found: Findings, unit: DaemonUnit, listening: list[SocketOwner]) -> bool:
+    """Whether another device plugin allocates the GPUs."""
     evidence = [
         f"{one} listening on the device plugin's own socket {one.name}"
         for one in listening
@@ -100,7 +100,7 @@ def judge_second_plugin(found: Findings, unit: Unit, listening: list[Listener]) 
     return bool(evidence)
 
 
-def judge_registration(found: Findings, unit: Unit, listening: list[Listener], recorded: Mapping[str, list[str]]) -> None:
+def judge_registration(found: Findings, unit: DaemonUnit, listening: list[SocketOwner], recorded: Mapping[str, list[str]]) -> None:
     """Whether the device plugin, which runs, is registered with kubelet for each of its resources."""
     names = {one.name for one in listening}
     log = f"journalctl -u {unit.name} -n 50, and kubelet's journal"
@@ -117,7 +117,7 @@ def judge_registration(found: Findings, unit: Unit, listening: list[Listener], r
         found.error("plugin_not_registered", seen, f"{resource} registered with kubelet", cure)
 
 
-def judge_gpus(found: Findings, unit: Unit) -> None:
+def judge_gpus(found: Findings, unit: DaemonUnit) -> None:
     """Whether the device plugin keeps new pods off a GPU, by its status."""
     bad = _BAD_GPUS.search(f"; {unit.says}")
     if bad is not None:
@@ -125,7 +125,7 @@ def judge_gpus(found: Findings, unit: Unit) -> None:
         found.error("gpu_unhealthy", bad[1], "every GPU to pass its checks", cure)
 
 
-def _folder(unit: Unit) -> str:
+def _folder(unit: DaemonUnit) -> str:
     return f"{unit.option('kubelet-root') or protocol.KUBELET_ROOT}/{protocol.KUBELET_PLUGIN_DIR}"
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The command line of gpushare-doctor: which daemons it looks at, how the answer is printed, and the exit status."""
+"""The command line of gpushare-doctor: which daemons it checks, how the answer is printed, and the exit status."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 
 from gpushare_runtime import __version__
 from gpushare_runtime.doctor.findings import SITE, Findings
-from gpushare_runtime.doctor.host import DAEMONS, CannotLook, Host
+from gpushare_runtime.doctor.host import DAEMONS, CannotLook, HostReader
 from gpushare_runtime.doctor.units import judge_files
 
 NAME: Final = "gpushare-doctor"
@@ -22,8 +22,8 @@ NAME: Final = "gpushare-doctor"
 _SECONDS: Final = 60
 
 
-def look(host: Host, environment: Path, expected: Sequence[str]) -> Findings:
-    """Look at the daemons that are expected; where none is, at those with a unit. CannotLook where nothing can be judged.
+def look(host: HostReader, environment: Path, expected: Sequence[str]) -> Findings:
+    """Check the daemons that are expected; where none is, those with a unit. CannotLook where nothing can be judged.
 
     environment: the folder of the runtime in use.
     """
@@ -41,14 +41,14 @@ def look(host: Host, environment: Path, expected: Sequence[str]) -> Findings:
         if found.findings:
             return found
         why = f"the runtime in {environment} does not work: {error!r}; expected all of its packages"
-        raise CannotLook(f"{why}; rm -r {environment}; then {SITE}: it is built anew") from None
+        raise CannotLook(f"{why}; rm -r {environment}, then {SITE}: it is built again") from None
     for unit in units:
         daemons.look(found, host, unit, environment)
     return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; its exit status: 0 without findings, 1 with some, 2 if it could not look."""
+    """The command; its exit status: 0 without findings, 1 with some, 2 if it could not check."""
     parser = argparse.ArgumentParser(
         prog=NAME,
         description="Check the gpushare daemons of this host. Exit status: 0 without findings, 1 with some, 2 if they cannot be checked.",
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise CannotLook("found another user than root, who may not read the daemons' files; run it with sudo")
         signal.signal(signal.SIGALRM, _too_long)
         signal.alarm(_SECONDS)
-        found = look(Host(), Path(sys.prefix), options.daemons)
+        found = look(HostReader(), Path(sys.prefix), options.daemons)
     except CannotLook as error:
         print(f"{NAME}: {error}", file=sys.stderr)
         return 2

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Who listens at the addresses of a daemon. Any user of the host may take an address that nobody holds: he gets no token."""
+"""The listeners at the addresses of a daemon. Any user of the host may take a free address: he gets no token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 from gpushare_runtime.doctor.findings import SITE, Findings
-from gpushare_runtime.doctor.host import Host, Unit
+from gpushare_runtime.doctor.host import DaemonUnit, HostReader
 
 # The option with an address, and how the socket unit is called that holds it.
 _SOCKETS: Final = {"listen": ".socket", "metrics-listen": "-metrics.socket"}
@@ -20,7 +20,7 @@ _SYSTEMD: Final = 1
 _Ip = IPv4Address | IPv6Address
 
 
-def judge_ports(found: Findings, host: Host, unit: Unit, runs: bool) -> None:
+def judge_ports(found: Findings, host: HostReader, unit: DaemonUnit, runs: bool) -> None:
     """Whether the daemon's addresses are its own, and stay so while it restarts. runs: whether it does."""
     for option, end in _SOCKETS.items():
         address, socket = unit.option(option), unit.name + end
@@ -37,13 +37,13 @@ def judge_ports(found: Findings, host: Host, unit: Unit, runs: bool) -> None:
             found.warn("socket_stopped", f"{socket} {state}, which holds {address}", expected, f"{SITE}, or: {cure}")
 
 
-def is_its_own(host: Host, unit: Unit, address: str) -> bool:
-    """Whether this daemon, or systemd for it, and nobody else listens there. Ask it right before a token is sent."""
+def is_its_own(host: HostReader, unit: DaemonUnit, address: str) -> bool:
+    """Whether this daemon, or systemd for it, and no other process listens there. Ask it right before a token is sent."""
     listening = {descriptor for _, descriptor in _listeners(host, address)}
     return bool(listening) and listening <= _descriptors(host, unit)
 
 
-def _listeners(host: Host, address: str) -> list[tuple[int, str]]:
+def _listeners(host: HostReader, address: str) -> list[tuple[int, str]]:
     """(user, descriptor) of each socket to which a connection to this address may go."""
     name, _, port = address.rpartition(":")
     try:
@@ -75,8 +75,8 @@ def _parsed(text: str) -> tuple[_Ip, int]:
     return (found.ipv4_mapped or found if isinstance(found, IPv6Address) else found), int(port, 16)
 
 
-def _descriptors(host: Host, unit: Unit) -> set[str]:
-    """What the daemon's process and systemd have open."""
+def _descriptors(host: HostReader, unit: DaemonUnit) -> set[str]:
+    """The sockets that the daemon's process and systemd have open."""
     found = set()
     for pid in {unit.pid, _SYSTEMD} - {0}:
         folder = host.at(f"/proc/{pid}/fd")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from gpushare_runtime.doctor.findings import SITE, Findings
-from gpushare_runtime.doctor.host import DASHBOARD, EXTENDER, PLUGIN, Unit
+from gpushare_runtime.doctor.host import DASHBOARD, EXTENDER, PLUGIN, DaemonUnit
 
 # How the codes of a daemon begin, and the code for one that does not run.
 _CODES: Final = {PLUGIN: ("plugin", "plugin_stopped"), EXTENDER: ("extender", "extender_down"), DASHBOARD: ("dashboard", "dashboard_down")}
@@ -20,7 +20,7 @@ _CODES: Final = {PLUGIN: ("plugin", "plugin_stopped"), EXTENDER: ("extender", "e
 _NAMED: Final = 5
 
 
-def judge_unit(found: Findings, unit: Unit, environment: str) -> bool:
+def judge_unit(found: Findings, unit: DaemonUnit, environment: str) -> bool:
     """Whether the daemon runs. environment: the folder of the runtime in use."""
     short, down = _CODES[unit.name]
     name, log = f"{unit.name}.service", f"journalctl -u {unit.name} -n 50"

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from gpushare_runtime.doctor.findings import SITE, Findings
-from gpushare_runtime.doctor.host import Host, Unit, shown
+from gpushare_runtime.doctor.host import DaemonUnit, HostReader, shown
 
 # As the plugin's status has its parts `API server` and `token`, degraded.
 _BLIND: Final = re.compile(r"(?:^|; )((?:API server: (?:not reached|silent)|token: no token works).*)")
@@ -21,10 +21,10 @@ _SERVER: Final = re.compile(r"^\s*['\"]?server['\"]?:\s*['\"]?(https?://[^\s'\"]
 _LEAST_BYTES: Final = 1024 * 1024
 
 
-def judge_words(found: Findings, host: Host, unit: Unit) -> None:
+def judge_words(found: Findings, host: HostReader, unit: DaemonUnit) -> None:
     """Whether the device plugin, which runs, knows the pods of its node; one that was just started gets time for it."""
 
-    def well(seen: Unit) -> bool:
+    def well(seen: DaemonUnit) -> bool:
         # In its first seconds it says nothing of the API server; one that is not ready says why instead.
         return _BLIND.search(seen.status) is None and (seen.active != "active" or _WATCHES.search(seen.status) is not None)
 
@@ -45,7 +45,7 @@ def judge_words(found: Findings, host: Host, unit: Unit) -> None:
     )
 
 
-def judge_state_folder(found: Findings, host: Host, unit: Unit) -> None:
+def judge_state_folder(found: Findings, host: HostReader, unit: DaemonUnit) -> None:
     """Whether the daemon can write what its next process needs."""
     file = unit.option("token-file")
     folder = posixpath.dirname(file)

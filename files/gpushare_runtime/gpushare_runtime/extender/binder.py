@@ -20,7 +20,7 @@ from gpushare_runtime.core.placement.policies import Policy
 from gpushare_runtime.core.placement.preemption import seen_by
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.core.request import Request
-from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.extender_v1 import BindArguments
 from gpushare_runtime.extender.leadership import SERVER_SECONDS, drained_after
 from gpushare_runtime.kube.backoff import Backoff
@@ -50,14 +50,14 @@ class _InFlight:
 class Binder:
     """Binds pods, any number at once. The ledger assumes the GPU from the moment it is chosen.
 
-    now_ns: Unix time in nanoseconds, for the annotation; server_seconds: the API server's timeout for a Binding;
+    now_ns: Unix time in nanoseconds, for the annotation. server_seconds: the API server's timeout for a Binding.
     send_window: seconds that remain to send a Binding, see leadership.py.
     """
 
     def __init__(
         self,
         client: KubeClient,
-        cluster: Cluster,
+        cluster: ClusterCache,
         policy: Policy,
         *,
         now_ns: Callable[[], int] = time.time_ns,
@@ -140,7 +140,7 @@ class Binder:
         except BindError:
             raise
         except Exception:
-            # Whatever it was, the Binding may have been sent.
+            # With any of these errors the Binding may have been sent.
             self._outcome_unknown[args.uid] = _InFlight(args.node, asyncio.create_task(self._settle(args)))
             raise
         if log.isEnabledFor(logging.DEBUG):
@@ -279,7 +279,7 @@ class Binder:
                 pod = await self._read(args)
                 return None if pod is None else _node_of(pod)
             except Exception as error:
-                # Whatever it was: without an answer this pod could never be bound.
+                # With any error: without an answer this pod could never be bound.
                 log.warning("bind %s: it is still not known whether it was bound: %s", args, error)
                 await asyncio.sleep(backoff.wait())
 

@@ -59,11 +59,11 @@ def incomplete(watches: Mapping[str, Reflector[Any]]) -> str:
     return ""
 
 
-class Cluster:
+class ClusterCache:
     """The extender's cache.
 
-    changed: set when a pod is new or the GPUs of a node changed; on_capacity_freed: called when a GPU may have more free
-    units; on_foreign_binding: called with a pod that the watch shows with GPUs that this process did not give it;
+    changed: set when a pod is new or the GPUs of a node changed. on_capacity_freed: called when a GPU may have more free
+    units. on_foreign_binding: called with a pod that the watch shows with GPUs that this process did not give it.
     clock: monotonic seconds, for reservations.
     """
 
@@ -91,7 +91,7 @@ class Cluster:
 
     @property
     def evictions(self) -> Mapping[str, Evictions]:
-        """What nodes request, by node."""
+        """The evictions that nodes request, by node."""
         return self._evictions
 
     def bound(self, uid: str) -> AllocatedPod | None:
@@ -179,7 +179,7 @@ class Cluster:
         if not self.ledger.pod(record.uid):
             return
         if isinstance(record, (AllocatedPod, FinishedPod)) and record.alive:
-            # Deleted by force, or failed before its containers ended. Its node reports within seconds whether processes remain.
+            # It was deleted by force, or failed before its containers ended. Its node reports within seconds whether processes remain.
             self.ledger.hold_until(record.uid, self._clock() + FORCED_SECONDS)
             return
         self.ledger.remove(record.uid)
@@ -272,7 +272,7 @@ class Cluster:
             _PODS,
             on_replace=self.replace_pods,
             on_event=self.pod_event,
-            # Finished pods too: with a selector for the others, a pod that ends and one that is deleted by force look the same.
+            # Also finished pods: with a selector for the others, a pod that ends and one that is deleted by force are the same.
             transform=PodReader(partial(log.warning, "%s")),
             unreadable=unreadable_pod,
         )

@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.placement.explain import Largest, largest_of, too_large
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
-from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.kube.events import EventRecorder, ObjectReference
 
 _SETTLE_SECONDS: Final = 1.0
@@ -32,7 +32,7 @@ def advise(pod: PendingPod | InvalidPod, largest: Largest | None) -> tuple[str, 
 class Advisor:
     """Reviews the pending pods after each change of the cluster, at most once a second. One Event per pod and message."""
 
-    def __init__(self, cluster: Cluster, events: EventRecorder) -> None:
+    def __init__(self, cluster: ClusterCache, events: EventRecorder) -> None:
         self._cluster = cluster
         self._events = events
         self._emitted: dict[str, tuple[str, str]] = {}

@@ -21,7 +21,7 @@ from gpushare_runtime.core.overuse import EvictionRequest, Evictions
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.daemon.listener import RateLimit
 from gpushare_runtime.daemon.metrics import family
-from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 
@@ -47,7 +47,7 @@ RESULTS: Final = (EVICTED, BLOCKED, FAILED)
 
 
 def budget_of(error: KubeError) -> str:
-    """What the API server says of the disruption budgets that keep a pod, "" for any other error."""
+    """The API server's message about the disruption budgets that keep a pod, "" for any other error."""
     if _BUDGET in error.causes:
         return error.causes[_BUDGET] or error.message
     return error.message if error.status == 500 and _TWO_BUDGETS in error.message else ""
@@ -73,11 +73,11 @@ def rejected(pod: AllocatedPod, node: str, request: EvictionRequest) -> str:
 
 
 class Evictor:
-    """One Eviction at a time. active: whether this extender is the leader; now: Unix time; clock: monotonic seconds."""
+    """One Eviction at a time. active: whether this extender is the leader. now: Unix time. clock: monotonic seconds."""
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterCache,
         emit: Events,
         *,
         active: Callable[[], bool] = lambda: True,
@@ -102,7 +102,7 @@ class Evictor:
             await asyncio.sleep(INTERVAL_SECONDS)
 
     def due(self) -> list[tuple[AllocatedPod, EvictionRequest]]:
-        """The pods to evict now. What is not followed is logged once."""
+        """The pods to evict now. Requests that are not followed are logged once."""
         followed: dict[str, tuple[AllocatedPod, EvictionRequest]] = {}
         said: set[str] = set()
         for node, evictions in self._cluster.evictions.items():

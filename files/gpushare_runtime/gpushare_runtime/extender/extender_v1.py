@@ -36,9 +36,9 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Filtered:
-    """ExtenderFilterResult. names: nodes that fit; failed: others, with the reason.
+    """ExtenderFilterResult. names: nodes that fit. failed: others, with the reason.
 
-    unresolvable: those of the failed on which no eviction could help; hopeless: whether that is all of them; error: our own
+    unresolvable: those of the failed on which no eviction could help. hopeless: whether that is all of them. error: our own
     failure, the scheduler then tries again.
     """
 
@@ -211,7 +211,7 @@ _KNOWN_BY: Final = ("uid", "namespace", "name", "resourceVersion")
 
 def _all_text(values: list[Any]) -> bool:
     try:
-        # The fastest look at thousands of them.
+        # The fastest check of thousands of them.
         "".join(values)
     except TypeError:
         return False
@@ -219,7 +219,7 @@ def _all_text(values: list[Any]) -> bool:
 
 
 def _get(args: Mapping[str, Any], name: str) -> Any:
-    """A field by its Go name; Go's own decoder does not look at case, so others may not write it exactly."""
+    """A field by its Go name; Go's own decoder ignores case, so others may not write it exactly."""
     if name in args:
         return args[name]
     folded = name.lower()

@@ -27,10 +27,10 @@ from gpushare_runtime.daemon.listener import Listener, RateLimit
 from gpushare_runtime.daemon.metrics import single
 from gpushare_runtime.extender import extender_v1, inspect_api
 from gpushare_runtime.extender.binder import Binder, BindError
-from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.leadership import Leadership
 from gpushare_runtime.extender.metrics import ERROR, OK, UNSCHEDULABLE, Meters
-from gpushare_runtime.extender.verbs import Service
+from gpushare_runtime.extender.verbs import Verbs
 
 log = logging.getLogger(__name__)
 # Any user of this host can cause these records.
@@ -64,7 +64,7 @@ class Endpoints:
     """
 
     def __init__(
-        self, cluster: Cluster, service: Service, binder: Binder, not_ready: Callable[[], str], leadership: Leadership | None = None
+        self, cluster: ClusterCache, service: Verbs, binder: Binder, not_ready: Callable[[], str], leadership: Leadership | None = None
     ) -> None:
         self.meters: Final = Meters()
         self._last_filter_call: datetime | None = None
@@ -217,7 +217,7 @@ class Endpoints:
         return _json(orjson.dumps(view(), option=orjson.OPT_UTC_Z | orjson.OPT_OMIT_MICROSECONDS))
 
     def _view(self, path: str) -> Callable[[], dict[str, Any]] | None:
-        """What to show of the ledger at a path."""
+        """The part to show of the ledger at a path."""
         ledger = self._cluster.ledger
         if path == _LEDGER:
             return lambda: ledger_json(ledger, self._leadership.problems() if self._leadership else [], self._cluster.pending.values())

@@ -81,7 +81,7 @@ def read_lease(raw: Mapping[str, Any]) -> Lease:
 
 
 def _follows(before: Lease, now: Lease) -> bool:
-    """Whether nobody else held it between these two reads: both holders are of this host, and each change counts one."""
+    """Whether no other process had it between these two reads: both holders are of this host, and each change counts one."""
     changes = now.transitions - before.transitions
     same = changes == 0 and now.holder == before.holder
     return now.uid == before.uid and (same or (changes == 1 and not before.coordinated and not now.coordinated))
@@ -98,7 +98,7 @@ class PodCache(Protocol):
 class Leadership:
     """Whether the verbs may be answered, and Bindings sent, now.
 
-    lease: "namespace/name", "" where no scheduler elects a leader; host: of the scheduler that asks; clock: monotonic, seconds.
+    lease: "namespace/name", "" where no scheduler elects a leader. host: of the scheduler that asks. clock: monotonic, seconds.
     on_foreign_binding: called with the pod and a sentence when another scheduler binds while this one is active.
     """
 

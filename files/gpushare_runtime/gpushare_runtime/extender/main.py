@@ -21,16 +21,16 @@ from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.daemon import health_server, metrics, metrics_server
 from gpushare_runtime.daemon.runner import FatalError, Signals, Status, keep_alive, run, run_all
 from gpushare_runtime.extender.binder import Binder
-from gpushare_runtime.extender.cache import Cluster, incomplete
+from gpushare_runtime.extender.cache import ClusterCache, incomplete
 from gpushare_runtime.extender.diagnosis import Advisor
 from gpushare_runtime.extender.evictor import Evictor
 from gpushare_runtime.extender.http_server import Endpoints, listen
 from gpushare_runtime.extender.leadership import TRANSIT_SECONDS, Leadership
 from gpushare_runtime.extender.metrics import expiry_families, families, watch_families
-from gpushare_runtime.extender.options import NAME, Settings, parse_arguments
+from gpushare_runtime.extender.options import NAME, ExtenderSettings, parse_arguments
 from gpushare_runtime.extender.requeue import Requeue
 from gpushare_runtime.extender.tls import Tls
-from gpushare_runtime.extender.verbs import Service
+from gpushare_runtime.extender.verbs import Verbs
 from gpushare_runtime.kube.client import KubeClient
 from gpushare_runtime.kube.events import EventRecorder, ObjectReference
 from gpushare_runtime.kube.reflector import Reflector
@@ -46,7 +46,7 @@ class Extender:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: ExtenderSettings,
         client: KubeClient,
         renewer: TokenRenewer | None = None,  # None if the client's credentials need none
         tls: Tls | None = None,  # None for plain http
@@ -57,7 +57,7 @@ class Extender:
         self._tls = tls
         self.status = Status(required=[_CACHES])
         self._events = EventRecorder(client, NAME, socket.gethostname())
-        self._cluster = Cluster()
+        self._cluster = ClusterCache()
         policy = Placement(settings.placement, settings.gpu_placement, self._cluster.scarcity)
         nodes, self._pods = self._cluster.watches(client)
         self._watches: dict[str, Reflector[Any]] = {"nodes": nodes, "pods": self._pods}
@@ -69,7 +69,7 @@ class Extender:
         self._cluster.on_capacity_freed = self._requeue.on_capacity_freed
         self._evictor = Evictor(self._cluster, self._emit, active=lambda: not self._leadership.problem())
         self._binder = Binder(client, self._cluster, policy, send_window=self._leadership.send_window)
-        service = Service(self._cluster.ledger, policy, self._requeue.on_filter, budgets=self._cluster.budgets, most=settings.most_nodes)
+        service = Verbs(self._cluster.ledger, policy, self._requeue.on_filter, budgets=self._cluster.budgets, most=settings.most_nodes)
         self._endpoints = Endpoints(self._cluster, service, self._binder, self._problem, self._leadership)
 
     async def run(self, signals: Signals) -> None:
@@ -114,7 +114,7 @@ class Extender:
         return metrics.render(chain(self._endpoints.families(), expiry, families(self._cluster), evictions, watches, of_process))
 
     def _readiness(self) -> tuple[list[str], list[str]]:
-        """What keeps it from answering kube-scheduler. A replica that is not the leader is ready."""
+        """The reason that keeps it from answering kube-scheduler. A replica that is not the leader is ready."""
         token = bool(self._renewer and self._renewer.problem())
         return [*(["token"] if token else []), *([_CACHES] if incomplete(self._watches) else [])], []
 
@@ -137,7 +137,7 @@ class Extender:
         self._events.emit(ObjectReference("Pod", pod.name, pod.uid, pod.namespace), "Warning", reason, message)
 
 
-async def serve(settings: Settings, signals: Signals) -> None:
+async def serve(settings: ExtenderSettings, signals: Signals) -> None:
     """Run the extender until SIGTERM or SIGINT. FatalError if it cannot start."""
     tls = Tls(settings.tls) if settings.tls else None
     async with connect(settings.kubeconfig, settings.tokens, NAME, lost_after=TRANSIT_SECONDS) as (client, renewer):

@@ -14,7 +14,7 @@ from prometheus_client.core import Metric
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.daemon.metrics import Value, family, latencies, maybe, single
-from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.kube.reflector import Reflector
 
 VERBS: Final = ("filter", "prioritize", "preempt", "bind")
@@ -32,7 +32,7 @@ its way there; api-unreachable: no Binding was sent; api-unknown: the API server
 
 
 class Meters:
-    """What the verbs have done since the start. Each call of the scheduler costs one `took`."""
+    """The work of the verbs since the start. Each call of the scheduler costs one `took`."""
 
     def __init__(self) -> None:
         self.unauthorized_callers = 0
@@ -69,7 +69,7 @@ class Meters:
         )
 
 
-def families(cluster: Cluster) -> Iterator[Metric]:
+def families(cluster: ClusterCache) -> Iterator[Metric]:
     """Units are those of each node. Samples are made as they are read: between two of them the ledger may have changed."""
     ledger = cluster.ledger
     nodes = [ledger.nodes[name] for name in sorted(ledger.nodes)]
@@ -159,7 +159,7 @@ def _known(nodes: Sequence[NodeLedger]) -> Mapping[str, int]:
 
 
 def _states(ledger: Ledger) -> Mapping[str, int]:
-    """Most pods are bound: only the others are looked at."""
+    """Most pods are bound: only the others are read."""
     others = ledger.in_flight - ledger.held_until
     reserved = sum(map(ledger.is_reserved, others))
     found = {"deleted": len(ledger.held_until), "reserved": reserved, "assumed": len(others) - reserved}

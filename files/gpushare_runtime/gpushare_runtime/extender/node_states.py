@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What the watch shows of nodes, on its way to the ledger: of one node at most one state a second, the last one.
+"""The states that the watch shows of nodes, on its way to the ledger: of one node at most one state a second, the last one.
 
-Reading a node's annotations and placing pods anew after it is the most that one event can cost, and a node may write as often as the
+Reading a node's annotations and placing pods again after it is the most that one event can cost, and a node may write as often as the
 API server lets it. The first state in a second is taken at once, so that a node which writes seldom never waits.
 """
 
@@ -44,7 +44,7 @@ class NodeStates:
             self._take(kind, read(texts))
 
     def replace(self, listed: list[NodeTexts]) -> list[NodeRecord]:
-        """What all nodes report by a fresh list. Nothing older waits any more."""
+        """The reports of all nodes by a fresh list. Nothing older waits any more."""
         names = {texts.name for texts in listed}
         self._waiting.clear()
         self._taken &= names
@@ -68,7 +68,7 @@ class NodeStates:
 
 
 def read(texts: NodeTexts) -> NodeRecord:
-    """What the node reports; a fault in reading it concerns that node only."""
+    """The node's report; a fault in reading it concerns that node only."""
     try:
         return texts.read()
     except Exception:

@@ -43,7 +43,7 @@ class Address:
 
 
 @dataclass(frozen=True)
-class Settings:
+class ExtenderSettings:
     """The extender's settings."""
 
     listen: Address
@@ -62,11 +62,11 @@ class Settings:
     log_level: str = "info"
 
 
-def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
+def parse_arguments(arguments: Sequence[str] | None = None) -> ExtenderSettings:
     """The settings by arguments and environment; None: this process's arguments. Ends the process with a message if they are invalid."""
     parser = _parser()
     given = parser.parse_args(arguments)
-    return Settings(
+    return ExtenderSettings(
         listen=given.listen,
         placement=given.placement,
         gpu_placement=given.gpu_placement,

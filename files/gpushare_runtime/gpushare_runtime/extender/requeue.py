@@ -25,7 +25,7 @@ from gpushare_runtime.core.placement.policies import Policy
 from gpushare_runtime.core.placement.preemption import seen_by
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.core.request import Request
-from gpushare_runtime.extender.cache import UNSEEN_SECONDS, Cluster
+from gpushare_runtime.extender.cache import UNSEEN_SECONDS, ClusterCache
 from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 
@@ -57,7 +57,7 @@ class Requeue:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterCache,
         policy: Policy,
         *,
         active: Callable[[], bool] = lambda: True,

@@ -33,7 +33,7 @@ class TlsFiles:
     client_ca: Path
 
     def stamps(self) -> list[tuple[int, int]]:
-        """What differs after a file was replaced; nothing where one is not there."""
+        """The files that differ after a file was replaced; nothing where one is not there."""
         try:
             return [(found.st_ino, found.st_mtime_ns) for found in (path.stat() for path in (self.certificate, self.key, self.client_ca))]
         except OSError:
@@ -56,14 +56,14 @@ class TlsFiles:
             context.load_cert_chain(self.certificate, self.key, password=lambda: b"")
         except ssl.SSLError as error:
             raise TlsError(
-                f"{self.certificate} and {self.key}: {error.reason or error}; expected a certificate and its key in PEM; "
+                f"{self.certificate} and {self.key}: {error.reason or error}; expected a certificate and its key in PEM. "
                 "`gpushare-pki status` says what is wrong, `gpushare-pki ensure` makes new ones"
             ) from None
         try:
             context.load_verify_locations(self.client_ca)
         except ssl.SSLError as error:
             raise TlsError(
-                f"{self.client_ca}: {error.reason or error}; expected the CA of the scheduler's certificate in PEM; "
+                f"{self.client_ca}: {error.reason or error}; expected the CA of the scheduler's certificate in PEM. "
                 "`gpushare-pki status` says what is wrong, `gpushare-pki ensure` makes a new one"
             ) from None
         return context

@@ -39,12 +39,12 @@ _REMEMBERED_LABELS: Final = 64
 """Of a pod; each has at most 380 characters."""
 
 
-class Service:
+class Verbs:
     """The verbs that bind nothing.
 
     The ledger reserves the GPU that the scheduler will most probably take, because the scheduler binds only after it has filtered
-    other pods. on_filter: called with the pod's UID and all nodes of the call if it fits on none of them, else no nodes; budgets:
-    the cluster's disruption budgets; most: maximum number of nodes that filter returns, the best first, 0 for no limit;
+    other pods. on_filter: called with the pod's UID and all nodes of the call if it fits on none of them, else no nodes. budgets:
+    the cluster's disruption budgets. most: maximum number of nodes that filter returns, the best first, 0 for no limit.
     clock: monotonic seconds.
     """
 

@@ -44,8 +44,8 @@ _PATCH_TYPES: Final = {
 class KubeError(Exception):
     """A request that failed.
 
-    status: the HTTP status, 0 when no answer came; reason: the API's word ("NotFound", "Conflict", "Expired", …),
-    or UNREACHABLE, TIMEOUT, LOST; message: in the server's words; causes: of its Status, reason → message.
+    status: the HTTP status, 0 when no answer came. reason: the API's word ("NotFound", "Conflict", "Expired", …),
+    or UNREACHABLE, TIMEOUT, LOST. message: in the server's words. causes: of its Status, reason → message.
     """
 
     def __init__(self, status: int, reason: str, message: str, causes: Mapping[str, str] | None = None) -> None:
@@ -76,7 +76,7 @@ def path(*segments: str) -> str:
 class KubeClient:
     """One pool of connections to the API server; an async context manager. It sets no rate limit of its own.
 
-    user_agent: the component's name, as it shows in the audit log; timeout: seconds for one request; lost_after: seconds after
+    user_agent: the component's name, as it shows in the audit log. timeout: seconds for one request. lost_after: seconds after
     which the kernel gives up a connection whose peer does not acknowledge what was sent.
     """
 
@@ -144,10 +144,10 @@ class KubeClient:
     async def list_pages(
         self, path: str, *, limit: int = PAGE, accept: str = JSON, decode: Callable[[bytes], Any] = orjson.loads, **params: object
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """The pages of a list, as the server sends them; the first is read with the newest resourceVersion.
+        """The pages of a list, as the server sends them. The first is read with the newest resourceVersion.
 
-        decode: of a page; it may leave out what its caller does not read, and raises orjson.JSONDecodeError where there is no JSON.
-        KubeError 410 in the middle: the list has become too old to go on. Begin again; limit=0 asks for one piece.
+        decode: of a page. It may leave out what its caller does not read, and raises orjson.JSONDecodeError where there is no JSON.
+        KubeError 410 in the middle: the list has become too old to be continued. Begin again; limit=0 asks for one piece.
         """
         token = ""
         while True:

@@ -34,7 +34,7 @@ class CredentialsError(FatalError):
 
 @dataclass(frozen=True)
 class Loaded:
-    """The contents of a kubeconfig or a service account. source: for messages; *_file: paths, read whenever they change; *_pem: inline."""
+    """The contents of a kubeconfig or a service account. source: for messages. *_file: paths, read whenever they change. *_pem: inline."""
 
     source: str
     server: str
@@ -158,7 +158,7 @@ def namespace_in(kubeconfig: str) -> str:
 
 
 def from_file(kubeconfig: str, *, own_tokens: bool = False) -> Loaded:
-    """What one kubeconfig has. own_tokens: the user in it does not count."""
+    """The contents of one kubeconfig. own_tokens: the user in it does not count."""
     folder = Path(kubeconfig).parent
     try:
         data = yaml.safe_load(Path(kubeconfig).read_text())

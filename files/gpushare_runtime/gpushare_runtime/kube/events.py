@@ -26,7 +26,7 @@ _REMEMBERED: Final = 4096
 _REPEAT_SECONDS: Final = 300.0
 _PER_SECOND: Final = 20.0
 _MESSAGE_BYTES: Final = 1024
-# As long as the API server keeps an Event, nobody reads one that is older.
+# As long as the API server keeps an Event, an older one is not read.
 _LATE_SECONDS: Final = 3600.0
 _FIRST_WAIT: Final = 1.0
 _LONGEST_WAIT: Final = 30.0
@@ -64,8 +64,8 @@ class _Event:
 
 @dataclass
 class _Sent:
-    """What is known of one event. count: as the API server has it; sent_at: when it took it, or rejected it permanently, None before
-    the first time; queued_at: since when it waits or is being sent, None if neither."""
+    """The known facts of one event. count: as the API server has it. sent_at: when it took it, or rejected it permanently, None before
+    the first time. queued_at: since when it waits or is being sent, None if neither."""
 
     unsent: int = 0
     queued_at: float | None = None
@@ -76,10 +76,10 @@ class _Sent:
 class EventRecorder:
     """Sends Events in the background: `emit` never waits, `run` does the sending.
 
-    component: who reports, such as "gpushare-extender"; host: where. An event that is emitted again is sent at most every
+    component: who reports, such as "gpushare-extender". host: where. An event that is emitted again is sent at most every
     five minutes, as a higher count; all together at most twenty a second. One that fails is sent again for an hour, unless the API
-    server has rejected it. What exceeds the queue is dropped and logged. A minor event waits until no other does. At most a hundred
-    of them wait, and one that exceeds that, or fails, is dropped without a word.
+    server has rejected it. An Event that exceeds the queue is dropped and logged. A minor event waits until no other does. At most a
+    hundred of them wait, and one that exceeds that, or fails, is dropped without a word.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class EventRecorder:
         self._failing = False
 
     def emit(self, about: ObjectReference, type: Literal["Normal", "Warning"], reason: str, message: str, *, minor: bool = False) -> None:
-        """One Event. reason: a CamelCase word; message: for people, cut after 1024 bytes; minor: the first to be dropped."""
+        """One Event. reason: a CamelCase word. message: for people, cut after 1024 bytes. minor: the first to be dropped."""
         event = _Event(about, type, reason, message.encode()[:_MESSAGE_BYTES].decode(errors="ignore"), minor)
         known = self._known.setdefault(event, _Sent())
         self._known.move_to_end(event)

@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 class Reflector(Generic[T]):
     """One resource, listed and watched.
 
-    on_replace gets all objects after each list (what it does not contain is gone); on_event gets "ADDED", "MODIFIED" or
-    "DELETED" and the object. Both get what `transform` makes of the raw object; where it gives None the object is of no
+    on_replace gets all objects after each list (what it does not contain is gone). on_event gets "ADDED", "MODIFIED" or
+    "DELETED" and the object. Both get what `transform` makes of the raw object. Where it gives None the object is of no
     interest and left out. Raw objects are dropped page by page. An object that transform cannot bear is logged; what `unreadable`
     makes of it stands for it, so that nothing older does.
     metadata_only: ask the server for metadata alone.
@@ -95,7 +95,7 @@ class Reflector(Generic[T]):
                 if self._resource_version and time.monotonic() - began < _SHORTEST_WATCH:
                     await asyncio.sleep(self._backoff.wait())
             except KubeError as error:
-                # A lost connection goes on from where it was, also over one failure of the server; whatever else happened, and where
+                # A lost connection continues from where it was, also over one failure of the server; whatever else happened, and where
                 # a server fails again with this resourceVersion, a fresh list is right.
                 self._failures = self._failures + 1 if error.status >= 500 else 0
                 if (error.status and error.status < 500 and error.status != 429) or self._failures >= _FAILURES:
@@ -110,7 +110,7 @@ class Reflector(Generic[T]):
         """Returns when on_replace and on_event have had all up to this resourceVersion of the same resource.
 
         Where the watch does not get there within grace seconds (nothing may happen for long, and until 1.35 versions need not be
-        comparable numbers), everything is listed anew.
+        comparable numbers), everything is listed again.
         """
         deadline = time.monotonic() + grace
         while not _reached(self._resource_version, version):

@@ -42,7 +42,7 @@ class TokenError(Exception):
 
 @dataclass(frozen=True)
 class Token:
-    """text: as sent; issued, expires: seconds since 1970; account: its service account's name."""
+    """text: as sent. issued, expires: seconds since 1970. account: its service account's name."""
 
     text: str
     issued: float
@@ -126,7 +126,7 @@ _CURE: Final = "the next run of the playbook site.yml for this host writes a new
 
 @dataclass(frozen=True)
 class TokenFiles:
-    """seed: written by the installer; own: written by the daemon; seconds: lifetime of a token."""
+    """seed: written by the installer. own: written by the daemon. seconds: lifetime of a token."""
 
     seed: Path
     own: Path
@@ -136,7 +136,7 @@ class TokenFiles:
 class TokenRenewer:
     """The token to send, and its renewal.
 
-    clock: Unix time, for the times in tokens; since: monotonic seconds, for waits, because somebody may set the clock;
+    clock: Unix time, for the times in tokens. since: monotonic seconds, for waits, because a person may set the clock.
     tick: seconds between two readings of the files.
     """
 

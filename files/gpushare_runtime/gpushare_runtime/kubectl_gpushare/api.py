@@ -34,7 +34,7 @@ _FORBIDDEN: Final = 403
 
 
 class InputError(Exception):
-    """What was found, what was expected, what to do."""
+    """A message: what was found, what was expected, what to do."""
 
 
 class UsageError(InputError):
@@ -221,7 +221,7 @@ def _pods_of(value: object, file: str) -> Iterator[tuple[dict[str, Any], int]]:
         return
     metadata, spec = value.get("metadata") or {}, value.get("spec") or {}
     if not isinstance(metadata, dict) or not isinstance(spec, dict):
-        raise InputError(f"{file}: found metadata or a spec that is no object; expected a Kubernetes object")
+        raise InputError(f"{file}: found metadata or a spec that is not an object; expected a Kubernetes object")
     if value.get("kind") == "CronJob":
         spec = (spec.get("jobTemplate") or {}).get("spec") or {}
     name, template = str(metadata.get("name") or "pod"), spec.get("template")

@@ -30,10 +30,10 @@ _MOST_GIB: Final = 100
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """What is shown of a node beside its GPUs.
+    """The facts that are shown of a node beside its GPUs.
 
-    cordoned: `kubectl cordon`, which concerns the node, not a GPU; ready: what the node's condition says; offered: units of GPU memory
-    that kubelet offers, None where it knows of none.
+    cordoned: `kubectl cordon`, which concerns the node, not a GPU. ready: what the node's condition says. `offered`: units of GPU memory
+    that kubelet reports, None where it knows of none.
     """
 
     address: str
@@ -48,7 +48,7 @@ UNKNOWN_NODE: Final = NodeInfo("unknown")
 
 @dataclass(frozen=True)
 class PodInfo:
-    """What is shown of a pod beside its GPUs. created: Unix time, 0 if unknown; owner: as KIND/NAME, "" without one."""
+    """The facts that are shown of a pod beside its GPUs. created: Unix time, 0 if unknown; owner: as KIND/NAME, "" without one."""
 
     created: float = 0.0
     owner: str = ""
@@ -75,7 +75,7 @@ class Changed:
     waiting: set[str] = field(default_factory=set)
 
     def take(self) -> Changed:
-        """What has changed since the last call."""
+        """The objects that have changed since the last call."""
         taken = Changed(self.nodes, self.waiting)
         self.nodes, self.waiting = set(), set()
         return taken
@@ -93,10 +93,10 @@ NOTHING_KNOWN: Final = Used()
 
 
 class Cluster:
-    """Filled by `set_node` and `set_pod`, kept current with `remove_node` and `remove_pod` as well.
+    """The cluster, filled by `set_node` and `set_pod`, kept current with `remove_node` and `remove_pod` as well.
 
-    complete: whether it has every pod; where it has not, nobody knows what is free. knows_nodes: whether nodes could be read.
-    changed: the nodes and the waiting pods that may have changed; whoever shows only differences empties it.
+    complete: whether it has every pod. Where it has not, it is unknown what is free. knows_nodes: whether nodes could be read.
+    changed: the nodes and the waiting pods that may have changed. A view that shows only differences empties it.
     """
 
     def __init__(self) -> None:
@@ -179,7 +179,7 @@ class Cluster:
         return [node for _, node in sorted(self.ledger.nodes.items())]
 
     def problems(self) -> list[str]:
-        """What is wrong, a line each."""
+        """The problems, a line each."""
         found = list(self.warnings)
         if self.complete:
             found += [f"node {node.name}: {problem}" for node in self.nodes for problem in node.problems()]
@@ -191,12 +191,12 @@ class Cluster:
         return {uid: reason_of(one, largest) for uid, one in self.waiting.items()}
 
     def largest(self) -> Largest | None:
-        """The largest GPU, and the most GPUs of a node; None where nobody knows."""
+        """The largest GPU, and the most GPUs of a node; None where it is unknown."""
         return largest_of(node.inventory for node in self.ledger.nodes.values() if node.inventory) if self.knows_nodes else None
 
 
 def reason_of(one: Waiting, largest: Largest | None) -> str:
-    """What keeps a pod from a GPU: its own fault, or no GPU is as large, or kube-scheduler's words."""
+    """The reason that keeps a pod from a GPU: its own fault, or no GPU is as large, or kube-scheduler's words."""
     reason = why_pending(one.pod)
     if not reason and largest and isinstance(one.pod, PendingPod):
         reason = too_large(one.pod.request, largest) or ""
@@ -210,7 +210,7 @@ def _info_of(metadata: Mapping[str, Any]) -> PodInfo:
 
 
 def _time_of(text: object) -> float:
-    """Unix time; 0 for what is no time of Kubernetes."""
+    """Unix time; 0 for text that is not a time of Kubernetes."""
     try:
         # Ten times as fast as strptime, and there are 50,000 pods.
         return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if isinstance(text, str) and len(text) < 40 else 0.0
@@ -248,7 +248,7 @@ def scheduler_of(raw: Mapping[str, Any]) -> str:
 def address_of(raw: Mapping[str, Any]) -> str:
     """The node's InternalIP, "unknown" without one."""
     addresses = (a["address"] for a in (raw.get("status") or {}).get("addresses") or () if a.get("type") == "InternalIP")
-    # Whatever the node has written there goes to a terminal.
+    # The text that the node has written there goes to a terminal.
     return as_text(next(addresses, "unknown"), _MOST_ADDRESS)
 
 
@@ -273,7 +273,7 @@ def read_gpus(raw: Mapping[str, Any], warn: Callable[[str], None]) -> tuple[Node
 
 
 def _allocatable(status: Mapping[str, Any], resource: str, most: int) -> int:
-    """ValueError where it is no such number, or more than any node has."""
+    """ValueError where it is not such a number, or more than any node has."""
     amount = parse_quantity((status.get("allocatable") or {}).get(resource, 0))
     if not 0 <= amount <= most:
         raise ValueError(f"its {resource} of {amount} cannot be; a node has at most {most}")

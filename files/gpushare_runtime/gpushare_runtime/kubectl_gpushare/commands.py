@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The commands of `kubectl gpushare` that are no views: status, explain, simulate, cordon, uncordon, drain, manifests."""
+"""The commands of `kubectl gpushare` that are not views: status, explain, simulate, cordon, uncordon, drain, manifests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, sch
 from gpushare_runtime.kubectl_gpushare.cordon import drain, set_cordon
 from gpushare_runtime.kubectl_gpushare.explain import VERSION, document, explain, headline, table_of, usual
 from gpushare_runtime.kubectl_gpushare.kubeconfig import context_namespace, find_kubeconfig, load_kubeconfig
-from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, Cell, Column, Row, Table
+from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, Cell, Column, Table, TableRow
 from gpushare_runtime.kubectl_gpushare.output import Format, written
 from gpushare_runtime.kubectl_gpushare.trace import TraceError, read_hosts, read_pods
 from gpushare_runtime.kubectl_gpushare.views import share_state, shares
@@ -47,7 +47,8 @@ _LISTED: Final = 20
 
 
 def read(arguments: argparse.Namespace, what: str) -> tuple[Cluster, str]:
-    """The whole cluster, and the namespace that is meant. InputError where not all of it may be read. what: needs it, for the message."""
+    """The whole cluster, and the namespace that is meant. InputError where not all of it may be read. `what`: the command that needs it,
+    for the message."""
     cluster = Cluster()
     if arguments.from_file:
         fill_from_files(cluster, arguments.from_file)
@@ -126,7 +127,7 @@ def _explain_all(cluster: Cluster, form: Format) -> int:
         fits &= good
         names = [as_text(pod.namespace, 253), as_text(pod.name, 253)]
         cells = [*map(Cell, names), Cell("yes", GOOD) if good else Cell("no", BAD), Cell(as_text(sentence, 4096))]
-        table.rows.append(Row(f"pod/{'/'.join(names)}", cells))
+        table.rows.append(TableRow(f"pod/{'/'.join(names)}", cells))
         made.append({"namespace": names[0], "name": names[1], "fits": good, "verdict": as_text(sentence, 4096)})
     if form.name in ("json", "yaml"):
         sys.stdout.write(written({"v": VERSION, "pods": made}, form.name))
@@ -186,7 +187,7 @@ def run_simulate(arguments: argparse.Namespace, form: Format) -> int:
     return 0 if all(one.node for found in outcomes.values() for one in found) else FITS_NOWHERE
 
 
-def _simulate_pods(arguments: argparse.Namespace) -> dict[str, list[simulate.Outcome]]:
+def _simulate_pods(arguments: argparse.Namespace) -> dict[str, list[simulate.SimulatedPod]]:
     pods: list[PendingPod] = []
     for number, (raw, count) in enumerate(read_manifests(arguments.filename)):
         pod = _pending(raw, arguments.filename)
@@ -204,7 +205,7 @@ def _simulate_pods(arguments: argparse.Namespace) -> dict[str, list[simulate.Out
     return {policy: simulate.run(policy, simulate.copy_of(cluster.ledger), pods, has_room=takes_pods) for policy in arguments.policies}
 
 
-def _simulate_trace(arguments: argparse.Namespace, form: Format) -> tuple[dict[str, list[simulate.Outcome]], Table]:
+def _simulate_trace(arguments: argparse.Namespace, form: Format) -> tuple[dict[str, list[simulate.SimulatedPod]], Table]:
     if not arguments.trace_nodes:
         raise UsageError("found --trace without --trace-nodes; expected the trace's nodes too, such as openb_node_list_gpu_node.csv")
     outcomes, gpus = {}, 0
@@ -247,16 +248,16 @@ def run_cordon(arguments: argparse.Namespace) -> int:
     return 0 if followed else 1
 
 
-async def find_leases(client: KubeClient) -> list[status.Lease]:
+async def find_leases(client: KubeClient) -> list[status.LeaseState]:
     """Of kube-scheduler, by whatever name the extender goes, and of gpushare's own scheduler where the daemons are pods. KubeError."""
-    name = await _lease_of_extender(client) or status.Lease.scheduler
+    name = await _lease_of_extender(client) or status.LeaseState.scheduler
     own = await _leases_named(client, status.IN_CLUSTER, _IN_CLUSTER_NAMESPACE)
-    found = await _leases_named(client, name, status.Lease.namespace)
+    found = await _leases_named(client, name, status.LeaseState.namespace)
     # Without leader election, or on a control plane that others run, there is none: that only matters to pods of ours that it places.
-    return [*own, *(found or ([] if own else [status.Lease(scheduler=name)]))]
+    return [*own, *(found or ([] if own else [status.LeaseState(scheduler=name)]))]
 
 
-async def _leases_named(client: KubeClient, name: str, namespace: str) -> list[status.Lease]:
+async def _leases_named(client: KubeClient, name: str, namespace: str) -> list[status.LeaseState]:
     """In any namespace, where those of all may be listed; else in this one."""
     try:
         items = (await client.get(f"{_LEASES}/leases", fieldSelector=f"metadata.name={name}", limit=_LISTED)).get("items") or []
@@ -272,12 +273,12 @@ async def _leases_named(client: KubeClient, name: str, namespace: str) -> list[s
         if error.status == 404 or (error.status == 403 and name == status.IN_CLUSTER):
             return []
         if error.status == 403:
-            return [status.Lease(problem="you may not get it", scheduler=name)]
+            return [status.LeaseState(problem="you may not get it", scheduler=name)]
         raise
 
 
 async def _lease_of_extender(client: KubeClient) -> str:
-    """The Lease that the extender beside a kube-scheduler may get, "" where nobody may see that."""
+    """The Lease that the extender beside a kube-scheduler may get, "" where the user may not read that."""
     try:
         rules = (await client.get(_OF_EXTENDER)).get("rules") or []
     except KubeError as error:
@@ -289,14 +290,14 @@ async def _lease_of_extender(client: KubeClient) -> str:
 
 def run_status(arguments: argparse.Namespace, form: Format) -> int:
     """0 if nothing is wrong, WRONG if something is."""
-    cluster, leases = Cluster(), list[status.Lease]()
+    cluster, leases = Cluster(), list[status.LeaseState]()
     if arguments.from_file:
         fill_from_files(cluster, arguments.from_file)
     else:
         file = find_kubeconfig(arguments.kubeconfig)
         credentials = load_kubeconfig(file, context=arguments.context)
 
-        async def go() -> list[status.Lease]:
+        async def go() -> list[status.LeaseState]:
             async with KubeClient(credentials, user_agent="kubectl-gpushare", timeout=TIMEOUT_SECONDS) as client:
                 await fill(client, cluster, "", context_namespace(file, arguments.context))
                 return await find_leases(client)

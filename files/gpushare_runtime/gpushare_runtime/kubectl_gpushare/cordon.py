@@ -43,7 +43,7 @@ def chosen_gpus(inventory: Inventory, node: str, names: Sequence[str]) -> list[G
 
 
 def annotation(current: str, inventory: Inventory, gpus: Collection[Gpu], cordon: bool) -> str:
-    """The new value of gpushare/cordon, "" for none. What it has of GPUs that the node does not know now stays."""
+    """The new value of gpushare/cordon, "" for none. Its entries for GPUs that the node does not know now stay."""
     entries = [entry.strip() for entry in current.split(",") if entry.strip()]
     if ALL in entries:
         # "all" also stands for GPUs to come; one that is taken out leaves the others by name.

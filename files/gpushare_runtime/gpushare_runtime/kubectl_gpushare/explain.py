@@ -20,7 +20,7 @@ from gpushare_runtime.core.placement.scarcity import Scarcity
 from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.request import Request
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster
-from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, Cell, Column, Row, Table
+from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, Cell, Column, Table, TableRow
 from gpushare_runtime.kubectl_gpushare.views import CLOSED, closed
 
 VERSION: Final = 1
@@ -30,9 +30,9 @@ _MOST_SPANS: Final = 6
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """One node. GPUs: those that the pod would get, () where it does not fit; reason: why not; cures:
-    each alone makes it fit; kept: for whom its GPUs are kept, where it fits."""
+class NodeVerdict:
+    """One node. GPUs: those that the pod would get, () where it does not fit. reason: why not. cures:
+    each alone makes it fit. kept: for whom its GPUs are kept, where it fits."""
 
     node: str
     gpus: Sequence[int]
@@ -45,7 +45,7 @@ class Verdict:
         return bool(self.gpus)
 
 
-def explain(cluster: Cluster, pod: PendingPod, placement: Placement | None = None) -> list[Verdict]:
+def explain(cluster: Cluster, pod: PendingPod, placement: Placement | None = None) -> list[NodeVerdict]:
     """Of every node with GPUs: those where it fits first, best first as the policy ranks them."""
     placement = placement or usual(cluster)
     return ranked(cluster, pod, list(verdicts(cluster, pod, placement)), placement)
@@ -59,7 +59,7 @@ def usual(cluster: Cluster) -> Placement:
     return Placement(scarcity=scarcity)
 
 
-def verdicts(cluster: Cluster, pod: PendingPod, placement: Placement) -> Iterator[Verdict]:
+def verdicts(cluster: Cluster, pod: PendingPod, placement: Placement) -> Iterator[NodeVerdict]:
     """As `explain`, one node after the other, in no order: a few milliseconds each."""
     request = cluster.ledger.for_pod(pod)
     for node in cluster.nodes:
@@ -67,27 +67,27 @@ def verdicts(cluster: Cluster, pod: PendingPod, placement: Placement) -> Iterato
             yield _verdict(cluster, node, request, placement)
 
 
-def ranked(cluster: Cluster, pod: PendingPod, found: Collection[Verdict], placement: Placement) -> list[Verdict]:
+def ranked(cluster: Cluster, pod: PendingPod, found: Collection[NodeVerdict], placement: Placement) -> list[NodeVerdict]:
     """In the order of `explain`."""
     fit, request = {one.node for one in found if one.fits}, cluster.ledger.for_pod(pod)
     ranks = placement.rank(request, [node for node in cluster.nodes if node.name in fit]) if fit else {}
     return sorted(found, key=lambda one: (not one.fits, -ranks.get(one.node, 0), one.node))
 
 
-def _verdict(cluster: Cluster, node: NodeLedger, request: Request, placement: Placement) -> Verdict:
+def _verdict(cluster: Cluster, node: NodeLedger, request: Request, placement: Placement) -> NodeVerdict:
     if request.unsupported is not None:
-        return Verdict(node.name, (), request.unsupported)
+        return NodeVerdict(node.name, (), request.unsupported)
     allocation = placement.choose(request, node)
     if cluster.infos.get(node.name, UNKNOWN_NODE).cordoned:
-        return Verdict(
+        return NodeVerdict(
             node.name, (), "the node takes no new pods (kubectl cordon)", (f"kubectl uncordon {node.name}",) if allocation else ()
         )
     shut = closed(node, cluster.infos.get(node.name, UNKNOWN_NODE))
     if shut:
-        return Verdict(node.name, (), f"{CLOSED[shut]}: the node takes no new pods", (f"kubectl describe node {node.name}",))
+        return NodeVerdict(node.name, (), f"{CLOSED[shut]}: the node takes no new pods", (f"kubectl describe node {node.name}",))
     if allocation is not None:
-        return Verdict(node.name, sorted(allocation.by_gpu), kept=placement.kept_for(request, node))
-    return Verdict(node.name, (), exact(request, node), tuple(_cures(node, request)))
+        return NodeVerdict(node.name, sorted(allocation.by_gpu), kept=placement.kept_for(request, node))
+    return NodeVerdict(node.name, (), exact(request, node), tuple(_cures(node, request)))
 
 
 def _cures(node: NodeLedger, request: Request) -> Iterator[str]:
@@ -161,7 +161,7 @@ OUR_SCHEDULERS: Final = ("", "default-scheduler", "gpushare-scheduler")
 """kube-scheduler as site.yml configures it, and the one that runs as pods where gpushare is installed in the cluster."""
 
 
-def headline(pod: PendingPod, found: Sequence[Verdict], reported: str, largest: Largest | None, scheduler: str = "") -> str:
+def headline(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, largest: Largest | None, scheduler: str = "") -> str:
     """The verdict in one sentence. reported: by the pod's scheduler, whose name is `scheduler`; largest: of the cluster's GPUs."""
     ours = scheduler in OUR_SCHEDULERS
     sentence = _headline(pod, found, reported, largest, "kube-scheduler" if ours else "its scheduler")
@@ -171,8 +171,8 @@ def headline(pod: PendingPod, found: Sequence[Verdict], reported: str, largest: 
     return sentence if ours else f"{sentence}; {other}"
 
 
-def _headline(pod: PendingPod, found: Sequence[Verdict], reported: str, largest: Largest | None, who: str) -> str:
-    """who: reports."""
+def _headline(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, largest: Largest | None, who: str) -> str:
+    """`who`: reports."""
     fitting = sum(one.fits for one in found)
     if fitting:
         nodes = f"{fitting} {'node' if fitting == 1 else 'nodes'}"
@@ -195,7 +195,8 @@ EXTENDER_SILENT: Final = re.compile(r"connection refused|context deadline exceed
 """What kube-scheduler reports if it calls the extender and gets no answer."""
 GATED: Final = re.compile(r"non-empty scheduling gates")
 """What the API server reports of a pod that kube-scheduler must not see yet, such as one in a queue of Kueue."""
-# What kube-scheduler reports of things that are no GPUs, in its words, and in ours; and what excludes nodes such as control planes.
+# The reasons that kube-scheduler reports about other things than GPUs, in its words, and in ours; and what excludes nodes such as control
+# planes.
 _OTHER_REASONS: Final = (
     (re.compile(r"Insufficient cpu"), "CPU"),
     (re.compile(r"Insufficient memory"), "main memory"),
@@ -223,7 +224,7 @@ def _waits_for(reported: str, fitting: int) -> str:
     return " and ".join(found[:_NAMED])
 
 
-def _cheapest(request: Request, found: Sequence[Verdict]) -> str:
+def _cheapest(request: Request, found: Sequence[NodeVerdict]) -> str:
     """Ending a cordon first, then a request at least half as large, then the end of the fewest pods, then what is left."""
     best: tuple[int, int, str] | None = None
     for one in found:
@@ -248,9 +249,9 @@ def _cheapest(request: Request, found: Sequence[Verdict]) -> str:
 _SUMS: Final = re.compile(r" \([^()]* in total[^()]*\)")
 
 
-def grouped(found: Sequence[Verdict]) -> list[tuple[list[str], Verdict]]:
+def grouped(found: Sequence[NodeVerdict]) -> list[tuple[list[str], NodeVerdict]]:
     """The nodes of each kind of verdict, in the order of the first of them, and one verdict for them: that of the best of them."""
-    groups: dict[tuple[str, str], list[Verdict]] = {}
+    groups: dict[tuple[str, str], list[NodeVerdict]] = {}
     for one in found:
         groups.setdefault((_SUMS.sub("", one.reason), one.kept), []).append(one)
     merged = []
@@ -262,7 +263,7 @@ def grouped(found: Sequence[Verdict]) -> list[tuple[list[str], Verdict]]:
     return merged
 
 
-def _ease(one: Verdict) -> tuple[int, int]:
+def _ease(one: NodeVerdict) -> tuple[int, int]:
     """Larger for one whose cures cost less. Of equal ones the first is taken."""
     smaller = next((re.search(r"\d+", cure) for cure in one.cures if cure.startswith("ask")), None)
     return len(one.cures), int(smaller[0]) if smaller else 0
@@ -289,7 +290,7 @@ def _number(name: str) -> int:
     return int(found[1]) if found else -1
 
 
-def table_of(verdicts: Sequence[Verdict], each: bool = False) -> Table:
+def table_of(verdicts: Sequence[NodeVerdict], each: bool = False) -> Table:
     """One row per kind of verdict, with its nodes. each: one row per node."""
     columns = (Column("NODES"), Column("FITS"), Column("GPU"), Column("REASON", flexible=True))
     table = Table(columns, legend=[NOT_JUDGED])
@@ -303,11 +304,11 @@ def table_of(verdicts: Sequence[Verdict], each: bool = False) -> Table:
             Cell(",".join(map(str, one.gpus)) if one.gpus and len(nodes) == 1 else ABSENT),
             Cell(as_text("; ".join(filter(None, (f"{one.reason}{cures}", one.kept))), 4096)),
         ]
-        table.rows.append(Row(f"node/{names}", cells))
+        table.rows.append(TableRow(f"node/{names}", cells))
     return table
 
 
-def document(pod: PendingPod, reason: str, verdicts: Sequence[Verdict], verdict: str = "") -> dict[str, Any]:
+def document(pod: PendingPod, reason: str, verdicts: Sequence[NodeVerdict], verdict: str = "") -> dict[str, Any]:
     """As JSON. reason: what kube-scheduler reported, or what is wrong with the pod; verdict: the sentence."""
     nodes = [
         {"name": one.node, "fits": one.fits, "gpus": list(one.gpus), "reason": one.reason, "cures": list(one.cures), "kept": one.kept}

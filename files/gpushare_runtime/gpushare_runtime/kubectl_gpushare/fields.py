@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
 """JSON of nodes and pods → only the fields that `Cluster` reads. A pod of the API server has ten times as much, such as managedFields,
-and most of the time and memory that 50,000 of them need went into building what nobody reads.
+and most of the time and memory that 50,000 of them need went into building fields that are never read.
 
-What does not have the types below is parsed whole, so whoever reads it finds what is wrong with it, and says so.
+An object that does not have the types below is parsed whole, so its reader finds what is wrong with it, and says so.
 """
 
 from __future__ import annotations
@@ -88,16 +88,16 @@ class _List(TypedDict, total=False):
 
 _OBJECT: Final = msgspec.json.Decoder(_Object)
 _LIST: Final = msgspec.json.Decoder(_List)
-# What msgspec raises for JSON that is broken, too deep, or not of these types.
+# The errors that msgspec raises for JSON that is broken, too deep, or not of these types.
 _Other: Final = (ValueError, RecursionError)
 
 
 class NoListError(ValueError):
-    """JSON that is no list of Kubernetes objects, nor one of them."""
+    """JSON that is not a list of Kubernetes objects, nor one of them."""
 
 
 def read_page(data: bytes) -> Any:
-    """A page of a list, as the API server sends it; its items are made one after the other. orjson.JSONDecodeError if it is no JSON."""
+    """A page of a list, as the API server sends it; its items are made one after the other. orjson.JSONDecodeError if it is not JSON."""
     try:
         page = _LIST.decode(data)
     except _Other:
@@ -106,7 +106,7 @@ def read_page(data: bytes) -> Any:
 
 
 def read_objects(data: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(kind, object) of each in a list, one after the other, or of the only one. NoListError; orjson.JSONDecodeError if it is no JSON."""
+    """(kind, object) of each in a list, one after the other, or of the only one. NoListError; orjson.JSONDecodeError if it is not JSON."""
     try:
         found = _LIST.decode(data)
     except _Other:

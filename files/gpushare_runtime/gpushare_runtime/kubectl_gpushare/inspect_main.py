@@ -15,12 +15,12 @@ from gpushare_runtime.kube.client import KubeError
 from gpushare_runtime.kube.credentials import Credentials, CredentialsError
 from gpushare_runtime.kubectl_gpushare.api import Objects, explain_error, read_cluster
 from gpushare_runtime.kubectl_gpushare.inspect_tables import details, summary
-from gpushare_runtime.kubectl_gpushare.inspect_usage import NodeUsage, Usage, read_usage
+from gpushare_runtime.kubectl_gpushare.inspect_usage import ClusterUsage, NodeUsage, read_usage
 from gpushare_runtime.kubectl_gpushare.kubeconfig import KUBECONFIG_HELP, find_kubeconfig, load_kubeconfig
 
 
 class InspectError(Exception):
-    """What was found, what was expected, what to do."""
+    """A message: what was found, what was expected, what to do."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -74,7 +74,7 @@ def _select(nodes: Objects, pods: Objects, names: Sequence[str]) -> tuple[Sequen
 
 
 def _known(nodes: Objects) -> str:
-    known: Usage = read_usage(nodes, [])
+    known: ClusterUsage = read_usage(nodes, [])
     if not known.nodes:
         return "no node has shared GPUs"
     return f"nodes with shared GPUs: {', '.join(node.name for node in known.nodes)}"

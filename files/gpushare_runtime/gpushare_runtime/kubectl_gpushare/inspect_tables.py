@@ -16,7 +16,7 @@ def align(text: str) -> str:
     """Every tab in `text` becomes spaces so that the cells of adjacent lines stand below each other.
 
     A column is a run of lines that each have a tab-terminated cell there; it is as wide as its widest cell
-    plus PADDING. What follows a line's last tab belongs to no column. `text` ends with a newline.
+    plus PADDING. Text after a line's last tab belongs to no column. `text` ends with a newline.
     """
     lines = [line.split("\t") for line in text.splitlines()]
     out: list[str] = []

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Who has what of which GPU, for the tables: the extender's ledger, made once from a cluster's nodes and pods. Pure: JSON in."""
+"""The pods and what they have of which GPU, for the tables: the extender's ledger, made once from a cluster's nodes and pods. Pure: JSON
+in."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from gpushare_runtime.kubectl_gpushare.cluster import address_of, read_gpus
 
 @dataclass(frozen=True)
 class PodUsage:
-    """What one bound pod has: units per GPU index (those of MIG instances at their GPU's), and units whose GPU is not known.
+    """The allocation of one bound pod: units per GPU index (those of MIG instances at their GPU's), and units whose GPU is not known.
 
     name: with " (orphaned)" behind it when the pod was deleted and its processes have not ended.
     """
@@ -31,8 +32,8 @@ class PodUsage:
 
 @dataclass(frozen=True)
 class NodeUsage:
-    """One node. unit: the name of what is counted ("GiB"); total: units of all GPUs; GPUs: units by index;
-    by_gpu: units allocated by index; pending: units allocated on GPUs that are not known; strategy: how containers get GPUs, ""
+    """One node. unit: the name of what is counted ("GiB"). total: units of all GPUs. GPUs: units by index.
+    by_gpu: units allocated by index. pending: units allocated on GPUs that are not known. strategy: how containers get GPUs, ""
     if the node does not publish it."""
 
     name: str
@@ -56,14 +57,14 @@ class NodeUsage:
 
 
 @dataclass(frozen=True)
-class Usage:
-    """All nodes that have shared GPUs, by name, and what is wrong, in words."""
+class ClusterUsage:
+    """All nodes that have shared GPUs, by name, and messages about what is wrong."""
 
     nodes: Sequence[NodeUsage]
     warnings: Sequence[str]
 
 
-def read_usage(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> Usage:
+def read_usage(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> ClusterUsage:
     """From v1.Node and v1.Pod objects as JSON. Pods that are finished or not bound have nothing."""
     warnings: list[str] = []
     ledger, read_pod = Ledger(), PodReader(warnings.append)
@@ -83,7 +84,7 @@ def read_usage(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, A
     if len({node.unit for node in usages}) > 1:
         each = ", ".join(f"{node.name}: {node.unit}" for node in usages)
         warnings.append(f"the nodes count in different units ({each}): the cluster's totals add unlike numbers")
-    return Usage(usages, warnings)
+    return ClusterUsage(usages, warnings)
 
 
 def _usage(node: NodeLedger, address: str, total: int) -> NodeUsage:

@@ -22,7 +22,7 @@ ADMINISTRATORS: Final = ("/etc/kubernetes/admin.conf", "/etc/rancher/rke2/rke2.y
 
 @dataclass
 class _Filled:
-    """What the package fills in: all of these names are its own."""
+    """The fields that the package fills in: all of these names are its own."""
 
     host: str = ""
     api_key: dict[str, str] = field(default_factory=dict)
@@ -84,7 +84,7 @@ def _read(kubeconfig: str, context: str | None) -> Loaded:
     except OSError as error:
         raise unreadable(kubeconfig, error) from None
     except (kubernetes_config.ConfigException, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
-        # The package meets what is no kubeconfig at all with whatever exception comes first.
+        # The package meets a file that is not a kubeconfig at all with whatever exception comes first.
         raise broken(kubeconfig, f"{error}", " and a user") from None
     # The name of the key depends on the release of the package.
     token = (filled.api_key.get("BearerToken") or filled.api_key.get("authorization") or "").strip() or None

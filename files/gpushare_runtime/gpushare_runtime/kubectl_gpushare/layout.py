@@ -37,7 +37,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Column:
-    """wide: shown with -o wide only; right: aligned so; flexible: what does not fit into the terminal stands below its
+    """wide: shown with -o wide only. right: aligned so. flexible: what does not fit into the terminal stands below its
     row; the last column only. clock: it changes with the time alone."""
 
     name: str
@@ -48,9 +48,9 @@ class Column:
 
 
 @dataclass
-class Row:
-    """name: for -o name; cells: one per column; grid: cells behind the columns, one per GPU; shares: how full each GPU is, from 0 to 1,
-    None for one that takes nothing; glyphs: for each GPU one letter instead, "" for one by its share."""
+class TableRow:
+    """name: for -o name. cells: one per column. grid: cells behind the columns, one per GPU. shares: how full each GPU is, from 0 to 1,
+    None for one that takes nothing. glyphs: for each GPU one letter instead, "" for one by its share."""
 
     name: str
     cells: Sequence[Cell]
@@ -61,11 +61,11 @@ class Row:
 
 @dataclass
 class Table:
-    """One view. grid: headers of the cells of GPUs; marks: what the letters in them mean; glyphs: the same where GPUs are
-    glyphs; legend: what is below all."""
+    """One view. grid: headers of the cells of GPUs. marks: what the letters in them mean. glyphs: the same where GPUs are
+    glyphs. legend: what is below all."""
 
     columns: Sequence[Column]
-    rows: list[Row] = field(default_factory=list)
+    rows: list[TableRow] = field(default_factory=list)
     grid: Sequence[str] = ()
     legend: Sequence[str] = ()
     marks: str = ""

@@ -89,7 +89,7 @@ async def _poll(cluster: Cluster, used: Callable[[], Awaitable[Used]], watcher: 
         try:
             cluster.used = await used()
         except InputError as error:
-            # What was read before is old: better none.
+            # Values that were read before are old: better none.
             cluster.used = NOTHING_KNOWN
             log.warning("%s", error)
         watcher.changed.set()
@@ -99,7 +99,7 @@ Show = Callable[[Cluster, str, Selection, Format, str], None]
 
 
 def _screen(stack: AsyncExitStack, console: Console) -> Show:
-    """The whole terminal, put back at the end."""
+    """The whole terminal, restored at the end."""
     live = stack.enter_context(Live(console=console, screen=True, auto_refresh=False))
 
     def show(cluster: Cluster, view: str, select: Selection, form: Format, note: str) -> None:

@@ -39,7 +39,7 @@ _ABSENT: Final = object()
 
 @cache
 def template() -> Json:
-    """What tests/manifests.py has made."""
+    """The data that tests/manifests.py has made."""
     found: Json = json.loads(resources.files(__package__).joinpath("manifests.json").read_text(encoding="utf-8"))
     return found
 
@@ -118,7 +118,7 @@ def merged(values: Mapping[str, Any], others: Mapping[str, Any]) -> Json:
 
 
 def problems(value: Any, schema: Mapping[str, Any], name: str = "") -> Iterator[str]:
-    """What of a value is not as its schema says, by those words of JSON Schema that the chart's has."""
+    """The parts of a value that are not as its schema says, by those words of JSON Schema that the chart's has."""
     where = name or "the values"
     if "enum" in schema and value not in schema["enum"]:
         yield f"found {quote(value)} in {where}; expected one of {', '.join(repr(one) for one in schema['enum'])}"

@@ -17,16 +17,16 @@ from gpushare_runtime.core.placement.ranking import BEST_SCORE
 from gpushare_runtime.core.placement.scarcity import Scarcity
 from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.request import Request
-from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, Cell, Column, Row, Table
-from gpushare_runtime.kubectl_gpushare.trace import UNITS, Host, TracePod
+from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, Cell, Column, Table, TableRow
+from gpushare_runtime.kubectl_gpushare.trace import UNITS, FreeResources, TracePod
 
 VERSION: Final = 1
 _REASONS: Final = 3
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """One pod under one policy. node: "" if it fits on none; fitting: on how many nodes it fits; elsewhere: why not on the others."""
+class SimulatedPod:
+    """One pod under one policy. node: "" if it fits on none. fitting: on how many nodes it fits. elsewhere: why not on the others."""
 
     pod: str
     node: str
@@ -53,9 +53,9 @@ def run(
     has_room: Callable[[PendingPod, str], bool] = lambda pod, node: True,
     taken: Callable[[PendingPod, str], None] = lambda pod, node: None,
     reasons: bool = True,
-) -> list[Outcome]:
-    """Place the pods on the ledger, which changes. has_room: whether a node may take a pod, GPUs aside; taken: told of each that was
-    placed; reasons: also for pods that were placed, why not elsewhere."""
+) -> list[SimulatedPod]:
+    """Place the pods on the ledger, which changes. has_room: whether a node may take a pod, GPUs aside. taken: told of each that was
+    placed. reasons: also for pods that were placed, why not elsewhere."""
     scarcity = Scarcity(ledger.classes)
     scarcity.observe(pod.request for node in ledger.nodes.values() for pod in node.pods)
     placement = Placement(policy, scarcity=scarcity)
@@ -83,7 +83,7 @@ def run(
         if name:
             ledger.apply(pod.allocated(name, allocation))
             taken(pod, name)
-        found.append(Outcome(str(pod), name, gpus, len(fitting), elsewhere))
+        found.append(SimulatedPod(str(pod), name, gpus, len(fitting), elsewhere))
     return found
 
 
@@ -97,14 +97,14 @@ def _elsewhere(request: Request, unfit: Sequence[NodeLedger], possible: Collecti
     return as_text("; ".join([*parts, *([f"{more} more nodes"] if more else [])]), 4096)
 
 
-def run_trace(policy: str, hosts: Sequence[Host], ledger: Ledger, pods: Sequence[TracePod]) -> list[Outcome]:
+def run_trace(policy: str, hosts: Sequence[FreeResources], ledger: Ledger, pods: Sequence[TracePod]) -> list[SimulatedPod]:
     """As `run`, with the nodes' CPU and memory counted as kube-scheduler does. Hosts and ledger change.
 
     A pod without GPUs goes to the node that has most CPU left, of those without GPUs first.
     """
     by_name = {host.name: host for host in hosts}
     of = {f"{number}": pod for number, pod in enumerate(pods)}
-    without: dict[str, Outcome] = {}
+    without: dict[str, SimulatedPod] = {}
 
     def has_room(pending: PendingPod, node: str) -> bool:
         pod, host = of[pending.uid], by_name[node]
@@ -124,17 +124,17 @@ def run_trace(policy: str, hosts: Sequence[Host], ledger: Ledger, pods: Sequence
             if host is not None:
                 _take(host, pod)
             elsewhere = "" if host is not None else f"{len(hosts)} nodes: takes no such pods"
-            without[uid] = Outcome(f"trace/{pod.name}", host.name if host is not None else "", (), len(fits), elsewhere)
+            without[uid] = SimulatedPod(f"trace/{pod.name}", host.name if host is not None else "", (), len(fits), elsewhere)
 
     placed = iter(run(policy, ledger, asking(), has_room=has_room, taken=taken, reasons=False))
     return [without[uid] if uid in without else next(placed) for uid in of]
 
 
-def _take(host: Host, pod: TracePod) -> None:
+def _take(host: FreeResources, pod: TracePod) -> None:
     host.cpu, host.memory = host.cpu - pod.cpu, host.memory - pod.memory
 
 
-def table_of(outcomes: dict[str, list[Outcome]]) -> Table:
+def table_of(outcomes: dict[str, list[SimulatedPod]]) -> Table:
     """One row per pod, one column per policy."""
     policies = list(outcomes)
     table = Table(
@@ -147,11 +147,11 @@ def table_of(outcomes: dict[str, list[Outcome]]) -> Table:
             Cell(f"{one.node}/{','.join(map(str, one.gpus))}" if one.gpus else one.node) if one.node else Cell(ABSENT, BAD) for one in row
         ]
         cells = [Cell(as_text(row[0].pod, 512)), *places, Cell(str(told.fitting), "", told.fitting), Cell(told.elsewhere)]
-        table.rows.append(Row(f"pod/{as_text(row[0].pod, 512)}", cells))
+        table.rows.append(TableRow(f"pod/{as_text(row[0].pod, 512)}", cells))
     return table
 
 
-def summary_of(outcomes: dict[str, list[Outcome]], pods: Sequence[TracePod], gpus: int) -> Table:
+def summary_of(outcomes: dict[str, list[SimulatedPod]], pods: Sequence[TracePod], gpus: int) -> Table:
     """One row per policy. GPUs: of all nodes."""
     table = Table(
         (
@@ -167,12 +167,12 @@ def summary_of(outcomes: dict[str, list[Outcome]], pods: Sequence[TracePod], gpu
         count = sum(bool(one.node) for one in found)
         share = f"{100 * placed / (gpus * UNITS):.1f}%" if gpus else ABSENT
         row = [Cell(policy), *(Cell(str(n), "", n) for n in (len(found), count, len(found) - count)), Cell(share, "", placed)]
-        table.rows.append(Row(f"policy/{policy}", row))
+        table.rows.append(TableRow(f"policy/{policy}", row))
     table.legend = ["MEMORY is the part of all GPUs' memory that is placed. Nothing ends, and nothing is preempted."]
     return table
 
 
-def document(outcomes: dict[str, list[Outcome]]) -> dict[str, Any]:
+def document(outcomes: dict[str, list[SimulatedPod]]) -> dict[str, Any]:
     """As JSON: by policy, a list of pods."""
     return {
         "v": VERSION,

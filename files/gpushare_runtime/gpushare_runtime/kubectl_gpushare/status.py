@@ -16,7 +16,7 @@ from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.pods import InvalidPod
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_POD, Cluster
 from gpushare_runtime.kubectl_gpushare.explain import EXTENDER_SILENT, GATED, explain, headline, names_in_words
-from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, WARN, Cell, Column, Row, Table
+from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, WARN, Cell, Column, Table, TableRow
 from gpushare_runtime.kubectl_gpushare.views import Selection, gpus_of, selected_waiting, shares
 
 VERSION: Final = 1
@@ -34,10 +34,10 @@ IN_CLUSTER: Final = "gpushare-scheduler"
 
 
 @dataclass(frozen=True)
-class Lease:
-    """Who leads a scheduler. problem: why that is not known, "" if it is; renewed: Unix time; seconds: how long a renewal holds.
+class LeaseState:
+    """The leader of a scheduler. problem: why that is not known, "" if it is. renewed: Unix time. seconds: how long a renewal holds.
 
-    scheduler: the Lease's name; namespace: where it is.
+    scheduler: the Lease's name. namespace: where it is.
     """
 
     holder: str = ""
@@ -49,8 +49,8 @@ class Lease:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """severity: of ERROR, WARNING, OK; where: nodes or a pod, "" for the cluster; cure: "" where nothing is to be done."""
+class StatusEntry:
+    """severity: of ERROR, WARNING, OK. where: nodes or a pod, "" for the cluster. cure: "" where nothing is to be done."""
 
     severity: str
     check: str
@@ -59,7 +59,7 @@ class Finding:
     cure: str = ""
 
 
-def read_lease(raw: Mapping[str, Any]) -> Lease:
+def read_lease(raw: Mapping[str, Any]) -> LeaseState:
     """A coordination.k8s.io/v1 Lease."""
     spec = raw.get("spec") or {}
     holder, text, seconds = str(spec.get("holderIdentity") or ""), str(spec.get("renewTime") or ""), spec.get("leaseDurationSeconds")
@@ -67,14 +67,14 @@ def read_lease(raw: Mapping[str, Any]) -> Lease:
         renewed = datetime.strptime(text[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc).timestamp()
     except ValueError:
         renewed = 0.0
-    length = seconds if isinstance(seconds, int) and 0 < seconds <= _MOST_LEASE_SECONDS else Lease.seconds
+    length = seconds if isinstance(seconds, int) and 0 < seconds <= _MOST_LEASE_SECONDS else LeaseState.seconds
     # The identity is HOST_UUID, the host's name a pod's where the scheduler is one.
     names = {key: as_text(str((raw.get("metadata") or {}).get(key) or ""), 253) for key in ("name", "namespace")}
-    where = {"scheduler": names["name"] or Lease.scheduler, "namespace": names["namespace"] or Lease.namespace}
-    return Lease(as_text(holder.partition("_")[0], 253), renewed, length, **where)
+    where = {"scheduler": names["name"] or LeaseState.scheduler, "namespace": names["namespace"] or LeaseState.namespace}
+    return LeaseState(as_text(holder.partition("_")[0], 253), renewed, length, **where)
 
 
-def judge(cluster: Cluster, leases: Sequence[Lease]) -> list[Finding]:
+def judge(cluster: Cluster, leases: Sequence[LeaseState]) -> list[StatusEntry]:
     """Everything, what is worst first. leases: () where there is no cluster to ask."""
     pods = next((f"-n {one.namespace} -l app.kubernetes.io/part-of=gpushare" for one in leases if one.scheduler == IN_CLUSTER), "")
     found = [
@@ -88,7 +88,7 @@ def judge(cluster: Cluster, leases: Sequence[Lease]) -> list[Finding]:
     return sorted([*found, *_drift(cluster)], key=lambda one: order.index(one.severity))
 
 
-def _scheduler(lease: Lease, now: float, pods: str) -> Iterator[Finding]:
+def _scheduler(lease: LeaseState, now: float, pods: str) -> Iterator[StatusEntry]:
     """pods: how kubectl selects ours, "" where the daemons are services of hosts."""
     ours = lease.scheduler == IN_CLUSTER
     cure = "kubectl get pods -n kube-system -l component=kube-scheduler, and its log on each control plane"
@@ -96,29 +96,31 @@ def _scheduler(lease: Lease, now: float, pods: str) -> Iterator[Finding]:
         cure = f"kubectl get pods {pods}, and kubectl logs {pods} -c kube-scheduler"
     age = max(0, int(now - lease.renewed))
     if lease.problem:
-        yield Finding(
+        yield StatusEntry(
             WARNING, "scheduler", "", f"the leader is not known: {lease.problem}", "choose a user who may get Leases in kube-system"
         )
     elif not lease.holder or age > 2 * lease.seconds:
         last = f"; {lease.holder} was the last one, {age} s ago" if lease.holder else ""
-        yield Finding(ERROR, "scheduler", "", f"{lease.scheduler} has no leader{last}: all new {'GPU pods' if ours else 'pods'} wait", cure)
+        yield StatusEntry(
+            ERROR, "scheduler", "", f"{lease.scheduler} has no leader{last}: all new {'GPU pods' if ours else 'pods'} wait", cure
+        )
     else:
-        yield Finding(OK, "scheduler", lease.holder, f"leads {lease.scheduler}, renewed {age} s ago")
+        yield StatusEntry(OK, "scheduler", lease.holder, f"leads {lease.scheduler}, renewed {age} s ago")
 
 
-def _extender(cluster: Cluster, pods: str) -> Iterator[Finding]:
+def _extender(cluster: Cluster, pods: str) -> Iterator[StatusEntry]:
     silent = [one for one in cluster.waiting.values() if EXTENDER_SILENT.search(one.reported)]
     if silent:
         words = as_text(silent[0].reported, 200)
         cure = "on the control plane of the leader: gpushare-doctor, then systemctl restart gpushare-extender"
         if pods:
             cure = f"kubectl logs {pods} -c extender"
-        yield Finding(ERROR, "extender", "", f"kube-scheduler gets no answer for {_pods(len(silent))}: {words}", cure)
+        yield StatusEntry(ERROR, "extender", "", f"kube-scheduler gets no answer for {_pods(len(silent))}: {words}", cure)
     else:
-        yield Finding(OK, "extender", "", "no waiting pod has an error of it; each new GPU pod is a call")
+        yield StatusEntry(OK, "extender", "", "no waiting pod has an error of it; each new GPU pod is a call")
 
 
-def _nodes(cluster: Cluster, pods: str) -> Iterator[Finding]:
+def _nodes(cluster: Cluster, pods: str) -> Iterator[StatusEntry]:
     known = {node.name: node for node in cluster.nodes}
     groups: dict[tuple[str, str], list[str]] = {}
     fine = 0
@@ -141,12 +143,12 @@ def _nodes(cluster: Cluster, pods: str) -> Iterator[Finding]:
             continue
         groups.setdefault(why, []).append(name)
     for (found, cure), names in groups.items():
-        yield Finding(ERROR, "nodes", names_in_words(names), found, cure)
+        yield StatusEntry(ERROR, "nodes", names_in_words(names), found, cure)
     if fine or not groups:
-        yield Finding(OK, "nodes", "", f"{fine} with a device plugin")
+        yield StatusEntry(OK, "nodes", "", f"{fine} with a device plugin")
 
 
-def _gpus(cluster: Cluster) -> Iterator[Finding]:
+def _gpus(cluster: Cluster) -> Iterator[StatusEntry]:
     usable = every = 0
     for node in cluster.nodes:
         for view in gpus_of(node, with_pods=False):
@@ -159,13 +161,13 @@ def _gpus(cluster: Cluster) -> Iterator[Finding]:
             on_it = f"; pods: {', '.join(there[:_NAMED])}{more}" if there else "; no pods"
             if view.gpu.health != HEALTHY:
                 cure = f"follow that; kubectl gpushare drain {node.name} {view.gpu.index} moves its pods" if there else "follow that"
-                yield Finding(ERROR, "gpus", where, f"bad: {view.gpu.health}{on_it}", cure)
+                yield StatusEntry(ERROR, "gpus", where, f"bad: {view.gpu.health}{on_it}", cure)
             else:
-                yield Finding(WARNING, "gpus", where, f"cordoned{on_it}", f"kubectl gpushare uncordon {node.name} {view.gpu.index}")
-    yield Finding(OK, "gpus", "", f"{usable} of {every} take new pods")
+                yield StatusEntry(WARNING, "gpus", where, f"cordoned{on_it}", f"kubectl gpushare uncordon {node.name} {view.gpu.index}")
+    yield StatusEntry(OK, "gpus", "", f"{usable} of {every} take new pods")
 
 
-def _waiting(cluster: Cluster) -> Iterator[Finding]:
+def _waiting(cluster: Cluster) -> Iterator[StatusEntry]:
     """Pods that wait although GPUs have room."""
     waiting, largest, now, found = selected_waiting(cluster, Selection()), cluster.largest(), cluster.now(), 0
     for one in waiting[:MOST_WAITING]:
@@ -175,7 +177,7 @@ def _waiting(cluster: Cluster) -> Iterator[Finding]:
         verdicts = explain(cluster, one.pod, Placement())
         if any(verdict.fits for verdict in verdicts):
             found += 1
-            yield Finding(
+            yield StatusEntry(
                 WARNING,
                 "waiting",
                 str(one.pod),
@@ -183,10 +185,10 @@ def _waiting(cluster: Cluster) -> Iterator[Finding]:
                 f"kubectl describe pod -n {one.pod.namespace} {one.pod.name}",
             )
     more = f" (the first {MOST_WAITING} were tried)" if len(waiting) > MOST_WAITING else ""
-    yield Finding(OK, "waiting", "", f"{_pods(len(waiting))} wait, {found} of them although GPUs have room{more}")
+    yield StatusEntry(OK, "waiting", "", f"{_pods(len(waiting))} wait, {found} of them although GPUs have room{more}")
 
 
-def _drift(cluster: Cluster) -> Iterator[Finding]:
+def _drift(cluster: Cluster) -> Iterator[StatusEntry]:
     for node in cluster.nodes:
         for why, words, cure in (
             ("orphaned", "units are held by processes of pods that are gone", "nvidia-smi on the node, and end these processes"),
@@ -194,22 +196,22 @@ def _drift(cluster: Cluster) -> Iterator[Finding]:
         ):
             units = sum(entry.units for entry in node.record.held.entries if entry.why == why)
             if units:
-                yield Finding(WARNING, "drift", node.name, f"{units} {words}", cure)
+                yield StatusEntry(WARNING, "drift", node.name, f"{units} {words}", cure)
         yield from _problems(node)
 
 
-def _problems(node: NodeLedger) -> Iterator[Finding]:
+def _problems(node: NodeLedger) -> Iterator[StatusEntry]:
     problems = node.problems()
     if problems:
         more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-        yield Finding(WARNING, "drift", node.name, f"{problems[0]}{more}", f"kubectl gpushare -o json {node.name}")
+        yield StatusEntry(WARNING, "drift", node.name, f"{problems[0]}{more}", f"kubectl gpushare -o json {node.name}")
 
 
 def _pods(count: int) -> str:
     return f"{count} {'pod' if count == 1 else 'pods'}"
 
 
-def table_of(findings: Iterable[Finding]) -> Table:
+def table_of(findings: Iterable[StatusEntry]) -> Table:
     """One row per finding."""
     table = Table((Column("STATE"), Column("CHECK"), Column("WHERE"), Column("FOUND", flexible=True)))
     for one in findings:
@@ -220,11 +222,11 @@ def table_of(findings: Iterable[Finding]) -> Table:
             Cell(as_text(one.where, 253)),
             Cell(as_text(f"{one.found}{cure}", 4096)),
         ]
-        table.rows.append(Row(f"{one.check}/{as_text(one.where, 253)}", cells))
+        table.rows.append(TableRow(f"{one.check}/{as_text(one.where, 253)}", cells))
     return table
 
 
-def document(findings: Sequence[Finding]) -> dict[str, Any]:
+def document(findings: Sequence[StatusEntry]) -> dict[str, Any]:
     """As JSON."""
     made = [
         {

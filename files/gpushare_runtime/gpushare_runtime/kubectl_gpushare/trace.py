@@ -28,12 +28,12 @@ _MOST_MODELS: Final = 64
 
 
 class TraceError(ValueError):
-    """A file that is no such trace; names the line and the column."""
+    """A file that is not such a trace; it names the line and the column."""
 
 
 @dataclass
-class Host:
-    """What kube-scheduler counts of a node and is still free: CPU in thousandths, memory in MiB."""
+class FreeResources:
+    """The resources of a node that kube-scheduler counts and that are still free: CPU in thousandths, memory in MiB."""
 
     name: str
     cpu: int
@@ -42,7 +42,7 @@ class Host:
 
 @dataclass(frozen=True)
 class TracePod:
-    """One line of the trace. request: None of a pod without GPUs; asked: units of GPUs; created: seconds, 0 without."""
+    """One line of the trace. request: None of a pod without GPUs. asked: units of GPUs. created: seconds, 0 without."""
 
     name: str
     cpu: int
@@ -52,13 +52,13 @@ class TracePod:
     created: int = 0
 
 
-def read_hosts(file: Path) -> tuple[list[Host], Ledger]:
+def read_hosts(file: Path) -> tuple[list[FreeResources], Ledger]:
     """The nodes, and a ledger of their GPUs. TraceError, OSError."""
     hosts, gpus = [], []
     for where, row in _rows(file):
         name, model = _text(row, "sn", where), _text(row, "model", where)
         gpus.append((name, _number(row, "gpu", where, MOST_GPUS), model))
-        hosts.append(Host(name, _number(row, "cpu_milli", where), _number(row, "memory_mib", where)))
+        hosts.append(FreeResources(name, _number(row, "cpu_milli", where), _number(row, "memory_mib", where)))
     return hosts, ledger_of(gpus)
 
 

@@ -57,7 +57,7 @@ def check_url(url: str) -> str:
 
 
 async def read_used(url: str, token_file: str = "") -> Used:
-    """What is used now. token_file: has a bearer token, "" for none. InputError if Prometheus does not answer as it should."""
+    """The memory that is used now. token_file: has a bearer token, "" for none. InputError if Prometheus does not answer as it should."""
     headers = {"Authorization": f"Bearer {_token(token_file)}"} if token_file else {}
     where = check_url(url)
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_SECONDS), headers=headers, trust_env=True) as session:

@@ -16,7 +16,7 @@ from gpushare_runtime.core.ledger_json import ledger_json
 from gpushare_runtime.core.placement.explain import amount
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod
 from gpushare_runtime.kubectl_gpushare.cluster import NOTHING_KNOWN, UNKNOWN_NODE, UNKNOWN_POD, Cluster, NodeInfo, Waiting
-from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, ODD, WARN, Cell, Column, Row, Table
+from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, ODD, WARN, Cell, Column, Table, TableRow
 
 _MOST_NAME: Final = 253
 LEGEND: Final = {"B": "bad", "C": "cordoned", "O": "orphaned units", "W": "whole GPU"}
@@ -27,7 +27,7 @@ NOT_TRIED: Final = "kube-scheduler has reported nothing yet"
 
 @dataclass(frozen=True)
 class Selection:
-    """What is shown. names: of the view's objects, all if empty; namespace: "" for all; labels: which labels will do.
+    """The choice of what is shown. names: of the view's objects, all if empty. namespace: "" for all. labels: which labels will do.
 
     node, gpu: of pods, only those on this node, and on the GPU of this index or UUID; "" for all.
     """
@@ -40,8 +40,8 @@ class Selection:
 
 
 class Share(NamedTuple):
-    """What one pod has of one node, as far as it is known. by_gpu: None if nobody knows; why: "" where the API shows the pod; mark: what
-    is wrong with one of its GPUs, "" if nothing is."""
+    """The share that one pod has of one node, as far as it is known. by_gpu: None if unknown. why: "" where the API shows the pod. mark:
+    what is wrong with one of its GPUs, "" if nothing is."""
 
     namespace: str
     name: str
@@ -66,7 +66,7 @@ _NOTHING: Final = Cell(ABSENT, "", -1.0)
 
 
 def selected_nodes(cluster: Cluster, select: Selection) -> list[NodeLedger]:
-    """By name; what pods say of a node that nobody could read is none."""
+    """By name; a node that could not be read has none of what pods say about it."""
     nodes = [node for node in cluster.nodes if not select.names or node.name in select.names]
     return [node for node in nodes if select.labels(cluster.infos.get(node.name, UNKNOWN_NODE).labels)]
 
@@ -135,7 +135,7 @@ class GpuView(NamedTuple):
 
 
 def closed(node: NodeLedger, info: NodeInfo) -> str:
-    """Why the node takes no new pods, as a key of CLOSED; "" where it does. Its free units are free for nobody."""
+    """Why the node takes no new pods, as a key of CLOSED; "" where it does. No pod can get its free units."""
     if not info.ready:
         return "N"
     if info.cordoned:
@@ -233,7 +233,7 @@ def nodes_view(cluster: Cluster, select: Selection) -> Table:
         ]
         of = [cells_of[node.name].get(index) for index in range(most)]
         shares = [None if gpu is None else gpu.allocated / (gpu.gpu.units or 1) for gpu in of]
-        table.rows.append(Row(f"node/{_text(node.name)}", cells, [_grid_cell(gpu) for gpu in of], shares, [_glyph(gpu) for gpu in of]))
+        table.rows.append(TableRow(f"node/{_text(node.name)}", cells, [_grid_cell(gpu) for gpu in of], shares, [_glyph(gpu) for gpu in of]))
     table.marks = "  ".join(f"{mark} {text}" for mark, text in {**LEGEND, **CLOSED}.items() if mark in seen)
     unit = "" if units <= {"GiB"} or len(units) > 1 else f"one unit is {units.copy().pop()}; "
     table.legend = [unit + _total(cluster, nodes, views)]
@@ -340,7 +340,7 @@ def gpus_view(cluster: Cluster, select: Selection) -> Table:
                 Cell(_text(gpu.uuid)),
                 Cell(as_text(states), view.style or (WARN if shut else "")),
             ]
-            table.rows.append(Row(f"gpu/{_text(node.name)}/{gpu.index}", cells))
+            table.rows.append(TableRow(f"gpu/{_text(node.name)}/{gpu.index}", cells))
     return table
 
 
@@ -403,7 +403,7 @@ def pods_view(cluster: Cluster, select: Selection) -> Table:
     now = cluster.now()
     for share in selected_shares(cluster, select):
         cells = _share_cells(cluster, share, *on[share.node], now)[skip:]
-        table.rows.append(Row(_pod_name(share.namespace, share.name, select), cells))
+        table.rows.append(TableRow(_pod_name(share.namespace, share.name, select), cells))
     reasons = cluster.reasons()
     for one in selected_waiting(cluster, select):
         pod, info = one.pod, cluster.pods.get(one.pod.uid, UNKNOWN_POD)
@@ -422,7 +422,7 @@ def pods_view(cluster: Cluster, select: Selection) -> Table:
             Cell("invalid", BAD) if isinstance(pod, InvalidPod) else Cell("pending", WARN),
             Cell(reasons[pod.uid] or NOT_TRIED),
         ]
-        table.rows.append(Row(_pod_name(pod.namespace, pod.name, select), cells[skip:]))
+        table.rows.append(TableRow(_pod_name(pod.namespace, pod.name, select), cells[skip:]))
     return table
 
 
@@ -483,7 +483,7 @@ def _used_memory(mib: int | None) -> Cell:
 
 
 def allocated_mib(share: Share, node: NodeLedger) -> int | None:
-    """None where nobody knows."""
+    """None where it is unknown."""
     return None if share.by_gpu is None or node.inventory is None else sum(share.by_gpu.values()) * node.inventory.unit.mib
 
 
@@ -540,7 +540,7 @@ def top_view(cluster: Cluster, select: Selection) -> Table:
             _NOTHING if percent is None else _count(percent, BAD if percent > 100 else ""),
             Cell(state, style),
         ]
-        table.rows.append(Row(_pod_name(share.namespace, share.name, select), cells[1:] if select.namespace else cells))
+        table.rows.append(TableRow(_pod_name(share.namespace, share.name, select), cells[1:] if select.namespace else cells))
     return table
 
 
@@ -590,7 +590,7 @@ def namespaces_view(cluster: Cluster, select: Selection) -> Table:
             _used(sums.used),
             Cell(f"{100 * sums.mib / total:.1f}%", "", sums.mib) if total else _NOTHING,
         ]
-        table.rows.append(Row(f"namespace/{_text(name)}", cells))
+        table.rows.append(TableRow(f"namespace/{_text(name)}", cells))
     return table
 
 
@@ -630,7 +630,7 @@ def models_view(cluster: Cluster, select: Selection) -> Table:
             _count(max((gpu.state.free for gpu in usable), default=0)),
             Cell(unit),
         ]
-        table.rows.append(Row(f"model/{_text(model) or ABSENT}", cells))
+        table.rows.append(TableRow(f"model/{_text(model) or ABSENT}", cells))
     return table
 
 
@@ -660,7 +660,7 @@ def names_of(cluster: Cluster, view: str, select: Selection) -> set[str]:
 
 
 def shows_any(cluster: Cluster, view: str, select: Selection) -> bool:
-    """Whether there is anything to show, whatever names were asked for; without looking at more than that takes."""
+    """Whether there is anything to show, whatever names were asked for; it reads no more than that takes."""
     every = Selection((), select.namespace, select.labels)
     if view in OF_PODS:
         return any(True for _ in _shares(cluster, every)) or bool(selected_waiting(cluster, every))

@@ -36,7 +36,7 @@ class Watcher:
 
     @property
     def synced(self) -> bool:
-        """Whether every list was read once: before that nobody knows what is free."""
+        """Whether every list was read once: before that it is unknown what is free."""
         return all(reflector.synced.is_set() for reflector in self._reflectors)
 
     @property

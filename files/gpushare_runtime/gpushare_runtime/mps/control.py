@@ -43,7 +43,7 @@ def _mib(answer: str) -> int | None:
 
 
 class ControlDaemon:
-    """The daemon of one GPU. program: its path; uuid: of the GPU; folder, logs: of this GPU's files."""
+    """The daemon of one GPU. program: its path. uuid: of the GPU. folder, logs: of this GPU's files."""
 
     def __init__(self, program: str, uuid: str, folder: Path, logs: Path) -> None:
         self._program = program

@@ -24,7 +24,7 @@ def empty(folder: Path, unchanged_since: float | None = None, but: Collection[st
     top = os.open(folder, _FOLDER)
     try:
         names = [name for name in os.listdir(top) if name not in but and not _changed(top, name, unchanged_since)]
-        # A name that nobody has.
+        # A name that no user has.
         own, moved = os.urandom(16).hex(), 0
         while names:
             name = names.pop()
@@ -39,7 +39,7 @@ def empty(folder: Path, unchanged_since: float | None = None, but: Collection[st
                     names.append(up)
                 os.rmdir(name, dir_fd=top)
             except OSError:
-                # Of somebody who is there still: the next time.
+                # A folder of a user who is still there: the next time.
                 continue
         return sorted(set(os.listdir(top)).difference(but))
     finally:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The GPU of a control daemon, by NVML: whether it can have MPS, and its compute mode, which is put back at the end."""
+"""The GPU of a control daemon, by NVML: whether it can have MPS, and its compute mode, which is restored at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpushare_runtime.core import mps
 _SERVER: Final = "nvidia-cuda-mps-server"
 _SHOWN: Final = 5
 _MODES: Final = ("0", "1", "2", "3")
-# What every server opens beside its GPU.
+# The files that every server opens beside its GPU.
 _NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 
 
@@ -26,7 +26,7 @@ class GpuError(Exception):
 
 @dataclass(frozen=True)
 class GpuForMps:
-    """capability: compute capability; processes: with a context on it; mode: compute mode, NVML's number; mib: its memory."""
+    """capability: compute capability. processes: with a context on it. mode: compute mode, NVML's number. mib: its memory."""
 
     capability: tuple[int, int]
     mig: bool
@@ -35,7 +35,7 @@ class GpuForMps:
     mib: int
 
 
-class Nvml(Protocol):
+class ComputeModes(Protocol):
     """All may block and raise GpuError."""
 
     exclusive: int
@@ -126,7 +126,7 @@ def withheld(nodes: Collection[str] = _NODES) -> str:
 class ExclusiveMode:
     """The GPU's compute mode while the daemon runs. kept: file with the mode of before, for a process that was killed."""
 
-    def __init__(self, nvml: Nvml, uuid: str, kept: Path) -> None:
+    def __init__(self, nvml: ComputeModes, uuid: str, kept: Path) -> None:
         self._nvml = nvml
         self._uuid = uuid
         self._kept = kept

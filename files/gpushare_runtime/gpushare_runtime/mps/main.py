@@ -28,7 +28,7 @@ from gpushare_runtime.daemon.runner import FatalError, Signals, Status, keep_ali
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.mps.control import PROGRAM, ControlDaemon, ControlError
 from gpushare_runtime.mps.folders import empty
-from gpushare_runtime.mps.gpu import ExclusiveMode, GpuError, Nvml, withheld
+from gpushare_runtime.mps.gpu import ComputeModes, ExclusiveMode, GpuError, withheld
 from gpushare_runtime.mps.shares import Shares
 
 log = logging.getLogger(__name__)
@@ -45,8 +45,8 @@ _GPU: Final = re.compile(r"GPU-[0-9A-Za-z-]{8,60}")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """uuid: of the GPU; run, logs: folders for those of all GPUs; state: a folder that a reboot keeps; program: path or name.
+class MpsSettings:
+    """uuid: of the GPU. run, logs: folders for those of all GPUs. state: a folder that a reboot keeps. program: path or name.
 
     usage: the record of the device plugin.
     """
@@ -60,7 +60,7 @@ class Settings:
     log_level: str = "info"
 
 
-def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
+def parse_arguments(arguments: Sequence[str] | None = None) -> MpsSettings:
     """The settings by arguments; None: this process's. Ends the process with a message if they are invalid."""
     parser = argparse.ArgumentParser(prog=NAME, description="Run the MPS control daemon of one GPU.")
     parser.add_argument("gpu", type=_gpu, help="UUID of the GPU, as `nvidia-smi -L` prints it")
@@ -78,7 +78,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Settings:
     )
     runner.add_options(parser)
     given = parser.parse_args(arguments)
-    return Settings(given.gpu, given.run_dir, given.log_dir, given.state_dir, given.control, given.usage_file, given.log_level)
+    return MpsSettings(given.gpu, given.run_dir, given.log_dir, given.state_dir, given.control, given.usage_file, given.log_level)
 
 
 def _gpu(text: str) -> str:
@@ -90,7 +90,7 @@ def _gpu(text: str) -> str:
 class MpsOfGpu:
     """The daemon of one GPU, from its compute mode to its end."""
 
-    def __init__(self, settings: Settings, nvml: Nvml, interval: float = INTERVAL_SECONDS) -> None:
+    def __init__(self, settings: MpsSettings, nvml: ComputeModes, interval: float = INTERVAL_SECONDS) -> None:
         self.status = Status(required=[_PART])
         folder = settings.run / settings.uuid
         self._uuid = settings.uuid
@@ -213,12 +213,12 @@ def _replace(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-async def serve(settings: Settings, nvml: Nvml, signals: Signals) -> None:
+async def serve(settings: MpsSettings, nvml: ComputeModes, signals: Signals) -> None:
     """Run until SIGTERM or SIGINT. FatalError."""
     await MpsOfGpu(settings, nvml).run(signals.stop)
 
 
-def main(argv: Sequence[str] | None = None, nvml: Nvml | None = None) -> int:
+def main(argv: Sequence[str] | None = None, nvml: ComputeModes | None = None) -> int:
     """The console command. Returns the exit status. nvml: None for the installed one."""
     settings = parse_arguments(argv)
     if nvml is None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What containers have of a GPU now, by the record that the device plugin keeps before it lets them start."""
+"""The shares that containers have of a GPU now, by the record that the device plugin keeps before it lets them start."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def issue(role: Role, ca: Pair | None, now: datetime, key: ec.EllipticCurvePriva
 
 
 def read_certificate(data: bytes) -> x509.Certificate:
-    """The certificate in PEM. Broken if it is none."""
+    """The certificate in PEM. It raises Broken if it is not one."""
     try:
         return x509.load_pem_x509_certificate(data)
     except ValueError:
@@ -122,7 +122,7 @@ def read_certificate(data: bytes) -> x509.Certificate:
 
 
 def read_key(data: bytes) -> ec.EllipticCurvePrivateKey:
-    """The private key in PEM. Broken if it is none of ours."""
+    """The private key in PEM. It raises Broken if it is not one of ours."""
     try:
         key = load_pem_private_key(data, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -138,7 +138,7 @@ def belongs(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> b
 
 
 def fault(role: Role, certificate: x509.Certificate, ca: x509.Certificate, now: datetime, server: Server = EXTENDER) -> str:
-    """Why nobody would take the certificate, in words after its name; "" when it is good. ca: for a CA, itself."""
+    """Why no peer would take the certificate, to be read after its name; "" when it is good. ca: for a CA, itself."""
     try:
         certificate.verify_directly_issued_by(ca)
     except (ValueError, TypeError, InvalidSignature):

@@ -46,7 +46,7 @@ DASHBOARD: Final = Files("server", "dashboard.crt", "dashboard.key")
 
 @dataclass(frozen=True)
 class Purpose:
-    """What a folder of certificates is for. leaves: what its CA signs, the server's first; copy: of the CA's certificate, for others.
+    """The purpose of a folder of certificates. leaves: what its CA signs, the server's first; copy: of the CA's certificate, for others.
 
     timer: the systemd unit that renews them.
     """
@@ -77,7 +77,7 @@ def dashboard(names: Iterable[str]) -> Purpose:
     return Purpose(certificates.dashboard(names), (DASHBOARD,), "gpushare-dashboard-pki.timer")
 
 
-class State(TypedDict):
+class CertificateState(TypedDict):
     """One certificate, as `status` says it. not_after: "" when there is none; problem: "" or words."""
 
     path: str
@@ -89,7 +89,7 @@ class State(TypedDict):
 
 @dataclass
 class Due:
-    """What has to be done: contents by file name, in the order to write; modes by name of what is too open."""
+    """The work that has to be done: contents by file name, in the order to write; modes by name of what is too open."""
 
     contents: dict[str, bytes] = field(default_factory=dict)
     modes: dict[str, int] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class Folder:
         self.purpose = purpose
 
     def due(self, now: datetime) -> Due:
-        """What `ensure` would do; changes nothing."""
+        """The changes that `ensure` would make; changes nothing."""
         due = Due(modes=self._open_modes())
         ca = self._ca(due, now)
         pem, copy = due.contents.get(CA.certificate) or self._read(CA.certificate), self.purpose.copy
@@ -151,23 +151,23 @@ class Folder:
         finally:
             os.close(descriptor)
 
-    def status(self, now: datetime) -> list[State]:
+    def status(self, now: datetime) -> list[CertificateState]:
         """Every certificate, with what is wrong with it."""
         open_modes = self._open_modes()
         states = [self._state(files, now, open_modes) for files in (CA, *self.purpose.leaves)]
         name = self.purpose.copy
         if not name:
             return states
-        copy = State(**{**states[0], "path": name, "problem": self._too_open([name], open_modes)})
+        copy = CertificateState(**{**states[0], "path": name, "problem": self._too_open([name], open_modes)})
         try:
             if self._read(name) != self._bytes(CA.certificate):
                 copy["problem"] = f"{name} is not the same as {CA.certificate}"
         except Broken as broken:
-            copy = State(path=name, role="ca", not_after="", days_left=0.0, problem=f"{name} {broken}")
+            copy = CertificateState(path=name, role="ca", not_after="", days_left=0.0, problem=f"{name} {broken}")
         return [*states, copy]
 
-    def _state(self, files: Files, now: datetime, open_modes: dict[str, int]) -> State:
-        state = State(path=files.certificate, role=files.role, not_after="", days_left=0.0, problem="")
+    def _state(self, files: Files, now: datetime, open_modes: dict[str, int]) -> CertificateState:
+        state = CertificateState(path=files.certificate, role=files.role, not_after="", days_left=0.0, problem="")
         try:
             certificate = self._certificate(files)
         except Broken as broken:

@@ -37,7 +37,7 @@ def ensure(folder: Folder, now: datetime, unit: str, systemctl: Callable[[str], 
         due = folder.due(now)
         marker = folder.path / _RELOAD_DUE
         if unit and {CA.certificate, folder.purpose.leaves[0].certificate} & set(due.contents):
-            # Kept until the reload has happened: a crash or a failure in between must not leave the old certificate in use.
+            # It is kept until the reload has happened: a crash or a failure in between must not leave the old certificate in use.
             marker.touch(mode=0o600)
         folder.write(due)
         if unit and marker.exists():
@@ -47,7 +47,7 @@ def ensure(folder: Folder, now: datetime, unit: str, systemctl: Callable[[str], 
 
 
 def copy(folder: Folder, to: Path) -> list[str]:
-    """What the server needs, without the key of the CA, as files of this user's own; the names of those that were other ones."""
+    """The files that the server needs, without the key of the CA, as files of this user's own; the names of those that were other ones."""
     leaf, changed = folder.purpose.leaves[0], {}
     for name in (leaf.key, leaf.certificate, CA.certificate):
         content, place = (folder.path / name).read_bytes(), to / name
@@ -66,7 +66,7 @@ def keep(folder: Folder, now: Callable[[], datetime], to: Path, stop: threading.
         except (OSError, Failed) as error:
             if first:
                 raise
-            # What is there lasts for months more.
+            # The present files last for months more.
             print(f"{NAME}: not renewed, tried again in {seconds:g} s: {error}", file=sys.stderr, flush=True)
         else:
             print(json.dumps({"changed": changed}), flush=True)
@@ -76,7 +76,7 @@ def keep(folder: Folder, now: Callable[[], datetime], to: Path, stop: threading.
 
 
 def try_reload(unit: str) -> None:
-    """Reload the unit if it runs; one that does not reads the files when it starts. Failed with systemctl's words."""
+    """Reload the unit if it runs; one that does not reads the files when it starts. It raises Failed with systemctl's words."""
     try:
         done = subprocess.run(
             ["systemctl", "try-reload-or-restart", unit], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False

@@ -25,7 +25,7 @@ _PREFIXES: Final = ("ALIYUN_COM_", "NVIDIA_VISIBLE_DEVICES")
 
 
 def probe(root: Path = Path("/")) -> dict[str, Any]:
-    """devices: names below /dev; environment: of process 1; truncated: whether there is more than is listed."""
+    """devices: names below /dev. environment: of process 1. truncated: whether there is more than is listed."""
     devices = sorted(name for name in _names(root / "dev") if name.startswith("nvidia") and name != _CAPS)
     # Those of MIG instances.
     devices += sorted(f"{_CAPS}/{name}" for name in _names(root / "dev" / _CAPS))

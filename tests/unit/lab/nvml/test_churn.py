@@ -24,7 +24,7 @@ from gpushare_runtime.device_plugin.gpu.pod_limits import PodLimits
 from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses
 from gpushare_runtime.device_plugin.node.allocator import AllocationRejected
 from gpushare_runtime.device_plugin.node.ids import gpu_of_unit
-from unit.lab.nvml.test_device_plugin import Child
+from unit.lab.nvml.child import Child
 from unit.runtime.device_plugin.churn import Churn, Pod
 from unit.runtime.device_plugin.device_manager import StartError
 from unit.runtime.device_plugin.matching import Ours

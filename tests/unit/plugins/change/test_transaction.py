@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Journal
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Outcome, Service, Transaction, TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Applied, Service, Transaction, TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest, read_state
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -311,7 +311,7 @@ def test_health_is_asked_once_and_only_after_something_was_done(host: Path, plan
         transaction.write(SECOND, b"config")
     daemon.running = b"former" if due else b"old"
     before = tree(host)
-    assert transaction.apply(daemon) == Outcome(planned or due, due)
+    assert transaction.apply(daemon) == Applied(planned or due, due)
     assert (daemon.asked, daemon.starts) == (asked, due)
     if not planned:
         assert tree(host) == before
@@ -326,7 +326,7 @@ def test_a_mode_alone_is_a_change_and_a_new_file_is_readable_by_all_unless_said(
     assert transaction.changes == []
     transaction.write(FIRST, b"old", 0o400)
     transaction.write("/etc/new", b"")
-    assert transaction.apply() == Outcome(True, False)
+    assert transaction.apply() == Applied(True, False)
     assert [oct((host / path).stat().st_mode & 0o7777) for path in (FIRST.lstrip("/"), "etc/new")] == ["0o400", "0o644"]
     assert content(host, FIRST) == b"old"
 
@@ -394,7 +394,7 @@ def test_stopped_anywhere_every_file_ends_with_the_mode_the_owner_and_the_label_
             again, daemon = four(host), Daemon(host, breaks)
             daemon.running = b"old"
             if breaks == b"\0":
-                assert again.apply(daemon) == Outcome(True, True)
+                assert again.apply(daemon) == Applied(True, True)
                 assert (states(host), daemon.running) == (wanted, b"new"), victim
             else:
                 with pytest.raises(TransactionError):
@@ -411,7 +411,7 @@ def test_what_a_killed_run_left_unproven_is_proven_even_if_nothing_else_is_to_be
         plan(host, stop).apply()
     again, daemon = plan(host), Daemon(host)
     assert (again.changes, again.unfinished) == ([], True)
-    assert again.apply(daemon) == Outcome(True, False)
+    assert again.apply(daemon) == Applied(True, False)
     assert (daemon.asked, plan(host).unfinished) == (1, False)
 
 

@@ -4,60 +4,16 @@
 
 from __future__ import annotations
 
-import copy
-import json
-from typing import Any
-
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import WantedObjects, converge
 
-Json = dict[str, Any]
-
-NOT_FOUND = "Error from server (NotFound): the server could not find the requested resource"
-
-
-class ApiServer:
-    """kubectl with a cluster behind it: objects by kind and name, which apply changes. served: kinds by group and version."""
-
-    def __init__(self, *objects: Json, served: dict[str, list[str]] | None = None) -> None:
-        self.objects = {self.key(item): copy.deepcopy(item) for item in objects}
-        self.served = served or {}
-        self.writes: list[str] = []
-
-    @staticmethod
-    def key(item: Json) -> tuple[str, str]:
-        return item["kind"], item["metadata"]["name"]
-
-    def __call__(self, argv: list[str], data: str | None = None) -> tuple[int, str, str]:
-        words = argv[4:]
-        given = json.loads(data)["items"] if data else []
-        if words[:2] == ["get", "--raw"]:
-            version = words[2].removeprefix("/apis/").removeprefix("/api/")
-            if version not in self.served:
-                return 1, "", NOT_FOUND
-            return 0, json.dumps({"resources": [{"kind": kind} for kind in self.served[version]]}), ""
-        if words[0] == "get":
-            found = [self.objects[self.key(item)] for item in given if self.key(item) in self.objects]
-        else:
-            assert words[0] == "apply"
-            found = given
-            if "--dry-run=server" not in words:
-                self.writes.append("apply")
-                self.objects.update({self.key(item): item for item in given})
-        return 0, json.dumps({"kind": "List", "items": found}), ""
-
-    def converge(self, wanted: Wanted, *, check_mode: bool = False) -> Json:
-        return converge(Kubectl(self, "kubectl", "admin.conf"), wanted, check_mode)
-
-
-def thing(name: str, kind: str = "ConfigMap", version: str = "v1", **content: Any) -> Json:
-    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **content}
+from unit.plugins.cluster.api_server import NOT_FOUND, ApiServer, Json, thing
 
 
 def test_a_second_run_writes_nothing() -> None:
     api = ApiServer()
-    wanted = Wanted(apply=[thing("a", data={"k": "v"})])
+    wanted = WantedObjects(apply=[thing("a", data={"k": "v"})])
     assert api.converge(wanted)["objects"] == ["ConfigMap a"]
     assert api.converge(wanted) == {"changed": False, "objects": [], "unserved": [], "missing": [], "diff": []}
     assert api.writes == ["apply"]
@@ -65,7 +21,7 @@ def test_a_second_run_writes_nothing() -> None:
 
 def test_check_mode_tells_it_and_writes_nothing() -> None:
     api = ApiServer()
-    result = api.converge(Wanted(apply=[thing("a")]), check_mode=True)
+    result = api.converge(WantedObjects(apply=[thing("a")]), check_mode=True)
     assert result["objects"] == ["ConfigMap a"]
     assert (result["changed"], api.writes) == (True, [])
 
@@ -73,10 +29,10 @@ def test_check_mode_tells_it_and_writes_nothing() -> None:
 def test_an_object_that_may_not_be_made_is_left_out_and_named() -> None:
     api = ApiServer(thing("gpu1", "Node"))
     wanted = [thing("gpu1", "Node", data={"k": "v"}), thing("gpu2", "Node")]
-    result = api.converge(Wanted(apply=wanted, create=False))
+    result = api.converge(WantedObjects(apply=wanted, create=False))
     assert (result["objects"], result["missing"]) == (["Node gpu1"], ["Node gpu2"])
     assert list(api.objects) == [("Node", "gpu1")]
-    assert api.converge(Wanted(apply=wanted[1:], create=False))["missing"] == ["Node gpu2"]
+    assert api.converge(WantedObjects(apply=wanted[1:], create=False))["missing"] == ["Node gpu2"]
     assert api.writes == ["apply"]
 
 
@@ -86,13 +42,13 @@ POLICY = thing("p", "ValidatingAdmissionPolicy", "admissionregistration.k8s.io/v
 @pytest.mark.parametrize("served", [{"v1": ["ConfigMap"]}, {"v1": ["ConfigMap"], "admissionregistration.k8s.io/v1": ["MutatingWebhook"]}])
 def test_kinds_that_the_server_does_not_have_are_named_and_left_out(served: dict[str, list[str]]) -> None:
     api = ApiServer(served=served)
-    result = api.converge(Wanted(apply=[POLICY, thing("a")], skip_unserved=True))
+    result = api.converge(WantedObjects(apply=[POLICY, thing("a")], skip_unserved=True))
     assert (result["objects"], result["unserved"]) == (["ConfigMap a"], ["ValidatingAdmissionPolicy p"])
 
 
 def test_kinds_that_the_server_has_are_not_left_out() -> None:
     api = ApiServer(served={"admissionregistration.k8s.io/v1": ["ValidatingAdmissionPolicy"]})
-    result = api.converge(Wanted(apply=[POLICY], skip_unserved=True))
+    result = api.converge(WantedObjects(apply=[POLICY], skip_unserved=True))
     assert (result["objects"], result["unserved"]) == (["ValidatingAdmissionPolicy p"], [])
 
 
@@ -101,7 +57,7 @@ def test_an_api_server_that_does_not_answer_is_no_reason_to_leave_anything_out()
         return 1, "", "Unable to connect to the server: connection refused"
 
     with pytest.raises(KubectlError, match="connection refused"):
-        converge(Kubectl(run, "kubectl", "admin.conf"), Wanted(apply=[POLICY], skip_unserved=True), False)
+        converge(Kubectl(run, "kubectl", "admin.conf"), WantedObjects(apply=[POLICY], skip_unserved=True), False)
 
 
 class Recorder(ApiServer):
@@ -125,7 +81,7 @@ def apply(manager: str) -> list[str]:
 
 def test_each_call_of_kubectl_as_the_module_promises_it() -> None:
     api = Recorder(thing("old"))
-    result = api.converge(Wanted(apply=[thing("new")], field_manager="m"))
+    result = api.converge(WantedObjects(apply=[thing("new")], field_manager="m"))
     assert api.asked == [
         LOOK,
         [*apply("m"), "--dry-run=server", "-o", "json"],
@@ -133,15 +89,15 @@ def test_each_call_of_kubectl_as_the_module_promises_it() -> None:
     ]
     assert (result["changed"], result["objects"], result["unserved"]) == (True, ["ConfigMap new"], [])
     api.asked.clear()
-    assert api.converge(Wanted()) == {"changed": False, "objects": [], "unserved": [], "missing": [], "diff": []}
+    assert api.converge(WantedObjects()) == {"changed": False, "objects": [], "unserved": [], "missing": [], "diff": []}
     assert api.asked == []
-    api.converge(Wanted(apply=[thing("new")]))
+    api.converge(WantedObjects(apply=[thing("new")]))
     assert api.asked == [LOOK, [*apply("gpushare.kubernetes"), "--dry-run=server", "-o", "json"]]
 
 
 def test_an_object_that_may_not_be_made_and_is_there_is_changed() -> None:
     api = ApiServer(thing("gpu1", "Node"))
-    wanted = Wanted(apply=[thing("gpu1", "Node", spec={"x": 1})], create=False)
+    wanted = WantedObjects(apply=[thing("gpu1", "Node", spec={"x": 1})], create=False)
     assert api.converge(wanted)["objects"] == ["Node gpu1"]
     assert api.writes == ["apply"]
 
@@ -151,5 +107,5 @@ def test_each_way_to_say_that_a_group_is_not_there(words: str) -> None:
     def run(argv: list[str], data: str | None = None) -> tuple[int, str, str]:
         return 1, "", words
 
-    result = converge(Kubectl(run, "kubectl", "admin.conf"), Wanted(apply=[POLICY], skip_unserved=True), False)
+    result = converge(Kubectl(run, "kubectl", "admin.conf"), WantedObjects(apply=[POLICY], skip_unserved=True), False)
     assert result == {"changed": False, "objects": [], "unserved": ["ValidatingAdmissionPolicy p"], "missing": [], "diff": []}

@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import pki
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import Wanted, health_of, plan
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import DaemonFiles, health_of, plan
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import (
     Companions,
     Daemon,
@@ -39,8 +39,8 @@ def idle(folder: Path) -> Daemon:
 
 
 @pytest.fixture
-def wanted(tmp_path: Path) -> Wanted:
-    return Wanted(
+def wanted(tmp_path: Path) -> DaemonFiles:
+    return DaemonFiles(
         name="gpushare-x",
         unit=UNIT,
         kubeconfig_path=str(tmp_path / "x.kubeconfig"),
@@ -51,20 +51,20 @@ def wanted(tmp_path: Path) -> Wanted:
     )
 
 
-def files(wanted: Wanted, folder: Path) -> dict[str, str]:
+def files(wanted: DaemonFiles, folder: Path) -> dict[str, str]:
     """What the plan writes: name to content."""
     daemon = idle(folder)
     return {Path(change.path).name: (change.after or b"").decode() for change in plan(wanted, daemon).changes}
 
 
-def test_a_daemon_is_its_kubeconfig_its_seed_and_its_unit(wanted: Wanted, tmp_path: Path) -> None:
+def test_a_daemon_is_its_kubeconfig_its_seed_and_its_unit(wanted: DaemonFiles, tmp_path: Path) -> None:
     found = files(replace(wanted, seed_content="a.b.c"), tmp_path)
     assert list(found) == ["x.kubeconfig", "x.token", "gpushare-x.service", "gpushare-x.env"]
     assert found["x.token"] == "a.b.c\n"
     assert wanted.copied == {str(tmp_path / "tls.crt"): "/run/gpushare-x-copies/tls.crt"}
 
 
-def test_every_file_has_its_mode_and_what_is_secret_is_said_to_be(wanted: Wanted, tmp_path: Path) -> None:
+def test_every_file_has_its_mode_and_what_is_secret_is_said_to_be(wanted: DaemonFiles, tmp_path: Path) -> None:
     daemon = idle(tmp_path)
     gone = tmp_path / "gone.token"
     gone.write_text("s3cret")
@@ -83,7 +83,7 @@ def test_every_file_has_its_mode_and_what_is_secret_is_said_to_be(wanted: Wanted
     ]
 
 
-def test_the_settings_name_what_the_kubeconfig_on_the_host_holds_where_none_is_given(wanted: Wanted, tmp_path: Path) -> None:
+def test_the_settings_name_what_the_kubeconfig_on_the_host_holds_where_none_is_given(wanted: DaemonFiles, tmp_path: Path) -> None:
     given = files(wanted, tmp_path)
     without = replace(wanted, kubeconfig_content=None)
     none = files(without, tmp_path)
@@ -97,7 +97,7 @@ def test_the_settings_name_what_the_kubeconfig_on_the_host_holds_where_none_is_g
         files(replace(without, unit=None), tmp_path)
 
 
-def test_health_is_asked_as_it_was_said(wanted: Wanted, tmp_path: Path) -> None:
+def test_health_is_asked_as_it_was_said(wanted: DaemonFiles, tmp_path: Path) -> None:
     seed = jwt(claims())
     health = health_of(replace(wanted, seed_content=seed), "https://x", "/ca", "synced", 7)
     assert (health.url, health.key, health.timeout, health.ca) == ("https://x", "synced", 7, "/ca")
@@ -109,7 +109,7 @@ def test_health_is_asked_as_it_was_said(wanted: Wanted, tmp_path: Path) -> None:
     assert (health.also() or "").endswith("holds an older one")
 
 
-def test_other_secrets_are_files_of_their_own_that_restart_nothing(wanted: Wanted, tmp_path: Path) -> None:
+def test_other_secrets_are_files_of_their_own_that_restart_nothing(wanted: DaemonFiles, tmp_path: Path) -> None:
     path = str(tmp_path / "x-metrics.token")
     before, with_one = files(wanted, tmp_path), files(replace(wanted, secrets={path: "s3cret"}), tmp_path)
     assert with_one == {**before, "x-metrics.token": "s3cret\n"}
@@ -124,7 +124,7 @@ def test_other_secrets_are_files_of_their_own_that_restart_nothing(wanted: Wante
         assert "another" not in json.dumps(planned.diff())
 
 
-def test_secrets_are_in_no_diff(wanted: Wanted, tmp_path: Path) -> None:
+def test_secrets_are_in_no_diff(wanted: DaemonFiles, tmp_path: Path) -> None:
     (tmp_path / "x.kubeconfig").write_text("token: of-a-former-release\n")
     daemon = idle(tmp_path)
     shown = json.dumps(plan(replace(wanted, seed_content="a.b.c"), daemon).diff())
@@ -132,7 +132,7 @@ def test_secrets_are_in_no_diff(wanted: Wanted, tmp_path: Path) -> None:
     assert "a.b.c" not in shown
 
 
-def test_a_seed_changes_nothing_that_a_restart_would_be_due_for(wanted: Wanted, tmp_path: Path) -> None:
+def test_a_seed_changes_nothing_that_a_restart_would_be_due_for(wanted: DaemonFiles, tmp_path: Path) -> None:
     settings = files(wanted, tmp_path)["gpushare-x.env"]
     assert files(replace(wanted, seed_content="a.b.c"), tmp_path)["gpushare-x.env"] == settings
     for other in (
@@ -143,7 +143,7 @@ def test_a_seed_changes_nothing_that_a_restart_would_be_due_for(wanted: Wanted, 
         assert files(other, tmp_path)["gpushare-x.env"] != settings
 
 
-def test_after_a_new_seed_its_own_token_is_waited_for(wanted: Wanted) -> None:
+def test_after_a_new_seed_its_own_token_is_waited_for(wanted: DaemonFiles) -> None:
     token = Path(wanted.token_path or "")
     assert health_of(wanted, None, None, "synced", 0).also() is None
     health = health_of(replace(wanted, seed_content=jwt(claims())), None, None, "synced", 0)
@@ -156,7 +156,7 @@ def test_after_a_new_seed_its_own_token_is_waited_for(wanted: Wanted) -> None:
     assert health.also() is None
 
 
-def test_a_seed_that_was_put_back_is_waited_for_no_longer(wanted: Wanted) -> None:
+def test_a_seed_that_was_put_back_is_waited_for_no_longer(wanted: DaemonFiles) -> None:
     health = health_of(replace(wanted, seed_content=jwt(claims())), None, None, "synced", 0)
     Path(wanted.seed_path or "").write_text(jwt(claims(iat=1)))
     assert health.also() is None
@@ -290,7 +290,7 @@ class Killed(BaseException):
 
 
 def converge(
-    wanted: Wanted, systemd: Systemd, point: Callable[[str], None] = lambda name: None, held: dict[str, str | None] | None = None
+    wanted: DaemonFiles, systemd: Systemd, point: Callable[[str], None] = lambda name: None, held: dict[str, str | None] | None = None
 ) -> bool:
     """As the module does; whether it changed anything. held: other sockets than those of the unit."""
     folder = str(systemd.folder)
@@ -307,7 +307,7 @@ def converge(
     return due
 
 
-def test_killed_anywhere_the_next_run_converges(wanted: Wanted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_anywhere_the_next_run_converges(wanted: DaemonFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points: list[str] = []
     for victim in [None, *range(100)]:
         folder = tmp_path / f"units-{victim}"
@@ -342,7 +342,7 @@ def test_killed_anywhere_the_next_run_converges(wanted: Wanted, tmp_path: Path, 
 
 
 def test_what_is_edited_by_hand_and_a_companion_at_once_are_both_taken_back(
-    wanted: Wanted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wanted: DaemonFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "units"
     folder.mkdir()
@@ -360,7 +360,7 @@ def test_what_is_edited_by_hand_and_a_companion_at_once_are_both_taken_back(
     assert not converge(wanted, systemd)
 
 
-def with_address(wanted: Wanted, *options: str) -> Wanted:
+def with_address(wanted: DaemonFiles, *options: str) -> DaemonFiles:
     return replace(wanted, unit=UNIT.replace("--listen 127.0.0.1:7", " ".join(options)))
 
 
@@ -372,7 +372,7 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Systemd:
     return Systemd(folder)
 
 
-def test_each_address_of_a_daemon_is_roots_before_the_daemon_is_started(wanted: Wanted, systemd: Systemd) -> None:
+def test_each_address_of_a_daemon_is_roots_before_the_daemon_is_started(wanted: DaemonFiles, systemd: Systemd) -> None:
     both = with_address(wanted, "--listen", "127.0.0.1:7", "\\\n ", "--metrics-listen", "[::1]:8")
     assert converge(both, systemd)
     assert systemd.held == {SOCKET, METRICS} <= systemd.enabled
@@ -390,7 +390,7 @@ def test_each_address_of_a_daemon_is_roots_before_the_daemon_is_started(wanted: 
     assert systemd.reloads == 0
 
 
-def test_a_daemon_that_holds_its_address_itself_gives_it_to_root_without_a_daemon_reload(wanted: Wanted, systemd: Systemd) -> None:
+def test_a_daemon_that_holds_its_address_itself_gives_it_to_root_without_a_daemon_reload(wanted: DaemonFiles, systemd: Systemd) -> None:
     assert converge(wanted, systemd, held={SOCKET: None, METRICS: None})
     assert systemd.held == set()
     assert converge(wanted, systemd)
@@ -398,7 +398,7 @@ def test_a_daemon_that_holds_its_address_itself_gives_it_to_root_without_a_daemo
     assert not converge(wanted, systemd)
 
 
-def test_an_address_that_somebody_has_is_not_taken_and_all_is_as_before(wanted: Wanted, systemd: Systemd) -> None:
+def test_an_address_that_somebody_has_is_not_taken_and_all_is_as_before(wanted: DaemonFiles, systemd: Systemd) -> None:
     assert converge(wanted, systemd, held={SOCKET: None, METRICS: None})
     before, process = {path.name: path.read_text() for path in systemd.folder.iterdir()}, systemd.process
     systemd.taken = "127.0.0.1:7"
@@ -411,7 +411,7 @@ def test_an_address_that_somebody_has_is_not_taken_and_all_is_as_before(wanted: 
     assert systemd.held == {SOCKET}
 
 
-def test_a_daemon_that_does_not_start_has_no_sockets_afterwards_but_those_of_before(wanted: Wanted, systemd: Systemd) -> None:
+def test_a_daemon_that_does_not_start_has_no_sockets_afterwards_but_those_of_before(wanted: DaemonFiles, systemd: Systemd) -> None:
     systemd.starts = False
     with pytest.raises(TransactionError):
         converge(wanted, systemd)
@@ -426,7 +426,7 @@ def test_a_daemon_that_does_not_start_has_no_sockets_afterwards_but_those_of_bef
     assert (systemd.held, systemd.active) == ({SOCKET}, {"gpushare-x.service", SOCKET, "p.timer"})
 
 
-def test_another_address_is_read_by_a_daemon_reload_and_no_other_way(wanted: Wanted, systemd: Systemd) -> None:
+def test_another_address_is_read_by_a_daemon_reload_and_no_other_way(wanted: DaemonFiles, systemd: Systemd) -> None:
     assert converge(wanted, systemd)
     other = with_address(wanted, "--listen", "127.0.0.1:9")
     folder = str(systemd.folder)

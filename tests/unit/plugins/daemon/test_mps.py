@@ -15,10 +15,10 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import mps
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.mps import MpsError, Place, Plan, plan, present
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.mps import MpsError, MpsPlan, Place, plan, present
 
 from gpushare_runtime.mps.main import parse_arguments
-from unit.plugins.daemon.test_service import Systemd
+from unit.plugins.daemon.fake_systemd import Systemd
 
 A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
 MOST_EXPOSURE = 2.3
@@ -58,7 +58,7 @@ class Host:
     def environ(self, pid: str) -> bytes:
         return list(self.services.values())[int(pid) - 1].environ("42") if pid != "0" else b""
 
-    def plan(self, *gpus: str, release: str = "1") -> Plan:
+    def plan(self, *gpus: str, release: str = "1") -> MpsPlan:
         return plan(gpus, UNIT.format(release), self.holders, self, self.environ, 0, self.place)
 
     def converge(self, *gpus: str, release: str = "1") -> tuple[bool, Sequence[str]]:

@@ -17,14 +17,14 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import Environments, Interpreter
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import Wanted, plan
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import DaemonFiles, plan
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Daemon, Health, apart
 
 from gpushare_runtime.dashboard import main as dashboard
 from gpushare_runtime.device_plugin import options as plugin
 from gpushare_runtime.extender import options as extender
 from gpushare_runtime.pki import main as pki
-from unit.plugins.daemon.test_service import Systemd
+from unit.plugins.daemon.fake_systemd import Systemd
 
 ROOT = Path(__file__).resolve().parents[4]
 # Without them a daemon has systemd's 1024 files, all the host's memory, and goes like any other where that ends.
@@ -282,7 +282,7 @@ class Host(Systemd):
 
     def install(self, text: str) -> None:
         """As the role does it."""
-        wanted = Wanted("gpushare-device-plugin", text, str(self.root / "etc/kubeconfig"), kubeconfig_content="server: a\n")
+        wanted = DaemonFiles("gpushare-device-plugin", text, str(self.root / "etc/kubeconfig"), kubeconfig_content="server: a\n")
         (self.root / "etc").mkdir(exist_ok=True)
         health, folder = Health(None, "synced", 0), str(self.path.parent)
         daemon = Daemon("gpushare-device-plugin", health, self, self.environ, folder, settings=folder)

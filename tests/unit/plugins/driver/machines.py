@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.plan import Plan, Wish, make
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.plan import DriverPlan, Wish, make
 
 from unit.plugins.driver.hosts import HOSTS, data
 
@@ -33,7 +33,7 @@ class Machine:
     def facts(self) -> HostFacts:
         return replace(HOSTS[self.distribution], **self.changes)
 
-    def plan(self) -> Plan:
+    def plan(self) -> DriverPlan:
         return make(self.facts, self.wish, data(self.distribution))
 
 

@@ -16,7 +16,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journa
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.apply import (
     DriverError,
-    Wanted,
+    WantedDriver,
     absent,
     present,
     reboot_reason,
@@ -88,7 +88,7 @@ def machine(tmp_path: Path) -> Machine:
     return made
 
 
-WANTED = Wanted(VERSION, "proprietary", True, INITRAMFS, (), (UNIT,))
+WANTED = WantedDriver(VERSION, "proprietary", True, INITRAMFS, (), (UNIT,))
 
 
 def test_a_new_host_and_a_second_run(machine: Machine) -> None:
@@ -110,12 +110,12 @@ def test_a_new_host_and_a_second_run(machine: Machine) -> None:
     assert (second.changed, machine.calls) == (False, [])
     # What once was written is kept as it was, also where a later plan does not ask for it.
     machine.root.at(BLACKLIST_FILE).write_text("")
-    assert present(Wanted(VERSION, "", False, INITRAMFS), machine.run, False, str(machine.root)).files == [BLACKLIST_FILE]
+    assert present(WantedDriver(VERSION, "", False, INITRAMFS), machine.run, False, str(machine.root)).files == [BLACKLIST_FILE]
     assert "blacklist nouveau" in machine.root.at(BLACKLIST_FILE).read_text()
 
 
 def test_nouveau_is_blacklisted_unless_the_plan_says_otherwise(machine: Machine) -> None:
-    assert present(Wanted(VERSION, initramfs=INITRAMFS), machine.run, True, str(machine.root)).files == [BLACKLIST_FILE]
+    assert present(WantedDriver(VERSION, initramfs=INITRAMFS), machine.run, True, str(machine.root)).files == [BLACKLIST_FILE]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_service_is_enabled_and_started_where_it_is_not(
     else:
         # Of another version than wanted, which is not loaded.
         machine.module("525.147.05")
-    wanted = Wanted(VERSION, blacklist=False, services=(UNIT,))
+    wanted = WantedDriver(VERSION, blacklist=False, services=(UNIT,))
     for dry in (True, False):
         found = present(wanted, machine.run, dry, str(machine.root))
         assert (found.steps, found.changed) == ([f"{verb} {UNIT}" for verb in steps], bool(steps))
@@ -158,7 +158,7 @@ def test_check_mode_says_what_the_run_then_does(machine: Machine) -> None:
 
 
 def test_the_initramfs_is_rebuilt_only_if_the_file_changed(machine: Machine) -> None:
-    present(Wanted(VERSION, blacklist=False, initramfs=INITRAMFS), machine.run, False, str(machine.root))
+    present(WantedDriver(VERSION, blacklist=False, initramfs=INITRAMFS), machine.run, False, str(machine.root))
     assert machine.calls == ["modprobe nvidia"]
 
 
@@ -187,10 +187,10 @@ def test_a_killed_run_is_finished_by_one_that_asks_for_no_blacklist(machine: Mac
 
     with pytest.raises(Killed):
         present(WANTED, machine.run, False, str(machine.root), kill)
-    present(Wanted(VERSION, "", False, INITRAMFS), machine.run, False, str(machine.root))
+    present(WantedDriver(VERSION, "", False, INITRAMFS), machine.run, False, str(machine.root))
     assert machine.calls[0] == "update-initramfs -u -k all"
     assert machine.root.at(BLACKLIST_FILE).exists()
-    assert not present(Wanted(VERSION, "", False, INITRAMFS), machine.run, True, str(machine.root)).changed
+    assert not present(WantedDriver(VERSION, "", False, INITRAMFS), machine.run, True, str(machine.root)).changed
 
 
 @pytest.mark.parametrize("point", [f"before {BLACKLIST_FILE}", f"noted {BLACKLIST_FILE}", f"written {BLACKLIST_FILE}", "restarted"])
@@ -247,7 +247,7 @@ def test_another_kind_of_module_needs_a_reboot() -> None:
 
 
 def test_a_unit_that_there_is_not_is_noted(machine: Machine) -> None:
-    wanted = Wanted(VERSION, blacklist=False, services=("nvidia-fabricmanager.service",))
+    wanted = WantedDriver(VERSION, blacklist=False, services=("nvidia-fabricmanager.service",))
     # Before the packages are there it is no news.
     assert present(wanted, machine.run, True, str(machine.root)).notes == []
     found = present(wanted, machine.run, False, str(machine.root))
@@ -304,7 +304,7 @@ def test_a_host_without_a_loaded_driver_need_not_reboot_without_one(machine: Mac
     ],
 )
 def test_the_initramfs_is_rebuilt_with_the_tool_of_the_host(machine: Machine, programs: tuple[str, ...], calls: list[str]) -> None:
-    present(Wanted(VERSION, initramfs=INITRAMFS), machine.run, False, str(machine.root))
+    present(WantedDriver(VERSION, initramfs=INITRAMFS), machine.run, False, str(machine.root))
     machine.root.at("/usr/sbin/update-initramfs").unlink()
     for name in programs:
         machine.root.program(f"/usr/sbin/{name}")
@@ -323,8 +323,8 @@ def installer(machine: Machine) -> Machine:
     return machine
 
 
-def run_file(machine: Machine) -> Wanted:
-    return Wanted("550.163.01", "proprietary", False, INITRAMFS, (RUN_FILE, "--silent"))
+def run_file(machine: Machine) -> WantedDriver:
+    return WantedDriver("550.163.01", "proprietary", False, INITRAMFS, (RUN_FILE, "--silent"))
 
 
 def installs(installer: Machine, status: int = 0) -> Callable[[list[str]], Outcome]:
@@ -393,7 +393,7 @@ def test_a_driver_that_somebody_else_uninstalled_is_said(installer: Machine) -> 
 
 def test_a_driver_of_a_run_file_that_computes_keeps_all_that_it_needs(installer: Machine) -> None:
     installer.answers["sh"] = installs(installer)
-    present(Wanted("550.163.01", "", True, INITRAMFS, (RUN_FILE,)), installer.run, False, str(installer.root))
+    present(WantedDriver("550.163.01", "", True, INITRAMFS, (RUN_FILE,)), installer.run, False, str(installer.root))
     installer.root.link("/proc/77/fd/5", "/dev/nvidia-uvm")
     with pytest.raises(DriverError, match="processes use the GPUs"):
         absent(installer.run, False, str(installer.root))
@@ -526,7 +526,7 @@ def test_options_and_modules_of_the_kernel_come_stay_and_go(tmp_path: Path) -> N
     machine.module()
     machine.answers["modprobe nvidia"] = machine.loads
     root = str(machine.root)
-    wanted = Wanted(VERSION, blacklist=False, initramfs=INITRAMFS, options=("nvidia NVreg_X=1",), modules=("ib_umad",))
+    wanted = WantedDriver(VERSION, blacklist=False, initramfs=INITRAMFS, options=("nvidia NVreg_X=1",), modules=("ib_umad",))
     dry = present(wanted, machine.run, True, root)
     done = present(wanted, machine.run, False, root)
     assert dry.files == done.files == [OPTIONS_FILE, MODULES_FILE]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.generations import generation
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.plan import Plan, Wish, make
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.plan import DriverPlan, Wish, make
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,15 +23,15 @@ CURRENT = Wish("580.159.03")
 DISTRIBUTION = Wish("535.261.03", source="distribution")
 
 
-def plan(name: str = "debian_12", wish: Wish = CURRENT, **changes: Any) -> Plan:
+def plan(name: str = "debian_12", wish: Wish = CURRENT, **changes: Any) -> DriverPlan:
     return make(replace(HOSTS[name], **changes), wish, data(name))
 
 
-def checks(found: Plan) -> list[str]:
+def checks(found: DriverPlan) -> list[str]:
     return [one.check for one in found.rejected]
 
 
-def names(found: Plan) -> list[str]:
+def names(found: DriverPlan) -> list[str]:
     return [name for name, _version in found.packages]
 
 
@@ -579,7 +579,7 @@ def test_a_version_with_a_known_vulnerability_is_noted() -> None:
 FABRIC = ("nvidia-fabricmanager", "nvidia-fabric-manager", "nvidia-imex", "libnvidia-nscq", "libnvsdm", "nvlsm", "infiniband-diags")
 
 
-def fabric(found: Plan) -> dict[str, str]:
+def fabric(found: DriverPlan) -> dict[str, str]:
     """The software of NVSwitches that is planned."""
     return {name: version for name, version in found.packages if name.startswith(FABRIC)}
 

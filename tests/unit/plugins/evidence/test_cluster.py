@@ -15,7 +15,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.probes import Probes, name, probe_pod, settled
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.proof import probe_pod as scheduler_probe
 
-from unit.plugins.cluster.test_objects import ApiServer, thing
+from unit.plugins.cluster.api_server import ApiServer, thing
 from unit.plugins.verdict.evidence import mirror, node
 
 Json = dict[str, Any]

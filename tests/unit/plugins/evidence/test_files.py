@@ -12,7 +12,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transa
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.files import files
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import judge_files
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Findings
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import VerifyFindings
 
 HEAD = "# Copyright: gpushare.kubernetes contributors\n"
 UNIT, ENV = "/etc/systemd/system/gpushare-device-plugin.service", "/etc/gpushare/gpushare-device-plugin.env"
@@ -88,7 +88,7 @@ def test_drop_ins_are_named_and_whether_they_start_something_else(root: Path, fo
     path = f"/{folder}/gpushare-device-plugin.service.d/90-mine.conf"
     looked = seen(root)
     assert looked == {**NOTHING, "drop_ins": [{"path": path, "starts": starts}]}
-    found = Findings("gpu1")
+    found = VerifyFindings("gpu1")
     judge_files(found, looked)
     assert [(one.check, one.severity) for one in found.list] == [("unit_overridden", "error") if starts else ("unit_extended", "warning")]
     assert path in found.list[0].found
@@ -96,6 +96,6 @@ def test_drop_ins_are_named_and_whether_they_start_something_else(root: Path, fo
 
 def test_a_journal_that_cannot_be_used_or_lacks_files_is_a_warning() -> None:
     for changes in ({"problem": "x cannot be used"}, {"unrecorded": [UNIT]}):
-        found = Findings("gpu1")
+        found = VerifyFindings("gpu1")
         judge_files(found, {**NOTHING, **changes})
         assert [(one.check, one.severity) for one in found.list] == [("journal_lost", "warning")]

@@ -20,7 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import daemons, gpu_node
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import host as evidence_host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import Places, see
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import Manager
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import GpuManager
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
@@ -251,7 +251,7 @@ def test_the_runtime_is_not_asked_where_kubelet_uses_another(root: FakeRoot, mon
 
 def test_a_gpu_host_without_a_driver_is_looked_at(root: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     watched(monkeypatch)
-    monkeypatch.setattr(evidence_host, "managers", lambda *asked: [Manager(name, name == "on", asked[1:]) for name in ("on", "off")])
+    monkeypatch.setattr(evidence_host, "managers", lambda *asked: [GpuManager(name, name == "on", asked[1:]) for name in ("on", "off")])
     monkeypatch.setattr(evidence_host, "gather", lambda host, subsets: replace(gather(host, subsets), nvidia_smi=None, driver=None))
     found = see(Host(str(root)), Places(gpu_node=True, control_plane=False, install_dir="/i"))["gpu"]
     assert (found["nvidia_smi"], found["driver"]) == (None, None)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import Manager
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import GpuManager
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import PciGpu
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubernetes import runtime_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import SUBSETS, NodeFacts, gather
@@ -411,7 +411,7 @@ def test_nvidias_device_plugin_by_its_process_and_its_devices(root: FakeRoot) ->
     root.socket("/var/lib/kubelet/device-plugins/nvidia-gpu.sock")
     root.socket("/var/lib/kubelet/device-plugins/kubelet.sock")
     evidence = ("process 60 (nvidia-device-plugin)", "2 healthy devices of nvidia.com/gpu at kubelet", "socket nvidia-gpu.sock")
-    assert facts(root).managers == (Manager("NVIDIA device plugin", True, evidence),)
+    assert facts(root).managers == (GpuManager("NVIDIA device plugin", True, evidence),)
     assert facts(root).registered == {"nvidia.com/gpu": 2}
 
 
@@ -420,8 +420,8 @@ def test_what_a_removed_device_plugin_leaves_is_a_trace(root: FakeRoot) -> None:
     root.file("/usr/local/vgpu/libvgpu.so")
     found = facts(root).managers
     assert found == (
-        Manager("NVIDIA device plugin", False, ("resource nvidia.com/gpu known to kubelet, without devices",)),
-        Manager("HAMi", False, ("folder /usr/local/vgpu",)),
+        GpuManager("NVIDIA device plugin", False, ("resource nvidia.com/gpu known to kubelet, without devices",)),
+        GpuManager("HAMi", False, ("folder /usr/local/vgpu",)),
     )
 
 
@@ -435,7 +435,7 @@ def test_our_own_device_plugin_is_no_stranger_and_the_original_is(root: FakeRoot
     root.process(71, "/usr/bin/gpushare-device-plugin-v2", "-logtostderr", namespace="pid:[9]")
     found = facts(root).managers
     assert found == (
-        Manager("original gpushare device plugin", True, ("process 71 (gpushare-device-plugin-v2)", "socket aliyungpushare.sock")),
+        GpuManager("original gpushare device plugin", True, ("process 71 (gpushare-device-plugin-v2)", "socket aliyungpushare.sock")),
     )
 
 

@@ -14,7 +14,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubec
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.kubeconfig import NoClusterError, daemon_kubeconfig, where
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.seeds import daemons_of, identify
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import (
-    Token,
+    TokenClaims,
     ask_api_server,
     own_token,
     read_token,
@@ -27,7 +27,7 @@ from unit.plugins.identity.tokens import NOW, SUBJECT, WEEK, claims, jwt
 
 
 def test_a_token_says_whose_it_is_and_how_long() -> None:
-    assert read_token(jwt(claims()) + "\n") == Token(SUBJECT, "u1", NOW, NOW + WEEK)
+    assert read_token(jwt(claims()) + "\n") == TokenClaims(SUBJECT, "u1", NOW, NOW + WEEK)
     assert subject("kube-system", "gpushare-extender") == SUBJECT
 
 
@@ -54,8 +54,8 @@ def test_anything_else_is_no_token(text: str | None) -> None:
     assert read_token(text) is None
 
 
-def own(**changes: Any) -> Token:
-    return Token(**{"subject": SUBJECT, "uid": "u1", "issued": NOW, "expires": NOW + WEEK, **changes})
+def own(**changes: Any) -> TokenClaims:
+    return TokenClaims(**{"subject": SUBJECT, "uid": "u1", "issued": NOW, "expires": NOW + WEEK, **changes})
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def own(**changes: Any) -> Token:
         (None, "u1", 0, "no token of its own yet"),
     ],
 )
-def test_a_seed_is_due_when_the_own_token_is_no_good(token: Token | None, uid: str | None, age: int, words: str) -> None:
+def test_a_seed_is_due_when_the_own_token_is_no_good(token: TokenClaims | None, uid: str | None, age: int, words: str) -> None:
     why = why_seed(token, SUBJECT, uid, NOW + age)
     assert (words in why) if words else (why == "")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Image, cleanup
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.removal import Removal, RemovalError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.removal import InClusterRemoval, RemovalError
 
 from unit.plugins.in_cluster.kubectl import Answer, Fake, Json, named
 
@@ -37,7 +37,7 @@ def pods(phase: str) -> dict[str, Answer]:
 
 def test_all_of_it_goes_and_the_namespace_last() -> None:
     fake = Fake({**OURS, **pods("Succeeded")})
-    removal = Removal(fake.kubectl, SPACE, 5)
+    removal = InClusterRemoval(fake.kubectl, SPACE, 5)
     removal.check(force=False)
     assert fake.writes() == []
     assert removal.nodes == ["gpu1"]
@@ -62,7 +62,7 @@ def test_an_extender_that_kube_scheduler_asks_stays(annotations: dict[str, str])
     extender: Answer = [named("DaemonSet", "gpushare-extender", SPACE)]
     fake = Fake({**OURS, "get daemonsets.apps/gpushare-extender": extender, "get pods --namespace kube-system": [mirror]})
     fake.answers = {"get daemonsets.apps/gpushare-extender": extender, **fake.answers}
-    removal = Removal(fake.kubectl, SPACE, 5)
+    removal = InClusterRemoval(fake.kubectl, SPACE, 5)
     if annotations:
         with pytest.raises(RemovalError, match="kube-scheduler-cp1 asks the extender"):
             removal.check(force=True)
@@ -73,7 +73,7 @@ def test_an_extender_that_kube_scheduler_asks_stays(annotations: dict[str, str])
 
 def test_where_nothing_of_ours_is_nothing_goes() -> None:
     theirs = {key: [{**one, "metadata": {**one["metadata"], "managedFields": []}} for one in found] for key, found in OURS.items()}  # type: ignore[union-attr]
-    assert Removal(Fake(theirs).kubectl, SPACE, 5).removed == []
+    assert InClusterRemoval(Fake(theirs).kubectl, SPACE, 5).removed == []
 
 
 def test_pods_with_a_share_stop_it() -> None:
@@ -84,21 +84,21 @@ def test_pods_with_a_share_stop_it() -> None:
     }
     fake = Fake({**OURS, "get --raw /api/v1/pods": [pod]})
     with pytest.raises(RemovalError, match=r"default/a on gpu1; expected none; .* Nothing was changed"):
-        Removal(fake.kubectl, SPACE, 5).check(force=False)
-    Removal(fake.kubectl, SPACE, 5).check(force=True)
+        InClusterRemoval(fake.kubectl, SPACE, 5).check(force=False)
+    InClusterRemoval(fake.kubectl, SPACE, 5).check(force=True)
 
 
 def test_services_on_hosts_stop_it_also_where_there_are_no_pods() -> None:
     """Their accounts and policies have names that begin like ours."""
     fake = Fake({"get serviceaccounts --namespace kube-system": [named("ServiceAccount", "gpushare-extender", "kube-system")]})
     with pytest.raises(RemovalError, match=r"found accounts of services on hosts: gpushare-extender; .* Nothing was changed"):
-        Removal(fake.kubectl, SPACE, 5).check(force=True)
+        InClusterRemoval(fake.kubectl, SPACE, 5).check(force=True)
 
 
 def test_files_that_stay_stop_it_before_the_objects_go() -> None:
     fake = Fake({**OURS, **pods("Failed"), "logs": "cannot be removed"})
     with pytest.raises(RemovalError, match=r"files stay on gpu1: .*cannot be removed"):
-        Removal(fake.kubectl, SPACE, 5).apply()
+        InClusterRemoval(fake.kubectl, SPACE, 5).apply()
     assert not [words for words in fake.writes() if words.startswith(("delete daemonsets", "delete namespace"))]
 
 

@@ -9,13 +9,13 @@ import itertools
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Image
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.trial import Needs, Trial, trial_pod
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.trial import DevicePluginNeeds, Trial, trial_pod
 
 from unit.plugins.in_cluster.kubectl import Answer, Fake, Json
 
 SPACE = "gpushare-system"
 IMAGE = "localhost/gpushare:1"
-NEEDS = Needs(Image(IMAGE, SPACE, "nvidia"), "/var/lib/kubelet")
+NEEDS = DevicePluginNeeds(Image(IMAGE, SPACE, "nvidia"), "/var/lib/kubelet")
 PODS = f"get pods --namespace {SPACE} --selector gpushare.kubernetes/probe=trial"
 NO_SPACE: dict[str, Answer] = {f"get --raw /api/v1/namespaces/{SPACE}": lambda: KubectlError("NotFound")}
 

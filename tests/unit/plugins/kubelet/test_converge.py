@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import service
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.converge import GatesResult, Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.converge import GatesResult, WantedGates, converge
 
 from unit.plugins.kubelet.fake_kubelet import CONFIG, DROP_IN, FOLDER, FakeKubelet
 from unit.plugins.kubelet.found_states import CONFIG_TEXT, NEW_DROP_IN, OLD_DROP_IN, STATES
@@ -62,7 +62,7 @@ def host_of(made: list[FakeKubelet], folder: Path, name: str) -> FakeKubelet:
 
 
 def run(host: FakeKubelet, state: str = "present", check: bool = False, **more: object) -> GatesResult:
-    wanted = Wanted(state, ("Accelerators", "DevicePlugins"), "kubelet.service", 1.0, False)
+    wanted = WantedGates(state, ("Accelerators", "DevicePlugins"), "kubelet.service", 1.0, False)
     return converge(wanted, check, str(host.root), host.run, **more)  # type: ignore[arg-type]
 
 
@@ -166,7 +166,7 @@ def test_no_daemon_reload_while_a_container_uses_a_gpu(made: list[FakeKubelet], 
     with pytest.raises(Rejected, match="1 processes in containers use a GPU now"):
         run(host)
     assert (tree(host), host.reloads) == (before, 0)
-    allowed = Wanted("present", ("DevicePlugins",), "kubelet.service", 1.0, True)
+    allowed = WantedGates("present", ("DevicePlugins",), "kubelet.service", 1.0, True)
     converge(allowed, False, str(host.root), host.run)
     assert host.gates == {"DevicePlugins": True}
 

@@ -11,7 +11,7 @@ import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import gates
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.arguments import (
     ArgumentsError,
-    Source,
+    StartFile,
     environment_of,
     start_of,
     with_argument,
@@ -165,19 +165,19 @@ ExecStart=/usr/bin/kubelet ${NONE} --first \\
 
 
 def test_words_come_from_where_systemd_takes_them() -> None:
-    unit = Source("/etc/systemd/system/kubelet.service", UNIT)
-    start = start_of([unit], [Source("/etc/default/kubelet", "", True, True)])
+    unit = StartFile("/etc/systemd/system/kubelet.service", UNIT)
+    start = start_of([unit], [StartFile("/etc/default/kubelet", "", True, True)])
     assert start.argv == ["", "--first", "--feature-gates=Y=true", "--a=b", "--feature-gates=X=false"]
     assert [(word.text, word.variable) for word in start.gate_words()] == [
         ("--feature-gates=Y=true", ""),
         ("--feature-gates=X=false", "KUBELET_EXTRA_ARGS"),
     ]
     # An environment file wins over Environment=.
-    start = start_of([unit], [Source("/etc/default/kubelet", "# KUBELET_EXTRA_ARGS=--c\nKUBELET_EXTRA_ARGS='--d'\n")])
+    start = start_of([unit], [StartFile("/etc/default/kubelet", "# KUBELET_EXTRA_ARGS=--c\nKUBELET_EXTRA_ARGS='--d'\n")])
     assert start.argv == ["", "--first", "--feature-gates=Y=true", "--d"]
     assert start.defined["KUBELET_EXTRA_ARGS"] == "/etc/default/kubelet"
     with pytest.raises(ArgumentsError, match="no ExecStart"):
-        start_of([Source("/x", "[Service]\nExecStart=\n")], [])
+        start_of([StartFile("/x", "[Service]\nExecStart=\n")], [])
 
 
 def test_a_flag_is_edited_in_its_own_place() -> None:

@@ -10,7 +10,14 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.apt import Apt
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Installed, Package, Plan, Repository, Wanted, check
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
+    Installed,
+    Package,
+    PackagePlan,
+    PackageSet,
+    Repository,
+    check,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.openpgp import Key
 
 FILE = "/etc/apt/preferences.d/gpushare-nvidia-driver"
@@ -47,12 +54,12 @@ def test_a_package_that_is_not_installed_is_not_held() -> None:
 
 def test_what_may_go_is_named_to_apt_if_it_is_there() -> None:
     machine = Machine()
-    wanted = Wanted("x", (Package("nvidia-kernel-open-dkms", "580.126.20"),), replaces=("nvidia-kernel-dkms", "nvidia-other"))
-    Apt(machine.run).install(wanted, Plan({"nvidia-kernel-open-dkms": "580.126.20-1"}, ()))
+    wanted = PackageSet("x", (Package("nvidia-kernel-open-dkms", "580.126.20"),), replaces=("nvidia-kernel-dkms", "nvidia-other"))
+    Apt(machine.run).install(wanted, PackagePlan({"nvidia-kernel-open-dkms": "580.126.20-1"}, ()))
     assert machine.calls[-1][-2:] == ["nvidia-kernel-open-dkms=580.126.20-1", "nvidia-kernel-dkms-"]
 
 
 @pytest.mark.parametrize("version", ["580 evil", "a\nPin: x", "x" * 300])
 def test_a_preferred_version_is_a_version(version: str) -> None:
     with pytest.raises(Rejected, match="version of the repository"):
-        check(Wanted("x", (Package("a"),), replace(REPOSITORY, version=version)))
+        check(PackageSet("x", (Package("a"),), replace(REPOSITORY, version=version)))

@@ -27,13 +27,13 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.conv
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.dnf import table
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
     Installed,
-    Manager,
     Package,
+    PackageChange,
+    PackageManager,
+    PackagePlan,
     PackagesError,
-    Plan,
+    PackageSet,
     Repository,
-    Step,
-    Wanted,
     check,
     choose,
     satisfies,
@@ -56,7 +56,7 @@ def named(names: Iterable[str]) -> list[str]:
     return list(names)
 
 
-class Fake(Manager):
+class Fake(PackageManager):
     """Packages by name: (version, held). down: whether the repository does not answer; broken: whether packages fail on the way.
 
     asked: every call that takes long or changes something.
@@ -84,22 +84,22 @@ class Fake(Manager):
     def files(self, repository: Repository) -> dict[str, bytes | None]:
         return {"/etc/sources/old.list": None, SOURCE: repository.url.encode()}
 
-    def plan(self, wanted: Wanted, files: Mapping[str, bytes | None]) -> Plan:
+    def plan(self, wanted: PackageSet, files: Mapping[str, bytes | None]) -> PackagePlan:
         self.asked.append("plan")
         if self.down:
             raise Rejected("the repository does not answer")
         versions = {one.name: choose(one.name, one.version, self.repository.get(one.name, []), "here") for one in wanted.packages}
         now = self.installed(list(versions))
-        steps = [Step(name, now[name].version, version) for name, version in versions.items() if now[name].version != version]
-        steps += [Step(name, version, None) for name, (version, _held) in self.packages.items() if name == "nvidia-docker2"]
-        return Plan(versions, tuple(steps))
+        steps = [PackageChange(name, now[name].version, version) for name, version in versions.items() if now[name].version != version]
+        steps += [PackageChange(name, version, None) for name, (version, _held) in self.packages.items() if name == "nvidia-docker2"]
+        return PackagePlan(versions, tuple(steps))
 
     def refresh(self, repository: Repository) -> None:
         self.asked.append("refresh")
         if self.broken:
             raise PackagesError("no lists")
 
-    def install(self, wanted: Wanted, plan: Plan) -> None:
+    def install(self, wanted: PackageSet, plan: PackagePlan) -> None:
         self.asked.append("install")
         for step in plan.steps:
             if step.after is None:
@@ -129,8 +129,8 @@ class Fake(Manager):
         self.packages.update({name: (versions[name], False) for name in named(versions)})
 
 
-def wanted(version: str = "1.17.8", **others: object) -> Wanted:
-    return Wanted("tk", (Package("tk", version), Package("tk-base", version)), REPOSITORY, **others)  # type: ignore[arg-type]
+def wanted(version: str = "1.17.8", **others: object) -> PackageSet:
+    return PackageSet("tk", (Package("tk", version), Package("tk-base", version)), REPOSITORY, **others)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -304,7 +304,7 @@ def test_packages_of_the_repositories_that_the_host_has_change_no_file(root: str
 
 def test_a_package_manager_that_reports_success_is_not_believed(root: str) -> None:
     class Deaf(Fake):
-        def install(self, wanted: Wanted, plan: Plan) -> None:
+        def install(self, wanted: PackageSet, plan: PackagePlan) -> None:
             self.packages["tk"] = ("1.17.8-1", False)
 
     host = Deaf(tk=("1.17.7-1", False), **{"tk-base": ("1.17.7-1", False)})
@@ -387,7 +387,7 @@ def test_a_key_is_trusted_as_long_as_one_of_ours_needs_it(root: str) -> None:
     assert absent("tk", host, True, root=root).steps == absent("tk", host, False, root=root).steps
     assert list(host.keys) == ["A" * 40]
     predicted = absent("other", host, True, root=root)
-    assert predicted.steps == [Step("gpg-pubkey", "aaaaaaaa-1", None)]
+    assert predicted.steps == [PackageChange("gpg-pubkey", "aaaaaaaa-1", None)]
     assert absent("other", host, False, root=root).steps == predicted.steps
     assert host.keys == {}
     assert Journal(root).entries() == []
@@ -479,7 +479,7 @@ def test_killed_anywhere_the_next_run_finishes_and_knows_how_it_was(root: str, k
 
 
 @pytest.mark.parametrize("again", [wanted(), replace(wanted(), repository=None)])
-def test_a_killed_change_of_the_repository_alone_is_finished(root: str, again: Wanted) -> None:
+def test_a_killed_change_of_the_repository_alone_is_finished(root: str, again: PackageSet) -> None:
     before, host = tree(root), Rpm()
     host.packages = {"tk": ("1.17.8-1", True), "tk-base": ("1.17.8-1", True)}
 
@@ -599,16 +599,16 @@ def test_a_file_of_ours_that_others_changed_once_and_then_removed_is_no_news(roo
 
 def test_what_several_owners_get_back_is_one_result() -> None:
     one = PackagesResult(
-        True, "apt", "", {"a": None}, [Step("a", "1", None)], ["a"], ["/a"], [{"what": "a"}], ["note a"], [{"before": "a"}]
+        True, "apt", "", {"a": None}, [PackageChange("a", "1", None)], ["a"], ["/a"], [{"what": "a"}], ["note a"], [{"before": "a"}]
     )
     other = PackagesResult(
-        False, "apt", "", {"b": "2"}, [Step("b", "1", "2")], ["b"], ["/b"], [{"what": "b"}], ["note b"], [{"before": "b"}]
+        False, "apt", "", {"b": "2"}, [PackageChange("b", "1", "2")], ["b"], ["/b"], [{"what": "b"}], ["note b"], [{"before": "b"}]
     )
     assert together([one, other]) == PackagesResult(
         changed=True,
         manager="apt",
         versions={"a": None, "b": "2"},
-        steps=[Step("a", "1", None), Step("b", "1", "2")],
+        steps=[PackageChange("a", "1", None), PackageChange("b", "1", "2")],
         held=["a", "b"],
         files=["/a", "/b"],
         left=[{"what": "a"}, {"what": "b"}],
@@ -691,14 +691,14 @@ def test_versions() -> None:
 def test_names_that_are_options_or_paths_are_rejected() -> None:
     for package in (Package("--purge"), Package("a b"), Package("../x"), Package("tk", "-o"), Package("tk", "1 2"), Package("x" * 200)):
         with pytest.raises(Rejected):
-            check(Wanted("x", (package,)))
+            check(PackageSet("x", (package,)))
     for url in ("https://example.org/a b", "ftp://example.org", "https://example.org/\nDeb: x"):
         with pytest.raises(Rejected):
-            check(Wanted("x", (Package("tk"),), Repository("tk", url, REPOSITORY.keys)))
+            check(PackageSet("x", (Package("tk"),), Repository("tk", url, REPOSITORY.keys)))
     with pytest.raises(Rejected, match="a module of the repository"):
-        check(Wanted("x", (Package("tk"),), replace(REPOSITORY, modules=("../x",))))
+        check(PackageSet("x", (Package("tk"),), replace(REPOSITORY, modules=("../x",))))
     with pytest.raises(Rejected, match="no key"):
-        check(Wanted("x", (Package("tk"),), Repository("tk", "https://example.org", ())))
+        check(PackageSet("x", (Package("tk"),), Repository("tk", "https://example.org", ())))
 
 
 TABLE = """\

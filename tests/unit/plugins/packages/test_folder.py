@@ -13,7 +13,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo i
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import rpm
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.apt import Apt
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Package, Wanted
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Package, PackageSet
 
 Files = Callable[[Path], dict[str, dict[str, str]]]
 
@@ -22,14 +22,14 @@ def deb(folder: Path) -> dict[str, dict[str, str]]:
     def run(argv: list[str], _timeout: float) -> Outcome:
         return Outcome(argv, 0, "amd64" if argv[0] == "dpkg" else "toolkit\t1.0-1\tall")
 
-    return Apt(run)._files_of(Wanted("o", (Package("toolkit"),), folder=str(folder)))
+    return Apt(run)._files_of(PackageSet("o", (Package("toolkit"),), folder=str(folder)))
 
 
 def of_rpm(folder: Path) -> dict[str, dict[str, str]]:
     def run(argv: list[str], _timeout: float) -> Outcome:
         return Outcome(argv, 0, "toolkit\t0:1.0-1\tnoarch\n")
 
-    return rpm.files_of(run, Wanted("o", (Package("toolkit"),), folder=str(folder)))
+    return rpm.files_of(run, PackageSet("o", (Package("toolkit"),), folder=str(folder)))
 
 
 @pytest.fixture(params=[(deb, "toolkit.deb"), (of_rpm, "toolkit.rpm")], ids=["apt", "rpm"])

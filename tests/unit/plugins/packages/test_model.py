@@ -13,9 +13,9 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo i
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
     Package,
+    PackageChange,
+    PackageSet,
     Repository,
-    Step,
-    Wanted,
     by_number,
     check,
     check_minimum,
@@ -30,8 +30,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.open
 REPOSITORY = Repository("tk", "https://example.org/deb", (Key("A" * 40, b"key"),))
 
 
-def wanted(*names: str, **changes: Any) -> Wanted:
-    return replace(Wanted("owner", tuple(Package(name) for name in names)), **changes)
+def wanted(*names: str, **changes: Any) -> PackageSet:
+    return replace(PackageSet("owner", tuple(Package(name) for name in names)), **changes)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_which_version_is_the_one_that_was_asked_for(version: str | None, asked:
         ),
     ],
 )
-def test_a_wish_that_cannot_be_meant_is_rejected(wish: Wanted, words: str) -> None:
+def test_a_wish_that_cannot_be_meant_is_rejected(wish: PackageSet, words: str) -> None:
     with pytest.raises(Rejected, match=words):
         check(wish)
 
@@ -141,9 +141,9 @@ def test_files_of_the_folder_go_before_the_repositories_and_the_highest_number_f
 
 
 def test_only_packages_that_may_go_may_go() -> None:
-    check_steps([Step("old", "1", None), Step("new", None, "1")], ["old"])
+    check_steps([PackageChange("old", "1", None), PackageChange("new", None, "1")], ["old"])
     with pytest.raises(Rejected, match="would remove other, which nobody asked for"):
-        check_steps([Step("old", "1", None), Step("other", "1", None)], ["old"])
+        check_steps([PackageChange("old", "1", None), PackageChange("other", "1", None)], ["old"])
 
 
 def test_of_many_words_some_are_shown_and_of_long_ones_the_beginning() -> None:

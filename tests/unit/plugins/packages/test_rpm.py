@@ -11,7 +11,13 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import dnf, rpm, zypper
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.dnf import Dnf
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Package, PackagesError, Plan, Repository, Wanted
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
+    Package,
+    PackagePlan,
+    PackagesError,
+    PackageSet,
+    Repository,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.openpgp import Key
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,7 +54,7 @@ def test_what_is_wanted_is_not_excluded_and_the_rest_is(tmp_path: Path, monkeypa
     """dnf adds an exclude of its command line to those of its file, except after an empty one."""
     config = tmp_path / "dnf.conf"
     monkeypatch.setattr(dnf, "CONFIG", str(config))
-    wanted = Wanted("driver", (Package("a"),), replaces=("b",))
+    wanted = PackageSet("driver", (Package("a"),), replaces=("b",))
     for text, option in (
         ("[main]\nexcludepkgs=a b kernel*\n", ["--setopt=excludepkgs=,kernel*"]),
         ("[main]\nexcludepkgs=b\n", ["--setopt=excludepkgs="]),
@@ -57,7 +63,7 @@ def test_what_is_wanted_is_not_excluded_and_the_rest_is(tmp_path: Path, monkeypa
     ):
         config.write_text(text)
         commands = Commands()
-        Dnf(commands).install(wanted, Plan({"a": "1-1"}, ()))
+        Dnf(commands).install(wanted, PackagePlan({"a": "1-1"}, ()))
         assert [word for word in commands.run[-1] if word.startswith("--setopt")] == option
         # dnf removes nothing that is excluded, which is what holds the packages until they go.
         commands = Commands()
@@ -177,17 +183,17 @@ def test_zypper_removes_what_makes_room_although_it_is_locked(tmp_path: Path, mo
         seen.append(zypper.locked(locks.read_text()))
         return Outcome(argv, 0, "b\t0:1-1\tnoarch\n" if argv[0] == "rpm" else "")
 
-    zypper.Zypper(run).install(Wanted("driver", (Package("a"),), replaces=("b",)), Plan({"a": "1-1"}, ()))
+    zypper.Zypper(run).install(PackageSet("driver", (Package("a"),), replaces=("b",)), PackagePlan({"a": "1-1"}, ()))
     assert seen == [["other"], ["other"]]
     assert sorted(zypper.locked(locks.read_text())) == ["a", "b", "other"]
 
 
 def test_only_what_may_go_makes_room() -> None:
     """A kernel module of the other kind conflicts; dnf removes nothing by itself."""
-    packages, plan = (Package("kmod-nvidia-open-dkms", "580.126.20"),), Plan(VERSIONS, ())
+    packages, plan = (Package("kmod-nvidia-open-dkms", "580.126.20"),), PackagePlan(VERSIONS, ())
     for replaces, option in (((), False), (("kmod-nvidia-latest-dkms",), True)):
         commands = Commands()
-        Dnf(commands).install(Wanted("driver", packages, REPOSITORY, replaces=replaces), plan)
+        Dnf(commands).install(PackageSet("driver", packages, REPOSITORY, replaces=replaces), plan)
         assert ("--allowerasing" in commands.run[-1]) == option
         assert commands.run[-1][-2:] == ["install", "kmod-nvidia-open-dkms-3:580.126.20-1.el9"]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import Asked
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import InClusterSettings
 
 IMAGE = "localhost/gpushare:1"
 NODE = {
@@ -39,7 +39,7 @@ FACTS: dict[str, Any] = {
 }
 NVIDIAS = {"title": "DaemonSet kube-system/nvidia-device-plugin", "kind": "NVIDIA device plugin", "nodes": ["gpu1"]}
 OPERATORS = {"title": "DaemonSet gpu-operator/nvidia-device-plugin-daemonset", "kind": "NVIDIA GPU Operator", "nodes": ["gpu1"]}
-ASKED = Asked(
+ASKED = InClusterSettings(
     image=IMAGE,
     namespace="gpushare-system",
     scheduler_image="registry.k8s.io/kube-scheduler:v1.36.0",

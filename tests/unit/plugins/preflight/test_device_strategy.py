@@ -13,7 +13,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import (
     Brings,
     CdiFacts,
-    Choice,
+    StrategyChoice,
     ToolkitFacts,
     by_status,
     cdi,
@@ -23,7 +23,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubernetes import KubeletFacts, Runtime
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cri import CriError, Status
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cri import CriError, RuntimeStatus
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,7 +51,7 @@ def host(tmp_path: Path) -> Host:
 
 def configured(monkeypatch: pytest.MonkeyPatch, config: Mapping[str, Any]) -> None:
     """What the running containerd says of itself."""
-    monkeypatch.setattr(device_strategy.cri, "status", lambda _address: Status({}, dict(config)))
+    monkeypatch.setattr(device_strategy.cri, "status", lambda _address: RuntimeStatus({}, dict(config)))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_container_runtimes(
 
 
 def test_a_containerd_that_does_not_answer(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    def silent(_address: str) -> Status:
+    def silent(_address: str) -> RuntimeStatus:
         raise CriError("no answer")
 
     monkeypatch.setattr(device_strategy.cri, "status", silent)
@@ -187,7 +187,7 @@ def test_a_spec_that_the_runtime_cannot_read(
     ],
 )
 def test_what_this_run_brings_counts(found: CdiFacts, now: str, brings: Brings, strategy: str) -> None:
-    assert choose("auto", found, now, (), brings) == Choice(strategy)
+    assert choose("auto", found, now, (), brings) == StrategyChoice(strategy)
 
 
 def test_a_spec_that_nobody_writes_is_an_obstacle_where_cdi_is_asked_for() -> None:
@@ -204,17 +204,17 @@ def test_a_spec_that_nobody_writes_is_an_obstacle_where_cdi_is_asked_for() -> No
 @pytest.mark.parametrize(
     ("asked", "found", "now", "holders", "choice"),
     [
-        ("auto", CAPABLE, "", (), Choice("cdi")),
-        ("auto", UNABLE, "", (), Choice("volume-mounts")),
-        ("auto", CAPABLE, "envvar", ("a",), Choice("envvar", "cdi")),
-        ("auto", CAPABLE, "envvar", (), Choice("cdi")),
-        ("auto", UNABLE, "cdi", ("a",), Choice("cdi", "volume-mounts")),
-        ("auto", CAPABLE, "cdi", ("a",), Choice("cdi")),
-        ("auto", CAPABLE, "strange", ("a",), Choice("cdi")),
-        ("envvar", CAPABLE, "cdi", ("a",), Choice("envvar")),
+        ("auto", CAPABLE, "", (), StrategyChoice("cdi")),
+        ("auto", UNABLE, "", (), StrategyChoice("volume-mounts")),
+        ("auto", CAPABLE, "envvar", ("a",), StrategyChoice("envvar", "cdi")),
+        ("auto", CAPABLE, "envvar", (), StrategyChoice("cdi")),
+        ("auto", UNABLE, "cdi", ("a",), StrategyChoice("cdi", "volume-mounts")),
+        ("auto", CAPABLE, "cdi", ("a",), StrategyChoice("cdi")),
+        ("auto", CAPABLE, "strange", ("a",), StrategyChoice("cdi")),
+        ("envvar", CAPABLE, "cdi", ("a",), StrategyChoice("envvar")),
     ],
 )
-def test_choices(asked: str, found: CdiFacts, now: str, holders: tuple[str, ...], choice: Choice) -> None:
+def test_choices(asked: str, found: CdiFacts, now: str, holders: tuple[str, ...], choice: StrategyChoice) -> None:
     assert choose(asked, found, now, holders) == choice
 
 

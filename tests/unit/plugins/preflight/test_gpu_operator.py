@@ -10,19 +10,12 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpu_operator import goes, judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import Reason, Reasons
 
+from unit.plugins.preflight.operator_facts import operator, policy
+
 KUBECTL = 'kubectl patch clusterpolicies.nvidia.com cluster-policy --type=merge --patch \'{"spec":{"devicePlugin":{"enabled":false}}}\''
 HELM = "helm upgrade gpu nvidia/gpu-operator --namespace gpu-operator --reuse-values --set devicePlugin.enabled=false"
 OF_HELM = {"owner": "the Helm release gpu", "release": "gpu-operator/gpu"}
 ELSEWHERE = "gpu9 lose nvidia.com/gpu then, until NVIDIA's device plugin serves them by its own chart"
-
-
-def policy(**changes: Any) -> dict[str, Any]:
-    return {"name": "cluster-policy", "enabled": True, "owner": "", "release": "", "patched": False, "problem": "", **changes}
-
-
-def operator(*policies: dict[str, Any], nodes: tuple[str, ...] = ("gpu1", "gpu2"), **changes: Any) -> dict[str, Any]:
-    """As the facts have it. By default it serves two nodes, of which none is ours yet."""
-    return {"versions": ["v1"], "policies": list(policies), "nodes": list(nodes), "ours": [], **changes}
 
 
 def judged(facts: dict[str, Any], mode: str = "check", ours: tuple[str, ...] = ("gpu1", "gpu2")) -> list[Reason]:

@@ -16,7 +16,7 @@ import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground import Ground
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts, gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import Wanted, judge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import WantedHost, judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
     OLDEST_ANSIBLE,
     Answer,
@@ -48,8 +48,8 @@ from hypothesis import strategies as st
 from quality.tree import REPOSITORY
 from unit.plugins.fake_root import NVIDIA_SMI, FakeRoot, control_plane, debian, gpu, kubelet
 
-GPU_NODE = Wanted(gpu_node=True, control_plane=False)
-CONTROL_PLANE = Wanted(gpu_node=False, control_plane=True)
+GPU_NODE = WantedHost(gpu_node=True, control_plane=False)
+CONTROL_PLANE = WantedHost(gpu_node=False, control_plane=True)
 #: A driver without a known vulnerability.
 MENDED = "535.309.01"
 SERVED = {"gpushare_dashboard_state": "present", "gpushare_dashboard_token": "x" * 16}
@@ -67,11 +67,11 @@ def plane(tmp_path: Path) -> FakeRoot:
     return control_plane(kubelet(debian(FakeRoot(tmp_path))))
 
 
-def reasons(root: FakeRoot, wanted: Wanted = GPU_NODE) -> tuple[Reason, ...]:
+def reasons(root: FakeRoot, wanted: WantedHost = GPU_NODE) -> tuple[Reason, ...]:
     return judge("h", gather(Host(str(root))), wanted).reasons
 
 
-def found(root: FakeRoot, wanted: Wanted = GPU_NODE) -> list[tuple[str, str]]:
+def found(root: FakeRoot, wanted: WantedHost = GPU_NODE) -> list[tuple[str, str]]:
     """(check, severity) of each reason."""
     return [(reason.check, reason.severity) for reason in reasons(root, wanted)]
 
@@ -137,7 +137,7 @@ def test_a_fit_control_plane_has_no_reason(plane: FakeRoot) -> None:
 
 
 def test_a_host_may_be_both(node: FakeRoot) -> None:
-    assert reasons(control_plane(node), Wanted(gpu_node=True, control_plane=True)) == ()
+    assert reasons(control_plane(node), WantedHost(gpu_node=True, control_plane=True)) == ()
 
 
 def test_a_control_plane_needs_no_gpus_and_a_gpu_node_no_api_server(node: FakeRoot) -> None:
@@ -284,7 +284,7 @@ FIT = Ground((), (), (), (), False, "", "", True)
         ({"ahead": -9.0}, GPU_NODE, "", ""),
     ],
 )
-def test_what_would_make_the_run_fail_halfway(tmp_path: Path, ground: dict[str, Any], wanted: Wanted, check: str, words: str) -> None:
+def test_what_would_make_the_run_fail_halfway(tmp_path: Path, ground: dict[str, Any], wanted: WantedHost, check: str, words: str) -> None:
     host = control_plane(gpu(kubelet(debian(FakeRoot(tmp_path))), MENDED))
     facts = gather(Host(str(host)))
     assert facts.ground is not None
@@ -427,7 +427,7 @@ def test_a_version_mismatch_is_said_once(node: FakeRoot) -> None:
 
 
 def test_an_empty_host_has_every_reason_at_once(tmp_path: Path) -> None:
-    assert {check for check, severity in found(FakeRoot(tmp_path), Wanted(True, True)) if severity == "error"} == {
+    assert {check for check, severity in found(FakeRoot(tmp_path), WantedHost(True, True)) if severity == "error"} == {
         "os",
         "python",
         "gpus",

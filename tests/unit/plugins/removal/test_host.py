@@ -21,7 +21,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host 
     plan_leftovers,
     plan_services,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout, Plan, RemoveError, shown
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout, RemovalPlan, RemoveError, shown
 
 from unit.plugins.fake_root import FakeRoot
 
@@ -162,13 +162,13 @@ class Host:
                 found[str(path.relative_to(self.root.folder))] = mode + content
         return found
 
-    def services(self) -> Plan:
+    def services(self) -> RemovalPlan:
         return plan_services(self.layout, self.systemd)
 
-    def leftovers(self, check: bool = False) -> Plan:
+    def leftovers(self, check: bool = False) -> RemovalPlan:
         return plan_leftovers(self.layout, check)
 
-    def remove(self, point: Callable[[str], None] = lambda _point: None) -> list[Plan]:
+    def remove(self, point: Callable[[str], None] = lambda _point: None) -> list[RemovalPlan]:
         plans = []
         for make in (self.services, self.leftovers):
             plan = make()
@@ -185,7 +185,7 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path / "host")
 
 
-def what(plan: Plan, kind: str) -> list[str]:
+def what(plan: RemovalPlan, kind: str) -> list[str]:
     return [step.what for step in plan.steps if step.kind == kind]
 
 
@@ -488,12 +488,12 @@ def test_the_journal_stays_while_scheduler_or_container_runtime_are_not_undone(h
 
 
 @pytest.fixture
-def bare(tmp_path: Path) -> tuple[FakeRoot, Plan]:
+def bare(tmp_path: Path) -> tuple[FakeRoot, RemovalPlan]:
     root = FakeRoot(tmp_path)
-    return root, Plan(Layout(root=str(root)))
+    return root, RemovalPlan(Layout(root=str(root)))
 
 
-def test_a_file_a_link_and_a_folder_go_once_and_a_link_to_a_folder_alone(bare: tuple[FakeRoot, Plan]) -> None:
+def test_a_file_a_link_and_a_folder_go_once_and_a_link_to_a_folder_alone(bare: tuple[FakeRoot, RemovalPlan]) -> None:
     root, plan = bare
     root.file("/a/file", "x")
     root.file("/a/tree/y")
@@ -516,7 +516,7 @@ def test_a_file_a_link_and_a_folder_go_once_and_a_link_to_a_folder_alone(bare: t
     assert os.listdir(root.at("/a")) == []
 
 
-def test_a_folder_goes_only_if_nothing_but_what_goes_is_in_it(bare: tuple[FakeRoot, Plan], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_goes_only_if_nothing_but_what_goes_is_in_it(bare: tuple[FakeRoot, RemovalPlan], monkeypatch: pytest.MonkeyPatch) -> None:
     root, plan = bare
     for path in ("/empty", "/used/b", "/used/a", "/going/x", "/theirs/x", "/mounted"):
         root.at(f"{path}/y")
@@ -538,7 +538,7 @@ def test_a_folder_goes_only_if_nothing_but_what_goes_is_in_it(bare: tuple[FakeRo
     assert [step.before for step in plan.steps] == ["folder\n"] * 3
 
 
-def test_staged_files_go_and_their_like_stay(bare: tuple[FakeRoot, Plan]) -> None:
+def test_staged_files_go_and_their_like_stay(bare: tuple[FakeRoot, RemovalPlan]) -> None:
     root, plan = bare
     for path in ("/b/.gpushare-staged-1", "/a/.gpushare-staged-2", "/a/.gpushare-staged-1", "/a/gpushare-staged-3"):
         root.file(path)
@@ -546,7 +546,7 @@ def test_staged_files_go_and_their_like_stay(bare: tuple[FakeRoot, Plan]) -> Non
     assert what(plan, "removed") == ["/a/.gpushare-staged-1", "/a/.gpushare-staged-2", "/b/.gpushare-staged-1"]
 
 
-def test_the_result_names_every_step_with_its_difference(bare: tuple[FakeRoot, Plan]) -> None:
+def test_the_result_names_every_step_with_its_difference(bare: tuple[FakeRoot, RemovalPlan]) -> None:
     _root, plan = bare
     assert plan.result() == {"stopped": [], "removed": [], "restored": [], "changed": False, "left": [], "notes": [], "diff": []}
     plan.add("stopped", "a", lambda: None, "1", "2")
@@ -611,7 +611,7 @@ def journalled(root: FakeRoot, before: str | None, path: str = OWNED) -> Layout:
     return Layout(root=str(root))
 
 
-def steps(plan: Plan) -> list[tuple[str, str]]:
+def steps(plan: RemovalPlan) -> list[tuple[str, str]]:
     return [(step.kind, step.what) for step in plan.steps]
 
 

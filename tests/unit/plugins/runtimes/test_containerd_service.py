@@ -20,7 +20,12 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cont
     config_of,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Runtimes
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import RestartError, Unit, check_program, find_unit
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import (
+    RestartError,
+    RuntimeUnit,
+    check_program,
+    find_unit,
+)
 
 from unit.plugins.runtimes.fake_containerd import model
 
@@ -54,12 +59,12 @@ class Host:
             return self.restart
         return Outcome(argv, 0, self.journal if argv[0] == "journalctl" else "")
 
-    def status(self, _address: str, _timeout: float) -> cri.Status:
+    def status(self, _address: str, _timeout: float) -> cri.RuntimeStatus:
         if self.silent:
             raise cri.CriError("the container runtime does not answer")
         entry = {"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": ""}}
         config = {"enableCDI": self.cdi, "containerd": {"defaultRuntimeName": self.default, "runtimes": {"runc": entry}}}
-        return cri.Status(dict(self.conditions), config)
+        return cri.RuntimeStatus(dict(self.conditions), config)
 
 
 @pytest.fixture
@@ -83,7 +88,7 @@ def opened(host: Host, tmp_path: Path) -> ContainerdService:
     return ContainerdService(unit(host), installation, host.run, 0.3)
 
 
-def unit(host: Host) -> Unit:
+def unit(host: Host) -> RuntimeUnit:
     return find_unit("containerd.service", host.run, lambda _pid: [])
 
 
@@ -237,14 +242,14 @@ def test_what_systemd_says_is_asked_and_read(host: Host, monkeypatch: pytest.Mon
     monkeypatch.setattr(runtime_service.time, "time", lambda: 5000.0)
     monkeypatch.setattr(runtime_service.time, "monotonic", lambda: 1000.0)
     host.properties["ExecMainStartTimestampMonotonic"] = "250000000"
-    assert unit(host) == Unit(
+    assert unit(host) == RuntimeUnit(
         "containerd.service", "active", "process", 7, 4250.0, "/usr/bin/containerd", ["--config", "/srv/c.toml", "$OPTIONS"]
     )
     assert host.argvs[-1][:3] == ["systemctl", "show", "containerd.service"]
     asked: list[int] = []
     host.properties = {"LoadState": "loaded", "ExecStart": START}
     found = find_unit("x", host.run, lambda pid: asked.append(pid) or ["/y"])  # type: ignore[func-returns-value]
-    assert found == Unit("x", "", "", 0, 4000.0, "/usr/bin/containerd", ["--config", "/srv/c.toml", "$OPTIONS"])
+    assert found == RuntimeUnit("x", "", "", 0, 4000.0, "/usr/bin/containerd", ["--config", "/srv/c.toml", "$OPTIONS"])
     assert asked == []
 
 
@@ -286,7 +291,7 @@ def test_where_it_listens_is_what_its_command_line_or_its_configuration_says(
 ) -> None:
     asked: list[tuple[str, float]] = []
 
-    def status(address: str, timeout: float) -> cri.Status:
+    def status(address: str, timeout: float) -> cri.RuntimeStatus:
         asked.append((address, timeout))
         return host.status(address, timeout)
 

@@ -19,7 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import dump_section
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import Installation
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import WantedRuntime, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked
 
 from unit.plugins.runtimes.fake_containerd import model
@@ -72,7 +72,7 @@ class Host:
             return Outcome(argv, 0 if self.start() else 1, err="Job failed")
         return Outcome(argv, 0, "level=error msg=no\n" if argv[0] == "journalctl" else "")
 
-    def status(self, _address: str, _timeout: float) -> cri.Status:
+    def status(self, _address: str, _timeout: float) -> cri.RuntimeStatus:
         default = self.running.read_text()
         if not default:
             raise cri.CriError("the container runtime does not answer")
@@ -81,10 +81,10 @@ class Host:
         runtimes["nvidia"]["options"] = options
         names = ("runc", "nvidia") if default == "nvidia" else ("runc",)
         containerd = {"defaultRuntimeName": default, "runtimes": {name: runtimes[name] for name in names}}
-        return cri.Status({"RuntimeReady": (True, "")}, {"enableCDI": self.cdi, "containerd": containerd})
+        return cri.RuntimeStatus({"RuntimeReady": (True, "")}, {"enableCDI": self.cdi, "containerd": containerd})
 
     def converge(self, state: str = "present", check: bool = False, point: Callable[[str], None] = lambda _point: None) -> Converged:
-        return converge(Wanted(state, str(self.program), "containerd.service", None, 0.2, False), check, self.run, point)
+        return converge(WantedRuntime(state, str(self.program), "containerd.service", None, 0.2, False), check, self.run, point)
 
     def tree(self) -> dict[str, bytes]:
         return {str(path.relative_to(self.folder)): path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
@@ -191,7 +191,7 @@ def test_a_containerd_that_is_unwell_without_us_is_left_alone(host: Host) -> Non
 
 
 def test_a_containerd_that_does_not_answer_is_left_alone(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    def silent(address: str, _timeout: float) -> cri.Status:
+    def silent(address: str, _timeout: float) -> cri.RuntimeStatus:
         raise cri.CriError(f"the container runtime at {address} does not answer: timed out")
 
     monkeypatch.setattr(cri, "status", silent)
@@ -223,7 +223,7 @@ def test_a_restart_that_would_end_containers_is_rejected_before_anything_is_writ
         with pytest.raises(Rejected, match="KillMode=control-group"):
             host.converge(check=check)
     assert (host.tree(), host.restarts) == (before, 0)
-    allowed = Wanted("present", str(host.program), "containerd.service", None, 0.2, True)
+    allowed = WantedRuntime("present", str(host.program), "containerd.service", None, 0.2, True)
     assert converge(allowed, False, host.run).changed
     host.properties["KillMode"] = "process"
     host.converge("absent")
@@ -235,7 +235,7 @@ def test_a_restart_that_would_end_containers_is_rejected_before_anything_is_writ
 def test_the_file_that_is_asked_for_is_the_one_that_is_changed(host: Host) -> None:
     other = host.config.parent / "other.toml"
     other.write_text(CONFIG)
-    wanted = Wanted("present", str(host.program), "containerd.service", str(other), 0.2, False)
+    wanted = WantedRuntime("present", str(host.program), "containerd.service", str(other), 0.2, False)
     assert [Path(path).name for path in converge(wanted, True, host.run).files] == ["zz-gpushare.toml", "other.toml"]
 
 
@@ -284,12 +284,12 @@ def test_a_program_that_works_is_no_warning(host: Host) -> None:
 
 
 def test_cdi_alone_adds_no_runtime_and_needs_no_program(host: Host) -> None:
-    assert Wanted("present", "/p", "", None, 1.0, False, cdi=True).asked() == Asked(None, True, True)
-    assert Wanted("present", "/p", "", None, 1.0, False, default_runtime="nvidia", cdi=True).asked() == Asked("/p", True, True)
-    assert Wanted("present", "/p", "", None, 1.0, False, default_runtime="unchanged", cdi=True).asked() == Asked("/p", False, True)
+    assert WantedRuntime("present", "/p", "", None, 1.0, False, cdi=True).asked() == Asked(None, True, True)
+    assert WantedRuntime("present", "/p", "", None, 1.0, False, default_runtime="nvidia", cdi=True).asked() == Asked("/p", True, True)
+    assert WantedRuntime("present", "/p", "", None, 1.0, False, default_runtime="unchanged", cdi=True).asked() == Asked("/p", False, True)
     host.program.unlink()
     # This containerd has CDI on.
-    wanted = Wanted("present", str(host.program), "containerd.service", None, 0.2, False, cdi=True)
+    wanted = WantedRuntime("present", str(host.program), "containerd.service", None, 0.2, False, cdi=True)
     host.cdi = True
     assert converge(wanted, False, host.run) == Converged()
     host.cdi = False
@@ -297,6 +297,6 @@ def test_cdi_alone_adds_no_runtime_and_needs_no_program(host: Host) -> None:
 
 
 def test_cdi_is_switched_on_in_containerd_only(host: Host) -> None:
-    wanted = Wanted("present", str(host.program), "containerd.service", None, 0.2, False, cdi=True, runtime="docker")
+    wanted = WantedRuntime("present", str(host.program), "containerd.service", None, 0.2, False, cdi=True, runtime="docker")
     with pytest.raises(Rejected, match=r"^found docker, expected containerd"):
         converge(wanted, False, host.run)

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
@@ -23,13 +22,12 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo i
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import docker, docker_config, unix_http
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import Wanted, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import WantedRuntime, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Runtimes, SilentError
 
 from unit.plugins.runtimes import fake_docker
+from unit.plugins.runtimes.docker_host import KUBEADM, UNIT, DockerHost
 
-START = "dockerd -H fd:// --containerd=/run/containerd/containerd.sock $DOCKER_OPTS"
-UNIT = f"[Service]\nEnvironmentFile=-/etc/default/docker\nExecStart=/usr/sbin/{START}\n"
 MINIMAL = '{\n    "default-runtime": "nvidia",\n    "runtimes": {\n        "nvidia": {\n            "path": "PROGRAM",\n'
 MINIMAL += '            "runtimeArgs": []\n        }\n    }\n}\n'
 
@@ -37,114 +35,9 @@ MINIMAL += '            "runtimeArgs": []\n        }\n    }\n}\n'
 PACKAGE = converge.__module__.rpartition(".")[0]
 
 
-class Host:
-    """A host below a folder. release: dockerd's, or the path of a real one. dislikes: text in daemon.json with which docker dies."""
-
-    def __init__(self, folder: Path, release: str) -> None:
-        self.folder = folder
-        self.release = "20.10.24" if "/" in release else release
-        self.dockerd = fake_docker.real(release) if "/" in release else fake_docker.model(release)
-        self.config = folder / "etc/docker/daemon.json"
-        self.unit = folder / "docker.service"
-        self.options = folder / "default"
-        self.program = folder / "nvidia-container-runtime"
-        self.process = folder / "process"
-        self.start_words = START
-        self.properties = {"LoadState": "loaded", "KillMode": "process", "ExecMainStartTimestampMonotonic": "1", "CanReload": "yes"}
-        self.properties["NeedDaemonReload"] = "no"
-        self.dislikes = "\0"
-        self.live_restore, self.containers = False, 3
-        self.done: list[str] = []
-        self.config.parent.mkdir(parents=True)
-        self.unit.write_text(UNIT)
-        self.options.write_text("# made by Debian\n")
-        self.program.write_text("")
-        self.program.chmod(0o755)
-        self.start()
-
-    @property
-    def words(self) -> list[str]:
-        """The command line of the next start."""
-        environment = docker_config.environment_of(self.options.read_text())
-        return [f"--config-file={self.config}", *docker_config.expanded(self.start_words.split()[1:], environment)]
-
-    def start(self) -> bool:
-        """The process keeps what it read in a file, so that it outlives a killed test process."""
-        try:
-            words = self.words
-            found = fake_docker.configured(words, self.release)
-            bad = self.config.exists() and self.dislikes in self.config.read_text()
-        except fake_docker.DockerdError:
-            bad = True
-        self.process.write_text("" if bad else json.dumps({**found, "words": words}))
-        return not bad
-
-    def reload(self) -> None:
-        """As dockerd does: an error is logged only, and what the file does not say stays as it was."""
-        now = self.state()
-        try:
-            found = fake_docker.configured(now["words"], self.release, reload=True)
-        except fake_docker.DockerdError:
-            return
-        self.process.write_text("" if self.dislikes in self.config.read_text() else json.dumps({**now, **found}))
-
-    def state(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.process.read_text() or "{}")
-        return found
-
-    def default(self) -> str:
-        return str(self.state().get("default-runtime", ""))
-
-    def run(self, argv: list[str], _timeout: float) -> Outcome:
-        if argv[0] == "dockerd":
-            return Outcome(argv, *self.dockerd(argv[1:]))
-        if argv[:2] == ["systemctl", "show"]:
-            lines = [f"{key}={value}" for key, value in self.properties.items()]
-            lines += [f"ActiveState={'active' if self.state() else 'failed'}", "MainPID=0"]
-            lines += [f"ExecStart={{ path=dockerd ; argv[]={self.start_words} --config-file={self.config} ; }}"]
-            lines += [f"FragmentPath={self.unit}", f"EnvironmentFiles={self.options} (ignore_errors=yes)"]
-            return Outcome(argv, 0, "\n".join(lines) + "\n")
-        if argv[:2] in (["systemctl", "reload"], ["systemctl", "restart"]):
-            self.done.append(argv[1])
-            if argv[1] == "reload":
-                self.reload()
-                return Outcome(argv, 0)
-            return Outcome(argv, 0 if self.start() else 1, err="Job failed")
-        return Outcome(argv, 0, "level=error msg=no\n" if argv[0] == "journalctl" else "")
-
-    def info(self, _address: str, _timeout: float) -> dict[str, Any]:
-        found = self.state()
-        assert found, "docker is asked although it does not run: systemd would start it"
-        runtimes = {"runc": {"path": "runc"}, **found["runtimes"]}
-        live = {"LiveRestoreEnabled": found.get("live-restore", self.live_restore), "ContainersRunning": self.containers}
-        return {"DefaultRuntime": found["default-runtime"], "Runtimes": runtimes, **live}
-
-    def wanted(self, state: str = "present", default: str = "auto", allowed: bool = False) -> Wanted:
-        return Wanted(state, str(self.program), "", None, 0.2, allowed, "docker", default)
-
-    def converge(
-        self,
-        state: str = "present",
-        check: bool = False,
-        point: Callable[[str], None] = lambda _point: None,
-        default: str = "auto",
-        allowed: bool = False,
-    ) -> Converged:
-        return converge(self.wanted(state, default, allowed), check, self.run, point)
-
-    def write(self, text: str) -> None:
-        self.config.write_text(text.replace("PROGRAM", str(self.program)))
-
-    def tree(self) -> dict[str, bytes]:
-        return {str(path.relative_to(self.folder)): path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
-
-    def files(self) -> dict[str, bytes]:
-        return {path: content for path, content in self.tree().items() if path != "process"}
-
-
 @pytest.fixture(params=["20.10.24", "28.5.1", *fake_docker.real_programs()])
-def host(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
-    host = Host(tmp_path / "host", request.param)
+def host(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DockerHost:
+    host = DockerHost(tmp_path / "host", request.param)
     monkeypatch.setattr(journal, "FOLDER", str(host.folder / "journal"))
     monkeypatch.setattr(docker, "info", host.info)
     monkeypatch.setattr(runtime_service, "POLL_SECONDS", 0.01)
@@ -152,7 +45,7 @@ def host(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     return host
 
 
-def test_check_mode_predicts_what_the_run_then_does_and_the_second_run_does_nothing(host: Host) -> None:
+def test_check_mode_predicts_what_the_run_then_does_and_the_second_run_does_nothing(host: DockerHost) -> None:
     before = host.tree()
     predicted = host.converge(check=True)
     assert (host.tree(), host.done) == (before, [])
@@ -166,16 +59,6 @@ def test_check_mode_predicts_what_the_run_then_does_and_the_second_run_does_noth
     assert (host.tree(), host.done) == (after, ["reload"])
 
 
-# Files as tools and distributions write them, and what they are afterwards.
-KUBEADM = """{
-  "exec-opts": ["native.cgroupdriver=systemd"],
-  "log-driver": "json-file",
-  "log-opts": {
-    "max-size": "100m"
-  },
-  "storage-driver": "overlay2"
-}
-"""  # kubernetes.io, "Container runtimes", 1.22
 NVIDIA_DOCKER2 = (
     '{\n    "runtimes": {\n        "nvidia": {\n            "path": "nvidia-container-runtime",\n            "runtimeArgs": []\n'
 )
@@ -196,7 +79,7 @@ INPUTS = {
 
 
 @pytest.mark.parametrize(("text", "after"), INPUTS.values(), ids=INPUTS)
-def test_every_other_byte_of_the_file_stays_and_comes_back(host: Host, text: str, after: str) -> None:
+def test_every_other_byte_of_the_file_stays_and_comes_back(host: DockerHost, text: str, after: str) -> None:
     host.config.write_bytes(text.replace("/usr/bin/nvidia-container-runtime", str(host.folder / "other")).encode())
     original, mode = host.config.read_bytes(), 0o640
     host.config.chmod(mode)
@@ -211,7 +94,7 @@ def test_every_other_byte_of_the_file_stays_and_comes_back(host: Host, text: str
 
 
 @pytest.mark.parametrize("text", [NVIDIA_DOCKER2, CTK], ids=["nvidia-docker2", "nvidia-ctk"])
-def test_what_nvidias_tools_have_written_is_taken_as_it_is(host: Host, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_what_nvidias_tools_have_written_is_taken_as_it_is(host: DockerHost, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(docker_config, "_FOLDERS", (str(host.folder),))
     host.write(text)
     host.start()
@@ -224,7 +107,7 @@ def test_what_nvidias_tools_have_written_is_taken_as_it_is(host: Host, monkeypat
     assert host.converge() == Converged()
 
 
-def test_unchanged_registers_the_runtime_only(host: Host) -> None:
+def test_unchanged_registers_the_runtime_only(host: DockerHost) -> None:
     host.converge(default="unchanged")
     assert json.loads(host.config.read_text()) == {"runtimes": {"nvidia": {"path": str(host.program), "runtimeArgs": []}}}
     assert (host.default(), list(host.state()["runtimes"])) == ("runc", ["nvidia"])
@@ -233,7 +116,7 @@ def test_unchanged_registers_the_runtime_only(host: Host) -> None:
     assert host.default() == "nvidia"
 
 
-def test_a_flag_that_makes_nvidia_the_default_is_adopted(host: Host) -> None:
+def test_a_flag_that_makes_nvidia_the_default_is_adopted(host: DockerHost) -> None:
     """As the seed of 2018 has it, in the unit: with the key in the file, too, docker would not start."""
     host.start_words = "dockerd -H fd:// --default-runtime=nvidia"
     host.unit.write_text(UNIT.replace("$DOCKER_OPTS", "--default-runtime=nvidia"))
@@ -273,7 +156,7 @@ def test_a_flag_that_makes_nvidia_the_default_is_adopted(host: Host) -> None:
         ("", '{"default-runtime": "v", "runtimes": {"v": {"runtimeType": "io.containerd.runsc.v1"}}}', "runsc.v1.*isolation"),
     ],
 )
-def test_what_cannot_be_right_is_rejected_before_anything_is_written(host: Host, options: str, text: str, message: str) -> None:
+def test_what_cannot_be_right_is_rejected_before_anything_is_written(host: DockerHost, options: str, text: str, message: str) -> None:
     host.options.write_text(f"# options\nDOCKER_OPTS='{options}'\n")
     host.config.write_text(text)
     before = host.tree()
@@ -284,7 +167,7 @@ def test_what_cannot_be_right_is_rejected_before_anything_is_written(host: Host,
 
 
 @pytest.mark.parametrize("entry", ['{"path": "/usr/bin/crun"}', '{"runtimeType": "io.containerd.runc.v2"}'])
-def test_a_default_that_runs_containers_as_runc_does_is_replaced(host: Host, entry: str) -> None:
+def test_a_default_that_runs_containers_as_runc_does_is_replaced(host: DockerHost, entry: str) -> None:
     host.config.write_text(f'{{"default-runtime": "x", "runtimes": {{"x": {entry}}}}}')
     host.start()
     host.converge()
@@ -293,7 +176,7 @@ def test_a_default_that_runs_containers_as_runc_does_is_replaced(host: Host, ent
     assert host.default() == "x"
 
 
-def test_beside_a_runtime_of_the_command_line_docker_is_restarted(host: Host) -> None:
+def test_beside_a_runtime_of_the_command_line_docker_is_restarted(host: DockerHost) -> None:
     """A reload would forget the runtimes of the command line. And dockerd wants the default runtime of the file in the file."""
     host.options.write_text(f"DOCKER_OPTS=--add-runtime=nvidia={host.program}\n")
     host.start()
@@ -317,7 +200,7 @@ def test_beside_a_runtime_of_the_command_line_docker_is_restarted(host: Host) ->
     assert (host.done, host.default()) == (["restart"], "nvidia")
 
 
-def test_a_flag_that_systemd_has_not_read_is_rejected(host: Host) -> None:
+def test_a_flag_that_systemd_has_not_read_is_rejected(host: DockerHost) -> None:
     host.unit.write_text(UNIT.replace("$DOCKER_OPTS", "--default-runtime=runc"))
     host.properties["NeedDaemonReload"] = "yes"
     with pytest.raises(Rejected, match=r"docker.service:3 has --default-runtime, which systemd has not read; nothing was changed"):
@@ -326,7 +209,7 @@ def test_a_flag_that_systemd_has_not_read_is_rejected(host: Host) -> None:
     assert host.converge().changed
 
 
-def test_absent_undoes_it_to_the_byte_and_once_only(host: Host) -> None:
+def test_absent_undoes_it_to_the_byte_and_once_only(host: DockerHost) -> None:
     """The default goes back by a restart, which live-restore, an empty host or the administrator allow: it is no longer in the file."""
     before = host.files()
     host.converge()
@@ -343,7 +226,7 @@ def test_absent_undoes_it_to_the_byte_and_once_only(host: Host) -> None:
 
 
 @pytest.mark.parametrize("why", ["live-restore", "empty"])
-def test_a_restart_that_ends_no_container_is_allowed(host: Host, why: str) -> None:
+def test_a_restart_that_ends_no_container_is_allowed(host: DockerHost, why: str) -> None:
     host.write('{"live-restore": true}' if why == "live-restore" else "{}")
     host.start()
     host.converge()
@@ -352,7 +235,7 @@ def test_a_restart_that_ends_no_container_is_allowed(host: Host, why: str) -> No
     assert (host.default(), host.done) == ("runc", ["reload", "restart"])
 
 
-def test_where_docker_cannot_be_reloaded_it_is_restarted(host: Host) -> None:
+def test_where_docker_cannot_be_reloaded_it_is_restarted(host: DockerHost) -> None:
     host.properties["CanReload"] = "no"
     with pytest.raises(Rejected, match="would end the 3 running"):
         host.converge()
@@ -360,7 +243,7 @@ def test_where_docker_cannot_be_reloaded_it_is_restarted(host: Host) -> None:
     assert (host.default(), host.done) == ("nvidia", ["restart"])
 
 
-def test_a_later_edit_of_others_stays(host: Host) -> None:
+def test_a_later_edit_of_others_stays(host: DockerHost) -> None:
     host.write(KUBEADM)
     host.start()
     host.converge()
@@ -370,7 +253,7 @@ def test_a_later_edit_of_others_stays(host: Host) -> None:
     assert found.notes == [f"{host.config} was changed by others since: only our part is taken out"]
 
 
-def test_a_file_of_ours_with_anothers_key_keeps_that(host: Host) -> None:
+def test_a_file_of_ours_with_anothers_key_keeps_that(host: DockerHost) -> None:
     host.converge()
     host.config.write_text(host.config.read_text().replace("{", '{\n    "debug": true,', 1))
     host.converge("absent", allowed=True)
@@ -382,7 +265,7 @@ def test_a_file_of_ours_with_anothers_key_keeps_that(host: Host) -> None:
     ]
 
 
-def test_a_way_back_with_which_docker_would_not_start_is_rejected(host: Host) -> None:
+def test_a_way_back_with_which_docker_would_not_start_is_rejected(host: DockerHost) -> None:
     host.converge()
     host.options.write_text("DOCKER_OPTS=--default-runtime=nvidia\n")
     host.write(json.dumps({"runtimes": json.loads(host.config.read_text())["runtimes"]}))
@@ -392,7 +275,7 @@ def test_a_way_back_with_which_docker_would_not_start_is_rejected(host: Host) ->
     assert host.tree() == before
 
 
-def test_a_docker_that_dies_of_the_change_gets_its_old_file_back(host: Host) -> None:
+def test_a_docker_that_dies_of_the_change_gets_its_old_file_back(host: DockerHost) -> None:
     before, host.dislikes = host.tree(), "nvidia"
     with pytest.raises(TransactionError, match=r"docker.service is not healthy after 0.2 s: systemd says that it is failed.*\n.*put back"):
         host.converge()
@@ -400,7 +283,7 @@ def test_a_docker_that_dies_of_the_change_gets_its_old_file_back(host: Host) -> 
     assert host.done == ["reload", "restart"]
 
 
-def test_a_reload_that_docker_does_not_follow_is_put_back_without_a_restart(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reload_that_docker_does_not_follow_is_put_back_without_a_restart(host: DockerHost, monkeypatch: pytest.MonkeyPatch) -> None:
     before = host.tree()
     monkeypatch.setattr(host, "reload", lambda: None)
     with pytest.raises(TransactionError, match="its default runtime is 'runc', expected 'nvidia'"):
@@ -408,7 +291,7 @@ def test_a_reload_that_docker_does_not_follow_is_put_back_without_a_restart(host
     assert (host.tree(), host.done) == (before, ["reload"])
 
 
-def test_a_reload_that_systemd_rejects_is_put_back(host: Host) -> None:
+def test_a_reload_that_systemd_rejects_is_put_back(host: DockerHost) -> None:
     before, monitored = host.tree(), host.run
 
     def run(argv: list[str], timeout: float) -> Outcome:
@@ -419,13 +302,13 @@ def test_a_reload_that_systemd_rejects_is_put_back(host: Host) -> None:
     assert host.tree() == before
 
 
-def points(host: Host, state: str) -> list[str]:
+def points(host: DockerHost, state: str) -> list[str]:
     passed: list[str] = []
     host.converge(state, point=passed.append, allowed=True)
     return passed
 
 
-def killed(host: Host, state: str, victim: str) -> None:
+def killed(host: DockerHost, state: str, victim: str) -> None:
     child = os.fork()
     if child == 0:
         try:
@@ -436,7 +319,7 @@ def killed(host: Host, state: str, victim: str) -> None:
 
 
 @pytest.mark.parametrize(("state", "other", "default"), [("present", "absent", "nvidia"), ("absent", "present", "runc")])
-def test_killed_anywhere_the_next_run_finishes(host: Host, state: str, other: str, default: str) -> None:
+def test_killed_anywhere_the_next_run_finishes(host: DockerHost, state: str, other: str, default: str) -> None:
     host.write(KUBEADM)
     host.start()
     host.converge(other, allowed=True)
@@ -454,7 +337,7 @@ def test_killed_anywhere_the_next_run_finishes(host: Host, state: str, other: st
         assert not host.converge(state, check=True).changed
 
 
-def test_what_a_killed_run_left_broken_is_put_back(host: Host) -> None:
+def test_what_a_killed_run_left_broken_is_put_back(host: DockerHost) -> None:
     before, host.dislikes = host.tree(), "nvidia"
     killed(host, "present", f"written {host.config}")
     host.start()
@@ -464,7 +347,7 @@ def test_what_a_killed_run_left_broken_is_put_back(host: Host) -> None:
     assert host.tree() == before
 
 
-def test_a_docker_that_does_not_run_is_left_alone(host: Host) -> None:
+def test_a_docker_that_does_not_run_is_left_alone(host: DockerHost) -> None:
     host.process.write_text("")
     before = host.tree()
     with pytest.raises(Rejected, match=r"docker.service is failed, expected active; nothing was changed"):
@@ -472,13 +355,13 @@ def test_a_docker_that_does_not_run_is_left_alone(host: Host) -> None:
     assert (host.tree(), host.done) == (before, [])
 
 
-def test_a_missing_program_is_rejected(host: Host) -> None:
+def test_a_missing_program_is_rejected(host: DockerHost) -> None:
     host.program.unlink()
     with pytest.raises(Rejected, match="does not exist or cannot be executed: install NVIDIA's container toolkit"):
         host.converge()
 
 
-def test_secrets_of_the_configuration_are_in_no_diff(host: Host) -> None:
+def test_secrets_of_the_configuration_are_in_no_diff(host: DockerHost) -> None:
     text = '{"log-driver": "splunk", "log-opts": {"splunk-token": "geheim", "splunk-url": "https://me:geheim@splunk"}}'
     host.write(text)
     (diff,) = host.converge(check=True).diff
@@ -487,7 +370,7 @@ def test_secrets_of_the_configuration_are_in_no_diff(host: Host) -> None:
     assert "nvidia" in diff["after"]
 
 
-def test_an_edit_that_docker_has_not_loaded_is_told(host: Host) -> None:
+def test_an_edit_that_docker_has_not_loaded_is_told(host: DockerHost) -> None:
     host.write("{}")
     assert host.converge(check=True).warnings == [
         f"{host.config} was changed after docker was started, and not by us: its restart brings that change, too"
@@ -496,11 +379,11 @@ def test_an_edit_that_docker_has_not_loaded_is_told(host: Host) -> None:
     assert host.converge(check=True).warnings == []
 
 
-def test_no_runtime_gets_anothers_entries(host: Host) -> None:
+def test_no_runtime_gets_anothers_entries(host: DockerHost) -> None:
     host.converge()
     assert [entry.owner for entry in journal.Journal("/").entries()] == ["container_runtime.docker"]
     # kubelet may use another one by now: what is ours on docker goes all the same.
-    wanted = Wanted("absent", str(host.program), "", None, 0.2, True, "containerd")
+    wanted = WantedRuntime("absent", str(host.program), "", None, 0.2, True, "containerd")
     assert converge(wanted, False, host.run).changed
     assert host.default() == "runc"
 
@@ -512,7 +395,7 @@ def test_variables_of_the_unit_are_filled_in_as_systemd_does() -> None:
     assert docker_config.environment_of(text) == {"A": "--a=1 --b", "B": "1 2", "C": ""}
 
 
-def test_the_unit_of_kubespray_and_its_drop_ins_are_read(host: Host) -> None:
+def test_the_unit_of_kubespray_and_its_drop_ins_are_read(host: DockerHost) -> None:
     """roles/container-engine/docker: the options are in drop-ins, as variables of the unit."""
     host.start_words = "dockerd $DOCKER_OPTS $DOCKER_DNS_OPTIONS"
     drop_in = host.folder / "docker-options.conf"

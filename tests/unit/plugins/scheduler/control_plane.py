@@ -20,9 +20,9 @@ import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import SCHEDULER_TLS_FILES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply, manifest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import Extender
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.service import Host
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, Plan, plan_present
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import ExtenderEntry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.service import SchedulerHost
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, SchedulerPlan, plan_present
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
 
 from unit.plugins.scheduler.manifests import EXTENDER, MANIFEST
@@ -42,7 +42,7 @@ class ControlPlane:
         self.runs_with: Callable[[str], bool] = lambda _config: True
         self.deaf = "\0"
         # Plans are pure; the tests of kills ask for the same ones again and again.
-        self._plans: dict[tuple[str, str], Plan] = {}
+        self._plans: dict[tuple[str, str], SchedulerPlan] = {}
         self.rejects = ""
         self.rejects_patch = False
         self.synced = True
@@ -60,7 +60,7 @@ class ControlPlane:
             (self.pki / name).write_text("certificate\n")
         self.manifest.write_text(MANIFEST)
         self.state.write_text(json.dumps({"cluster": CLUSTER, "version": 1, "calls": 0, "ran": None, "since": "", "starts": 0, "ends": 0}))
-        self.extender = Extender(
+        self.extender = ExtenderEntry(
             "https://127.0.0.1:32766/gpushare-scheduler", 10, "1s", tuple(EXTENDER.managed_resources), tls_dir=str(self.pki)
         )
 
@@ -163,16 +163,16 @@ class ControlPlane:
         return {"synced": self.synced, "filter_calls": self.known()["calls"]}, ""
 
     @property
-    def host(self) -> Host:
+    def host(self) -> SchedulerHost:
         url = "https://127.0.0.1:32766/healthz"
-        return Host("host", "cp1", str(self.manifest), url, 0.3, str(self.pki.parent / "ca.crt"))
+        return SchedulerHost("host", "cp1", str(self.manifest), url, 0.3, str(self.pki.parent / "ca.crt"))
 
     # What the action plugin does.
 
     def read(self, *more: str) -> dict[str, Any]:
         return apply.read(self.host, Kubectl(self.kubectl, "kubectl", "admin.conf"), str(self.config), str(self.pki), more)
 
-    def plan(self, state: str) -> tuple[Plan, bool]:
+    def plan(self, state: str) -> tuple[SchedulerPlan, bool]:
         text = json.dumps(self.read())
         found = json.loads(text)
         plan = self._plans.get((state, text))
@@ -189,7 +189,7 @@ class ControlPlane:
             self.carry_out(plan, state, point)
         return due
 
-    def carry_out(self, plan: Plan, state: str = "present", point: Callable[[str], None] = lambda _point: None) -> None:
+    def carry_out(self, plan: SchedulerPlan, state: str = "present", point: Callable[[str], None] = lambda _point: None) -> None:
         orders = json.loads(json.dumps(plan.for_module))
         kubectl = Kubectl(self.kubectl, "kubectl", "admin.conf")
         tools = apply.Tools(kubectl, self.run, self.ctr, str(self.folder), point)

@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import Extender
+from dataclasses import replace
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import ExtenderEntry
 
 MANIFEST_PATH = "/etc/kubernetes/manifests/kube-scheduler.yaml"
 CONFIG_PATH = "/etc/kubernetes/gpushare/kube-scheduler.yaml"
 RESOURCES = ("aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage")
-EXTENDER = Extender("http://127.0.0.1:32766/gpushare-scheduler", 10, "1s", RESOURCES)
+EXTENDER = ExtenderEntry("http://127.0.0.1:32766/gpushare-scheduler", 10, "1s", RESOURCES)
+TLS = replace(EXTENDER, url_prefix="https://127.0.0.1:32766/gpushare-scheduler", tls_dir="/etc/gpushare/pki/scheduler")
 
 MANIFEST = """\
 apiVersion: v1

@@ -210,7 +210,7 @@ def test_a_policy_that_somebody_changes_meanwhile_stays_theirs(plane: ControlPla
 
 
 def test_an_extender_that_reports_no_health_is_not_called_for_proof(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ControlPlane, "host", property(lambda self: service.Host("host", "cp1", str(self.manifest), "", 0.3)))
+    monkeypatch.setattr(ControlPlane, "host", property(lambda self: service.SchedulerHost("host", "cp1", str(self.manifest), "", 0.3)))
     plane.deaf = ""
     assert plane.converge()
     assert any("health_url is empty" in warning for warning in plane.result["warnings"])

@@ -15,7 +15,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler imp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import releases
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, Plan, UnreadFile, plan_present
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, SchedulerPlan, UnreadFile, plan_present
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import Percentage, without_extender, without_us
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -173,7 +173,7 @@ def test_a_manifest_that_is_none_of_a_scheduler_is_rejected() -> None:
     ],
 )
 def test_the_lease_follows_the_flags(flags: list[str], config: dict[str, Any], wanted: tuple[str, str] | None) -> None:
-    assert scheduler_config.lease(manifest(*flags), config) == (None if wanted is None else scheduler_config.Lease(*wanted))
+    assert scheduler_config.lease(manifest(*flags), config) == (None if wanted is None else scheduler_config.SchedulerLock(*wanted))
 
 
 def test_the_candidate_runs_with_the_manifests_own_flags_but_its_configuration() -> None:
@@ -186,11 +186,11 @@ def test_the_candidate_runs_with_the_manifests_own_flags_but_its_configuration()
 # The plan for a host: texts in, texts out.
 
 
-def plan(files: dict[str, str | None]) -> Plan:
+def plan(files: dict[str, str | None]) -> SchedulerPlan:
     return plan_present(MANIFEST_PATH, CONFIG_PATH, Found(files), EXTENDER)
 
 
-def after(made: Plan) -> dict[str, str | None]:
+def after(made: SchedulerPlan) -> dict[str, str | None]:
     return {one["path"]: one["content"] for one in made.for_module["files"]}
 
 
@@ -422,7 +422,7 @@ def test_a_configuration_without_our_extender(percentage: Percentage | None, lef
 def test_a_flag_wins_over_the_configuration(flags: list[str], found: dict[str, Any], wanted: tuple[str, str] | None) -> None:
     pod = manifest(*flags)
     pod["spec"]["containers"][0]["command"].remove("--leader-elect=true")
-    assert scheduler_config.lease(pod, found) == (None if wanted is None else scheduler_config.Lease(*wanted))
+    assert scheduler_config.lease(pod, found) == (None if wanted is None else scheduler_config.SchedulerLock(*wanted))
 
 
 @pytest.mark.parametrize(

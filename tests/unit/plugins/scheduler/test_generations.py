@@ -12,82 +12,18 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import digest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof, releases
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.candidate import CandidateError, check
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.policy import merge_policy, unmerge_policy
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, Plan, plan_present
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import PolicyMap, UnreadFile, policy_text
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import policy_text
 
 from unit.plugins.scheduler.generations import CONFIG_PATH, MANIFEST_PATH, POLICY_PATH, RICH_POLICY, STATES, configuration, manifest
-from unit.plugins.scheduler.manifests import EXTENDER
-from unit.plugins.scheduler.test_plan import TLS
-from unit.plugins.scheduler.test_plan import done as files_done
-
-NEW_POLICY = "/etc/kubernetes/gpushare/scheduler-policy.json"
-SCHED = "/etc/kubernetes/sched/"
-GROUP = "kubescheduler.config.k8s.io/"
-# By hand: the file with our extender, what it is, and the flag that names it.
-EXPECTED: dict[str, tuple[str, str, str]] = {
-    "kubeadm 1.11": (NEW_POLICY, "v1", "policy-config-file"),
-    "kubeadm 1.15": (NEW_POLICY, "v1", "policy-config-file"),
-    "kubeadm 1.18": (NEW_POLICY, "v1", "policy-config-file"),
-    "kubeadm 1.19": (CONFIG_PATH, f"{GROUP}v1beta1", "config"),
-    "kubeadm 1.21": (CONFIG_PATH, f"{GROUP}v1beta1", "config"),
-    "kubeadm 1.22": (CONFIG_PATH, f"{GROUP}v1beta2", "config"),
-    "kubeadm 1.23": (CONFIG_PATH, f"{GROUP}v1beta3", "config"),
-    "kubeadm 1.24": (CONFIG_PATH, f"{GROUP}v1beta3", "config"),
-    "kubeadm 1.25": (CONFIG_PATH, f"{GROUP}v1", "config"),
-    "kubeadm 1.34": (CONFIG_PATH, f"{GROUP}v1", "config"),
-    "kubeadm 1.35": (CONFIG_PATH, f"{GROUP}v1", "config"),
-    "kubeadm 1.36": (CONFIG_PATH, f"{GROUP}v1", "config"),
-    "seed 000": (POLICY_PATH, "v1", "policy-config-file"),
-    "seed 000 with 1.22": (POLICY_PATH, "v1", "policy-config-file"),
-    "1.22 with a rich policy": (POLICY_PATH, "v1", "policy-config-file"),
-    "kubespray 2.8 with a policy": (f"{SCHED}kube-scheduler-policy.yaml", "v1", "policy-config-file"),
-    "kubespray 1.36": ("/etc/kubernetes/kubescheduler-config.yaml", f"{GROUP}v1", "config"),
-    "1.16 with a policy ConfigMap": ("", "v1", "policy-configmap"),
-    "1.15 with v1alpha1 that names a policy": (f"{SCHED}policy.json", "v1", "config"),
-    "1.22.17 with v1beta1": (f"{SCHED}config.yaml", f"{GROUP}v1beta1", "config"),
-    "1.22.17 with v1beta2": (f"{SCHED}config.yaml", f"{GROUP}v1beta2", "config"),
-    "1.24.17 with v1beta2": (f"{SCHED}config.yaml", f"{GROUP}v1beta2", "config"),
-    "1.24.17 with v1beta3": (f"{SCHED}config.yaml", f"{GROUP}v1beta3", "config"),
-    "1.27.16 with v1beta3": (f"{SCHED}config.yaml", f"{GROUP}v1beta3", "config"),
-    "1.36.3 with v1": (f"{SCHED}config.yaml", f"{GROUP}v1", "config"),
-}
-
-
-def state(name: str) -> Found:
-    files, cluster, policy = STATES[name]
-    found = PolicyMap("kube-system", "scheduler-policy", policy, "7") if policy else None
-    return Found({CONFIG_PATH: None, **files}, cluster=cluster, cluster_version="42", nodes=3, policy=found)
-
-
-def plan(found: Found, how: str = "present", extender: scheduler_config.Extender = TLS) -> Plan:
-    """As the action plugin does it: a file that was not sent is sent then."""
-    while True:
-        try:
-            where = (MANIFEST_PATH, CONFIG_PATH, found, extender)
-            return plan_present(*where) if how == "present" else plan_absent(*where)
-        except UnreadFile as unread:
-            found = replace(found, files={**found.files, unread.path: None})
-
-
-def done(found: Found, plan: Plan) -> Found:
-    after = files_done(found, plan)
-    order = plan.for_module["policy"]
-    if order is None or found.policy is None:
-        return after
-    known = found.journal.get(order["path"])
-    left = (digest(found.policy.text.encode()), digest(order["content"].encode()))
-    original = known.original if known else FileState(found.policy.text.encode(), 0, 0, 0, None)
-    journal = {**after.journal, order["path"]: Entry(order["path"], "scheduler", original, left, False)}
-    return replace(after, journal=journal, policy=replace(found.policy, text=order["content"]))
+from unit.plugins.scheduler.manifests import EXTENDER, TLS
+from unit.plugins.scheduler.planned import EXPECTED, GROUP, NEW_POLICY, SCHED, done, plan, state
 
 
 def read(found: Found, path: str) -> Any:

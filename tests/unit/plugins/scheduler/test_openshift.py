@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import Extender
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import ExtenderEntry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.openshift import Call, SchedulerObjects, absent, present, read
 
@@ -19,7 +19,7 @@ from unit.plugins.scheduler.manifests import RESOURCES
 from unit.plugins.takeover.others import merged
 
 Json = dict[str, Any]
-EXTENDER = Extender("http://127.0.0.1:32766/gpushare-scheduler", 1, "1s", RESOURCES)
+EXTENDER = ExtenderEntry("http://127.0.0.1:32766/gpushare-scheduler", 1, "1s", RESOURCES)
 SCHEDULER: Json = {"metadata": {"name": "cluster", "resourceVersion": "7"}, "spec": {"mastersSchedulable": False, "policy": {"name": ""}}}
 NAMED = {"name": "scheduler-policy"}
 NOTE = "gpushare.kubernetes/scheduler-policy"

@@ -15,12 +15,18 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import kubeadm
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, Plan, UnreadFile, check_lease, plan_present
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import (
+    Found,
+    SchedulerPlan,
+    UnreadFile,
+    check_lease,
+    plan_present,
+)
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
 
-from unit.plugins.scheduler.manifests import CONFIG_PATH, EXTENDER, MANIFEST, MANIFEST_PATH, OTHERS_CONFIG, REGENERATED
+from unit.plugins.scheduler.manifests import CONFIG_PATH, EXTENDER, MANIFEST, MANIFEST_PATH, OTHERS_CONFIG, REGENERATED, TLS
+from unit.plugins.scheduler.planned import files_done
 
-TLS = replace(EXTENDER, url_prefix="https://127.0.0.1:32766/gpushare-scheduler", tls_dir="/etc/gpushare/pki/scheduler")
 CLUSTER = """\
 apiServer: {}
 apiVersion: kubeadm.k8s.io/v1beta4
@@ -58,35 +64,12 @@ scheduler:
 UNTOUCHED = Found({MANIFEST_PATH: MANIFEST, CONFIG_PATH: None}, cluster=CLUSTER, nodes=3)
 
 
-def present(found: Found, percentage: int = -1, extender: scheduler_config.Extender = TLS) -> Plan:
+def present(found: Found, percentage: int = -1, extender: scheduler_config.ExtenderEntry = TLS) -> SchedulerPlan:
     return plan_present(MANIFEST_PATH, CONFIG_PATH, found, extender, percentage)
 
 
-def absent(found: Found, extender: scheduler_config.Extender = TLS) -> Plan:
+def absent(found: Found, extender: scheduler_config.ExtenderEntry = TLS) -> SchedulerPlan:
     return plan_absent(MANIFEST_PATH, CONFIG_PATH, found, extender)
-
-
-def done(found: Found, plan: Plan) -> Found:
-    """The host after the plan, as the module carries it out, with its journal."""
-    files, journal, cluster = dict(found.files), dict(found.journal), found.cluster
-
-    def note(path: str, before: str | None, after: str | None) -> None:
-        known = journal.get(path)
-        state = None if before is None else FileState(before.encode(), 0o644, 0, 0, None)
-        left = (digest(None if before is None else before.encode()), digest(None if after is None else after.encode()))
-        others = known is not None and (known.others or left[0] not in known.left)
-        journal[path] = Entry(path, "scheduler", known.original if known else state, left, others)
-
-    for one in plan.for_module["files"]:
-        if files.get(one["path"]) != one["content"]:
-            note(one["path"], files.get(one["path"]), one["content"])
-            files[one["path"]] = one["content"]
-    for value in plan.for_module["values"]:
-        note(*value)
-    if plan.for_module["cluster"] is not None:
-        note(kubeadm.PATH, cluster, plan.for_module["cluster"]["content"])
-        cluster = plan.for_module["cluster"]["content"]
-    return replace(found, files=files, journal=journal, cluster=cluster)
 
 
 def forgotten(found: Found) -> Found:
@@ -94,7 +77,7 @@ def forgotten(found: Found) -> Found:
 
 
 def test_the_extender_is_called_with_certificates_that_are_mounted_at_the_same_path() -> None:
-    files = done(UNTOUCHED, present(UNTOUCHED)).files
+    files = files_done(UNTOUCHED, present(UNTOUCHED)).files
     config, manifest = (yaml.safe_load(files[path] or "") for path in (CONFIG_PATH, MANIFEST_PATH))
     entry = config["extenders"][0]
     assert (entry["urlPrefix"], entry["enableHTTPS"]) == ("https://127.0.0.1:32766/gpushare-scheduler", True)
@@ -107,42 +90,42 @@ def test_the_extender_is_called_with_certificates_that_are_mounted_at_the_same_p
 
 
 def test_http_and_certificates_follow_the_setting_both_ways() -> None:
-    with_tls = done(UNTOUCHED, present(UNTOUCHED))
-    plain = done(with_tls, present(with_tls, extender=EXTENDER))
-    assert done(UNTOUCHED, present(UNTOUCHED, extender=EXTENDER)).files == plain.files
+    with_tls = files_done(UNTOUCHED, present(UNTOUCHED))
+    plain = files_done(with_tls, present(with_tls, extender=EXTENDER))
+    assert files_done(UNTOUCHED, present(UNTOUCHED, extender=EXTENDER)).files == plain.files
     assert "gpushare-pki" not in (plain.files[MANIFEST_PATH] or "") + (plain.cluster or "")
-    assert done(plain, present(plain)).files == with_tls.files
+    assert files_done(plain, present(plain)).files == with_tls.files
 
 
 def test_kubeadms_configuration_gets_the_same_and_keeps_every_other_line() -> None:
     plan = present(UNTOUCHED)
-    assert done(UNTOUCHED, plan).cluster == CLUSTER_WITH_US
+    assert files_done(UNTOUCHED, plan).cluster == CLUSTER_WITH_US
     assert plan.diff[-1] == {
         "before_header": "configmap:kube-system/kubeadm-config/ClusterConfiguration",
         "after_header": "configmap:kube-system/kubeadm-config/ClusterConfiguration",
         "before": CLUSTER,
         "after": CLUSTER_WITH_US,
     }
-    assert not present(done(UNTOUCHED, plan)).changed
+    assert not present(files_done(UNTOUCHED, plan)).changed
 
 
 def test_kubeadms_older_form_has_a_map() -> None:
     text = "apiVersion: kubeadm.k8s.io/v1beta3\nkind: ClusterConfiguration\nscheduler:\n  extraArgs:\n    v: '4'\n"
     found = replace(UNTOUCHED, cluster=text)
-    changed = done(found, present(found))
+    changed = files_done(found, present(found))
     assert yaml.safe_load(changed.cluster or "")["scheduler"]["extraArgs"] == {"v": "4", "config": CONFIG_PATH}
-    assert done(changed, absent(changed)).cluster == text
+    assert files_done(changed, absent(changed)).cluster == text
     edited = replace(changed, cluster=(changed.cluster or "").replace("'4'", "'5'"))
-    assert done(edited, absent(edited)).cluster == text.replace("'4'", "'5'")
+    assert files_done(edited, absent(edited)).cluster == text.replace("'4'", "'5'")
 
 
 def test_what_kubeadm_writes_from_it_is_the_manifest_that_we_made() -> None:
-    changed = done(UNTOUCHED, present(UNTOUCHED))
+    changed = files_done(UNTOUCHED, present(UNTOUCHED))
     upgraded = replace(changed, files={**changed.files, MANIFEST_PATH: REGENERATED})
     ours, theirs = (yaml.safe_load(found.files[MANIFEST_PATH] or "") for found in (changed, upgraded))
     assert scheduler_manifest.shape(ours)["mounts"] == scheduler_manifest.shape(theirs)["mounts"]
     assert sorted(scheduler_manifest.words(ours)) == sorted(scheduler_manifest.words(theirs))
-    again = done(upgraded, present(upgraded))
+    again = files_done(upgraded, present(upgraded))
     text = again.files[MANIFEST_PATH] or ""
     assert [
         line for line in text.splitlines() if "gpushare.kubernetes/" not in line and line != "  annotations:"
@@ -152,10 +135,10 @@ def test_what_kubeadm_writes_from_it_is_the_manifest_that_we_made() -> None:
 
 def test_a_control_plane_that_joined_after_the_install_gets_the_configuration_that_its_manifest_names() -> None:
     """kubeadm has written its manifest from the ClusterConfiguration; nothing of ours is on the host, and there is no journal."""
-    first = done(UNTOUCHED, present(UNTOUCHED))
+    first = files_done(UNTOUCHED, present(UNTOUCHED))
     joined = replace(first, files={MANIFEST_PATH: REGENERATED, CONFIG_PATH: None}, journal={})
     plan = present(joined)
-    installed = done(joined, plan)
+    installed = files_done(joined, plan)
     assert installed.files[CONFIG_PATH] == first.files[CONFIG_PATH]
     assert plan.for_module["cluster"] is None
     assert not present(installed).changed
@@ -163,15 +146,15 @@ def test_a_control_plane_that_joined_after_the_install_gets_the_configuration_th
 
 def test_a_control_plane_that_was_prepared_and_joined_is_without_us_afterwards_as_kubeadm_writes_it() -> None:
     """The configuration was copied before `kubeadm join`, and the manifest that kubeadm wrote then names it already."""
-    first = done(UNTOUCHED, present(UNTOUCHED))
+    first = files_done(UNTOUCHED, present(UNTOUCHED))
     text = first.files[CONFIG_PATH] or ""
     copied = Entry(CONFIG_PATH, "scheduler", None, (digest(None), digest(text.encode())), False)
     joined = replace(first, files={MANIFEST_PATH: REGENERATED, CONFIG_PATH: text}, journal={CONFIG_PATH: copied})
     plan = present(joined)
     assert [one["path"] for one in plan.for_module["files"] if one["content"] != joined.files[one["path"]]] == [MANIFEST_PATH]
-    installed = done(joined, plan)
+    installed = files_done(joined, plan)
     assert not present(installed).changed
-    removed = done(installed, absent(installed))
+    removed = files_done(installed, absent(installed))
     assert removed.files[CONFIG_PATH] is None
     assert yaml.safe_load(removed.files[MANIFEST_PATH] or "") == yaml.safe_load(MANIFEST)
     assert removed.cluster == CLUSTER
@@ -182,7 +165,7 @@ def test_a_cluster_without_kubeadm_is_told_and_goes_on() -> None:
     plan = present(found)
     assert plan.changed
     assert "was not made by kubeadm" in plan.notes[0]
-    assert not absent(done(found, plan)).notes
+    assert not absent(files_done(found, plan)).notes
 
 
 def test_another_configuration_in_kubeadms_part_is_left_and_told() -> None:
@@ -190,7 +173,7 @@ def test_another_configuration_in_kubeadms_part_is_left_and_told() -> None:
     found = replace(UNTOUCHED, cluster=theirs)
     plan = present(found)
     assert "has --config=/theirs.yaml" in plan.notes[0]
-    assert yaml.safe_load(done(found, plan).cluster or "")["scheduler"]["extraArgs"] == [{"name": "config", "value": "/theirs.yaml"}]
+    assert yaml.safe_load(files_done(found, plan).cluster or "")["scheduler"]["extraArgs"] == [{"name": "config", "value": "/theirs.yaml"}]
 
 
 @pytest.mark.parametrize(
@@ -207,26 +190,26 @@ def test_another_configuration_in_kubeadms_part_is_left_and_told() -> None:
 def test_the_share_of_nodes_that_is_looked_at(setting: int, nodes: int, before: int | None, after: int) -> None:
     text = OTHERS_CONFIG + ("" if before is None else f"percentageOfNodesToScore: {before}  # ours\n")
     found = replace(UNTOUCHED, files={MANIFEST_PATH: MANIFEST, CONFIG_PATH: text}, nodes=nodes)
-    changed = done(found, present(found, setting))
+    changed = files_done(found, present(found, setting))
     assert yaml.safe_load(changed.files[CONFIG_PATH] or "")["percentageOfNodesToScore"] == after
     assert not present(changed, setting).changed
-    assert done(changed, absent(changed)).files[CONFIG_PATH] == text
+    assert files_done(changed, absent(changed)).files[CONFIG_PATH] == text
     edited = replace(changed, files={**changed.files, CONFIG_PATH: (changed.files[CONFIG_PATH] or "") + "parallelism: 4\n"})
-    assert done(edited, absent(edited)).files[CONFIG_PATH] == text + "parallelism: 4\n"
+    assert files_done(edited, absent(edited)).files[CONFIG_PATH] == text + "parallelism: 4\n"
 
 
 def test_our_share_of_nodes_follows_the_cluster_and_the_setting_but_an_administrators_stays() -> None:
-    small = done(UNTOUCHED, present(UNTOUCHED))
+    small = files_done(UNTOUCHED, present(UNTOUCHED))
     large = replace(small, nodes=600)
-    large = done(large, present(large))
+    large = files_done(large, present(large))
     assert "percentageOfNodesToScore: 0\n" in (large.files[CONFIG_PATH] or "")
-    set_to = done(large, present(large, 40))
+    set_to = files_done(large, present(large, 40))
     assert "percentageOfNodesToScore: 40\n" in (set_to.files[CONFIG_PATH] or "")
-    unset = done(set_to, present(set_to))
+    unset = files_done(set_to, present(set_to))
     assert "percentageOfNodesToScore: 0\n" in (unset.files[CONFIG_PATH] or "")
     text = (unset.files[CONFIG_PATH] or "").replace("percentageOfNodesToScore: 0", "percentageOfNodesToScore: 7")
     edited = replace(unset, files={**unset.files, CONFIG_PATH: text})
-    assert (done(edited, present(edited)).files[CONFIG_PATH]) == text
+    assert (files_done(edited, present(edited)).files[CONFIG_PATH]) == text
 
 
 @pytest.mark.parametrize("setting", [-2, 101])
@@ -269,9 +252,9 @@ STARTS = {
 
 @pytest.mark.parametrize("start", STARTS.values(), ids=list(STARTS))
 def test_untouched_files_get_their_old_bytes_back_and_then_there_is_nothing_to_do(start: Found) -> None:
-    changed = done(start, present(start))
+    changed = files_done(start, present(start))
     plan = absent(changed)
-    back = done(changed, plan)
+    back = files_done(changed, plan)
     assert (back.files, back.cluster) == (start.files, start.cluster)
     assert plan.notes == []
     assert not absent(back).changed
@@ -286,25 +269,25 @@ def test_nothing_is_done_where_we_never_were(start: Found) -> None:
 
 @pytest.mark.parametrize("extender", [TLS, EXTENDER], ids=["https", "at the address of the original"])
 def test_where_others_changed_the_configuration_since_the_originals_extender_comes_back_for_ours(
-    extender: scheduler_config.Extender,
+    extender: scheduler_config.ExtenderEntry,
 ) -> None:
     start = STARTS["the original's"]
-    changed = done(start, present(start, extender=extender))
+    changed = files_done(start, present(start, extender=extender))
     urls = [one["urlPrefix"] for one in yaml.safe_load(changed.files[CONFIG_PATH] or "")["extenders"]]
     assert urls == ["http://127.0.0.1:8888/fpga", extender.url_prefix]
     edited = replace(changed, files={**changed.files, CONFIG_PATH: (changed.files[CONFIG_PATH] or "") + "parallelism: 4\n"})
-    back = done(edited, absent(edited, extender))
+    back = files_done(edited, absent(edited, extender))
     assert yaml.safe_load(back.files[CONFIG_PATH] or "") == {**yaml.safe_load(ORIGINALS), "parallelism": 4}
     # And stays: nothing of it is ours.
     assert not absent(forgotten(back), extender).changed
 
 
 def test_a_manifest_that_others_changed_loses_exactly_our_part() -> None:
-    changed = done(UNTOUCHED, present(UNTOUCHED))
+    changed = files_done(UNTOUCHED, present(UNTOUCHED))
     text = (changed.files[MANIFEST_PATH] or "").replace("    - --leader-elect=true", "    - --leader-elect=true\n    - --v=4 # ticket 7")
     edited = replace(changed, files={**changed.files, MANIFEST_PATH: text})
     plan = absent(edited)
-    back = done(edited, plan)
+    back = files_done(edited, plan)
     assert back.files[MANIFEST_PATH] == MANIFEST.replace("    - --leader-elect=true", "    - --leader-elect=true\n    - --v=4 # ticket 7")
     assert back.files[CONFIG_PATH] is None
     assert plan.notes == [f"{MANIFEST_PATH} was changed by somebody else since: only our part is taken out"]
@@ -312,22 +295,22 @@ def test_a_manifest_that_others_changed_loses_exactly_our_part() -> None:
 
 @pytest.mark.parametrize("rerun", [False, True])
 def test_what_kubeadm_wrote_anew_becomes_what_it_would_have_written_without_us(rerun: bool) -> None:
-    changed = done(UNTOUCHED, present(UNTOUCHED))
+    changed = files_done(UNTOUCHED, present(UNTOUCHED))
     upgraded_cluster = CLUSTER_WITH_US.replace("v1.36.3", "v1.37.0")
     upgraded = replace(changed, files={**changed.files, MANIFEST_PATH: REGENERATED}, cluster=upgraded_cluster)
     if rerun:
-        upgraded = done(upgraded, present(upgraded))
-    back = done(upgraded, absent(upgraded))
+        upgraded = files_done(upgraded, present(upgraded))
+    back = files_done(upgraded, absent(upgraded))
     assert (back.files[MANIFEST_PATH], back.files[CONFIG_PATH]) == (MANIFEST, None)
     assert back.cluster == CLUSTER.replace("v1.36.3", "v1.37.0")
 
 
 def test_a_configuration_of_ours_that_others_changed_stays_in_use_without_our_part() -> None:
-    changed = done(UNTOUCHED, present(UNTOUCHED))
+    changed = files_done(UNTOUCHED, present(UNTOUCHED))
     text = (changed.files[CONFIG_PATH] or "") + "parallelism: 4\n"
     edited = replace(changed, files={**changed.files, CONFIG_PATH: text})
     plan = absent(edited)
-    back = done(edited, plan)
+    back = files_done(edited, plan)
     config, manifest = (yaml.safe_load(back.files[path] or "") for path in (CONFIG_PATH, MANIFEST_PATH))
     assert config["parallelism"] == 4
     assert set(config) & {"extenders", "percentageOfNodesToScore"} == set()
@@ -340,39 +323,39 @@ def test_a_configuration_of_ours_that_others_changed_stays_in_use_without_our_pa
 
 
 def test_a_lost_journal_costs_the_old_bytes_but_not_the_way_back() -> None:
-    lost = forgotten(done(UNTOUCHED, present(UNTOUCHED)))
-    back = done(lost, absent(lost))
+    lost = forgotten(files_done(UNTOUCHED, present(UNTOUCHED)))
+    back = files_done(lost, absent(lost))
     assert "extenders" not in yaml.safe_load(back.files[CONFIG_PATH] or "")
     assert scheduler_manifest.annotation_in(back.files[MANIFEST_PATH] or "") is None
 
 
 def test_kubeadms_part_stays_while_another_scheduler_calls_us() -> None:
-    changed = replace(done(UNTOUCHED, present(UNTOUCHED)), others=["cp2"])
+    changed = replace(files_done(UNTOUCHED, present(UNTOUCHED)), others=["cp2"])
     plan = absent(changed)
-    assert done(changed, plan).cluster == CLUSTER_WITH_US
+    assert files_done(changed, plan).cluster == CLUSTER_WITH_US
     assert "for the schedulers of cp2" in plan.notes[0]
-    last = replace(done(changed, plan), others=[])
-    assert done(last, absent(last)).cluster == CLUSTER
+    last = replace(files_done(changed, plan), others=[])
+    assert files_done(last, absent(last)).cluster == CLUSTER
 
 
 def test_a_host_without_a_scheduler_any_more_loses_our_configuration() -> None:
-    changed = done(UNTOUCHED, present(UNTOUCHED))
+    changed = files_done(UNTOUCHED, present(UNTOUCHED))
     gone = replace(changed, files={**changed.files, MANIFEST_PATH: None})
     plan = absent(gone)
     assert plan.for_module["scheduler"] is None
-    assert done(gone, plan).files == {MANIFEST_PATH: None, CONFIG_PATH: None}
+    assert files_done(gone, plan).files == {MANIFEST_PATH: None, CONFIG_PATH: None}
 
 
 def test_a_file_that_somebodys_own_flag_names_is_not_taken_away_even_if_we_made_it() -> None:
     named = MANIFEST.replace("    - --bind-address", f"    - --config={CONFIG_PATH}\n    - --bind-address")
     start = replace(UNTOUCHED, files={MANIFEST_PATH: named, CONFIG_PATH: None})
-    changed = done(start, present(start))
-    back = done(changed, absent(changed))
+    changed = files_done(start, present(start))
+    back = files_done(changed, absent(changed))
     assert back.files[MANIFEST_PATH] == named
     assert "extenders" not in yaml.safe_load(back.files[CONFIG_PATH] or "")
 
 
-def with_flags(*flags: str) -> Plan:
+def with_flags(*flags: str) -> SchedulerPlan:
     lines = "".join(f"    - {one}\n" for one in flags)
     manifest = MANIFEST.replace("    - --leader-elect=true\n", lines)
     return present(replace(UNTOUCHED, files={**UNTOUCHED.files, MANIFEST_PATH: manifest}))
@@ -527,7 +510,7 @@ def test_another_object_is_no_configuration_of_a_cluster(wrong: Any, words: str)
 
 def test_the_orders_say_all_that_the_module_does() -> None:
     plan = present(replace(UNTOUCHED, cluster_version="42"))
-    after = done(UNTOUCHED, plan)
+    after = files_done(UNTOUCHED, plan)
     texts = [after.files[path] or "" for path in (CONFIG_PATH, MANIFEST_PATH)]
     shapes = {digest(text.encode()): scheduler_manifest.shape(yaml.safe_load(text)) for text in (MANIFEST, texts[1])}
     assert plan.for_module == {
@@ -567,10 +550,10 @@ def test_the_orders_say_all_that_the_module_does() -> None:
 
 def test_what_a_scheduler_reads_once_is_a_configuration_that_its_manifest_does_not_name_by_hash() -> None:
     start = with_others_config()
-    changed = done(start, present(start, extender=EXTENDER))
+    changed = files_done(start, present(start, extender=EXTENDER))
     assert present(changed, extender=EXTENDER).for_module["scheduler"]["read_once"] == []
     assert absent(changed, EXTENDER).for_module["scheduler"]["read_once"] == ["/srv/k8s/sched-7.yaml"]
-    assert absent(done(UNTOUCHED, present(UNTOUCHED))).for_module["scheduler"]["read_once"] == []
+    assert absent(files_done(UNTOUCHED, present(UNTOUCHED))).for_module["scheduler"]["read_once"] == []
 
 
 def test_what_the_host_has_answered_is_read() -> None:
@@ -600,7 +583,7 @@ def test_a_configuration_that_a_flag_names_must_be_there() -> None:
 
 @pytest.mark.parametrize("setting", [-1, 0, 100])
 def test_the_ends_of_the_share_are_allowed(setting: int) -> None:
-    config = yaml.safe_load(done(UNTOUCHED, present(UNTOUCHED, setting)).files[CONFIG_PATH] or "")
+    config = yaml.safe_load(files_done(UNTOUCHED, present(UNTOUCHED, setting)).files[CONFIG_PATH] or "")
     assert config["percentageOfNodesToScore"] == (100 if setting < 0 else setting)
 
 
@@ -608,7 +591,7 @@ def test_the_ends_of_the_share_are_allowed(setting: int) -> None:
 
 
 def test_every_file_of_the_journal_is_asked_for() -> None:
-    changed = done(UNTOUCHED, present(UNTOUCHED))
+    changed = files_done(UNTOUCHED, present(UNTOUCHED))
     for path in (MANIFEST_PATH, CONFIG_PATH):
         known = {name: text for name, text in changed.files.items() if name != path or path == MANIFEST_PATH}
         if path == CONFIG_PATH:
@@ -626,7 +609,7 @@ def test_every_file_of_the_journal_is_asked_for() -> None:
 
 
 def test_old_files_get_their_old_modes() -> None:
-    changed = done(UNTOUCHED, present(UNTOUCHED))
+    changed = files_done(UNTOUCHED, present(UNTOUCHED))
     entry = changed.journal[MANIFEST_PATH]
     assert entry.original is not None
     journal = {**changed.journal, MANIFEST_PATH: replace(entry, original=entry.original._replace(mode=0o600))}
@@ -634,20 +617,20 @@ def test_old_files_get_their_old_modes() -> None:
 
 
 def test_a_file_that_is_no_configuration_any_more_is_left_alone() -> None:
-    changed = done(UNTOUCHED, present(UNTOUCHED))
+    changed = files_done(UNTOUCHED, present(UNTOUCHED))
     for text in ("kind: Pod\n", "- a list\n"):
         plan = absent(replace(changed, files={**changed.files, CONFIG_PATH: text}))
         assert plan.for_module["files"][0]["content"] == text
 
 
 def test_a_configuration_that_is_gone_stays_gone() -> None:
-    changed = done(UNTOUCHED, present(UNTOUCHED))
+    changed = files_done(UNTOUCHED, present(UNTOUCHED))
     plan = absent(replace(changed, files={**changed.files, CONFIG_PATH: None}))
     assert [one["content"] for one in plan.for_module["files"]] == [None, MANIFEST]
 
 
 def test_a_share_of_nodes_that_others_have_set_since_stays() -> None:
-    changed = done(UNTOUCHED, present(UNTOUCHED))
+    changed = files_done(UNTOUCHED, present(UNTOUCHED))
     text = (changed.files[CONFIG_PATH] or "").replace("Score: 100", "Score: 7")
     plan = absent(replace(changed, files={**changed.files, CONFIG_PATH: text}))
     assert yaml.safe_load(plan.for_module["files"][0]["content"])["percentageOfNodesToScore"] == 7
@@ -658,7 +641,7 @@ def test_a_share_of_nodes_that_others_have_set_since_stays() -> None:
 
 
 def test_without_a_journal_our_own_volume_or_path_tells_that_the_flag_is_ours() -> None:
-    changed = done(UNTOUCHED, present(UNTOUCHED))
+    changed = files_done(UNTOUCHED, present(UNTOUCHED))
     plan = absent(forgotten(changed))
     assert plan.notes == [
         f"{CONFIG_PATH} is not in the journal: only our part is taken out",
@@ -667,17 +650,17 @@ def test_without_a_journal_our_own_volume_or_path_tells_that_the_flag_is_ours() 
     ]
     # Made when the setting was another path.
     moved = replace(UNTOUCHED, files={MANIFEST_PATH: MANIFEST, "/former/config.yaml": None, CONFIG_PATH: None})
-    moved = done(moved, plan_present(MANIFEST_PATH, "/former/config.yaml", moved, TLS))
+    moved = files_done(moved, plan_present(MANIFEST_PATH, "/former/config.yaml", moved, TLS))
     assert f"/former/config.yaml holds settings of somebody else, so {MANIFEST_PATH} goes on naming it" in absent(forgotten(moved)).notes
     start = with_others_config()
-    theirs = done(start, present(start))
+    theirs = files_done(start, present(start))
     plan = absent(forgotten(theirs))
     assert plan.notes[1:] == [f"{MANIFEST_PATH} is not in the journal: only our part is taken out"]
     assert scheduler_manifest.flag(yaml.safe_load(plan.for_module["files"][-1]["content"]), "config") == "/config/scheduler.yaml"
 
 
 def test_kubeadms_part_that_others_have_changed_loses_ours_and_that_of_another_host_goes_silently() -> None:
-    changed = done(UNTOUCHED, present(UNTOUCHED))
+    changed = files_done(UNTOUCHED, present(UNTOUCHED))
     edited = replace(changed, cluster=CLUSTER_WITH_US.replace("v1.36.3", "v1.37.0"))
     plan = absent(edited)
     assert plan.for_module["cluster"]["content"] == CLUSTER.replace("v1.36.3", "v1.37.0")
@@ -703,6 +686,6 @@ def test_an_administrators_comments_are_kept_or_said_to_be_lost(settings: str, w
     config = f"# ours since 2019\napiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n{settings}"
     start = replace(UNTOUCHED, files={MANIFEST_PATH: named, CONFIG_PATH: config})
     plan = present(start)
-    after = done(start, plan).files[CONFIG_PATH] or ""
+    after = files_done(start, plan).files[CONFIG_PATH] or ""
     assert ("# ours since 2019" in after and "# ask Eve" in after) is not warned
     assert [words.startswith(f"{CONFIG_PATH} loses 2 comments: ") for words in plan.warnings] == [True] * warned

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import TakeOverError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import Cluster
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import OtherPlugins
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.original import (
     Parts,
     check_unused,
@@ -64,8 +64,8 @@ def api(*, labelled: bool = False, **changes: list[Json]) -> Api:
     return Api([original(), nvidia()], [node("gpu1", {"gpushare": "true"} if labelled else {})], **lists)
 
 
-def found(of: Api) -> tuple[Parts, Cluster]:
-    cluster = Cluster(of.kubectl)
+def found(of: Api) -> tuple[Parts, OtherPlugins]:
+    cluster = OtherPlugins(of.kubectl)
     return parts(of.kubectl, cluster), cluster
 
 

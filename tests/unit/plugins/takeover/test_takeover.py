@@ -22,7 +22,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.asid
     with_expression,
     without_expression,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import Cluster
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import OtherPlugins
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import BY_AFFINITY, is_prepared, other_plugins, owner_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -135,7 +135,7 @@ def test_one_that_is_owned_and_has_no_label_is_left_to_its_owner_with_the_change
     assert f"key: {TAKEN}, operator: DoesNotExist" in plugin.rejection
     api = Api([item], [node("gpu1")])
     with pytest.raises(TakeOverError, match=r"belongs to the Helm release nvdp.*Nothing was changed"):
-        Cluster(api.kubectl).move_aside(["gpu1"], False)
+        OtherPlugins(api.kubectl).move_aside(["gpu1"], False)
     assert api.calls == []
     # Once its owner has made the change, only the node's label is missing.
     prepared = copy.deepcopy(item)
@@ -143,7 +143,7 @@ def test_one_that_is_owned_and_has_no_label_is_left_to_its_owner_with_the_change
     (plugin,) = other_plugins([prepared])
     assert plugin.rejection == ""
     api = Api([prepared], [node("gpu1")])
-    assert [change.title for change in Cluster(api.kubectl).move_aside(["gpu1"], False).changes] == ["Node gpu1"]
+    assert [change.title for change in OtherPlugins(api.kubectl).move_aside(["gpu1"], False).changes] == ["Node gpu1"]
 
 
 # The affinity.
@@ -268,29 +268,29 @@ def on(api: Api) -> dict[str, list[str]]:
 def test_one_node_after_the_other_loses_nvidias_plugin_and_gets_it_back() -> None:
     api = Api([nvidia()], [node("gpu1"), node("gpu2"), node("gpu3")])
     before = copy.deepcopy((api.nodes, api.daemon_sets))
-    first = Cluster(api.kubectl).move_aside(["gpu1"], False)
+    first = OtherPlugins(api.kubectl).move_aside(["gpu1"], False)
     assert [change.title for change in first.changes] == ["Node gpu1", "DaemonSet kube-system/nvidia-device-plugin-daemonset"]
     assert first.left == ()
     assert on(api) == {"nvidia-device-plugin-daemonset": ["gpu2", "gpu3"]}
     # Again: nothing to do.
     calls = len(api.calls)
-    assert Cluster(api.kubectl).move_aside(["gpu1"], False).changes == ()
+    assert OtherPlugins(api.kubectl).move_aside(["gpu1"], False).changes == ()
     assert len(api.calls) == calls
-    assert [change.title for change in Cluster(api.kubectl).move_aside(["gpu2"], False).changes] == ["Node gpu2"]
+    assert [change.title for change in OtherPlugins(api.kubectl).move_aside(["gpu2"], False).changes] == ["Node gpu2"]
     assert on(api) == {"nvidia-device-plugin-daemonset": ["gpu3"]}
 
     # The DaemonSet keeps our expression as long as a node needs it.
-    assert [change.title for change in Cluster(api.kubectl).give_back(["gpu1"], False).changes] == ["Node gpu1"]
+    assert [change.title for change in OtherPlugins(api.kubectl).give_back(["gpu1"], False).changes] == ["Node gpu1"]
     assert on(api) == {"nvidia-device-plugin-daemonset": ["gpu1", "gpu3"]}
-    last = Cluster(api.kubectl).give_back(["gpu2", "gone"], False)
+    last = OtherPlugins(api.kubectl).give_back(["gpu2", "gone"], False)
     assert [change.title for change in last.changes] == ["Node gpu2", "DaemonSet kube-system/nvidia-device-plugin-daemonset"]
     assert (api.nodes, api.daemon_sets) == before
-    assert Cluster(api.kubectl).give_back(["gpu1", "gpu2", "gpu3"], False).changes == ()
+    assert OtherPlugins(api.kubectl).give_back(["gpu1", "gpu2", "gpu3"], False).changes == ()
 
 
 def test_check_mode_says_what_would_be_done_and_writes_nothing() -> None:
     api = Api([nvidia()], [node("gpu1")])
-    found = Cluster(api.kubectl).move_aside(["gpu1"], True)
+    found = OtherPlugins(api.kubectl).move_aside(["gpu1"], True)
     assert len(found.changes) == 2
     assert [pod.node for pod in found.left] == ["gpu1"]
     assert api.calls == []
@@ -299,7 +299,7 @@ def test_check_mode_says_what_would_be_done_and_writes_nothing() -> None:
 def test_the_original_leaves_by_its_label_and_no_daemon_set_is_touched() -> None:
     api = Api([original(), nvidia()], [node("gpu1", {"gpushare": "true"}), node("gpu2", {"gpushare": "true"})])
     api.daemon_sets.pop(("kube-system", "nvidia-device-plugin-daemonset"))
-    assert [change.title for change in Cluster(api.kubectl).move_aside(["gpu1"], False).changes] == ["Node gpu1"]
+    assert [change.title for change in OtherPlugins(api.kubectl).move_aside(["gpu1"], False).changes] == ["Node gpu1"]
     assert on(api) == {"gpushare-device-plugin-ds": ["gpu2"]}
     assert json.loads(api.nodes["gpu1"]["metadata"]["annotations"][TAKEN]) == {"v": 1, "labels": {"gpushare": ["true", None]}}
 
@@ -308,28 +308,28 @@ def test_a_node_is_given_back_to_the_original_which_writes_its_number_of_gpus_wh
     api = Api([original(), nvidia()], [node("gpu1", {"gpushare": "true"}), node("gpu2", {"gpushare": "true"}), node("gpu3")])
     api.daemon_sets.pop(("kube-system", "nvidia-device-plugin-daemonset"))
     names = ["gpu1", "gpu2", "gpu3", "gone"]
-    Cluster(api.kubectl).move_aside(["gpu1", "gpu2"], False)
+    OtherPlugins(api.kubectl).move_aside(["gpu1", "gpu2"], False)
     for name, number in (("gpu1", "2"), ("gpu2", "0"), ("gpu3", "0")):
         api.nodes[name]["status"] = {"capacity": {GPUS: number}}
     api.calls.clear()
-    assert Cluster(api.kubectl).give_back(names, True).served == ("gpu1", "gpu2")
+    assert OtherPlugins(api.kubectl).give_back(names, True).served == ("gpu1", "gpu2")
     assert api.calls == []
 
     # Its pods start now, and write the number by themselves.
-    given = Cluster(api.kubectl).give_back(names, False)
+    given = OtherPlugins(api.kubectl).give_back(names, False)
     assert (given.served, given.restarted) == (("gpu1", "gpu2"), ())
     assert {words[0] for words in api.calls} == {"patch"}
 
     # kubelet lets go of ours minutes later, and sets the number to 0.
     api.calls.clear()
-    predicted = Cluster(api.kubectl).give_back(names, True)
+    predicted = OtherPlugins(api.kubectl).give_back(names, True)
     assert api.calls == []
-    found = Cluster(api.kubectl).give_back(names, False)
+    found = OtherPlugins(api.kubectl).give_back(names, False)
     assert [pod.name for pod in found.restarted] == ["kube-system/gpushare-device-plugin-ds-gpu2"]
     assert found == predicted
     assert api.calls == [["delete", "pod", "gpushare-device-plugin-ds-gpu2", "--ignore-not-found", "--wait=false"]]
     api.nodes["gpu2"]["status"]["capacity"][GPUS] = "2"
-    assert Cluster(api.kubectl).give_back(names, False).restarted == ()
+    assert OtherPlugins(api.kubectl).give_back(names, False).restarted == ()
 
 
 DEPLOYED = {f"nvidia.com/gpu.deploy.{part}": "true" for part in ("device-plugin", "operator-validator")}
@@ -342,9 +342,9 @@ def test_a_node_is_not_taken_over_before_the_operator_has_deleted_its_device_plu
     with pytest.raises(
         TakeOverError, match=r"DaemonSet gpu-operator/nvidia-device-plugin-daemonset is the GPU Operator's; expected none: wait"
     ):
-        Cluster(api.kubectl).move_aside(["gpu1"], False)
+        OtherPlugins(api.kubectl).move_aside(["gpu1"], False)
     api.daemon_sets.clear()
-    assert Cluster(api.kubectl).move_aside(["gpu1"], False).changes == ()
+    assert OtherPlugins(api.kubectl).move_aside(["gpu1"], False).changes == ()
     assert api.calls == []
 
 
@@ -356,28 +356,28 @@ def test_the_operators_plugin_is_switched_off_and_on_as_it_was(part: Json | None
     api = Api([operators()], [node("gpu1", DEPLOYED), node("gpu2", {"gpushare.kubernetes/node": "true"})], clusterpolicies=[policy])
     before = copy.deepcopy(api.policies)
     api.daemon_sets["gpu-operator", "nvidia-device-plugin-daemonset"]["spec"]["template"]["spec"]["nodeSelector"] = DEPLOYED
-    predicted = Cluster(api.kubectl).switch_operator_off(["gpu1"], True)
+    predicted = OtherPlugins(api.kubectl).switch_operator_off(["gpu1"], True)
     assert api.calls == []
-    found = Cluster(api.kubectl).switch_operator_off(["gpu1"], False)
+    found = OtherPlugins(api.kubectl).switch_operator_off(["gpu1"], False)
     assert found == predicted
     assert ([change.title for change in found.changes], [pod.node for pod in found.left]) == (["ClusterPolicy cluster-policy"], ["gpu1"])
     assert api.policies["cluster-policy"]["spec"]["devicePlugin"]["enabled"] is False
-    assert Cluster(api.kubectl).switch_operator_off(["gpu1"], False).changes == ()
+    assert OtherPlugins(api.kubectl).switch_operator_off(["gpu1"], False).changes == ()
 
     # gpu2 is ours still.
     api.daemon_sets.clear()
-    assert Cluster(api.kubectl).give_back(["gpu1"], False).changes == ()
-    given = Cluster(api.kubectl).give_back(["gpu1", "gpu2"], False)
+    assert OtherPlugins(api.kubectl).give_back(["gpu1"], False).changes == ()
+    given = OtherPlugins(api.kubectl).give_back(["gpu1", "gpu2"], False)
     assert ([change.title for change in given.changes], given.kept) == (["ClusterPolicy cluster-policy"], ())
     assert api.policies == before
-    assert Cluster(api.kubectl).switch_operator_on(["gpu1", "gpu2"], False).changes == ()
+    assert OtherPlugins(api.kubectl).switch_operator_on(["gpu1", "gpu2"], False).changes == ()
 
 
 def test_what_others_have_set_since_stays() -> None:
     api = Api([], [node("gpu1", DEPLOYED)], clusterpolicies=[cluster_policy(enabled=True)])
-    Cluster(api.kubectl).switch_operator_off(["gpu1"], False)
+    OtherPlugins(api.kubectl).switch_operator_off(["gpu1"], False)
     api.policies["cluster-policy"]["spec"]["devicePlugin"]["enabled"] = True
-    given = Cluster(api.kubectl).switch_operator_on(["gpu1"], False)
+    given = OtherPlugins(api.kubectl).switch_operator_on(["gpu1"], False)
     assert given.kept == ("devicePlugin.enabled of ClusterPolicy cluster-policy, which was changed since",)
     assert api.policies["cluster-policy"] == cluster_policy(enabled=True)
 
@@ -397,7 +397,7 @@ def test_what_others_have_set_since_stays() -> None:
 def test_no_other_cluster_policy_is_touched(policies: list[Json], words: str) -> None:
     api = Api([], [node("gpu1", DEPLOYED)], clusterpolicies=policies)
     with pytest.raises(TakeOverError, match=words):
-        Cluster(api.kubectl).switch_operator_off(["gpu1"], False)
+        OtherPlugins(api.kubectl).switch_operator_off(["gpu1"], False)
     assert api.calls == []
 
 
@@ -409,7 +409,7 @@ def test_an_annotation_of_a_cluster_policy_that_is_not_ours_is_reported(text: st
     policy["metadata"]["annotations"] = {"gpushare.kubernetes/gpu-operator": text}
     api = Api([], [node("gpu1")], clusterpolicies=[policy])
     with pytest.raises(TakeOverError, match=r"annotation gpushare.kubernetes/gpu-operator of ClusterPolicy cluster-policy .*expected"):
-        Cluster(api.kubectl).switch_operator_on(["gpu1"], False)
+        OtherPlugins(api.kubectl).switch_operator_on(["gpu1"], False)
     assert api.calls == []
 
 
@@ -419,32 +419,32 @@ def test_a_cluster_policy_that_cannot_be_read_ends_the_run() -> None:
         lambda argv, data: (1, "", "Error from server (Forbidden)") if "nvidia.com" in argv[-1] else api._run(argv, data), "kubectl", "/k"
     )
     with pytest.raises(KubectlError, match="Forbidden"):
-        Cluster(refusing)
+        OtherPlugins(refusing)
 
 
 def test_a_label_of_the_operator_that_a_former_take_over_has_changed_is_given_back() -> None:
     moved = json.dumps({"v": 1, "labels": {"nvidia.com/gpu.deploy.device-plugin": ["true", "false"]}})
     api = Api([], [node("gpu1", {"nvidia.com/gpu.deploy.device-plugin": "false"}, {TAKEN: moved})])
-    Cluster(api.kubectl).give_back(["gpu1"], False)
+    OtherPlugins(api.kubectl).give_back(["gpu1"], False)
     assert api.nodes["gpu1"]["metadata"]["labels"] == {"nvidia.com/gpu.deploy.device-plugin": "true"}
 
 
 def test_a_node_that_is_not_there_and_one_that_changes_at_the_same_moment() -> None:
     api = Api([nvidia()], [node("gpu1")])
     with pytest.raises(TakeOverError, match="the cluster has no node gpu9; expected"):
-        Cluster(api.kubectl).move_aside(["gpu9"], False)
+        OtherPlugins(api.kubectl).move_aside(["gpu9"], False)
     api.conflicts = {"node": 99}
     with pytest.raises(TakeOverError, match=r"Node gpu1 is changed by other clients all the time.*; expected.*; run again"):
-        Cluster(api.kubectl).move_aside(["gpu1"], False)
+        OtherPlugins(api.kubectl).move_aside(["gpu1"], False)
 
 
 def test_what_others_change_at_the_same_moment_is_read_again() -> None:
     """The controller writes a DaemonSet's status as soon as a node's label has changed."""
     api = Api([nvidia()], [node("gpu1"), node("gpu2")])
     before = copy.deepcopy((api.nodes, api.daemon_sets))
-    for step in (Cluster.move_aside, Cluster.give_back):
+    for step in (OtherPlugins.move_aside, OtherPlugins.give_back):
         api.conflicts = {"daemonset": 2, "node": 1}
-        found = step(Cluster(api.kubectl), ["gpu1"], False)
+        found = step(OtherPlugins(api.kubectl), ["gpu1"], False)
         assert [change.title for change in found.changes] == ["Node gpu1", "DaemonSet kube-system/nvidia-device-plugin-daemonset"]
     assert (api.nodes, api.daemon_sets) == before
 

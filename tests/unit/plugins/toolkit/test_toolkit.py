@@ -19,7 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._toolkit.toolk
     OWNER_CDI,
     SPEC,
     STRICT,
-    Wanted,
+    WantedToolkit,
     converge,
     restore,
 )
@@ -43,8 +43,8 @@ mode = "auto"
 runtimes = ["runc", "crun"]
 """
 GPU = "GPU-01234567-89ab-cdef-0123-456789abcdef"
-STRICTLY = Wanted(strict=True)
-LOOSELY = Wanted(strict=False)
+STRICTLY = WantedToolkit(strict=True)
+LOOSELY = WantedToolkit(strict=False)
 
 
 class Commands:
@@ -227,8 +227,8 @@ class Killed(BaseException):
     """As by a signal."""
 
 
-@pytest.mark.parametrize(("wanted", "point"), [(STRICTLY, f"written {CONFIG}"), (Wanted(False, cdi=True), "restarted")])
-def test_a_killed_run_is_finished_by_the_next_one(commands: Commands, wanted: Wanted, point: str) -> None:
+@pytest.mark.parametrize(("wanted", "point"), [(STRICTLY, f"written {CONFIG}"), (WantedToolkit(False, cdi=True), "restarted")])
+def test_a_killed_run_is_finished_by_the_next_one(commands: Commands, wanted: WantedToolkit, point: str) -> None:
     def kill(here: str) -> None:
         if here == point:
             raise Killed
@@ -272,11 +272,11 @@ def test_old_toolkits_are_rejected_with_what_they_let_happen(commands: Commands)
         converge(STRICTLY, host(commands), commands, False)
     commands.version = "NVIDIA Container Runtime version 1.20.0"
     with pytest.raises(Rejected, match=r"1\.20\.0, expected 1\.21 or newer; nothing"):
-        converge(Wanted(True, "1.21"), host(commands), commands, False)
+        converge(WantedToolkit(True, "1.21"), host(commands), commands, False)
     commands.version = "NVIDIA Container Runtime version 1.17.7"
     assert text(commands) == SHIPPED
     for minimum in ("1.17.4", "1.17.7", ""):
-        assert converge(Wanted(True, minimum), host(commands), commands, True).version == "1.17.7"
+        assert converge(WantedToolkit(True, minimum), host(commands), commands, True).version == "1.17.7"
     commands.version = "NVIDIA Container Toolkit CLI version unknown"
     silent = converge(STRICTLY, host(commands), commands, True)
     assert "does not print its version" in silent.notes[0]
@@ -286,7 +286,7 @@ def test_old_toolkits_are_rejected_with_what_they_let_happen(commands: Commands)
     with pytest.raises(Rejected, match="gpushare_toolkit_state: managed"):
         converge(STRICTLY, host(commands), commands, False)
     # What only has been predicted need not be there yet.
-    predicted = converge(Wanted(True, comes=True, cdi=True), host(commands), commands, True)
+    predicted = converge(WantedToolkit(True, comes=True, cdi=True), host(commands), commands, True)
     assert (predicted.changed, predicted.version, predicted.notes) == (True, "", [])
     assert not [call for call in commands.calls if call.startswith("systemctl")]
     assert [Path(path).name for path in predicted.files] == ["config.toml", *UNITS]
@@ -299,10 +299,10 @@ def test_an_old_host_has_the_runtime_only(commands: Commands) -> None:
 
 
 def test_a_host_of_somebody_else_is_left_alone(commands: Commands) -> None:
-    assert converge(Wanted(True, yields_to={"/etc/dgx-release": "DGX OS"}), host(commands), commands, True).changed
+    assert converge(WantedToolkit(True, yields_to={"/etc/dgx-release": "DGX OS"}), host(commands), commands, True).changed
     (commands.root / "etc/dgx-release").write_text("DGX_NAME=x\n")
     before = tree(commands)
-    found = converge(Wanted(True, cdi=True, yields_to={"/etc/dgx-release": "DGX OS"}), host(commands), commands, False)
+    found = converge(WantedToolkit(True, cdi=True, yields_to={"/etc/dgx-release": "DGX OS"}), host(commands), commands, False)
     assert not found.changed
     assert found.managed_by == "DGX OS"
     assert tree(commands) == before
@@ -313,7 +313,7 @@ UNITS = ("gpushare-cdi-refresh.service", "gpushare-cdi-refresh.path")
 
 
 def test_the_spec_is_written_now_and_by_units_without_daemon_reload(commands: Commands) -> None:
-    wanted = Wanted(False, cdi=True)
+    wanted = WantedToolkit(False, cdi=True)
     done = converge(wanted, host(commands), commands, False)
     assert [Path(path).name for path in done.files] == list(UNITS)
     assert [one["after_header"] for one in done.diff] == done.files
@@ -331,17 +331,17 @@ def test_the_spec_is_written_now_and_by_units_without_daemon_reload(commands: Co
 
 
 def test_a_spec_of_the_former_driver_is_written_anew(commands: Commands) -> None:
-    converge(Wanted(False, cdi=True), host(commands), commands, False)
+    converge(WantedToolkit(False, cdi=True), host(commands), commands, False)
     (commands.root / LIBRARY[1:]).unlink()
-    assert converge(Wanted(False, cdi=True), host(commands), commands, False).changed
-    assert not converge(Wanted(False, cdi=True), host(commands), commands, False).changed
+    assert converge(WantedToolkit(False, cdi=True), host(commands), commands, False).changed
+    assert not converge(WantedToolkit(False, cdi=True), host(commands), commands, False).changed
 
 
 def test_the_unit_of_the_toolkit_is_used_where_it_is_there(commands: Commands) -> None:
     folder = commands.root / "usr/lib/systemd/system"
     folder.mkdir(parents=True)
     (folder / "nvidia-cdi-refresh.path").write_text("")
-    done = converge(Wanted(False, cdi=True), host(commands), commands, False)
+    done = converge(WantedToolkit(False, cdi=True), host(commands), commands, False)
     assert done.changed
     assert done.files == []
     assert commands.enabled == {"nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service"}
@@ -352,30 +352,30 @@ def test_the_unit_of_the_toolkit_is_used_where_it_is_there(commands: Commands) -
 
 
 def test_our_units_make_room_for_those_of_a_newer_toolkit(commands: Commands) -> None:
-    ours = converge(Wanted(False, cdi=True), host(commands), commands, False).files
+    ours = converge(WantedToolkit(False, cdi=True), host(commands), commands, False).files
     folder = commands.root / "usr/lib/systemd/system"
     folder.mkdir(parents=True)
     (folder / "nvidia-cdi-refresh.path").write_text("")
-    assert converge(Wanted(False, cdi=True), host(commands), commands, False).files == ours
+    assert converge(WantedToolkit(False, cdi=True), host(commands), commands, False).files == ours
     assert not [path for path in ours if (commands.root / path[1:]).exists()]
 
 
 def test_a_spec_of_somebody_else_does_not_count(commands: Commands) -> None:
-    converge(Wanted(False, cdi=True), host(commands), commands, False)
+    converge(WantedToolkit(False, cdi=True), host(commands), commands, False)
     spec, theirs = commands.root / SPEC[1:], commands.root / "etc/cdi/other.yaml"
     theirs.parent.mkdir()
     theirs.write_text(spec.read_text())
-    assert not converge(Wanted(False, cdi=True), host(commands), commands, True).changed
+    assert not converge(WantedToolkit(False, cdi=True), host(commands), commands, True).changed
     theirs.write_text("kind: nvidia.com/gpu\n")
-    assert not converge(Wanted(False, cdi=True), host(commands), commands, True).changed
+    assert not converge(WantedToolkit(False, cdi=True), host(commands), commands, True).changed
     spec.rename(theirs)
-    assert converge(Wanted(False, cdi=True), host(commands), commands, True).changed
+    assert converge(WantedToolkit(False, cdi=True), host(commands), commands, True).changed
 
 
 def test_a_spec_that_lacks_a_gpu_puts_the_units_back(commands: Commands) -> None:
     commands.generates = False
     with pytest.raises(TransactionError, match=f"does not name {GPU}"):
-        converge(Wanted(False, cdi=True), host(commands), commands, False)
+        converge(WantedToolkit(False, cdi=True), host(commands), commands, False)
     assert not list((commands.root / "etc/systemd").rglob("*.path"))
     assert Journal(str(commands.root)).entries() == []
 
@@ -384,7 +384,7 @@ def test_a_spec_that_lacks_a_gpu_puts_the_units_back(commands: Commands) -> None
 def test_units_that_systemd_does_not_start_are_put_back_and_their_log_is_shown(commands: Commands, verb: str) -> None:
     commands.failures[verb] = "Unit is masked"
     with pytest.raises(TransactionError, match=r"Unit is masked; the log of gpushare-cdi-refresh\.service says: log of gpushare-cdi"):
-        converge(Wanted(False, cdi=True), host(commands), commands, False)
+        converge(WantedToolkit(False, cdi=True), host(commands), commands, False)
     assert not list((commands.root / "etc/systemd").rglob("gpushare-*"))
 
 
@@ -394,20 +394,20 @@ def test_without_a_driver_that_answers_a_spec_may_name_nothing(commands: Command
     if not there:
         (commands.root / "usr/bin/nvidia-smi").unlink()
     commands.generates = False
-    assert converge(Wanted(False, cdi=True), host(commands), commands, False).changed
-    assert not converge(Wanted(False, cdi=True), host(commands), commands, False).changed
+    assert converge(WantedToolkit(False, cdi=True), host(commands), commands, False).changed
+    assert not converge(WantedToolkit(False, cdi=True), host(commands), commands, False).changed
 
 
 def test_where_systemd_does_not_run_no_unit_is_written(commands: Commands) -> None:
     (commands.root / "run/systemd/system").rmdir()
-    found = converge(Wanted(False, cdi=True), host(commands), commands, False)
+    found = converge(WantedToolkit(False, cdi=True), host(commands), commands, False)
     assert (found.changed, found.files, len(found.notes)) == (False, [], 1)
     assert converge(LOOSELY, host(commands), commands, False).notes == []
     assert not [call for call in commands.calls if call.startswith("systemctl")]
 
 
 def test_units_that_are_stopped_or_disabled_are_started_again(commands: Commands) -> None:
-    wanted = Wanted(False, cdi=True)
+    wanted = WantedToolkit(False, cdi=True)
     converge(wanted, host(commands), commands, False)
     for states, one in ((commands.enabled, UNITS[0]), (commands.enabled, UNITS[1]), (commands.active, UNITS[1])):
         states.discard(one)

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import Artifact
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import ReleaseHashes
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import Evidence
 
 Json = dict[str, Any]
@@ -18,7 +18,7 @@ Json = dict[str, Any]
 NOW = 1_800_000_000.0
 UUIDS = ("GPU-00000000-0000-4000-8000-000000000001", "GPU-00000000-0000-4000-8000-000000000002")
 CONTAINER = "c" * 64
-ARTIFACT = Artifact("a" * 64, "b" * 64, "c" * 64)
+ARTIFACT = ReleaseHashes("a" * 64, "b" * 64, "c" * 64)
 MANIFEST_PATH = "/etc/kubernetes/manifests/kube-scheduler.yaml"
 CONFIG_PATH = "/etc/kubernetes/gpushare/kube-scheduler.yaml"
 

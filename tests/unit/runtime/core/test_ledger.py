@@ -23,29 +23,7 @@ from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from unit.runtime.core.naive import NaiveLife
-from unit.runtime.pods import gpu, inventory
-
-
-def memory(units: int) -> Request:
-    return Request((ContainerRequest(Kind.APP, 0, "main", units=units),))
-
-
-def whole(gpus: int) -> Request:
-    return Request((ContainerRequest(Kind.APP, 0, "main", whole_gpus=gpus),))
-
-
-def allocated_pod(uid: str, request: Request, allocation: Allocation | None, node: str = "n") -> AllocatedPod:
-    return AllocatedPod(uid, "default", uid, node, request, allocation)
-
-
-def on(index: int, units: int) -> Allocation:
-    return Allocation.of({0: {index: units}})
-
-
-def frees(ledger: Ledger, node: str = "n") -> list[int]:
-    found = ledger.node(node)
-    assert found is not None
-    return [state.free for state in found.gpu_states]
+from unit.runtime.pods import allocated_pod, frees, gpu, inventory, memory, on, whole
 
 
 def test_units_are_taken_from_their_gpu_and_given_back() -> None:

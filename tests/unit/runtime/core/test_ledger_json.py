@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -19,25 +17,8 @@ from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
-from unit.runtime.core.test_ledger import memory, on, whole
-from unit.runtime.pods import gpu, inventory
-
-SCHEMA = json.loads((Path(__file__).parents[4] / "docs/reference/ledger-v1.schema.json").read_text())
-
-
-def closed(schema: Any) -> Any:
-    """The same schema, which lets no field pass that it does not name: new ones must be published."""
-    if isinstance(schema, list):
-        return [closed(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    made = {key: closed(value) for key, value in schema.items()}
-    return made | {"additionalProperties": False} if "required" in schema else made
-
-
-def check(document: Any) -> None:
-    """ValidationError if it is not of the published form."""
-    jsonschema.Draft202012Validator(closed(SCHEMA)).validate(document)
+from unit.runtime.core.ledger_schema import SCHEMA, check
+from unit.runtime.pods import gpu, inventory, memory, on, whole
 
 
 def ledger() -> Ledger:

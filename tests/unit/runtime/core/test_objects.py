@@ -16,7 +16,7 @@ from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.objects import PodReader, read_node, unreadable_node, unreadable_pod
 from gpushare_runtime.core.overuse import EvictionRequest, Evictions
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod
-from gpushare_runtime.extender.cache import FORCED_SECONDS, Cluster
+from gpushare_runtime.extender.cache import FORCED_SECONDS, ClusterCache
 from unit.runtime.pods import container, inventory, pod
 
 
@@ -173,7 +173,7 @@ def test_what_asks_with_too_many_containers_is_rejected_or_left_to_its_node() ->
 def test_a_running_pod_that_cannot_be_read_any_more_keeps_its_gpu_until_its_node_can_have_spoken(how: str) -> None:
     """As one whose processes may live on: the node says in gpushare/held what such a pod has."""
     now = 0.0
-    cluster, reader = Cluster(clock=lambda: now), PodReader()
+    cluster, reader = ClusterCache(clock=lambda: now), PodReader()
     cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
 
     def see(raw: dict[str, Any], *, running: bool = True) -> None:
@@ -284,7 +284,7 @@ def test_nodes() -> None:
 
 
 def test_a_waiting_pod_that_cannot_be_meant_waits_no_more_once_it_is_bound_or_gone() -> None:
-    cluster, reader = Cluster(), PodReader()
+    cluster, reader = ClusterCache(), PodReader()
     containers = [container(f"c{n}", mem=1) for n in range(65)]
     for raw in (bound(*containers), pod(*containers, uid="u")):
         for kind, after in (("ADDED", pod(*containers, uid="u")), ("MODIFIED" if "nodeName" in raw["spec"] else "DELETED", raw)):

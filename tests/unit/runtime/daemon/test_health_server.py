@@ -12,7 +12,7 @@ import pytest
 from gpushare_runtime.daemon import health_server
 from gpushare_runtime.daemon.health_server import HealthServer
 from gpushare_runtime.daemon.runner import Status
-from unit.runtime.daemon.test_metrics_server import get
+from unit.runtime.daemon.raw_http import get
 from unit.runtime.kube.fake_api import until
 
 

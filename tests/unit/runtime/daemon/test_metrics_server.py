@@ -17,6 +17,7 @@ import pytest
 from gpushare_runtime.daemon import metrics_server, page_server
 from gpushare_runtime.daemon.listener import RateLimit
 from gpushare_runtime.daemon.metrics_server import MetricsAddress, MetricsServer
+from unit.runtime.daemon.raw_http import get
 from unit.runtime.kube.fake_api import until
 
 
@@ -30,14 +31,6 @@ async def serving(pieces: Callable[[], Iterable[str]], token: Path | None = None
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-
-
-async def get(port: int, *headers: str, line: str = "GET /metrics HTTP/1.1") -> str:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write("\r\n".join([line, "Host: x", *headers, "", ""]).encode())
-    text = (await asyncio.wait_for(reader.read(), 5)).decode()
-    writer.close()
-    return text
 
 
 def test_the_page_and_nothing_else() -> None:

@@ -24,10 +24,10 @@ from gpushare_runtime.dashboard import local
 from gpushare_runtime.dashboard.feed import Feed
 from gpushare_runtime.dashboard.main import Certificate, parse_arguments
 from gpushare_runtime.kube.client import KubeError
-from gpushare_runtime.kubectl_gpushare import main as kubectl
 from gpushare_runtime.kubectl_gpushare.api import InputError, find_scope
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.watcher import Watcher
+from gpushare_runtime.kubectl_program import main as kubectl
 from unit.runtime.kube.fake_api import FakeApi, connected, fail, serving, until
 from unit.runtime.kubectl_gpushare.objects import node, pod
 

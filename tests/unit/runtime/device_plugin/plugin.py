@@ -19,10 +19,11 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB as UNIT
 from gpushare_runtime.core.quantity import Unit
 from gpushare_runtime.device_plugin.main import DevicePlugin
-from gpushare_runtime.device_plugin.options import Settings
+from gpushare_runtime.device_plugin.options import PluginSettings
 from unit.runtime.device_plugin.fake_kubelet import FakeKubelet
 from unit.runtime.device_plugin.fake_nvml import FakeNvml
 from unit.runtime.device_plugin.fake_processes import FakeProcesses
+from unit.runtime.device_plugin.local_pods import memory
 from unit.runtime.kube.fake_api import FakeApi, connected, serving, until
 
 NODE = "/api/v1/nodes/gpu1"
@@ -118,7 +119,7 @@ async def world(*mib: int, unit: Unit = UNIT, kubelet: bool = True, node: bool =
             if "isolation" in settings:
                 nvml.unlimited = None
             processes = FakeProcesses()
-            known = Settings("gpu1", unit, kubelet_root=root, state=root / "state", **settings)
+            known = PluginSettings("gpu1", unit, kubelet_root=root, state=root / "state", **settings)
             plugin = DevicePlugin(known, nvml, client, gpu_interval=0.05, check_scale=0.01, processes=processes, host=host)
             made = World(nvml, api, fake_kubelet, plugin, asyncio.ensure_future(plugin.run()), processes, host)
             try:
@@ -146,3 +147,47 @@ def health(it: World, index: int) -> str:
     """Of a GPU, as the node's annotation has it; "" without the annotation."""
     gpus = it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/gpus")
     return str(json.loads(gpus)["gpus"][index]["health"]) if gpus else ""
+
+
+async def admitted(it: World, pod: dict[str, Any]) -> str:
+    """kubelet has admitted the pod and made its control group, and started nothing; its UID."""
+    await it.bind(pod)
+    uid: str = pod["metadata"]["uid"]
+    await until(lambda: it.plugin.node.pods.get(uid))
+    await it.kubelet.manager.admit(pod)
+    it.host.pods.add(uid)
+    return uid
+
+
+async def start(it: World, pod: dict[str, Any], index: int = 0) -> None:
+    await it.kubelet.manager.start(pod, pod["spec"]["containers"][index])
+
+
+async def reported(it: World, pod: dict[str, Any]) -> None:
+    """The API server has heard from kubelet that the pod's containers run."""
+    names = [of["name"] for of in pod["spec"]["containers"]]
+    states = [{"name": name, "state": {"running": {}}, "containerID": f"containerd://{name}"} for name in names]
+    known = it.api.objects[path_of(pod)]
+    await it.api.put(path_of(pod), {**known, "status": {"phase": "Running", "containerStatuses": states}})
+    await until(lambda: any(it.plugin.node.pods.get(pod["metadata"]["uid"]).container_ids.values()))  # type: ignore[union-attr]
+
+
+def metric(it: World, name: str) -> list[str]:
+    return [line for line in "".join(it.plugin.metrics_text()).splitlines() if line.startswith(f"gpushare_device_plugin_{name}")]
+
+
+async def uses(it: World, uid: str, mib: int, pid: int = 7) -> None:
+    it.host.processes[pid] = pid, uid
+    of = it.nvml.using.setdefault(it.inventory.by_index[0].uuid, [])
+    of[:] = [one for one in of if one[0] != pid] + [(pid, mib * 1024 * 1024)]
+
+
+async def running_pod(it: World, **changes: object) -> dict[str, object]:
+    """A pod with 6 units of GPU 1 that runs."""
+    pod = await it.bind(memory(it.inventory, 1, 6, **changes))
+    await until(lambda: it.plugin.node.pods.get(pod["metadata"]["uid"]))
+    await it.kubelet.manager.admit(pod)
+    pod = await it.bind({**pod, "status": {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}})
+    it.live.add(pod["metadata"]["uid"])
+    await until(lambda: it.plugin.node.pods.get(pod["metadata"]["uid"]).phase == "Running")  # type: ignore[union-attr]
+    return pod

@@ -17,9 +17,7 @@ from gpushare_runtime.device_plugin.gpu import pod_memory
 from gpushare_runtime.device_plugin.publish import eviction_requests
 from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
 from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import NODE, World, path_of, running, world
-from unit.runtime.device_plugin.test_pod_limits import admitted, reported
-from unit.runtime.device_plugin.test_pod_memory import uses
+from unit.runtime.device_plugin.plugin import NODE, World, admitted, path_of, reported, running, uses, world
 from unit.runtime.kube.fake_api import fail, status, until
 
 GIB = 1024

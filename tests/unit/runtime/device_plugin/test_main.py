@@ -5,11 +5,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,20 +16,12 @@ import pytest
 
 from gpushare_runtime.core.quantity import UNITS
 from gpushare_runtime.daemon.runner import EXIT_FAILED, EXIT_SETTINGS, Status
-from gpushare_runtime.device_plugin.options import Settings, parse_arguments
+from gpushare_runtime.device_plugin.options import PluginSettings, parse_arguments
 from gpushare_runtime.kube.service_account import TokenFiles
+from unit.runtime.device_plugin.command import start
 from unit.runtime.device_plugin.fake_kubelet import FakeKubelet
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving, until
 from unit.runtime.kube.tokens import TokenApi
-
-# The command itself, with GPUs from the fake NVML.
-_COMMAND = """
-import sys
-from gpushare_runtime.device_plugin.main import main
-from unit.runtime.device_plugin.fake_nvml import FakeNvml
-sys.exit(main(sys.argv[1:], FakeNvml(16384, 16384)))
-"""
-
 
 # The command with an NVML that fails as told in the first argument: always, or from the second reading on.
 _WITHOUT_NVML = """
@@ -68,13 +57,13 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_environment_of_the_original_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_NAME", "gpu1")
     monkeypatch.setenv("KUBECONFIG", "/etc/kubernetes/x.conf")
-    assert parse_arguments([]) == Settings("gpu1", UNITS["GiB"], "/etc/kubernetes/x.conf", Path("/var/lib/kubelet"), log_level="info")
+    assert parse_arguments([]) == PluginSettings("gpu1", UNITS["GiB"], "/etc/kubernetes/x.conf", Path("/var/lib/kubelet"), log_level="info")
 
 
 def test_the_command_line_of_the_original_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_NAME", "gpu1")
     line = ["-logtostderr", "--v=5", "--memory-unit=MiB", "--health-check=true", "--mps=false"]
-    assert parse_arguments(line) == Settings("gpu1", UNITS["MiB"], log_level="debug")
+    assert parse_arguments(line) == PluginSettings("gpu1", UNITS["MiB"], log_level="debug")
 
 
 def test_options_of_the_original_without_a_purpose_here_are_taken_and_said() -> None:
@@ -96,7 +85,7 @@ def test_a_kubeconfig_that_is_not_there_means_the_pods_own_account_as_in_the_ori
 def test_flags_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_NAME", "gpu1")
     given = ["--node-name", "gpu2", "--kubelet-root", "/k", "--memory-unit", "256MiB", "--log-level", "warning"]
-    assert parse_arguments(given) == Settings("gpu2", UNITS["256MiB"], None, Path("/k"), log_level="warning")
+    assert parse_arguments(given) == PluginSettings("gpu2", UNITS["256MiB"], None, Path("/k"), log_level="warning")
     given += ["--seed-token-file", "/s", "--token-file", "/t", "--token-seconds", "7200"]
     assert parse_arguments(given).tokens == TokenFiles(Path("/s"), Path("/t"), 7200)
 
@@ -142,13 +131,6 @@ def received(receiver: socket.socket) -> list[str]:
             messages.append(receiver.recv(65536).decode())
         except BlockingIOError:
             return messages
-
-
-def start(root: Path, *more: str, command: str = _COMMAND, first: str = "", **environment: str) -> subprocess.Popen[str]:
-    given = os.environ | {"NODE_NAME": "gpu1", "KUBECONFIG": str(root / "kubeconfig"), "PYTHONPATH": os.pathsep.join(sys.path)}
-    options = ["--kubelet-root", str(root), "--state-dir", str(root / "state"), *more]
-    arguments = [sys.executable, "-c", command, *([first] if first else []), *options]
-    return subprocess.Popen(arguments, env=given | environment, stderr=subprocess.PIPE, text=True)
 
 
 def test_readiness_watchdog_and_sigterm(root: Path, systemd: socket.socket) -> None:

@@ -17,8 +17,7 @@ from gpushare_runtime.core.mps import MpsState
 from gpushare_runtime.device_plugin.host import mps_states
 from gpushare_runtime.device_plugin.node.strategy import changed_isolation
 from unit.runtime.device_plugin.local_pods import bound, memory, whole
-from unit.runtime.device_plugin.plugin import NODE, RESOURCES, World, world
-from unit.runtime.device_plugin.test_pod_limits import admitted, metric, start
+from unit.runtime.device_plugin.plugin import NODE, RESOURCES, World, admitted, metric, start, world
 from unit.runtime.kube.fake_api import until
 from unit.runtime.pods import container
 

@@ -20,7 +20,7 @@ from gpushare_runtime.device_plugin.host.own_spec import HOOKS, HostFiles, OwnSp
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.main import DevicePlugin
 from gpushare_runtime.device_plugin.node.cdi import CdiDevice, CdiSpecs
-from gpushare_runtime.device_plugin.options import Settings
+from gpushare_runtime.device_plugin.options import PluginSettings
 from unit.runtime.device_plugin.fake_ctk import CtkHost
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import memory
@@ -328,4 +328,4 @@ def test_a_spec_of_nvidias_serves_until_it_no_longer_fits(host: CtkHost, folder:
 
 
 def test_the_default_settings_write_none() -> None:
-    assert (Settings("gpu1").cdi_dir, Settings("gpu1").host_root) == (None, None)
+    assert (PluginSettings("gpu1").cdi_dir, PluginSettings("gpu1").host_root) == (None, None)

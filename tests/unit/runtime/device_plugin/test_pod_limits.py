@@ -16,10 +16,10 @@ from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.device_plugin.gpu import pod_limits
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from gpushare_runtime.device_plugin.main import DevicePlugin
-from gpushare_runtime.device_plugin.options import Settings
+from gpushare_runtime.device_plugin.options import PluginSettings
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import bound, memory, whole
-from unit.runtime.device_plugin.plugin import NODE, World, path_of, running, world
+from unit.runtime.device_plugin.plugin import NODE, World, admitted, metric, path_of, reported, running, start, world
 from unit.runtime.kube.fake_api import until
 from unit.runtime.pods import container
 
@@ -32,36 +32,13 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_limits, "INTERVAL_SECONDS", 0.05)
 
 
-async def admitted(it: World, pod: dict[str, Any]) -> str:
-    """kubelet has admitted the pod and made its control group, and started nothing; its UID."""
-    await it.bind(pod)
-    uid: str = pod["metadata"]["uid"]
-    await until(lambda: it.plugin.node.pods.get(uid))
-    await it.kubelet.manager.admit(pod)
-    it.host.pods.add(uid)
-    return uid
-
-
-async def start(it: World, pod: dict[str, Any], index: int = 0) -> None:
-    await it.kubelet.manager.start(pod, pod["spec"]["containers"][index])
-
-
-async def reported(it: World, pod: dict[str, Any]) -> None:
-    """The API server has heard from kubelet that the pod's containers run."""
-    names = [of["name"] for of in pod["spec"]["containers"]]
-    states = [{"name": name, "state": {"running": {}}, "containerID": f"containerd://{name}"} for name in names]
-    known = it.api.objects[path_of(pod)]
-    await it.api.put(path_of(pod), {**known, "status": {"phase": "Running", "containerStatuses": states}})
-    await until(lambda: any(it.plugin.node.pods.get(pod["metadata"]["uid"]).container_ids.values()))  # type: ignore[union-attr]
-
-
 @asynccontextmanager
 async def next_process(it: World, **settings: Any) -> AsyncIterator[None]:
     """The plugin's process ends, what happens in the body happens meanwhile, and another one starts."""
     await it.stop()
     yield
     root = it.kubelet.directory.parent
-    known = Settings("gpu1", kubelet_root=root, state=root / "state", **settings)
+    known = PluginSettings("gpu1", kubelet_root=root, state=root / "state", **settings)
     it.plugin = DevicePlugin(known, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes, host=it.host)
     it.task = asyncio.ensure_future(it.plugin.run())
 
@@ -79,10 +56,6 @@ def limits(it: World, uid: str) -> dict[int, int]:
     """GPU index → units, of the pod's limits in the driver."""
     index = {gpu.uuid: index for index, gpu in enumerate(it.nvml.gpus)}
     return {index[gpu]: most // BYTES for (gpu, of), most in it.nvml.limits.items() if of == group(it, uid)}
-
-
-def metric(it: World, name: str) -> list[str]:
-    return [line for line in "".join(it.plugin.metrics_text()).splitlines() if line.startswith(f"gpushare_device_plugin_{name}")]
 
 
 async def corrected(it: World, times: int) -> None:

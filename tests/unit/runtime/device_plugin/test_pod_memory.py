@@ -16,8 +16,7 @@ from gpushare_runtime.device_plugin.host import pod_processes
 from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses
 from unit.runtime.device_plugin.fake_nvml import FakeNvml
 from unit.runtime.device_plugin.local_pods import memory, whole
-from unit.runtime.device_plugin.plugin import NODE, World, path_of, running, world
-from unit.runtime.device_plugin.test_pod_limits import admitted, metric
+from unit.runtime.device_plugin.plugin import NODE, World, admitted, metric, path_of, running, uses, world
 from unit.runtime.kube.fake_api import until
 from unit.runtime.pods import gpu
 
@@ -181,12 +180,6 @@ def test_a_thousand_trees_of_processes_with_pids_that_are_given_again(tmp_path: 
         doubted += not found
         shutil.rmtree(proc.root, ignore_errors=True)
     assert min(attributed, doubted) > 100, "some trees live for longer than a reading, and some do not"
-
-
-async def uses(it: World, uid: str, mib: int, pid: int = 7) -> None:
-    it.host.processes[pid] = pid, uid
-    of = it.nvml.using.setdefault(it.inventory.by_index[0].uuid, [])
-    of[:] = [one for one in of if one[0] != pid] + [(pid, mib * 1024 * 1024)]
 
 
 def reported(it: World) -> list[str]:

@@ -8,7 +8,7 @@ import asyncio
 import json
 from pathlib import Path
 
-from gpushare_runtime.device_plugin.options import Settings
+from gpushare_runtime.device_plugin.options import PluginSettings
 from gpushare_runtime.device_plugin.preparation import prepared
 from unit.runtime.device_plugin.plugin import NODE, running
 from unit.runtime.kube.fake_api import FakeApi, connected, serving, until
@@ -16,8 +16,10 @@ from unit.runtime.kube.fake_api import FakeApi, connected, serving, until
 INFO = {"kubeletVersion": "v1.34.1", "containerRuntimeVersion": "containerd://1.7.29"}
 
 
-def settings(folder: Path) -> Settings:
-    return Settings("gpu1", host_root=folder, cdi_folders=(str(folder / "cdi"),), in_container=True, choose=True, runtime_class="nvidia")
+def settings(folder: Path) -> PluginSettings:
+    return PluginSettings(
+        "gpu1", host_root=folder, cdi_folders=(str(folder / "cdi"),), in_container=True, choose=True, runtime_class="nvidia"
+    )
 
 
 def test_it_waits_for_the_operators_toolkit_and_for_the_node(tmp_path: Path) -> None:
@@ -51,7 +53,7 @@ def test_without_the_operator_it_waits_for_nothing_of_it(tmp_path: Path) -> None
             found = await prepared(settings(tmp_path), client, asyncio.Event())
             assert found is not None
             assert (found.node_kind, found.strategy) == ("toolkit", "envvar")
-            on_host = Settings("gpu1")
+            on_host = PluginSettings("gpu1")
             assert await prepared(on_host, client, asyncio.Event()) is on_host
 
     run()

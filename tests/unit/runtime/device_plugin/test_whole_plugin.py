@@ -18,12 +18,25 @@ from gpushare_runtime.daemon.metrics_server import MetricsAddress, MetricsServer
 from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.device_plugin.main import DevicePlugin
 from gpushare_runtime.device_plugin.node.turns import ORDER_SECONDS
-from gpushare_runtime.device_plugin.options import Settings
+from gpushare_runtime.device_plugin.options import PluginSettings
 from unit.runtime.device_plugin.device_manager import StartError
 from unit.runtime.device_plugin.fake_kubelet import DROP_SECONDS
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import GIB, GPUS, MEMORY, NODE, RESOURCES, World, health, healthy, path_of, running, world
+from unit.runtime.device_plugin.plugin import (
+    GIB,
+    GPUS,
+    MEMORY,
+    NODE,
+    RESOURCES,
+    World,
+    health,
+    healthy,
+    path_of,
+    running,
+    running_pod,
+    world,
+)
 from unit.runtime.kube.fake_api import fail, until
 
 UNHEALTHY = "/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-gpu1"
@@ -79,17 +92,6 @@ async def test_a_cordon_on_the_node_takes_a_gpu_from_new_pods() -> None:
         await until(lambda: healthy(it) == 8)
 
 
-async def admitted(it: World, **changes: object) -> dict[str, object]:
-    """A pod with 6 units of GPU 1 that runs."""
-    pod = await it.bind(memory(it.inventory, 1, 6, **changes))
-    await until(lambda: it.plugin.node.pods.get(pod["metadata"]["uid"]))
-    await it.kubelet.manager.admit(pod)
-    pod = await it.bind({**pod, "status": {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}})
-    it.live.add(pod["metadata"]["uid"])
-    await until(lambda: it.plugin.node.pods.get(pod["metadata"]["uid"]).phase == "Running")  # type: ignore[union-attr]
-    return pod
-
-
 def asks_before_start(it: World) -> dict[str, bool]:
     return {resource: options.pre_start_required for resource, options in it.kubelet.options.items()}
 
@@ -103,7 +105,7 @@ async def force_delete(it: World, pod: dict[str, object]) -> None:
 async def test_surviving_processes_are_published_and_forgotten_when_they_end() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
         await it.registered()
-        pod = await admitted(it, name="zombie")
+        pod = await running_pod(it, name="zombie")
         await force_delete(it, pod)
         await until(lambda: [(e.pod, e.units, e.why) for e in held(it).entries] == [("default/zombie", 6, "orphaned")])
         next_pod = await it.bind(memory(it.inventory, 1, 4))
@@ -116,7 +118,7 @@ async def test_surviving_processes_are_published_and_forgotten_when_they_end() -
 async def test_the_next_process_of_the_plugin_still_knows_what_processes_hold() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
         await it.registered()
-        pod = await admitted(it, name="zombie")
+        pod = await running_pod(it, name="zombie")
         await until(lambda: b"zombie" in (it.kubelet.directory.parent / "state" / "held.json").read_bytes())
         await it.stop()
         await force_delete(it, pod)
@@ -126,7 +128,7 @@ async def test_the_next_process_of_the_plugin_still_knows_what_processes_hold() 
         await until(lambda: not any(it.kubelet.manager.healthy.values()))
         it.kubelet.registrations.clear()
         it.kubelet.lists.clear()
-        settings = Settings("gpu1", kubelet_root=it.kubelet.directory.parent, state=it.kubelet.directory.parent / "state")
+        settings = PluginSettings("gpu1", kubelet_root=it.kubelet.directory.parent, state=it.kubelet.directory.parent / "state")
         it.plugin = DevicePlugin(settings, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes)
         it.task = asyncio.ensure_future(it.plugin.run())
         await it.registered()
@@ -138,7 +140,7 @@ async def test_the_next_process_of_the_plugin_still_knows_what_processes_hold() 
 async def test_a_rejection_is_published_with_its_end() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
         await it.registered()
-        await admitted(it)
+        await running_pod(it)
         await it.kubelet.manager.admit(await it.bind(memory(it.inventory, 0, 6)))
         late = await it.bind(memory(it.inventory, 1, 3))
         with pytest.raises(Exception, match="FAILED_PRECONDITION"):
@@ -150,7 +152,7 @@ async def test_a_rejection_is_published_with_its_end() -> None:
 async def test_a_start_is_asked_for_and_rejected_on_a_bad_gpu() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
         await it.registered()
-        pod = await admitted(it)
+        pod = await running_pod(it)
         container = pod["spec"]["containers"][0]  # type: ignore[index]
         assert (await it.kubelet.manager.start(pod, container))["ALIYUN_COM_GPU_MEM_IDX"] == "1"
         it.nvml.lost = {1}
@@ -164,7 +166,7 @@ async def test_a_start_is_asked_for_and_rejected_on_a_bad_gpu() -> None:
 async def test_after_a_lost_checkpoint_containers_start_again_on_their_gpu() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
         await it.registered()
-        pod = await admitted(it)
+        pod = await running_pod(it)
         await it.kubelet.stop()
         (it.kubelet.directory / "kubelet_internal_checkpoint").unlink()
         await until(lambda: it.plugin.node.usage.any_record_lost(MEMORY))
@@ -194,7 +196,7 @@ async def test_after_a_lost_checkpoint_containers_start_again_on_their_gpu() -> 
 async def test_a_record_that_kubelet_cannot_read_takes_no_unit_away_while_it_admits_what_runs() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
         await it.registered()
-        await admitted(it)
+        await running_pod(it)
         await it.kubelet.stop()
         checkpoint = it.kubelet.directory / "kubelet_internal_checkpoint"
         checkpoint.write_bytes(checkpoint.read_bytes()[:100])
@@ -225,7 +227,7 @@ async def test_how_long_ago_kubelet_has_started_does_not_depend_on_the_hosts_clo
         patch.setattr(f"{registration}._SETTLED_SECONDS", 600.0)
         async with world(8 * GIB, 8 * GIB) as it:
             await it.registered()
-            await admitted(it)
+            await running_pod(it)
             await it.kubelet.stop()
             (it.kubelet.directory / "kubelet_internal_checkpoint").write_bytes(b"{")
             it.kubelet.manager.given = {}
@@ -260,10 +262,10 @@ async def test_a_pod_that_nobody_placed_is_told_so_on_itself() -> None:
 async def test_another_unit_than_that_of_running_pods_ends_it() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
         await it.registered()
-        await admitted(it)
+        await running_pod(it)
         await it.stop()
         root = it.kubelet.directory.parent
-        settings = Settings("gpu1", UNITS["64MiB"], kubelet_root=root, state=root / "state")
+        settings = PluginSettings("gpu1", UNITS["64MiB"], kubelet_root=root, state=root / "state")
         with pytest.raises(FatalError, match=r"with memory in units of GiB .* or start with --memory-unit GiB"):
             await asyncio.wait_for(DevicePlugin(settings, it.nvml, it.plugin._client, processes=it.processes).run(), 5)
 
@@ -272,11 +274,11 @@ async def test_another_unit_than_that_of_running_pods_ends_it() -> None:
 async def test_another_unit_is_rejected_after_a_boot_as_well_when_the_pods_of_before_have_no_process_yet() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
         await it.registered()
-        pod = await admitted(it)
+        pod = await running_pod(it)
         await it.stop()
         it.live.clear()
         root = it.kubelet.directory.parent
-        settings = Settings("gpu1", UNITS["64MiB"], kubelet_root=root, state=root / "state")
+        settings = PluginSettings("gpu1", UNITS["64MiB"], kubelet_root=root, state=root / "state")
 
         def next_process() -> DevicePlugin:
             return DevicePlugin(settings, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes)
@@ -294,7 +296,7 @@ async def test_another_unit_is_rejected_after_a_boot_as_well_when_the_pods_of_be
 async def test_another_gpu_in_the_place_of_a_running_pods_gpu_is_not_a_changed_unit() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
         await it.registered()
-        await admitted(it)
+        await running_pod(it)
         await until(lambda: b'"p' in (it.kubelet.directory.parent / "state" / "held.json").read_bytes())
         await it.stop()
         it.nvml.gpus[1] = facts(1, 16 * GIB, uuid="GPU-99999999-0000-0000-0000-000000000000", model="Tesla V100")
@@ -302,7 +304,7 @@ async def test_another_gpu_in_the_place_of_a_running_pods_gpu_is_not_a_changed_u
         it.kubelet.registrations.clear()
         it.kubelet.lists.clear()
         root = it.kubelet.directory.parent
-        settings = Settings("gpu1", kubelet_root=root, state=root / "state")
+        settings = PluginSettings("gpu1", kubelet_root=root, state=root / "state")
         it.plugin = DevicePlugin(settings, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes)
         it.task = asyncio.ensure_future(it.plugin.run())
         await it.registered()
@@ -314,7 +316,7 @@ async def test_another_gpu_in_the_place_of_a_running_pods_gpu_is_not_a_changed_u
 async def test_with_a_gpu_lost_beside_a_running_pod_the_next_process_starts_and_publishes_it() -> None:
     async with world(8 * GIB, 16 * GIB) as it:
         await it.registered()
-        await admitted(it)
+        await running_pod(it)
         before = it.inventory
         await until(lambda: b'"p' in (it.kubelet.directory.parent / "state" / "held.json").read_bytes())
         await it.stop()
@@ -323,7 +325,7 @@ async def test_with_a_gpu_lost_beside_a_running_pod_the_next_process_starts_and_
         it.kubelet.registrations.clear()
         it.kubelet.lists.clear()
         root = it.kubelet.directory.parent
-        settings = Settings("gpu1", kubelet_root=root, state=root / "state")
+        settings = PluginSettings("gpu1", kubelet_root=root, state=root / "state")
         it.plugin = DevicePlugin(settings, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes)
         it.task = asyncio.ensure_future(it.plugin.run())
         await it.registered()
@@ -347,7 +349,7 @@ async def scraped(port: int, *headers: str) -> str:
 async def test_metrics_are_served_where_they_were_asked_for() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
         await it.registered()
-        await admitted(it)
+        await running_pod(it)
         uuid = it.inventory.gpus[1].uuid
         token = it.kubelet.directory.parent / "token"
         token.write_text("secret\n")

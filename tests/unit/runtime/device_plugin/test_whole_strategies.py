@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,34 +18,11 @@ from gpushare_runtime.device_plugin.kubelet.server import ResourceService
 from gpushare_runtime.device_plugin.main import DevicePlugin
 from gpushare_runtime.device_plugin.metrics import Counters
 from gpushare_runtime.device_plugin.options import parse_arguments
-from unit.runtime.device_plugin.fake_nvml import facts
+from unit.runtime.device_plugin.cdi_folder import write
 from unit.runtime.device_plugin.local_pods import memory
 from unit.runtime.device_plugin.plugin import GIB, MEMORY, NODE, World, health, healthy, running, world
-from unit.runtime.device_plugin.test_whole_plugin import admitted
+from unit.runtime.device_plugin.plugin import running_pod as admitted
 from unit.runtime.kube.fake_api import until
-
-
-@pytest.fixture
-def cdi(tmp_path: Path) -> Path:
-    """A folder of specs, and device nodes that they may name."""
-    (tmp_path / "dev").mkdir()
-    for minor in range(3):
-        (tmp_path / f"dev/nvidia{minor}").touch()
-    (tmp_path / "libcuda.so.1").touch()
-    (tmp_path / "cdi").mkdir()
-    return tmp_path / "cdi"
-
-
-def write(cdi: Path, *minors: int) -> None:
-    """One spec of these GPUs, as nvidia-ctk writes it: beside its place, and then renamed."""
-    devices = [
-        {"name": facts(minor, 0).uuid, "containerEdits": {"deviceNodes": [{"path": f"{cdi.parent}/dev/nvidia{minor}"}]}} for minor in minors
-    ]
-    common = {"mounts": [{"hostPath": f"{cdi.parent}/libcuda.so.1", "containerPath": "/lib/libcuda.so.1"}]}
-    spec = {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": devices, "containerEdits": common}
-    partial = cdi / ".partial"
-    partial.write_text(json.dumps(spec))
-    partial.rename(cdi / "nvidia.yaml")
 
 
 def strategy_of(it: World) -> str:

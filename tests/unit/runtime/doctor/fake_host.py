@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_runtime.doctor.findings import Findings
-from gpushare_runtime.doctor.host import DASHBOARD, EXTENDER, PLUGIN, Host
+from gpushare_runtime.doctor.host import DASHBOARD, EXTENDER, PLUGIN, HostReader
 
 ENVIRONMENT = "/opt/gpushare/0.1.0-0123456789ab"
 STAMP = "0123456789abcdef"
@@ -67,8 +67,8 @@ def settings(name: str, command: str | None = None, stamp: str = STAMP) -> str:
 WATCHES = "API server: watching the pods of this node"
 
 
-class FakeHost(Host):
-    """One without units; `install` gives it some. Every path given is as the host sees it. patience: as Host has it."""
+class FakeHost(HostReader):
+    """One without units; `install` gives it some. Every path given is as the host sees it. patience: as HostReader has it."""
 
     def __init__(self, folder: Path, patience: float = 0.0) -> None:
         super().__init__(folder, self._answer, patience)

@@ -12,7 +12,7 @@ import pytest
 
 from gpushare_runtime.doctor.cdi import judge_cdi
 from gpushare_runtime.doctor.findings import Findings
-from gpushare_runtime.doctor.host import PLUGIN, Unit
+from gpushare_runtime.doctor.host import PLUGIN, DaemonUnit
 from unit.runtime.doctor.fake_host import FakeHost, settings
 from unit.runtime.pods import inventory
 
@@ -28,7 +28,7 @@ def host(tmp_path: Path) -> FakeHost:
     return host
 
 
-def unit(host: FakeHost, options: str) -> Unit:
+def unit(host: FakeHost, options: str) -> DaemonUnit:
     return replace(host.unit(PLUGIN), settings=settings(PLUGIN).replace("--kubelet-root", f"{options} --kubelet-root"))
 
 

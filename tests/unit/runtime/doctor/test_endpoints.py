@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_runtime.doctor import endpoints
-from gpushare_runtime.doctor.endpoints import Health, judge_health, judge_metrics
+from gpushare_runtime.doctor.endpoints import ExtenderCounters, judge_health, judge_metrics
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import EXTENDER
 from gpushare_runtime.pki.folder import Folder
@@ -118,7 +118,7 @@ def test_who_listens_everywhere_is_asked_on_this_host(host: FakeHost, monkeypatc
 REPORT = {"synced": True, "filter_calls": 3, "unauthorized_calls": 1}
 
 
-def of_health(host: FakeHost, body: bytes, status: int = 200) -> tuple[Health, list[tuple[str, str]], str]:
+def of_health(host: FakeHost, body: bytes, status: int = 200) -> tuple[ExtenderCounters, list[tuple[str, str]], str]:
     """(what is known of the calls, what was found, the URL)."""
     with serving(lambda path, _authorization: (status if path == "/healthz" else 404, body)) as address:
         with_options(host, "--listen", address)
@@ -129,20 +129,20 @@ def of_health(host: FakeHost, body: bytes, status: int = 200) -> tuple[Health, l
 @pytest.mark.parametrize(
     ("report", "known", "expected"),
     [
-        (REPORT, Health(3, 1), []),
-        ({"synced": True}, Health(), []),
-        ({"synced": True, "filter_calls": "3", "unauthorized_calls": None}, Health(), []),
+        (REPORT, ExtenderCounters(3, 1), []),
+        ({"synced": True}, ExtenderCounters(), []),
+        ({"synced": True, "filter_calls": "3", "unauthorized_calls": None}, ExtenderCounters(), []),
         (
             {**REPORT, "synced": False, "not_ready": "no nodes\x1b yet"},
-            Health(3, 1),
+            ExtenderCounters(3, 1),
             [("extender_not_synced", "an extender that is not in sync: no nodes yet")],
         ),
-        ({"synced": "true"}, Health(), [("extender_not_synced", "an extender that is not in sync: it does not say why")]),
+        ({"synced": "true"}, ExtenderCounters(), [("extender_not_synced", "an extender that is not in sync: it does not say why")]),
     ],
 )
 @pytest.mark.parametrize("status", [200, 503])
 def test_an_extender_that_answers(
-    host: FakeHost, status: int, report: dict[str, object], known: Health, expected: list[tuple[str, str]]
+    host: FakeHost, status: int, report: dict[str, object], known: ExtenderCounters, expected: list[tuple[str, str]]
 ) -> None:
     health, found, _ = of_health(host, json.dumps(report).encode(), status)
     assert (health, found) == (known, expected)
@@ -177,7 +177,7 @@ def test_an_extender_with_tls_is_believed_by_roots_own_authority(host: FakeHost)
     with serving(lambda _path, _authorization: (200, json.dumps(REPORT).encode()), context) as address:
         with_options(host, "--listen", address, tls=True)
         found = Findings()
-        assert judge_health(found, host, host.unit(EXTENDER)) == Health(3, 1)
+        assert judge_health(found, host, host.unit(EXTENDER)) == ExtenderCounters(3, 1)
         assert said(found) == []
         # Somebody else listens there.
         other = Folder(host.at("/other"))

@@ -18,7 +18,7 @@ from gpushare_runtime.core.protocol import RESOURCE_GPUS, RESOURCE_MEMORY, SOCKE
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import PLUGIN
 from gpushare_runtime.doctor.kubelet import (
-    Listener,
+    SocketOwner,
     judge_gpus,
     judge_registration,
     judge_second_plugin,
@@ -30,7 +30,7 @@ from gpushare_runtime.doctor.kubelet import (
 from unit.runtime.doctor.fake_host import Clock, FakeHost, said, settings
 
 FOLDER = "/var/lib/kubelet/device-plugins"
-OURS = [Listener(SOCKET_GPUS, 77, "ours"), Listener(SOCKET_MEMORY, 77, "ours")]
+OURS = [SocketOwner(SOCKET_GPUS, 77, "ours"), SocketOwner(SOCKET_MEMORY, 77, "ours")]
 RECORDED: dict[str, list[str]] = {RESOURCE_MEMORY: ["GPU-1"], RESOURCE_GPUS: []}
 NOT_READ = "kubelet does not read the list"
 
@@ -56,7 +56,7 @@ def test_who_listens_on_a_device_plugins_socket(host: FakeHost) -> None:
         return {"dead.sock": None, "b.sock": 6, "c.sock": 7}.get(path.name, 5)
 
     unit = host.unit(PLUGIN)
-    found = [Listener("a.sock", 5, "/bin/other-plugin --x y"), Listener("b.sock", 6, ""), Listener("c.sock", 7, "/bin/alone")]
+    found = [SocketOwner("a.sock", 5, "/bin/other-plugin --x y"), SocketOwner("b.sock", 6, ""), SocketOwner("c.sock", 7, "/bin/alone")]
     assert listeners(host, unit, peer) == found
     assert list(map(str, found[:2])) == ["process 5 (/bin/other-plugin --x y)", "process 6 (unnamed)"]
     assert asked == [host.at(f"{FOLDER}/{name}.sock") for name in ("a", "b", "c", "dead")]
@@ -113,25 +113,25 @@ def test_what_kubelet_has_registered_by_gpu(host: FakeHost) -> None:
         (OURS, "", ""),
         ([], NOT_READ, ""),
         (OURS, NOT_READ, ""),
-        ([*OURS, Listener("other.sock", 300, "x")], "", ""),
+        ([*OURS, SocketOwner("other.sock", 300, "x")], "", ""),
         (
-            [OURS[0], Listener(SOCKET_MEMORY, 300, "")],
+            [OURS[0], SocketOwner(SOCKET_MEMORY, 300, "")],
             "",
             f"process 300 (unnamed) listening on the device plugin's own socket {SOCKET_MEMORY}",
         ),
         (
-            [*OURS, Listener("a.sock", 300, "x"), Listener("b.sock", 301, "y")],
+            [*OURS, SocketOwner("a.sock", 300, "x"), SocketOwner("b.sock", 301, "y")],
             f"gpu-mem: {NOT_READ}",
             f"kubelet not listening to our device plugin (gpu-mem: {NOT_READ}) while process 300 (x) and process 301 (y) serves it",
         ),
         (
-            [Listener(SOCKET_GPUS, 300, "x"), Listener("a.sock", 300, "x")],
+            [SocketOwner(SOCKET_GPUS, 300, "x"), SocketOwner("a.sock", 300, "x")],
             NOT_READ,
             f"process 300 (x) listening on the device plugin's own socket {SOCKET_GPUS}",
         ),
     ],
 )
-def test_another_device_plugin_for_the_gpus(host: FakeHost, listening: list[Listener], says: str, expected: str) -> None:
+def test_another_device_plugin_for_the_gpus(host: FakeHost, listening: list[SocketOwner], says: str, expected: str) -> None:
     found = Findings()
     assert judge_second_plugin(found, replace(host.unit(PLUGIN), says=says), listening) is bool(expected)
     assert said(found) == ([("second_plugin", expected)] if expected else [])
@@ -155,7 +155,7 @@ def test_a_busy_kubelet_has_time_to_record_a_plugin_that_serves_it(
     host: FakeHost,
     monkeypatch: pytest.MonkeyPatch,
     writes: dict[float, dict[str, list[str]]],
-    listening: list[Listener],
+    listening: list[SocketOwner],
     changes: dict[str, str],
     seconds: tuple[float, float],
     recorded: int,
@@ -191,7 +191,7 @@ NOT_LISTENING = f"no device plugin listening on {FOLDER}/"
     ],
 )
 def test_a_plugin_that_is_not_known_to_kubelet(
-    host: FakeHost, listening: list[Listener], recorded: dict[str, list[str]], changes: dict[str, str], expected: list[str]
+    host: FakeHost, listening: list[SocketOwner], recorded: dict[str, list[str]], changes: dict[str, str], expected: list[str]
 ) -> None:
     found = Findings()
     judge_registration(found, replace(host.unit(PLUGIN), **changes), listening, recorded)

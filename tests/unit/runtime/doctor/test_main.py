@@ -18,8 +18,8 @@ import pytest
 from gpushare_runtime.core.protocol import RESOURCE_GPUS, RESOURCE_MEMORY, SOCKET_GPUS, SOCKET_MEMORY
 from gpushare_runtime.doctor import endpoints, identity, kubelet, main
 from gpushare_runtime.doctor.findings import Findings
-from gpushare_runtime.doctor.host import EXTENDER, PLUGIN, CannotLook, Unit
-from gpushare_runtime.doctor.kubelet import Listener
+from gpushare_runtime.doctor.host import EXTENDER, PLUGIN, CannotLook, DaemonUnit
+from gpushare_runtime.doctor.kubelet import SocketOwner
 from gpushare_runtime.doctor.main import look
 from unit.runtime.doctor.fake_host import COMMANDS, ENVIRONMENT, WATCHES, Clock, FakeHost, said
 from unit.runtime.kube.tokens import jwt
@@ -140,12 +140,12 @@ def test_a_plugin_that_restarts_while_it_is_looked_at_is_looked_at_again(
 ) -> None:
     following, done = iter(pids), []
 
-    def unit(_name: str) -> Unit:
-        return Unit(PLUGIN, "", "", "active", "running", True, "", next(following), "", status=WATCHES)
+    def unit(_name: str) -> DaemonUnit:
+        return DaemonUnit(PLUGIN, "", "", "active", "running", True, "", next(following), "", status=WATCHES)
 
-    def listeners(*_: object) -> list[Listener]:
+    def listeners(*_: object) -> list[SocketOwner]:
         done.append(True)
-        return [Listener("x", len(done), "")]
+        return [SocketOwner("x", len(done), "")]
 
     monkeypatch.setattr(host, "unit", unit)
     monkeypatch.setattr(kubelet, "listeners", listeners)
@@ -190,7 +190,7 @@ def test_files_of_the_runtime_that_are_damaged_are_named_though_the_rest_cannot_
 @pytest.fixture
 def installed(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
     """What the command takes for this host, and for its own environment."""
-    monkeypatch.setattr(main, "Host", lambda: host)
+    monkeypatch.setattr(main, "HostReader", lambda: host)
     monkeypatch.setattr(sys, "prefix", str(host.at(ENVIRONMENT)))
     monkeypatch.setattr(main.os, "geteuid", lambda: 0)
     return host

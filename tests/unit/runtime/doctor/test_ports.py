@@ -14,7 +14,7 @@ import pytest
 from gpushare_runtime.doctor import daemons
 from gpushare_runtime.doctor.endpoints import judge_dashboard, judge_metrics
 from gpushare_runtime.doctor.findings import Findings
-from gpushare_runtime.doctor.host import DASHBOARD, EXTENDER, Host, Unit
+from gpushare_runtime.doctor.host import DASHBOARD, EXTENDER, DaemonUnit, HostReader
 from gpushare_runtime.doctor.ports import is_its_own, judge_ports
 from unit.runtime.doctor.fake_host import COMMANDS, ENVIRONMENT, FakeHost, said
 from unit.runtime.doctor.server import Answer, serving
@@ -33,7 +33,9 @@ def host(tmp_path: Path) -> FakeHost:
     return found
 
 
-def judged(host: FakeHost, name: str, pid: int, options: str, judge: Callable[[Findings, Host, Unit], None]) -> tuple[list[str], Findings]:
+def judged(
+    host: FakeHost, name: str, pid: int, options: str, judge: Callable[[Findings, HostReader, DaemonUnit], None]
+) -> tuple[list[str], Findings]:
     """(the tokens that a server got, what was found). options: {} is its address."""
     tokens = []
 
@@ -55,7 +57,9 @@ def judged(host: FakeHost, name: str, pid: int, options: str, judge: Callable[[F
         (DASHBOARD, "--listen {} --viewer-token-file /run/gpushare-dashboard-copies/dashboard-viewer.token", judge_dashboard),
     ],
 )
-def test_a_token_is_for_the_daemon_itself(host: FakeHost, name: str, options: str, judge: Callable[[Findings, Host, Unit], None]) -> None:
+def test_a_token_is_for_the_daemon_itself(
+    host: FakeHost, name: str, options: str, judge: Callable[[Findings, HostReader, DaemonUnit], None]
+) -> None:
     tokens, found = judged(host, name, OURS, options, judge)
     assert (tokens, said(found)) == ([f"Bearer {TOKEN}"], [])
     tokens, found = judged(host, name, STRANGER, options, judge)
@@ -69,7 +73,7 @@ def test_a_token_is_for_the_daemon_itself(host: FakeHost, name: str, options: st
 def test_a_stranger_at_the_address_is_the_finding(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemons.identity, "judge_tokens", lambda *_arguments: None)
 
-    def judge(found: Findings, host: Host, unit: Unit) -> None:
+    def judge(found: Findings, host: HostReader, unit: DaemonUnit) -> None:
         daemons.look(found, host, unit, Path(ENVIRONMENT))
 
     _tokens, found = judged(host, DASHBOARD, STRANGER, "--listen {}", judge)

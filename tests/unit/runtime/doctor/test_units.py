@@ -15,7 +15,7 @@ import pytest
 
 from gpushare_runtime.doctor import host as doctor_host
 from gpushare_runtime.doctor.findings import Findings
-from gpushare_runtime.doctor.host import EXTENDER, MOST_BYTES, PLUGIN, CannotLook, Host, Unit, printed, shown
+from gpushare_runtime.doctor.host import EXTENDER, MOST_BYTES, PLUGIN, CannotLook, DaemonUnit, HostReader, printed, shown
 from gpushare_runtime.doctor.units import judge_files, judge_unit
 from unit.runtime.doctor.fake_host import COPIES, ENVIRONMENT, STAMP, UNITS, FakeHost, said, settings
 
@@ -33,20 +33,20 @@ def test_a_unit_with_the_generations_of_its_settings_and_of_its_process(host: Fa
     host.file("/proc/77/cmdline", b"/opt/x/gpushare-extender\0--metrics-token-file\0/etc/shadow\0")
     host.file("/proc/77/environ", b"XGPUSHARE_GENERATION=x\0A=1\0GPUSHARE_GENERATION=old\0GPUSHARE_GENERATION=later\0")
     unit = host.unit(EXTENDER)
-    assert unit == Unit(EXTENDER, UNITS[EXTENDER], lines, "active", "running", True, "a=b", 77, "old", "a=b")
+    assert unit == DaemonUnit(EXTENDER, UNITS[EXTENDER], lines, "active", "running", True, "a=b", 77, "old", "a=b")
     assert unit.arguments == ["/opt/x/gpushare-extender", "--token-file", "y", "--listen", "127.0.0.1:1"]
     assert (unit.file_stamp, unit.option("token-file"), unit.option("tls-cert")) == ("new", "y", "")
 
 
 def test_a_unit_of_which_less_is_there(host: FakeHost) -> None:
-    assert host.unit(EXTENDER) == Unit(EXTENDER, None, "", "inactive", "dead")
+    assert host.unit(EXTENDER) == DaemonUnit(EXTENDER, None, "", "inactive", "dead")
     host.states["gpushare-extender.service"] = {}
-    assert host.unit(EXTENDER) == Unit(EXTENDER, None)
+    assert host.unit(EXTENDER) == DaemonUnit(EXTENDER, None)
     text = "[Service]\n# EnvironmentFile=/etc/gpushare/gpushare-extender.env\n"
     host.install(EXTENDER, text=text, ActiveState="inactive", SubState="dead", UnitFileState="disabled", MainPID="")
     host.file("/proc/0/environ", b"")
     unit = host.unit(EXTENDER)
-    assert unit == Unit(EXTENDER, text, "", "inactive", "dead")
+    assert unit == DaemonUnit(EXTENDER, text, "", "inactive", "dead")
     assert (unit.file_stamp, unit.arguments) == ("", [])
     host.states["gpushare-extender.service"]["MainPID"] = "78"
     assert host.unit(EXTENDER).stamp is None
@@ -201,7 +201,7 @@ def test_a_plugin_that_is_down_is_called_stopped(host: FakeHost) -> None:
     assert said(found) == [("plugin_stopped", f"{PLUGIN}.service failed (failed)")]
     assert f"systemctl restart {PLUGIN};" in found.findings[0].cure
     found = Findings()
-    judge_unit(found, Unit(PLUGIN, None), ENVIRONMENT)
+    judge_unit(found, DaemonUnit(PLUGIN, None), ENVIRONMENT)
     assert said(found) == [("plugin_missing", f"no unit {PLUGIN}.service")]
 
 
@@ -286,4 +286,4 @@ def test_the_installer_names_the_variable_of_the_generation_alike() -> None:
 
     assert (VARIABLE, UNITS) == (doctor_host.GENERATION, doctor_host.UNITS)
     assert (names.PLUGIN, names.EXTENDER) == (PLUGIN, EXTENDER)
-    assert Host().at("/etc/x") == Path("/etc/x")
+    assert HostReader().at("/etc/x") == Path("/etc/x")

@@ -25,10 +25,10 @@ from gpushare_runtime.core.objects import PodReader
 from gpushare_runtime.core.placement.policies import Binpack
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.extender.binder import Binder, BindError
-from gpushare_runtime.extender.cache import FORCED_SECONDS, UNSEEN_SECONDS, Cluster
+from gpushare_runtime.extender.cache import FORCED_SECONDS, UNSEEN_SECONDS, ClusterCache
 from gpushare_runtime.extender.extender_v1 import Arguments, BindArguments
 from gpushare_runtime.extender.requeue import Requeue
-from gpushare_runtime.extender.verbs import Service
+from gpushare_runtime.extender.verbs import Verbs
 from gpushare_runtime.kube.client import LOST, TIMEOUT, UNREACHABLE, KubeError
 from unit.runtime.extender import virtual
 from unit.runtime.pods import container, inventory, pod
@@ -51,7 +51,7 @@ GOOD = Fault()
 class Api:
     """The API server's side, in memory: pods, Bindings that go as planned, and a watch that may lag."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterCache) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
         self.bindings: list[tuple[str, Mapping[str, Any], Mapping[str, object]]] = []
         self.plan: deque[Fault] = deque()
@@ -144,12 +144,12 @@ class World:
     """A cluster, its API server and a binder."""
 
     def __init__(self, nodes: Mapping[str, tuple[int, ...]], **options: Any) -> None:
-        self.cluster = Cluster(clock=moment)
+        self.cluster = ClusterCache(clock=moment)
         self.api = Api(self.cluster)
         self.cluster.replace_nodes([NodeRecord(name, inventory(*gpus)) for name, gpus in nodes.items()])
         self.binder = Binder(self.api, self.cluster, Binpack(), now_ns=lambda: NOW, **options)  # type: ignore[arg-type]
         self.cause = ""
-        self.service = Service(self.cluster.ledger, Binpack(), clock=moment)
+        self.service = Verbs(self.cluster.ledger, Binpack(), clock=moment)
 
     @property
     def ledger(self) -> Ledger:
@@ -707,7 +707,7 @@ def test_a_pod_in_doubt_is_not_called_unschedulable_and_is_woken_when_it_is_sett
     async def story(world: World) -> None:
         requeue = Requeue(world.cluster, Binpack(), clock=moment)
         world.cluster.on_capacity_freed = requeue.on_capacity_freed
-        service = Service(world.ledger, Binpack(), requeue.on_filter, clock=moment)
+        service = Verbs(world.ledger, Binpack(), requeue.on_filter, clock=moment)
         raw = gpu_pod("a", 16)
         world.api.add(raw)
         await world.api.delivered()

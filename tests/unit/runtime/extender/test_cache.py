@@ -16,38 +16,33 @@ from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
 from gpushare_runtime.core.objects import PodReader
-from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod
+from gpushare_runtime.core.pods import FinishedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
-from gpushare_runtime.extender.cache import FORCED_SECONDS, STALE_SECONDS, UNSEEN_SECONDS, Cluster, incomplete
+from gpushare_runtime.extender.cache import FORCED_SECONDS, STALE_SECONDS, UNSEEN_SECONDS, ClusterCache, incomplete
 from unit.runtime.extender import virtual
+from unit.runtime.extender.bound_pods import REQUEST, allocated_pod
 from unit.runtime.kube.fake_api import FakeApi, connected, serving, until
 from unit.runtime.pods import container, inventory, pod
-
-REQUEST = Request((ContainerRequest(Kind.APP, 0, "main", units=8),))
 
 
 def pending(uid: str) -> PendingPod:
     return PendingPod(uid, "default", uid, REQUEST)
 
 
-def allocated_pod(uid: str, node: str = "n") -> AllocatedPod:
-    return AllocatedPod(uid, "default", uid, node, REQUEST, Allocation.of({0: {0: 8}}))
-
-
 @pytest.fixture
-def cluster() -> Cluster:
-    cluster = Cluster()
+def cluster() -> ClusterCache:
+    cluster = ClusterCache()
     cluster.replace_nodes([NodeRecord("n", inventory(16)), NodeRecord("plain", None)])
     return cluster
 
 
-def free(cluster: Cluster) -> int:
+def free(cluster: ClusterCache) -> int:
     node = cluster.ledger.node("n")
     assert node is not None
     return node.free
 
 
-def test_from_pending_to_gone(cluster: Cluster) -> None:
+def test_from_pending_to_gone(cluster: ClusterCache) -> None:
     cluster.pod_event("ADDED", pending("a"))
     assert set(cluster.pending) == {"a"}
     cluster.pod_event("MODIFIED", allocated_pod("a"))
@@ -58,7 +53,7 @@ def test_from_pending_to_gone(cluster: Cluster) -> None:
     cluster.pod_event("DELETED", FinishedPod("a"))
 
 
-def test_deleted_while_running(cluster: Cluster) -> None:
+def test_deleted_while_running(cluster: ClusterCache) -> None:
     cluster.pod_event("ADDED", allocated_pod("a"))
     cluster.pod_event("DELETED", allocated_pod("a"))
     assert free(cluster) == 16
@@ -66,7 +61,7 @@ def test_deleted_while_running(cluster: Cluster) -> None:
 
 def test_a_list_that_is_older_than_a_pod_does_not_take_what_was_just_bound() -> None:
     now = 0.0
-    cluster = Cluster(clock=lambda: now)
+    cluster = ClusterCache(clock=lambda: now)
     cluster.replace_nodes([NodeRecord("n", inventory(16, 16))])
     for uid in ("a", "b"):
         # Bound before the watch has ever shown them.
@@ -80,7 +75,7 @@ def test_a_list_that_is_older_than_a_pod_does_not_take_what_was_just_bound() -> 
     assert (cluster.ledger.pod("a"), cluster.ledger.pod("b")) == (allocated_pod("a"), None), "the other was deleted in the gap"
 
 
-def test_a_binding_that_fails_is_forgotten_also_when_a_list_came_between(cluster: Cluster) -> None:
+def test_a_binding_that_fails_is_forgotten_also_when_a_list_came_between(cluster: ClusterCache) -> None:
     cluster.ledger.assume(allocated_pod("a"))
     cluster.replace_pods([])
     assert cluster.ledger.is_assumed("a")
@@ -90,7 +85,7 @@ def test_a_binding_that_fails_is_forgotten_also_when_a_list_came_between(cluster
 
 def test_the_processes_of_a_pod_deleted_by_force_may_be_alive_until_its_node_has_spoken() -> None:
     now = 0.0
-    cluster = Cluster(clock=lambda: now)
+    cluster = ClusterCache(clock=lambda: now)
     cluster.replace_nodes([NodeRecord("n", inventory(16))])
     for uid in ("a", "b"):
         alive = replace(allocated_pod(uid), alive=True)
@@ -121,7 +116,7 @@ def test_the_processes_of_a_pod_deleted_by_force_may_be_alive_until_its_node_has
 def test_a_list_that_lacks_a_pod_frees_no_more_than_the_event_of_its_end(alive: bool, ended: bool, left: int) -> None:
     """Deleted by force while the watch was away; one that has ended is in the list, and no longer in the way."""
     now = 0.0
-    cluster = Cluster(clock=lambda: now)
+    cluster = ClusterCache(clock=lambda: now)
     cluster.replace_nodes([NodeRecord("n", inventory(16))])
     cluster.pod_event("ADDED", replace(allocated_pod("a"), alive=alive))
     cluster.replace_pods([FinishedPod("a")] if ended else [])
@@ -132,7 +127,7 @@ def test_a_list_that_lacks_a_pod_frees_no_more_than_the_event_of_its_end(alive: 
 
 
 def test_a_node_that_complains_of_everything_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
-    cluster = Cluster()
+    cluster = ClusterCache()
     for times in (1, 2):
         rejected = tuple(Rejection(f"r{n}", "GPU-00000000", 9, 60.0) for n in range(500 * times))
         cluster.node_event("MODIFIED", NodeRecord("n", inventory(16), "", Held((), rejected)))
@@ -163,13 +158,13 @@ def test_a_pod_that_was_failed_while_its_containers_run_waits_for_its_node(liste
     assert it.cluster.ledger.pod("b") is None
 
 
-def test_an_event_from_before_the_binding_does_not_take_the_assumption(cluster: Cluster) -> None:
+def test_an_event_from_before_the_binding_does_not_take_the_assumption(cluster: ClusterCache) -> None:
     cluster.ledger.assume(allocated_pod("a"))
     cluster.pod_event("MODIFIED", pending("a"))
     assert free(cluster) == 8
 
 
-def test_a_fresh_list_removes_what_went_in_the_gap_and_keeps_what_is_under_way(cluster: Cluster) -> None:
+def test_a_fresh_list_removes_what_went_in_the_gap_and_keeps_what_is_under_way(cluster: ClusterCache) -> None:
     cluster.pod_event("ADDED", allocated_pod("gone"))
     cluster.pod_event("ADDED", pending("gone-too"))
     cluster.ledger.assume(allocated_pod("under-way"))
@@ -182,7 +177,7 @@ def test_a_fresh_list_removes_what_went_in_the_gap_and_keeps_what_is_under_way(c
     assert free(cluster) == 16
 
 
-def test_nodes_come_change_and_go(cluster: Cluster) -> None:
+def test_nodes_come_change_and_go(cluster: ClusterCache) -> None:
     assert set(cluster.ledger.nodes) == {"n"}
     cluster.node_event("MODIFIED", NodeRecord("n", inventory(16, 16)))
     assert free(cluster) == 32
@@ -199,7 +194,7 @@ def test_nodes_come_change_and_go(cluster: Cluster) -> None:
     assert not cluster.ledger.nodes
 
 
-def test_only_what_matters_is_a_change(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_what_matters_is_a_change(cluster: ClusterCache, caplog: pytest.LogCaptureFixture) -> None:
     cluster.changed.clear()
     caplog.set_level("INFO")
     cluster.node_event("MODIFIED", NodeRecord("n", inventory(16)))
@@ -219,7 +214,7 @@ class Told:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.cluster = Cluster(clock=lambda: self.now)
+        self.cluster = ClusterCache(clock=lambda: self.now)
         self.rooms = 0
         self.foreign_bindings: list[str] = []
         self.cluster.on_capacity_freed = self._room
@@ -370,7 +365,7 @@ def test_caches_are_complete_when_all_are_listed_and_none_is_old(
 def test_time_goes_on_whatever_else_there_is_to_do() -> None:
     async def scenario() -> None:
         clock = asyncio.get_running_loop().time
-        cluster = Cluster(clock=clock)
+        cluster = ClusterCache(clock=clock)
         cluster.replace_nodes([NodeRecord("n", inventory(16))])
         cluster.ledger.reserve(allocated_pod("a"), 10.0)
         task = asyncio.create_task(cluster.expire_for_ever())
@@ -548,7 +543,7 @@ def test_the_watches_keep_the_cache_as_the_api_server_is(tmp_path: Path) -> None
     nodes, pods, budgets = "/api/v1/nodes/", "/api/v1/namespaces/default/pods/", "/apis/policy/v1/poddisruptionbudgets/"
 
     async def scenario() -> None:
-        cluster = Cluster()
+        cluster = ClusterCache()
         async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
             for path, value in (
                 (f"{nodes}n", raw_node("n", 16)),
@@ -596,7 +591,7 @@ def rejected_by_its_node(uid: str = "a") -> FinishedPod:
     return record
 
 
-def takes(cluster: Cluster, units: int) -> bool:
+def takes(cluster: ClusterCache, units: int) -> bool:
     node = cluster.ledger.node("n")
     assert node is not None
     return bool(node.candidates(Request((ContainerRequest(Kind.APP, 0, "main", units=units),))))
@@ -605,7 +600,7 @@ def takes(cluster: Cluster, units: int) -> bool:
 def test_a_pod_that_its_node_rejected_holds_its_gpu_back_until_the_node_reports_or_a_minute_is_over() -> None:
     """A device plugin that cannot reach the API server rejects pods all the same."""
     clock = 0.0
-    cluster = Cluster(clock=lambda: clock)
+    cluster = ClusterCache(clock=lambda: clock)
     cluster.replace_nodes([NodeRecord("n", inventory(16))])
 
     def reject() -> None:

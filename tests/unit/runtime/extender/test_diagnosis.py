@@ -16,7 +16,7 @@ from gpushare_runtime.core.placement.explain import Largest, largest_of
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.core.protocol import EVENT_INVALID, EVENT_TOO_LARGE, EVENT_UNSUPPORTED
 from gpushare_runtime.core.quantity import GIB, parse_unit
-from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.diagnosis import Advisor, advise
 from gpushare_runtime.kube.events import ObjectReference
 from unit.runtime.extender import virtual
@@ -120,7 +120,7 @@ def test_largest() -> None:
 
 def test_once_per_pod_and_wording() -> None:
     async def run() -> None:
-        cluster, recorder = Cluster(), Recorder()
+        cluster, recorder = ClusterCache(), Recorder()
         task = asyncio.create_task(Advisor(cluster, recorder).run())  # type: ignore[arg-type]
         cluster.pod_event("ADDED", pending(container(mem="10G"), uid="a"))
         await asyncio.sleep(5)
@@ -174,7 +174,7 @@ def test_the_first_of_equal_gpus_says_the_unit_and_every_node_counts() -> None:
 
 def test_a_pod_that_comes_again_is_told_again_and_all_is_looked_at_once_a_second() -> None:
     async def run() -> None:
-        cluster, recorder, reviews = Cluster(), Recorder(), []
+        cluster, recorder, reviews = ClusterCache(), Recorder(), []
         cluster.replace_nodes([NodeRecord("n", inventory(16)), NodeRecord("broken", None, "odd")])
         advisor = Advisor(cluster, recorder)  # type: ignore[arg-type]
         review = advisor.review

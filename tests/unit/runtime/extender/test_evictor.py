@@ -18,11 +18,10 @@ from gpushare_runtime.core.overuse import STARTS_NEVER, EvictionRequest, Evictio
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.daemon.listener import RateLimit
 from gpushare_runtime.extender import evictor as subject
-from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.evictor import Evictor
-from unit.runtime.core.test_ledger import allocated_pod, memory, on, whole
 from unit.runtime.kube.fake_api import FakeApi, Json, connected, serving, status, until
-from unit.runtime.pods import container, inventory, pod
+from unit.runtime.pods import allocated_pod, container, inventory, memory, on, pod, whole
 
 NOW = 1_800_000_000
 BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
@@ -43,7 +42,7 @@ class World:
     def __init__(self, *pods: AllocatedPod) -> None:
         self.now, self.clock, self.active = float(NOW), 100.0, True
         self.events: list[tuple[str, str, str]] = []
-        self.cluster = Cluster()
+        self.cluster = ClusterCache()
         for each in pods:
             self.cluster.pod_event("ADDED", each)
         self.ask(*(request(each.uid) for each in pods))

@@ -4,41 +4,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import json
 import tracemalloc
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.ledger_json import ledger_json
-from gpushare_runtime.core.objects import PodReader, read_node
-from gpushare_runtime.core.placement.explain import largest_of
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.preemption import Victims
 from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.daemon import metrics
-from gpushare_runtime.extender import extender_v1, inspect_api
-from gpushare_runtime.extender.binder import Binder, BindError
-from gpushare_runtime.extender.cache import Cluster
-from gpushare_runtime.extender.diagnosis import advise
-from gpushare_runtime.extender.extender_v1 import BindArguments, PreemptArguments
+from gpushare_runtime.extender import inspect_api
+from gpushare_runtime.extender.extender_v1 import PreemptArguments
 from gpushare_runtime.extender.metrics import families
 from gpushare_runtime.extender.requeue import Requeue
-from gpushare_runtime.extender.verbs import Service
-from gpushare_runtime.kube.client import KubeError
 from gpushare_runtime.kubectl_gpushare.inspect_tables import details, summary
 from gpushare_runtime.kubectl_gpushare.inspect_usage import read_usage
-from unit.runtime.core.test_ledger import memory
-from unit.runtime.pods import container, inventory, pod
+from unit.runtime.extender.in_memory import MIB, Extender, long_rules, many_labels
+from unit.runtime.pods import container, inventory, memory, pod
 
-MIB: Final = 1024 * 1024
 MOST_ANNOTATIONS: Final = 256 * 1024
 """Bytes of all annotations of one object, names and values: the API server takes no more."""
 ASKS: Final = ("models", "models-refused", "gpus", "gpus-refused", "same-gpu-as", "not-with", "placement", "no-such-thing")
@@ -164,79 +154,6 @@ def hostile_nodes(draw: st.DrawFn) -> dict[str, Any]:
 # What the extender is.
 
 
-class NoApi:
-    """Takes every Binding, and knows no pod."""
-
-    async def create(self, path: str, body: Mapping[str, Any], **params: object) -> dict[str, Any]:
-        return {}
-
-    async def get(self, path: str, **params: object) -> dict[str, Any]:
-        raise KubeError(404, "NotFound", "not found")
-
-
-class Extender:
-    """All that is asked of it, with the size of each answer looked at. policy: for nodes and GPUs."""
-
-    def __init__(self, policy: str = "binpack") -> None:
-        self.now = 0.0
-        self.cluster = Cluster(clock=lambda: self.now)
-        self.reader = PodReader()
-        placement = Placement(policy, scarcity=self.cluster.scarcity)
-        self.service = Service(self.cluster.ledger, placement, clock=lambda: self.now)
-        self.binder = Binder(NoApi(), self.cluster, placement)  # type: ignore[arg-type]
-
-    def node(self, raw: dict[str, Any]) -> None:
-        record = read_node(raw)
-        self.cluster.node_event("MODIFIED", record)
-
-    def pod(self, raw: dict[str, Any], kind: str = "ADDED") -> None:
-        record = self.reader(raw)
-        if record is not None:
-            self.cluster.pod_event(kind, record)
-
-    def filter(self, raw: dict[str, Any], names: list[str]) -> dict[str, Any]:
-        args = extender_v1.read_arguments(orjson.dumps({"Pod": raw, "NodeNames": names}))
-        answer = extender_v1.write_filtered(args, self.service.filter(args))
-        assert len(answer) <= MIB
-        found: dict[str, Any] = orjson.loads(answer)
-        if found["Error"]:
-            # It is on a node already, or about to be: no node is named at all.
-            assert (found["NodeNames"], self.cluster.ledger.pod(raw["metadata"]["uid"]) is not None) == (None, True)
-        else:
-            assert set(found["NodeNames"]) | set(found["FailedNodes"]) == set(names)
-        assert all(reason.isprintable() for reason in found["FailedNodes"].values())
-        return found
-
-    def prioritize(self, raw: dict[str, Any], names: list[str]) -> None:
-        args = extender_v1.read_arguments(orjson.dumps({"Pod": raw, "NodeNames": names}))
-        assert len(extender_v1.write_scores(self.service.prioritize(args))) <= MIB
-
-    def bind(self, raw: dict[str, Any], node: str) -> str:
-        metadata, words = raw["metadata"], ""
-        try:
-            asyncio.run(self.binder.bind(BindArguments(metadata["namespace"], metadata["name"], metadata["uid"], node)))
-        except BindError as error:
-            words = str(error)
-        assert len(words) < 2000
-        assert words.isprintable()
-        return words
-
-    def look(self) -> None:
-        """Whatever people and Prometheus are shown."""
-        ledger = self.cluster.ledger
-        assert len("".join(metrics.render(families(self.cluster)))) <= MIB
-        for shown in (
-            ledger_json(ledger, pending=self.cluster.pending.values()),
-            inspect_api.inspect(ledger),
-            inspect_api.inspect(ledger, "odd"),
-            inspect_api.inspect(ledger, "none"),
-        ):
-            assert len(orjson.dumps(shown)) <= MIB
-        largest = largest_of(node.inventory for node in ledger.nodes.values() if node.inventory)
-        for waiting in self.cluster.pending.values():
-            assert len(str(advise(waiting, largest))) < 2000
-
-
 def good_nodes(count: int) -> Iterator[dict[str, Any]]:
     for number in range(count):
         yield {"metadata": {"name": f"good-{number}", "annotations": {"gpushare/gpus": GPUS}}}
@@ -343,25 +260,6 @@ def test_a_fault_about_one_node_keeps_nobody_from_evictions_and_requeues_on_othe
 
 
 # How much of it, and how long.
-
-
-def long_rules(number: int = 0) -> dict[str, str]:
-    """As much as is read, and nothing that a GPU has but for one model."""
-    models = [f"no such model {number} of {n:02d} in so very many words of its name" for n in range(63)]
-    uuids = [f"GPU-8f6d4b2a-0c1e-4d3f-9a8b-{number:08d}{n:04d}" for n in range(64)]
-    selector = [f"label-{n}=value-{n}" for n in range(63)]
-    rules = {
-        "models": [*models, "T4"],
-        "models-refused": models,
-        "gpus-refused": uuids,
-        "same-gpu-as": [*selector, "label-63=value-63"],
-        "not-with": [*selector, "nobody=has"],
-    }
-    return {f"gpushare.request/{name}": ",".join(entries) for name, entries in rules.items()}
-
-
-def many_labels(count: int, number: int = 0) -> dict[str, str]:
-    return {f"label-{n}": f"value-{n}" for n in range(count)} | {"job-name": str(number)}
 
 
 @pytest.mark.parametrize(("without", "looks"), [((), 1), (("models",), 1), (("models", "models-refused", "gpus-refused"), 0)])

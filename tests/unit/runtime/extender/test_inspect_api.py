@@ -9,8 +9,7 @@ from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.extender.inspect_api import inspect
-from unit.runtime.core.test_ledger import memory, on
-from unit.runtime.pods import inventory
+from unit.runtime.pods import inventory, memory, on
 
 
 def ledger() -> Ledger:

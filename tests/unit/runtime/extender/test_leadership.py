@@ -16,7 +16,7 @@ from gpushare_runtime.core.objects import PodReader
 from gpushare_runtime.core.placement.policies import Binpack
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.extender.binder import Binder, BindError
-from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.extender_v1 import BindArguments
 from gpushare_runtime.extender.leadership import (
     DRAINED_SECONDS,
@@ -498,7 +498,7 @@ def bound(name: str, uid: str) -> dict[str, Any]:
 
 def test_a_second_active_scheduler_is_reported_and_a_former_one_is_not() -> None:
     async def story(world: World) -> None:
-        cluster, read = Cluster(), PodReader()
+        cluster, read = ClusterCache(), PodReader()
         cluster.on_foreign_binding = world.leadership.foreign_binding
         cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
 
@@ -547,7 +547,7 @@ def test_no_binding_is_sent_without_a_licence_and_its_gpu_is_free_again() -> Non
             return {}
 
     async def run() -> None:
-        cluster, api, left = Cluster(), Silent(), 0.0
+        cluster, api, left = ClusterCache(), Silent(), 0.0
         cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
         raw = pod(container(mem=4), uid="u")
         record = PodReader()(raw)

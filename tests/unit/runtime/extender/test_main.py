@@ -10,9 +10,7 @@ import json
 import os
 import signal
 import socket
-import sys
 import time
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +19,6 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-import gpushare_runtime
 from gpushare_runtime import __version__
 from gpushare_runtime.core import protocol
 from gpushare_runtime.daemon.metrics_server import MetricsAddress
@@ -30,7 +27,8 @@ from gpushare_runtime.extender import main as extender
 from gpushare_runtime.extender.cache import incomplete
 from gpushare_runtime.extender.http_server import Endpoints
 from gpushare_runtime.extender.main import main
-from gpushare_runtime.extender.options import Address, Settings, parse_arguments
+from gpushare_runtime.extender.options import Address, ExtenderSettings, parse_arguments
+from unit.runtime.extender.process import free_port, start
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving
 from unit.runtime.kube.tokens import TokenApi, jwt
 from unit.runtime.pods import container, inventory, pod
@@ -38,29 +36,7 @@ from unit.runtime.pods import container, inventory, pod
 T = TypeVar("T")
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
-async def start(directory: Path, api: FakeApi, port: int, more: Sequence[str] = (), **environment: str) -> Process:
-    (directory / "kubeconfig").write_text(kubeconfig(api.url, token="t"))
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gpushare_runtime.extender.main", "--listen", f"127.0.0.1:{port}", *more,
-        stderr=PIPE,
-        cwd=directory,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(Path(gpushare_runtime.__file__).parent.parent),
-            "KUBECONFIG": str(directory / "kubeconfig"),
-            **environment,
-        },
-    )  # fmt: skip
-
-
-async def served(settings: Settings) -> None:
+async def served(settings: ExtenderSettings) -> None:
     await extender.serve(settings, Signals())
 
 
@@ -288,7 +264,7 @@ def test_a_reload_before_it_listens_does_not_end_it(tmp_path: Path, monkeypatch:
     unheard = list[int]()
     before = signal.signal(signal.SIGHUP, lambda number, _: unheard.append(number))
     try:
-        settings = Settings(Address("127.0.0.1", free_port()), kubeconfig=str(tmp_path / "kubeconfig"))
+        settings = ExtenderSettings(Address("127.0.0.1", free_port()), kubeconfig=str(tmp_path / "kubeconfig"))
         with pytest.raises(FatalError, match="that is all of it"):
             asyncio.run(served(settings))
     finally:
@@ -320,7 +296,7 @@ def test_what_runs_and_who_tells_whom(preempt: bool, tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(extender, "listen", listen)
     monkeypatch.setattr(extender, "run_all", run_all)
-    settings = Settings(
+    settings = ExtenderSettings(
         Address("127.0.0.1", 9),
         preempt=preempt,
         metrics=MetricsAddress("127.0.0.1", 9),
@@ -332,10 +308,10 @@ def test_what_runs_and_who_tells_whom(preempt: bool, tmp_path: Path, monkeypatch
 
     budgets = {"Reflector.run of /apis/policy/v1/poddisruptionbudgets"} if preempt else set()
     assert running.keys() == budgets | {
-        "Reflector.run of /api/v1/nodes", "Reflector.run of /api/v1/pods", "EventRecorder.run", "Cluster.expire_for_ever", "Requeue.run",
-        "Leadership.run", "Extender._advise_when_synced", "PageServer.run", "keep_alive",
+        "Reflector.run of /api/v1/nodes", "Reflector.run of /api/v1/pods", "EventRecorder.run", "ClusterCache.expire_for_ever",
+        "Requeue.run", "Leadership.run", "Extender._advise_when_synced", "PageServer.run", "keep_alive",
     }  # fmt: skip
-    cluster, requeue, leadership = (running[name]["self"] for name in ("Cluster.expire_for_ever", "Requeue.run", "Leadership.run"))
+    cluster, requeue, leadership = (running[name]["self"] for name in ("ClusterCache.expire_for_ever", "Requeue.run", "Leadership.run"))
     [endpoints] = answering
     service, binder = endpoints._service, endpoints._binder
     assert running["Reflector.run of /api/v1/pods"]["self"] is running["Leadership.run"]["pods"]

@@ -14,23 +14,22 @@ from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import Request
 from gpushare_runtime.daemon.metrics import render
-from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.metrics import expiry_families, families
-from unit.runtime.core.test_ledger import allocated_pod, memory, on, whole
 from unit.runtime.exposition import read
-from unit.runtime.pods import gpu
+from unit.runtime.pods import allocated_pod, gpu, memory, on, whole
 
 GPUS = NodeRecord("n", Inventory(GIB, (gpu(0, 16), gpu(1, 24, health="XID 79"))))
 
 
-def lines(cluster: Cluster) -> list[str]:
+def lines(cluster: ClusterCache) -> list[str]:
     text = "".join(render(families(cluster)))
     assert read(text)
     return text.splitlines()
 
 
 def test_gpus_pods_and_what_is_wrong() -> None:
-    cluster = Cluster(clock=lambda: 9.0)
+    cluster = ClusterCache(clock=lambda: 9.0)
     cluster.node_event("ADDED", GPUS)
     cluster.node_event("ADDED", NodeRecord("broken", None, "not JSON"))
     cluster.ledger.apply(allocated_pod("a", memory(6), on(0, 6)))
@@ -74,7 +73,7 @@ def test_gpus_pods_and_what_is_wrong() -> None:
 
 
 def test_drift_is_what_a_node_says_beyond_the_annotations() -> None:
-    cluster = Cluster(clock=lambda: 0.0)
+    cluster = ClusterCache(clock=lambda: 0.0)
     cluster.node_event("ADDED", GPUS)
     cluster.ledger.apply(allocated_pod("a", memory(6), on(0, 6)))
     cluster.ledger.apply(allocated_pod("static", memory(3), None))
@@ -103,7 +102,7 @@ def test_drift_is_what_a_node_says_beyond_the_annotations() -> None:
 
 
 def test_pods_wait_for_room_that_is_there_scattered_or_missing() -> None:
-    cluster = Cluster(clock=lambda: 0.0)
+    cluster = ClusterCache(clock=lambda: 0.0)
     for name in ("m", "n"):
         cluster.node_event("ADDED", NodeRecord(name, Inventory(GIB, (gpu(0, 16), gpu(1, 16)))))
     cluster.ledger.apply(allocated_pod("a", memory(6), on(0, 6)))

@@ -17,11 +17,11 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import Held, HeldEntry
 from gpushare_runtime.core.objects import NodeTexts, node_texts
-from gpushare_runtime.extender.cache import FORCED_SECONDS, Cluster
+from gpushare_runtime.extender.cache import FORCED_SECONDS, ClusterCache
 from gpushare_runtime.extender.metrics import families
 from gpushare_runtime.extender.node_states import NodeStates, read
 from gpushare_runtime.kube.reflector import Reflector
-from unit.runtime.extender.test_cache import allocated_pod
+from unit.runtime.extender.bound_pods import allocated_pod
 from unit.runtime.kube.fake_api import until
 from unit.runtime.pods import inventory
 
@@ -36,7 +36,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.cluster = Cluster(clock=lambda: self.now)
+        self.cluster = ClusterCache(clock=lambda: self.now)
         self.nodes: Reflector[NodeTexts] = self.cluster.watches(None)[0]  # type: ignore[arg-type]
 
     def event(self, kind: str, node: dict[str, Any]) -> None:

@@ -24,12 +24,12 @@ from gpushare_runtime.core.protocol import EXTENDER_PREFIX
 from gpushare_runtime.daemon import metrics
 from gpushare_runtime.extender import inspect_api
 from gpushare_runtime.extender.binder import Binder
-from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.extender_v1 import WireError
 from gpushare_runtime.extender.http_server import Endpoints
 from gpushare_runtime.extender.metrics import families
-from gpushare_runtime.extender.verbs import Service
-from unit.runtime.extender.test_hostile import NoApi
+from gpushare_runtime.extender.verbs import Verbs
+from unit.runtime.extender.in_memory import NoApi
 from unit.runtime.pods import container, inventory, pod
 
 RECORDED: Final = Path(__file__).parent / "recorded"
@@ -106,11 +106,11 @@ class Asked:
     """An extender without HTTP."""
 
     def __init__(self) -> None:
-        self.cluster = Cluster(clock=lambda: 0.0)
+        self.cluster = ClusterCache(clock=lambda: 0.0)
         placement = Placement(scarcity=self.cluster.scarcity)
         for name in NAMES:
             self.cluster.node_event("ADDED", NodeRecord(name, Inventory(inventory(16).unit, inventory(16).gpus, 100)))
-        service = Service(self.cluster.ledger, placement, clock=lambda: 0.0)
+        service = Verbs(self.cluster.ledger, placement, clock=lambda: 0.0)
         self.endpoints = Endpoints(self.cluster, service, Binder(NoApi(), self.cluster, placement), lambda: "")  # type: ignore[arg-type]
 
     def verb(self, name: str, question: Any) -> Any:

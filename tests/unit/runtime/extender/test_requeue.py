@@ -18,14 +18,13 @@ from gpushare_runtime.core.placement.policies import Binpack
 from gpushare_runtime.core.placement.preemption import seen_by
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.request import Request
-from gpushare_runtime.extender.cache import UNSEEN_SECONDS, Cluster
+from gpushare_runtime.extender.cache import UNSEEN_SECONDS, ClusterCache
 from gpushare_runtime.extender.extender_v1 import Arguments
 from gpushare_runtime.extender.requeue import MOST_UNSCHEDULABLE, Requeue
-from gpushare_runtime.extender.verbs import Service
+from gpushare_runtime.extender.verbs import Verbs
 from gpushare_runtime.kube.client import KubeError
-from unit.runtime.core.test_ledger import allocated_pod, memory, on
 from unit.runtime.extender import virtual
-from unit.runtime.pods import container, inventory, pod
+from unit.runtime.pods import allocated_pod, container, inventory, memory, on, pod
 
 
 class Clock:
@@ -37,12 +36,12 @@ class Clock:
         return self.now
 
 
-def full(*waiting: str) -> tuple[Cluster, Requeue, Service]:
+def full(*waiting: str) -> tuple[ClusterCache, Requeue, Verbs]:
     """One GPU of 16, held by "old"; the waiting pods ask for 6 each and were rejected in this order."""
-    cluster = Cluster()
+    cluster = ClusterCache()
     requeue = Requeue(cluster, Binpack(), clock=Clock())
     cluster.on_capacity_freed = requeue.on_capacity_freed
-    service = Service(cluster.ledger, Binpack(), requeue.on_filter)
+    service = Verbs(cluster.ledger, Binpack(), requeue.on_filter)
     cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
     cluster.pod_event("ADDED", allocated_pod("old", memory(16), on(0, 16)))
     for uid in waiting:
@@ -51,7 +50,7 @@ def full(*waiting: str) -> tuple[Cluster, Requeue, Service]:
     return cluster, requeue, service
 
 
-def ask(service: Service, uid: str) -> list[str]:
+def ask(service: Verbs, uid: str) -> list[str]:
     return service.filter(Arguments(pod(container(mem=6), uid=uid), ["n"])).names
 
 
@@ -74,7 +73,7 @@ def test_of_many_alike_one_answer_is_enough_also_while_somebody_is_nominated(mon
 
 
 def test_who_comes_and_goes_without_any_room_is_forgotten() -> None:
-    cluster, now = Cluster(), [100.0]
+    cluster, now = ClusterCache(), [100.0]
     requeue = Requeue(cluster, Binpack(), clock=lambda: now[0])
     for number in range(3 * MOST_UNSCHEDULABLE):
         now[0] += 0.01
@@ -130,7 +129,7 @@ def test_the_end_of_a_pod_that_held_nothing_wakes_nobody() -> None:
 
 
 def test_each_new_room_requeues_again_and_a_rejection_after_it_does_not() -> None:
-    cluster, now = Cluster(), [100.0]
+    cluster, now = ClusterCache(), [100.0]
     requeue = Requeue(cluster, Binpack(), clock=lambda: now[0])
     cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
     cluster.node_event("ADDED", NodeRecord("too-small", inventory(1)))
@@ -168,7 +167,7 @@ def test_each_new_room_requeues_again_and_a_rejection_after_it_does_not() -> Non
 
 
 def test_a_pod_that_wants_other_company_is_not_requeued_for_room_beside_strangers() -> None:
-    cluster = Cluster()
+    cluster = ClusterCache()
     requeue = Requeue(cluster, Binpack(), clock=lambda: 100.0)
     cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
     lonely = pod(container(mem=4), uid="lonely", labels={"app": "x"}, annotations={"gpushare.request/not-with": "app=y"})
@@ -214,15 +213,15 @@ class Server:
         return [path.split("/")[-2] for _, path, _ in self.patches]
 
 
-def requeuing(story: Callable[[Cluster, Requeue, Service, Server], Awaitable[None]], **options: Any) -> None:
+def requeuing(story: Callable[[ClusterCache, Requeue, Verbs, Server], Awaitable[None]], **options: Any) -> None:
     """Run a story in virtual time on the node n of one GPU of 16, which may have room for whoever waits, with both tasks running."""
 
     async def run() -> None:
         clock = asyncio.get_running_loop().time
-        cluster, server = Cluster(clock=clock), Server()
+        cluster, server = ClusterCache(clock=clock), Server()
         requeue = Requeue(cluster, Binpack(), clock=clock, **options)
         cluster.on_capacity_freed = requeue.on_capacity_freed
-        service = Service(cluster.ledger, Binpack(), requeue.on_filter, clock=clock)
+        service = Verbs(cluster.ledger, Binpack(), requeue.on_filter, clock=clock)
         cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
         tasks = [asyncio.create_task(requeue.run(server)), asyncio.create_task(cluster.expire_for_ever())]  # type: ignore[arg-type]
         await asyncio.sleep(5)
@@ -233,7 +232,7 @@ def requeuing(story: Callable[[Cluster, Requeue, Service, Server], Awaitable[Non
     virtual.run(run())
 
 
-def waits(cluster: Cluster, requeue: Requeue, uid: str, *nodes: str) -> None:
+def waits(cluster: ClusterCache, requeue: Requeue, uid: str, *nodes: str) -> None:
     cluster.pod_event("ADDED", PendingPod(uid, "default", uid, memory(6)))
     requeue.on_filter(uid, nodes or ["n"])
 
@@ -241,7 +240,7 @@ def waits(cluster: Cluster, requeue: Requeue, uid: str, *nodes: str) -> None:
 def test_when_the_pods_are_touched() -> None:
     """A second after the room, each second another one, and nothing while nothing has changed."""
 
-    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
+    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
         for uid in "ab":
             waits(cluster, requeue, uid)
         await asyncio.sleep(4)
@@ -256,7 +255,7 @@ def test_when_the_pods_are_touched() -> None:
 
 
 def test_one_that_the_api_server_did_not_hear_of_has_another_turn() -> None:
-    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
+    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
         again, gone = (0, 429, 500, 503), (403, 404, 409, 422)
         for status in (*again, *gone):
             waits(cluster, requeue, str(status))
@@ -269,7 +268,7 @@ def test_one_that_the_api_server_did_not_hear_of_has_another_turn() -> None:
 
 
 def test_an_api_server_that_fails_is_asked_less_and_less_often_until_it_answers() -> None:
-    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
+    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
         waits(cluster, requeue, "a")
         server.errors = {number: KubeError(503, "ServiceUnavailable", "s") for number in range(1, 1000)}
         requeue.on_capacity_freed()
@@ -289,7 +288,7 @@ def test_an_api_server_that_fails_is_asked_less_and_less_often_until_it_answers(
 
 
 def test_a_pod_that_got_an_answer_while_its_requeue_failed_has_no_other_turn() -> None:
-    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
+    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
         for uid in "ab":
             waits(cluster, requeue, uid)
         patch = server.patch
@@ -339,7 +338,7 @@ def test_a_pod_whose_binding_is_under_way_waits_for_its_end() -> None:
 def test_who_is_rejected_again_lets_the_others_pass_and_nobody_is_kept_from_expiring() -> None:
     """x fits by memory and is rejected again and again; there is room somewhere each second."""
 
-    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
+    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
         for uid in "xy":
             waits(cluster, requeue, uid)
         cluster.ledger.reserve(allocated_pod("r", memory(2), on(0, 2)), asyncio.get_running_loop().time() + 10)
@@ -357,7 +356,7 @@ def test_who_is_rejected_again_lets_the_others_pass_and_nobody_is_kept_from_expi
 def test_only_nodes_that_the_scheduler_asks_about_are_room() -> None:
     """Others are ruled out for the pod by what only the scheduler knows, such as a taint."""
 
-    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
+    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
         for name in ("tainted", "later"):
             waits(cluster, requeue, f"on-{name}", name)
         cluster.node_event("ADDED", NodeRecord("elsewhere", inventory(16)))
@@ -372,7 +371,7 @@ def test_only_nodes_that_the_scheduler_asks_about_are_room() -> None:
 
 
 def test_of_samples_of_many_nodes_all_count_and_of_few_the_last() -> None:
-    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
+    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
         # kube-scheduler's minFeasibleNodesToFind.
         few, many = [f"f{n}" for n in range(99)], [f"m{n}" for n in range(100)]
         waits(cluster, requeue, "sampled", "n", *many)
@@ -389,7 +388,7 @@ def test_of_samples_of_many_nodes_all_count_and_of_few_the_last() -> None:
 def test_a_bound_on_what_is_remembered_wakes_rather_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpushare_runtime.extender.requeue._MOST_NAMES", 4)
 
-    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
+    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
         waits(cluster, requeue, "a", "x", "y")
         waits(cluster, requeue, "c", "x", "z")
         waits(cluster, requeue, "b", "y", "x")
@@ -414,7 +413,7 @@ def test_a_bound_on_what_is_remembered_wakes_rather_too_many(monkeypatch: pytest
 
 
 def test_who_has_got_an_answer_since_is_not_woken() -> None:
-    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
+    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
         waits(cluster, requeue, "a")
         assert ask(service, "a") == ["n"]
         requeue.on_capacity_freed()
@@ -425,7 +424,7 @@ def test_who_has_got_an_answer_since_is_not_woken() -> None:
 
 
 def test_a_pod_that_our_watch_has_not_shown_yet_is_woken_when_it_has() -> None:
-    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
+    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
         requeue.on_filter("late", ["n"])
         requeue.on_capacity_freed()
         await asyncio.sleep(5)
@@ -438,7 +437,7 @@ def test_a_pod_that_our_watch_has_not_shown_yet_is_woken_when_it_has() -> None:
 
 
 def test_room_that_is_kept_for_a_nominated_pod_wakes_nobody_else() -> None:
-    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
+    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
         waits(cluster, requeue, "other")
         cluster.pod_event("ADDED", PendingPod("vip", "default", "vip", memory(12), (), 5, "n"))
         requeue.on_filter("vip", ["n"])
@@ -455,7 +454,7 @@ def test_room_that_is_kept_for_a_nominated_pod_wakes_nobody_else() -> None:
 def test_a_former_leader_leaves_its_pods_to_the_new_one() -> None:
     leads = [False]
 
-    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
+    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
         waits(cluster, requeue, "a")
         requeue.on_capacity_freed()
         await asyncio.sleep(60)
@@ -468,7 +467,7 @@ def test_a_former_leader_leaves_its_pods_to_the_new_one() -> None:
 
 
 def test_the_pending_pod_is_touched_and_nothing_but_an_annotation() -> None:
-    async def story(cluster: Cluster, requeue: Requeue, service: Service, server: Server) -> None:
+    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
         waits(cluster, requeue, "first")
         requeue.on_capacity_freed()
         await asyncio.sleep(5)

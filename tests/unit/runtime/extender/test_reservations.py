@@ -18,14 +18,13 @@ from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.preemption import Victims
 from gpushare_runtime.core.pods import RESERVED_SECONDS, AllocatedPod, PendingPod
 from gpushare_runtime.extender.binder import Binder, BindError
-from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.extender_v1 import Arguments, BindArguments, PreemptArguments
 from gpushare_runtime.extender.requeue import Requeue
-from gpushare_runtime.extender.verbs import Service
+from gpushare_runtime.extender.verbs import Verbs
 from gpushare_runtime.kube.client import KubeError
-from unit.runtime.core.test_ledger import allocated_pod, memory, on
 from unit.runtime.extender import virtual
-from unit.runtime.pods import container, inventory, pod
+from unit.runtime.pods import allocated_pod, container, inventory, memory, on, pod
 
 
 class World:
@@ -33,11 +32,11 @@ class World:
 
     def __init__(self, **nodes: tuple[int, ...]) -> None:
         self.now = 1000.0
-        self.cluster = Cluster(clock=lambda: self.now)
+        self.cluster = ClusterCache(clock=lambda: self.now)
         self.ledger = self.cluster.ledger
         self.unschedulable: list[str] = []
         self.policy = Placement(scarcity=self.cluster.scarcity)
-        self.service = Service(self.ledger, self.policy, self._on_filter, clock=lambda: self.now)
+        self.service = Verbs(self.ledger, self.policy, self._on_filter, clock=lambda: self.now)
         self.names = list(nodes)
         for name, gpus in nodes.items():
             self.cluster.node_event("ADDED", NodeRecord(name, inventory(*gpus)))
@@ -157,10 +156,10 @@ def test_a_rejected_pod_is_requeued_when_a_reservation_runs_out(monkeypatch: pyt
 
     async def run() -> None:
         clock = asyncio.get_running_loop().time
-        cluster = Cluster(clock=clock)
+        cluster = ClusterCache(clock=clock)
         requeue = Requeue(cluster, Placement(), clock=clock)
         cluster.on_capacity_freed = requeue.on_capacity_freed
-        service = Service(cluster.ledger, Placement(), requeue.on_filter, clock=clock)
+        service = Verbs(cluster.ledger, Placement(), requeue.on_filter, clock=clock)
         cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
         tasks = [asyncio.create_task(requeue.run(Server())), asyncio.create_task(cluster.expire_for_ever())]  # type: ignore[arg-type]
         await asyncio.sleep(5)

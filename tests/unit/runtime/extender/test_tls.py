@@ -9,9 +9,8 @@ import contextlib
 import os
 import signal
 import ssl
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -22,25 +21,16 @@ from gpushare_runtime.daemon.listener import RateLimit
 from gpushare_runtime.daemon.runner import EXIT_SETTINGS
 from gpushare_runtime.extender import http_server
 from gpushare_runtime.extender import tls as tls_module
-from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.http_server import Endpoints, listen
 from gpushare_runtime.extender.main import main
 from gpushare_runtime.extender.tls import Tls, TlsError, TlsFiles
 from gpushare_runtime.pki.certificates import issue
-from gpushare_runtime.pki.folder import Folder
-from unit.runtime.extender.test_main import free_port, start
+from unit.runtime.extender.process import free_port, start
+from unit.runtime.extender.tls_files import NOW, make, options
 from unit.runtime.kube.fake_api import FakeApi, serving
 
 FILTER = f"{EXTENDER_PREFIX}/filter"
-NOW = datetime.now(timezone.utc)
-
-
-def make(directory: Path, now: datetime = NOW) -> TlsFiles:
-    """The certificates of a host, made with gpushare-pki's own code."""
-    folder = Folder(directory)
-    with folder.locked():
-        folder.write(folder.due(now))
-    return TlsFiles(directory / "extender.crt", directory / "extender.key", directory / "ca.crt")
 
 
 def trusting(directory: Path, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
@@ -95,10 +85,6 @@ async def served_by(context: ssl.SSLContext, port: int) -> bytes:
         writer.close()
 
 
-def options(files: TlsFiles) -> dict[str, Any]:
-    return {"more": ["--tls-cert", str(files.certificate), "--tls-key", str(files.key), "--client-ca", str(files.client_ca)]}
-
-
 def test_who_may_call_what(tmp_path: Path) -> None:
     async def run() -> None:
         pki, port = tmp_path / "pki", free_port()
@@ -131,7 +117,7 @@ def test_who_shows_no_certificate_takes_no_place_from_the_scheduler(tmp_path: Pa
     async def run() -> None:
         pki, port = tmp_path / "pki", free_port()
         tls = Tls(make(pki))
-        endpoints = Endpoints(cluster := Cluster(), None, None, lambda: "not ready")  # type: ignore[arg-type]
+        endpoints = Endpoints(cluster := ClusterCache(), None, None, lambda: "not ready")  # type: ignore[arg-type]
         runner = await listen(endpoints, "127.0.0.1", port, tls.context)
         before = len(os.listdir("/proc/self/fd"))
         # Some before, some after the handshake.
@@ -164,7 +150,7 @@ def test_strangers_do_not_fill_the_log(tmp_path: Path, monkeypatch: pytest.Monke
     async def run() -> None:
         pki, port = tmp_path / "pki", free_port()
         tls = Tls(make(pki))
-        endpoints = Endpoints(Cluster(), None, None, lambda: "not ready")  # type: ignore[arg-type]
+        endpoints = Endpoints(ClusterCache(), None, None, lambda: "not ready")  # type: ignore[arg-type]
         runner = await listen(endpoints, "127.0.0.1", port, tls.context)
         for n in range(40):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting(pki))

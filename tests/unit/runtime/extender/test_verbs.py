@@ -22,9 +22,8 @@ from gpushare_runtime.core.pods import RESERVED_SECONDS, AllocatedPod, PendingPo
 from gpushare_runtime.core.request import parse_request
 from gpushare_runtime.extender import verbs as service_module
 from gpushare_runtime.extender.extender_v1 import Arguments, PreemptArguments, write_filtered
-from gpushare_runtime.extender.verbs import Service, pod_name
-from unit.runtime.core.test_ledger import memory, whole
-from unit.runtime.pods import container, inventory, pod
+from gpushare_runtime.extender.verbs import Verbs, pod_name
+from unit.runtime.pods import container, inventory, memory, pod, whole
 
 NAMES = ["gpu1", "gpu2", "plain"]
 
@@ -50,7 +49,7 @@ def args(*containers: dict[str, Any], **options: Any) -> Arguments:
 
 
 def test_fits_and_rejects_with_numbers(ledger: Ledger) -> None:
-    result = Service(ledger, Binpack()).filter(args(container(mem=20)))
+    result = Verbs(ledger, Binpack()).filter(args(container(mem=20)))
     assert result.names == ["gpu2"]
     assert result.failed == {
         "gpu1": "gpu1: needs 20 GiB on one GPU, its largest GPU has 16 (32 in total on 2 GPUs)",
@@ -60,7 +59,7 @@ def test_fits_and_rejects_with_numbers(ledger: Ledger) -> None:
 
 
 def test_a_total_is_not_a_gpu(ledger: Ledger) -> None:
-    result = Service(ledger, Binpack()).filter(args(container(mem=25)))
+    result = Verbs(ledger, Binpack()).filter(args(container(mem=25)))
     assert result.names == []
     assert "32 in total" in result.failed["gpu1"]
     assert "40 in total" in result.failed["gpu2"]
@@ -68,12 +67,12 @@ def test_a_total_is_not_a_gpu(ledger: Ledger) -> None:
 
 def test_what_is_held_is_not_free(ledger: Ledger) -> None:
     hold(ledger, "gpu2", 1, 6)
-    result = Service(ledger, Binpack()).filter(args(container(mem=20)))
+    result = Verbs(ledger, Binpack()).filter(args(container(mem=20)))
     assert result.failed["gpu2"] == "gpu2: needs 20 GiB on one GPU, at most 18 are free on one (34 of 40 in total)"
 
 
 def test_a_pod_that_asks_for_nothing_passes_everywhere(ledger: Ledger) -> None:
-    service = Service(ledger, Binpack())
+    service = Verbs(ledger, Binpack())
     for nothing in (args(container()), args(container(mem=0)), args(container(), uid="u", resourceVersion="1")):
         assert service.filter(nothing).names == NAMES
         assert service.prioritize(nothing) == {}
@@ -93,7 +92,7 @@ def test_a_pod_that_asks_for_nothing_passes_everywhere(ledger: Ledger) -> None:
     ],
 )
 def test_bad_and_unsupported_requests_are_rejected_on_every_node(ledger: Ledger, wrong: Arguments, said: str) -> None:
-    service = Service(ledger, Binpack())
+    service = Verbs(ledger, Binpack())
     result = service.filter(wrong)
     assert result.names == []
     assert set(result.failed) == set(NAMES)
@@ -114,7 +113,7 @@ def test_what_is_wrong_in_the_pod_is_not_said_once_per_node(ledger: Ledger, node
         pod(container(mem=1), labels={"aliyun.com/gpu-count": "x" * 63}),
     ):
         asked = Arguments(wrong, names)
-        result = Service(ledger, Binpack()).filter(asked)
+        result = Verbs(ledger, Binpack()).filter(asked)
         assert (set(result.failed), result.hopeless, len(set(result.failed.values()))) == (set(names), True, 1 if nodes == 10 else 2)
         assert re.search(r"must be|is no policy|is not a quantity|write at most", result.failed[names[0]])
         assert len(write_filtered(asked, result)) < 200 * nodes + 2000
@@ -122,14 +121,14 @@ def test_what_is_wrong_in_the_pod_is_not_said_once_per_node(ledger: Ledger, node
 
 def test_whole_gpus(ledger: Ledger) -> None:
     hold(ledger, "gpu1", 0, 1)
-    result = Service(ledger, Binpack()).filter(args(container(count=2)))
+    result = Verbs(ledger, Binpack()).filter(args(container(count=2)))
     assert result.names == ["gpu2"]
     assert result.failed["gpu1"] == "gpu1: needs 2 whole GPUs, 1 of 2 GPUs are empty"
 
 
 def test_prioritize_prefers_the_fullest_and_knows_only_its_own(ledger: Ledger) -> None:
     hold(ledger, "gpu2", 0, 8)
-    scores = Service(ledger, Binpack()).prioritize(args(container(mem=8)))
+    scores = Verbs(ledger, Binpack()).prioritize(args(container(mem=8)))
     assert scores == {"gpu2": 10}, "what is left out counts 0"
 
 
@@ -138,14 +137,14 @@ def test_the_best_nodes_alone_are_named_when_so_many_are_enough(ledger: Ledger) 
     ledger.set_inventory("gpu3", inventory(16))
     names = ["gpu3", "gpu2", "gpu1", "plain"]
     asked = Arguments(pod(container(mem=8)), names)
-    assert Service(ledger, Binpack()).filter(asked).names == ["gpu3", "gpu2", "gpu1"]
-    result = Service(ledger, Binpack(), most=2).filter(asked)
+    assert Verbs(ledger, Binpack()).filter(asked).names == ["gpu3", "gpu2", "gpu1"]
+    result = Verbs(ledger, Binpack(), most=2).filter(asked)
     assert result.names == ["gpu2", "gpu1"], "the fullest GPU, then the first of those that are empty"
     assert set(result.failed) == {"plain"}, "a node that fits has not failed"
 
 
 def test_another_version_of_a_pod_is_read_anew(ledger: Ledger) -> None:
-    service = Service(ledger, Binpack())
+    service = Verbs(ledger, Binpack())
     for version, units, fitting in (("1", 20, ["gpu2"]), ("1", 20, ["gpu2"]), ("2", 16, ["gpu1", "gpu2"])):
         raw = pod(container(mem=units), uid="u", resourceVersion=version)
         assert service.filter(Arguments(raw, NAMES)).names == fitting
@@ -154,7 +153,7 @@ def test_another_version_of_a_pod_is_read_anew(ledger: Ledger) -> None:
 def test_a_pod_that_fits_nowhere_is_told_of_and_one_that_fits_is_not(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     told: list[tuple[str, Sequence[str]]] = []
-    service = Service(ledger, Binpack(), lambda uid, rejected: told.append((uid, rejected)))
+    service = Verbs(ledger, Binpack(), lambda uid, rejected: told.append((uid, rejected)))
     for units, said in ((25, ["filter default/p, 25 units: 0 of 3 nodes fit"]), (20, []), (16, [])):
         caplog.clear()
         service.filter(args(container(mem=units), uid=f"u{units}"))
@@ -163,7 +162,7 @@ def test_a_pod_that_fits_nowhere_is_told_of_and_one_that_fits_is_not(ledger: Led
 
 
 def test_what_is_reserved_is_what_the_scheduler_will_take(ledger: Ledger) -> None:
-    service = Service(ledger, Binpack(), clock=lambda: 100.0)
+    service = Verbs(ledger, Binpack(), clock=lambda: 100.0)
     service.filter(args(container(mem=16), uid="several"))
     assert ledger.pod("several") is None, "it asks which is best"
     service.filter(args(container(mem=20)))
@@ -184,7 +183,7 @@ def test_what_is_reserved_is_what_the_scheduler_will_take(ledger: Ledger) -> Non
 
 
 def test_labels_without_end_do_not_outlive_their_pod(ledger: Ledger) -> None:
-    service = Service(ledger, Binpack())
+    service = Verbs(ledger, Binpack())
     for count, kept in ((64, 1), (65, 0)):
         service._parsed.clear()
         labels = {f"l{number}": "x" for number in range(count)}
@@ -201,7 +200,7 @@ def test_pods_of_one_version_are_read_once_and_those_without_one_each_time(ledge
         return parse_request(raw)
 
     monkeypatch.setattr("gpushare_runtime.core.objects.parse_request", parse)
-    service = Service(ledger, Binpack())
+    service = Verbs(ledger, Binpack())
 
     def ask(**metadata: Any) -> int:
         before = len(reads)
@@ -219,11 +218,11 @@ def test_pods_of_one_version_are_read_once_and_those_without_one_each_time(ledge
 
 def test_room_of_a_nominated_pod_is_nobodys_also_where_only_the_best_nodes_are_named(ledger: Ledger) -> None:
     ledger.nominate("vip", PendingPod("vip", "default", "vip", whole(2), (), 5, nominated="gpu1"))
-    service = Service(ledger, Binpack(), most=1)
+    service = Verbs(ledger, Binpack(), most=1)
     result = service.filter(args(container(mem=8), uid="a"))
     assert (result.names, set(result.failed)) == (["gpu2"], {"gpu1", "plain"})
     assert result.unresolvable == {"plain"}
-    assert Service(ledger, Binpack()).prioritize(args(container(mem=8), uid="a")) == {"gpu2": 10}
+    assert Verbs(ledger, Binpack()).prioritize(args(container(mem=8), uid="a")) == {"gpu2": 10}
     assert ledger.is_reserved("a")
     ledger.release("a")
     assert service.filter(args(container(count=2), uid="vip")).names == ["gpu1"]
@@ -234,7 +233,7 @@ def test_room_of_a_nominated_pod_is_nobodys_also_where_only_the_best_nodes_are_n
     ledger.release("b")
     ledger.set_inventory("gpu3", inventory(16))
     both = Arguments(args(container(mem=16), uid="b").pod, ["gpu3", "gpu2"])
-    assert Service(ledger, Binpack()).filter(both).names == ["gpu3", "gpu2"]
+    assert Verbs(ledger, Binpack()).filter(both).names == ["gpu3", "gpu2"]
     assert service.filter(both).names == ["gpu2"], "of equals the one in use"
     assert service.prioritize(both)["gpu2"] == 10
     held = ledger.pod("b")
@@ -245,7 +244,7 @@ def test_room_of_a_nominated_pod_is_nobodys_also_where_only_the_best_nodes_are_n
 def test_a_pod_that_has_gpus_is_an_error_and_fits_nowhere_by_no_reason(ledger: Ledger) -> None:
     """Its own units would be in its way. It is tried again, so that it waits like a pod that fits nowhere."""
     waiting: list[tuple[str, Sequence[str]]] = []
-    service = Service(ledger, Binpack(), lambda uid, nodes: waiting.append((uid, nodes)))
+    service = Verbs(ledger, Binpack(), lambda uid, nodes: waiting.append((uid, nodes)))
     pod_ = AllocatedPod("u", "default", "p", "gpu1", memory(20), Allocation.of({0: {0: 16}}))
     for happens, words in ((ledger.assume, "being bound to node gpu1"), (ledger.apply, "bound to node gpu1 already")):
         happens(pod_)
@@ -264,7 +263,7 @@ def test_what_is_reserved_is_no_gpu_of_pods_that_it_must_not_be_with(ledger: Led
     ledger.apply(alone.allocated("gpu1", Allocation.of({0: {0: 1}})))
     # By what is free alone binpack would take GPU 0.
     asked = Arguments(pod(container(mem=1), uid="b", labels={"app": "b"}), ["gpu1"])
-    getattr(Service(ledger, Binpack()), verb)(asked)
+    getattr(Verbs(ledger, Binpack()), verb)(asked)
     reserved = ledger.pod("b")
     assert reserved is not None
     assert reserved.allocation == Allocation.of({0: {1: 1}})
@@ -281,12 +280,12 @@ def test_no_eviction_helps_where_the_pod_must_not_be_with_one_that_stays(ledger:
     for app, helped in (("b", {}), ("c", proposed)):
         raw = pod(container(mem=2), uid=app, labels={"app": app})
         raw["spec"]["priority"] = 5
-        assert Service(ledger, Binpack()).preempt(PreemptArguments(raw, proposed)) == helped
+        assert Verbs(ledger, Binpack()).preempt(PreemptArguments(raw, proposed)) == helped
 
 
 def test_an_object_without_anything_in_it_asks_for_nothing(ledger: Ledger) -> None:
     for bare in ({}, {"metadata": None}, {"metadata": {}, "spec": None}):
-        assert Service(ledger, Binpack()).filter(Arguments(bare, NAMES)).names == NAMES
+        assert Verbs(ledger, Binpack()).filter(Arguments(bare, NAMES)).names == NAMES
 
 
 @pytest.mark.parametrize("nominated", [False, True])
@@ -299,7 +298,7 @@ def test_a_node_with_a_fault_is_omitted_and_logged_until_the_faults_are_others(
         for name in ("a", "b"):
             vip = f"vip-{name}"
             ledger.nominate(vip, PendingPod(vip, "default", vip, memory(1), (), 5, nominated=name))
-    service = Service(ledger, Binpack())
+    service = Verbs(ledger, Binpack())
 
     def ask(*names: str) -> list[str]:
         """The nodes that are omitted, and those that the new lines of the log name."""
@@ -322,7 +321,7 @@ def test_a_node_with_a_fault_is_omitted_and_logged_until_the_faults_are_others(
 
 
 def test_preempt_does_nothing_for_what_cannot_be_meant(ledger: Ledger) -> None:
-    service, victims = Service(ledger, Binpack()), {"gpu1": Victims(("gpu1-0-16",))}
+    service, victims = Verbs(ledger, Binpack()), {"gpu1": Victims(("gpu1-0-16",))}
     for odd in (args(container(mem="1.5")), args(container(mem=2), init=[container("i", mem=4)], labels={"aliyun.com/gpu-count": "2"})):
         assert service.preempt(PreemptArguments(odd.pod, victims)) == {}
 
@@ -339,7 +338,7 @@ def test_preempt_counts_the_budgets_of_the_moment_and_forgets_the_pods_own_reser
         hold(ledger, "gpu1", gpu, 16)
         ledger.apply(replace(ledger.nodes["gpu1"].pod(f"gpu1-{gpu}-16"), labels=(("app", "a"),)))
     budgets = Budgets()
-    service = Service(ledger, Binpack(), budgets=budgets)
+    service = Verbs(ledger, Binpack(), budgets=budgets)
     raw = args(container(count=2), uid="a").pod
     raw["spec"]["priority"] = 1
     ledger.reserve(AllocatedPod("a", "default", "a", "gpu2", memory(16), Allocation.of({0: {0: 16}})), 1e9)
@@ -357,7 +356,7 @@ def test_namespaces_whose_budgets_are_not_counted_are_logged_until_they_are_othe
         hold(ledger, "gpu1", gpu, 16)
         ledger.apply(replace(ledger.nodes["gpu1"].pod(f"gpu1-{gpu}-16"), labels=(("app", "a"),)))
     budgets = Budgets(budget(f"b{number}") for number in range(17))
-    service = Service(ledger, Binpack(), budgets=budgets)
+    service = Verbs(ledger, Binpack(), budgets=budgets)
     raw = args(container(count=2), uid="a").pod
     raw["spec"]["priority"] = 1
 
@@ -402,7 +401,7 @@ def test_in_a_full_cluster_each_node_is_looked_at_once_until_it_changes(ledger: 
     for number, name in enumerate(names):
         ledger.set_inventory(name, inventory(8 if number % 2 else 16))
         hold(ledger, name, 0, 8 if number % 2 else 16)
-    service = Service(ledger, Binpack())
+    service = Verbs(ledger, Binpack())
 
     def ask(units: int, uid: str) -> set[str]:
         """About a pod that fits on gpu1 or nowhere."""

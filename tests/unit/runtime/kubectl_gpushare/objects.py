@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from gpushare_runtime.core.inventory import Inventory
-from unit.runtime.pods import container, inventory
+from unit.runtime.pods import container, gpu, inventory
 
 
 def node(name: str, address: str, *units: int, gpus: Inventory | str | None = None) -> dict[str, Any]:
@@ -49,3 +50,21 @@ def pod(
         "spec": {"nodeName": on, "containers": [container(**limits)]},
         "status": {"phase": phase},
     }
+
+
+def held(raw: dict[str, Any], **gpus: list[dict[str, Any]]) -> dict[str, Any]:
+    """The node, which reports this of its GPUs; gpu0=[…] for GPU 0."""
+    by_uuid = {gpu(int(name.removeprefix("gpu")), 1).uuid: entries for name, entries in gpus.items()}
+    raw["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "gpus": by_uuid, "rejected": []})
+    return raw
+
+
+def pending(name: str, message: str = "", namespace: str = "default", **limits: int) -> dict[str, Any]:
+    raw = pod(name, None, phase="Pending", namespace=namespace, **limits)
+    if message:
+        raw["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]
+    return raw
+
+
+def allocation(containers: dict[str, dict[str, int]]) -> dict[str, str]:
+    return {"scheduler.framework.gpushare.allocation": json.dumps(containers)}

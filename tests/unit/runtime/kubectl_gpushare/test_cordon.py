@@ -18,7 +18,7 @@ from gpushare_runtime.device_plugin.node.devices import is_cordoned
 from gpushare_runtime.kubectl_gpushare import cordon
 from gpushare_runtime.kubectl_gpushare.api import InputError
 from gpushare_runtime.kubectl_gpushare.cordon import annotation, chosen_gpus
-from gpushare_runtime.kubectl_gpushare.main import _parser, main
+from gpushare_runtime.kubectl_program.main import _parser, main
 from unit.runtime.kube.fake_api import FakeApi, fail, kubeconfig, serving, status
 from unit.runtime.kubectl_gpushare.objects import node, pod
 from unit.runtime.pods import gpu, inventory

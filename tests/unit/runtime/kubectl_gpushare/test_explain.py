@@ -17,10 +17,9 @@ from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, read_all
-from gpushare_runtime.kubectl_gpushare.explain import Verdict, explain, headline, names_in_words, table_of
-from gpushare_runtime.kubectl_gpushare.main import main
-from unit.runtime.kubectl_gpushare.objects import node, pod
-from unit.runtime.kubectl_gpushare.test_views import allocation, pending
+from gpushare_runtime.kubectl_gpushare.explain import NodeVerdict, explain, headline, names_in_words, table_of
+from gpushare_runtime.kubectl_program.main import main
+from unit.runtime.kubectl_gpushare.objects import allocation, node, pending, pod
 from unit.runtime.pods import gpu
 
 
@@ -30,7 +29,7 @@ def asks(**limits: int) -> PendingPod:
     return found
 
 
-def by_node(cluster: Cluster, wants: PendingPod) -> dict[str, Verdict]:
+def by_node(cluster: Cluster, wants: PendingPod) -> dict[str, NodeVerdict]:
     return {one.node: one for one in explain(cluster, wants)}
 
 
@@ -42,7 +41,7 @@ def one_node(*pods: dict[str, Any], **gpus: Any) -> Cluster:
 
 def test_where_it_fits_it_names_the_gpu() -> None:
     cluster = one_node(pod("p", "a", gpu=1, mem=10))
-    assert by_node(cluster, asks(mem=6))["a"] == Verdict("a", [1])
+    assert by_node(cluster, asks(mem=6))["a"] == NodeVerdict("a", [1])
     assert by_node(cluster, asks(mem=7))["a"].gpus == [0]
     assert by_node(cluster, asks(count=2))["a"].gpus == [0, 2]
 
@@ -66,7 +65,7 @@ def test_why_not_and_what_would_change_that() -> None:
     cluster = one_node(
         pod("large", "a", gpu=0, mem=10), pod("small", "a", gpu=0, mem=2), pod("other", "a", gpu=1, mem=9), gpu2={"health": "XID 79"}
     )
-    assert by_node(cluster, asks(mem=12))["a"] == Verdict(
+    assert by_node(cluster, asks(mem=12))["a"] == NodeVerdict(
         "a",
         (),
         "needs 12 GiB on one GPU, at most 7 are free on one (11 of 32 in total, 1 not usable)",

@@ -24,7 +24,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
 from charts.sets import BAD, SETS, Json
 from gpushare_runtime.kubectl_gpushare import manifests
 from gpushare_runtime.kubectl_gpushare.api import InputError
-from gpushare_runtime.kubectl_gpushare.main import main
+from gpushare_runtime.kubectl_program.main import main
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving
 
 

@@ -13,9 +13,8 @@ import yaml
 
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB
-from gpushare_runtime.kubectl_gpushare.main import main
-from unit.runtime.kubectl_gpushare.objects import node, pod
-from unit.runtime.kubectl_gpushare.test_views import allocation, held, pending
+from gpushare_runtime.kubectl_program.main import main
+from unit.runtime.kubectl_gpushare.objects import allocation, held, node, pending, pod
 from unit.runtime.pods import gpu
 from walks.pages import blocks
 

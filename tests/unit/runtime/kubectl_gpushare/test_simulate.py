@@ -20,11 +20,10 @@ from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kubectl_gpushare import simulate, trace
 from gpushare_runtime.kubectl_gpushare.cluster import read_all
-from gpushare_runtime.kubectl_gpushare.main import main
 from gpushare_runtime.kubectl_gpushare.trace import TraceError, TracePod, read_hosts, read_pods
-from unit.runtime.core.test_ledger import memory
+from gpushare_runtime.kubectl_program.main import main
 from unit.runtime.kubectl_gpushare.objects import node, pod
-from unit.runtime.pods import container, gpu
+from unit.runtime.pods import container, gpu, memory
 from unit.runtime.pods import pod as raw_pod
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
@@ -90,9 +89,9 @@ def test_why_not_elsewhere_is_found_only_where_it_is_wanted_or_the_pod_fits_nowh
 
 
 def test_the_table_explains_the_policy_that_places_the_pod_nowhere_and_else_the_first() -> None:
-    first = simulate.Outcome("x/p", "a", (0, 2), 2, "of the first")
-    second = simulate.Outcome("x/p", "b", (1,), 1, "of the second")
-    nowhere = simulate.Outcome("x/p", "", (), 0, "of that one")
+    first = simulate.SimulatedPod("x/p", "a", (0, 2), 2, "of the first")
+    second = simulate.SimulatedPod("x/p", "b", (1,), 1, "of the second")
+    nowhere = simulate.SimulatedPod("x/p", "", (), 0, "of that one")
     for row, cells in (
         ((first, second), ["x/p", "a/0,2", "b/1", "2", "of the first"]),
         ((first, nowhere), ["x/p", "a/0,2", "-", "0", "of that one"]),
@@ -102,7 +101,7 @@ def test_the_table_explains_the_policy_that_places_the_pod_nowhere_and_else_the_
 
 
 def test_a_trace_of_hosts_without_gpus_has_no_share_of_memory() -> None:
-    table = simulate.summary_of({"binpack": [simulate.Outcome("p", "", (), 0, "")]}, [TracePod("p", 1, 1, memory(1), 1, 0)], 0)
+    table = simulate.summary_of({"binpack": [simulate.SimulatedPod("p", "", (), 0, "")]}, [TracePod("p", 1, 1, memory(1), 1, 0)], 0)
     assert [cell.text for cell in table.rows[0].cells] == ["binpack", "1", "0", "1", "-"]
 
 

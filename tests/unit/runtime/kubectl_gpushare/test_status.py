@@ -16,15 +16,14 @@ from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kube.client import KubeError
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, read_all
 from gpushare_runtime.kubectl_gpushare.commands import find_leases
-from gpushare_runtime.kubectl_gpushare.main import main
-from gpushare_runtime.kubectl_gpushare.status import Lease, judge, read_lease
-from unit.runtime.kubectl_gpushare.objects import node, pod
-from unit.runtime.kubectl_gpushare.test_main import run
-from unit.runtime.kubectl_gpushare.test_views import held, pending
+from gpushare_runtime.kubectl_gpushare.status import LeaseState, judge, read_lease
+from gpushare_runtime.kubectl_program.main import main
+from unit.runtime.kubectl_gpushare.command import run
+from unit.runtime.kubectl_gpushare.objects import held, node, pending, pod
 from unit.runtime.pods import gpu
 
 NOW = 1767225600.0
-LEADS = Lease("cp1", NOW - 3, 15)
+LEADS = LeaseState("cp1", NOW - 3, 15)
 
 
 def ours(name: str, *, ready: bool = True, offered: str | None = "32", labelled: bool = True, gpus: Any = None) -> dict[str, Any]:
@@ -36,7 +35,7 @@ def ours(name: str, *, ready: bool = True, offered: str | None = "32", labelled:
     return raw
 
 
-def found(cluster: Cluster, *leases: Lease) -> list[tuple[str, str, str]]:
+def found(cluster: Cluster, *leases: LeaseState) -> list[tuple[str, str, str]]:
     """(severity and check, where, found) of what is wrong."""
     cluster.now = lambda: NOW
     return [(f"{one.severity} {one.check}", one.where, one.found) for one in judge(cluster, leases or [LEADS]) if one.severity != "ok"]
@@ -65,18 +64,18 @@ def test_nothing_is_wrong() -> None:
     ("lease", "words"),
     [
         (
-            Lease("cp1", NOW - 31, 15),
+            LeaseState("cp1", NOW - 31, 15),
             ("error scheduler", "", "kube-scheduler has no leader; cp1 was the last one, 31 s ago: all new pods wait"),
         ),
-        (Lease(), ("error scheduler", "", "kube-scheduler has no leader: all new pods wait")),
-        (Lease(problem="you may not get it"), ("warning scheduler", "", "the leader is not known: you may not get it")),
+        (LeaseState(), ("error scheduler", "", "kube-scheduler has no leader: all new pods wait")),
+        (LeaseState(problem="you may not get it"), ("warning scheduler", "", "the leader is not known: you may not get it")),
     ],
 )
-def test_who_leads(lease: Lease, words: tuple[str, str, str]) -> None:
+def test_who_leads(lease: LeaseState, words: tuple[str, str, str]) -> None:
     assert found(read_all([ours("gpu1")], []), lease) == [words]
 
 
-OURS = Lease("gpushare-scheduler-7c", NOW - 40, 15, scheduler="gpushare-scheduler", namespace="gpus")
+OURS = LeaseState("gpushare-scheduler-7c", NOW - 40, 15, scheduler="gpushare-scheduler", namespace="gpus")
 
 
 def test_where_the_daemons_are_pods_their_scheduler_counts_and_cures_are_kubectls() -> None:
@@ -197,12 +196,15 @@ def test_drift() -> None:
 @pytest.mark.parametrize(
     ("spec", "lease"),
     [
-        ({"holderIdentity": "cp1_7f-1", "renewTime": "2026-01-01T00:00:00.123456Z", "leaseDurationSeconds": 20}, Lease("cp1", NOW, 20)),
-        ({"holderIdentity": None, "renewTime": "soon", "leaseDurationSeconds": 10**9}, Lease("", 0.0, 15)),
-        (None, Lease()),
+        (
+            {"holderIdentity": "cp1_7f-1", "renewTime": "2026-01-01T00:00:00.123456Z", "leaseDurationSeconds": 20},
+            LeaseState("cp1", NOW, 20),
+        ),
+        ({"holderIdentity": None, "renewTime": "soon", "leaseDurationSeconds": 10**9}, LeaseState("", 0.0, 15)),
+        (None, LeaseState()),
     ],
 )
-def test_a_lease(spec: Any, lease: Lease) -> None:
+def test_a_lease(spec: Any, lease: LeaseState) -> None:
     assert read_lease({"spec": spec}) == lease
 
 

@@ -19,8 +19,8 @@ import pytest
 from gpushare_runtime.kubectl_gpushare import live, used
 from gpushare_runtime.kubectl_gpushare.api import InputError
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Used
-from gpushare_runtime.kubectl_gpushare.main import main
 from gpushare_runtime.kubectl_gpushare.used import CONFIG_MAP, find_address
+from gpushare_runtime.kubectl_program.main import main
 from unit.runtime.kube.fake_api import FakeApi, connected, serving, until
 from unit.runtime.kubectl_gpushare.objects import node, pod
 from unit.runtime.pods import inventory

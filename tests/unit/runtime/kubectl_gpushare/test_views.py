@@ -19,31 +19,13 @@ from gpushare_runtime.kubectl_gpushare.output import Format, render
 from gpushare_runtime.kubectl_gpushare.selectors import parse_selector
 from gpushare_runtime.kubectl_gpushare.views import VIEWS, Selection, _age, document, gpus_of, names_of, nodes_view, shows_any
 from quality.tree import REPOSITORY
-from unit.runtime.core.test_ledger_json import check
-from unit.runtime.kubectl_gpushare.objects import node, original_node, pod
+from unit.runtime.core.ledger_schema import check
+from unit.runtime.kubectl_gpushare.objects import allocation, held, node, original_node, pending, pod
 from unit.runtime.pods import gpu, inventory
 
 
 def golden(text: str) -> str:
     return text.replace("$\n", "\n").removeprefix("\n")
-
-
-def held(raw: dict[str, Any], **gpus: list[dict[str, Any]]) -> dict[str, Any]:
-    """The node, which reports this of its GPUs; gpu0=[…] for GPU 0."""
-    by_uuid = {gpu(int(name.removeprefix("gpu")), 1).uuid: entries for name, entries in gpus.items()}
-    raw["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "gpus": by_uuid, "rejected": []})
-    return raw
-
-
-def pending(name: str, message: str = "", namespace: str = "default", **limits: int) -> dict[str, Any]:
-    raw = pod(name, None, phase="Pending", namespace=namespace, **limits)
-    if message:
-        raw["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]
-    return raw
-
-
-def allocation(containers: dict[str, dict[str, int]]) -> dict[str, str]:
-    return {"scheduler.framework.gpushare.allocation": json.dumps(containers)}
 
 
 def shown(cluster: Cluster, view: str = "nodes", select: Selection | None = None, **form: Any) -> str:

@@ -6,45 +6,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpushare_runtime.core.mps import MpsState
 from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.mps import control
 from gpushare_runtime.mps.control import ControlDaemon, ControlError
 from gpushare_runtime.mps.gpu import GpuForMps
-from gpushare_runtime.mps.main import MpsOfGpu, Settings, main, parse_arguments
+from gpushare_runtime.mps.main import MpsOfGpu, main, parse_arguments
 from unit.runtime.kube.fake_api import until
+from unit.runtime.mps.stand_ins import STAND_IN, UUID, VOLTA, Gpus, fault, settings, state
 
-UUID = "GPU-8f6f2c31-0000-0000-0000-000000000000"
-STAND_IN = Path(__file__).with_name("mps_control.py")
 REAL = os.environ.get("GPUSHARE_MPS_CONTROL", "")
-VOLTA = GpuForMps((7, 0), False, (), 0, 16384)
-
-
-class Gpus:
-    """NVML with one GPU. sticky: the mode cannot be changed."""
-
-    exclusive = 3
-
-    def __init__(self, gpu: GpuForMps = VOLTA) -> None:
-        self.gpu, self.sticky, self.modes = gpu, False, []
-
-    def read(self, uuid: str) -> GpuForMps:
-        assert uuid == UUID
-        return self.gpu
-
-    def set_mode(self, uuid: str, mode: int) -> None:
-        self.modes.append(mode)
-        if not self.sticky:
-            self.gpu = replace(self.gpu, mode=mode)
 
 
 @pytest.fixture(params=[str(STAND_IN), *([REAL] if REAL else [])], ids=lambda path: Path(path).name)
@@ -52,34 +29,10 @@ def program(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def root() -> Iterator[Path]:
-    # pytest's own temporary directories make paths that are too long for a unix socket.
-    folder = Path(tempfile.mkdtemp(prefix="mps-"))
-    yield folder
-    shutil.rmtree(folder)
-
-
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ANSWER_SECONDS", "_QUIT_SECONDS", "_START_SECONDS"):
         monkeypatch.setattr(control, name, 2.0)
-
-
-def settings(root: Path, program: str = str(STAND_IN)) -> Settings:
-    return Settings(UUID, root / "r", root / "l", root / "s", program, root / "u/held.json")
-
-
-def state(root: Path) -> MpsState:
-    path = root / "r" / UUID / "state.json"
-    if not path.exists():
-        raise LookupError("not written yet")
-    return MpsState.from_json(path.read_text())
-
-
-def fault(root: Path, kind: str) -> None:
-    (root / "r" / UUID).mkdir(parents=True)
-    (root / "r" / UUID / "fault").write_text(kind)
 
 
 async def running(root: Path, gpus: Gpus, body: Callable[[asyncio.Task[None]], Awaitable[None]], program: str = str(STAND_IN)) -> None:

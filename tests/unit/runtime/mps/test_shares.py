@@ -16,9 +16,8 @@ from gpushare_runtime.mps.control import ControlDaemon
 from gpushare_runtime.mps.main import MpsOfGpu
 from gpushare_runtime.mps.shares import Shares
 from unit.runtime.kube.fake_api import until
-from unit.runtime.mps.test_mps import STAND_IN, UUID, Gpus, fault, root, settings, state
+from unit.runtime.mps.stand_ins import STAND_IN, UUID, Gpus, fault, settings, state
 
-__all__ = ["root"]
 OTHER = "GPU-00000000-0000-0000-0000-000000000001"
 BOOT = "b"
 

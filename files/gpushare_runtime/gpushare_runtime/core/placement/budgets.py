@@ -2,9 +2,9 @@
 # Copyright: gpushare.kubernetes contributors
 """The cluster's disruption budgets, and which evictions violate them, counted as kube-scheduler counts. Pure.
 
-Who may edit a namespace may make thousands of budgets with any selectors, and one preemption asks about thousands of pods. So budgets
-are found by what their selectors want, and of those a pod is compared with few: a pod with more counts as one whose budgets are used
-up. That gives its owner no more than a budget that allows nothing, and such pods can still be evicted where nothing else helps.
+A person who may edit a namespace may make thousands of budgets with any selectors, and one preemption asks about thousands of pods. So
+budgets are found by what their selectors want, and of those a pod is compared with few: a pod with more counts as one whose budgets are
+used up. That gives its owner no more than a budget that allows nothing, and such pods can still be evicted where nothing else helps.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Budget:
         """Whether evicting this pod of its namespace, which has these labels, counts against it."""
         if pod.name in self.disrupted or not self.labels.items() <= labels.items():
             return False
-        # Asked for every pod of a hundred nodes: no generator.
+        # It is asked for every pod of a hundred nodes: no generator.
         for key, operator, values in self.expressions:
             if operator in ("In", "NotIn"):
                 holds = (labels.get(key) in values) == (operator == "In")
@@ -184,7 +184,7 @@ class Budgets:
     def covering(self, pod: AllocatedPod, effort: Effort) -> Sequence[Budget] | None:
         """Those that evicting this pod counts against; None where too much would have to be compared to say that."""
         namespace = self._namespaces.get(pod.namespace)
-        # kube-scheduler does not look at a bare pod either.
+        # kube-scheduler does not count a bare pod either.
         if namespace is None or not pod.labels:
             return ()
         if namespace.too_long or len(pod.labels) > MOST_LABELS or pod.namespace in effort.beyond:

@@ -104,7 +104,7 @@ def _most(request: Request, node: NodeLedger) -> str:
 
 
 def _restriction(request: Request, node: NodeLedger) -> str:
-    """What alone keeps the pod off every usable GPU, whatever is free there; "" if it is not one thing alone."""
+    """The one thing that keeps the pod off every usable GPU, whatever is free there; "" if it is not one thing alone."""
     whys = {*node.exclusions(request)} - {"unusable"}
     if len(whys) != 1 or node.inventory is None:
         return ""
@@ -212,14 +212,14 @@ def _too_large_for_several(request: Request, largest: Largest) -> str | None:
     return None
 
 
-# What is at least this large was meant in bytes: 64 MiB of units would be the memory of no machine.
+# A number that is at least this large was meant in bytes: 64 MiB of units would be the memory of no machine.
 _BYTES: Final = 64 * 1024 * 1024
-# What is at least this large, in units of 1 GiB, was meant in MiB.
+# A number that is at least this large, in units of 1 GiB, was meant in MiB.
 _MEBIBYTES: Final = 512
 
 
 def explain_size(container: ContainerRequest, unit: Unit, largest: int) -> str | None:
-    """What a request that exceeds every GPU says, and what to write instead; None if a GPU of `largest` units is enough."""
+    """A message about a request that exceeds every GPU, and what to write instead; None if a GPU of `largest` units is enough."""
     if container.units <= largest:
         return None
     text = f"{container.written} means {container.units} units of {unit}; the largest GPU has {largest}"

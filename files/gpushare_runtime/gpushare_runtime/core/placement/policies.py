@@ -26,7 +26,7 @@ class Policy(Protocol):
         """Node name → 0 … 10: the best exactly one gets 10, the others at most 9. Nodes where it does not fit get 0."""
 
     def node_cost(self, request: Request, node: NodeLedger) -> NodeCost | None:
-        """What the node is ranked by, None if it does not fit."""
+        """The cost by which the node is ranked, None if it does not fit."""
 
     def ranking(self, request: Request, ledger: Ledger) -> Ranking:
         """`weigh` of all nodes, kept for the next request of this kind."""
@@ -45,7 +45,7 @@ class Rule(ABC):
 
     @abstractmethod
     def key(self, request: Request) -> Hashable:
-        """What a node remembers the cost by until it changes."""
+        """The key by which a node remembers the cost until it changes."""
 
     def tie_break(self, node: NodeLedger) -> int:
         """Of two nodes that cost the same, the one with less of this is better."""
@@ -157,7 +157,7 @@ class _Charged(Ranking):
 
     def __init__(self, rule: Binpack, request: Request, surcharge: Surcharge, nodes: Mapping[str, NodeLedger]) -> None:
         self._rule, self._request, self._surcharge = rule, request, surcharge
-        # What nodes cost that are alike: of thousands few differ.
+        # The cost of nodes that are alike: of thousands few differ.
         self._alike: dict[Likeness, tuple[int, int] | None] = {}
         super().__init__(nodes, self._charged if request.by_likeness else self._charged_alone)
 
@@ -267,6 +267,6 @@ def _smallest(request: Request, candidates: Sequence[GpuState]) -> Sequence[GpuS
 
 
 def _use(node: NodeLedger) -> int:
-    """Thousandths of the usable GPUs' units that are held."""
+    """Thousandths of the usable GPUs' units that are allocated."""
     total = sum(state.gpu.units for state in node.usable)
     return 1000 * (total - node.free) // total if total else 1000

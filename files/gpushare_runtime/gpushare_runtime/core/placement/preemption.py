@@ -32,7 +32,7 @@ class Victims:
 def seen_by(ledger: Ledger, policy: Policy, node: NodeLedger, pod: PendingPod) -> NodeLedger:
     """The node as this pod may use it: without the room of others nominated there whose priority is not lower.
 
-    Remembered until the node or those others change; to be read only.
+    It is remembered until the node or those others change; to be read only.
     """
     here = ledger.nominees.get(node.name)
     if not here:
@@ -62,7 +62,7 @@ MOST_NODES: Final = 100
 
 @dataclass
 class Preemption:
-    """One question of the scheduler. uncounted: namespaces with pods of which too many budgets would have to be looked at."""
+    """One question of the scheduler. uncounted: namespaces with pods of which too many budgets would have to be read."""
 
     ledger: Ledger
     policy: Policy
@@ -132,7 +132,7 @@ class Preemption:
 
 
 class _Gpus:
-    """The GPUs of a node that take a request when some pods are away, which are put back one after the other.
+    """The GPUs of a node that take a request when some pods are away, which return one after the other.
 
     One copy of the node, and what is left of each GPU: a pod's return is a subtraction on the GPUs that it has.
     """
@@ -162,7 +162,7 @@ class _Gpus:
         return True
 
     def _remaining(self, pod: AllocatedPod) -> dict[int, GpuState]:
-        """What is left then of the GPUs that it changes, as far as they matter."""
+        """The GPUs that it changes as they are then, as far as they matter."""
         known = self._node.gpus_of(pod)
         if known is None or pod.uid in self._said:
             # On whichever GPU, or where its node has counted it all along: seldom, so from the whole node.

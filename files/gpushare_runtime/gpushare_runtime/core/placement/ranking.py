@@ -52,7 +52,7 @@ def names_of(weights: Sequence[NodeCost]) -> list[str]:
 
 
 class Ranking:
-    """What one kind of request weighs on each node. A node is weighed when it is first asked about, and again after `forget`.
+    """The weights of one kind of request on each node. A node is weighed when it is first asked about, and again after `forget`.
 
     nodes: those of the ledger, as they are at any time; weigh: of one of them, None where the request does not fit.
     """
@@ -106,7 +106,7 @@ class Ranking:
     def scores(self, names: Sequence[str]) -> tuple[str, Mapping[str, int]]:
         """(the best of the names, "" where it fits on none; as `scores_of`). The names are different ones."""
         if self._all_known(names) and len(names) == len(self._order) and self._unfit.isdisjoint(names):
-            # Every node that fits is asked about: they lie there in order. What costs most scores 0.
+            # Every node that fits is asked about: they lie there in order. The node with the highest cost scores 0.
             most = self._order[-1][0] if self._order else 0
             weights = self._order[: bisect_left(self._order, most, key=_cost)] or self._order[:1]
             return weights[0][-1] if weights else "", scores_of(weights, most)
@@ -114,7 +114,8 @@ class Ranking:
         return min(weights)[-1] if weights else "", scores_of(weights)
 
     def noted(self, names: Iterable[str], look: Callable[[NodeLedger], T]) -> dict[str, T]:
-        """What `look` says of each of these nodes, of which `fitting` was asked before; kept like the weights: always the same `look`."""
+        """The answers of `look` for each of these nodes, of which `fitting` was asked before; kept like the weights: always the same
+        `look`."""
         found: dict[str, T] = {}
         for name in names:
             note = self._notes.get(name)

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 class NvmlError(Exception):
     """NVML as a whole, or one GPU, is not usable; the text has the reason and the action to take.
 
-    reload: only a new process can recover, because somebody replaced the loaded library, or loaded the driver after this process started.
+    reload: only a new process can recover, because the loaded library was replaced, or the driver was loaded after this process started.
     unable: the driver, the GPU or this process can never do that. code: NVML's, 0 without one.
     """
 
@@ -41,7 +41,7 @@ class NvmlError(Exception):
 
 @dataclass(frozen=True)
 class MigInstance:
-    """What NVML reports about one compute instance of a GPU instance. caps: as of core.inventory.Gpu."""
+    """NVML's report about one compute instance of a GPU instance. caps: as of core.inventory.Gpu."""
 
     uuid: str
     gpu_instance: int
@@ -53,7 +53,7 @@ class MigInstance:
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """What NVML reports about one physical GPU. instances: None without MIG mode, in which pods get only instances."""
+    """NVML's report about one physical GPU. instances: None without MIG mode, in which pods get only instances."""
 
     uuid: str
     minor: int
@@ -63,7 +63,7 @@ class GpuFacts:
     numa: int | None  # None if unknown
     failed: str = ""  # why pods must not use it; "" if they may
     unfit: str = ""  # why pods must not use it again after a failure
-    recovery: str = ""  # what the driver requires before pods may use it
+    recovery: str = ""  # the action that the driver requires before pods may use it
     instances: tuple[MigInstance, ...] | None = None
 
 
@@ -81,7 +81,7 @@ class XidEvents(Protocol):
     partial: bool
 
     def wait(self, seconds: float) -> tuple[str, int] | None:
-        """(GPU UUID, XID) of the next error; None without one in that time. Blocks; NvmlError if the subscription is lost."""
+        """(GPU UUID, XID) of the next error; None without one in that time. It blocks. NvmlError if the subscription is lost."""
 
     def close(self) -> None:
         """Never raises."""
@@ -193,7 +193,7 @@ class GpuReader:
                 yield from self._gpu(index, answer)
                 continue
             before = self._without_facts(index, count)
-            # Another GPU may have its index since somebody removed one.
+            # Another GPU may have its index since one was removed.
             if before and not any(gpu.uuid in there for gpu in before):
                 yield from self._without_answer(index, before, answer)
                 continue

@@ -22,7 +22,7 @@ WORKFLOW: Final = "a procedure"
 
 
 class Xid(NamedTuple):
-    """action: immediate, by the catalogue; meaning: what has happened; cure: what a person does."""
+    """action: immediate, by the catalogue. meaning: what has happened. cure: what a person does."""
 
     action: str
     meaning: str
@@ -77,13 +77,13 @@ CHECKS: Final = 3
 
 
 def describe(number: int) -> str:
-    """An XID in words, with what a person does."""
+    """The meaning of an XID, with what a person does."""
     xid = XIDS.get(number)
     return f"XID {number}: {xid.meaning}; {xid.cure}" if xid else f"XID {number}: see `dmesg` and NVIDIA's XID catalogue"
 
 
 class GpuHealth:
-    """Remembers failures by GPU UUID. Used from several threads. checks: number that a failed GPU must pass consecutively."""
+    """Remembers failures by GPU UUID. It is used from several threads. checks: number that a failed GPU must pass consecutively."""
 
     def __init__(self, checks: int = CHECKS) -> None:
         self._checks = checks

@@ -94,7 +94,7 @@ class Pynvml:
         return int(_call(pynvml.nvmlDeviceGetCount))
 
     def _replaced(self) -> bool:
-        """Whether somebody replaced the library that this process has loaded, as a driver upgrade does."""
+        """Whether the library that this process has loaded was replaced, as a driver upgrade does."""
         return self._loaded is not None and _identity(self._loaded[0]) not in (None, self._loaded[1])
 
     def _new_nodes(self) -> str:
@@ -313,7 +313,8 @@ def _unfit(handle: object) -> str:
 
 # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION and its values, which older releases of pynvml do not name.
 _RECOVERY_FIELD: Final = 230
-# The driver's own summary of its XIDs since 565, which XID 154 announces. What only concerns traffic between GPUs (3 and 5) is not here.
+# The driver's own summary of its XIDs since 565, which XID 154 announces. Those that only concern traffic between GPUs (3 and 5) are not
+# here.
 _RECOVERIES: Final = {
     1: "the driver requires a reset: stop what uses the GPU and run `nvidia-smi --gpu-reset`",
     2: "the driver requires a reboot of the host",
@@ -324,7 +325,7 @@ _RECOVERIES: Final = {
 
 
 def _recovery(handle: object) -> str:
-    """What the driver requires before the GPU may be used; "" also from a driver that does not say."""
+    """The action that the driver requires before the GPU may be used; "" also from a driver that does not say."""
     try:
         [field] = pynvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY_FIELD])
     except pynvml.NVMLError:

@@ -8,7 +8,7 @@ has lost a record does not ask (see kubelet/server.py): then the limit is set as
 the driver could limit the GPU are told from later ones at the first comparison with the API server's list. Later processes read that
 from the state file, so they need no API server for it.
 
-Only the hard limit is set. A soft limit would add to `dmem.min` of all groups above, and the driver lowers those only if somebody
+Only the hard limit is set. A soft limit would add to `dmem.min` of all groups above, and the driver lowers those only if a process
 resets the limit before kubelet removes the group (NVIDIA, MPS v3 Memory Partitioning, "Ancestor reservation propagation"). Without
 a hard limit above the GPU's memory no pod needs the guarantee that a soft limit gives.
 """
@@ -85,7 +85,7 @@ def enable_dmem(group: str) -> None:
 
 
 class PodLimits:
-    """The limits of all pods of this node. Used from one event loop only.
+    """The limits of all pods of this node. It is used from one event loop only.
 
     mode: of MODES. running: also limit pods that already run without a limit, because they started before this was possible.
     """
@@ -104,7 +104,7 @@ class PodLimits:
         # GPUs whose reason in `_able` may be gone in a moment.
         self._passing: set[str] = set()
         self._unlimited: set[tuple[str, str]] = set()
-        # Whether a comparison knew all pods. Some may have started while no plugin ran, and kubelet asked nobody.
+        # Whether a comparison knew all pods. Some may have started while no plugin ran, and kubelet asked no plugin.
         self._compared = False
         # Bytes of the limits that this process has set or found last.
         self._most: dict[tuple[str, str], int] = {}
@@ -118,7 +118,8 @@ class PodLimits:
         return self._mode in _BY_DRIVER and bool(gpus) and all(self._able.get(gpu.uuid) == "" for gpu in gpus)
 
     async def before_start(self, resource: str, ids: Sequence[str]) -> None:
-        """Limit the pod of these ids, of which a container is about to start. AllocationRejected if it would start without its limit."""
+        """Limit the pod of these ids, of which a container is about to start. It raises AllocationRejected if it would start without its
+        limit."""
         if self._mode == MPS:
             # The GPU is usable only while its control daemon answers, and its environment has the limit.
             self._reject_driver_only(resource, ids)
@@ -126,7 +127,7 @@ class PodLimits:
         if resource != protocol.RESOURCE_MEMORY:
             return
         gpus = sorted({gpu_of_unit(i) for i in ids})
-        # kubelet makes the group of all pods before it asks for anything, and the plugin may have looked earlier.
+        # kubelet makes the group of all pods before it asks for anything, and the plugin may have read earlier.
         await self._probe([gpu for gpu in gpus if gpu not in self._able or gpu in self._passing])
         uids = {uid for uid, _, _ in self._node.usage.containers_with(resource, frozenset(ids)) if not self._node.usage.released(uid)}
         unable = next((self._able[gpu] for gpu in gpus if self._able[gpu]), "")
@@ -182,7 +183,7 @@ class PodLimits:
             while (left := checked + self.interval - time.monotonic()) > 0:
                 seen = changes.count
                 await self.follow()
-                # Most nodes have no GPU that the driver limits, so nothing to look for between two checks.
+                # Most nodes have no GPU that the driver limits, so nothing to check between two checks.
                 await changes.after(seen, min(left, UNASKED_SECONDS) if self._node.limited_gpus else left)
 
     @property
@@ -233,7 +234,7 @@ class PodLimits:
         return not asked and (uid, gpu) not in self._node.exempt
 
     async def _probe(self, gpus: Sequence[str]) -> None:
-        """Find out for which GPUs the driver has limits. What it can, it can until this process ends; else it is asked again."""
+        """Find out for which GPUs the driver has limits. A limit that it has, it has until this process ends; else it is asked again."""
         for gpu in gpus:
             if self._mode not in _BY_DRIVER:
                 self._able[gpu] = f"--isolation {self._mode}"
@@ -265,7 +266,7 @@ class PodLimits:
             return _NO_GROUP, True
         try:
             enable_dmem(group)
-            # Nobody else limits the group of all pods: setting no limit changes nothing, and needs all that setting one needs.
+            # No other program limits the group of all pods: setting no limit changes nothing, and needs all that setting one needs.
             self._driver.limit_memory(gpu, group, None)
             self._driver.memory_limit(gpu, group)
         except NvmlError as error:
@@ -292,7 +293,7 @@ class PodLimits:
         due = {uid: {gpu: most for gpu, most in limits_due(self._node, uid).items() if self._able.get(gpu) == ""} for uid in uids}
         self.use, wrong = await in_thread(partial(self._read, due))
         self._most = {key: found.most for key, found in self.use.items() if found.most is not None}
-        # What a process before this one has set, and ended before it was stored.
+        # The limits that a process before this one has set, before they were stored.
         self._record({key for key, found in self.use.items() if found.most is not None})
         limited = self._node.limited
         seen_by_nobody = not self._compared and protocol.RESOURCE_MEMORY not in self._node.unasked
@@ -300,7 +301,7 @@ class PodLimits:
         missing = {
             key for key, found in wrong.items() if found is None and key not in limited and (key in due_now or self._has_started(key[0]))
         }
-        # Whatever starts later is due, also if kubelet has not asked.
+        # A container that starts later is due, also if kubelet has not asked.
         exempt = self._node.exempt | {key for key in missing if key[1] not in self._node.limited_gpus}
         unlimited = set() if self._running else missing & exempt
         for uid, gpu in sorted(unlimited - self._unlimited):
@@ -343,7 +344,7 @@ class PodLimits:
             self._node.changes.notify()
 
     def _read(self, due: Mapping[str, Mapping[str, int]]) -> tuple[dict[tuple[str, str], MemoryLimit], dict[tuple[str, str], int | None]]:
-        """What the driver has, and where that is not what is due. A pod without control groups has no process to limit."""
+        """The limits that the driver has, and where they are not as due. A pod without control groups has no process to limit."""
         use: dict[tuple[str, str], MemoryLimit] = {}
         wrong: dict[tuple[str, str], int | None] = {}
         for uid, gpus in due.items():

@@ -3,7 +3,7 @@
 """How much of each GPU's memory each pod uses, by NVML's processes, and which pods use more than their units.
 
 A process counts only if it is certainly the one that NVML means: its number may belong to another process a moment later. So NVML is
-asked twice, and the process must be the same before and after the second answer. What is in doubt counts for nobody: a pod that
+asked twice, and the process must be the same before and after the second answer. Memory in doubt counts for no pod: a pod that
 seems to use too much does use too much.
 """
 
@@ -69,9 +69,9 @@ def read_use(nvml: Nvml, identities: Identities, gpus: Sequence[Gpu]) -> MemoryU
 
 
 class MemoryWatch:
-    """Reads the use every few seconds. Used from one event loop only.
+    """Reads the use every few seconds. It is used from one event loop only.
 
-    exceeded: reports a pod that uses too much, with a message; None if no pod is to be held to its units.
+    exceeded: reports a pod that uses too much, with a message; None if no pod is limited to its units.
     """
 
     def __init__(self, node: NodeState, nvml: Nvml, identities: Identities, exceeded: Callable[[LocalPod, str], None] | None) -> None:

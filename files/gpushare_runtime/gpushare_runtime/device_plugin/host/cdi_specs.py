@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """Reads the CDI specs of this host as a container runtime does: all .yaml and .json files of the folders, a later folder first.
 
-A spec is whatever somebody has put there, so file, number of files, number of entries and depth are bounded, and YAML aliases are
+Any program may write a spec, so file, number of files, number of entries and depth are bounded, and YAML aliases are
 rejected: nvidia-ctk writes none, and with them a short text may be a huge one. Only what decides which GPU a container gets is read.
 """
 
@@ -46,12 +46,12 @@ _NULLS: Final = (None, "", "~", "null")
 
 
 class SpecError(ValueError):
-    """A file that is no CDI spec; says what was found and what was expected."""
+    """A file that is not a CDI spec; says what was found and what was expected."""
 
 
 @dataclass(frozen=True)
 class Edits:
-    """What a container gets: minors of GPU nodes, paths of the host, and numbers of the nodes of MIG instances."""
+    """The devices that a container gets: minors of GPU nodes, paths of the host, and numbers of the nodes of MIG instances."""
 
     minors: frozenset[int]
     paths: frozenset[str]
@@ -155,7 +155,7 @@ _Identity = tuple[int, int, int]
 class SpecFolders:
     """The folders of CDI specs, lowest priority first. A file is read again only when it has changed.
 
-    in_container: the host's files cannot be looked up, so the versions in their names are read instead.
+    in_container: the host's files cannot be found, so the versions in their names are read instead.
     """
 
     def __init__(self, folders: Iterable[str] = protocol.CDI_FOLDERS, *, in_container: bool = False) -> None:

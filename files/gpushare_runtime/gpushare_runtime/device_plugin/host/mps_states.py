@@ -46,7 +46,7 @@ def problem_of(folder: Path, uuid: str, now: float) -> str:
 
 
 class MpsStates:
-    """Used from one event loop only. clock: the host's monotonic clock."""
+    """It is used from one event loop only. clock: the host's monotonic clock."""
 
     def __init__(self, node: NodeState, status: Status, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._node = node
@@ -72,7 +72,8 @@ class MpsStates:
         return {uuid: problem_of(self._folder, uuid, self._clock()) for uuid in uuids}
 
     async def before_start(self, resource: str, ids: Sequence[str]) -> None:
-        """Wait until the control daemon of each GPU permits what a container with these ids has. AllocationRejected if it does not.
+        """Wait until the control daemon of each GPU permits what a container with these ids has. It raises AllocationRejected if it does
+        not.
 
         Its clients get at most the largest share that a container had before this one.
         """

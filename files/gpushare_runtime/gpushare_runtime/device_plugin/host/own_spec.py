@@ -213,7 +213,7 @@ def _candidates(path: Path) -> Iterator[Path]:
 
 
 def _run(scratch: Path, command: Sequence[str]) -> bytes:
-    """What nvidia-ctk prints, which it writes to a file of its own first. scratch: a folder for that."""
+    """The output of nvidia-ctk, which it writes to a file of its own first. scratch: a folder for that."""
     try:
         with tempfile.TemporaryDirectory(prefix=".nvidia-ctk-", dir=scratch) as folder:
             environment = {**os.environ, "TMPDIR": folder}

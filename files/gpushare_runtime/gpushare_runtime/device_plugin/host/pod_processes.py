@@ -6,8 +6,8 @@ It reads the pods' control groups, not the processes: some processes no longer n
 These are processes with a dead leader and a live thread, and every exiting process on control groups v1. It does not query the
 container runtime: a process uses a GPU's memory even if the runtime has lost its container.
 
-A name proves nothing: any user of the host may create groups below his own, and a container below its own. So a pod's group is one of
-root, directly in kubelet's group for all pods or in a QoS class there. What a pod's containers create below it is the pod's.
+A name verifies nothing: any user of the host may create groups below his own, and a container below its own. So a pod's group is one of
+root, directly in kubelet's group for all pods or in a QoS class there. Groups that a pod's containers create below it are the pod's.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CONTAINER: Final = re.compile(rb"/pods/([0-9a-f-]{32,36})/containers/([a-z0-9.-
 _ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
 # kubelet's group may be below others.
 _DEEPEST: Final = 12
-# More groups than anything has below it, unless somebody makes them on purpose.
+# More groups than anything has below it, unless a person makes them on purpose.
 _MOST_GROUPS: Final = 4096
 _UNSEEN: Final = ""
 """In the place of the processes of further groups."""
@@ -115,7 +115,7 @@ def pod_of(folder: str, kubepods: str) -> tuple[str, str] | None:
 class HostProcesses:
     """As the kernel reports them. Needs the host's control groups and process namespace.
 
-    owner: the user of a folder; clock: monotonic seconds; root: where the host's control groups are mounted, None for the first mount.
+    owner: the user of a folder. clock: monotonic seconds. root: where the host's control groups are mounted, None for the first mount.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class HostProcesses:
         return found
 
     def _namespace(self, hierarchy: _Hierarchy) -> str:
-        """Where the cgroup namespace of this process begins below the mount: no file says it, so the process looks for itself."""
+        """Where the cgroup namespace of this process begins below the mount: no file says it, so the process finds itself."""
         if not hierarchy.levels:
             return ""
         if self._known and self._known[0].own and hierarchy == replace(self._known[0], own=""):

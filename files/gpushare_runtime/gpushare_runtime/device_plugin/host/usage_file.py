@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What the plugin's next process needs to know: the usage, its unit and strategy, the GPUs, and who has limits or started before.
+"""The facts that the plugin's next process needs to know: the usage, its unit and strategy, the GPUs, and who has limits or started before.
 
 kubelet may forget a pod with live processes while no plugin runs. The usage is valid for one boot only, because no process survives
 a reboot. The GPUs stay valid: one may not answer just after a boot. So do the limits: an older kubelet starts a pod's containers
-after a boot without asking the plugin, in a control group that has no limit yet. Nobody has started before such a boot.
+after a boot without asking the plugin, in a control group that has no limit yet. No pod has started before such a boot.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class StateFile:
                 "limited": _by_pod(self._node.limited),
                 "limited_gpus": sorted(self._node.limited_gpus),
                 "exempt": _by_pod(self._node.exempt),
-                # What running containers have although kubelet's record has other ids for them.
+                # The ids that running containers have although kubelet's record has other ids for them.
                 **({"kept": [[*key, sorted(usage.ids), container] for key, (usage, container) in sorted(kept.items())]} if kept else {}),
             }
         )

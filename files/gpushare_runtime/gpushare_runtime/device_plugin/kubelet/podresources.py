@@ -38,7 +38,7 @@ class PodResourcesError(Exception):
 
 
 async def list_ids(socket: Path, resources: Collection[str]) -> Reported:
-    """What kubelet reports for these resources. PodResourcesError."""
+    """The ids that kubelet reports for these resources. PodResourcesError."""
     try:
         async with grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS) as channel:
             list_all = channel.unary_unary(
@@ -89,7 +89,7 @@ def differences(entries: Iterable[CheckpointEntry], reported: Reported, pods: Po
     for (name, container), resources in reported.items():
         for resource, ids in resources.items():
             known = recorded.get((name, container, resource), [])
-            # A pod that somebody recreated under its name has two entries for a moment.
+            # A pod that was recreated under its name has two entries for a moment.
             if ids and ids not in known and (container, resource, ids) not in nameless:
                 yield Difference(name, container, resource, frozenset().union(*known), ids)
     for (name, container, resource), known in recorded.items():

@@ -35,7 +35,7 @@ _LAST_RETRY: Final = 1.0
 # kubelet opens the list right after its response to Register.
 _STREAM_SECONDS: Final = 3.0
 _DRAIN_SECONDS: Final = 1.0
-# After its start kubelet admits running pods again, and kills pods whose resource is not registered at that moment. Counted from the
+# After its start kubelet admits running pods again, and kills pods whose resource is not registered at that moment. It counts from the
 # first registration, which is later than the start.
 _SETTLED_SECONDS: Final = 15.0
 # A moment after a list ends kubelet drops the client by the resource's name: it would drop a new registration instead.
@@ -65,7 +65,7 @@ class Registration:
     async def run(self) -> NoReturn:
         """Never returns. On cancellation it removes its socket, and briefly completes kubelet's requests.
 
-        FatalError if somebody replaced the directory, which only a new process may write.
+        FatalError if the directory was replaced, which only a new process may write.
         """
         try:
             await self._wait_for_gpus()
@@ -83,7 +83,7 @@ class Registration:
             await self._stop_server(_DRAIN_SECONDS)
 
     async def _wait_for_gpus(self) -> None:
-        """A plugin that registers without a GPU looks healthy although it is not."""
+        """A plugin that registers without a GPU seems healthy although it is not."""
         changes = self._node.changes
         while self._node.devices.inventory is None or not self._node.devices.inventory.gpus:
             await changes.after(changes.count)

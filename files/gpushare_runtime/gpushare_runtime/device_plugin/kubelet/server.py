@@ -123,7 +123,7 @@ class ResourceService(DevicePluginServicer):
     """Belongs to one registration. refresh: updates the node's state from kubelet's checkpoint.
 
     before_start: prepares what a container with these ids needs before its first process; AllocationRejected if that fails.
-    dev: the host's /dev, to look at.
+    dev: the host's /dev, to be read.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class ResourceService(DevicePluginServicer):
     async def _wait_for_pod(self, size: int, turn: Turn, deadline: float) -> None:
         """Wait for a pod that this request may be for: kubelet may have received it a moment before the plugin.
 
-        A container that starts without a record waits as well, but for other pods' requests: one that comes overtakes it. It waits
+        A container that starts without a record waits as well, only for other pods' requests: one that comes overtakes it. It waits
         no longer than for their order if none of them has ended: the processes of all may have been killed together, and kubelet does
         not bear either that it admits or resizes a pod without GPUs meanwhile.
         """

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What is decided at this node: ids, environments and starts. No I/O; clocks and processes are passed in."""
+"""The decisions at this node: ids, environments and starts. No I/O; clocks and processes are passed in."""

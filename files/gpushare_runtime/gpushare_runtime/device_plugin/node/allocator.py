@@ -32,7 +32,7 @@ from gpushare_runtime.device_plugin.node.usage import Processes, Usage
 
 # Longer than a controller takes to create the next pod, for which the scheduler would choose the GPU again.
 LIFETIME: Final = 60.0
-# Two clocks differ by less from one reading to the next, unless somebody set one of them.
+# Two clocks differ by less from one reading to the next, unless one of them was set.
 _CLOCK_SET: Final = 2.0
 
 
@@ -43,7 +43,7 @@ class AllocationRejected(Exception):
 class Rejections:
     """The allocations that the plugin rejected. Each expires, or ends as soon as other pods use the GPU.
 
-    clock: monotonic seconds; now: Unix time, which somebody may set; users_of: returns the users of a GPU.
+    clock: monotonic seconds. now: Unix time, which a person may set. users_of: returns the users of a GPU.
     """
 
     def __init__(self, clock: Callable[[], float], now: Callable[[], float], users_of: Callable[[str], Hashable], changes: Changes) -> None:
@@ -65,7 +65,7 @@ class Rejections:
         for key, (rejection, end, users) in self._known.items():
             if end > clock and self._users_of(rejection.gpu) == users:
                 until = now + end - clock
-                # The published time changes only if somebody set the host's clock.
+                # The published time changes only if the host's clock was set.
                 kept[key] = (replace(rejection, until=until) if abs(until - rejection.until) > _CLOCK_SET else rejection), end, users
         self._known = kept
         return [rejection for rejection, _, _ in kept.values()]
@@ -92,7 +92,7 @@ def allocate_response(
     isolation: str = "",
     cdi_kind: str = protocol.CDI_KIND,
 ) -> AllocateResult:
-    """gpus: those of the ids, by index; strategy: of protocol.STRATEGIES; unit_mib: size of a unit; isolation, cdi_kind: of this node."""
+    """gpus: those of the ids, by index. strategy: of protocol.STRATEGIES. unit_mib: size of a unit. isolation, cdi_kind: of this node."""
     units = len(ids) if resource == protocol.RESOURCE_MEMORY else sum(gpu.units for gpu in gpus)
     pod_units, as_planned = units, None
     if container is not None:
@@ -138,7 +138,7 @@ _MOST_SHARES: Final = 4096
 
 @dataclass(frozen=True)
 class Allocator:
-    """Used from one event loop only."""
+    """It is used from one event loop only."""
 
     pods: PodTable
     devices: Devices
@@ -165,8 +165,8 @@ class Allocator:
     ) -> tuple[list[str], PendingContainer | None]:
         """The ids that kubelet should allocate, and the container that the request seems to be for.
 
-        AllocationRejected if the GPUs lack them. available: all ids that kubelet has free, with `must_include`, which kubelet kept
-        from an init container of the same pod. moment: the usage's, when the request came; None for now.
+        It raises AllocationRejected if the GPUs lack them. available: all ids that kubelet has free, with `must_include`, which kubelet
+        kept from an init container of the same pod. moment: the usage's, when the request came; None for now.
         """
         free, required = set(available), set(must_include)
         self.usage.observe_available(resource, free.difference(required) if required else free, moment)
@@ -189,7 +189,7 @@ class Allocator:
     # Allocate.
 
     def allocate(self, resource: str, ids: Collection[str]) -> AllocateResult:
-        """What a container with these ids gets. AllocationRejected if it must not have one of their GPUs."""
+        """The response for a container with these ids. It raises AllocationRejected if it must not have one of their GPUs."""
         given = frozenset(ids)
         doubtful = self.usage.terminated_pods()
         remembered = self.preferred.get(resource, OrderedDict())
@@ -245,7 +245,8 @@ class Allocator:
     # PreStartContainer.
 
     def may_start(self, resource: str, ids: Collection[str]) -> bool:
-        """Whether kubelet's checkpoint lists these ids, which are in use from now on. AllocationRejected for a start that must not be."""
+        """Whether kubelet's checkpoint lists these ids, which are in use from now on. It raises AllocationRejected for a start that must
+        not be."""
         given, usage = frozenset(ids), self.usage
         doubtful = usage.terminated_pods()
         known, owners = self.devices.gpu_of(resource), usage.containers_with(resource, given)

@@ -181,7 +181,7 @@ class Candidates:
         if devices.resource != protocol.RESOURCE_MEMORY:
             return ()
         plans = {(of.container, of.resource): of.units_by_gpu for of in pod.container_devices}
-        # What an init container got anew after a lost record, long after it ended, moves nobody.
+        # Ids that an init container got again after a lost record, long after it ended, move no pod.
         ended = () if pod.waiting else pod.ordinary_init
         others = {
             key: frozenset(gpus)
@@ -205,7 +205,7 @@ class Candidates:
         """only: these GPUs (index), without what ranks them among others; () for all GPUs."""
         users = self.usage.gpu_users()
         former = self._former_ids(container)
-        # kubelet may offer what it has just given: it computes what is free, then lets other workers go on while it asks.
+        # kubelet may list as free what it has just given: it computes what is free, and other workers continue while it asks.
         taken = self.usage.counted_ids(resource).union(*self.usage.still_in_use(resource).values()).difference(former, must_include)
         reserved = {} if only else self._reserved_for_others(container)
         allowed = None if only else self._allowed(container)

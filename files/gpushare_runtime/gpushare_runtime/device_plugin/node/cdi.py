@@ -25,9 +25,9 @@ _NAMED: Final = 3
 class CdiDevice:
     """One device of a spec, with the edits that the spec makes for all of its devices.
 
-    file: of the spec; minors: of the device nodes /dev/nvidia<minor> that a container gets; caps: numbers of those of a MIG instance,
-    /dev/nvidia-caps/nvidia-cap<number>; missing: paths that the host does not have, although a container would get them; conflict: a
-    second file of the same folder with this device, "" for none; drivers: the versions in the names of the driver's files, of a reader
+    file: of the spec. minors: of the device nodes /dev/nvidia<minor> that a container gets. caps: numbers of those of a MIG instance,
+    /dev/nvidia-caps/nvidia-cap<number>. missing: paths that the host does not have, although a container would get them. conflict: a
+    second file of the same folder with this device, "" for none. drivers: the versions in the names of the driver's files, of a reader
     that cannot see the host's.
     """
 
@@ -41,10 +41,10 @@ class CdiDevice:
 
 @dataclass(frozen=True)
 class CdiSpecs:
-    """The specs of all folders. devices: by full name, KIND=NAME, of the kinds that we use; problems: files that cannot be used, and why.
+    """The specs of all folders. devices: by full name, KIND=NAME, of the kinds that we use. problems: files that cannot be used, and why.
 
-    kinds: of all files that can be used. own_file: where we write a spec, "" if we do not; foreign: whether it has other bytes than we
-    have written; not_written: why writing it did not work the last time, "" if it did.
+    kinds: of all files that can be used. own_file: where we write a spec, "" if we do not. foreign: whether it has other bytes than we
+    have written. not_written: why writing it did not work the last time, "" if it did.
     """
 
     folders: tuple[str, ...] = protocol.CDI_FOLDERS

@@ -18,9 +18,9 @@ MPS_UNKNOWN: Final = "the state of its MPS control daemon is not known yet"
 
 
 class Devices:
-    """inventory: None before the GPUs were read for the first time; strategy: how containers get GPUs, of protocol.STRATEGIES.
+    """inventory: None before the GPUs were read for the first time. strategy: how containers get GPUs, of protocol.STRATEGIES.
 
-    driver: the version of the loaded one, "" before the GPUs were read; cdi_kind: of protocol.CDI_KINDS, for new containers; node_kind:
+    driver: the version of the loaded one, "" before the GPUs were read. cdi_kind: of protocol.CDI_KINDS, for new containers. node_kind:
     who has prepared this node, of node_kind.py, "" where the installer has chosen the strategy.
     """
 
@@ -114,7 +114,7 @@ class Devices:
 
     @property
     def isolation(self) -> str:
-        """What keeps pods to their units now; "" if that is not known yet."""
+        """The isolation that keeps pods to their units now; "" if that is not known yet."""
         return self._isolation
 
     def set_isolation(self, isolation: str) -> None:

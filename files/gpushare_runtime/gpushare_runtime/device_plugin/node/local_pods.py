@@ -39,7 +39,7 @@ _OURS: Final = (
 
 @dataclass(frozen=True)
 class ContainerDevices:
-    """What kubelet requests for one container: `size` ids of `resource`."""
+    """The request of kubelet for one container: `size` ids of `resource`."""
 
     container: str
     resource: str
@@ -261,7 +261,7 @@ class PodTable:
         return replace(pod, uid=pod.claims, static=True, allocation=None, mirror_uid=pod.uid)
 
     def replace(self, pods: Iterable[LocalPod]) -> None:
-        """Take a fresh list of all pods of this node. Known pods keep their place."""
+        """Take a fresh list of all pods of this node. Pods that are known keep their place."""
         listed: dict[str, LocalPod] = {}
         fresh = list(pods)
         uids = {pod.uid for pod in fresh}

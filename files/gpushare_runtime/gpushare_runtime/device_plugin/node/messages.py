@@ -30,14 +30,14 @@ def unavailable(resource: str, gpu: Gpu, users: GpuUsers, name: Callable[[str], 
 
 
 def requested(resource: str, size: int, gpus_per_pod: int, inventory: Inventory) -> str:
-    """What a container requested."""
+    """The request of a container."""
     if resource == protocol.RESOURCE_GPUS:
         return f"{size} whole {'GPU' if size == 1 else 'GPUs'}"
     return f"{size} units of {inventory.unit} on {'one GPU' if gpus_per_pod == 1 else f'{gpus_per_pod} GPUs'}"
 
 
 def gpus_in_words(by_gpu: Mapping[int, int], inventory: Inventory) -> str:
-    """What a pod has, by GPU index: "8 GiB of GPU 2 (NVIDIA A100 80GB)"."""
+    """The GPUs that a pod has, by GPU index: "8 GiB of GPU 2 (NVIDIA A100 80GB)"."""
     parts = []
     for index, units in sorted(by_gpu.items()):
         gpu = inventory.by_index.get(index)

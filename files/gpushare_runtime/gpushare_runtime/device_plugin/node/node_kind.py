@@ -30,7 +30,7 @@ _VERSION: Final = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})(?:\.([0-9]{1,4}))?")
 
 @dataclass(frozen=True)
 class NodeSight:
-    """What the pod sees.
+    """The facts that the pod sees.
 
     kubelet, runtime: versions, as the node's status has them.
     operator: whether the GPU Operator works on this node.

@@ -13,7 +13,7 @@ from gpushare_runtime.device_plugin.node.usage import Processes, Usage
 
 
 def next_requests(pod: LocalPod, allocated: Collection[DeviceKey], *, admitted: bool = False) -> list[ContainerDevices]:
-    """What kubelet may request next for this pod: for the first container that lacks something, in no known order.
+    """The requests that kubelet may make next for this pod: for the first container that lacks something, in no known order.
 
     admitted: for any container that has ended, likeliest first: ordinary init containers run again only in a new sandbox.
     kubelet requests nothing for a container that runs, even if it lost its record.
@@ -71,7 +71,7 @@ class PendingContainers:
         known = [pod for pod in self.pods if pod.uid not in gone and self._may_be_requested(pod)]
         found = self._match(known, resource, size, late=late)
         if found is None and late:
-            # What the API server reports may be old: of these their processes say whether they run.
+            # The report of the API server may be old: the processes of these pods say whether they run.
             shown = [pod for pod in known if pod.running and self.usage.record_lost(pod.uid)]
             lost = [replace(pod, running=frozenset(c for c in pod.running if not self.usage.lost((pod.uid, c, resource)))) for pod in shown]
             found = self._match(lost, resource, size, late=True)
@@ -120,7 +120,7 @@ class PendingContainers:
         self.rejected = {other.uid for other in self.pods if other.uid in self.rejected or other.uid == pod.uid}
 
     def planned(self, other_than: PendingContainer | None) -> Iterator[tuple[LocalPod, ContainerDevices]]:
-        """What kubelet has yet to request for waiting pods, except for one container."""
+        """The ids that kubelet has yet to request for waiting pods, except for one container."""
         allocated = self.usage.allocated()
         for pod in self.pods:
             for devices in pod.container_devices if pod.waiting and pod.uid not in self.rejected and self._may_be_requested(pod) else ():

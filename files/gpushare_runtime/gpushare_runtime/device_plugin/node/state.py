@@ -17,9 +17,9 @@ from gpushare_runtime.device_plugin.node.usage import Processes, Usage
 
 
 class NodeState:
-    """Used from one event loop only. changes: see PodTable.
+    """It is used from one event loop only. changes: see PodTable.
 
-    clock: monotonic seconds; now: Unix time; processes: of this host; strategy: of protocol.STRATEGIES.
+    clock: monotonic seconds. now: Unix time. processes: of this host. strategy: of protocol.STRATEGIES.
     """
 
     def __init__(

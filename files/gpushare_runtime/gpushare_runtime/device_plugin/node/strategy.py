@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """How a container gets its GPUs, by strategy: what Allocate returns besides the ALIYUN_COM_* variables. Pure.
 
-cdi: kubelet hands names of CDI devices to the container runtime, which applies the CDI spec. What the container's environment says
+cdi: kubelet hands names of CDI devices to the container runtime, which applies the CDI spec. The text of the container's environment
 has no effect, as long as the default runtime is not nvidia's, or does not honour it.
 
 volume-mounts: nvidia's runtime reads the GPUs from mounts, which only kubelet and a pod with hostPath can make.
@@ -82,9 +82,9 @@ def changed_isolation(isolation: str, before: str, uids: Set[str], live: Callabl
 
 
 def left_limits(isolation: str, uids: Set[str], live: Callable[[Set[str]], Set[str]]) -> str:
-    """Why the plugin cannot use this isolation now; "" if it can. uids: pods that the driver limits; live: as for changed_strategy.
+    """Why the plugin cannot use this isolation now; "" if it can. uids: pods that the driver limits. live: as for changed_strategy.
 
-    A limit lasts as long as its pod. Nobody would compare it any more, and the node would publish that it limits nothing.
+    A limit lasts as long as its pod. No comparison would find it any more, and the node would publish that it limits nothing.
     """
     unlimited = isolation in (protocol.ISOLATION_WATCH, protocol.ISOLATION_NONE)
     running = sorted(live(uids)) if unlimited and uids else []

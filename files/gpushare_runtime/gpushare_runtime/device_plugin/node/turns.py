@@ -22,7 +22,7 @@ from typing import Final
 
 from gpushare_runtime.daemon.sync import Changes
 
-# kubelet looks for what has ended, and for what is to be tried again, at one or two fixed moments of each second (1.36.3: the ticker of
+# kubelet searches for what has ended, and for what is to be tried again, at one or two fixed moments of each second (1.36.3: the ticker of
 # syncLoop and the one of its PLEG), and then begins all these starts within tenths of a second.
 LOOKS_SECONDS: Final = 1.0
 # A request that fails comes back within 15 s. Old ones that came late hide the moments of the others.

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """Which container has which device ids, of both resources: one table, and one rule that ends a line of it.
 
-A container has its ids while kubelet's checkpoint lists them. That ends when kubelet offers the ids again, or the API server reports
+A container has its ids while kubelet's checkpoint lists them. That ends when kubelet lists the ids as free again, or the API server reports
 that the pod is finished. The container then keeps them until its pod has no process left. kubelet itself frees them earlier: after a
 forced delete before the processes end, after a lost checkpoint while the pod runs. No I/O: clock and processes are arguments.
 """
@@ -67,7 +67,7 @@ class ContainerUsage:
 
 @dataclass
 class PodState:
-    """What is known about the end of a pod in the table. Times are of the usage's clock."""
+    """The known facts about the end of a pod in the table. Times are of the usage's clock."""
 
     seen_at: float  # in kubelet's checkpoint for the first time
     version: int = 0  # the moment when its ids changed last
@@ -94,10 +94,11 @@ class GpuUsers:
 
 
 class Usage:
-    """The table. Used from one event loop only. entries: kubelet's checkpoint as last read; moment: counts what was granted or listed.
+    """The table. It is used from one event loop only. entries: kubelet's checkpoint as last read. moment: counts what was granted or
+    listed.
 
     kept: (pod UID, container, resource) → ids that a running container has although kubelet's record lists others, and its container ID
-    (None if unknown). kubelet allocates anew for a running container if it is resized in place after its record was lost.
+    (None if unknown). kubelet allocates again for a running container if it is resized in place after its record was lost.
     """
 
     def __init__(self, pods: PodTable, clock: Callable[[], float]) -> None:
@@ -117,7 +118,7 @@ class Usage:
         self.moment = 0
         self.kept: dict[DeviceKey, tuple[ContainerUsage, str | None]] = {}
 
-    # What kubelet reports.
+    # The report of kubelet.
 
     def set_checkpoint(self, entries: tuple[CheckpointEntry, ...], age: float = 0.0) -> None:
         """Take kubelet's checkpoint. age: seconds since kubelet wrote it; it has had these pods for at least that long."""
@@ -135,7 +136,7 @@ class Usage:
         for key, entry in listed.items():
             ids, before, state = entry.ids, self._table.get(key), self._states.setdefault(key[0], PodState(now - age))
             if before is not None and not before.listed and state.dropped_at is not None:
-                # kubelet allocates anew when it starts a container, and then does not ask before the start.
+                # kubelet allocates again when it starts a container, and then does not ask before the start.
                 state.starts[key[1],] = now, self._container_ids(key[0], [key[1]])
             # Mostly the very same object: comparing it costs nothing.
             if before is None or not (before.ids is ids or before.ids == ids):
@@ -164,7 +165,8 @@ class Usage:
     def _exchange(self, key: DeviceKey, left: frozenset[str], got: frozenset[str]) -> None:
         """A container starts with other ids than it had before kubelet lost its record: no request says which container it is for.
 
-        Whoever had these ids, and waits for its own start, has those that it left. What it passed on to its init containers goes with it.
+        A container that had these ids, and waits for its own start, has those that it left. Those that it passed on to its init containers
+        go with it.
         """
         pod = self._pods.get(key[0])
         for other, usage in self._table.items():
@@ -200,8 +202,8 @@ class Usage:
         """kubelet had these ids free at that moment, None for now: it rejected the allocations that had them, and no longer counts the
         pods that have them.
 
-        What came later, it did not know. And it may offer ids of a pod that it counts: somebody asked podresources while it waited for
-        that pod's Allocate. So a pod that the API server shows as active has not ended by that alone.
+        It did not know what came later. And it may list as free ids of a pod that it counts: a client asked podresources while it waited
+        for that pod's Allocate. So a pod that the API server shows as active has not ended by that alone.
         """
         available = ids if isinstance(ids, (set, frozenset)) else set(ids)
         known = self.moment if moment is None else moment
@@ -378,7 +380,7 @@ class Usage:
         names = running(key[0])
         return names is None or key[1] in names
 
-    # What kubelet's checkpoint should list, and does not.
+    # The ids that kubelet's checkpoint should list, and does not.
 
     def _update_unrecorded(self, now: float) -> None:
         listed = self._listed()
@@ -395,7 +397,7 @@ class Usage:
     def _lacks_record(self, pod: LocalPod, listed: Set[DeviceKey], resource: str = "") -> bool:
         """Whether kubelet runs the pod without a record of some of its ids."""
         requested = ((pod.uid, of.container, of.resource) for of in pod.container_devices if resource in ("", of.resource))
-        # During the init phase a pod is Pending; a container ID proves that kubelet has admitted it, with all of its containers.
+        # During the init phase a pod is Pending; a container ID shows that kubelet has admitted it, with all of its containers.
         started = pod.phase == "Running" or any(pod.container_ids.values())
         return pod.active and started and any(key not in listed for key in requested)
 
@@ -489,7 +491,7 @@ class Usage:
         return {uuid: shift for uuid, shift in shifts.items() if shift}
 
     def still_in_use(self, resource: str) -> dict[DeviceKey, frozenset[str]]:
-        """The ids that containers use although kubelet may offer them."""
+        """The ids that containers use although kubelet may list them as free."""
         used: dict[DeviceKey, frozenset[str]] = {}
         for key, usage in self._in_use(orphaned=True):
             if key[2] == resource:
@@ -508,7 +510,7 @@ class Usage:
         return frozenset().union(*(ids for _, ids in self._counted(resource)), *(a.ids for a in self._granted(resource)))
 
     def _granted(self, resource: str) -> Iterator[UnconfirmedAllocation]:
-        """What kubelet has just been given for containers of pods that have not ended since."""
+        """The ids that kubelet has just been given for containers of pods that have not ended since."""
         for allocation in self._recent():
             pod = self._pods.get(allocation.container.pod.uid) if allocation.container else None
             if allocation.resource == resource and not (pod is not None and pod.finished):
@@ -587,7 +589,7 @@ class Usage:
         return units
 
     def units_by_pod(self, inventory: Inventory | None) -> dict[tuple[str, str], int]:
-        """(pod UID, GPU UUID) → units in use; all units of a whole GPU. What several containers of a pod share counts once."""
+        """(pod UID, GPU UUID) → units in use; all units of a whole GPU. Units that several containers of a pod share count once."""
         uids: set[str] = set()
         units: Counter[tuple[str, str]] = Counter()
         of_gpu = {gpu.uuid: gpu.units for gpu in inventory.gpus} if inventory else {}
@@ -649,7 +651,7 @@ class Usage:
         name = self.name(uid)
         return f"pod {name}" if name else f"the pod with UID {uid}" if uid else "a pod admitted just now"
 
-    # What the usage file keeps.
+    # The contents of the usage file.
 
     def snapshot(self) -> dict[DeviceKey, frozenset[str]]:
         """All ids in use."""

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What this node writes through the API server: annotations of its node and pods, and the ConfigMap of unhealthy GPUs."""
+"""The writes of this node through the API server: annotations of its node and pods, and the ConfigMap of unhealthy GPUs."""

@@ -37,7 +37,7 @@ _RENEW_BEFORE: Final = REQUEST_SECONDS / 2
 _MIB: Final = 1024 * 1024
 
 
-class Memory(Protocol):
+class MemoryExcess(Protocol):
     """The use of the GPUs' memory, see gpu/pod_memory.py."""
 
     def lasting(self, seconds: float) -> Mapping[Key, Excess]: ...
@@ -63,14 +63,14 @@ def doubt(node: NodeState, pod: LocalPod, gpu: str, due: int) -> str:
 
 
 class EvictionRequests:
-    """mode, unstartable: of MODES, for pods above their units and for those that can never start; grace: seconds above the units until
-    the request; now: Unix time. Used from one event loop only."""
+    """mode, unstartable: of MODES, for pods above their units and for those that can never start. grace: seconds above the units until
+    the request. now: Unix time. It is used from one event loop only."""
 
     def __init__(
         self,
         node: NodeState,
         publisher: NodePublisher,
-        memory: Memory,
+        memory: MemoryExcess,
         mode: str,
         grace: float,
         now: Callable[[], float] = time.time,
@@ -102,7 +102,7 @@ class EvictionRequests:
             await asyncio.sleep(INTERVAL_SECONDS)
 
     def _due(self, requests: Mapping[str, EvictionRequest]) -> bool:
-        """Whether the annotation is to be written. Use and time change at every reading: they are no reason."""
+        """Whether the annotation is to be written. Use and time change at every reading: they are not a reason."""
         published = self._publisher.published
         text = published.get(protocol.ANNOTATION_EVICTIONS) if published is not None else None
         if published is None or (text is None and not requests):
@@ -137,7 +137,7 @@ class EvictionRequests:
         return found
 
     def _never_started(self) -> dict[str, EvictionRequest]:
-        """For pods that nobody starts again until they are deleted, and of which nothing runs. kubelet would start a static pod again."""
+        """For pods that are not started again until they are deleted, and of which nothing runs. kubelet would start a static pod again."""
         known = ((self._node.pods.get(uid), gpu) for uid, gpu in self._node.allocator.starts_never.items())
         requests = {
             pod.uid: EvictionRequest(pod.uid, gpu, 0, 0, 0, STARTS_NEVER)

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """Events about a GPU that becomes unusable or usable again: on the node, and on each pod that has something of the GPU.
 
-What the process before has published is known from the node's annotation, so a restart reports only what differs from that.
+The Events of the process before are known from the node's annotation, so a restart reports only what differs from that.
 """
 
 from __future__ import annotations

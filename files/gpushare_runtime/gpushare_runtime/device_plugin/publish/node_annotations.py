@@ -26,7 +26,7 @@ from gpushare_runtime.kube.reflector import Reflector
 
 
 def report(node: NodeState) -> Held:
-    """What orphaned and unmanaged pods use, and which allocations the plugin rejected; normally empty."""
+    """The units that orphaned and unmanaged pods use, and which allocations the plugin rejected; normally empty."""
     if node.devices.inventory is None:
         return Held()
     inventory = node.devices.inventory
@@ -82,7 +82,7 @@ OTHERS_IDS: Final = "ids-of-another-device-plugin"
 """In the place of a pod's UID."""
 log = logging.getLogger(__name__)
 
-# At most one PATCH in this time, even if somebody else keeps writing another value.
+# At most one PATCH in this time, even if another client keeps writing another value.
 _PAUSE_SECONDS: Final = 0.25
 # One PATCH covers the changes within this time.
 _TOGETHER_SECONDS: Final = 0.05

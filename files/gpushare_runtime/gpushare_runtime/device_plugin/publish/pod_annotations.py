@@ -46,13 +46,13 @@ def annotations_due(pod: LocalPod, actual: Allocation, inventory: Inventory, now
 
 
 def _kept(pod: LocalPod, allocation: Allocation) -> list[object]:
-    """What the containers have that run as long as the pod."""
+    """The ids of the containers that run as long as the pod."""
     keys = {c.key for c in pod.request.containers if c.keeps} if pod.request else set()
     return [(key, gpus) for key, gpus in allocation.containers if key in keys]
 
 
 class Assigner:
-    """Sends one PATCH per pod when all its containers have their ids, and another one if somebody wrote other values since.
+    """Sends one PATCH per pod when all its containers have their ids, and another one if another client wrote other values since.
 
     name: of the node; clock: Unix time in nanoseconds.
     """
@@ -149,7 +149,7 @@ class Assigner:
                     log.info("pod %s was deleted before it was marked assigned", pod)
                     break
                 wait = backoff.wait()
-                # Either another pod has the name, which the watch will show, or somebody else wrote at the same moment.
+                # Either another pod has the name, which the watch will show, or another client wrote at the same moment.
                 self._log_failure(pod, error, logging.INFO if error.status == 409 else logging.WARNING)
                 await asyncio.sleep(wait)
                 version = self._node.usage.version(uid)
@@ -185,7 +185,7 @@ class Assigner:
         self._events.emit(_about(pod), "Normal", protocol.EVENT_CORRECTED, text)
 
     def _allocated(self, pod: LocalPod, written: Mapping[str, str]) -> Allocation | None:
-        """What the pod has after its annotations were written so."""
+        """The ids that the pod has after its annotations were written so."""
         try:
             return read_allocation({**pod.annotations, **written}, pod.request) if pod.request else None
         except AllocationError:

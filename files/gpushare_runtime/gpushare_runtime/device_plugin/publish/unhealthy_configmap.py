@@ -19,7 +19,8 @@ _FORBIDDEN_SECONDS: Final = 300.0
 
 
 class UnhealthyMap:
-    """Created with the first unusable GPU. Later it lists no GPU instead of being deleted: the plugin has no permission to delete it."""
+    """It is created with the first unusable GPU. Later it lists no GPU instead of being deleted: the plugin has no permission to delete
+    it."""
 
     def __init__(self, node: NodeState, client: KubeClient, node_name: str) -> None:
         self._node = node
@@ -40,7 +41,7 @@ class UnhealthyMap:
                 await self._write(wanted)
             except KubeError as error:
                 forbidden = error.status == 403
-                # In a cluster without the original nobody needs the permission: once is enough.
+                # In a cluster without the original no account needs the permission: once is enough.
                 if not forbidden or (wanted and wanted != self._forbidden):
                     cure = "; if the original's extender runs, allow this plugin's account to get, patch and create it" if forbidden else ""
                     log.warning("ConfigMap %s/%s cannot be written: %s%s", protocol.UNHEALTHY_NAMESPACE, self._name, error, cure)

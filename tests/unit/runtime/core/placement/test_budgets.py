@@ -24,15 +24,8 @@ from gpushare_runtime.core.placement.budgets import (
     violations,
 )
 from gpushare_runtime.core.pods import AllocatedPod
-from unit.runtime.core.test_ledger import memory
-
-
-def budget(allowed: int, namespace: str = "default", disrupted: tuple[str, ...] = (), name: str = "b", **selector: Any) -> dict[str, Any]:
-    return {
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {"selector": selector},
-        "status": {"disruptionsAllowed": allowed, "disruptedPods": dict.fromkeys(disrupted, "2026-01-01T00:00:00Z")},
-    }
+from unit.runtime.core.placement.disruption_budgets import budget
+from unit.runtime.pods import memory
 
 
 def pods(*apps: str) -> list[AllocatedPod]:

@@ -21,8 +21,7 @@ from gpushare_runtime.core.placement import explain
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.quantity import UNITS, parse_unit
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
-from unit.runtime.core.test_ledger import allocated_pod, memory, on, whole
-from unit.runtime.pods import gpu, inventory
+from unit.runtime.pods import allocated_pod, gpu, inventory, memory, on, whole
 
 
 def failed_nodes(request: Request, nodes: Iterable[NodeLedger]) -> dict[str, str]:

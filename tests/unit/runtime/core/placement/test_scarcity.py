@@ -23,8 +23,7 @@ from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.scarcity import PARTS, Scarcity
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
-from unit.runtime.core.test_ledger import allocated_pod, memory, on, whole
-from unit.runtime.pods import gpu
+from unit.runtime.pods import allocated_pod, gpu, memory, on, whole
 
 Node = Sequence[tuple[str, int, int]]
 """(model, size, used) of each GPU."""

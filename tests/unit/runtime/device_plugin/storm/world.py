@@ -21,10 +21,10 @@ from gpushare_runtime.core.allocation import AllocationError, read_allocation
 from gpushare_runtime.core.objects import PodReader, read_node
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.request import parse_request
-from gpushare_runtime.extender.cache import Cluster
+from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.evictor import Evictor
 from gpushare_runtime.extender.extender_v1 import Arguments
-from gpushare_runtime.extender.verbs import Service
+from gpushare_runtime.extender.verbs import Verbs
 from gpushare_runtime.kube.client import KubeError
 from unit.runtime.device_plugin.device_manager import RESOURCES
 from unit.runtime.device_plugin.fake_nvml import FakeNvml
@@ -167,9 +167,9 @@ class World:
         self._unlimited: dict[tuple[str, str], float | None] = {}
         self._answers_since: dict[str, float] = {}
         # The extender.
-        self.cluster = Cluster(clock=now)
+        self.cluster = ClusterCache(clock=now)
         self._policy = Placement("binpack", "", self.cluster.scarcity)
-        self._service = Service(self.cluster.ledger, self._policy, clock=now)
+        self._service = Verbs(self.cluster.ledger, self._policy, clock=now)
         self._evictor = Evictor(self.cluster, lambda *_: None, now=lambda: UNIX + now(), clock=now)
         self._reader = PodReader()
         self._waiting: dict[str, float] = {}

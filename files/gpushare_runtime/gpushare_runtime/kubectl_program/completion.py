@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What kubectl runs to complete `kubectl gpushare …`: kubectl_complete-gpushare. Its arguments are the words so far, the last of them
-unfinished; it prints the candidates, and cobra's directive that no files are meant."""
+"""The program that kubectl runs to complete `kubectl gpushare …`: kubectl_complete-gpushare. Its arguments are the words so far, the last
+of them unfinished; it prints the candidates, and cobra's directive that no files are meant."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpushare_runtime.kube.client import METADATA_LIST, KubeClient, KubeError
 from gpushare_runtime.kube.credentials import CredentialsError
 from gpushare_runtime.kubectl_gpushare.api import NODES, pods_path
 from gpushare_runtime.kubectl_gpushare.kubeconfig import context_namespace, find_kubeconfig, load_kubeconfig
-from gpushare_runtime.kubectl_gpushare.main import ALIASES, COMMANDS, WITH_VALUE, options_of
+from gpushare_runtime.kubectl_program.main import ALIASES, COMMANDS, WITH_VALUE, options_of
 
 SECONDS: Final = 3.0
 _MOST: Final = 1000

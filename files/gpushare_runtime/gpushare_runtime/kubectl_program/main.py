@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     finally:
         if argv is None:
-            # The process ends: Python would look through all of these objects once more before it frees them one by one.
+            # The process ends: Python would go through all of these objects once more before it frees them one by one.
             gc.freeze()
         if collects:
             gc.enable()

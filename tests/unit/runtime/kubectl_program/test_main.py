@@ -14,38 +14,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from aiohttp import web
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.kubectl_gpushare.api import fill
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.live import follow
-from gpushare_runtime.kubectl_gpushare.main import main
 from gpushare_runtime.kubectl_gpushare.output import Format
 from gpushare_runtime.kubectl_gpushare.views import Selection
-from unit.runtime.core.test_ledger_json import check
-from unit.runtime.kube.fake_api import FakeApi, connected, fail, kubeconfig, serving, status
+from gpushare_runtime.kubectl_program.main import main
+from unit.runtime.core.ledger_schema import check
+from unit.runtime.kube.fake_api import FakeApi, connected, fail, serving, status
+from unit.runtime.kubectl_gpushare.command import OBJECTS, fill_api, run
 from unit.runtime.kubectl_gpushare.objects import node, pod
-
-OBJECTS = {
-    "/api/v1/nodes/gpu1": node("gpu1", "10.0.0.1", 16, 16),
-    "/api/v1/nodes/cp1": {"metadata": {"name": "cp1"}, "status": {"allocatable": {"cpu": "2"}}},
-    "/api/v1/namespaces/default/pods/p": pod("p", "gpu1", gpu=1, mem=6),
-    "/api/v1/namespaces/team/pods/t": pod("t", "gpu1", gpu=0, mem=2, namespace="team"),
-    "/api/v1/namespaces/team/pods/w": pod("w", None, phase="Pending", mem=2, namespace="team"),
-}
 
 
 @pytest.fixture(autouse=True)
 def no_kubeconfig_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-
-
-async def fill_api(api: FakeApi) -> None:
-    for path, value in OBJECTS.items():
-        await api.put(path, json.loads(json.dumps(value)))
 
 
 def forbidding(*prefixes: str) -> Callable[[web.Request], Any]:
@@ -57,23 +44,6 @@ def forbidding(*prefixes: str) -> Callable[[web.Request], Any]:
         return None
 
     return fault
-
-
-def run(tmp_path: Path, *argv: str, faults: Callable[[], list[Any]] = list, namespace: str = "") -> tuple[int, FakeApi]:
-    """The command against a server with these objects, with its kubeconfig at ~/.kube/config."""
-
-    async def go() -> tuple[int, FakeApi]:
-        async with serving(FakeApi()) as api:
-            await fill_api(api)
-            api.faults = faults()
-            config = yaml.safe_load(kubeconfig(api.url))
-            if namespace:
-                config["contexts"][0]["context"]["namespace"] = namespace
-            (tmp_path / ".kube").mkdir()
-            (tmp_path / ".kube/config").write_text(yaml.safe_dump(config))
-            return await asyncio.to_thread(main, argv), api
-
-    return asyncio.run(go())
 
 
 def test_without_a_command_all_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

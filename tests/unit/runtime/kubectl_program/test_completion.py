@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_runtime.kubectl_gpushare import completion
-from gpushare_runtime.kubectl_gpushare.completion import complete, main
-from gpushare_runtime.kubectl_gpushare.main import COMMANDS, options_of
+from gpushare_runtime.kubectl_program import completion
+from gpushare_runtime.kubectl_program.completion import complete, main
+from gpushare_runtime.kubectl_program.main import COMMANDS, options_of
 from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving
-from unit.runtime.kubectl_gpushare.test_main import OBJECTS
+from unit.runtime.kubectl_gpushare.command import OBJECTS
 
 
 def names(kind: str, namespace: str) -> list[str]:
@@ -48,7 +48,7 @@ def test_candidates(words: list[str], found: list[str] | None) -> None:
 
 
 def test_the_options_are_those_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    from gpushare_runtime.kubectl_gpushare.main import main as program
+    from gpushare_runtime.kubectl_program.main import main as program
 
     with pytest.raises(SystemExit):
         program(["pods", "--help"])
