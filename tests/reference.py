@@ -453,6 +453,7 @@ def benchmarks() -> str:
             in_use("gpuspec25"),
             "placement.json",
         ],
+        *([f"the same, `{trace}`", in_use(trace), "placement.json"] for trace in ("multigpu20", "cpu250", "gpushare100")),
         [
             "pods bound per second, 500 nodes",
             rates(smaller),
