@@ -23,6 +23,7 @@ from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.node.turns import HOLD_SECONDS, ORDER_SECONDS, RELEASE_SECONDS, Turn, Turns
 from gpushare_runtime.device_plugin.node.usage import START_GRACE
+from gpushare_runtime.device_plugin.publish.pod_annotations import Assigner
 from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager, Panic
 from unit.runtime.device_plugin.fake_processes import FakeProcesses
 from unit.runtime.device_plugin.local_pods import bound, memory
@@ -161,6 +162,38 @@ async def test_containers_that_start_again_at_once_after_a_lost_record_get_no_id
     given = [node.manager.given[raw["metadata"]["uid"]]["main"][MEMORY] for raw in pods]
     assert len(set().union(*given)) == 32
     assert (sorted(attempts)[8] <= 3, max(attempts) <= 6, now() - ended < 180) == (True, True, True)
+
+
+@story
+async def test_annotations_are_corrected_when_the_starts_without_a_record_are_over() -> None:
+    """A PATCH makes kubelet start an ended container of its pod at once, and not when it would have tried again."""
+    node, patched = Node(16, 16), asyncio.Event()
+
+    class Server:
+        async def patch(self, _: str, body: dict[str, Any], **__: Any) -> None:
+            if "scheduler.framework.gpushare.allocation" in body["metadata"]["annotations"]:
+                patched.set()
+
+        def emit(self, *_: Any, **__: Any) -> None: ...
+
+    ended = [await node.run(0, 2, name) for name in ("a", "b")]
+    moved = await node.run(0, 2, "moved")
+    await node.lose(*ended)
+    assigner = asyncio.create_task(Assigner(node.state, Server(), Counters(), Server(), "gpu1", lambda: 5).run())  # type: ignore[arg-type]
+    starts = [asyncio.create_task(node.start(raw)) for raw in ended]
+    await asyncio.sleep(0.5)
+    other = memory(node.gpus, 1, 2, name="moved", uid="moved")["metadata"]["annotations"]
+    node.see({**moved, "metadata": {**moved["metadata"], "annotations": {**other, "ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}}}, 1)
+    assert all(await asyncio.gather(*starts))
+    await asyncio.sleep(10)
+    assert not patched.is_set()
+    for raw in ended:
+        assert await node.start(raw) == ""
+        assert not patched.is_set()
+        node.processes.up[raw["metadata"]["uid"]] = {"main"}
+        node.see(raw, 2)
+    await asyncio.wait_for(patched.wait(), 5)
+    assigner.cancel()
 
 
 @story

@@ -103,6 +103,12 @@ class Turns:
         if turn in self._open:
             self._open.remove(turn)
 
+    @property
+    def restless(self) -> bool:
+        """Whether kubelet will try starts again that failed: it has begun one that may run beside others, a short time ago."""
+        newest = max((turn.at for turn in self._began if turn.again), default=float("-inf"))
+        return bool(self._held) or self._clock() - newest < _LOOKS_REMEMBERED_SECONDS
+
     # Those that must fail, and wait for it.
 
     def hold(self, turn: Turn) -> None:

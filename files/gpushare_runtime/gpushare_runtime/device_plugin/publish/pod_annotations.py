@@ -3,6 +3,9 @@
 """Reports to the API server what kubelet did with a pod: marks it assigned, and corrects its GPUs where they differ.
 
 Runs beside the responses to kubelet and never delays them. Retries a PATCH that the API server does not accept.
+
+A PATCH wakes kubelet's worker of that pod, which then starts an ended container at once, and not when it would have tried again. After a
+lost checkpoint the starts of several pods must not meet (see node/turns.py), so corrections wait until those starts are over.
 """
 
 from __future__ import annotations
@@ -10,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation, AllocationError, read_allocation
 from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.daemon.sync import any_after
 from gpushare_runtime.device_plugin.metrics import Counters
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, actual_allocation
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod
@@ -25,6 +29,9 @@ from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kube.events import EventRecorder, ObjectReference
 
 log = logging.getLogger(__name__)
+# While corrections wait, and how long one waits at most: a container that goes by the old annotation may not start before.
+_LOOK_AGAIN_SECONDS: Final = 1.0
+_LONGEST_WAIT_SECONDS: Final = 60
 
 
 def allocation_in(pod: LocalPod, entries: Iterable[CheckpointEntry], inventory: Inventory) -> Allocation | None:
@@ -72,13 +79,15 @@ class Assigner:
         self._gpus: Mapping[int, str] = {}
         self._problem = ""
         self._patching: dict[str, asyncio.Task[None]] = {}
+        self._waiting: dict[str, int] = {}
+        """Pod UID → since when its correction waits."""
 
     async def run(self) -> NoReturn:
         """Never returns; cancel it."""
         pods, changes = self._node.pods, self._node.changes
         try:
             while True:
-                seen = changes.count
+                seen, later = changes.count, False
                 self._verify_indexes()
                 if max(len(self._verified), len(self._warned)) > len(pods):
                     here = {pod.uid for pod in pods}
@@ -90,13 +99,24 @@ class Assigner:
                     if not pod.annotatable:
                         self._warn(pod)
                     elif self._due(pod.uid):
+                        if pod.assigned and self._waits(pod.uid):
+                            later = True
+                            continue
                         self._patching[pod.uid] = asyncio.create_task(self._mark(pod.uid))
                     elif pod.uid in self._verified:
                         self._verified[pod.uid] = self._version(pod)
-                await changes.after(seen)
+                await any_after((changes, seen), timeout=_LOOK_AGAIN_SECONDS if later else None)
         finally:
             for task in list(self._patching.values()):
                 task.cancel()
+
+    def _waits(self, uid: str) -> bool:
+        """Whether a correction waits: kubelet may start containers without a record, of which some have failed since others began."""
+        pending, usage = self._node.pending, self._node.usage
+        if not (self._node.turns.restless and any(map(usage.record_lost, pending.may_request()))):
+            self._waiting.clear()
+            return False
+        return self._clock() - self._waiting.setdefault(uid, self._clock()) < _LONGEST_WAIT_SECONDS * 10**9
 
     def _version(self, pod: LocalPod) -> tuple[Mapping[str, str], int]:
         return pod.annotations, self._node.usage.version(pod.uid)

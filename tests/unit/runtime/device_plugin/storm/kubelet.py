@@ -13,6 +13,7 @@ import asyncio
 import copy
 import math
 from collections.abc import Coroutine
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -47,6 +48,7 @@ class Kubelet:
         self.ready = False
         self.endpoints: dict[str, tuple[Plugin, bool]] = {}
         self._known: dict[str, dict[str, Any]] = {}
+        self._notes: dict[str, dict[str, str]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._admission = asyncio.Lock()
         self._phase = self._random.uniform(0, TICK)
@@ -189,6 +191,11 @@ class Kubelet:
                 continue
             new = uid not in self._known
             self._known[uid] = raw
+            notes = dict(raw["metadata"]["annotations"])
+            if self._notes.get(uid) != notes and uid in world.pods:
+                # It compares labels, specification and annotations, and wakes the pod's worker.
+                world.pods[uid].woken.set()
+            self._notes[uid] = notes
             if raw["metadata"].get("deletionTimestamp"):
                 if uid not in world.pods or (world.pods[uid].lives and world.pods[uid].ends is None):
                     self.spawn(self._terminate(uid))
@@ -205,7 +212,10 @@ class Kubelet:
                     pod.again.set()
 
     async def _tick(self, earliest: float) -> None:
-        await asyncio.sleep(math.ceil((earliest - self._phase) / TICK) * TICK + self._phase - now())
+        await asyncio.sleep(self._until_tick(earliest))
+
+    def _until_tick(self, earliest: float) -> float:
+        return math.ceil((earliest - self._phase) / TICK) * TICK + self._phase - now()
 
     async def _serve_lists(self) -> None:
         """Somebody asks podresources for a list every few seconds."""
@@ -284,7 +294,9 @@ class Kubelet:
             # SyncPod writes what the runtime says before it starts anything.
             self.tell(pod)
             if await self._sync_pod(pod):
-                await self._tick(now() + AGAIN * self._random.uniform(1, 1 + JITTER))
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(pod.woken.wait(), self._until_tick(now() + AGAIN * self._random.uniform(1, 1 + JITTER)))
+                pod.woken.clear()
                 await asyncio.sleep(self._random.uniform(0.0, 0.02))
             else:
                 await pod.again.wait()

@@ -73,7 +73,7 @@ class Pod:
     kinds: container → init, sidecar or app, in kubelet's order; devices: container → {gpu: units} of the running process; whole: the
     containers with whole GPUs; ghosts: (end, {gpu: units}) of processes that stay after their container's end; bare: without a
     process of the pod's own; ends: when kubelet began to end it; pull: seconds until the image is there; due: container → when kubelet
-    starts it again; again: its worker has something to do.
+    starts it again; again: its worker has something to do; woken: what the API server shows of it has changed.
     """
 
     raw: dict[str, Any]
@@ -91,6 +91,7 @@ class Pod:
     sandbox: bool = False
     worker: asyncio.Task[None] | None = None
     again: asyncio.Event = field(default_factory=asyncio.Event)
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
     problem: str = ""
 
     @property
