@@ -36,7 +36,7 @@ from gpushare_runtime.device_plugin.gpu import discovery, pod_memory
 from gpushare_runtime.device_plugin.host import cdi_specs
 from gpushare_runtime.device_plugin.kubelet import registration
 from gpushare_runtime.device_plugin.node import allocator, turns, usage
-from gpushare_runtime.device_plugin.publish import eviction_requests
+from gpushare_runtime.device_plugin.publish import eviction_requests, pod_annotations
 from gpushare_runtime.extender import evictor, http_server, leadership
 from gpushare_runtime.kube import events
 from gpushare_runtime.kubectl_gpushare import cordon, live
@@ -253,6 +253,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         (f"{OPERATE}/failures.md", "arrive within {:g} s of each other", (turns.ORDER_SECONDS,)),
         (f"{OPERATE}/failures.md", "one of them fails every {:g} s, with", (turns.RELEASE_SECONDS,)),
         (f"{OPERATE}/failures.md", "waits for at most {:g} s. If you", (turns.HOLD_SECONDS,)),
+        (f"{OPERATE}/failures.md", "over, after {:g} s at the latest", (pod_annotations.LONGEST_WAIT_SECONDS,)),
         (
             f"{OPERATE}/failures.md",
             "all of 16 containers ran again after {}",

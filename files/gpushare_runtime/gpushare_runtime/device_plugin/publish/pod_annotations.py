@@ -31,7 +31,7 @@ from gpushare_runtime.kube.events import EventRecorder, ObjectReference
 log = logging.getLogger(__name__)
 # While corrections wait, and how long one waits at most: a container that goes by the old annotation may not start before.
 _LOOK_AGAIN_SECONDS: Final = 1.0
-_LONGEST_WAIT_SECONDS: Final = 60
+LONGEST_WAIT_SECONDS: Final = 60
 
 
 def allocation_in(pod: LocalPod, entries: Iterable[CheckpointEntry], inventory: Inventory) -> Allocation | None:
@@ -116,7 +116,7 @@ class Assigner:
         if not (self._node.turns.restless and any(map(usage.record_lost, pending.may_request()))):
             self._waiting.clear()
             return False
-        return self._clock() - self._waiting.setdefault(uid, self._clock()) < _LONGEST_WAIT_SECONDS * 10**9
+        return self._clock() - self._waiting.setdefault(uid, self._clock()) < LONGEST_WAIT_SECONDS * 10**9
 
     def _version(self, pod: LocalPod) -> tuple[Mapping[str, str], int]:
         return pod.annotations, self._node.usage.version(pod.uid)
