@@ -87,7 +87,9 @@ class Assigner:
         pods, changes = self._node.pods, self._node.changes
         try:
             while True:
-                seen, later = changes.count, False
+                seen, later, meet = changes.count, False, self._starts_meet()
+                if not meet:
+                    self._waiting.clear()
                 self._verify_indexes()
                 if max(len(self._verified), len(self._warned)) > len(pods):
                     here = {pod.uid for pod in pods}
@@ -99,7 +101,7 @@ class Assigner:
                     if not pod.annotatable:
                         self._warn(pod)
                     elif self._due(pod.uid):
-                        if pod.assigned and self._waits(pod.uid):
+                        if meet and pod.assigned and self._waits(pod.uid):
                             later = True
                             continue
                         self._patching[pod.uid] = asyncio.create_task(self._mark(pod.uid))
@@ -110,13 +112,15 @@ class Assigner:
             for task in list(self._patching.values()):
                 task.cancel()
 
-    def _waits(self, uid: str) -> bool:
-        """Whether a correction waits: kubelet may start containers without a record, of which some have failed since others began."""
+    def _starts_meet(self) -> bool:
+        """Whether kubelet may start containers without a record, of which some have failed since others began."""
         pending, usage = self._node.pending, self._node.usage
-        if not (self._node.turns.restless and any(map(usage.record_lost, pending.may_request()))):
-            self._waiting.clear()
-            return False
-        return self._clock() - self._waiting.setdefault(uid, self._clock()) < LONGEST_WAIT_SECONDS * 10**9
+        return self._node.turns.restless and any(map(usage.record_lost, pending.may_request()))
+
+    def _waits(self, uid: str) -> bool:
+        """Whether a pod's correction waits until those starts are over."""
+        now = self._clock()
+        return now - self._waiting.setdefault(uid, now) < LONGEST_WAIT_SECONDS * 10**9
 
     def _version(self, pod: LocalPod) -> tuple[Mapping[str, str], int]:
         return pod.annotations, self._node.usage.version(pod.uid)
