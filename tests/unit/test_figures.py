@@ -443,7 +443,7 @@ ELSEWHERE = [
         "8 of 8 bare pods with GPUs failed at a reboot, and the node had all units 15.2 s after power-on",
         "what tests/cluster_mode/test_killed.py has printed",
     ),
-    *(("docs/project/faults.md", words, "what the suite verify has printed") for words in ("it took 14.5 s", "and 22.9 s with probe pods")),
+    *(("docs/project/faults.md", words, "what the suite verify has printed") for words in ("it took 8.0 s", "and 13.3 s with probe pods")),
     (f"{REFERENCE}/events.md", "8 GiB of GPU 2 (NVIDIA A100 80GB)", "an example"),
     ("docs/project/gpu-proof.md", "with 36 MiB", "what gpu_proof.pack has printed for this lock"),
     (
