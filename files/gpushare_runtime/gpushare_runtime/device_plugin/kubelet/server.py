@@ -237,7 +237,7 @@ class ResourceService(DevicePluginServicer):
 
         A container that starts without a record waits as well, only for other pods' requests: one that comes overtakes it. It waits
         no longer than for their order if no other one can begin: the processes of all may have been killed together, and kubelet does
-        not bear either that it admits or resizes a pod without GPUs meanwhile. If others do not come, it succeeds between kubelet's looks.
+        not bear either that it admits or resizes a pod without GPUs meanwhile. If others do not come, it succeeds in a calm moment.
         """
         changes, turns = self._node.changes, self._node.turns
         alone = max(time.monotonic(), turns.released_at) + ORDER_SECONDS

@@ -50,7 +50,7 @@ _MOST_HELD: Final = 1024
 class Turn:
     """One container's request. ids: what it was told to allocate, at the time told.
 
-    again: it may start a container whose record is lost, so it may run beside others; crowded: it has overtaken one of the same look.
+    again: it may start a container whose record is lost, so it may run beside others; crowded: it has overtaken one of the same moment.
     """
 
     resource: str
