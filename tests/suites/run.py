@@ -192,6 +192,8 @@ class Runner:
                 job.trouble += f"pytest ended with {code} after {job.passed} tests that passed"
             for name in names:
                 self.say(f"[{_clock(job.ended)}] {job.suite.name}: FAILED {name}")
+        for why in left_out(job.report):
+            self.say(f"[{_clock(job.ended)}] {job.suite.name}: LEFT OUT {why}")
         word = "FAILED" if job.failed else "passed"
         self.say(f"[{_clock(job.ended)}] {job.suite.name}: {word} after {_clock(job.seconds)}, {job.passed} passed, {job.failed} failed")
 
@@ -234,6 +236,13 @@ def counts(report: Path) -> tuple[int, int, int, list[str]]:
     different = {(case.get("classname"), case.get("name")) for case in cases}
     failed = len({(case.get("classname"), case.get("name")) for case in bad})
     return len(different) - failed - len(skipped), failed, len(skipped), list(dict.fromkeys(names))
+
+
+def left_out(report: Path) -> list[str]:
+    """Why tests were skipped, each reason once, of a report in JUnit's form; [] without one."""
+    if not report.exists():
+        return []
+    return list(dict.fromkeys(skipped.get("message", "") for skipped in ElementTree.parse(report).getroot().iter("skipped")))
 
 
 def last_line(log: Path, most: int = 90) -> str:

@@ -15,7 +15,7 @@ from suites import choose
 from suites import run as runner_module
 from suites.choose import Choice, asked_for, within
 from suites.report import by_suite, covered, table
-from suites.run import Job, Runner, counts, failures, last_line, totals
+from suites.run import Job, Runner, counts, failures, last_line, left_out, totals
 from suites.table import SUITES, Suite
 
 SOURCES = ("plugins/", "roles/", "playbooks/", "files/", "molecule/")
@@ -201,7 +201,7 @@ def test_a_lab_stays_for_the_next_suite_but_not_that_of_the_life_of_a_cluster(bu
 REPORT = """<testsuites><testsuite>
 <testcase classname="a" name="good"/><testcase classname="a" name="bad"><failure/></testcase>
 <testcase classname="a" name="torn"/><testcase classname="a" name="torn"><error/></testcase>
-<testcase classname="a" name="skipped"><skipped/></testcase>
+<testcase classname="a" name="skipped"><skipped message="no GPU"/></testcase>
 </testsuite></testsuites>"""
 
 
@@ -209,6 +209,8 @@ def test_what_a_report_counts(tmp_path: Path) -> None:
     (tmp_path / "r.xml").write_text(REPORT)
     assert counts(tmp_path / "r.xml") == (1, 2, 1, ["a::bad", "a::torn"])
     assert counts(tmp_path / "absent.xml") == (0, 0, 0, [])
+    assert left_out(tmp_path / "r.xml") == ["no GPU"]
+    assert left_out(tmp_path / "absent.xml") == []
 
 
 @pytest.mark.parametrize(
