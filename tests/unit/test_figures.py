@@ -117,6 +117,7 @@ BINDS = [saved("binds-1"), saved("binds-2")]
 KILLED = sorted(saved("leader-killed"), key=lambda one: one["opened_s"])
 KUBECTL, PAGE, PLUGIN = saved("kubectl"), saved("dashboard"), saved("device-plugin")
 STARTUP = saved("scheduling-5000-sampled")["startup"]
+NVIDIA_OPERATOR = saved("nvidia-operator")
 TIMES_BEFORE = [1 / one["ratio"] for one in KUBECTL["results"] if one["source"] == "API server"]
 CHURN = saved("churn")
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
@@ -211,6 +212,16 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         ),
         (f"{OPERATE}/footprint.md", "needs {} MiB of disk", (MINIMUM_FREE_MIB,)),
         (f"{OPERATE}/capacity.md", "{} nodes, {:,} pods: [benchmarks]", (STARTUP["nodes"], STARTUP["pods"])),
+        (
+            f"{OPERATE}/gpu-operator.md",
+            "The controller and `nvidia-validator` of {} ran on {} against an API server {} ([result]",
+            (NVIDIA_OPERATOR["gpu_operator"], NVIDIA_OPERATOR["date"], NVIDIA_OPERATOR["kubernetes"]),
+        ),
+        (
+            f"{OPERATE}/gpu-operator.md",
+            "an error after 30 tries, in {:.0f} s",
+            (NVIDIA_OPERATOR["label_alone"]["ran"]["plugin-validation"]["seconds"],),
+        ),
         (f"{OPERATE}/migrate.md", "(`gpushare_take_over_timeout`, {} s)", (default("gpushare_take_over_timeout"),)),
         (f"{OPERATE}/operations.md", "between scheduler and extender | {} days", (certificates.LIFE["server"].days,)),
         (f"{OPERATE}/operations.md", "one per control plane | {} years", (certificates.LIFE["ca"].days // 365,)),

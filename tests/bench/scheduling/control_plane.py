@@ -25,8 +25,10 @@ from gpushare_lab.process import run, run_logged, until
 
 KWOK: Final = "0.7.0"
 _TOKEN: Final = "bench"
-# No kubelet is there to remove the taint, no controller to make the account; no limit that would hide the scheduler.
+# No kubelet is there to remove the taint, no controller to make the account; no limit that would hide the scheduler. Privileged pods: as
+# kubeadm allows them.
 _API_SERVER: Final = (
+    "--allow-privileged=true",
     "--bind-address=127.0.0.1",
     "--authorization-mode=RBAC",
     "--service-account-issuer=https://bench",
