@@ -63,12 +63,13 @@ def check_untouched(host: RpmHost) -> None:
 
 
 def check_driver(host: RpmHost, version: str, module: str) -> None:
-    """All of the set is of this version, with this kernel module and no other."""
+    """All of the set is of this version, with this kernel module and no other, and its daemon starts at boot."""
     packages, kind = host.packages(), host.distribution.kind
     assert {name: packages.get(name) for name in LIBRARIES[kind]} == dict.fromkeys(LIBRARIES[kind], version)
     modules = {one: packages.get(name, "").partition("_")[0] for one, name in MODULES[kind].items()}
     assert modules == {"open": "", "proprietary": "", module: version}
     assert f"version={version}" in host.sh(f"tr '\\0' '\\n' < $(ls /lib/modules/{host.distribution.release}/*/nvidia.ko)")
+    assert host.sh("systemctl is-enabled nvidia-persistenced").strip() == "enabled"
 
 
 @contextmanager
@@ -141,7 +142,6 @@ def test_check_mode_and_then_the_installation_of_a_version_that_is_not_the_newes
     assert FIRST in host.loaded()
     assert "blacklist nouveau" in host.sh("cat /etc/modprobe.d/gpushare-nouveau.conf")
     assert host.sh(f"cat {DRACUT}") == "--force --regenerate-all\n"
-    assert host.sh("systemctl is-enabled nvidia-persistenced").strip() == "enabled"
 
 
 @on(ALL)
