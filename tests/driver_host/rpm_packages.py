@@ -209,7 +209,7 @@ def _suse(distribution: Distribution, versions: Sequence[str], nvidia_smi: Path)
     unit = ("usr/lib/systemd/system/nvidia-persistenced.service", UNIT)
     for version in (*versions, G07):
         branch = int(version.partition(".")[0])
-        series = "G06" if branch < 590 else "G07"
+        series, former = ("G06", "G05") if branch < 590 else ("G07", "G06")
         # As in SUSE's sources: nvidia-persistenced and nvidia-modprobe were parts of nvidia-compute-utils before they were packages.
         apart = branch >= 570
         signed, proprietary = f"nvidia-open-driver-{series}-signed-kmp", f"nvidia-driver-{series}-kmp"
@@ -218,7 +218,11 @@ def _suse(distribution: Distribution, versions: Sequence[str], nvidia_smi: Path)
                 f"nvidia-compute-{series}",
                 version,
                 "1",
-                (f"Requires(pre): nvidia-persistenced >= {version}",) if apart else (),
+                (
+                    f"Provides: nvidia-compute{series} = {version}",
+                    f"Conflicts: nvidia-compute{former}",
+                    *((f"Requires(pre): nvidia-persistenced >= {version}",) if apart else ()),
+                ),
                 files=((f"usr/lib64/libnvidia-ml.so.{version}", "stub"),),
             ),
             Rpm(
