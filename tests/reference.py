@@ -503,6 +503,61 @@ def benchmarks() -> str:
     return table(["measured", "result", "file"], [[what, found, f"[{name}]({name})"] for what, found, name in rows])
 
 
+def gpu_proof() -> str:
+    """What the reports of real GPUs say."""
+    reports = sorted(RESULTS.glob("gpu-*.json"))
+    steps = [{step["name"]: step for step in json.loads(one.read_text())["steps"]} for one in reports]
+
+    def row(what: str, form: str, *values: tuple[str, str]) -> list[str]:
+        """values: step and name of each, which is a value or a check."""
+        return [what, *(form.format(*(_figure(one[step], name) for step, name in values)) for one in steps)]
+
+    def together(what: str, kind: str) -> list[str]:
+        rates = [
+            {(one["isolation"], one["kind"], one["programs"]): one for one in each["sharing"]["values"]["throughput"]} for each in steps
+        ]
+        return [what, *(f"{one['none', kind, 4]['of_one']:.2f}, {one['mps', kind, 4]['of_one']:.2f}" for one in rates)]
+
+    rows = [
+        row("memory, units", "{} MiB, {}", ("discovery", "GPU 0: memory in MiB"), ("plugin", "ids of memory, in GiB")),
+        row("start of the device plugin until kubelet has its lists", "{} s", ("plugin", "seconds until kubelet has both lists")),
+        row("its CPU at rest", "{} ms each second", ("plugin", "CPU ms in each second at rest")),
+        row("CUDA context of one program", "{} MiB", ("memory", "cgroupfs: MiB of the context beside 4096")),
+        row(
+            "program with 4096 MiB of MPS",
+            "{}",
+            ("limits", "MPS: a program with its container's environment asks for 1 GiB more than its 4096 MiB"),
+        ),
+        *(
+            row(f"MPS, {what}", "{}", ("limits", f"MPS: {name}"))
+            for what, name in (
+                ("1 GiB of managed memory more than the limit", "managed memory, 1 GiB more than 4096 MiB"),
+                ("a program of another user", "a program of another user beside the first"),
+                ("the same once the first has ended", "the same once the first has ended"),
+                ("a program after the fault of another", "a program after the fault of another"),
+                ("a new program after that", "a new program after that"),
+            )
+        ),
+        together("4 programs with matrix products, of the rate of one: without MPS, with", "matrix-product"),
+        together("4 programs with a small transformer, likewise", "transformer"),
+        row("churn: pods that ran, moments with too much given out", "{}, {}", ("churn", "pods that ran"), ("churn", _OVER_BOOKED)),
+        row("rate of a program after another's fault, of before", "{}", ("health", "its rate afterwards, of the rate before")),
+    ]
+    models = [f"[{_figure(one['discovery'], 'model')}](benchmarks/{file.name})" for one, file in zip(steps, reports, strict=True)]
+    return table(["measured", *models], rows)
+
+
+_OVER_BOOKED: Final = "moments at which a GPU had given out more than it has"
+
+
+def _figure(step: Mapping[str, Any], name: str) -> str:
+    """A value of a step, or what its check found; 0 of an empty list."""
+    if name in step["values"]:
+        return str(step["values"][name])
+    (found,) = (one["found"] for one in step["checks"] if one["name"] == name)
+    return "0" if found == "[]" else str(found)
+
+
 #: Name of a part to (page, what it must be).
 PARTS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
     "requirements": ("docs/start/requirements.md", requirements),
@@ -518,6 +573,7 @@ PARTS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
     "xids": ("docs/operate/on-call.md", xids),
     "rules-in-cluster": ("docs/reference/permissions.md", rules_in_cluster),
     "benchmarks": ("docs/project/benchmarks/README.md", benchmarks),
+    "gpu-proof": ("docs/project/gpu-proof.md", gpu_proof),
 }
 
 

@@ -30,6 +30,15 @@ _RUNTIME: Final = Path(gpushare_runtime.__file__).parent
 _SOURCES: Final = ("device_plugin/gpu/nvml.py", "mps/gpu.py")
 # They change the GPU: the steps about limits say what becomes of them.
 SETTERS: Final = frozenset({"nvmlDeviceSetMemoryLimits_v1", "nvmlDeviceSetComputeMode"})
+# The runtime asks them of a GPU in MIG mode alone, which the other steps cannot use.
+OF_INSTANCES: Final = frozenset(
+    {
+        "nvmlDeviceGetComputeInstanceId",
+        "nvmlDeviceGetGpuInstanceId",
+        "nvmlDeviceGetMaxMigDeviceCount",
+        "nvmlDeviceGetMigDeviceHandleByIndex",
+    }
+)
 _XID_SECONDS: Final = 0.2
 
 
@@ -92,7 +101,7 @@ def run(context: Context, findings: Findings) -> None:
     finally:
         nvml.stop()
         findings.value("functions", calls.made)
-    silent = sorted(set(functions()) - set(calls.made) - SETTERS)
+    silent = sorted(set(functions()) - set(calls.made) - SETTERS - OF_INSTANCES)
     findings.check("every function of NVML that the runtime names was called", silent, [])
 
 

@@ -38,6 +38,8 @@ def first(nvml: Pynvml, least_mib: int = 0) -> GpuFacts:
         free = facts.mib - nvml.memory_used(facts.uuid) // 2**20
         if facts.failed:
             why = f"found that GPU {index} is not usable: {facts.failed}"
+        elif facts.instances is not None:
+            why = f"found that MIG mode is on for GPU {index}; expected a GPU that programs can share"
         elif free < least_mib:
             why = f"found {free} MiB free on GPU {index}; expected {least_mib} MiB"
         elif (mode := _mode(gpus, facts.uuid)) != _DEFAULT_MODE:

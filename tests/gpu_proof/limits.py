@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -31,6 +32,8 @@ from gpushare_runtime.mps.gpu import PynvmlGpus, obstacle
 SHARE_MIB: Final = 4096
 _STEP_MIB: Final = 64
 _BESIDE_MIB: Final = 256
+_OTHER_USER: Final = 65534
+_WAITS_SECONDS: Final = 5.0
 _CHOSEN_SECONDS: Final = 10.0
 _UNSHARE: Final = ("unshare", "--mount", "--propagation", "private")
 # What a container's read-only mount is to a client.
@@ -77,6 +80,9 @@ async def _with_mps(context: Context, findings: Findings, program: str, uuid: st
         await daemon.bound_clients(mib)
         await _read_only(context, findings, pipes, with_limit)
         await _end_of_one(context, findings, daemon, plain)
+        await _of_managed_memory(context, findings, with_limit)
+        await _of_two_users(context, findings, plain)
+        await _after_a_fault(context, findings, plain)
     finally:
         await daemon.stop()
 
@@ -120,6 +126,41 @@ async def _end_of_one(context: Context, findings: Findings, daemon: ControlDaemo
             findings.check("MPS: the control daemon answers after that", "it answers", "it answers")
         except ControlError as error:
             findings.check("MPS: the control daemon answers after that", str(error), "it answers")
+
+
+async def _of_managed_memory(context: Context, findings: Findings, environment: Mapping[str, str]) -> None:
+    with programs(context.driver, 1, environment) as (one,):
+        answer = await asyncio.to_thread(one.ask, "managed", SHARE_MIB + 1024)
+    findings.value(f"MPS: managed memory, 1 GiB more than {SHARE_MIB} MiB", answer["error"] or "not stopped")
+
+
+async def _of_two_users(context: Context, findings: Findings, environment: Mapping[str, str]) -> None:
+    # Another user has to reach the pipes.
+    for folder in (context.folder, context.folder.parent):
+        if folder != Path(tempfile.gettempdir()):
+            folder.chmod(0o711)
+    with programs(context.driver, 2, environment) as (first, second):
+        await asyncio.to_thread(second.ask, "user", _OTHER_USER)
+        await asyncio.to_thread(first.ask, "hold", _BESIDE_MIB)
+        second.send("hold", _BESIDE_MIB)
+        beside = await asyncio.to_thread(second.answer, _WAITS_SECONDS)
+        findings.value("MPS: a program of another user beside the first", beside["error"] or "computes")
+        first.end()
+        if beside["error"]:
+            after = await asyncio.to_thread(second.answer)
+            findings.value("MPS: the same once the first has ended", after["error"] or "computes")
+
+
+async def _after_a_fault(context: Context, findings: Findings, environment: Mapping[str, str]) -> None:
+    with programs(context.driver, 2, environment) as (faulty, other):
+        for one in (faulty, other):
+            await asyncio.to_thread(one.ask, "hold", _BESIDE_MIB)
+        await asyncio.to_thread(faulty.ask, "fault")
+        answer = await asyncio.to_thread(other.ask, "work", await _kind(other), context.seconds)
+        findings.value("MPS: a program after the fault of another", answer["error"] or "computes")
+    with programs(context.driver, 1, environment) as (one,):
+        answer = await asyncio.to_thread(one.ask, "hold", _BESIDE_MIB)
+    findings.value("MPS: a new program after that", answer["error"] or "computes")
 
 
 async def _kind(one: Program) -> str:

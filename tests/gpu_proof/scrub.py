@@ -13,7 +13,8 @@ from typing import Final
 
 # GPU-…, MIG-…, and the UUIDs that newer drivers print for clusters and chassis. Pods' own UIDs are made up by the proof.
 _UUID: Final = re.compile(r"\b(GPU|MIG)-([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12})")
-_SERIAL: Final = re.compile(r"(<(\w*(?:serial|uuid|guid)\w*)>)([^<]*)(</\2>)", re.IGNORECASE)
+# "pdi": the platform device identifier of driver 580 and later.
+_SERIAL: Final = re.compile(r"(<(\w*(?:serial|uuid|guid|pdi)\w*)>)([^<]*)(</\2>)", re.IGNORECASE)
 _UNKNOWN: Final = ("n/a", "", "0", "unknown error")
 
 

@@ -47,11 +47,11 @@ def test_the_same_value_has_the_same_replacement_in_xml_and_in_json() -> None:
 def test_newer_drivers_identities() -> None:
     text = (
         "<uuid>MIG-8f6f2c31-0a1b-4c2d-9e3f-123456789abc</uuid><chassis_serial_number>1821325191344</chassis_serial_number>"
-        "<cluster_uuid>3b4c5d6e-0a1b-4c2d-9e3f-123456789abc</cluster_uuid><gpu_guid>0x4a5b6c7d8e9f</gpu_guid><serial>N/A</serial>"
+        "<cluster_uuid>3b4c5d6e-0a1b-4c2d-9e3f-123456789abc</cluster_uuid><gpu_guid>0x4a5b6c7d8e9f</gpu_guid><pdi>0x645fbd0947b1c390</pdi><serial>N/A</serial>"
         "<gpu_part_number>2330-885-A1</gpu_part_number>"
     )
     made = Scrubber("nobody").text(text)
-    for secret in ("8f6f2c31", "1821325191344", "3b4c5d6e", "4a5b6c7d8e9f"):
+    for secret in ("8f6f2c31", "1821325191344", "3b4c5d6e", "4a5b6c7d8e9f", "645fbd0947b1c390"):
         assert secret not in made
     assert "<serial>N/A</serial>" in made
     assert "2330-885-A1" in made

@@ -4,6 +4,8 @@
 
     hold MIB              allocates so much at once                       {"allocated_mib": …, "error": …}
     allocate STEP MOST    allocates until it may not                      {"allocated_mib": …, "error": …}
+    managed MIB           writes so much managed memory                   {"allocated_mib": …, "error": …}
+    user UID              goes on as this user                            {"error": …}
     kinds                 what it can compute                             {"kinds": […], "framework": …, "error": …}
     work KIND SECONDS     computes                                        {"units": …, "seconds": …, "error": …}
     fault                 writes to an address that is not its own        {"error": …}

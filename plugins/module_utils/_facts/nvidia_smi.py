@@ -48,7 +48,7 @@ _PCI = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-9a
 
 @dataclass(frozen=True)
 class Process:
-    """A process on a GPU. kind: "C" (compute), "G" (graphics), "C+G"; memory_mib: None if the driver does not say.
+    """A process on a GPU. kind: "C" (compute), "G" (graphics), "C+G", "M+C" (client of MPS); memory_mib: None if the driver does not say.
 
     pod_uid: of the pod that it runs in, None for a process of no pod; its namespace and name as far as the host shows them.
     """

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 from bench.cuda_client import BLOCKS, MIB, PTX, ROUNDS, THREADS, Cuda, CudaError
 
+_ATTACH_GLOBAL: Final = 1
 # It writes where nothing is mapped.
 _WILD: Final = b"""
 .version 6.0
@@ -56,6 +58,21 @@ class Client:
         except CudaError as error:
             return {"allocated_mib": allocated, "error": str(error)}
         return {"allocated_mib": allocated}
+
+    def managed(self, mib: str) -> dict[str, Any]:
+        """So much managed memory, written by the GPU."""
+        address, size = ctypes.c_uint64(), ctypes.c_size_t(int(mib) * MIB)
+        self.cuda.call("cuMemAllocManaged", ctypes.byref(address), size, _ATTACH_GLOBAL)
+        self.cuda.call("cuMemsetD8_v2", address, ctypes.c_ubyte(1), size)
+        self.cuda.call("cuCtxSynchronize")
+        return {"allocated_mib": int(mib)}
+
+    def user(self, uid: str) -> dict[str, Any]:
+        """Go on as this user, before the GPU is opened."""
+        os.setgroups([])
+        os.setgid(int(uid))
+        os.setuid(int(uid))
+        return {}
 
     def kinds(self) -> dict[str, Any]:
         return {"kinds": ["chain"], "framework": "the driver's library"}
@@ -111,5 +128,5 @@ def serve(commands: dict[str, Callable[..., dict[str, Any]]], errors: Sequence[t
 
 if __name__ == "__main__":
     client = Client()
-    verbs = {name: getattr(client, name) for name in ("hold", "allocate", "kinds", "work", "fault")}
+    verbs = {name: getattr(client, name) for name in ("hold", "allocate", "managed", "user", "kinds", "work", "fault")}
     sys.exit(serve(verbs, [CudaError, OSError]))

@@ -98,6 +98,8 @@ def main() -> int:
     verbs: dict[str, Callable[..., dict[str, Any]]] = {
         "hold": lambda mib: {"error": (error := take(int(mib))), "allocated_mib": 0 if error else int(mib)},
         "allocate": allocate,
+        "managed": lambda mib: {"allocated_mib": int(mib)},
+        "user": lambda uid: {},
         "kinds": lambda: {"kinds": ["chain"], "framework": "a stand-in"},
         "work": work,
         "fault": fault,

@@ -1,4 +1,4 @@
-/* Calls about a GPU's memory errors: none has happened, none is pending. Broken GPUs are shown by XID or as lost.
+/* Calls about a GPU's memory errors: none has happened, none is pending. Broken GPUs are shown by XID or as lost. None has NVSwitches.
  * SPDX-License-Identifier: Apache-2.0
  * Copyright: gpushare.kubernetes contributors
  */
@@ -87,5 +87,19 @@ API nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, uns
     if (gpu.cc_major >= 8)
         return NVML_ERROR_NOT_SUPPORTED;
     *pending = 0;
+    return NVML_SUCCESS;
+}
+
+/* Hopper and later answer, also without NVSwitches, through the caller's pointer. */
+API nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t *info)
+{
+    WHOLE_GPU_OR_RETURN(device);
+    CHECK_ARGUMENT(info != NULL);
+    if (gpu.cc_major < 9)
+        return NVML_ERROR_NOT_SUPPORTED;
+    memset(info->clusterUuid, 0, sizeof info->clusterUuid);
+    info->status = NVML_SUCCESS;
+    info->cliqueId = 0;
+    info->state = NVML_GPU_FABRIC_STATE_NOT_SUPPORTED;
     return NVML_SUCCESS;
 }

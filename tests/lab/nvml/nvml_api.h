@@ -199,6 +199,15 @@ typedef struct {
     unsigned sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount;
 } nvmlComputeInstanceProfileInfo_t;
 
+typedef struct {
+    unsigned char clusterUuid[16];
+    nvmlReturn_t status;
+    unsigned cliqueId;
+    unsigned char state;
+} nvmlGpuFabricInfo_t;
+
+enum { NVML_GPU_FABRIC_STATE_NOT_SUPPORTED = 0 };
+
 enum { NVML_TOPOLOGY_INTERNAL = 0, NVML_TOPOLOGY_NODE = 40, NVML_TOPOLOGY_SYSTEM = 50 };
 
 #define NVML_EVENT_SINGLE_BIT_ECC_ERROR 0x1ULL

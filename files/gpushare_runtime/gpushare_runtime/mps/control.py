@@ -29,17 +29,22 @@ _QUIT_SECONDS: Final = 10.0
 _MOST_BYTES: Final = 16 * 1024
 _START_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.1
-_SIZE: Final = re.compile(r"([0-9]{1,9})([MG])B?")
+# Of its log. Lines about its dialogue with this module, and the time and the process before each line.
+_KEPT_BYTES: Final = 4096
+_DIALOGUE: Final = ("Accepting connection", "NEW UI", "Cmd:", "UI closed")
+_ORIGIN: Final = re.compile(r"^\[[^\]]{0,80}\] *")
 
 
 class ControlError(Exception):
     """The daemon does not run, does not answer, or answers something else; the message says what and what to do."""
 
 
-def _mib(answer: str) -> int | None:
-    """The size that an answer states; None if it is none."""
-    found = _SIZE.fullmatch(answer)
-    return None if found is None else int(found[1]) * (1024 if found[2] == "G" else 1)
+def _states(answer: str, mib: int) -> bool:
+    """Whether an answer is that of a daemon with this limit.
+
+    It keeps all of a limit, and states whole GiB of one of 1 GiB or more: "79G" of 81559 MiB (driver 580.159.04 on an H100, 2026-11-26).
+    """
+    return answer.removesuffix("B") in (f"{mib}M", f"{mib // 1024}G")
 
 
 class ControlDaemon:
@@ -51,6 +56,8 @@ class ControlDaemon:
         self._folder = folder
         self._logs = logs
         self._process: asyncio.subprocess.Process | None = None
+        self._logged = b""
+        self._reading: asyncio.Task[None] | None = None
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -63,20 +70,27 @@ class ControlDaemon:
         self._make_folders()
         try:
             self._process = await asyncio.create_subprocess_exec(
-                self._program, "-f", env=self.environment, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL
+                self._program,
+                "-f",
+                env=self.environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
             )
         except OSError as error:
             raise ControlError(
                 f"{self._program} cannot be run ({error.strerror}): install the part of the driver that has it, such as "
                 "nvidia-cuda-mps or nvidia-compute-utils"
             ) from None
+        assert self._process.stdout is not None
+        self._reading = asyncio.ensure_future(self._listen(self._process.stdout))
         deadline = asyncio.get_running_loop().time() + _START_SECONDS
         while True:
             try:
                 await self.servers()
             except ControlError as error:
                 if asyncio.get_running_loop().time() > deadline or self._process.returncode is not None:
-                    raise ControlError(f"the daemon does not answer after its start: {error}; see {self._logs}/control.log") from None
+                    raise ControlError(f"the daemon does not answer after its start: {error}{await self._last_words()}") from None
                 await asyncio.sleep(_POLL_SECONDS)
             else:
                 return
@@ -92,11 +106,24 @@ class ControlDaemon:
                 f"found {len(left)} files in {self._folder / mps.PIPES} that cannot be removed ({left[0][:80]!r}): remove them"
             )
 
-    async def ended(self) -> int:
-        """The exit status, once the daemon has ended."""
+    async def _listen(self, output: asyncio.StreamReader) -> None:
+        """Keep the end of the log: with -f the daemon and its servers write it to the output, not to files (580.159.04, 2026-11-26)."""
+        while chunk := await output.read(_KEPT_BYTES):
+            self._logged = (self._logged + chunk)[-_KEPT_BYTES:]
+
+    async def _last_words(self) -> str:
+        """The last two lines of the log that are not about this module's dialogue, to append to a message; "" without any."""
+        if self._reading is not None:
+            await asyncio.wait([self._reading], timeout=_POLL_SECONDS)
+        lines = [_ORIGIN.sub("", line).strip()[:80] for line in self._logged.decode(errors="replace").splitlines()]
+        said = [line for line in lines if line and not line.startswith(_DIALOGUE)][-2:]
+        return f"; it logged last: {' | '.join(said)!r}" if said else ""
+
+    async def ended(self) -> str:
+        """Once the daemon has ended: its exit status, and what it logged last."""
         if self._process is None:
             raise ControlError("the daemon was not started")
-        return await self._process.wait()
+        return f"status {await self._process.wait()}{await self._last_words()}"
 
     async def ask(self, command: str, within: float = ANSWER_SECONDS) -> str:
         """The daemon's answer to a command, without the line end. ControlError."""
@@ -142,7 +169,7 @@ class ControlDaemon:
         """
         await self.ask(f"set_default_device_pinned_mem_limit 0 {mib}M")
         answer = await self.ask("get_default_device_pinned_mem_limit 0")
-        if _mib(answer) != mib:
+        if not _states(answer, mib):
             raise ControlError(f"the daemon's memory limit is {answer[:80]!r} after {mib}M was set")
         for server in await self.servers():
             await self._bound_clients_of(server, mib)
@@ -155,7 +182,7 @@ class ControlDaemon:
         except ControlError as error:
             answer = str(error)
         # One that has ended meanwhile has no clients any more.
-        if _mib(answer) != mib and server in await self.servers():
+        if not _states(answer, mib) and server in await self.servers():
             raise ControlError(f"the memory limit of server {server} is {answer[:80]!r} after {mib}M was set")
 
     async def stop(self) -> None:

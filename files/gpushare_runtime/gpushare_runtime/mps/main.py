@@ -137,8 +137,8 @@ class MpsOfGpu:
         log.info("GPU %s: the MPS control daemon answers; no client gets more than %d MiB", self._uuid, mib)
 
     async def _watch(self) -> NoReturn:
-        status = await self._daemon.ended()
-        raise FatalError(f"the MPS control daemon of GPU {self._uuid} ended with status {status}: its clients are lost", restart=True)
+        how = await self._daemon.ended()
+        raise FatalError(f"the MPS control daemon of GPU {self._uuid} ended, and its clients are lost: {how}", restart=True)
 
     async def _answer(self) -> NoReturn:
         while True:

@@ -36,6 +36,12 @@ def test_facts_are_those_of_the_gpu(machine, gpu) -> None:
     }
 
 
+def test_a_gpu_that_answers_about_its_fabric_is_usable_without_nvswitches(machine, gpu) -> None:
+    """NVML writes its answer through what pynvml hands on as it is."""
+    machine.write(gpu(0, compute_capability="9.0"))
+    assert Child(machine)("facts 0")["failed"] == ""
+
+
 def test_xid_errors_come_with_the_gpus_uuid(machine, gpu) -> None:
     machine.write(gpu(0), gpu(1))
     ask = Child(machine)

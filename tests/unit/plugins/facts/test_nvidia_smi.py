@@ -109,6 +109,18 @@ def test_580_of_a_gpu_that_shares_the_hosts_memory() -> None:
     assert (gpu.memory_mib, gpu.pci, gpu.mig_mode) == (None, "000f:01:00.0", None)
 
 
+def test_an_h100_with_a_client_of_mps() -> None:
+    """As driver 580.159.04 wrote it on 2026-11-26, but for its identities."""
+    found = report(Outcome(ARGV, 0, read("580_h100_mps")))
+    assert (found.driver_version, found.cuda_version, found.problem) == ("580.159.04", "13.0", None)
+    (gpu,) = found.gpus
+    assert (gpu.model, gpu.minor, gpu.memory_mib, gpu.pci) == ("NVIDIA H100 80GB HBM3", 0, 81559, "0000:00:06.0")
+    assert (gpu.mig_mode, gpu.compute_mode, gpu.architecture) == ("disabled", "Default", "Hopper")
+    assert gpu.ecc == Ecc("enabled", "enabled", 0, 0, 0, 0)
+    assert gpu.repair == Repair(remapped_rows=0, pending=False, failed=False)
+    assert gpu.processes == (Process(596, "C", "nvidia-cuda-mps-server", 66), Process(654, "M+C", "/opt/torch/.venv/bin/python3", 4084))
+
+
 def test_ecc_and_retired_pages_of_a_driver_that_counts_bits() -> None:
     first, second = parse(read("384_two_gpus")).gpus
     assert first.ecc == Ecc("enabled", "disabled", 4, 0, 41, 1)
@@ -260,7 +272,7 @@ def test_a_gpu_that_is_attached_and_does_not_answer() -> None:
     assert (found.problem.kind, found.problem.found) == ("gpu_lost", "3 GPUs attached, of which 2 answer")
 
 
-@pytest.mark.parametrize("name", ["384_two_gpus", "470_mig", "535_two_gpus", "550_remapped", "580_lost", "580_no_memory", "610_recovery"])
+@pytest.mark.parametrize("name", [one.stem.removeprefix("nvidia_smi_") for one in FIXTURES.glob("nvidia_smi_*.xml")])
 def test_a_report_survives_the_way_through_json(name: str) -> None:
     for found in (report(Outcome(ARGV, 0, read(name))), report(Outcome(ARGV, 6, "No devices were found"))):
         assert SmiReport.from_dict(json.loads(json.dumps(found.as_dict()))) == found

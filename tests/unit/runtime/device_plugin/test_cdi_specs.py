@@ -81,6 +81,15 @@ def test_what_nvidia_ctk_writes() -> None:
     }
 
 
+def test_what_nvidia_ctk_wrote_for_an_h100() -> None:
+    """Driver 580.159.04 in a folder of its own, 2026-11-26."""
+    devices = parse_spec(Path(__file__).with_name("fixtures").joinpath("cdi_580_h100.yaml").read_bytes()).devices
+    names = ("GPU-00000001-0000-0000-0000-000000000000", "0", "all")
+    assert {name: edits.minors for name, edits in devices.items()} == {f"{KIND}={name}": {0} for name in names}
+    for edits in devices.values():
+        assert {"/dev/nvidia0", "/dev/nvidia-uvm", "/usr/local/nvidia/lib64/libcuda.so.580.159.04"} < edits.paths
+
+
 def test_the_host_path_of_a_device_node_counts() -> None:
     node = {"path": "/dev/nvidia0", "hostPath": "/run/nvidia/driver/dev/nvidia5"}
     data = spec() | {"devices": [{"name": "GPU-1", "containerEdits": {"deviceNodes": [node]}}]}

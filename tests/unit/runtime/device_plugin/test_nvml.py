@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
@@ -117,8 +118,8 @@ def test_without_mig_mode_there_are_no_instances(mig: object, monkeypatch: pytes
 def test_a_gpu_behind_nvswitches_waits_for_its_fabric(state: int, status: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """CUDA programs on it fail with error 802 until then."""
 
-    def fabric(handle: object, info: pynvml.c_nvmlGpuFabricInfo_t) -> None:
-        info.state, info.status = state, status
+    def fabric(handle: object, info: Any) -> None:
+        info._obj.state, info._obj.status = state, status
 
     for name in ("nvmlDeviceGetComputeMode", "nvmlDeviceGetRemappedRows"):
         monkeypatch.setattr(pynvml, name, answers(-UNSUPPORTED))

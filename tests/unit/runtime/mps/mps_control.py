@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""A stand-in for nvidia-cuda-mps-control: its dialogue as the program of driver 535 was heard to lead it, on a socket of its own.
+"""A stand-in for nvidia-cuda-mps-control: its dialogue as the programs of drivers 535 and 580 were heard to lead it, on a
+socket of its own.
 
 -f: the daemon. Otherwise the commands of standard input, one a line. Faults, by MPS_STAND_IN: mute (never answers), dies (after its first
 answer), deaf (ignores quit and SIGTERM), forgets (does not keep the memory limit), rejects (does not start), stubborn (its servers do
@@ -21,7 +22,8 @@ FAULT = (FOLDER.parent / "fault").read_text() if (FOLDER.parent / "fault").exist
 
 
 def said(limit: int) -> str:
-    return f"{limit // 1024}G" if limit % 1024 == 0 else f"{limit}M"
+    whole = f"{limit // 1024}G" if limit >= 1024 else f"{limit}M"
+    return whole if limit else ""
 
 
 def daemon() -> int:
@@ -67,6 +69,8 @@ def daemon() -> int:
                 connection.sendall(answer.encode() + b"\n" if answer else b"\0")
                 # Once it has its limit.
                 if FAULT == "dies" and limit and words == ["get_server_list"]:
+                    print("[2026-11-26 17:26:19.692 Control   532] Shutting down")
+                    print("[2026-11-26 17:26:19.693 Control   532] UI closed", flush=True)
                     return 3
 
 

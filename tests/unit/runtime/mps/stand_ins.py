@@ -15,7 +15,8 @@ UUID = "GPU-8f6f2c31-0000-0000-0000-000000000000"
 
 STAND_IN = Path(__file__).with_name("mps_control.py")
 
-VOLTA = GpuForMps((7, 0), False, (), 0, 16384)
+# No multiple of 1 GiB, as no GPU has.
+VOLTA = GpuForMps((7, 0), False, (), 0, 16160)
 
 
 class Gpus:

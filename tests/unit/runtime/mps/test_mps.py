@@ -55,7 +55,7 @@ def test_a_gpu_gets_its_daemon_and_the_former_mode_comes_back(root: Path, progra
         assert first.unusable(time.monotonic()) == ""
         await until(lambda: state(root).at > first.at)
         daemon = ControlDaemon(program, UUID, root / "r" / UUID, root / "l" / UUID)
-        assert await daemon.ask("get_default_device_pinned_mem_limit 0") == "16G"
+        assert await daemon.ask("get_default_device_pinned_mem_limit 0") == "15G"
         assert await daemon.servers() == []
         assert (root / "r" / UUID / "shm").stat().st_mode & 0o7777 == 0o1777
         with pytest.raises(ControlError, match="'bogus' was answered with 'Unknown command"):
@@ -106,9 +106,9 @@ def test_what_lies_beside_the_pipes_neither_stops_a_daemon_nor_is_followed(root:
     ("kind", "said"),
     [
         ("mute", "the daemon does not answer after its start: no answer to 'get_server_list'"),
-        ("rejects", "the daemon does not answer after its start"),
-        ("forgets", "the daemon's memory limit is '0G' after 16384M was set"),
-        ("dies", f"the MPS control daemon of GPU {UUID} ended with status 3"),
+        ("rejects", "the daemon does not answer after its start: .*; it logged last: 'An instance of this daemon is already running'"),
+        ("forgets", "the daemon's memory limit is '' after 16160M was set"),
+        ("dies", f"the MPS control daemon of GPU {UUID} ended, and its clients are lost: status 3; it logged last: 'Shutting down'"),
     ],
 )
 def test_a_daemon_that_fails_ends_the_service_which_says_why(root: Path, kind: str, said: str) -> None:

@@ -44,14 +44,14 @@ def of_memory(uuid: str, count: int) -> dict[str, list[str]]:
         (record(of_memory(UUID, 5), unit="64MiB"), 320),
         (record(of_memory(OTHER, 9)), 0),
         (record({"aliyun.com/gpu-mem": [*memory(UUID, 2), *memory(OTHER, 2)]}), 2048),
-        (record({"aliyun.com/gpu-count": [UUID]}, of_memory(UUID, 1)), 16384),
+        (record({"aliyun.com/gpu-count": [UUID]}, of_memory(UUID, 1)), 16160),
         (record({"aliyun.com/gpu-count": [OTHER]}), 0),
-        (record(of_memory(UUID, 99)), 16384),
+        (record(of_memory(UUID, 99)), 16160),
         (record(of_memory(UUID, 3), boot="another"), 0),
     ],
 )
 def test_the_largest_share(usage: bytes, mib: int) -> None:
-    assert largest_share(usage, BOOT, UUID, 16384) == mib
+    assert largest_share(usage, BOOT, UUID, 16160) == mib
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_the_largest_share(usage: bytes, mib: int) -> None:
 )
 def test_a_record_of_another_form_is_an_error(usage: bytes) -> None:
     with pytest.raises(MpsStateError, match="found no record of the device plugin"):
-        largest_share(usage, BOOT, UUID, 16384)
+        largest_share(usage, BOOT, UUID, 16160)
 
 
 def test_the_record_is_followed_and_without_it_the_gpu_bounds(tmp_path: Path) -> None:
     file = tmp_path / "held.json"
-    shares = Shares(file, UUID, 16384, lambda: BOOT)
-    assert (shares.largest(), shares.problem) == (16384, "")
+    shares = Shares(file, UUID, 16160, lambda: BOOT)
+    assert (shares.largest(), shares.problem) == (16160, "")
     for usage, mib in ((record(of_memory(UUID, 3)), 3072), (record(of_memory(UUID, 5)), 5120), (record(of_memory(UUID, 2)), 2048)):
         put(file, usage)
         assert (shares.largest(), shares.problem) == (mib, "")
@@ -85,12 +85,12 @@ def test_the_record_is_followed_and_without_it_the_gpu_bounds(tmp_path: Path) ->
     put(file, record())
     assert shares.largest() == 2048
     put(file, b"broken")
-    assert shares.largest() == 16384
+    assert shares.largest() == 16160
     assert str(file) in shares.problem
     put(file, record(of_memory(UUID, 4)))
     assert (shares.largest(), shares.problem) == (4096, "")
     file.unlink()
-    assert (shares.largest(), shares.problem) == (16384, "")
+    assert (shares.largest(), shares.problem) == (16160, "")
 
 
 def put(file: Path, usage: bytes) -> None:
@@ -120,7 +120,7 @@ def running(folder: Path, body: Any) -> None:
 
 def test_the_daemon_and_its_servers_follow_the_largest_share(root: Path) -> None:
     async def body(_made: MpsOfGpu, daemon: ControlDaemon, boot: str) -> None:
-        await until(lambda: state(root).limit == 16384)
+        await until(lambda: state(root).limit == 16160)
         (root / "r" / UUID / "servers").write_text("4711 4712")
         put(root / "u/held.json", record(of_memory(UUID, 4), boot=boot))
         await until(lambda: state(root).limit == 4096)
@@ -138,12 +138,12 @@ def test_a_server_that_keeps_another_limit_is_reported_and_tried_again(root: Pat
     fault(root, "stubborn")
 
     async def body(made: MpsOfGpu, _daemon: ControlDaemon, boot: str) -> None:
-        await until(lambda: state(root).limit == 16384)
+        await until(lambda: state(root).limit == 16160)
         (root / "r" / UUID / "servers").write_text("4711")
         put(root / "u/held.json", record(of_memory(UUID, 4), boot=boot))
-        await until(lambda: "the memory limit of server 4711 is '0G' after 4096M was set" in made.status.report()[1])
+        await until(lambda: "the memory limit of server 4711 is '' after 4096M was set" in made.status.report()[1])
         # A container with more than the former limit still waits for it; with less it is as it was.
-        assert state(root).limit == 16384
+        assert state(root).limit == 16160
         (root / "r" / UUID / "servers").write_text("")
         await until(lambda: state(root).limit == 4096)
         await until(lambda: "degraded" not in made.status.report()[1])
@@ -169,7 +169,7 @@ def test_once_no_container_has_the_gpu_its_servers_end_and_its_shared_memory_is_
     monkeypatch.setattr("gpushare_runtime.mps.main._COARSE_SECONDS", 0.1)
 
     async def body(_made: MpsOfGpu, daemon: ControlDaemon, boot: str) -> None:
-        await until(lambda: state(root).limit == 16384)
+        await until(lambda: state(root).limit == 16160)
         put(root / "u/held.json", record(of_memory(UUID, 4), of_memory(OTHER, 9), boot=boot))
         await until(lambda: state(root).limit == 4096)
         leave(root)
@@ -187,7 +187,7 @@ def test_once_no_container_has_the_gpu_its_servers_end_and_its_shared_memory_is_
 @pytest.mark.parametrize("usage", [None, b"broken"])
 def test_where_it_is_not_known_who_has_the_gpu_nothing_is_removed(root: Path, usage: bytes | None) -> None:
     async def body(made: MpsOfGpu, _daemon: ControlDaemon, _boot: str) -> None:
-        await until(lambda: state(root).limit == 16384)
+        await until(lambda: state(root).limit == 16160)
         if usage is not None:
             put(root / "u/held.json", usage)
             await until(lambda: "held.json" in made.status.report()[1])

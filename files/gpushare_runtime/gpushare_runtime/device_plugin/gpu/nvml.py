@@ -283,7 +283,8 @@ def _fabric(handle: object) -> str:
     """Why CUDA does not start on a GPU behind NVSwitches; "" for one without, and for drivers and GPUs (before Hopper) that do not say."""
     info = pynvml.c_nvmlGpuFabricInfo_t()
     try:
-        pynvml.nvmlDeviceGetGpuFabricInfo(handle, info)
+        # pynvml does not take the address itself, as it does elsewhere. Without it the driver writes to a wrong one.
+        pynvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
     except pynvml.NVMLError:
         return ""
     # NVML writes one byte of pynvml's four.

@@ -219,7 +219,7 @@ class ResourceService(DevicePluginServicer):
                         await self._hold(size, turn, started + POD_WAIT_SECONDS)
                     await self._reject(context, AllocationRejected(f"{self.resource}: {_OVERTAKEN}"), grpc.StatusCode.ABORTED)
                 ids, pending = self._node.allocator.prefer(self.resource, of.available_deviceIDs, of.must_include_deviceIDs, size, moment)
-                turn.ids = frozenset(ids)
+                self._node.turns.tell(turn, frozenset(ids))
             except AllocationRejected as rejection:
                 await self._reject(context, rejection)
             finally:
@@ -236,12 +236,13 @@ class ResourceService(DevicePluginServicer):
         """Wait for a pod that this request may be for: kubelet may have received it a moment before the plugin.
 
         A container that starts without a record waits as well, only for other pods' requests: one that comes overtakes it. It waits
-        no longer than for their order if none of them has ended: the processes of all may have been killed together, and kubelet does
-        not bear either that it admits or resizes a pod without GPUs meanwhile.
+        no longer than for their order if no other one can begin: the processes of all may have been killed together, and kubelet does
+        not bear either that it admits or resizes a pod without GPUs meanwhile. If others do not come, it succeeds in a calm moment.
         """
         changes, turns = self._node.changes, self._node.turns
-        alone = time.monotonic() + ORDER_SECONDS
-        quiet = max(time.monotonic() + turns.seconds_to_calm(), alone)
+        alone = max(time.monotonic(), turns.released_at) + ORDER_SECONDS
+        quiet = max(turns.calm_after(time.monotonic()), alone)
+        patient = turns.calm_after(turns.patience_ends(turn))
         while True:
             self._refresh()
             seen = (changes, changes.count), (turns.changes, turns.changes.count)
@@ -250,9 +251,9 @@ class ResourceService(DevicePluginServicer):
                 return
             if known and not turn.crowded:
                 return
-            ends = quiet if known or turn.again else deadline
-            if turn.again and len(self._node.pending.may_request()) < 2:
-                ends = alone
+            ends = quiet if known else deadline
+            if turn.again:
+                ends = patient if turns.others_may_begin(len(self._node.pending.may_request())) else alone
             if time.monotonic() >= ends:
                 return
             await any_after(*seen, timeout=ends - time.monotonic())

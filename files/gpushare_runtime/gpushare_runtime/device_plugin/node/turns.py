@@ -9,7 +9,8 @@ first one is over, and the first one succeeds, kubelet panics (1.36.3, deviceman
 or may have been, fails here, and kubelet tries that start again.
 
 If all failed at once, all would come back at once. So their answers wait, and one after the other fails. kubelet waits for such an
-answer without a limit and without a lock, and its worker begins no other request meanwhile: only those that have failed come back.
+answer without a limit and without a lock, and its worker begins no other request meanwhile: only those that have failed come back,
+10 to 15 s later. So a start that comes back succeeds when all others that could begin one wait here, or have failed a short time ago.
 """
 
 from __future__ import annotations
@@ -32,20 +33,24 @@ _MOST_REMEMBERED: Final = 64
 ORDER_SECONDS: Final = 0.2
 # Between the preferred ids and their Allocate kubelet takes milliseconds.
 _OPEN_SECONDS: Final = 2.0
-# kubelet retries a start 10 to 15 s after it failed, and the n-th time not before 10 * 2^n s after the container's end. In a simulation
-# the last one of 16 containers starts after 65 s in the mean; with 1 s or 4 s it is 80 s, as more of them collide or wait.
-RELEASE_SECONDS: Final = 2.0
-# So long may a pod's deletion wait for kubelet's worker.
-HOLD_SECONDS: Final = 60.0
+# kubelet retries a start 10 to 15 s after it failed (1.36.3, podWorkers: backOffPeriod and its jitter), and the n-th time not before
+# 10 * 2^n s after the container's end. So most of those that fail come back after the one before has succeeded.
+RETRY_SECONDS: Final = 9.5
+_RETRIED_SECONDS: Final = 16.0
+RELEASE_SECONDS: Final = 6.0
+# So long may a pod's deletion wait for kubelet's worker. In this time 20 requests fail.
+HOLD_SECONDS: Final = 120.0
+# So long a start waits for others that have ended as well. They may not come, as one whose container ends again and again.
+PATIENCE_SECONDS: Final = 5.0
 # More than a node has pods.
 _MOST_HELD: Final = 1024
 
 
 @dataclass(eq=False)
 class Turn:
-    """One container's request. ids: what it was told to allocate.
+    """One container's request. ids: what it was told to allocate, at the time told.
 
-    again: it may start a container whose record is lost, so it may run beside others; crowded: it has overtaken another one.
+    again: it may start a container whose record is lost, so it may run beside others; crowded: it has overtaken one of the same moment.
     """
 
     resource: str
@@ -54,6 +59,7 @@ class Turn:
     overtaken: bool = False
     again: bool = False
     ids: frozenset[str] = frozenset()
+    told: float = 0.0
 
 
 class Turns:
@@ -65,15 +71,19 @@ class Turns:
         self._open: list[Turn] = []
         self._began: deque[Turn] = deque(maxlen=_MOST_REMEMBERED)
         self._held: list[Turn] = []
-        self._released_at = float("-inf")
+        self._failed: deque[float] = deque(maxlen=_MOST_REMEMBERED)
+        self.released_at = float("-inf")
 
     def begin(self, resource: str) -> Turn:
         """kubelet begins a request: those that it had begun before are overtaken."""
         now = self._clock()
-        self._open = [turn for turn in self._open if now - turn.at < _OPEN_SECONDS]
+        self._open = [turn for turn in self._open if not turn.ids or now - turn.told < _OPEN_SECONDS]
         for turn in self._open:
             turn.overtaken = True
-        mine = Turn(resource, now, crowded=bool(self._open))
+        # A pod's next container is requested as soon as one has failed.
+        if self._failed and now - self._failed[-1] < ORDER_SECONDS:
+            self._failed.pop()
+        mine = Turn(resource, now, crowded=any(now - turn.at < LOOKS_SECONDS for turn in self._open))
         self._open.append(mine)
         self._began.append(mine)
         self.changes.notify()
@@ -86,14 +96,30 @@ class Turns:
         before = takewhile(lambda other: other is not turn, self._began)
         return any(turn.at - other.at < ORDER_SECONDS and (turn.again or other.again) for other in before)
 
-    def seconds_to_calm(self) -> float:
-        """Until the moment of the next second that is farthest from those at which requests began: kubelet hardly begins one then."""
+    def others_may_begin(self, pods: int) -> bool:
+        """Whether kubelet may begin another such start at any moment. pods: of how many it may at all, that of the caller among them.
+
+        It cannot for a pod whose request waits here, or has failed a short time ago.
+        """
+        now = self._clock()
+        return pods - 1 > len(self._held) + sum(now - at < RETRY_SECONDS for at in self._failed)
+
+    def patience_ends(self, turn: Turn) -> float:
+        """Until when a request waits for others that may begin: by then those that have ended, or have failed here, have come back."""
+        return max([turn.at + PATIENCE_SECONDS, *(at + _RETRIED_SECONDS for at in self._failed)])
+
+    def calm_after(self, at: float) -> float:
+        """The moment of the second after this time that is farthest from those at which requests began: kubelet hardly begins one then."""
         now = self._clock()
         began = sorted({turn.at % LOOKS_SECONDS for turn in self._began if now - turn.at < _LOOKS_REMEMBERED_SECONDS})
         if not began:
-            return 0.0
+            return at
         gap, start = max((after - before, before) for before, after in pairwise([*began, began[0] + LOOKS_SECONDS]))
-        return (start + gap / 2 - now) % LOOKS_SECONDS
+        return at + (start + gap / 2 - at) % LOOKS_SECONDS
+
+    def tell(self, turn: Turn, ids: frozenset[str]) -> None:
+        """These are the ids that its Allocate will name."""
+        turn.ids, turn.told = ids, self._clock()
 
     def resume(self, resource: str, ids: frozenset[str]) -> Turn:
         """The turn that was told these ids. Without one kubelet reuses ids of the same pod, and its turn begins now."""
@@ -107,7 +133,7 @@ class Turns:
     def restless(self) -> bool:
         """Whether kubelet will try starts again that failed: it has begun one that may run beside others, a short time ago."""
         newest = max((turn.at for turn in self._began if turn.again), default=float("-inf"))
-        return bool(self._held) or self._clock() - newest < _LOOKS_REMEMBERED_SECONDS
+        return bool(self._held) or any(turn.again for turn in self._open) or self._clock() - newest < _LOOKS_REMEMBERED_SECONDS
 
     # Those that must fail, and wait for it.
 
@@ -124,13 +150,18 @@ class Turns:
         now, newest = self._clock(), max(self._held, key=lambda held: held.at)
         ends = turn.at + HOLD_SECONDS
         # The last one of those that came together may be a resize, for which kubelet's loop waits. Then the one that waits longest.
-        if turn is (newest if newest.at > self._released_at else min(self._held, key=lambda held: held.at)):
-            ends = min(ends, max(self._released_at + RELEASE_SECONDS, newest.at + ORDER_SECONDS))
+        if turn is (newest if newest.at > self.released_at else min(self._held, key=lambda held: held.at)):
+            ends = min(ends, max(self.released_at + RELEASE_SECONDS, newest.at + ORDER_SECONDS, self._end_of_the_open(now)))
         # A timer's resolution.
         return ends - now if ends - now > 0.001 else 0.0
+
+    def _end_of_the_open(self, now: float) -> float:
+        """One that fails may be followed at once by its pod's next container, which would overtake what is about to succeed."""
+        return max((now + ORDER_SECONDS for turn in self._open if turn.again), default=float("-inf"))
 
     def release(self, turn: Turn) -> None:
         if turn in self._held:
             self._held.remove(turn)
-            self._released_at = self._clock()
+            self.released_at = self._clock()
+            self._failed.append(self.released_at)
             self.changes.notify()

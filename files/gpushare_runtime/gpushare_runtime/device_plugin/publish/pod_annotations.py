@@ -31,7 +31,7 @@ from gpushare_runtime.kube.events import EventRecorder, ObjectReference
 log = logging.getLogger(__name__)
 # While corrections wait, and how long one waits at most: a container that goes by the old annotation may not start before.
 _LOOK_AGAIN_SECONDS: Final = 1.0
-LONGEST_WAIT_SECONDS: Final = 60
+LONGEST_WAIT_SECONDS: Final = 180
 
 
 def allocation_in(pod: LocalPod, entries: Iterable[CheckpointEntry], inventory: Inventory) -> Allocation | None:
