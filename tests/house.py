@@ -26,8 +26,8 @@ MADE = re.compile(r".*_pb2(?:_grpc)?\.pyi?")
 #: Measure → its limit.
 LIMITS = {
     "modules": 43,
-    "breaches of the language in the code of runtime": 14,
-    "breaches of the language in the code of plugins": 15,
+    "breaches of the language in the code of runtime": 0,
+    "breaches of the language in the code of plugins": 0,
     "class names used twice": 0,
     "imports of a test by a test": 0,
     "folder circles": 0,

@@ -180,10 +180,10 @@ def code(text: str) -> Iterator[Block]:
 
 
 def message(node: ast.expr) -> str:
-    """The text of an argument: a literal, with what is filled in as one word; "" for anything else."""
+    """The text of an argument: a literal, with what is filled in as one word; "" for a name and anything else."""
     if isinstance(node, ast.JoinedStr):
         return "".join(str(part.value) if isinstance(part, ast.Constant) else CODE for part in node.values)
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value else ""
 
 
 def blocks(path: Path) -> Iterator[Block]:

@@ -64,6 +64,8 @@ DISTRIBUTIONS = {
     )
 }
 OPEN, PROPRIETARY = "Dual MIT/GPL", "NVIDIA"
+#: SUSE's packages of drivers from 590 on have other names, and its repositories have them beside those of G06.
+G07 = "595.71.05"
 _HEAD = """\
 %global _binaries_in_noarch_packages_terminate_build 0
 %global __os_install_post %{{nil}}
@@ -204,24 +206,39 @@ def _suse(distribution: Distribution, versions: Sequence[str], nvidia_smi: Path)
     ours: list[Rpm] = []
     theirs: list[Rpm] = []
     kernel = distribution.release.rpartition("-")[0].replace("-", "_")
-    for version in versions:
-        either = f"(nvidia-open-driver-G06-signed-kmp = {version} or nvidia-driver-G06-kmp = {version})"
+    unit = ("usr/lib/systemd/system/nvidia-persistenced.service", UNIT)
+    for version in (*versions, G07):
+        branch = int(version.partition(".")[0])
+        series, former = ("G06", "G05") if branch < 590 else ("G07", "G06")
+        # As in SUSE's sources: nvidia-persistenced and nvidia-modprobe were parts of nvidia-compute-utils before they were packages.
+        apart = branch >= 570
+        signed, proprietary = f"nvidia-open-driver-{series}-signed-kmp", f"nvidia-driver-{series}-kmp"
         ours += [
-            Rpm("nvidia-compute-G06", version, "1", files=((f"usr/lib64/libnvidia-ml.so.{version}", "stub"),)),
             Rpm(
-                "nvidia-compute-utils-G06",
+                f"nvidia-compute-{series}",
                 version,
                 "1",
-                (f"Requires: nvidia-compute-G06 = {version}", f"Requires: {either}"),
-                files=(("usr/bin/nvidia-smi", nvidia_smi),),
+                (
+                    f"Provides: nvidia-compute{series} = {version}",
+                    f"Conflicts: nvidia-compute{former}",
+                    *((f"Requires(pre): nvidia-persistenced >= {version}",) if apart else ()),
+                ),
+                files=((f"usr/lib64/libnvidia-ml.so.{version}", "stub"),),
             ),
-            Rpm("nvidia-persistenced", version, "1", files=(("usr/lib/systemd/system/nvidia-persistenced.service", UNIT),)),
-            Rpm("nvidia-modprobe", version, "1"),
+            Rpm(
+                f"nvidia-compute-utils-{series}",
+                version,
+                "1",
+                (f"Requires: nvidia-compute-{series} = {version}", f"Requires: ({signed} = {version} or {proprietary} = {version})"),
+                files=(("usr/bin/nvidia-smi", nvidia_smi), *(() if apart else (unit,))),
+            ),
         ]
-        for name, provided, other, licence, packages in (
-            ("nvidia-open-driver-G06-signed-cuda-kmp-default", "nvidia-open-driver-G06-signed-kmp", "nvidia-driver-G06-kmp", OPEN, theirs),
-            ("nvidia-driver-G06-kmp-default", "nvidia-driver-G06-kmp", "nvidia-open-driver-G06-signed-kmp", PROPRIETARY, ours),
-        ):
+        if apart:
+            ours += [Rpm("nvidia-persistenced", version, "1", files=(unit,)), Rpm("nvidia-modprobe", version, "1")]
+        modules = [(f"nvidia-open-driver-{series}-signed-cuda-kmp-default", signed, proprietary, OPEN, theirs)]
+        if branch < 575:
+            modules.append((f"{proprietary}-default", proprietary, signed, PROPRIETARY, ours))
+        for name, provided, other, licence, packages in modules:
             packages.append(
                 Rpm(
                     name,

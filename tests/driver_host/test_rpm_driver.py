@@ -17,7 +17,7 @@ import pytest
 from driver_host.host import changed, rejection
 from driver_host.packages import VERSIONS
 from driver_host.rpm_host import DRACUT, RpmHost, started
-from driver_host.rpm_packages import DISTRIBUTIONS, make_rpm
+from driver_host.rpm_packages import DISTRIBUTIONS, G07, make_rpm
 from gpushare_lab import debian
 from packages.machine import BUILDERS, ZYPPER, cache, layers, mounted, possible
 
@@ -63,12 +63,13 @@ def check_untouched(host: RpmHost) -> None:
 
 
 def check_driver(host: RpmHost, version: str, module: str) -> None:
-    """All of the set is of this version, with this kernel module and no other."""
+    """All of the set is of this version, with this kernel module and no other, and its daemon starts at boot."""
     packages, kind = host.packages(), host.distribution.kind
     assert {name: packages.get(name) for name in LIBRARIES[kind]} == dict.fromkeys(LIBRARIES[kind], version)
     modules = {one: packages.get(name, "").partition("_")[0] for one, name in MODULES[kind].items()}
     assert modules == {"open": "", "proprietary": "", module: version}
     assert f"version={version}" in host.sh(f"tr '\\0' '\\n' < $(ls /lib/modules/{host.distribution.release}/*/nvidia.ko)")
+    assert host.sh("systemctl is-enabled nvidia-persistenced").strip() == "enabled"
 
 
 @contextmanager
@@ -141,7 +142,6 @@ def test_check_mode_and_then_the_installation_of_a_version_that_is_not_the_newes
     assert FIRST in host.loaded()
     assert "blacklist nouveau" in host.sh("cat /etc/modprobe.d/gpushare-nouveau.conf")
     assert host.sh(f"cat {DRACUT}") == "--force --regenerate-all\n"
-    assert host.sh("systemctl is-enabled nvidia-persistenced").strip() == "enabled"
 
 
 @on(ALL)
@@ -228,6 +228,19 @@ def test_precompiled_modules_have_the_driver_in_their_names(host: RpmHost) -> No
         assert former not in packages
         assert f"{former}-" not in host.held()
     assert changed(host.role(gpushare_driver_version=OLD, **precompiled)) == 0
+
+
+@on(("suse_15",))
+def test_packages_of_suses_other_names_take_the_place_of_the_former(host: RpmHost) -> None:
+    assert changed(host.role(gpushare_driver_version=G07, gpushare_driver_change_ok=True)) >= 1
+    packages = host.packages()
+    assert packages["nvidia-compute-G07"] == packages["nvidia-compute-utils-G07"] == packages["nvidia-persistenced"] == G07
+    assert packages["nvidia-open-driver-G07-signed-cuda-kmp-default"].startswith(f"{G07}_k")
+    assert not [one for one in (*packages, *host.held().split()) if "G06" in one]
+    host.upgrade()
+    host.reboot()
+    assert G07 in host.loaded()
+    assert changed(host.role(gpushare_driver_version=G07)) == 0
 
 
 @on(ALL)

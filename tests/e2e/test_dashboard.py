@@ -66,7 +66,7 @@ def facts(page: Page) -> dict[str, str]:
 
 
 def test_a_pod_that_the_scheduler_places_appears_in_the_open_page(page: Page, filled: Cluster, say: Say) -> None:
-    assert facts(page)["Gpus"] == str(GPUS)
+    assert facts(page)["GPUs"] == str(GPUS)
     assert facts(page)["Pods with GPUs"] == str(PODS)
     page.picture(PICTURES / "lab-nodes.png")
     page.eval("location.hash = '#/pods'")

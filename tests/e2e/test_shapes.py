@@ -178,7 +178,7 @@ def test_a_pods_own_policy_goes_first(empty: Cluster) -> None:
             wanted = fake_pod(name, 4, annotations={"gpushare.request/placement": policy})
             assert where(placed(empty, wanted)) == ("fake", {gpu: 4})
         reason = until_unschedulable(empty, fake_pod("mistaken", 4, annotations={"gpushare.request/placement": "tight"}))
-        assert "'tight' is no policy; write one of binpack, spread" in reason
+        assert "'tight' is not a policy; write one of binpack, spread" in reason
 
 
 def test_pods_spread_between_nodes_by_their_own_policy(empty: Cluster) -> None:

@@ -124,9 +124,8 @@ def test_the_packs_wheels_and_programs_are_used(tmp_path: Path) -> None:
     (pack / "bin/nvidia-ctk").write_text("#!/bin/sh\necho it\n")
     ctk, _ = tools(pack, folder)
     assert subprocess.run([ctk], capture_output=True, check=True).stdout == b"it\n"
-    code = (
-        "import odd_module; from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import nvidia_smi; print(odd_module.VALUE)"
-    )
+    ours = "ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi"
+    code = f"import odd_module, {ours} as smi; print(smi and odd_module.VALUE)"
     done = subprocess.run(
         [sys.executable, "-S", "-c", code], env={"PYTHONPATH": ":".join(modules(pack, folder))}, capture_output=True, text=True, check=False
     )

@@ -459,6 +459,8 @@ ELSEWHERE = [
     ),
     *(("docs/project/faults.md", words, "what the suite verify has printed") for words in ("it took 8.0 s", "and 13.3 s with probe pods")),
     (f"{REFERENCE}/events.md", "8 GiB of GPU 2 (NVIDIA A100 80GB)", "an example"),
+    ("docs/project/gpu-proof.md", "it computed 4.4 s later", "docs/project/benchmarks/one-node-h100.json"),
+    ("docs/project/gpu-proof.md", "with 8, 16 and 53 units had the 79 units", "the same"),
     ("docs/project/gpu-proof.md", "states a limit of 81559", "nvidia-cuda-mps-control of 580.159.04 on an H100"),
     ("docs/project/gpu-proof.md", "as `79G`", "the same"),
     ("docs/project/gpu-proof.md", "with 36 MiB", "what gpu_proof.pack has printed for this lock"),

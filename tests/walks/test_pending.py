@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,8 @@ def test_cordoned(installed: Cluster, line: Shell) -> None:
     for node in GPU_NODES:
         line(f"kubectl gpushare cordon {node} all")
     try:
+        # The extender hears of it after the command, under load half a second.
+        time.sleep(3)
         installed.create(pod("waiting", memory=2))
         waits(installed, line, "waiting", NO_UNITS)
         assert "cordoned" in line("kubectl gpushare gpus")

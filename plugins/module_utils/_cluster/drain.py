@@ -53,7 +53,7 @@ def drain(kubectl: Kubectl, node: str, owner: str, seconds: int, force: bool, dr
     alone = [name_of(pod) for pod in pods if not _has_controller(pod)]
     if alone and not force:
         raise DrainError(
-            f"found pods on node {node} that no controller would bring back: {_few(alone)}; expected none; nothing was changed: delete "
+            f"found pods on node {node} that no controller would bring back: {_few(alone)}; expected none. Nothing was changed: delete "
             "them yourself, or set gpushare_drain_force: true"
         )
     if dry:

@@ -250,7 +250,7 @@ class _Parser:
             if short or long:
                 number = int(short or long, 16)
                 if number > 0x10FFFF or 0xD800 <= number <= 0xDFFF:
-                    raise self.error(at, f"{match.group()} is no character")
+                    raise self.error(at, f"{match.group()} is not a character")
                 return chr(number)
             if line_end is not None and many_lines:
                 return ""

@@ -29,7 +29,7 @@ def set_value(text: str, path: Path, value: Any) -> str:
     for part in path[:-1]:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
-            raise TomlError(f"{shown(path)} cannot be set: {part} is no table")
+            raise TomlError(f"{shown(path)} cannot be set: {part} is not a table")
     if path[-1] in table and _same(table[path[-1]], value):
         return text
     table[path[-1]] = value

@@ -111,7 +111,7 @@ class InClusterRemoval:
         if using:
             more = f" and {len(using) - _SHOWN} more" if len(using) > _SHOWN else ""
             raise RemovalError(
-                f"found pods with a share of a GPU: {', '.join(using[:_SHOWN])}{more}; expected none; end them first, or set "
+                f"found pods with a share of a GPU: {', '.join(using[:_SHOWN])}{more}; expected none. End them first, or set "
                 "gpushare_uninstall_force: true. Nothing was changed"
             )
 

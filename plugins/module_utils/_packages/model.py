@@ -273,7 +273,7 @@ def check_steps(steps: Sequence[PackageChange], replaces: Sequence[str]) -> None
     lost = [step.name for step in steps if step.after is None and step.name not in replaces]
     if lost:
         raise Rejected(
-            f"the package manager would remove {shown(lost)}, which nobody asked for; nothing was changed: remove these packages yourself "
+            f"the package manager would remove {shown(lost)}, which was not requested; nothing was changed: remove these packages yourself "
             "if they may go, or find what they conflict with"
         )
 

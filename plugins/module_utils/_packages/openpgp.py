@@ -209,7 +209,7 @@ def _packets(data: bytes) -> Iterator[_Packet]:
     while place < len(data):
         first = data[place]
         if not first & 0x80:
-            raise KeyError_("the key file is no list of OpenPGP packets")
+            raise KeyError_("the key file is not a list of OpenPGP packets")
         start, size = _new_length(data, place + 1) if first & 0x40 else _old_length(data, place + 1, first & 3)
         if start + size > len(data):
             raise KeyError_("the key file ends in the middle of a packet")

@@ -64,7 +64,7 @@ def status(address: str, timeout_s: float = 10.0) -> RuntimeStatus:
     except (OSError, EOFError) as error:
         raise CriError(f"the container runtime at {address} does not answer: {error}") from error
     except (ValueError, LookupError, RecursionError) as error:
-        raise CriError(f"the container runtime at {address} answers what is no CRI status: {error!r}") from error
+        raise CriError(f"the container runtime at {address} answers what is not a CRI status: {error!r}") from error
 
 
 def parse_status(message: bytes) -> RuntimeStatus:

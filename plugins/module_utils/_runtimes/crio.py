@@ -128,7 +128,7 @@ class CrioService(RuntimeService):
         try:
             found = loads(unix_http.get(self._address, "/config", ASK_SECONDS).decode())
         except ValueError as error:
-            raise SilentError(f"CRI-O at {self._address} answers what is no configuration: {error}") from error
+            raise SilentError(f"CRI-O at {self._address} answers what is not a configuration: {error}") from error
         return Runtimes.of(found.get("crio", {}).get("runtime", {}))
 
     def _low_level(self, replaced: bool) -> Tuple[str, Dict[str, Any]]:

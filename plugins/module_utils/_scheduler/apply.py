@@ -128,7 +128,7 @@ def _plan(transaction: Transaction, plan: Mapping[str, Any]) -> "set[str]":
     for one in plan["files"]:
         state = read_state(one["path"])
         if digest(None if state is None else state.content) != one["sha256_before"]:
-            raise Rejected(f"{one['path']} has been changed by somebody else just now, so nothing was changed: run again")
+            raise Rejected(f"{one['path']} has been changed by another program just now, so nothing was changed: run again")
         folder = os.path.dirname(one["path"])
         if one["content"] is None:
             transaction.remove(one["path"])
@@ -151,7 +151,7 @@ def _check_extender(host: SchedulerHost, tls_dir: str) -> None:
         return
     reason = unhealthy(*fetch_json(host.health_url, ca=host.health_ca), "synced")
     if reason is not None:
-        raise Rejected(f"the extender must be in sync before a scheduler is pointed at it, so nothing was changed: {reason}")
+        raise Rejected(f"the extender must be in sync before a scheduler is configured for it, so nothing was changed: {reason}")
 
 
 def _check_candidate(tools: Tools, plan: Mapping[str, Any]) -> Optional[str]:
@@ -195,7 +195,7 @@ def _change_policy(tools: Tools, transaction: Transaction, order: Optional[Mappi
             forced[0] = is_forced and not do
             return is_forced
         if found["text"] not in (after, before):
-            raise OSError(f"{order['path']} has been changed by somebody else just now: run again")
+            raise OSError(f"{order['path']} has been changed by another program just now: run again")
         if do:
             tools.point("before " + order["path"])
             transaction.journal.record(order["path"], OWNER, FileState(found["text"].encode(), 0, 0, 0, None), wanted.encode())
@@ -213,7 +213,7 @@ def _change_cluster(tools: Tools, transaction: Transaction, change: Mapping[str,
     """kubeadm's part comes last: when it fails, the next run finds the files right and does it alone."""
     now = _cluster(tools.kubectl)
     if now is None or digest(now["text"].encode()) != change["sha256_before"]:
-        raise KubectlError(f"{change['path']} has been changed by somebody else just now; the scheduler's own files are done: run again")
+        raise KubectlError(f"{change['path']} has been changed by another program just now; the scheduler's own files are done: run again")
     tools.point("before " + change["path"])
     before = FileState(now["text"].encode(), 0, 0, 0, None)
     transaction.journal.record(change["path"], OWNER, before, change["content"].encode())

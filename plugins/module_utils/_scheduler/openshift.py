@@ -76,7 +76,7 @@ def read(kubectl: Kubectl) -> SchedulerObjects:
         raise SchedulerError(f"found no Scheduler/{_CLUSTER} of config.openshift.io; expected OpenShift. Leave gpushare_openshift out")
     named = SchedulerObjects(version, scheduler, None).name
     if not re.fullmatch(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?", named):
-        raise SchedulerError(f"found spec.policy.name {named[:_QUOTED]!r} of Scheduler/{_CLUSTER}; expected a ConfigMap's name; correct it")
+        raise SchedulerError(f"found spec.policy.name {named[:_QUOTED]!r} of Scheduler/{_CLUSTER}; expected a ConfigMap's name. Correct it")
     return SchedulerObjects(version, scheduler, kubectl.raw(f"/api/v1/namespaces/{NAMESPACE}/configmaps/{named}"))
 
 

@@ -216,7 +216,7 @@ class OtherPlugins:
                 time.sleep(_PAUSE_SECONDS)
                 self._read()
         raise TakeOverError(
-            f"{title} is changed by other clients all the time ({_ATTEMPTS} attempts); expected a moment without a change; run again"
+            f"{title} is changed by other clients all the time ({_ATTEMPTS} attempts); expected a moment without a change. Run again"
         )
 
     def _write(self, change: MergePatch) -> None:

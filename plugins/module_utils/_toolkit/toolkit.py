@@ -226,7 +226,7 @@ def _check(text: str, strict: bool, host: Host, run: RunWithin) -> None:
     try:
         read = loads(outcome.out)
     except TomlError as error:
-        raise Rejected(f"nvidia-ctk prints a configuration that is no TOML ({error}); nothing was changed: check {CONFIG}") from error
+        raise Rejected(f"nvidia-ctk prints a configuration that is not TOML ({error}); nothing was changed: check {CONFIG}") from error
     wrong = [name for name, value in STRICT.items() if strict and read.get(name, not value) is not value]
     if wrong:
         raise Rejected(f"nvidia-ctk reads {', '.join(wrong)} in another way than written; nothing was changed: check {CONFIG}")

@@ -214,9 +214,9 @@ def test_what_is_missing_or_broken_is_named_and_healed(host: Host, name: str, ma
     ("break_it", "said"),
     [
         (lambda pki: (pki / "extender.crt").unlink(), "extender.crt is missing"),
-        (lambda pki: (pki / "extender.crt").write_text("x"), "extender.crt is no certificate in PEM"),
+        (lambda pki: (pki / "extender.crt").write_text("x"), "extender.crt is not a certificate in PEM"),
         (lambda pki: (pki / "extender.key").unlink(), "extender.key is missing"),
-        (lambda pki: (pki / "extender.key").write_text("x"), "extender.key is no private key in PEM"),
+        (lambda pki: (pki / "extender.key").write_text("x"), "extender.key is not a private key in PEM"),
         (lambda pki: (pki / "extender.key").write_bytes((pki / "ca.key").read_bytes()), "extender.key is not the key of extender.crt"),
         (lambda pki: (pki / "extender.key").chmod(0o640), "extender.key is open to others; expected mode 0600"),
         (lambda pki: (pki / "extender.crt").chmod(0o666), "extender.crt is open to others; expected mode 0644"),

@@ -97,7 +97,7 @@ def parse_rules(annotations: Mapping[str, str]) -> Rules:
         return NO_RULES
     placement = annotations.get(protocol.ASK_PLACEMENT, "")
     if placement and placement not in PLACEMENTS:
-        raise ValueError(f"annotation {protocol.ASK_PLACEMENT}: {quote(placement)} is no policy; write one of {', '.join(PLACEMENTS)}")
+        raise ValueError(f"annotation {protocol.ASK_PLACEMENT}: {quote(placement)} is not a policy; write one of {', '.join(PLACEMENTS)}")
     isolation = annotations.get(protocol.ASK_ISOLATION, "")
     if isolation and isolation not in protocol.ISOLATIONS_REQUIRED:
         known = " or ".join(protocol.ISOLATIONS_REQUIRED)

@@ -169,7 +169,7 @@ def parse_request(pod: Mapping[str, Any], *, bound: bool = False) -> Request | N
     request = Request(containers, _gpus_per_pod(label, containers), _rules(annotations))
     _check_core(request)
     if request.whole_gpus and request.rules.same_gpu_as:
-        raise RequestError(f"annotation {protocol.ASK_SAME_GPU_AS} with {protocol.RESOURCE_GPUS}: a whole GPU is shared with nobody")
+        raise RequestError(f"annotation {protocol.ASK_SAME_GPU_AS} with {protocol.RESOURCE_GPUS}: a whole GPU is not shared")
     return request
 
 
@@ -202,7 +202,7 @@ def _check_core(request: Request) -> None:
             )
         if container.core % _CORE_STEP:
             raise RequestError(
-                f"container {container.name!r}, {protocol.RESOURCE_CORE}: {container.core} is no multiple of {_CORE_STEP}; "
+                f"container {container.name!r}, {protocol.RESOURCE_CORE}: {container.core} is not a multiple of {_CORE_STEP}; "
                 f"write such as {max(_CORE_STEP, container.core // _CORE_STEP * _CORE_STEP)}"
             )
     if request.core > 100:

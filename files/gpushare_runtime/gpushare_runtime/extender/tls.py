@@ -51,7 +51,7 @@ class TlsFiles:
             try:
                 path.read_bytes()
             except OSError as error:
-                raise TlsError(f"{path}: {error.strerror}; expected PEM; `gpushare-pki ensure` makes the certificates") from None
+                raise TlsError(f"{path}: {error.strerror}; expected PEM. `gpushare-pki ensure` makes the certificates") from None
         try:
             context.load_cert_chain(self.certificate, self.key, password=lambda: b"")
         except ssl.SSLError as error:

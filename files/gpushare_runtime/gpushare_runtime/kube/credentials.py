@@ -255,7 +255,7 @@ def _in_cluster() -> Loaded:
         bearer = f"Bearer {token.read_text().strip()}"
     except (OSError, ValueError) as error:
         raise CredentialsError(
-            f"no kubeconfig was given, and this is no pod with a service account ({error}); "
+            f"no kubeconfig was given, and this is not a pod with a service account ({error}); "
             "name a kubeconfig with --kubeconfig or KUBECONFIG"
         ) from None
     server = f"https://{f'[{host}]' if ':' in host else host}:{port}"

@@ -72,7 +72,7 @@ def parse_token(text: str) -> Token:
     text = text.strip()
     parts = text.split(".")
     if len(parts) != 3:
-        raise TokenError(f"{len(text)} characters that are no token; {_EXPECTED}")
+        raise TokenError(f"{len(text)} characters that are not a token; {_EXPECTED}")
     try:
         claims = orjson.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         subject, issued, expires = claims["sub"], int(claims["iat"]), int(claims["exp"])

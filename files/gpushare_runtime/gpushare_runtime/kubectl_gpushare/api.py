@@ -185,7 +185,7 @@ def _items(file: str) -> Iterator[tuple[str, dict[str, Any]]]:
         raise InputError(f"{file}: found no JSON ({error}); expected the output of kubectl get nodes,pods -A -o json") from None
     except NoListError:
         raise InputError(
-            f"{file}: found JSON that is no Kubernetes list; expected the output of kubectl get nodes,pods -A -o json"
+            f"{file}: found JSON that is not a Kubernetes list; expected the output of kubectl get nodes,pods -A -o json"
         ) from None
 
 

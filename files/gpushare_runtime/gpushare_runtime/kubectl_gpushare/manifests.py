@@ -152,7 +152,7 @@ def read_values(text: bytes, words: Sequence[str]) -> Json:
     try:
         found = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise InputError(f"found values that are no YAML ({quote(str(error))}); expected those of the chart gpushare") from None
+        raise InputError(f"found values that are not YAML ({quote(str(error))}); expected those of the chart gpushare") from None
     if found is not None and not isinstance(found, dict):
         raise InputError(f"found {quote(found)} as values; expected an object, as in the chart's values.yaml")
     values: Json = found or {}

@@ -358,7 +358,7 @@ async def _show_cluster(arguments: argparse.Namespace, form: Format, labels: Cal
             if not arguments.by_default:
                 raise InputError(
                     f"{'; '.join(cluster.warnings[-2:])}. {PROGRAM} {view} needs both rights: choose another user with --context, have "
-                    f"them granted, or look at your own pods with {PROGRAM} pods"
+                    f"them granted, or see your own pods with {PROGRAM} pods"
                 )
             view, read = "pods", read or own
         select = _selection(arguments, read if view in OF_PODS else "", labels)
@@ -409,7 +409,7 @@ def _print(cluster: Cluster, view: str, select: Selection, form: Format, instead
         what = "pod" if view == "top" else view[:-1]
         found = f"found no {what} {missing[0][:80]!r} with shared GPUs{_within(select)}; there are: {there[:400]}"
         if instead:
-            raise UsageError(f"{found}. And it is no command, which are: {', '.join(COMMANDS)}")
+            raise UsageError(f"{found}. And it is not a command, which are: {', '.join(COMMANDS)}")
         raise InputError(found)
     _warn(cluster)
     text = render(cluster, view, select, form)

@@ -118,7 +118,7 @@ def read_certificate(data: bytes) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(data)
     except ValueError:
-        raise Broken("is no certificate in PEM") from None
+        raise Broken("is not a certificate in PEM") from None
 
 
 def read_key(data: bytes) -> ec.EllipticCurvePrivateKey:
@@ -126,9 +126,9 @@ def read_key(data: bytes) -> ec.EllipticCurvePrivateKey:
     try:
         key = load_pem_private_key(data, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise Broken("is no private key in PEM") from None
+        raise Broken("is not a private key in PEM") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise Broken("is no private key on an elliptic curve")
+        raise Broken("is not a private key on an elliptic curve")
     return key
 
 

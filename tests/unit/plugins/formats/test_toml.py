@@ -215,7 +215,7 @@ def test_control_characters_stand_nowhere(form: str, control: str) -> None:
         ("\n[[a]\n", "line 2: expected ']]': ']'"),
         ("[]\n", "line 1: expected a key: ']'"),
         ('a = "\\q"\n', "line 1: unknown escape \\q in a string: '\"\\\\q\"'"),
-        ('a = "\\ud800"\n', "line 1: \\ud800 is no character: '\"\\\\ud800\"'"),
+        ('a = "\\ud800"\n', "line 1: \\ud800 is not a character: '\"\\\\ud800\"'"),
         ("a = '\x7f'\n", "line 1: found the control character '\\x7f' in a string: \"'\\x7f'\""),
         ("a = [\n # \x01\n]\n", "line 2: found the control character '\\x01' in a comment: '# \\x01'"),
         ("a = 1\r\nb\r = 1\n", "line 2: found a carriage return without a newline: '\\r = 1'"),
@@ -623,12 +623,12 @@ def test_inline_tables_are_extended_inside_their_braces() -> None:
 
 
 def test_what_lies_in_an_array_of_tables_is_rejected() -> None:
-    with pytest.raises(TomlError, match="is no table"):
+    with pytest.raises(TomlError, match="is not a table"):
         set_value("[[a]]\nb = 1\n", ("a", "c"), 2)
 
 
 def test_a_value_is_not_turned_into_a_table() -> None:
-    with pytest.raises(TomlError, match=r'^a\.b\."c d" cannot be set: b is no table$'):
+    with pytest.raises(TomlError, match=r'^a\.b\."c d" cannot be set: b is not a table$'):
         set_value("[a]\nb = 1\n", ("a", "b", "c d"), 2)
 
 

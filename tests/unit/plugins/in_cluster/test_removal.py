@@ -83,7 +83,7 @@ def test_pods_with_a_share_stop_it() -> None:
         "status": {"phase": "Running"},
     }
     fake = Fake({**OURS, "get --raw /api/v1/pods": [pod]})
-    with pytest.raises(RemovalError, match=r"default/a on gpu1; expected none; .* Nothing was changed"):
+    with pytest.raises(RemovalError, match=r"default/a on gpu1; expected none. .* Nothing was changed"):
         InClusterRemoval(fake.kubectl, SPACE, 5).check(force=False)
     InClusterRemoval(fake.kubectl, SPACE, 5).check(force=True)
 

@@ -142,7 +142,7 @@ def test_files_of_the_folder_go_before_the_repositories_and_the_highest_number_f
 
 def test_only_packages_that_may_go_may_go() -> None:
     check_steps([PackageChange("old", "1", None), PackageChange("new", None, "1")], ["old"])
-    with pytest.raises(Rejected, match="would remove other, which nobody asked for"):
+    with pytest.raises(Rejected, match="would remove other, which was not requested"):
         check_steps([PackageChange("old", "1", None), PackageChange("other", "1", None)], ["old"])
 
 

@@ -165,7 +165,7 @@ def test_what_is_no_public_key_is_rejected(gpg: Gpg) -> None:
     for data, words in (
         (private, "private key"),
         (gpg("--no-armor", "--export-secret-keys", "First"), "private key"),
-        (b"<html>404</html>", "no list of OpenPGP packets"),
+        (b"<html>404</html>", "not a list of OpenPGP packets"),
         (b"", "no public key"),
         (gpg("--armor", "--export", "First")[:-200], "damaged"),
         (gpg("--no-armor", "--export", "First")[:-3], "in the middle of a packet"),
@@ -235,7 +235,7 @@ def test_what_means_nothing_to_others_is_not_written() -> None:
         (new_form(6, b"\x05" + BODY), "version 5"),
         (new_form(6, b"\x04" + bytes(2**16 - 1)), "version 4 or 6"),
         # The first bit says that a packet begins.
-        (b"\x19\0" + bytes([len(BODY)]) + BODY, "no list of OpenPGP packets"),
+        (b"\x19\0" + bytes([len(BODY)]) + BODY, "not a list of OpenPGP packets"),
         (bytes([0x80 | 6 << 2 | 3]) + BODY, "without a length"),
         (b"\xc6\xe0\0\0\0" + bytes([len(BODY)]) + BODY, "in pieces"),
         (b"\xc6\xe0\0" + b"\x04" + bytes(8383), "in pieces"),

@@ -122,7 +122,7 @@ def test_an_error_of_the_server_is_one(serve: Callable[..., str]) -> None:
     ],
 )
 def test_an_answer_that_is_no_status_is_an_error(serve: Callable[..., str], message: bytes) -> None:
-    with pytest.raises(cri.CriError, match="no CRI status"):
+    with pytest.raises(cri.CriError, match="not a CRI status"):
         cri.status(serve(v1=lambda _request, _context: message))
 
 

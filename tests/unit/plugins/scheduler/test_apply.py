@@ -204,7 +204,7 @@ def test_a_policy_that_somebody_changes_meanwhile_stays_theirs(plane: ControlPla
     plan, _due = plane.plan("present")
     theirs = POLICY.replace("PodFitsResources", "HostName")
     plane.known(policy=theirs)
-    with pytest.raises(TransactionError, match="changed by somebody else just now"):
+    with pytest.raises(TransactionError, match="changed by another program just now"):
         plane.carry_out(plan)
     assert plane.known()["policy"] == theirs
 
@@ -294,7 +294,7 @@ def test_a_file_that_was_changed_since_the_plan_is_not_written_over(plane: Contr
         path.parent.mkdir(exist_ok=True)
         path.write_text("theirs")
         before = plane.tree()
-        with pytest.raises(Rejected, match=f"^{path} has been changed by somebody else just now, so nothing was changed: run again$"):
+        with pytest.raises(Rejected, match=f"^{path} has been changed by another program just now, so nothing was changed: run again$"):
             plane.carry_out(plan)
         assert plane.tree() == before
         path.write_bytes(content) if content is not None else path.unlink()
@@ -304,7 +304,7 @@ def test_a_file_that_was_changed_since_the_plan_is_not_written_over(plane: Contr
 def test_kubeadms_part_that_was_changed_since_the_plan_is_not_written_over(plane: ControlPlane, text: str | None) -> None:
     plan, _due = plane.plan("present")
     plane.known(cluster=text)
-    with pytest.raises(KubectlError, match=f"^{PATH} has been changed by somebody else just now; the scheduler's own files are done: run"):
+    with pytest.raises(KubectlError, match=f"^{PATH} has been changed by another program just now; the scheduler's own files are done: run"):
         plane.carry_out(plan)
     assert plane.known()["cluster"] == text
     assert Journal("/").entry(PATH) is None
@@ -326,7 +326,7 @@ def test_kubeadms_part_is_patched_at_the_version_that_was_read(plane: ControlPla
 
 
 def test_an_extender_that_is_not_in_sync_stops_what_would_restart_a_scheduler_and_nothing_else(plane: ControlPlane) -> None:
-    words = "^the extender must be in sync before a scheduler is pointed at it, so nothing was changed: .* synced: true; it says"
+    words = "^the extender must be in sync before a scheduler is configured for it, so nothing was changed: .* synced: true; it says"
     plane.synced, before = False, plane.tree()
     with pytest.raises(Rejected, match=words):
         plane.converge()

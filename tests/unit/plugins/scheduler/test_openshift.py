@@ -129,7 +129,7 @@ def test_what_cannot_be_extended_is_refused(found: SchedulerObjects, words: str)
         present(found, EXTENDER)
 
 
-@pytest.mark.parametrize(("scheduler", "words"), [(None, "expected OpenShift"), ({"spec": {"policy": {"name": "../x"}}}, "correct it")])
+@pytest.mark.parametrize(("scheduler", "words"), [(None, "expected OpenShift"), ({"spec": {"policy": {"name": "../x"}}}, "Correct it")])
 def test_what_is_no_openshift_is_refused(scheduler: Json | None, words: str) -> None:
     def run(argv: list[str], data: str | None) -> tuple[int, str, str]:
         if argv[-1] == "/version":

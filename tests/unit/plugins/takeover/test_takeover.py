@@ -434,7 +434,7 @@ def test_a_node_that_is_not_there_and_one_that_changes_at_the_same_moment() -> N
     with pytest.raises(TakeOverError, match="the cluster has no node gpu9; expected"):
         OtherPlugins(api.kubectl).move_aside(["gpu9"], False)
     api.conflicts = {"node": 99}
-    with pytest.raises(TakeOverError, match=r"Node gpu1 is changed by other clients all the time.*; expected.*; run again"):
+    with pytest.raises(TakeOverError, match=r"Node gpu1 is changed by other clients all the time.*; expected.*. Run again"):
         OtherPlugins(api.kubectl).move_aside(["gpu1"], False)
 
 

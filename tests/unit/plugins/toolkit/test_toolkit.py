@@ -253,7 +253,7 @@ def test_a_candidate_that_nvidia_ctk_reads_in_another_way_is_not_written(command
     with pytest.raises(Rejected, match="in another way than written"):
         converge(STRICTLY, host(commands), commands, False)
     commands.reads = lambda _text: "x = ["
-    with pytest.raises(Rejected, match="no TOML"):
+    with pytest.raises(Rejected, match="not TOML"):
         converge(STRICTLY, host(commands), commands, False)
     commands.failures["nvidia-ctk"] = "unable to load the config"
     for dry in (True, False):

@@ -154,7 +154,7 @@ def test_labels_are_sorted_and_may_be_missing() -> None:
         ("not-with", "app=a,", "gpushare.request/not-with must be pod labels"),
         ("not-with", "app!=a", "gpushare.request/not-with must be pod labels"),
         ("not-with", "=a", "gpushare.request/not-with must be pod labels"),
-        ("placement", "best", "gpushare.request/placement: 'best' is no policy; write one of binpack, spread"),
+        ("placement", "best", "gpushare.request/placement: 'best' is not a policy; write one of binpack, spread"),
         ("isolation", "watch", "gpushare.request/isolation: 'watch' is not known; write driver or mps"),
         ("placements", "spread", "gpushare.request/placements is not known"),
         ("Models", "T4", "gpushare.request/Models is not known"),

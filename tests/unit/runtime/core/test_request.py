@@ -218,8 +218,8 @@ def test_ids_of_several_gpus_must_not_be_left_to_chance(init: int, app: int, kep
     [
         (pod(container(mem=9), labels={"aliyun.com/gpu-count": "2"}), "write a multiple of 2, such as 10"),
         (pod(container(core=20)), "without aliyun.com/gpu-mem"),
-        (pod(container(mem=8, core=22)), "22 is no multiple of 5; write such as 20"),
-        (pod(container(mem=8, core=3)), "3 is no multiple of 5; write such as 5"),
+        (pod(container(mem=8, core=22)), "22 is not a multiple of 5; write such as 20"),
+        (pod(container(mem=8, core=3)), "3 is not a multiple of 5; write such as 5"),
         (pod(container("a", mem=8), container("b", core=20)), "container 'b' asks for aliyun.com/gpu-core.percentage without"),
         (pod(container("a", mem=8, core=60), container("b", mem=8, core=60)), "120 per cent"),
         (pod(container("a", mem=8, core=60), container("b", mem=8, core=45)), "105 per cent"),
@@ -227,7 +227,7 @@ def test_ids_of_several_gpus_must_not_be_left_to_chance(init: int, app: int, kep
         (pod(container(mem=8), annotations={"gpushare.request/models": ""}), "must be a list such as 'A100"),
         (pod(container(mem=8), annotations={"gpushare.request/model": "T4"}), "request/model is not known; those that are: "),
         (pod(container(mem=8), annotations={"gpushare.request/not-with": "app"}), "'app=encoder,tier=web', found 'app'"),
-        (pod(container(count=1), annotations={"gpushare.request/same-gpu-as": "app=a"}), "a whole GPU is shared with nobody"),
+        (pod(container(count=1), annotations={"gpushare.request/same-gpu-as": "app=a"}), "a whole GPU is not shared"),
     ],
 )
 def test_what_cannot_be_meant_says_what_to_write(asking: dict[str, object], says: str) -> None:

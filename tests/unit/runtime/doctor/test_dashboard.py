@@ -107,6 +107,6 @@ def test_its_certificate_has_not_expired(host: FakeHost) -> None:
     assert (code, words.startswith(f"{PKI}/dashboard.crt: has expired at {end}")) == ("certificate_expired", True)
     host.file(f"{PKI}/dashboard.crt", "no certificate")
     assert not judge_served_certificate(found, host, unit, now)
-    assert said(found)[1] == ("dashboard_down", f"{PKI}/dashboard.crt is no certificate in PEM")
+    assert said(found)[1] == ("dashboard_down", f"{PKI}/dashboard.crt is not a certificate in PEM")
     host.install(DASHBOARD, command="/opt/x --listen 127.0.0.1:1")
     assert judge_served_certificate(found, host, host.unit(DASHBOARD), now)

@@ -104,7 +104,7 @@ def test_a_missing_kubeconfig_is_named(tmp_path: Path, read: Read) -> None:
 
 def test_no_kubeconfig_outside_of_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(CredentialsError, match="no kubeconfig was given, and this is no pod"):
+    with pytest.raises(CredentialsError, match="no kubeconfig was given, and this is not a pod"):
         load(None)
 
 
@@ -175,7 +175,7 @@ def test_the_pods_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(credentials, "SERVICE_ACCOUNT", tmp_path)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
-    with pytest.raises(CredentialsError, match=f"this is no pod with a service account .*{tmp_path}/token"):
+    with pytest.raises(CredentialsError, match=f"this is not a pod with a service account .*{tmp_path}/token"):
         load(None)
     (tmp_path / "token").write_text("of the pod\n")
     with pytest.raises(CredentialsError, match=f"the pod's service account: {tmp_path}/ca.crt: No such file"):

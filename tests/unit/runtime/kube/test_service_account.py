@@ -320,7 +320,7 @@ def test_a_late_401_to_an_old_token_says_nothing_about_the_new_one(tmp_path: Pat
     ("answer", "said"),
     [
         ({}, "an object without status.token"),
-        ({"status": {"token": "x"}}, "1 characters that are no token"),
+        ({"status": {"token": "x"}}, "1 characters that are not a token"),
         (
             {"status": {"token": jwt(0, 1)}},
             "a token that ended at 1970-01-01T00:00:01Z; expected one for the future: compare this host's clock",

@@ -28,8 +28,8 @@ def test_a_token_is_never_shown() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "0 characters that are no token; expected the token of a service account"),
-        ("a.b", "3 characters that are no token"),
+        ("", "0 characters that are not a token; expected the token of a service account"),
+        ("a.b", "3 characters that are not a token"),
         ("a.###.c", "whose claims cannot be read"),
         ("a.bm90aGluZw.c", "whose claims cannot be read"),
         (jwt(0, 1, sub="jane"), "a token of 'jane'"),
@@ -59,7 +59,7 @@ def test_files(tmp_path: Path) -> None:
     with pytest.raises(TokenError, match=r"^holds no text"):
         read_token(file)
     file.write_text("x")
-    with pytest.raises(TokenError, match=r"^holds 1 characters that are no token"):
+    with pytest.raises(TokenError, match=r"^holds 1 characters that are not a token"):
         read_token(file)
     with pytest.raises(TokenError, match=r"^cannot be read: Is a directory"):
         read_token(tmp_path)

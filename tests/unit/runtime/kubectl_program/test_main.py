@@ -112,7 +112,7 @@ def test_with_his_namespace_alone_nobody_knows_what_is_free(tmp_path: Path, caps
     error = capsys.readouterr().err
     assert code == 1
     assert "kubectl gpushare nodes needs both rights" in error
-    assert "look at your own pods with kubectl gpushare pods" in error
+    assert "see your own pods with kubectl gpushare pods" in error
 
 
 def test_without_any_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,7 +132,7 @@ def test_pages_that_expire_are_read_in_one_piece(tmp_path: Path, capsys: pytest.
         (("nodes", "gpu9"), 1, "found no node 'gpu9' with shared GPUs; there are: gpu1"),
         (("pods", "x"), 1, "found no pod 'x' with shared GPUs in namespace default; there are: p"),
         (("--sort-by", "no"), 2, "found --sort-by='no'; expected a column of this view: name, gpus"),
-        (("no-such-view",), 2, "found no node 'no-such-view' with shared GPUs; there are: gpu1. And it is no command, which are: nodes, "),
+        (("no-such-view",), 2, "found no node 'no-such-view' with shared GPUs; there are: gpu1. And it is not a command, which are: nodes, "),
         (("explain",), 2, "expected the name of a pod, or -f FILE"),
         (("explain", "x", "-f", "y"), 2, "expected the name of a pod, or -f FILE"),
         (("simulate",), 2, "expected -f FILE with pods"),
@@ -177,8 +177,8 @@ def test_files_instead_of_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixtur
     ("content", "said"),
     [
         ("nodes", "found no JSON ("),
-        ("[1]", "found JSON that is no Kubernetes list"),
-        ('{"kind":"List","items":3}', "found JSON that is no Kubernetes list"),
+        ("[1]", "found JSON that is not a Kubernetes list"),
+        ('{"kind":"List","items":3}', "found JSON that is not a Kubernetes list"),
         ('{"kind":"List","items":[{"kind":"Node","metadata":3}]}', "found a Node that cannot be read ("),
         ('{"kind":"List","items":[{"kind":"Pod","metadata":{}}]}', "found a Pod that cannot be read ("),
     ],
