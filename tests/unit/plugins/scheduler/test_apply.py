@@ -304,7 +304,7 @@ def test_a_file_that_was_changed_since_the_plan_is_not_written_over(plane: Contr
 def test_kubeadms_part_that_was_changed_since_the_plan_is_not_written_over(plane: ControlPlane, text: str | None) -> None:
     plan, _due = plane.plan("present")
     plane.known(cluster=text)
-    with pytest.raises(KubectlError, match=f"^{PATH} has been changed by another program just now; the scheduler's own files are done: run"):
+    with pytest.raises(KubectlError, match=f"^{PATH} has been changed by another program just now; the scheduler's own files are done"):
         plane.carry_out(plan)
     assert plane.known()["cluster"] == text
     assert Journal("/").entry(PATH) is None
