@@ -83,7 +83,7 @@ def test_what_nvidia_ctk_writes() -> None:
 
 def test_what_nvidia_ctk_wrote_for_an_h100() -> None:
     """Driver 580.159.04 in a folder of its own, 2026-11-26."""
-    devices = parse_spec(Path(__file__).with_name("fixtures").joinpath("cdi_580_h100.yaml").read_bytes()).devices
+    devices = parse_spec(Path(__file__).with_name("fixtures").joinpath("cdi_580_h100.spec").read_bytes()).devices
     names = ("GPU-00000001-0000-0000-0000-000000000000", "0", "all")
     assert {name: edits.minors for name, edits in devices.items()} == {f"{KIND}={name}": {0} for name in names}
     for edits in devices.values():
