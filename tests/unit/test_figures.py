@@ -451,6 +451,10 @@ ELSEWHERE = [
     ),
     *(("docs/project/faults.md", words, "what the suite verify has printed") for words in ("it took 8.0 s", "and 13.3 s with probe pods")),
     (f"{REFERENCE}/events.md", "8 GiB of GPU 2 (NVIDIA A100 80GB)", "an example"),
+    *(
+        (f"{OPERATE}/capacity.md", words, "docs/project/benchmarks/gpu-nvidia-h100-80gb-hbm3.json and -h200.json, step memory")
+        for words in ("with driver 580 494 MiB on an H100", "and 629 MiB on an H200", "of 518 MiB there")
+    ),
     (f"{OPERATE}/failures.md", "went through 20 of 20 such losses", "tests/e2e/test_node_life.py with GPUSHARE_FULL=1, 2026-11-26"),
     ("docs/project/gpu-proof.md", "it computed 4.4 s later", "docs/project/benchmarks/one-node-h100.json"),
     ("docs/project/gpu-proof.md", "with 8, 16 and 53 units had the 79 units", "the same"),
