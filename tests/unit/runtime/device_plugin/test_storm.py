@@ -60,8 +60,8 @@ class Forgetful(Plugin):
 
 
 def test_the_check_notices_a_plugin_that_forgets_processes() -> None:
-    # In this world a pod that was deleted by force keeps its memory while others are admitted.
-    assert any(fault.startswith("OVER") for fault in play(5, make_plugin=Forgetful).faults)
+    # In these worlds a pod that was deleted by force keeps its memory while others are admitted.
+    assert any(fault.startswith("OVER") for seed in (0, 11) for fault in play(seed, make_plugin=Forgetful).faults)
 
 
 class Unlimited(Plugin):

@@ -316,7 +316,7 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
             files.context()
         path.write_bytes(right)
     os.unlink(files.key)
-    with pytest.raises(TlsError, match=r"extender.key: No such file or directory; expected PEM; `gpushare-pki ensure`"):
+    with pytest.raises(TlsError, match=r"extender.key: No such file or directory; expected PEM\. `gpushare-pki ensure`"):
         files.context()
 
 

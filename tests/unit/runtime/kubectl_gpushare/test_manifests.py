@@ -74,7 +74,7 @@ def test_values_of_a_file_and_of_words(monkeypatch: pytest.MonkeyPatch, capsys: 
     ("text", "words", "said"),
     [
         (b"[1]", [], "expected an object"),
-        (b"{", [], "no YAML"),
+        (b"{", [], "not YAML"),
         (b"", ["image"], "expected NAME=VALUE with one of image, "),
         (b"", ["apiServer.x=1"], "apiServer.host"),
         (b"", ["image.x=1"], "apiServer.host"),

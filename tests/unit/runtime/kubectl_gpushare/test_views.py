@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.protocol import ISOLATION_WATCH
 from gpushare_runtime.core.quantity import GIB, UNITS
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Used, read_all
 from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, ODD, WARN, UnknownColumnError
@@ -119,7 +120,8 @@ N node not ready  S node cordoned  P device plugin away$
 
 
 def test_the_quick_start_shows_what_is_printed() -> None:
-    nodes = [node("gpu1", "10.0.0.1", 16, 16), node("gpu2", "10.0.0.2", 16, 24)]
+    gpus = [replace(inventory(*units), isolation=ISOLATION_WATCH) for units in ((16, 16), (16, 24))]
+    nodes = [node(f"gpu{number}", f"10.0.0.{number}", gpus=one) for number, one in enumerate(gpus, 1)]
     pods = [pod(f"share-{number}", "gpu1", gpu=place, mem=6) for number, place in enumerate((0, 0, 1))]
     page = (REPOSITORY / "docs/start/quickstart.md").read_text()
     assert f"```text\n{shown(read_all(nodes, pods))}```\n" in page
