@@ -10,7 +10,7 @@ from typing import Final
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import device_strategy
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import CdiFacts
 
-from gpu_proof import hardware
+from gpu_proof import hardware, machine
 from gpu_proof.context import Context
 from gpu_proof.findings import Findings, NotPossible, write_atomically
 from gpu_proof.scrub import Scrubber
@@ -30,11 +30,8 @@ def run(context: Context, findings: Findings) -> None:
     inventory: Inventory = GpuReader(nvml, GIB, GpuHealth()).read()
     folder = context.folder / "cdi"
     folder.mkdir()
-    # As the installer's service calls it; a folder of its own is no change of this machine.
-    command = [context.ctk, "cdi", "generate", "--device-name-strategy=uuid", "--device-name-strategy=index"]
-    command += [f"--output={folder}/nvidia.yaml", *([f"--nvidia-cdi-hook-path={context.hook}"] if context.hook else [])]
-    # It looks in ld.so's cache alone, and a driver's folder need not be there.
-    command += [f"--library-search-path={context.library}"] if context.library else []
+    # A folder of its own is no change of this machine.
+    command = machine.cdi_command(context.ctk, context.hook, folder / "nvidia.yaml", context.library)
     done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     last = (done.stderr.strip().splitlines() or [""])[-1]
     findings.check("nvidia-ctk cdi generate", f"status {done.returncode}: {last[:300]}", "status 0", done.returncode == 0)

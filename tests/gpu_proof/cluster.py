@@ -5,7 +5,7 @@
     python -m gpu_proof.cluster pack PROGRAMS      fills the folder with the programs of the lab, where there is a network
     python -m gpu_proof.cluster run PROGRAMS OUT   on the machine with the GPU, as root; OUT gets cluster.json
 
-It is for a machine that is no node: kubelet has its usual folder, which is removed, and a CDI spec nvidia.yaml is replaced.
+It is for a machine that belongs to no cluster: kubelet has its usual folder, which is removed, and a CDI spec nvidia.yaml is replaced.
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ class Cluster:
         self._root, self._programs, self._plane = root, programs, plane
         self._metrics = free_port()
 
-    def start(self, name: str, *argv: str | Path, **environment: str) -> None:
+    def start(self, name: str, *argv: str | Path) -> None:
         path = f"{self._programs}:{os.environ['PATH']}"
-        self.processes[name] = Process(name, argv, self._root, {**os.environ, "PATH": path, **environment})
+        self.processes[name] = Process(name, argv, self._root, {**os.environ, "PATH": path})
 
     async def up(self) -> None:
         """containerd, kubelet, extender, kube-scheduler and device plugin."""
@@ -222,10 +222,8 @@ def unmount(*folders: Path) -> None:
 def spec_of(programs: Path) -> None:
     """By the real nvidia-ctk, as the toolkit's service writes it."""
     _SPECS.mkdir(exist_ok=True)
-    folder, _known = machine.library_folder()
-    command = [str(programs / "nvidia-ctk"), "cdi", "generate", "--device-name-strategy=uuid", "--device-name-strategy=index"]
-    command += [f"--output={_SPECS}/nvidia.yaml", f"--nvidia-cdi-hook-path={programs}/nvidia-cdi-hook"]
-    done(*command, *([f"--library-search-path={folder}"] if folder else []))
+    hook, library = programs / "nvidia-cdi-hook", machine.library_folder()[0]
+    done(*machine.cdi_command(str(programs / "nvidia-ctk"), str(hook), _SPECS / "nvidia.yaml", library))
 
 
 async def prove(programs: Path, findings: Findings) -> None:

@@ -46,6 +46,14 @@ sys.exit(not found or (os.path.exists(version) and not runpy.run_path(version).g
 """
 
 
+def cdi_command(ctk: str, hook: str, output: Path, library: str) -> list[str]:
+    """nvidia-ctk as the installer's service calls it. hook, library: "" to leave it to nvidia-ctk."""
+    command = [ctk, "cdi", "generate", "--device-name-strategy=uuid", "--device-name-strategy=index", f"--output={output}"]
+    command += [f"--nvidia-cdi-hook-path={hook}"] if hook else []
+    # It looks in ld.so's cache alone, and a driver's folder need not be there.
+    return [*command, *([f"--library-search-path={library}"] if library else [])]
+
+
 def library_folder() -> tuple[str, bool]:
     """Where the driver's library lies, "" without one, and whether ld.so finds it by itself."""
     loaded = subprocess.run([sys.executable, "-c", _LOADS], capture_output=True, text=True, check=False, timeout=_SECONDS)

@@ -205,22 +205,21 @@ async def test_annotations_are_corrected_when_the_starts_without_a_record_are_ov
     assigner.cancel()
 
 
-async def at_once(node: Node, pods: list[dict[str, Any]]) -> list[asyncio.Future[str]]:
-    """The starts of all, one just after the other."""
-    starts = []
+async def at_once(names: str) -> tuple[Node, list[dict[str, Any]], list[asyncio.Future[str]]]:
+    """A node whose record is lost, its pods, and the starts of all, one just after the other."""
+    node, starts = Node(16), []
+    pods = [await node.run(0, 4, name) for name in names]
+    await node.lose(*pods)
     for raw in pods:
         starts.append(asyncio.ensure_future(node.start(raw)))
         await asyncio.sleep(0.01)
-    return starts
+    return node, pods, starts
 
 
 @story
 async def test_a_start_that_comes_back_succeeds_at_once_while_no_other_one_can_begin() -> None:
     """Of the others one waits in the plugin, and one has failed a short time ago."""
-    node = Node(16)
-    pods = [await node.run(0, 4, name) for name in "abc"]
-    await node.lose(*pods)
-    starts = await at_once(node, pods)
+    node, pods, starts = await at_once("abc")
     # The last one fails first, the first one next.
     assert await starts[2] != ""
     assert await starts[0] != ""
@@ -233,10 +232,8 @@ async def test_a_start_that_comes_back_succeeds_at_once_while_no_other_one_can_b
 
 @story
 async def test_a_start_that_comes_back_waits_for_the_one_that_comes_back_as_well() -> None:
-    node = Node(16)
-    pods = [await node.run(0, 4, name) for name in "ab"]
-    await node.lose(*pods)
-    assert all(await asyncio.gather(*await at_once(node, pods)))
+    node, pods, starts = await at_once("ab")
+    assert all(await asyncio.gather(*starts))
     await asyncio.sleep(RETRY_SECONDS)
     first = asyncio.ensure_future(node.start(pods[0]))
     await asyncio.sleep(3)
@@ -249,10 +246,7 @@ async def test_a_start_that_comes_back_waits_for_the_one_that_comes_back_as_well
 @story
 async def test_one_that_waits_does_not_fail_while_another_one_is_about_to_succeed() -> None:
     """Its pod may have a second container, which kubelet requests at once."""
-    node = Node(16)
-    pods = [await node.run(0, 4, name) for name in "abc"]
-    await node.lose(*pods)
-    starts = await at_once(node, pods)
+    node, pods, starts = await at_once("abc")
     assert await starts[2] != ""
     await asyncio.sleep(RELEASE_SECONDS - 0.1)
     assert await node.start(pods[2]) == ""

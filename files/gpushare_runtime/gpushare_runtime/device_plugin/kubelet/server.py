@@ -240,7 +240,7 @@ class ResourceService(DevicePluginServicer):
         not bear either that it admits or resizes a pod without GPUs meanwhile. If others do not come, it succeeds in a calm moment.
         """
         changes, turns = self._node.changes, self._node.turns
-        alone = max(time.monotonic(), turns.released_at) + ORDER_SECONDS
+        alone = time.monotonic() + ORDER_SECONDS
         quiet = max(turns.calm_after(time.monotonic()), alone)
         patient = turns.calm_after(turns.patience_ends(turn))
         while True:

@@ -72,7 +72,7 @@ class Turns:
         self._began: deque[Turn] = deque(maxlen=_MOST_REMEMBERED)
         self._held: list[Turn] = []
         self._failed: deque[float] = deque(maxlen=_MOST_REMEMBERED)
-        self.released_at = float("-inf")
+        self._released_at = float("-inf")
 
     def begin(self, resource: str) -> Turn:
         """kubelet begins a request: those that it had begun before are overtaken."""
@@ -150,8 +150,8 @@ class Turns:
         now, newest = self._clock(), max(self._held, key=lambda held: held.at)
         ends = turn.at + HOLD_SECONDS
         # The last one of those that came together may be a resize, for which kubelet's loop waits. Then the one that waits longest.
-        if turn is (newest if newest.at > self.released_at else min(self._held, key=lambda held: held.at)):
-            ends = min(ends, max(self.released_at + RELEASE_SECONDS, newest.at + ORDER_SECONDS, self._end_of_the_open(now)))
+        if turn is (newest if newest.at > self._released_at else min(self._held, key=lambda held: held.at)):
+            ends = min(ends, max(self._released_at + RELEASE_SECONDS, newest.at + ORDER_SECONDS, self._end_of_the_open(now)))
         # A timer's resolution.
         return ends - now if ends - now > 0.001 else 0.0
 
@@ -162,6 +162,6 @@ class Turns:
     def release(self, turn: Turn) -> None:
         if turn in self._held:
             self._held.remove(turn)
-            self.released_at = self._clock()
-            self._failed.append(self.released_at)
+            self._released_at = self._clock()
+            self._failed.append(self._released_at)
             self.changes.notify()
