@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -34,9 +35,12 @@ def main() -> None:
     for namespace in ("k8s.io", "moby"):
         tasks = subprocess.run(["ctr", "-n", namespace, "tasks", "ls"], check=True, capture_output=True, text=True).stdout
         pids.update({fields[0]: fields[1] for fields in map(str.split, tasks.splitlines()[1:])})
+    # CRI-O's are in none.
+    for path in pathlib.Path("/run/containers/storage/overlay-containers").glob("*/userdata/pidfile"):
+        pids[path.parts[-3]] = path.read_text()
     missing = [identity for identity in sys.argv[1:] if identity not in pids]
     if missing:
-        sys.exit(f"containerd has no task of {', '.join(missing)}")
+        sys.exit(f"no container runtime has a process of {', '.join(missing)}")
     print(json.dumps({identity: state_of(pids[identity]) for identity in sys.argv[1:]}))
 
 

@@ -18,7 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomllib
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import rancher
 
+from cluster_mode.in_cluster import RUNTIME_CLASS
+from e2e.checks import check_devices, check_environment, check_no_gpu
 from e2e.cluster import REPOSITORY, Cluster, annotations_of
 from e2e.manifests import pod
 from hosts.shared import see_their_own_gpus_only, share_two_gpus
@@ -26,6 +30,7 @@ from hosts.site import Site, Untouched, differences
 from labs import RUNTIMES, Labs
 from quality.snapshot import settled
 from timeline import span
+from unit.plugins.runtimes import k3s_config
 
 MODULE = "gpushare.kubernetes.container_runtime"
 
@@ -212,6 +217,36 @@ def test_pods_share_the_gpus_of_each(cluster: Cluster) -> None:
 
 def test_nobody_sees_a_gpu_that_was_not_allocated(cluster: Cluster, runtime: Runtime) -> None:
     see_their_own_gpus_only(cluster, runtime.node)
+
+
+@pytest.fixture
+def configured_by_k3s(cluster: Cluster) -> Iterator[str]:
+    """The node with containerd 2.4, as k3s configures its own where it has found NVIDIA's runtime."""
+    node, before = NODES["containerd-2.4"].node, cluster.on(NODES["containerd-2.4"].node, "cat", CONTAINERD)
+    pause = tomllib.loads(before)["plugins"]["io.containerd.cri.v1.images"]["pinned_images"]["sandbox"]
+    by_k3s = k3s_config.on_a_node_of_the_lab(k3s_config.V3 + k3s_config.FOUND_V3, pause)
+    assert rancher.knows(by_k3s)
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps(RUNTIME_CLASS))
+    for text in (by_k3s, before):
+        cluster.lab("exec", node, "sh", "-c", f"cat > {CONTAINERD}; systemctl restart containerd", stdin=text)
+        cluster.until(f"{node} is ready", lambda: ready(cluster, node), 120)
+        if text == by_k3s:
+            yield node
+            cluster.clear()
+    cluster.kubectl("delete", "runtimeclass", "nvidia")
+
+
+def test_pods_of_its_runtime_class_have_their_gpus_where_k3s_has_configured_containerd(cluster: Cluster, configured_by_k3s: str) -> None:
+    node, dump = configured_by_k3s, sh(cluster, configured_by_k3s, "containerd config dump")
+    assert "'/usr/bin/nvidia-container-runtime'" in dump
+    asking, idle = [pod(f"k3s-{number}", memory=10, node=node) for number in range(2)], pod("k3s-idle", node=node)
+    for manifest in (*asking, idle):
+        manifest["spec"]["runtimeClassName"] = "nvidia"
+        cluster.create(manifest)
+    pods = {one["metadata"]["name"]: one for one in cluster.until_running("k3s-0", "k3s-1", "k3s-idle", seconds=180)}
+    nothing = pods.pop("k3s-idle")
+    assert check_devices(cluster, pods.values()) + check_environment(cluster, pods.values()) == []
+    assert check_no_gpu(cluster, [nothing]) == []
 
 
 @pytest.mark.timeout(1500)

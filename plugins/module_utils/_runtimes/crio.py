@@ -11,6 +11,7 @@ that of an earlier one as a whole, so ours has all keys that the low-level runti
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -41,6 +42,7 @@ HOOKS = ("/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json", "/etc/contain
 TOOLKIT = "/etc/nvidia-container-runtime/config.toml"
 _SECTION = ("crio", "runtime")
 _LOW_LEVEL = ("crun", "runc")
+_MOST_QUOTED = 600
 
 
 class CrioService(RuntimeService):
@@ -172,9 +174,17 @@ class CrioService(RuntimeService):
             arguments = [f"--config={config}", f"--config-dir={folder}", "config"]
             status, out, err = self.unit.program_call(self._run)(arguments)
             if status != 0:
-                raise Rejected(f"crio config rejects the new configuration: {' '.join((err or out).split())[-600:]}; nothing was changed")
+                raise Rejected(f"crio config rejects the new configuration: {reason(err or out)}; nothing was changed")
         finally:
             shutil.rmtree(scratch)
+
+
+def reason(said: str) -> str:
+    """Why CRI-O ended: its fatal line, which stands below those about its start, or else its last one."""
+    lines = [" ".join(line.split()) for line in said.splitlines() if line.strip()] or ["it printed nothing"]
+    line = next((line for line in lines if "level=fatal" in line), lines[-1])
+    found = re.search(r'level=fatal msg="(.*)"', line)
+    return (found.group(1).replace('\\"', '"') if found else line)[:_MOST_QUOTED]
 
 
 def effective(files: Mapping[str, str]) -> Runtimes:

@@ -199,6 +199,9 @@ def create(instance: Instance, node: Node, pip_cache: Path) -> str:
         # docker makes overlays as well; within containerd's folder, so that a saved state has both.
         (containerd / "docker").mkdir(exist_ok=True)
         volumes.append((containerd / "docker", "/var/lib/docker"))
+    if node.runtime == runtimes.CRIO:
+        (containerd / "containers").mkdir(exist_ok=True)
+        volumes.append((containerd / "containers", "/var/lib/containers"))
     return podman.create_node(instance.name, node.name, node.address, root, containerd, _pid_file(instance, node.name), volumes)
 
 
@@ -221,7 +224,11 @@ def discard(instance: Instance, node: str) -> None:
 
 def wait_booted(instance: Instance, node: Node) -> None:
     """Wait until the boot unit is done and the container runtime answers."""
-    commands = {runtimes.DOCKER: "docker version && systemctl is-active cri-docker", runtimes.DOCKERSHIM: "docker version"}
+    commands = {
+        runtimes.DOCKER: "docker version && systemctl is-active cri-docker",
+        runtimes.DOCKERSHIM: "docker version",
+        runtimes.CRIO: "systemctl is-active crio",
+    }
     runtime = commands.get(node.runtime, "ctr version")
 
     def answers() -> bool:
@@ -275,6 +282,8 @@ def _write_routes(instance: Instance, node: Node) -> None:
 def _import_command(node: Node) -> list[str]:
     if node.runtime in runtimes.WITH_DOCKER:
         return ["docker", "load", "--quiet", "--input"]
+    if node.runtime == runtimes.CRIO:
+        return ["podman", "load", "--quiet", "--input"]
     return ["ctr", "-n", "k8s.io", "images", "import", "--no-unpack"]
 
 

@@ -17,7 +17,7 @@ from .cache import Cache
 from .components import NVIDIA_DRIVER, NVIDIA_PROGRAMS
 from .places import SOURCES
 from .podman import unpack_below
-from .runtimes import CONTAINERDS_2, DOCKERSHIM, WITH_DOCKER
+from .runtimes import CONTAINERDS_2, CRIO, DOCKERSHIM, WITH_DOCKER
 from .spec import Node, pod_routes
 from .state import Instance
 
@@ -89,6 +89,12 @@ def _runtime_configuration(runtime: str, nvidia: bool, pause: str) -> dict[str, 
             words = f"--container-runtime=docker --network-plugin=cni --pod-infra-container-image={pause} {_OLD_GATES}"
             return {**files, "etc/default/kubelet": f"KUBELET_EXTRA_ARGS={words}\n"}
         return {**files, "etc/default/cri-docker": f"CRI_DOCKERD_ARGS=--pod-infra-container-image={pause}\n"}
+    if runtime == CRIO:
+        # With Debian's containerd beside it, which kubelet does not use.
+        return {
+            "etc/containerd/config.toml": render("containerd.toml", sandbox_image=pause),
+            "etc/crio/crio.conf.d/10-lab.conf": render(f"crio{kind}.conf", sandbox_image=pause),
+        }
     if runtime in CONTAINERDS_2:
         version = CONTAINERDS_2[runtime]
         return {"etc/containerd/config.toml": render(f"containerd-2{kind}.toml", sandbox_image=pause, version=version)}

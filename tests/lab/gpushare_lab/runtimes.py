@@ -3,7 +3,8 @@
 """The container runtimes that a GPU node can have, and the layers of its file system that bring them.
 
 Debian's containerd 1.6 is in every node's file system. A newer containerd replaces its programs. docker is Debian's package, and
-cri-dockerd lies between it and kubelet, or dockershim, which an older kubelet itself has.
+cri-dockerd lies between it and kubelet, or dockershim, which an older kubelet itself has. CRI-O does not build from Go modules alone:
+who has built it names the program in GPUSHARE_CRIO.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +34,9 @@ DOCKERSHIM = "dockershim"
 DOCKERSHIM_KUBELET = "1.22.17"
 #: Those whose kubelet has containers of docker.
 WITH_DOCKER = (DOCKER, DOCKERSHIM)
+CRIO = "cri-o"
+#: The variable with the path of the program crio, beside which is its pinns.
+CRIO_PROGRAM = "GPUSHARE_CRIO"
 
 _CONTAINERD_PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr")
 # Its daemons must not start while it is unpacked.
@@ -77,8 +81,8 @@ _CRI_DOCKERD = Module(
     "github.com/Mirantis/cri-dockerd/cmd/version.Version",
     changed={"libdocker/client.go": ('MinimumDockerAPIVersion = "1.42.0"', 'MinimumDockerAPIVersion = "1.41.0"')},
 )
-NAMES = (DEFAULT_RUNTIME, *CONTAINERDS, DOCKER, DOCKERSHIM)
-_SOCKETS = {DOCKER: "unix:///run/cri-dockerd.sock", DOCKERSHIM: "unix:///var/run/dockershim.sock"}
+NAMES = (DEFAULT_RUNTIME, *CONTAINERDS, DOCKER, DOCKERSHIM, CRIO)
+_SOCKETS = {DOCKER: "unix:///run/cri-dockerd.sock", DOCKERSHIM: "unix:///var/run/dockershim.sock", CRIO: "unix:///var/run/crio/crio.sock"}
 
 
 def check_runtime(name: str) -> str:
@@ -112,6 +116,9 @@ def layers(cache: Cache, runtime: str, rootfs: Path) -> tuple[Path, ...]:
         return _cri_dockerd_layer(cache), debian_docker(cache, rootfs)
     if runtime == DOCKERSHIM:
         return (debian_docker(cache, rootfs),)
+    if runtime == CRIO:
+        # podman brings images in, where the role looks for it as well.
+        return _crio_layer(cache), _debian_packages(cache, "podman", ("podman", "netavark"), rootfs)
     programs = go_programs(cache, runtime.partition("-")[0], CONTAINERDS[runtime])
     members = {f"usr/bin/{name}": File(programs / name) for name in _CONTAINERD_PROGRAMS}
     return (_layer(cache, runtime, programs, members),)
@@ -196,24 +203,30 @@ def go_mod_requiring(upstream: str, module: Module) -> str:
 
 
 def debian_docker(cache: Cache, rootfs: Path) -> Path:
-    """What installing Debian's docker.io changes in the nodes' file system; dpkg installs it there, no daemon starts."""
+    """What installing Debian's docker.io changes in the nodes' file system."""
+    return _debian_packages(cache, "docker", ("docker.io",), rootfs)
+
+
+def _debian_packages(cache: Cache, what: str, names: Sequence[str], rootfs: Path) -> Path:
+    """What installing packages of Debian changes in the nodes' file system; dpkg installs them there, no daemon starts."""
 
     def build(folder: Path) -> None:
-        work, layer, log = folder / ".work", folder / "layer", cache.log("debian-docker")
+        work, layer, log = folder / ".work", folder / "layer", cache.log(f"debian-{what}")
         merged = work / "merged"
         for path in (layer, merged, work / "overlay"):
             path.mkdir(parents=True)
         layer.chmod(0o755)
-        archives = debian.download(work / "apt", ["docker.io"], log, installed=rootfs / "var/lib/dpkg/status")
+        archives = debian.download(work / "apt", names, log, installed=rootfs / "var/lib/dpkg/status")
         mount_overlay(merged, [rootfs], layer, work / "overlay")
         try:
             (merged / "usr/sbin/policy-rc.d").write_text(_POLICY)
             (merged / "usr/sbin/policy-rc.d").chmod(0o755)
             for archive in archives:
                 shutil.copy(archive, merged / "tmp" / archive.name)
-            names = [f"/tmp/{archive.name}" for archive in archives]
-            install: list[str | Path] = ["chroot", merged, "dpkg", "--install", *names]
-            run_logged("installing docker.io for nodes", install, log, env=environment(DEBIAN_FRONTEND="noninteractive", LC_ALL="C"))
+            install: list[str | Path] = ["chroot", merged, "dpkg", "--install", *(f"/tmp/{archive.name}" for archive in archives)]
+            run_logged(
+                f"installing {' '.join(names)} for nodes", install, log, env=environment(DEBIAN_FRONTEND="noninteractive", LC_ALL="C")
+            )
             for archive in archives:
                 (merged / "tmp" / archive.name).unlink()
             (merged / "usr/sbin/policy-rc.d").unlink()
@@ -221,16 +234,35 @@ def debian_docker(cache: Cache, rootfs: Path) -> Path:
             unmount_below(work)
         shutil.rmtree(work)
 
-    return cache.entry("debian-docker", debian.SUITE, {"rootfs": str(rootfs)}, build) / "layer"
+    return cache.entry(f"debian-{what}", debian.SUITE, {"rootfs": str(rootfs)}, build) / "layer"
+
+
+def _crio_layer(cache: Cache) -> Path:
+    if not (named := os.environ.get(CRIO_PROGRAM)):
+        raise LabError(f"CRI-O does not build from Go modules: build it, and name its program crio in {CRIO_PROGRAM}, with pinns beside it")
+    files, runc = SOURCES / "node/crio", SOURCES / "node/docker" / _RUNC
+    programs = {f"usr/bin/{name}": Path(named).with_name(name) for name in ("crio", "pinns")}
+    members: dict[str, Member] = {name: File(path, 0o755) for name, path in programs.items()}
+    members |= {
+        **_files_of(files),
+        _RUNC: File(runc, 0o755),
+        "etc/systemd/system/multi-user.target.wants/crio.service": Link("/usr/lib/systemd/system/crio.service"),
+    }
+    recipe = {name: path.read_bytes() for name, path in programs.items()} | {_RUNC: runc.read_bytes()} | sources_recipe(files)
+    return _layer(cache, CRIO, Path(named).parent, members, recipe)
+
+
+def _files_of(folder: Path) -> dict[str, Member]:
+    return {
+        str(path.relative_to(folder)): File(path, 0o755 if os.access(path, os.X_OK) else 0o644)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def _cri_dockerd_layer(cache: Cache) -> Path:
     programs, files = go_programs(cache, "cri-dockerd", _CRI_DOCKERD), SOURCES / "node/docker"
-    members: dict[str, Member] = {
-        str(path.relative_to(files)): File(path, 0o755 if os.access(path, os.X_OK) else 0o644)
-        for path in sorted(files.rglob("*"))
-        if path.is_file()
-    }
+    members = _files_of(files)
     wants = "etc/systemd/system"
     members |= {
         "usr/bin/cri-dockerd": File(programs / "cri-dockerd"),

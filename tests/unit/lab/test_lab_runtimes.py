@@ -15,7 +15,7 @@ import tomllib
 
 from gpushare_lab import lifecycle, payload, state
 from gpushare_lab.process import LabError
-from gpushare_lab.runtimes import CONTAINERDS, NAMES, WITH_DOCKER, Module, go_mod_requiring, parse_runtimes, socket_of
+from gpushare_lab.runtimes import CONTAINERDS, CRIO, NAMES, WITH_DOCKER, Module, go_mod_requiring, parse_runtimes, socket_of
 from gpushare_lab.state import Instance
 
 ONE = Instance("one", "10.231.0.0/24", "1.36.3", True, {"gpu1": "16", "gpu2": "16"}, 1, {"gpu2": "docker"})
@@ -27,8 +27,8 @@ def test_each_node_is_named_once_with_a_runtime_that_there_is() -> None:
     for text in ("docker", "gpu1=docker,gpu1=docker", "cp1=docker", "gpu1=", "gpu0=docker", ""):
         with pytest.raises(LabError, match="expected each NODE=RUNTIME once"):
             parse_runtimes(text)
-    with pytest.raises(LabError, match=r'runtime "cri-o": expected one of containerd-1\.6, .*docker'):
-        parse_runtimes("gpu1=cri-o")
+    with pytest.raises(LabError, match=r'runtime "frakti": expected one of containerd-1\.6, .*docker'):
+        parse_runtimes("gpu1=frakti")
 
 
 def test_a_node_keeps_its_runtime_and_a_new_one_may_have_any() -> None:
@@ -92,7 +92,9 @@ def test_every_runtime_has_a_configuration_with_and_without_nvidia(runtime: str,
     config = tomllib.loads(files["etc/containerd/config.toml"])
     assert "pause:1" in files["etc/containerd/config.toml"]
     assert config["version"] == {"containerd-2.1": 3, "containerd-2.4": 4}.get(runtime, 2)
-    decides = "etc/docker/daemon.json" if runtime in WITH_DOCKER else "etc/containerd/config.toml"
+    decides = {**dict.fromkeys(WITH_DOCKER, "etc/docker/daemon.json"), CRIO: "etc/crio/crio.conf.d/10-lab.conf"}.get(
+        runtime, "etc/containerd/config.toml"
+    )
     assert ("nvidia-container-runtime" in files[decides]) == nvidia
     # Whoever talks to docker is told which image holds a pod's namespaces.
     asking = {"docker": "etc/default/cri-docker", "dockershim": "etc/default/kubelet"}.get(runtime)

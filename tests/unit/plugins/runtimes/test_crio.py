@@ -137,10 +137,18 @@ def test_a_default_on_the_command_line_and_a_file_that_crio_rejects_are_rejected
     with pytest.raises(Rejected, match=r"command line of crio.service has --default-runtime=crun, which no file can change"):
         host.converge()
     host.flags = ""
-    monkeypatch.setattr(host, "crio", lambda _arguments: (1, "", "no such option"))
     before = host.tree()
-    with pytest.raises(Rejected, match="crio config rejects the new configuration: no such option; nothing was changed"):
-        host.converge()
+    start = 'time="2026-11-24T10:00:00Z" level=info msg="Starting CRI-O, version: 1.37.0"\n' * 9
+    for said, quoted in (
+        ("no such option", "no such option"),
+        (
+            f'{start}time="2026-11-24T10:00:00Z" level=fatal msg="validating runtime config: no \\"x\\""\n',
+            'validating runtime config: no "x"',
+        ),
+    ):
+        monkeypatch.setattr(host, "crio", lambda _arguments, said=said: (1, "", said))
+        with pytest.raises(Rejected, match=f"crio config rejects the new configuration: {quoted}; nothing was changed"):
+            host.converge()
     assert host.tree() == before
 
 
