@@ -546,7 +546,7 @@ SUITES = (
     Suite(
         "runtimes",
         "site.yml on docker with cri-dockerd, containerd 1.7 and 2.4: broken files, killed daemons, pods, uninstall",
-        tests=("tests/hosts/test_runtimes.py",),
+        tests=("tests/hosts/test_runtimes.py", "tests/hosts/test_crio_by_hand.py"),
         lab="runtimes",
         paths=(
             "roles/container_runtime/*",
@@ -555,9 +555,12 @@ SUITES = (
             f"{UTILS}/_formats/json_edit.py",
             "plugins/modules/container_runtime.py",
             "tests/hosts/test_runtimes.py",
+            "tests/hosts/test_crio_by_hand.py",
             "tests/hosts/shared.py",
             "tests/lab/gpushare_lab/runtimes.py",
             "tests/lab/node/docker/*",
+            "tests/lab/node/crio/*",
+            "tests/unit/plugins/runtimes/k3s_config.py",
         ),
         seconds=600,
     ),

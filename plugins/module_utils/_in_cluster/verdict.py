@@ -44,13 +44,18 @@ def judge(ended: Ended, node: Mapping[str, Any]) -> List[str]:
     annotations = (ended.pod["metadata"].get("annotations") or {}) if ended.pod else {}
     try:
         index = given(annotations)
-        nodes = {gpu.index: gpu.nodes for gpu in published((node["metadata"].get("annotations") or {}).get(ANNOTATION_GPUS, "")).gpus}
+        of_node = published((node["metadata"].get("annotations") or {}).get(ANNOTATION_GPUS, ""))
     except (ValueError, AnnotationError) as error:
         return [f"{title}: found {error}; expected the GPU in its annotations and those of its node; see the logs of gpushare's scheduler"]
+    nodes = {gpu.index: gpu.nodes for gpu in of_node.gpus}
     wanted = sorted(f"/dev/{node}" for node in nodes.get(index, ())) or ["one that its node names"]
     found = []
     if devices != wanted:
         cure = "see whether the container runtime there is NVIDIA's (gpushare_runtime_class), and gpushare_device_strategy"
+        if of_node.strategy == "cdi":
+            # No object of the cluster says it, and the device plugin has no access to the container runtime.
+            cure = "switch CDI on in the container runtime there (containerd 1.7: enable_cdi = true), or choose another "
+            cure += "gpushare_device_strategy"
         found.append(f"{title}: found the device nodes {', '.join(devices) or 'none'}; expected {', '.join(wanted)}, GPU {index}; {cure}")
     if variables.get(ANNOTATION_INDEX) != str(index):
         words = f"{ANNOTATION_INDEX}={variables.get(ANNOTATION_INDEX, '')[:_SHOWN]}"

@@ -84,6 +84,14 @@ def test_it_has_not(one: Ended, words: str) -> None:
     assert len(said) < 1000
 
 
+def test_where_cdi_is_chosen_the_cure_is_to_switch_it_on() -> None:
+    node = {**NODE, "metadata": {"name": "gpu1", "annotations": {"gpushare/gpus": json.dumps({**json.loads(GPUS), "strategy": "cdi"})}}}
+    (said,) = judge(ended(printed([])), node)
+    assert "found the device nodes none; expected /dev/nvidia5, GPU 1; switch CDI on in the container runtime there" in said
+    assert "containerd 1.7: enable_cdi = true" in said
+    assert "enable_cdi" not in judge(ended(printed([])), NODE)[0]
+
+
 def test_the_pods_program_prints_what_is_read(tmp_path: Path) -> None:
     (container,) = pods.probe("gpu1", IMAGE)["spec"]["containers"]
     assert container["command"][0].rpartition("/")[2] == probe.NAME
