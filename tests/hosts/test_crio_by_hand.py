@@ -8,10 +8,9 @@ From untouched hosts over shared GPUs, samples and a churn to what uninstall lea
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -20,9 +19,12 @@ from typing import Any
 
 import pytest
 
-from e2e.checks import check_devices, check_environment
-from e2e.cluster import GPU_NODES, MEMORY, REPOSITORY, Cluster, CommandError, allocation, annotations_of
+from e2e import churn_judge as judge
+from e2e.checks import check_devices, check_environment, check_log_lists_its_gpu, check_totals
+from e2e.churn import Churn
+from e2e.cluster import GPU_NODES, REPOSITORY, Cluster, CommandError, allocation, annotations_of
 from e2e.manifests import pod
+from e2e.samples import NVIDIA_SMI, SHARING, apply_samples, running_samples
 from gpushare_lab.components import KUBERNETES
 from gpushare_lab.runtimes import CRIO, CRIO_PROGRAM
 from hosts.shared import see_their_own_gpus_only, share_two_gpus
@@ -43,8 +45,6 @@ SHAPE = Shape(
         ",".join(f"{node}={CRIO}" for node in GPU_NODES),
     ),
 )
-#: The samples' page has these.
-GPUS_OF_SAMPLES = {"gpu1": "2x16", "gpu2": "16+24"}
 CHURN_PODS = int(os.environ.get("GPUSHARE_CHURN_PODS", "60"))
 NOT_RUN = (
     "crun: the nodes have runc, by a program that raises oom_score_adj",
@@ -177,21 +177,29 @@ def test_gpus_stay_with_their_pods_when_cri_o_restarts(cluster: Cluster, node: s
     cluster.clear()
 
 
-def test_samples_and_churn(cluster: Cluster, tmp_path: Path, record: dict[str, Any]) -> None:
-    """The suites' own tests, on these nodes."""
-    cluster.lab("gpu", "gpu2", "--gpus", GPUS_OF_SAMPLES["gpu2"], seconds=120)
-    cluster.until("gpu2 offers its new GPUs", lambda: cluster.node("gpu2")["status"]["allocatable"][MEMORY] == "40", 120)
-    environment = {**os.environ, "GPUSHARE_LAB": cluster.name, "GPUSHARE_CHURN_PODS": f"{CHURN_PODS}"}
-    environment["GPUSHARE_CHURN_OUT"] = str(tmp_path / "churn.json")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/e2e/test_samples.py", "tests/e2e/test_churn.py"]
-    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=3000, check=False)
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
-    churn = json.loads((tmp_path / "churn.json").read_text())
-    record["churn"] = {key: churn[key] for key in ("pods", "seconds", "running_after_seconds", "here", "original")}
+def test_samples(cluster: Cluster) -> None:
+    apply_samples(cluster, print)
+    running = running_samples(cluster)
+    assert len(running) == len(SHARING) + 1
+    assert check_devices(cluster, running) + check_environment(cluster, running) + check_totals(cluster) == []
+    assert check_log_lists_its_gpu(cluster, cluster.pod(NVIDIA_SMI)) == []
+    cluster.clear()
+
+
+def test_churn(cluster: Cluster, record: dict[str, Any]) -> None:
+    """As the suite `churn`, with fewer pods."""
+    begin = time.monotonic()
+    log = asyncio.run(Churn(cluster, pods=CHURN_PODS, seed=7, say=print).run())
+    counts, wrong, over = judge.counts(log), judge.wrong_gpus(log), judge.over_booked(log)
+    record["churn"] = {"pods": counts.pods, "seconds": round(time.monotonic() - begin), "wrong_gpus": len(wrong), "over_booked": len(over)}
+    assert wrong == []
+    assert over == []
+    assert judge.never_seen(log) == []
+    assert counts.pods >= CHURN_PODS
+    cluster.clear()
 
 
 def test_uninstalling_leaves_each_as_it_was(cluster: Cluster, untouched: Untouched, site: Site, record: dict[str, Any]) -> None:
-    cluster.lab("gpu", "gpu2", "--gpus", "2x16", seconds=120)
     begin = time.monotonic()
     _results, output = site.uninstall()
     record["uninstall"] = {"seconds": round(time.monotonic() - begin)}

@@ -124,8 +124,11 @@ def test_the_runc_of_docker_raises_scores_of_new_containers_only(runc: ModuleTyp
     config = tmp_path / "config.json"
     for before, after in ((-998, 100), (500, 500)):
         config.write_text(json.dumps({"process": {"oomScoreAdj": before, "args": ["x"]}}))
-        runc.raise_score(config, 100)
+        runc.adapt(config, 100)
         assert json.loads(config.read_text())["process"] == {"oomScoreAdj": after, "args": ["x"]}
+    config.write_text(json.dumps({"linux": {"resources": {"hugepageLimits": [{"pageSize": "2MB", "limit": 0}], "cpu": {}}}}))
+    runc.adapt(config, 100)
+    assert json.loads(config.read_text()) == {"linux": {"resources": {"cpu": {}}}}
     config.write_text("{}")
-    runc.raise_score(config, 100)
+    runc.adapt(config, 100)
     assert config.read_text() == "{}"
