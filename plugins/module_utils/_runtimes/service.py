@@ -111,8 +111,11 @@ def check_program(path: str, run: RunWithin) -> Optional[str]:
 class RuntimeService(Service):
     """One container runtime of this host: what is written for it, and how the process is brought to it.
 
-    timeout: seconds that it has to become healthy; silent: why it does not answer, None if it does.
+    timeout: seconds that it has to become healthy; silent: why it does not answer, None if it does. stop_seconds: so long it may take
+    besides to end before a restart.
     """
+
+    stop_seconds = 0.0
 
     def __init__(self, unit: RuntimeUnit, run: RunWithin, timeout: float) -> None:
         self.unit = unit
@@ -174,7 +177,7 @@ class RuntimeService(Service):
         self._restarted_at = time.time()
         # A daemon that failed a few times in a row would not be started again otherwise.
         self._run(["systemctl", "reset-failed", self.unit.name], ASK_SECONDS)
-        outcome = self._run(["systemctl", "restart", self.unit.name], self._timeout)
+        outcome = self._run(["systemctl", "restart", self.unit.name], self._timeout + self.stop_seconds)
         if not outcome.ok:
             why = f"did not end within {outcome.timed_out:g} s" if outcome.timed_out else f"failed: {outcome.words}"
             raise RestartError(f"systemctl restart {self.unit.name} {why}. It said:\n{self.journal()}")

@@ -49,6 +49,7 @@ class CrioHost:
         self.dislikes = "\0"
         self.flags = ""
         self.restarts = 0
+        self.restart_timeout = 0.0
         self.drop_ins.mkdir(parents=True)
         self.write("10-crio.conf", PACKAGED)
         self.program.write_text("")
@@ -78,7 +79,7 @@ class CrioHost:
         except ValueError as error:
             return 1, "", f'level=fatal msg="unable to decode configuration: {error}"'
 
-    def run(self, argv: list[str], _timeout: float) -> Outcome:
+    def run(self, argv: list[str], timeout: float) -> Outcome:
         if argv[0] == "crio":
             return Outcome(argv, *self.crio(argv[1:]))
         if argv[:2] == ["systemctl", "show"]:
@@ -88,6 +89,7 @@ class CrioHost:
             return Outcome(argv, 0, "".join(f"{key}={value}\n" for key, value in found.items()))
         if argv[:2] == ["systemctl", "restart"]:
             self.restarts += 1
+            self.restart_timeout = timeout
             return Outcome(argv, 0 if self.start() else 1, err="Job failed")
         return Outcome(argv, 0, "level=fatal msg=no\n" if argv[0] == "journalctl" else "")
 
