@@ -109,7 +109,7 @@ BINDS = [saved("binds-1"), saved("binds-2")]
 KILLED = sorted(saved("leader-killed"), key=lambda one: one["opened_s"])
 KUBECTL, PAGE, PLUGIN = saved("kubectl"), saved("dashboard"), saved("device-plugin")
 STARTUP = saved("scheduling-5000-sampled")["startup"]
-NVIDIA_OPERATOR = saved("nvidia-operator")
+NVIDIA_OPERATOR, CRIO = saved("nvidia-operator"), saved("cri-o")
 TIMES_BEFORE = [1 / one["ratio"] for one in KUBECTL["results"] if one["source"] == "API server"]
 CHURN = saved("churn")
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
@@ -209,6 +209,8 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
             "The controller and `nvidia-validator` of {} ran on {} against an API server {} ([result]",
             (NVIDIA_OPERATOR["gpu_operator"], NVIDIA_OPERATOR["date"], NVIDIA_OPERATOR["kubernetes"]),
         ),
+        ("docs/start/support.md", "on {} with {}, `cdi` on one node", (CRIO["date"], CRIO["version"])),
+        ("docs/start/support.md", "a churn of {} pods ([result]", (CRIO["churn"]["pods"],)),
         (
             f"{OPERATE}/gpu-operator.md",
             "an error after 30 tries, in {:.0f} s",
