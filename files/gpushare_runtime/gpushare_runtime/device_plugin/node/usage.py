@@ -115,6 +115,8 @@ class Usage:
         self._states: dict[str, PodState] = {}
         self._unconfirmed: list[UnconfirmedAllocation] = []
         self._unrecorded: dict[str, float] = {}
+        # UIDs of pods that have a process of their own before any container has started: kubelet has admitted them.
+        self._admitted: set[str] = set()
         self.moment = 0
         self.kept: dict[DeviceKey, tuple[ContainerUsage, str | None]] = {}
 
@@ -135,8 +137,9 @@ class Usage:
                 state.version = self.moment
         for key, entry in listed.items():
             ids, before, state = entry.ids, self._table.get(key), self._states.setdefault(key[0], PodState(now - age))
-            if before is not None and not before.listed and state.dropped_at is not None:
-                # kubelet allocates again when it starts a container, and then does not ask before the start.
+            known = self._pods.removed(key[0]) is not None if before is None else not before.listed and state.dropped_at is not None
+            if known:
+                # kubelet allocates again when it starts a container, and then does not ask before the start. Its pod may have gone meanwhile.
                 state.starts[key[1],] = now, self._container_ids(key[0], [key[1]])
             # Mostly the very same object: comparing it costs nothing.
             if before is None or not (before.ids is ids or before.ids == ids):
@@ -263,6 +266,7 @@ class Usage:
         if stopped or changed:
             self._release(stopped)
         kept = frozenset(key[0] for key in self.kept)
+        kept |= {u for u, since in self._unrecorded.items() if u not in self._states and self._watch_has_passed(since)} - self._admitted
         return kept.union(u for u, s in self._states.items() if (s.terminated_at is not None and not s.released) or self.record_lost(u))
 
     def _forget_kept(self) -> bool:
@@ -286,6 +290,7 @@ class Usage:
     def apply_process_scan(self, scanned: Set[str], live: Set[str]) -> None:
         """Of `scanned`, which `terminated_pods` returned before the scan, only the pods in `live` have a process."""
         now, ended, changed = self._clock(), [], False
+        self._admitted = (self._admitted | (scanned & live)) & self._unrecorded.keys()
         for uid in scanned & self._states.keys():
             state = self._states[uid]
             for key in [key for key in self.kept if key[0] == uid and uid not in live and not self.is_starting(key)]:
@@ -395,11 +400,15 @@ class Usage:
         return {key for key, usage in self._table.items() if usage.listed}
 
     def _lacks_record(self, pod: LocalPod, listed: Set[DeviceKey], resource: str = "") -> bool:
-        """Whether kubelet runs the pod without a record of some of its ids."""
+        """Whether kubelet has no record of some of the pod's ids, or not yet."""
         requested = ((pod.uid, of.container, of.resource) for of in pod.container_devices if resource in ("", of.resource))
-        # During the init phase a pod is Pending; a container ID shows that kubelet has admitted it, with all of its containers.
+        return pod.active and any(key not in listed for key in requested)
+
+    def _was_admitted(self, pod: LocalPod) -> bool:
+        """Whether kubelet has admitted the pod, with all of its containers."""
+        # During the init phase a pod is Pending; a container ID shows it, and what kubelet has recorded before.
         started = pod.phase == "Running" or any(pod.container_ids.values())
-        return pod.active and started and any(key not in listed for key in requested)
+        return started or pod.uid in self._admitted or (pod.uid in self._states and self._states[pod.uid].dropped_at is not None)
 
     def any_record_lost(self, resource: str) -> bool:
         """Whether kubelet lacks the record of a container with this resource that runs or will run again."""
@@ -408,7 +417,9 @@ class Usage:
             pod, state = self._pods.get(uid), self._states.get(uid)
             # Immediately if the checkpoint is lost and the pod has a process; else when watch and checkpoint had time to agree.
             plain = state is not None and state.record_lost and state.alive
-            if pod and self._lacks_record(pod, listed, resource) and (plain or self._watch_has_passed(since)):
+            if not pod or not self._was_admitted(pod) or not self._lacks_record(pod, listed, resource):
+                continue
+            if plain or self._watch_has_passed(since):
                 return True
         return False
 
