@@ -350,3 +350,22 @@ def test_a_pod_that_kubelet_has_admitted_and_not_started_is_a_lost_record_as_wel
     case.record(entry("new", 0, 1))
     case.release()
     assert not case.usage.any_record_lost(MEMORY)
+
+
+def test_what_an_init_container_passed_on_goes_with_the_ids_that_its_container_is_left_with() -> None:
+    """Two containers of one size start without a record, and the first one gets what the other one had."""
+    case = Case()
+    case.add("a")
+    init = {"name": "first", "resources": {"limits": {MEMORY: "1"}}}
+    case.add("b", init=[init])
+    case.usage.running = lambda _: frozenset()
+    case.record(entry("a", 0, 1), entry("b", 2, 3, gpu=1), entry("b", 2, gpu=1, container="first"))
+    case.record()
+    case.wait(WATCH_GRACE + 0.1)
+    case.release()
+    case.record(entry("a", 2, 3, gpu=1))
+    assert case.usage.snapshot() == {
+        ("a", "main", MEMORY): units(2, 3, gpu=1),
+        ("b", "main", MEMORY): units(0, 1),
+        ("b", "first", MEMORY): units(0),
+    }

@@ -168,21 +168,26 @@ class Usage:
     def _exchange(self, key: DeviceKey, left: frozenset[str], got: frozenset[str]) -> None:
         """A container starts with other ids than it had before kubelet lost its record: no request says which container it is for.
 
-        A container that had these ids, and waits for its own start, has those that it left. Those that it passed on to its init containers
-        go with it.
+        A container that had these ids, and waits for its own start, has those that it left. Those that init containers passed on to one
+        of the two go with it.
         """
         pod = self._pods.get(key[0])
-        for other, usage in self._table.items():
-            if other == key or usage.listed or other[2] != key[2]:
-                continue
-            ids = usage.ids
-            if pod is not None and other[0] == key[0] and other[1] in pod.ordinary_init:
-                ids = frozenset(sorted(got)[: len(ids)]) if ids & left and len(ids) <= len(got) else ids
-            elif ids == got and other not in self.kept and self.record_lost(other[0]):
-                ids = left
-            if ids is not usage.ids:
-                self._table[other] = replace(usage, ids=ids, gpu_uuids=gpu_uuids_of(key[2], ids), index=None)
-                self._states[other[0]].version = self.moment
+        mine = {(key[0], name, key[2]) for name in (pod.ordinary_init if pod is not None else ())}
+        moved = {key[0]: (left, got)}
+        others = [other for other, usage in self._table.items() if other != key and not usage.listed and other[2] == key[2]]
+        for other in others:
+            if self._table[other].ids == got and other not in {*mine, *self.kept} and self.record_lost(other[0]):
+                self._have(other, left)
+                moved.setdefault(other[0], (got, left))
+        for other in others:
+            pod, ids = self._pods.get(other[0]), self._table[other].ids
+            before, now = moved.get(other[0], (frozenset(), frozenset()))
+            if pod is not None and other[1] in pod.ordinary_init and ids & before and len(ids) <= len(now):
+                self._have(other, frozenset(sorted(now)[: len(ids)]))
+
+    def _have(self, key: DeviceKey, ids: frozenset[str]) -> None:
+        self._table[key] = replace(self._table[key], ids=ids, gpu_uuids=gpu_uuids_of(key[2], ids), index=None)
+        self._states[key[0]].version = self.moment
 
     def _runs(self, key: DeviceKey) -> bool:
         names = self.running(key[0])
