@@ -32,8 +32,8 @@ options:
       - V(gpus) calls the driver, which can take seconds without a persistence daemon.
     type: list
     elements: str
-    choices: [system, GPUs, runtimes, managers]
-    default: [system, GPUs, runtimes, managers]
+    choices: [system, gpus, runtimes, managers]
+    default: [system, gpus, runtimes, managers]
   install_dir:
     description: Folder of the runtime. The module returns its disk space, and does not count its processes as other GPU managers.
     type: path

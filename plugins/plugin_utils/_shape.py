@@ -159,7 +159,7 @@ def _check_generic(shape: Any, value: Any, left: list[int]) -> None:
     """The types that `typing` writes in the dataclasses of module_utils."""
     origin, parts = get_origin(shape), get_args(shape)
     if origin in (Union, types.UnionType):
-        some = [part for part in parts if part is not type(None)]
+        some = [part for part in parts if part is not types.NoneType]
         if len(some) != 1 or len(some) == len(parts):
             raise AssertionError(f"no shape: {shape}")
         _check(Maybe(some[0]), value, left)

@@ -199,6 +199,10 @@ def _gpu(entry: object, place: int) -> Gpu:
 
 
 def _caps(value: object, where: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or len(value) > _MOST_CAPS or not all(type(one) is int and 0 <= one <= MOST_UNITS for one in value):
+    if not isinstance(value, list) or len(value) > _MOST_CAPS or not all(_is_cap(one) for one in value):
         raise InventoryError(f"{where}.caps must be a list of at most {_MOST_CAPS} numbers, found {quote(value)}")
     return tuple(value)
+
+
+def _is_cap(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_UNITS

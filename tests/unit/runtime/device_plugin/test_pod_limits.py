@@ -352,3 +352,22 @@ async def test_without_the_drivers_limits_a_plugin_that_needs_them_ends_and_anot
         it.nvml.unlimited = NvmlError("the driver has no such call", unable=True)
         with pytest.raises(FatalError, match=r"--isolation driver requires .*: the driver has no such call\. Install driver 615"):
             await asyncio.wait_for(it.task, 60)
+
+
+@running
+async def test_without_its_file_the_next_process_knows_by_the_limits_of_others_who_started_later() -> None:
+    async with world(24 * GIB, isolation="auto") as it:
+        await it.registered()
+        uids = []
+        for hour, units in ((1, 6), (2, 4), (3, 2)):
+            pod = memory(it.inventory, 0, units)
+            pod["metadata"]["creationTimestamp"] = f"2026-11-26T0{hour}:00:00Z"
+            uids.append(await admitted(it, pod))
+            await start(it, pod)
+            await reported(it, pod)
+        async with next_process(it, isolation="auto"):
+            (it.kubelet.directory.parent / "state" / "held.json").unlink()
+            for uid in (uids[0], uids[2]):
+                del it.nvml.limits[it.nvml.gpus[0].uuid, group(it, uid)]
+        await until(lambda: limits(it, uids[2]) == {0: 2})
+        assert [limits(it, uid) for uid in uids] == [{}, {0: 4}, {0: 2}]

@@ -17,10 +17,11 @@ from gpushare_runtime.device_plugin.kubelet.server import PluginServer, Resource
 from gpushare_runtime.device_plugin.metrics import Counters
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
 from gpushare_runtime.device_plugin.node.state import NodeState
+from unit.runtime.device_plugin.fake_processes import FakeProcesses
 
 
 def server(path: Path) -> PluginServer:
-    node = NodeState(PodTable(), lambda: 0.0, lambda: 0.0, set)
+    node = NodeState(PodTable(), lambda: 0.0, lambda: 0.0, FakeProcesses())
     return PluginServer(ResourceService("aliyun.com/gpu-mem", node, lambda: None, Counters()), path)
 
 

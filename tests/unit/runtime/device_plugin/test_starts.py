@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpushare_runtime.core.inventory import Inventory
@@ -305,9 +307,51 @@ def test_a_start_that_can_never_succeed_is_remembered_until_it_does_or_its_pod_i
     node.state.usage.set_checkpoint((CheckpointEntry(uid, "main", MEMORY, frozenset(ids)),))
     with pytest.raises(AllocationRejected, match="has units of 1 GPUs, it needs 2 GPUs"):
         node.state.allocator.may_start(MEMORY, ids)
-    assert node.state.allocator.starts_never == {uid: 0}
+    assert node.state.allocator.never_start() == {uid: 0}
     node.state.pods.event("DELETED", parse_local_pod(pod))
     other = node.see(memory(gpus, 1, 2))
     node.admit(other)
     node.state.allocator.may_start(MEMORY, node.manager.given[other["metadata"]["uid"]]["main"][MEMORY])
-    assert node.state.allocator.starts_never == {}
+    assert node.state.allocator.never_start() == {}
+
+
+def crowded() -> tuple[Node, str, str]:
+    """Two ended containers of the same size without a record: the first one's GPU is full, the other one's former ids are free."""
+    gpus = inventory(8, 4)
+    node = Node(gpus)
+    first, second = node.see(memory(gpus, 0, 4, phase="Running", name="first")), node.see(memory(gpus, 1, 4, name="second"))
+    node.admit(second)
+    node.see({**second, "status": {"phase": "Running"}})
+    healthy = node.manager.healthy
+    node.manager.restore([], RESOURCES)
+    node.manager.healthy = healthy
+    node.state.usage.set_checkpoint(())
+    node.now += 11.0
+    node.state.usage.terminated_pods()
+    node.admit(node.see(memory(gpus, 0, 8, name="third")))
+    return node, first["metadata"]["uid"], second["metadata"]["uid"]
+
+
+def test_where_one_container_finds_nothing_another_of_its_size_starts() -> None:
+    node, _, second = crowded()
+    ids, container = node.state.allocator.prefer(MEMORY, node.free(MEMORY), [], 4)
+    assert container is not None
+    assert container.pod.uid == second
+    assert {i.partition("-_-")[0] for i in ids} == {"GPU-00000001"}
+
+
+def test_a_pod_whose_units_others_have_and_keep_can_never_start() -> None:
+    node, first, second = crowded()
+    allocator = node.state.allocator
+    ids, _ = allocator.prefer(MEMORY, node.free(MEMORY), [], 4)
+    allocator.allocate(MEMORY, ids)
+    node.state.usage.set_checkpoint((*node.file, CheckpointEntry(second, "main", MEMORY, frozenset(ids))))
+    for times in range(4):
+        assert (allocator.never_start(), allocator.shortages[first]) == ({}, times + 1)
+        with pytest.raises(AllocationRejected, match="GPU 0 has 0 free"):
+            allocator.prefer(MEMORY, node.free(MEMORY).difference(ids), [], 4)
+    assert allocator.never_start() == {first: 0}
+    # It runs after all, by another's request.
+    status: dict[str, Any] = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
+    node.see({**memory(inventory(8, 4), 0, 4, uid=first, name="first"), "status": status})
+    assert (allocator.never_start(), allocator.shortages[first]) == ({}, 0)

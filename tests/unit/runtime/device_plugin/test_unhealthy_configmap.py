@@ -16,6 +16,7 @@ from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.publish import unhealthy_configmap
 from gpushare_runtime.device_plugin.publish.unhealthy_configmap import UnhealthyMap
 from gpushare_runtime.kube.client import KubeError
+from unit.runtime.device_plugin.fake_processes import FakeProcesses
 from unit.runtime.kube.fake_api import until
 from unit.runtime.pods import inventory
 
@@ -32,7 +33,7 @@ class Forbidding:
 
 def test_a_right_that_nobody_needs_is_missed_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(unhealthy_configmap, "_FORBIDDEN_SECONDS", 0.01)
-    node, api = NodeState(PodTable(), lambda: 0.0, lambda: 0.0, set), Forbidding()
+    node, api = NodeState(PodTable(), lambda: 0.0, lambda: 0.0, FakeProcesses()), Forbidding()
 
     def lose(*indexes: int) -> None:
         read = inventory(16, 16)

@@ -178,6 +178,7 @@ def test_a_start_of_what_was_released_holds_it_again() -> None:
     case = Case()
     case.delete(case.add("a"))
     case.record(entry("a", 0))
+    case.wait(MAKING)
     assert case.release() == set()
     case.usage.record_start([("a", "main", MEMORY)])
     assert case.release() == {"a"}
@@ -309,3 +310,62 @@ def test_of_a_container_without_a_process_nothing_is_kept_when_it_gets_other_ids
         case.record(entry("a", 3), entry("a", 5, container="side"))
         case.release()
         assert case.usage.ids_of(MEMORY, ["GPU-00000000"]) == kept | units(5)
+
+
+def test_what_kubelet_starts_of_a_pod_that_has_just_gone_is_its_own_until_no_process_can_come() -> None:
+    """Its request had waited, and kubelet had not yet heard of the end: it asks nobody before such a start."""
+    case = Case()
+    case.delete(case.add("gone"))
+    case.record(entry("gone", 0, 1))
+    assert case.release() == {"gone"}
+    case.wait(MAKING)
+    assert case.release() == set()
+
+
+def test_what_runs_of_a_pod_that_was_gone_at_its_start_stays_its_own() -> None:
+    case = Case()
+    case.delete(case.add("gone"))
+    case.record(entry("gone", 0, 1))
+    case.live.add("gone")
+    case.wait(MAKING)
+    case.usage.observe_available(MEMORY, units(0, 1, 2))
+    assert case.release() == {"gone"}
+    assert case.still_in_use(MEMORY) == {"GPU-00000000-_-0": "gone", "GPU-00000000-_-1": "gone"}
+
+
+@pytest.mark.parametrize("known", ["recorded before", "by its process", "not at all"])
+def test_a_pod_that_kubelet_has_admitted_and_not_started_is_a_lost_record_as_well(known: str) -> None:
+    """kubelet requires nothing for a resource that is not registered yet, and then starts no container for want of a record."""
+    case = Case()
+    case.add("new", phase="Pending")
+    if known == "recorded before":
+        case.record(entry("new", 0, 1))
+        case.record()
+    case.release()
+    case.wait(WATCH_GRACE + 0.1)
+    if known == "by its process":
+        case.live.add("new")
+    case.release()
+    assert case.usage.any_record_lost(MEMORY) == (known != "not at all")
+    case.record(entry("new", 0, 1))
+    case.release()
+    assert not case.usage.any_record_lost(MEMORY)
+
+
+def test_what_an_init_container_passed_on_goes_with_the_ids_that_its_container_is_left_with() -> None:
+    """Two containers of one size start without a record, and the first one gets what the other one had."""
+    case = Case()
+    case.add("a")
+    init = {"name": "first", "resources": {"limits": {MEMORY: "1"}}}
+    case.add("b", init=[init])
+    case.usage.running = lambda _: frozenset()
+    case.record(entry("a", 0, 1), entry("b", 2, 3, gpu=1), entry("b", 2, gpu=1, container="first"))
+    case.record()
+    case.wait(WATCH_GRACE + 0.1)
+    case.release()
+    case.record(entry("a", 2, 3, gpu=1))
+    assert case.usage.snapshot() == {
+        ("a", "main", MEMORY): units(2, 3, gpu=1),
+        ("b", "main", MEMORY): units(0, 1),
+        ("b", "first", MEMORY): units(0),
+    }

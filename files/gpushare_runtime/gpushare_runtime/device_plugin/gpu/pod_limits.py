@@ -302,7 +302,7 @@ class PodLimits:
             key for key, found in wrong.items() if found is None and key not in limited and (key in due_now or self._has_started(key[0]))
         }
         # A container that starts later is due, also if kubelet has not asked.
-        exempt = self._node.exempt | {key for key in missing if key[1] not in self._node.limited_gpus}
+        exempt = self._node.exempt | {key for key in missing - self._later_than_a_limited() if key[1] not in self._node.limited_gpus}
         unlimited = set() if self._running else missing & exempt
         for uid, gpu in sorted(unlimited - self._unlimited):
             log.warning("%s runs without a memory limit on GPU %s: it started before", self._node.usage.pod_name(uid), gpu)
@@ -327,6 +327,18 @@ class PodLimits:
                 limited -= gone
                 self._node.changes.notify()
             self._set_known(self._node.limited_gpus | {gpu for gpu, why in self._able.items() if not why}, exempt - gone)
+
+    def _later_than_a_limited(self) -> set[tuple[str, str]]:
+        """UID and GPU of the pods that came after a pod with its limit there: they started when the driver could limit them as well.
+
+        The state file says it too, unless it is lost.
+        """
+        first: dict[str, str] = {}
+        for (uid, gpu), found in self.use.items():
+            pod = self._node.pods.get(uid)
+            if pod is not None and pod.created and found.most is not None:
+                first[gpu] = min(first.get(gpu, pod.created), pod.created)
+        return {(uid, gpu) for uid, gpu in self.use if gpu in first and (pod := self._node.pods.get(uid)) and pod.created >= first[gpu]}
 
     def _set_known(self, limited_gpus: set[str], exempt: set[tuple[str, str]]) -> None:
         if (limited_gpus, exempt) != (self._node.limited_gpus, self._node.exempt):

@@ -10,7 +10,7 @@ scheduler does not choose that GPU for that size again. No I/O: clocks are argum
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -132,6 +132,10 @@ _DELETE_POD: Final = "delete the pod so that the scheduler places it again"
 _RETRIES: Final = "kubelet will retry the start"
 # kubelet requests devices for a few containers at a time, and allocates what it prefers immediately.
 _REMEMBERED: Final = 8
+# Each one takes about a millisecond.
+_MOST_TRIED: Final = 16
+# kubelet tries again after 10 to 15 s, and within a minute what has ended is gone.
+_SHORTAGES: Final = 5
 # More than all GPUs of a node have MPS clients.
 _MOST_SHARES: Final = 4096
 
@@ -152,7 +156,9 @@ class Allocator:
     shares: OrderedDict[frozenset[str], int] = field(default_factory=OrderedDict)
     """Ids of memory → per cent of the GPU's compute in the environment that their container got, with MPS."""
     starts_never: dict[str, int] = field(default_factory=dict)
-    """UID of a pod whose container cannot start with what it got → a GPU of it (NVML index)."""
+    """UID of a pod that cannot start with what it got, or what others have left of it → a GPU of it (NVML index)."""
+    shortages: Counter[str] = field(default_factory=Counter)
+    """UID of a pod that kubelet started without a record → how often its GPUs lacked its units."""
 
     def release_terminated(self) -> None:
         """Release the ids of terminated pods without a process. Scans processes if there are terminated pods."""
@@ -171,12 +177,18 @@ class Allocator:
         free, required = set(available), set(must_include)
         self.usage.observe_available(resource, free.difference(required) if required else free, moment)
         doubtful = self.usage.terminated_pods()
-        container = self.pending.match(resource, size) or self.pending.match(resource, size, late=True)
+        container = self.pending.match(resource, size)
+        admitted = container is None
+        if admitted:
+            container = self.pending.match(resource, size, late=True)
         ids, candidates = self.candidates.choose(resource, free, required, size, container)
         if doubtful and (ids is None or not self.candidates.as_planned(resource, ids, container)):
             # A scan takes time: only where released ids would make a difference.
             self.release_terminated()
             ids, candidates = self.candidates.choose(resource, free, required, size, container)
+        if ids is None and admitted and container is not None:
+            self._note_shortage(container)
+            ids, container = self._for_another(resource, free, required, size, container)
         if ids is None:
             raise self._reject(container, self._shortage(resource, size, candidates, container))
         remembered = self.preferred.setdefault(resource, OrderedDict())
@@ -185,6 +197,37 @@ class Allocator:
         if len(remembered) > _REMEMBERED:
             remembered.popitem(last=False)
         return ids, container
+
+    def _for_another(
+        self, resource: str, free: Collection[str], must_include: Collection[str], size: int, lacking: PendingContainer
+    ) -> tuple[list[str] | None, PendingContainer]:
+        """The ids for another container of this size that kubelet may be starting, where `lacking` finds none."""
+        tried = {lacking.key}
+        while len(tried) < _MOST_TRIED and (other := self.pending.match(resource, size, late=True, not_for=tried)) is not None:
+            ids, _ = self.candidates.choose(resource, free, must_include, size, other)
+            if ids is not None:
+                return ids, other
+            tried.add(other.key)
+        return None, lacking
+
+    def _note_shortage(self, container: PendingContainer) -> None:
+        """After a lost record other pods may have what this one needs, and keep it."""
+        uid = container.pod.uid
+        for gone in [known for known in self.shortages if self.pods.get(known) is None]:
+            del self.shortages[gone]
+        self.shortages[uid] += 1
+        if self.shortages[uid] >= _SHORTAGES:
+            self.starts_never[uid] = min(container.devices.units_by_gpu, default=0)
+
+    def _forget_failures(self, uid: str) -> None:
+        self.starts_never.pop(uid, None)
+        self.shortages.pop(uid, None)
+
+    def never_start(self) -> dict[str, int]:
+        """As `starts_never`, of pods of which nothing runs. One that runs had its ids by another's request."""
+        for uid in [uid for uid in self.starts_never if (pod := self.pods.get(uid)) is None or pod.running]:
+            self._forget_failures(uid)
+        return self.starts_never
 
     # Allocate.
 
@@ -203,6 +246,8 @@ class Allocator:
         if conflict:
             raise self._reject(container, f"{resource}: {conflict}; {_DELETE_POD}")
         self.usage.record_grant(resource, given, container)
+        if container is not None:
+            self._forget_failures(container.pod.uid)
         if self.devices.isolation == protocol.ISOLATION_MPS and resource == protocol.RESOURCE_MEMORY:
             self.shares[given] = _core_of(container)
             self.shares.move_to_end(given)
@@ -272,8 +317,8 @@ class Allocator:
         except AllocationRejected:
             self.starts_never.update(dict.fromkeys(uids, gpus[0].index) if gpus else {})
             raise
-        for uid in uids.union(uid for uid in self.starts_never if self.pods.get(uid) is None):
-            self.starts_never.pop(uid, None)
+        for uid in uids:
+            self._forget_failures(uid)
         if self._used_by_others(resource, given, recorded) and doubtful:
             self.release_terminated()
             recorded = [key for key in recorded if key in usage.snapshot()]

@@ -103,8 +103,8 @@ class LocalPod:
 
     @property
     def waiting(self) -> bool:
-        """Whether kubelet has yet to admit it, as far as the API server knows."""
-        return self.phase == "Pending" and not self.assigned
+        """Whether kubelet has yet to admit it, with all of its containers, as far as the API server knows."""
+        return self.phase == "Pending" and not self.assigned and not any(self.container_ids.values())
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"

@@ -62,23 +62,25 @@ class PendingContainers:
     processes: Processes
     rejected: set[str] = field(default_factory=set)  # UIDs
 
-    def match(self, resource: str, size: int, *, late: bool = False) -> PendingContainer | None:
-        """The container that a request for `size` ids is for; None if no such pod is known (yet).
+    def match(self, resource: str, size: int, *, late: bool = False, not_for: Collection[DeviceKey] = ()) -> PendingContainer | None:
+        """The container that a request for `size` ids is for; None if no such pod is known (yet). not_for: it is none of these.
 
         Of containers without a record one comes first whose former ids are free: the others could not start now.
         """
         gone = self.usage.dropped_by_kubelet()
         known = [pod for pod in self.pods if pod.uid not in gone and self._may_be_requested(pod)]
-        found = self._match(known, resource, size, late=late)
+        found = self._match(known, resource, size, not_for, late=late)
         if found is None and late:
             # The report of the API server may be old: the processes of these pods say whether they run.
             shown = [pod for pod in known if pod.running and self.usage.record_lost(pod.uid)]
             lost = [replace(pod, running=frozenset(c for c in pod.running if not self.usage.lost((pod.uid, c, resource)))) for pod in shown]
-            found = self._match(lost, resource, size, late=True)
+            found = self._match(lost, resource, size, not_for, late=True)
         return found
 
-    def _match(self, known: Collection[LocalPod], resource: str, size: int, *, late: bool) -> PendingContainer | None:
-        allocated, other = self.usage.allocated(), None
+    def _match(
+        self, known: Collection[LocalPod], resource: str, size: int, not_for: Collection[DeviceKey], *, late: bool
+    ) -> PendingContainer | None:
+        allocated, other = self.usage.allocated().union(not_for), None
         while found := match_request(known, allocated, resource, size, rejected=self.rejected, late=late):
             # kubelet requests nothing for a container that lost its record and runs.
             if not self.usage.lost(found.key):

@@ -43,7 +43,7 @@ class NodeState:
         process has registered, kubelet goes by the registration of the one before."""
         self.turns = Turns(clock)
         self.usage = Usage(pods, clock)
-        self.usage.running = lambda uid: processes.containers(uid)
+        self.usage.running = processes.containers
         self.devices = Devices(self.usage, strategy)
         self.pending = PendingContainers(pods, self.usage, processes)
         self.candidates = Candidates(pods, self.devices, self.usage, self.pending, processes)

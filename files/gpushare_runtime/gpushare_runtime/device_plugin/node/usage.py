@@ -115,6 +115,8 @@ class Usage:
         self._states: dict[str, PodState] = {}
         self._unconfirmed: list[UnconfirmedAllocation] = []
         self._unrecorded: dict[str, float] = {}
+        # UIDs of pods that have a process of their own before any container has started: kubelet has admitted them.
+        self._admitted: set[str] = set()
         self.moment = 0
         self.kept: dict[DeviceKey, tuple[ContainerUsage, str | None]] = {}
 
@@ -135,8 +137,9 @@ class Usage:
                 state.version = self.moment
         for key, entry in listed.items():
             ids, before, state = entry.ids, self._table.get(key), self._states.setdefault(key[0], PodState(now - age))
-            if before is not None and not before.listed and state.dropped_at is not None:
-                # kubelet allocates again when it starts a container, and then does not ask before the start.
+            known = self._pods.removed(key[0]) is not None if before is None else not before.listed and state.dropped_at is not None
+            if known:
+                # kubelet allocates again when it starts a container, and asks nobody before that. Its pod may have gone meanwhile.
                 state.starts[key[1],] = now, self._container_ids(key[0], [key[1]])
             # Mostly the very same object: comparing it costs nothing.
             if before is None or not (before.ids is ids or before.ids == ids):
@@ -165,21 +168,26 @@ class Usage:
     def _exchange(self, key: DeviceKey, left: frozenset[str], got: frozenset[str]) -> None:
         """A container starts with other ids than it had before kubelet lost its record: no request says which container it is for.
 
-        A container that had these ids, and waits for its own start, has those that it left. Those that it passed on to its init containers
-        go with it.
+        A container that had these ids, and waits for its own start, has those that it left. Those that init containers passed on to one
+        of the two go with it.
         """
         pod = self._pods.get(key[0])
-        for other, usage in self._table.items():
-            if other == key or usage.listed or other[2] != key[2]:
-                continue
-            ids = usage.ids
-            if pod is not None and other[0] == key[0] and other[1] in pod.ordinary_init:
-                ids = frozenset(sorted(got)[: len(ids)]) if ids & left and len(ids) <= len(got) else ids
-            elif ids == got and other not in self.kept and self.record_lost(other[0]):
-                ids = left
-            if ids is not usage.ids:
-                self._table[other] = replace(usage, ids=ids, gpu_uuids=gpu_uuids_of(key[2], ids), index=None)
-                self._states[other[0]].version = self.moment
+        mine = {(key[0], name, key[2]) for name in (pod.ordinary_init if pod is not None else ())}
+        moved = {key[0]: (left, got)}
+        others = [other for other, usage in self._table.items() if other != key and not usage.listed and other[2] == key[2]]
+        for other in others:
+            if self._table[other].ids == got and other not in {*mine, *self.kept} and self.record_lost(other[0]):
+                self._have(other, left)
+                moved.setdefault(other[0], (got, left))
+        for other in others:
+            pod, ids = self._pods.get(other[0]), self._table[other].ids
+            before, now = moved.get(other[0], (frozenset(), frozenset()))
+            if pod is not None and other[1] in pod.ordinary_init and ids & before and len(ids) <= len(now):
+                self._have(other, frozenset(sorted(now)[: len(ids)]))
+
+    def _have(self, key: DeviceKey, ids: frozenset[str]) -> None:
+        self._table[key] = replace(self._table[key], ids=ids, gpu_uuids=gpu_uuids_of(key[2], ids), index=None)
+        self._states[key[0]].version = self.moment
 
     def _runs(self, key: DeviceKey) -> bool:
         names = self.running(key[0])
@@ -263,6 +271,7 @@ class Usage:
         if stopped or changed:
             self._release(stopped)
         kept = frozenset(key[0] for key in self.kept)
+        kept |= {u for u, since in self._unrecorded.items() if u not in self._states and self._watch_has_passed(since)} - self._admitted
         return kept.union(u for u, s in self._states.items() if (s.terminated_at is not None and not s.released) or self.record_lost(u))
 
     def _forget_kept(self) -> bool:
@@ -286,6 +295,7 @@ class Usage:
     def apply_process_scan(self, scanned: Set[str], live: Set[str]) -> None:
         """Of `scanned`, which `terminated_pods` returned before the scan, only the pods in `live` have a process."""
         now, ended, changed = self._clock(), [], False
+        self._admitted = (self._admitted | (scanned & live)) & self._unrecorded.keys()
         for uid in scanned & self._states.keys():
             state = self._states[uid]
             for key in [key for key in self.kept if key[0] == uid and uid not in live and not self.is_starting(key)]:
@@ -395,11 +405,15 @@ class Usage:
         return {key for key, usage in self._table.items() if usage.listed}
 
     def _lacks_record(self, pod: LocalPod, listed: Set[DeviceKey], resource: str = "") -> bool:
-        """Whether kubelet runs the pod without a record of some of its ids."""
+        """Whether kubelet has no record of some of the pod's ids, or not yet."""
         requested = ((pod.uid, of.container, of.resource) for of in pod.container_devices if resource in ("", of.resource))
-        # During the init phase a pod is Pending; a container ID shows that kubelet has admitted it, with all of its containers.
+        return pod.active and any(key not in listed for key in requested)
+
+    def _was_admitted(self, pod: LocalPod) -> bool:
+        """Whether kubelet has admitted the pod, with all of its containers."""
+        # During the init phase a pod is Pending; a container ID shows it, and what kubelet has recorded before.
         started = pod.phase == "Running" or any(pod.container_ids.values())
-        return pod.active and started and any(key not in listed for key in requested)
+        return started or pod.uid in self._admitted or (pod.uid in self._states and self._states[pod.uid].dropped_at is not None)
 
     def any_record_lost(self, resource: str) -> bool:
         """Whether kubelet lacks the record of a container with this resource that runs or will run again."""
@@ -408,7 +422,9 @@ class Usage:
             pod, state = self._pods.get(uid), self._states.get(uid)
             # Immediately if the checkpoint is lost and the pod has a process; else when watch and checkpoint had time to agree.
             plain = state is not None and state.record_lost and state.alive
-            if pod and self._lacks_record(pod, listed, resource) and (plain or self._watch_has_passed(since)):
+            if not pod or not self._was_admitted(pod) or not self._lacks_record(pod, listed, resource):
+                continue
+            if plain or self._watch_has_passed(since):
                 return True
         return False
 

@@ -138,11 +138,11 @@ class EvictionRequests:
 
     def _never_started(self) -> dict[str, EvictionRequest]:
         """For pods that are not started again until they are deleted, and of which nothing runs. kubelet would start a static pod again."""
-        known = ((self._node.pods.get(uid), gpu) for uid, gpu in self._node.allocator.starts_never.items())
+        known = ((self._node.pods.get(uid), gpu) for uid, gpu in self._node.allocator.never_start().items())
         requests = {
             pod.uid: EvictionRequest(pod.uid, gpu, 0, 0, 0, STARTS_NEVER)
             for pod, gpu in (known if self._unstartable == EVICT else ())
-            if pod is not None and pod.active and not pod.static and not pod.running
+            if pod is not None and pod.active and not pod.static
         }
         return dict(islice(requests.items(), MOST_EVICTIONS))
 
