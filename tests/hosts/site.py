@@ -43,6 +43,8 @@ VOLATILE = {
     "/var/lib/docker": "the same of docker",
     "/var/lib/cri-dockerd": "which pods' sandboxes cri-dockerd has made",
     "/var/lib/dockershim": "the same of a kubelet with dockershim",
+    "/var/lib/containers": "the same of CRI-O",
+    "/var/lib/crio": "when CRI-O was stopped last",
     "/var/lib/cni": "addresses of the pods that happen to run; the network plugin's",
     "/var/lib/etcd": "the database of the cluster; its objects are compared by the API",
     "/var/lib/systemd/catalog": "systemd's own index of messages",
