@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""containerd's configuration in the form in which k3s and RKE2 write it, made of pkg/agent/templates of k3s-io/k3s (read on 2026-11-26 in
-files that k3s 1.33 and newer have written: version 3 for containerd 2, with imports of config-v3.toml.d).
+"""containerd's configuration in the form in which k3s and RKE2 write it where they have containerd 2 (from 1.31.6 and 1.32.2 on).
+
+The form is that of public files which k3s has written, read on 2026-11-26: version 3, with imports of config-v3.toml.d.
 """
 
 from __future__ import annotations
