@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tomllib
+import tomllib  # type: ignore[import-not-found,unused-ignore]
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import rancher
 
 from cluster_mode.in_cluster import RUNTIME_CLASS
