@@ -386,3 +386,13 @@ def test_a_static_pod_with_a_uid_in_its_file_is_what_kubelet_has_under_it() -> N
     assert {pod.uid: pod.name for pod in pods} == {given: "victim", "copy": copy.name}
     pods.event("MODIFIED", copy)
     assert pods.get(given) == victim
+
+
+def test_a_pod_of_which_a_container_has_run_was_admitted_with_all_of_them() -> None:
+    """kubelet starts its next container from a worker, as any after a lost record."""
+    pod = bound(NODE, {0: {0: 4}}, container(mem=4), init=[container("first", mem=4)], name="a")
+    pods = table(pod)
+    assert asked(pods, 4) == "a/first"
+    pod["status"]["initContainerStatuses"] = [{"name": "first", "state": {"terminated": {}}, "containerID": "containerd://1"}]
+    pods.event("MODIFIED", parse_local_pod(pod))
+    assert (asked(pods, 4), asked(pods, 4, late=True)) == (None, "a/main")
