@@ -139,7 +139,7 @@ class Usage:
             ids, before, state = entry.ids, self._table.get(key), self._states.setdefault(key[0], PodState(now - age))
             known = self._pods.removed(key[0]) is not None if before is None else not before.listed and state.dropped_at is not None
             if known:
-                # kubelet allocates again when it starts a container, and asks nobody before that. Its pod may have gone meanwhile.
+                # kubelet allocates again when it starts a container, and does not call PreStartContainer. The pod may have gone meanwhile.
                 state.starts[key[1],] = now, self._container_ids(key[0], [key[1]])
             # Mostly the very same object: comparing it costs nothing.
             if before is None or not (before.ids is ids or before.ids == ids):
@@ -405,7 +405,7 @@ class Usage:
         return {key for key, usage in self._table.items() if usage.listed}
 
     def _lacks_record(self, pod: LocalPod, listed: Set[DeviceKey], resource: str = "") -> bool:
-        """Whether kubelet has no record of some of the pod's ids, or not yet."""
+        """Whether kubelet's record lacks some ids that the pod requests."""
         requested = ((pod.uid, of.container, of.resource) for of in pod.container_devices if resource in ("", of.resource))
         return pod.active and any(key not in listed for key in requested)
 
