@@ -210,7 +210,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
             (NVIDIA_OPERATOR["gpu_operator"], NVIDIA_OPERATOR["date"], NVIDIA_OPERATOR["kubernetes"]),
         ),
         ("docs/start/support.md", "on {} with {}, `cdi` on one node", (CRIO["date"], CRIO["version"])),
-        ("docs/start/support.md", "a churn of {} pods ([result]", (CRIO["churn"]["pods"],)),
+        ("docs/start/support.md", "a churn of {} pods, and", (CRIO["churn"]["pods"],)),
         (
             f"{OPERATE}/gpu-operator.md",
             "an error after 30 tries, in {:.0f} s",
