@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What pods must get on GPU nodes with two GPUs of 16 GiB, whatever kubelet and container runtime they have."""
+"""What must hold on GPU nodes with two GPUs of 16 GiB, whatever kubelet and container runtime they have."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from e2e.checks import check_devices, check_environment, check_no_gpu
 from e2e.cluster import Cluster, allocation
 from e2e.manifests import pod
+from hosts.site import Site
+from quality.results import Results
+from quality.snapshot import settled
 
 
 def share_two_gpus(cluster: Cluster, nodes: Sequence[str]) -> None:
@@ -44,3 +47,12 @@ def see_their_own_gpus_only(cluster: Cluster, node: str) -> None:
     assert check_devices(cluster, [pods[name] for name in asking]) == []
     assert check_no_gpu(cluster, [pods[name] for name in idle]) == []
     cluster.clear()
+
+
+def run_again_in_silence(cluster: Cluster, site: Site, *arguments: str) -> Results:
+    """The next run of site.yml, which reports no change, writes no byte and restarts nothing."""
+    converged = settled(cluster)
+    again, output = site.play("site.yml", *arguments)
+    assert again.changes() == {}, output
+    assert converged.differences(settled(cluster)) == [], "a second run has written or restarted something"
+    return again

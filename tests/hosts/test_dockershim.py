@@ -18,10 +18,9 @@ from e2e.checks import check_devices, check_environment, check_follows, check_re
 from e2e.cluster import MEMORY, Cluster, CommandError, allocation, annotations_of
 from e2e.manifests import pod
 from gpushare_lab.runtimes import DOCKERSHIM_KUBELET
-from hosts.shared import see_their_own_gpus_only, share_two_gpus
+from hosts.shared import run_again_in_silence, see_their_own_gpus_only, share_two_gpus
 from hosts.site import NODE, Site, Untouched, differences
 from labs import DOCKERSHIM, Labs
-from quality.snapshot import settled
 
 DAEMON, ARGUMENTS = "/etc/docker/daemon.json", "/etc/default/kubelet"
 #: Kubernetes supports no kubelet that is so much older than its API server, and preflight stops without this.
@@ -141,10 +140,7 @@ def test_site_makes_nvidia_the_default_runtime_and_the_second_run_writes_no_byte
     assert node["metadata"]["labels"]["gpushare.kubernetes/node"] == "true"
     assert json.loads(annotations_of(node)["gpushare/gpus"])["strategy"] == "volume-mounts", output
     assert node["status"]["allocatable"][MEMORY] == "32"
-    converged = settled(cluster)
-    again, output = site.play("site.yml", *ACCEPTED)
-    assert again.changes() == {}, output
-    assert converged.differences(settled(cluster)) == []
+    run_again_in_silence(cluster, site, *ACCEPTED)
     cluster.clear()
 
 

@@ -9,9 +9,9 @@ import json
 import pytest
 
 from e2e.cluster import GPU_NODES, Cluster
+from hosts.shared import run_again_in_silence
 from hosts.site import ROLES, Site, roles
 from labs import Labs
-from quality.snapshot import settled
 
 # What a converged run may cost per node: tasks x hosts is what makes an installer slow.
 MODULES = 17
@@ -27,10 +27,7 @@ def test_the_playbook_installs_what_every_role_is_for(site: Site, labs: Labs) ->
 
 
 def test_the_next_run_is_silent_and_within_its_budget(cluster: Cluster, site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    converged = settled(cluster)
-    again, output = site.play("site.yml")
-    assert again.changes() == {}, output
-    assert converged.differences(settled(cluster)) == [], "a second run has written or restarted something"
+    again = run_again_in_silence(cluster, site)
 
     modules = {node: again.modules(node) for node in GPU_NODES}
     tasks = {node: again.tasks(node) for node in GPU_NODES}
