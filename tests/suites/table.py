@@ -546,7 +546,7 @@ SUITES = (
     Suite(
         "runtimes",
         "site.yml on docker with cri-dockerd, containerd 1.7 and 2.4: broken files, killed daemons, pods, uninstall",
-        tests=("tests/hosts/test_runtimes.py", "tests/hosts/test_crio_by_hand.py"),
+        tests=("tests/hosts/test_runtimes.py",),
         lab="runtimes",
         paths=(
             "roles/container_runtime/*",
@@ -555,14 +555,26 @@ SUITES = (
             f"{UTILS}/_formats/json_edit.py",
             "plugins/modules/container_runtime.py",
             "tests/hosts/test_runtimes.py",
-            "tests/hosts/test_crio_by_hand.py",
             "tests/hosts/shared.py",
             "tests/lab/gpushare_lab/runtimes.py",
             "tests/lab/node/docker/*",
-            "tests/lab/node/crio/*",
             "tests/unit/plugins/runtimes/k3s_config.py",
         ),
         seconds=600,
+    ),
+    Suite(
+        "cri-o",
+        "site.yml on CRI-O, where GPUSHARE_CRIO names one: a broken file, restarts, pods, a churn, uninstall",
+        tests=("tests/hosts/test_crio_by_hand.py",),
+        lab="cri-o",
+        paths=(
+            f"{UTILS}/_runtimes/crio.py",
+            f"{UTILS}/_runtimes/service.py",
+            "tests/hosts/test_crio_by_hand.py",
+            "tests/lab/gpushare_lab/runtimes.py",
+            "tests/lab/node/crio/*",
+        ),
+        seconds=1200,
     ),
     Suite(
         "visibility",
