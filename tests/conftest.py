@@ -24,3 +24,10 @@ def labs() -> Iterator[Labs]:
         yield found
     finally:
         found.close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The test that is run first waits for its lab, which has deadlines of its own."""
+    for item in items:
+        if "labs" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(func_only=True))
