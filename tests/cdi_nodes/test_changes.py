@@ -151,6 +151,8 @@ def test_half_written_and_foreign_specs(empty: Cluster, node: str) -> None:
 
 def test_the_device_plugin_waits_for_the_operators_toolkit(empty: Cluster, here: Operator) -> None:
     node = GPU_NODES[0]
+    # The pods of before were deleted by force. While no device plugin runs, nobody reports what is left of them.
+    empty.until("their processes have ended", lambda: empty.on(node, "sh", "-c", "pgrep -x sleep || echo none").strip() == "none", 60)
     empty.on(node, "rm", TOOLKIT_READY)
 
     def own() -> Json:
