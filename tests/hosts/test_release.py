@@ -27,7 +27,7 @@ def guarded(installed: Cluster) -> Iterator[Cluster]:
     """The installed cluster, whose GPUs on the node can only be opened by who is allowed to."""
     installed.clear()
     drop_in, units = f"/run/systemd/system/{PLUGIN}.service.d", "systemctl daemon-reload; systemctl restart"
-    gpus = f"for GPU in /dev/nvidia[0-9]*; do rm $gpu; mknod -m 666 $gpu c {MAJOR} {MINOR}; done; gpushare-lab-gpu refresh"
+    gpus = f"for gpu in /dev/nvidia[0-9]*; do rm $gpu; mknod -m 666 $gpu c {MAJOR} {MINOR}; done; gpushare-lab-gpu refresh"
     allowed = f"mkdir -p {drop_in}; printf '[Service]\\nDeviceAllow=char-misc rw\\n' > {drop_in}/90-test.conf"
     sh(installed, NODE, f"{gpus}; {allowed}; {units} {PLUGIN}")
     installed.until("the plugin has the GPUs", lambda: has_gpus(installed), 120)
