@@ -338,7 +338,7 @@ def test_containerd_2_gets_a_file_of_ours_and_one_import(node_2: Node) -> None:
     assert (predicted["restarted"], predicted["files"]) == (True, [drop_in, CONFIG])
 
     points = node.kill_at("none")
-    assert points == [f"{moment} {path}" for path in (drop_in, CONFIG) for moment in ("before", "noted", "written")] + [
+    assert points == [f"{moment} {path}" for moment in ("before", "noted", "written") for path in (drop_in, CONFIG)] + [
         "restarting",
         "restarted",
         "done",
