@@ -26,14 +26,14 @@ from cdi_nodes.operator_nodes import (
 )
 from e2e.api import Json
 from e2e.checks import check_devices, check_environment, check_totals
-from e2e.cluster import GPU_NODES, Cluster, allocation, is_running
+from e2e.cluster import GPU_NODES, Cluster, WaitedInVain, allocation, is_running
 from e2e.manifests import pod
 from e2e.running import Say
 from hosts.visibility import foreign
 
 FOREIGN = "/run/cdi/foreign.json"
 TOOLKIT_READY = "/run/nvidia/validations/toolkit-ready"
-USAGE = "/var/lib/gpushare-device-plugin/held.json"
+ATTEMPTS = 5
 
 
 @pytest.fixture
@@ -152,8 +152,6 @@ def test_half_written_and_foreign_specs(empty: Cluster, node: str) -> None:
 
 def test_the_device_plugin_waits_for_the_operators_toolkit(empty: Cluster, here: Operator) -> None:
     node = GPU_NODES[0]
-    # What the next device plugin finds in this file, it holds back for a moment: processes of those pods may be about to start.
-    empty.until("the device plugin has no pod of before", lambda: '"pods":{}' in empty.on(node, "cat", USAGE), 60)
     empty.on(node, "rm", TOOLKIT_READY)
 
     def own() -> Json:
@@ -178,4 +176,13 @@ def test_the_device_plugin_waits_for_the_operators_toolkit(empty: Cluster, here:
     empty.until("it waits", waits, 120)
     empty.on(node, "touch", TOOLKIT_READY)
     empty.until("it serves", serves, 120)
-    pods_have_their_gpus(empty, node, "ready")
+    # For some seconds it holds back what kubelet still records of pods that are gone: their processes may be about to start.
+    for attempt in range(ATTEMPTS):
+        try:
+            pods_have_their_gpus(empty, node, f"ready-{attempt}")
+            break
+        except WaitedInVain as error:
+            if "Pod was rejected" not in str(error) or attempt == ATTEMPTS - 1:
+                raise
+            # As a controller does.
+            empty.clear()
