@@ -22,8 +22,10 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd 
 
 #: Where systemd searches for the drop-ins of a unit (systemd.unit(5)); `systemctl set-property` writes the second one.
 _FOLDERS = (UNITS, "/etc/systemd/system.control", "/run/systemd/system", "/run/systemd/system.control", "/usr/lib/systemd/system")
-#: Settings with which a unit starts another process, or the same with other words.
-_STARTS = re.compile(r"^\s*(?:ExecStart\w*|Environment|EnvironmentFile|User|Group|RootDirectory)\s*=", re.MULTILINE)
+#: Settings with which a unit starts another process, or the same with other words; the level of the log is none (docs/operate/failures.md).
+_STARTS = re.compile(
+    r"^\s*(?!Environment=LOG_LEVEL=[a-z]+$)(?:ExecStart\w*|Environment|EnvironmentFile|User|Group|RootDirectory)\s*=", re.MULTILINE
+)
 #: Units whose absence the doctor has named; it does not miss a timer, a socket, or what they start.
 _NAMED = tuple(f"{name}.service" for name in (PLUGIN, EXTENDER, DASHBOARD))
 _BYTES = 64 * 1024

@@ -78,6 +78,10 @@ def test_a_lost_journal_is_found(root: Path) -> None:
         ("run/systemd/system", "[Service]\nEnvironment=GPUSHARE_COMMAND=x\n", True),
         ("run/systemd/system", "[Service]\nWatchdogSec=0\n", False),
         ("usr/lib/systemd/system", "[Service]\n# ExecStart=x\n", False),
+        ("etc/systemd/system", "[Service]\nEnvironment=LOG_LEVEL=debug\n", False),
+        ("etc/systemd/system", "[Service]\nEnvironment=LOG_LEVEL=debug LD_PRELOAD=/x\n", True),
+        ("etc/systemd/system", "[Service]\nEnvironment=LOG_LEVEL=debug\nEnvironment=LD_PRELOAD=/x\n", True),
+        ("etc/systemd/system", "[Service]\nEnvironment=LOG_LEVEL=debug\\\n LD_PRELOAD=/x\n", True),
     ],
 )
 def test_drop_ins_are_named_and_whether_they_start_something_else(root: Path, folder: str, text: str, starts: bool) -> None:
