@@ -47,7 +47,7 @@ def test_a_second_run_changes_nothing(cluster: Cluster) -> None:
 def test_verify_has_nothing_to_say_with_a_probe_on_each_gpu_node(verify: Verify) -> None:
     verdict = verify.run("-e", "gpushare_verify_probe=always")
     # The fixture's own drop-in, which has the extenders log every answer.
-    assert {one["check"] for one in verdict.findings} <= {"unit_extended"}, verdict.words
+    assert {(one["host"], one["check"]) for one in verdict.findings} == {(plane, "unit_extended") for plane in PLANES}, verdict.words
     assert verdict.looked_at["hosts"] == 5
     assert verdict.looked_at["probe pods"] == 2
 
