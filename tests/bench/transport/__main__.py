@@ -97,8 +97,8 @@ async def serve(kind: str, pki: Path, verbs: Endpoints) -> tuple[str, Close]:
             context.num_tickets = 2
     if kind == "http2-mtls":
         return await serve_http2(context, verbs)
-    runner = await listen(verbs, "127.0.0.1", 0, context)
-    return url(context, runner.addresses[0][1]), runner.cleanup
+    server = await listen(verbs, "127.0.0.1", 0, context)
+    return url(context, server.port), server.close
 
 
 async def serve_http2(context: ssl.SSLContext | None, verbs: Endpoints) -> tuple[str, Close]:

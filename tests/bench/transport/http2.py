@@ -5,28 +5,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 from typing import Any
 
 import h2.config
 import h2.connection
 import h2.events
-from aiohttp import web
 
+from gpushare_runtime.extender.http_protocol import HttpRequest, HttpResponse
 from gpushare_runtime.extender.http_server import Endpoints
-
-
-@dataclass
-class _Request:
-    """What Endpoints asks of a request."""
-
-    method: str
-    path: str
-    transport: asyncio.Transport
-    body: bytearray = field(default_factory=bytearray)
-
-    async def read(self) -> bytes:
-        return bytes(self.body)
 
 
 class Http2(asyncio.Protocol):
@@ -35,7 +21,7 @@ class Http2(asyncio.Protocol):
     def __init__(self, endpoints: Endpoints) -> None:
         self._endpoints = endpoints
         self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="utf-8"))
-        self._requests: dict[int, _Request] = {}
+        self._requests: dict[int, tuple[str, str, bytearray]] = {}
         self._waiting: dict[int, bytes] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -50,12 +36,12 @@ class Http2(asyncio.Protocol):
         for event in self._h2.receive_data(data):
             if isinstance(event, h2.events.RequestReceived):
                 headers = dict(event.headers)
-                self._requests[event.stream_id] = _Request(str(headers[":method"]), str(headers[":path"]), self._transport)
+                self._requests[event.stream_id] = str(headers[":method"]), str(headers[":path"]), bytearray()
             elif isinstance(event, h2.events.DataReceived):
-                self._requests[event.stream_id].body += event.data
+                self._requests[event.stream_id][2].extend(event.data)
                 self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             elif isinstance(event, h2.events.StreamEnded):
-                task = asyncio.ensure_future(self._answer(event.stream_id, self._requests.pop(event.stream_id)))
+                task = asyncio.ensure_future(self._answer(event.stream_id, *self._requests.pop(event.stream_id)))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             elif isinstance(event, h2.events.WindowUpdated):
@@ -63,11 +49,10 @@ class Http2(asyncio.Protocol):
                     self._send(stream, self._waiting.pop(stream))
         self._transport.write(self._h2.data_to_send())
 
-    async def _answer(self, stream: int, request: _Request) -> None:
-        response = await self._endpoints.handle(request)  # type: ignore[arg-type]
-        assert isinstance(response, web.Response)
+    async def _answer(self, stream: int, method: str, path: str, sent: bytearray) -> None:
+        made = self._endpoints.handle(HttpRequest(method, path, bytes(sent), verified=True))
+        response = made if isinstance(made, HttpResponse) else await made
         body = response.body
-        assert isinstance(body, bytes)
         head = [(":status", str(response.status)), ("content-type", response.content_type), ("content-length", str(len(body)))]
         self._h2.send_headers(stream, head)
         self._send(stream, body)

@@ -7,7 +7,6 @@ Over TLS, a caller without a client certificate gets /healthz and /version only.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
@@ -16,8 +15,6 @@ from time import perf_counter
 from typing import Any, Final
 
 import orjson
-from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client.core import Metric
 
 from gpushare_runtime import __version__
@@ -28,6 +25,7 @@ from gpushare_runtime.daemon.metrics import single
 from gpushare_runtime.extender import extender_v1, inspect_api
 from gpushare_runtime.extender.binder import Binder, BindError
 from gpushare_runtime.extender.cache import ClusterCache
+from gpushare_runtime.extender.http_protocol import TEXT, HttpRequest, HttpResponse, HttpServer
 from gpushare_runtime.extender.leadership import Leadership
 from gpushare_runtime.extender.metrics import ERROR, OK, UNSCHEDULABLE, Meters
 from gpushare_runtime.extender.verbs import Verbs
@@ -36,13 +34,10 @@ log = logging.getLogger(__name__)
 # Any user of this host can cause these records.
 _at_callers: Final = log.getChild("callers")
 _at_callers.addFilter(RateLimit())
-_malformed: Final = log.getChild("malformed")
-_malformed.addFilter(RateLimit())
 
 MOST_BYTES: Final = 64 * 1024 * 1024
 """5000 names are 150 kB; 5000 whole node objects, for a scheduler without nodeCacheCapable, some 50 MB."""
 _REMEMBERED_BYTES: Final = 1024 * 1024
-_IDLE_SECONDS: Final = 3600.0
 # More than kube-scheduler opens at once, which is one connection for each bind, and has a handshake before it: the oldest of 256 is
 # not one of its own, also while others connect as fast as they can. Each takes a quarter of a MiB.
 _UNVERIFIED: Final = 256
@@ -74,41 +69,50 @@ class Endpoints:
         self._not_ready = not_ready
         self._leadership = leadership
         self._read: tuple[bytes, extender_v1.Arguments] | None = None
-        self._verbs: dict[str, Callable[[bytes], Awaitable[Answer]]] = {
+        self._verbs: dict[str, Callable[[bytes], Answer | Awaitable[Answer]]] = {
             f"{EXTENDER_PREFIX}/filter": self._filter,
             f"{EXTENDER_PREFIX}/prioritize": self._prioritize,
             f"{EXTENDER_PREFIX}/preempt": self._preempt,
             f"{EXTENDER_PREFIX}/bind": self._bind,
         }
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    def handle(self, request: HttpRequest) -> HttpResponse | Awaitable[HttpResponse]:
         """Answer every request. A verb's failure is a 200 with `Error`: of any other status users see only the number."""
-        if request.path not in _OPEN and not _verified(request):
+        if request.path not in _OPEN and not request.verified:
             return self._unauthorized(request)
         verb = self._verbs.get(request.path)
         if verb is None:
             return self._other(request)
         if request.method != "POST":
             return _text(405, f"{request.path} takes POST, not {request.method}")
-        try:
-            body = await request.read()
-        except web.HTTPRequestEntityTooLarge:
+        if request.body is None:
             error = f"the body is larger than {MOST_BYTES // 1024 // 1024} MiB; set nodeCacheCapable: true, so that only names are sent"
-            response = _json(_failure(request.path, error))
-            response.force_close()
-            return response
+            return HttpResponse(_failure(request.path, error))
         began = perf_counter()
         try:
-            answer, result = await verb(body)
-        except extender_v1.WireError as error:
-            _at_callers.warning("%s: %s", request.path, error)
-            answer, result = _failure(request.path, str(error)), ERROR
+            answer = verb(request.body)
         except Exception as error:
-            log.exception("%s failed", request.path)
-            words = f"gpushare-extender failed ({type(error).__name__}: {error}); its log has more"
-            answer, result = _failure(request.path, words), ERROR
-        self.meters.took(request.path[_VERB_AT:], result, perf_counter() - began)
-        return _json(answer)
+            answer = self._failed(request.path, error)
+        return self._response(request.path, answer, began) if isinstance(answer, tuple) else self._later(request.path, answer, began)
+
+    async def _later(self, path: str, answer: Awaitable[Answer], began: float) -> HttpResponse:
+        try:
+            made = await answer
+        except Exception as error:
+            made = self._failed(path, error)
+        return self._response(path, made, began)
+
+    def _response(self, path: str, answer: Answer, began: float) -> HttpResponse:
+        body, result = answer
+        self.meters.took(path[_VERB_AT:], result, perf_counter() - began)
+        return HttpResponse(body)
+
+    def _failed(self, path: str, error: Exception) -> Answer:
+        if isinstance(error, extender_v1.WireError):
+            _at_callers.warning("%s: %s", path, error)
+            return _failure(path, str(error)), ERROR
+        log.error("%s failed", path, exc_info=error)
+        return _failure(path, f"gpushare-extender failed ({type(error).__name__}: {error}); its log has more"), ERROR
 
     def health(self) -> tuple[bool, dict[str, object]]:
         """(whether the caches are complete and the token works, the body of /healthz)."""
@@ -142,7 +146,7 @@ class Endpoints:
         """Why no verb may be answered now; "" if it may."""
         return self._not_ready() or (self._leadership.problem_now() if self._leadership else "")
 
-    async def _filter(self, body: bytes) -> Answer:
+    def _filter(self, body: bytes) -> Answer:
         self._last_filter_call = datetime.now(timezone.utc)
         why = self._closed()
         if why:
@@ -159,13 +163,13 @@ class Endpoints:
         self._read = (body, args) if len(body) <= _REMEMBERED_BYTES else None
         return args
 
-    async def _prioritize(self, body: bytes) -> Answer:
+    def _prioritize(self, body: bytes) -> Answer:
         args = self._arguments(body)
         if self._closed():
             return extender_v1.write_scores({}), ERROR
         return extender_v1.write_scores(self._service.prioritize(args)), OK
 
-    async def _preempt(self, body: bytes) -> Answer:
+    def _preempt(self, body: bytes) -> Answer:
         args = extender_v1.read_preempt(body)
         # An incomplete ledger does not show which evictions help.
         if self._closed():
@@ -186,7 +190,7 @@ class Endpoints:
             return extender_v1.write_bound(str(error)), ERROR if why else UNSCHEDULABLE
         return extender_v1.write_bound(""), OK
 
-    def _unauthorized(self, request: web.BaseRequest) -> web.Response:
+    def _unauthorized(self, request: HttpRequest) -> HttpResponse:
         self.meters.unauthorized_callers += 1
         why = (
             f"{request.path[:80]!r} is for kube-scheduler, and the caller has shown no client certificate; expected the one of this host: "
@@ -194,15 +198,12 @@ class Endpoints:
             "scheduler/tls.key of the certificates' folder)"
         )
         _at_callers.warning("unauthorized: %s", why)
-        # The body has not been read: the connection cannot be used again.
-        response = _text(403, why)
-        response.force_close()
-        return response
+        return _text(403, why)
 
-    def _other(self, request: web.BaseRequest) -> web.Response:
+    def _other(self, request: HttpRequest) -> HttpResponse:
         if request.path == "/healthz":
             ready, health = self.health()
-            return _json(orjson.dumps(health, option=orjson.OPT_UTC_Z | orjson.OPT_OMIT_MICROSECONDS), status=200 if ready else 503)
+            return _json(health, 200 if ready else 503)
         if request.path in ("/version", f"{EXTENDER_PREFIX}/version"):
             return _text(200, __version__)
         why = self._not_ready()
@@ -214,7 +215,7 @@ class Endpoints:
             return _text(405, f"{request.path} takes GET, not {request.method}")
         if why:
             return _text(503, why)
-        return _json(orjson.dumps(view(), option=orjson.OPT_UTC_Z | orjson.OPT_OMIT_MICROSECONDS))
+        return _json(view())
 
     def _view(self, path: str) -> Callable[[], dict[str, Any]] | None:
         """The part to show of the ledger at a path."""
@@ -227,60 +228,12 @@ class Endpoints:
         return (lambda: inspect_api.inspect(ledger, node)) if head == _INSPECT and node else None
 
 
-async def listen(endpoints: Endpoints, host: str, port: int, context: ssl.SSLContext | None = None) -> web.ServerRunner:
-    """Start serving; `cleanup()` of the result stops. OSError if the address is not available. context: None for plain http.
-
-    Without a certificate there is one request a connection, soon after it was made; over plain http that holds for the first.
-    """
+async def listen(endpoints: Endpoints, host: str, port: int, context: ssl.SSLContext | None = None) -> HttpServer:
+    """Start serving; `close()` of the result stops. OSError if the address is not available. context: None for plain http."""
     listener = Listener(host, port, most=_UNVERIFIED, seconds=_UNVERIFIED_SECONDS)
-
-    async def handle(request: web.BaseRequest) -> web.StreamResponse:
-        transport = request.transport
-        if transport is not None and _verified(request):
-            listener.verified(transport)
-            return await endpoints.handle(request)
-        response = await endpoints.handle(request)
-        response.force_close()
-        return response
-
-    server = web.Server(
-        handle,
-        request_factory=_request,
-        access_log=None,
-        logger=_malformed,
-        # The scheduler keeps its connections; one that we close meanwhile costs it a failed call.
-        keepalive_timeout=_IDLE_SECONDS,
-    )
-    runner = web.ServerRunner(server, shutdown_timeout=10.0)
-    await runner.setup()
-    try:
-        await web.SockSite(runner, listener, ssl_context=context).start()
-    except OSError:
-        await runner.cleanup()
-        raise
-    return runner
-
-
-def _verified(request: web.BaseRequest) -> bool:
-    """Whether the connection is plain, or the caller has shown a certificate: one that did not verify had no handshake."""
-    transport = request.transport
-    return transport is not None and (transport.get_extra_info("sslcontext") is None or bool(transport.get_extra_info("peercert")))
-
-
-def _one_line(record: logging.LogRecord) -> bool:
-    """For a request that is not HTTP, one line without a traceback: it is not a fault of the extender."""
-    error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, HttpProcessingError):
-        record.msg, record.args, record.exc_info = f"{record.getMessage()}: {str(error)[:80]!r}", (), None
-    return True
-
-
-_malformed.addFilter(_one_line)
-
-
-def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
-    loop = asyncio.get_running_loop()
-    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MOST_BYTES)
+    server = HttpServer(endpoints.handle, listener, context, MOST_BYTES)
+    await server.start()
+    return server
 
 
 def _failure(path: str, error: str) -> bytes:
@@ -294,9 +247,9 @@ def _failure(path: str, error: str) -> bytes:
     return extender_v1.write_scores({})
 
 
-def _json(body: bytes, status: int = 200) -> web.Response:
-    return web.Response(body=body, status=status, content_type="application/json")
+def _json(value: Any, status: int = 200) -> HttpResponse:
+    return HttpResponse(orjson.dumps(value, option=orjson.OPT_UTC_Z | orjson.OPT_OMIT_MICROSECONDS), status)
 
 
-def _text(status: int, text: str) -> web.Response:
-    return web.Response(text=f"{text}\n", status=status)
+def _text(status: int, text: str) -> HttpResponse:
+    return HttpResponse(f"{text}\n".encode(), status, TEXT)

@@ -102,7 +102,7 @@ class Extender:
             )
         finally:
             log.info("stopping: completing the binds under way")
-            await server.cleanup()
+            await server.close()
             await self._binder.drain()
 
     def metrics_text(self) -> Iterator[str]:

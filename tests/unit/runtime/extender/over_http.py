@@ -57,16 +57,16 @@ async def extending(directory: Path) -> AsyncIterator[Extender]:
             return "" if nodes.synced.is_set() and pods.synced.is_set() else "not synced yet"
 
         endpoints = Endpoints(cluster, Verbs(cluster.ledger, policy), Binder(client, cluster, policy), not_ready)
-        runner = await listen(endpoints, "127.0.0.1", 0)
+        server = await listen(endpoints, "127.0.0.1", 0)
         tasks = [asyncio.create_task(watch.run()) for watch in (nodes, pods)]
-        host, port = runner.addresses[0][:2]
+        port = server.port
         try:
-            yield Extender(f"http://{host}:{port}", session, cluster, api)
+            yield Extender(f"http://127.0.0.1:{port}", session, cluster, api)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await runner.cleanup()
+            await server.close()
 
 
 async def synced(extender: Extender) -> None:

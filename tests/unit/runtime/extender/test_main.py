@@ -281,7 +281,7 @@ def test_what_runs_and_who_tells_whom(preempt: bool, tmp_path: Path, monkeypatch
     (tmp_path / "kubeconfig").write_text(kubeconfig("http://127.0.0.1:9", token="t"))
 
     class Runner:
-        async def cleanup(self) -> None:
+        async def close(self) -> None:
             pass
 
     async def listen(endpoints: Endpoints, *_: object) -> Runner:

@@ -114,7 +114,8 @@ class Asked:
         self.endpoints = Endpoints(self.cluster, service, Binder(NoApi(), self.cluster, placement), lambda: "")  # type: ignore[arg-type]
 
     def verb(self, name: str, question: Any) -> Any:
-        answer, _ = asyncio.run(self.endpoints._verbs[f"{EXTENDER_PREFIX}/{name}"](orjson.dumps(question)))  # type: ignore[arg-type]
+        made = self.endpoints._verbs[f"{EXTENDER_PREFIX}/{name}"](orjson.dumps(question))
+        answer, _ = made if isinstance(made, tuple) else asyncio.run(made)  # type: ignore[arg-type]
         return orjson.loads(answer)
 
 

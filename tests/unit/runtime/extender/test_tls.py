@@ -19,7 +19,7 @@ from cryptography import x509
 from gpushare_runtime.core.protocol import EXTENDER_PREFIX
 from gpushare_runtime.daemon.listener import RateLimit
 from gpushare_runtime.daemon.runner import EXIT_SETTINGS
-from gpushare_runtime.extender import http_server
+from gpushare_runtime.extender import http_protocol, http_server
 from gpushare_runtime.extender import tls as tls_module
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.http_server import Endpoints, listen
@@ -118,7 +118,7 @@ def test_who_shows_no_certificate_takes_no_place_from_the_scheduler(tmp_path: Pa
         pki, port = tmp_path / "pki", free_port()
         tls = Tls(make(pki))
         endpoints = Endpoints(cluster := ClusterCache(), None, None, lambda: "not ready")  # type: ignore[arg-type]
-        runner = await listen(endpoints, "127.0.0.1", port, tls.context)
+        server = await listen(endpoints, "127.0.0.1", port, tls.context)
         before = len(os.listdir("/proc/self/fd"))
         # Some before, some after the handshake.
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
@@ -132,11 +132,10 @@ def test_who_shows_no_certificate_takes_no_place_from_the_scheduler(tmp_path: Pa
                     assert await asyncio.wait_for(reader.read(), 10) == b""
             # One connection, kept for longer than any stranger's.
             assert (await known.ask("POST", FILTER))[0] == 200
-            (kept,) = runner.server.connections if runner.server else ()
-            assert kept.transport is not None
+            assert len(server.connections) == 1
         for _, writer in silent:
             writer.close()
-        await runner.cleanup()
+        await server.close()
         assert not cluster.pending
 
     asyncio.run(run())
@@ -145,19 +144,19 @@ def test_who_shows_no_certificate_takes_no_place_from_the_scheduler(tmp_path: Pa
 def test_strangers_do_not_fill_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     # Whatever other tests have had logged before.
     monkeypatch.setattr(http_server._at_callers, "filters", [RateLimit(3)])
-    monkeypatch.setattr(http_server._malformed, "filters", [RateLimit(4), http_server._one_line])
+    monkeypatch.setattr(http_protocol._malformed, "filters", [RateLimit(4)])
 
     async def run() -> None:
         pki, port = tmp_path / "pki", free_port()
         tls = Tls(make(pki))
         endpoints = Endpoints(ClusterCache(), None, None, lambda: "not ready")  # type: ignore[arg-type]
-        runner = await listen(endpoints, "127.0.0.1", port, tls.context)
+        server = await listen(endpoints, "127.0.0.1", port, tls.context)
         for n in range(40):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting(pki))
             writer.write(b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n" if n % 2 else b"GET /a%0aINFO%20bind HTTP/1.1\r\nHost: x\r\n\r\n")
             await asyncio.wait_for(reader.read(), 10)
             writer.close()
-        await runner.cleanup()
+        await server.close()
 
     asyncio.run(run())
     assert len(caplog.records) == 3 + 4

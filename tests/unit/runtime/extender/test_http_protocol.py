@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""HTTP/1.1 on raw sockets: what callers send in pieces, at once, in part, too much of, or as something else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import itertools
+import logging
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare_runtime.daemon.listener import Listener
+from gpushare_runtime.extender import http_protocol
+from gpushare_runtime.extender.http_protocol import HttpRequest, HttpResponse, HttpServer
+
+MOST = 1024
+HELLO = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
+
+
+class Echo:
+    """Says what it was asked: `/echo` at once, `/later` once it is let go, `/never` fails."""
+
+    def __init__(self) -> None:
+        self.asked: list[HttpRequest] = []
+        self.go = asyncio.Event()
+
+    def __call__(self, request: HttpRequest) -> HttpResponse | Awaitable[HttpResponse]:
+        self.asked.append(request)
+        if request.path == "/never":
+            raise ValueError(request.path)
+        if request.path.startswith("/later"):
+            return self._later(request)
+        return HttpResponse(request.path.encode() + b":" + (b"nothing" if request.body is None else request.body))
+
+    async def _later(self, request: HttpRequest) -> HttpResponse:
+        await self.go.wait()
+        if request.path == "/later/never":
+            raise ValueError(request.path)
+        return HttpResponse(request.path.encode())
+
+
+@asynccontextmanager
+async def serving(echo: Echo) -> AsyncIterator[tuple[HttpServer, asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A server, and a connection to it."""
+    server = HttpServer(echo, Listener("127.0.0.1", 0, most=8, seconds=30.0), None, MOST)
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    try:
+        yield server, reader, writer
+    finally:
+        echo.go.set()
+        writer.close()
+        await server.close()
+
+
+async def answer(reader: asyncio.StreamReader, head_only: bool = False) -> tuple[int, bytes, bool]:
+    """Status, body, and whether the server says that it closes."""
+    async with asyncio.timeout(10):
+        status, *headers = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        named = {name.lower(): value for name, _, value in (header.partition(": ") for header in headers)}
+        length = int(named["content-length"])
+        body = b"" if head_only else await reader.readexactly(length)
+    return int(status.split()[1]), body, named.get("connection") == "close"
+
+
+async def rest(reader: asyncio.StreamReader) -> bytes:
+    return await asyncio.wait_for(reader.read(), 10)
+
+
+def talk(sent: bytes, *expected: tuple[int, bytes, bool]) -> Echo:
+    """One connection on which this is sent, and the answers that come; after one that closes comes nothing."""
+
+    async def run() -> Echo:
+        echo = Echo()
+        async with serving(echo) as (_, reader, writer):
+            writer.write(sent)
+            assert [await answer(reader) for _ in expected] == list(expected)
+            if expected and expected[-1][2]:
+                assert await rest(reader) == b""
+        return echo
+
+    return asyncio.run(run())
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.integers(1, len(HELLO) * 3), max_size=8))
+def test_requests_come_in_any_pieces(cuts: list[int]) -> None:
+    sent = HELLO * 3
+
+    async def run() -> None:
+        async with serving(Echo()) as (_, reader, writer):
+            for begin, end in itertools.pairwise([0, *sorted(cuts), len(sent)]):
+                writer.write(sent[begin:end])
+                await asyncio.sleep(0)
+            assert [await answer(reader) for _ in range(3)] == [(200, b"/echo:hello", False)] * 3
+
+    asyncio.run(run())
+
+
+def test_answers_come_in_the_order_of_the_requests_and_each_waits_for_the_one_before() -> None:
+    async def run() -> None:
+        echo = Echo()
+        async with serving(echo) as (_, reader, writer):
+            writer.write(b"POST /later HTTP/1.1\r\nContent-Length: 0\r\n\r\n" + HELLO * 500)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(reader.read(1), 0.2)
+            assert len(echo.asked) == 1
+            echo.go.set()
+            assert [await answer(reader) for _ in range(501)] == [(200, b"/later", False), *[(200, b"/echo:hello", False)] * 500]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        (b"GET /echo?a=b HTTP/1.1\r\n\r\n", (200, b"/echo:", False)),
+        (b"GET /echo HTTP/1.0\r\n\r\n", (200, b"/echo:", True)),
+        (b"GET /echo HTTP/1.1\r\nConnection: close\r\n\r\n", (200, b"/echo:", True)),
+        (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n", (200, b"/echo:abcde", False)),
+        # What curl --http2 sends: the request is answered, and nothing else is spoken.
+        (b"GET /echo HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\nPRI", (200, b"/echo:", True)),
+        (b"GET /never HTTP/1.1\r\n\r\n", (500, b"this failed, see the log\n", False)),
+        (b"POST /later/never HTTP/1.1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", (500, b"this failed, see the log\n", True)),
+    ],
+)
+def test_one_request(sent: bytes, expected: tuple[int, bytes, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asyncio.Event, "wait", lambda *_: asyncio.sleep(0))
+    talk(sent, expected)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00", 400),
+        (b"nothing\r\n\r\n", 400),
+        (b"GET /echo HTTP/1.1\r\nContent-Length: x\r\n\r\n", 400),
+        (b"POST /echo HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"GET /" + b"a" * 1_000_000, 431),
+        (b"GET /echo HTTP/1.1\r\n" + b"X: y\r\n" * 200_000, 431),
+    ],
+)
+def test_what_is_no_request_ends_the_connection_after_the_answers_before_it(
+    sent: bytes, status: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_protocol._malformed, "filters", [])
+    monkeypatch.setattr(http_protocol, "_LINGER_SECONDS", 0.1)
+
+    async def run() -> None:
+        echo = Echo()
+        async with serving(echo) as (_, reader, writer):
+            writer.write(HELLO + sent)
+            assert await answer(reader) == (200, b"/echo:hello", False)
+            found, body, closes = await answer(reader)
+            assert (found, closes, len(body) <= 81) == (status, True, True)
+            assert await rest(reader) == b""
+            assert len(echo.asked) == 1
+
+    asyncio.run(run())
+    assert ["no request of HTTP/1.1" in record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [True]
+
+
+def test_a_body_that_is_too_large_is_not_kept_and_its_sender_reads_the_answer() -> None:
+    """By a client that sends everything before it reads."""
+
+    async def run() -> None:
+        echo = Echo()
+        async with serving(echo) as (server, _, _writer):
+
+            def ask() -> tuple[int, bytes]:
+                client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+                client.request("POST", "/echo", b"x" * 5_000_000)
+                response = client.getresponse()
+                return response.status, response.read()
+
+            assert await asyncio.to_thread(ask) == (200, b"/echo:nothing")
+            assert [one.body for one in echo.asked] == [None]
+
+    asyncio.run(run())
+
+
+def test_who_sends_without_end_after_the_last_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "_LINGER_SECONDS", 0.3)
+
+    async def run() -> None:
+        async with serving(Echo()) as (_, reader, writer):
+            writer.write(b"POST /echo HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n" + b"x" * (MOST + 1))
+            assert await answer(reader) == (200, b"/echo:nothing", True)
+            async with asyncio.timeout(10):
+                with contextlib.suppress(ConnectionError):
+                    await send(writer, b"x" * 1000, 1_000_000_000, 0.02)
+
+    asyncio.run(run())
+
+
+def test_a_client_that_asks_before_it_sends_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with serving(Echo()) as (_, reader, writer):
+            writer.write(b"POST /echo HTTP/1.1\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
+            assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(b"hello")
+            assert await answer(reader) == (200, b"/echo:hello", False)
+
+    asyncio.run(run())
+
+
+def test_an_answer_to_head_has_no_body() -> None:
+    async def run() -> None:
+        async with serving(Echo()) as (_, reader, writer):
+            writer.write(b"HEAD /echo HTTP/1.1\r\n\r\n" + HELLO)
+            assert (await answer(reader, head_only=True))[0] == 200
+            assert await answer(reader) == (200, b"/echo:hello", False)
+
+    asyncio.run(run())
+
+
+def test_who_reads_no_answers_is_asked_for_nothing_more() -> None:
+    async def run() -> None:
+        echo = Echo()
+        async with serving(echo) as (_, reader, writer):
+            large = b"POST /echo HTTP/1.1\r\nContent-Length: 1000\r\n\r\n" + b"x" * 1000
+            sending = asyncio.create_task(send(writer, large, 20_000))
+            before = -1
+            async with asyncio.timeout(30):
+                while before != len(echo.asked):
+                    before = len(echo.asked)
+                    await asyncio.sleep(0.5)
+            assert 0 < before < 20_000
+            for _ in range(20_000):
+                assert (await answer(reader))[0] == 200
+            await sending
+
+    asyncio.run(run())
+
+
+async def send(writer: asyncio.StreamWriter, what: bytes, times: int, pause: float = 0.0) -> None:
+    for _ in range(times):
+        writer.write(what)
+        await writer.drain()
+        await asyncio.sleep(pause)
+
+
+def test_the_end_completes_what_is_being_answered() -> None:
+    async def run() -> None:
+        echo = Echo()
+        async with serving(echo) as (server, reader, writer):
+            writer.write(b"POST /later HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+            while not echo.asked:  # noqa: ASYNC110 - the condition is on the other side of a socket
+                await asyncio.sleep(0.01)
+            closing = asyncio.create_task(server.close())
+            await asyncio.sleep(0.1)
+            assert not closing.done()
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", server.port)
+            echo.go.set()
+            assert (await answer(reader))[1] == b"/later"
+            await asyncio.wait_for(closing, 10)
+            assert await rest(reader) == b""
+
+    asyncio.run(run())
+
+
+def test_a_caller_that_goes_stops_no_answer_under_way() -> None:
+    async def run() -> None:
+        echo = Echo()
+        async with serving(echo) as (server, _, writer):
+            writer.write(b"POST /later HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+            while not echo.asked:  # noqa: ASYNC110 - the condition is on the other side of a socket
+                await asyncio.sleep(0.01)
+            writer.close()
+            async with asyncio.timeout(10):
+                while server.connections:  # noqa: ASYNC110 - the condition is on the other side of a socket
+                    await asyncio.sleep(0.01)
+            (task,) = server.tasks
+            echo.go.set()
+            await asyncio.wait_for(task, 10)
+
+    asyncio.run(run())
+
+
+def test_a_connection_that_nobody_uses_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "_IDLE_SECONDS", 0.3)
+
+    async def run() -> None:
+        async with serving(Echo()) as (_, reader, writer):
+            writer.write(HELLO)
+            assert await answer(reader) == (200, b"/echo:hello", False)
+            assert await rest(reader) == b""
+
+    asyncio.run(run())
