@@ -97,7 +97,7 @@ async def serve(kind: str, pki: Path, verbs: Endpoints) -> tuple[str, Close]:
             context.num_tickets = 2
     if kind == "http2-mtls":
         return await serve_http2(context, verbs)
-    server = await listen(verbs, "127.0.0.1", 0, context)
+    server = listen(verbs, "127.0.0.1", 0, context)
     return url(context, server.port), server.close
 
 

@@ -9,22 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Any, Final
 
+log = logging.getLogger(__name__)
+
 _WAITING: Final = 128
+_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_EXHAUSTED_SECONDS: Final = 1.0
 # systemd passes descriptors from this number on.
 _FIRST_PASSED: Final = 3
 _MOST_PASSED: Final = 16
 
 
 class Listener(socket.socket):
-    """A listening socket for asyncio, which calls `accept`. A connection is unverified until `verified` is called for it.
+    """A listening socket that serves on any event loop: uvloop's own servers accept without asking the socket.
+
+    A connection is unverified until `verified` is called for it.
 
     most: maximum number of unverified connections; one more closes the oldest. seconds: that a connection may stay unverified,
     with its TLS handshake. port 0: any. OSError if the address is not available. The socket is systemd's, if it has passed one for this
@@ -40,6 +48,8 @@ class Listener(socket.socket):
         # By descriptor, the oldest first.
         self._unverified: dict[int, tuple[socket.socket, float]] = {}
         self._sweeping: asyncio.TimerHandle | None = None
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._serving = False
         try:
             if held is None:
                 self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -51,6 +61,41 @@ class Listener(socket.socket):
         except OSError:
             self.close()
             raise
+
+    def start(self, protocol: Callable[[], asyncio.BaseProtocol], context: ssl.SSLContext | None = None) -> None:
+        """Accept connections until `stop`, each with a protocol of its own. context: None for plain TCP."""
+        self._serving = True
+        self._accept_all(protocol, context)
+
+    def stop(self) -> None:
+        """Accept no more. What has been accepted goes on."""
+        if self._serving:
+            self._serving = False
+            asyncio.get_running_loop().remove_reader(self.fileno())
+            self.close()
+
+    def _accept_all(self, protocol: Callable[[], asyncio.BaseProtocol], context: ssl.SSLContext | None) -> None:
+        if self._serving:
+            asyncio.get_running_loop().add_reader(self.fileno(), self._accept_waiting, protocol, context)
+
+    def _accept_waiting(self, protocol: Callable[[], asyncio.BaseProtocol], context: ssl.SSLContext | None) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(_WAITING):
+            try:
+                connection, _address = self.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    raise
+                log.error("no connection can be accepted, trying again in %.0f s: %s", _EXHAUSTED_SECONDS, error)
+                loop.remove_reader(self.fileno())
+                loop.call_later(_EXHAUSTED_SECONDS, self._accept_all, protocol, context)
+                return
+            connection.setblocking(False)
+            task = loop.create_task(_serve(protocol, connection, context))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
 
     def accept(self) -> tuple[socket.socket, Any]:
         connection, address = super().accept()
@@ -80,8 +125,14 @@ class Listener(socket.socket):
             _hang_up(connection)
 
 
+async def _serve(protocol: Callable[[], asyncio.BaseProtocol], connection: socket.socket, context: ssl.SSLContext | None) -> None:
+    # Who ends the handshake, or fails in it, is nobody that anything is to be said of.
+    with contextlib.suppress(OSError, asyncio.TimeoutError):
+        await asyncio.get_running_loop().connect_accepted_socket(protocol, connection, ssl=context)
+
+
 def _hang_up(connection: socket.socket) -> None:
-    """asyncio reads the end of the connection, and closes it."""
+    """The event loop reads the end of the connection, and closes it."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 

@@ -68,10 +68,15 @@ class PageServer:
                 log.error("%s not served, trying again in %.0f s: %s", self._what, _RETRY_SECONDS, error)
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
-            server = await asyncio.start_server(partial(self._answer, listener), sock=listener, limit=_LARGEST_REQUEST)
-            self.port = server.sockets[0].getsockname()[1]
-            async with server:
-                await server.serve_forever()
+            self.port = listener.getsockname()[1]
+            listener.start(partial(self._protocol, listener))
+            try:
+                await asyncio.Event().wait()
+            finally:
+                listener.stop()
+
+    def _protocol(self, listener: Listener) -> asyncio.BaseProtocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(_LARGEST_REQUEST), partial(self._answer, listener))
 
     async def _answer(self, listener: Listener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):

@@ -64,15 +64,22 @@ class Signals:
         self.stop.set()
 
 
-def run(serve: Callable[[Signals], Coroutine[Any, Any, None]], log_level: str) -> int:
-    """Run a daemon until `serve` ends. Returns the exit status. serve: raises FatalError; a failed start prints no traceback."""
+def run(
+    serve: Callable[[Signals], Coroutine[Any, Any, None]],
+    log_level: str,
+    in_loop: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
+) -> int:
+    """Run a daemon until `serve` ends. Returns the exit status. serve: raises FatalError; a failed start prints no traceback.
+
+    in_loop: runs it in an event loop of its own.
+    """
     logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
 
     async def with_signals() -> None:
         await serve(Signals())
 
     try:
-        asyncio.run(with_signals())
+        in_loop(with_signals())
     except FatalError as error:
         why, status = str(error), EXIT_FAILED if error.restart else EXIT_SETTINGS
         log.error("%s", why)

@@ -263,13 +263,14 @@ async def listen(
             response.headers.update(HEADERS)
         return response
 
+    async def stop(_app: web.Application) -> None:
+        listener.stop()
+
     app = web.Application(middlewares=[guard], client_max_size=_MOST_BODY)
+    app.on_shutdown.append(stop)
     app.router.add_route("*", "/{path:.*}", served.handle)
     runner = web.AppRunner(app, access_log=None, logger=_at_requests, shutdown_timeout=1.0, keepalive_timeout=75.0)
     await runner.setup()
-    try:
-        await web.SockSite(runner, listener, ssl_context=context).start()
-    except OSError:
-        await runner.cleanup()
-        raise
+    assert runner.server is not None, "setup has made it"
+    listener.start(runner.server, context)
     return runner, int(listener.getsockname()[1])

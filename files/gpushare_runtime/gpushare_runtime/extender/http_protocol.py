@@ -10,12 +10,11 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from email.utils import formatdate
 from enum import Enum
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import httptools
 
@@ -34,12 +33,15 @@ _IDLE_SECONDS: Final = 3600.0
 _LINGER_SECONDS: Final = 2.0
 """So long what still comes is read and dropped after a last answer: a socket that is closed before that loses the answer."""
 _DRAIN_SECONDS: Final = 10.0
+_KEPT_IDLE: Final = 2
+"""Go's client closes a connection whose answer comes while it has so many idle ones, and a later request needs a new handshake."""
+_HELD_SECONDS: Final = 0.05
+"""An answer waits so long at most for a request that makes one of the idle connections busy."""
 _CLOSE: Final = "Connection: close\r\n"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-@dataclass(frozen=True)
-class HttpRequest:
+class HttpRequest(NamedTuple):
     """path: as it was sent, without the query. verified: the connection is plain, or the caller has shown a certificate.
 
     body: None where nobody has read it, because the caller is not verified or it is larger than `most`.
@@ -51,8 +53,7 @@ class HttpRequest:
     verified: bool
 
 
-@dataclass(frozen=True)
-class HttpResponse:
+class HttpResponse(NamedTuple):
     body: bytes
     status: int = 200
     content_type: str = JSON
@@ -70,20 +71,36 @@ class HttpServer:
         self.connections: set[_Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self._context = context
-        self._server: asyncio.Server | None = None
+        self._held: deque[asyncio.Future[None]] = deque()
         self.port = int(listener.getsockname()[1])
 
-    async def start(self) -> None:
-        self._server = await asyncio.get_running_loop().create_server(lambda: _Connection(self), sock=self.listener, ssl=self._context)
+    def start(self) -> None:
+        self.listener.start(lambda: _Connection(self), self._context)
 
     async def close(self) -> None:
         """Listen no more, complete what is being answered, within ten seconds, and close the connections."""
-        if self._server is not None:
-            self._server.close()
+        self.listener.stop()
         if self.tasks:
             await asyncio.wait(self.tasks, timeout=_DRAIN_SECONDS)
         for connection in list(self.connections):
             connection.close()
+
+    async def hold(self) -> None:
+        """Before an answer that took time: wait while the client has enough idle connections to keep."""
+        if sum(one.idle for one in self.connections) < _KEPT_IDLE:
+            return
+        used = asyncio.get_running_loop().create_future()
+        self._held.append(used)
+        await asyncio.wait((used,), timeout=_HELD_SECONDS)
+        used.cancel()
+
+    def busier(self) -> None:
+        """A request that takes time has come on one of them: one more answer can go."""
+        while self._held:
+            used = self._held.popleft()
+            if not used.done():
+                used.set_result(None)
+                break
 
 
 class _State(Enum):
@@ -114,11 +131,17 @@ class _Connection(asyncio.Protocol):
         self._writable = True
         self.on_message_begin()
 
+    @property
+    def idle(self) -> bool:
+        """Whether its client may send a request on it, as far as we know."""
+        return self._verified and not self._answering
+
     # Of asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         self._verified = transport.get_extra_info("sslcontext") is None or bool(transport.get_extra_info("peercert"))
+        self._known = False
         self._server.connections.add(self)
         self._close_after(_IDLE_SECONDS, self._close_if_idle)
 
@@ -201,7 +224,8 @@ class _Connection(asyncio.Protocol):
 
     def _ask(self, body: bytes | None) -> None:
         """The request that was read. body: None if the rest of it is dropped."""
-        if self._verified:
+        if self._verified and not self._known:
+            self._known = True
             self._server.listener.verified(self._transport)
         if body is None:
             self._state = _State.DROPPING
@@ -226,6 +250,7 @@ class _Connection(asyncio.Protocol):
                 self._write(answer, not isinstance(item, HttpRequest) or item.method != "HEAD")
                 continue
             self._answering = True
+            self._server.busier()
             task = asyncio.ensure_future(self._later(answer))
             self._server.tasks.add(task)
             task.add_done_callback(self._server.tasks.discard)
@@ -253,6 +278,7 @@ class _Connection(asyncio.Protocol):
         except Exception:
             log.exception("a request could not be answered")
             response = _FAILED
+        await self._server.hold()
         self._answering = False
         self._write(response)
         self._next()

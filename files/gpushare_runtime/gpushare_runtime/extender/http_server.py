@@ -228,11 +228,11 @@ class Endpoints:
         return (lambda: inspect_api.inspect(ledger, node)) if head == _INSPECT and node else None
 
 
-async def listen(endpoints: Endpoints, host: str, port: int, context: ssl.SSLContext | None = None) -> HttpServer:
+def listen(endpoints: Endpoints, host: str, port: int, context: ssl.SSLContext | None = None) -> HttpServer:
     """Start serving; `close()` of the result stops. OSError if the address is not available. context: None for plain http."""
     listener = Listener(host, port, most=_UNVERIFIED, seconds=_UNVERIFIED_SECONDS)
     server = HttpServer(endpoints.handle, listener, context, MOST_BYTES)
-    await server.start()
+    server.start()
     return server
 
 

@@ -39,12 +39,13 @@ class Meters:
         """Calls without the client certificate that verbs expect."""
         self._results: Counter[tuple[str, str]] = Counter()
         self._seconds = latencies("gpushare_extender_verb_duration_seconds", "Time from a call's body to its answer.", "verb", VERBS)
+        self._of_verb = {verb: self._seconds.labels(verb) for verb in VERBS}
         self._causes: Counter[str] = Counter()
 
     def took(self, verb: str, result: str, seconds: float) -> None:
         """A call has been answered. seconds: from its body to its answer, what others did meanwhile included."""
         self._results[verb, result] += 1
-        self._seconds.labels(verb).observe(seconds)
+        self._of_verb[verb].observe(seconds)
 
     def not_bound(self, cause: str) -> None:
         """A call of bind has bound nothing. cause: one of CAUSES."""

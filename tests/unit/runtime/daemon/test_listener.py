@@ -6,12 +6,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import resource
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
+from gpushare_runtime.daemon import listener as listener_module
 from gpushare_runtime.daemon.listener import Listener, RateLimit
+from unit.runtime.kube.fake_api import until
+
+pytestmark = pytest.mark.usefixtures("each_loop")
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -28,8 +35,9 @@ async def listening(*, most: int, seconds: float) -> AsyncIterator[int]:
             writer.write(line)
         writer.close()
 
-    async with await asyncio.start_server(answer, sock=listener):
-        yield listener.getsockname()[1]
+    listener.start(lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader(), answer))
+    yield listener.getsockname()[1]
+    listener.stop()
 
 
 async def connect(port: int, say: str = "") -> Connection:
@@ -81,6 +89,32 @@ def test_a_stranger_has_to_go_in_time() -> None:
                 stranger[1].close()
             assert await is_open(known)
             known[1].close()
+
+    asyncio.run(run())
+
+
+def test_without_descriptors_connections_wait(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(listener_module, "_EXHAUSTED_SECONDS", 0.05)
+
+    async def run() -> None:
+        async with listening(most=3, seconds=60) as port:
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            reader, writer = await connect(port, "hello")
+            with socket.socket() as caller:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (caller.fileno() + 1, hard))
+                try:
+                    with pytest.raises(OSError, match="Too many open files"):
+                        os.open("/dev/null", os.O_RDONLY)
+                    # The kernel connects it, before it is accepted.
+                    caller.connect(("127.0.0.1", port))
+                    caller.setblocking(False)
+                    await until(lambda: "Too many open files" in caplog.text)
+                    assert await is_open((reader, writer))
+                finally:
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+                await asyncio.get_running_loop().sock_sendall(caller, b"hello\n")
+                assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(caller, 9), 10) == b"hello\n"
+            writer.close()
 
     asyncio.run(run())
 

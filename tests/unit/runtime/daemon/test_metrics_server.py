@@ -20,6 +20,8 @@ from gpushare_runtime.daemon.metrics_server import MetricsAddress, MetricsServer
 from unit.runtime.daemon.raw_http import get
 from unit.runtime.kube.fake_api import until
 
+pytestmark = pytest.mark.usefixtures("each_loop")
+
 
 @asynccontextmanager
 async def serving(pieces: Callable[[], Iterable[str]], token: Path | None = None) -> AsyncIterator[MetricsServer]:
@@ -114,6 +116,8 @@ def test_who_asks_for_nothing_keeps_nobody_away_and_has_to_go(tmp_path: Path, mo
     async def run() -> None:
         (tmp_path / "token").write_text("secret")
         async with serving(lambda: ["a 1\n"], tmp_path / "token") as server:
+            # What the event loop opens once is open then.
+            await get(server.port)
             before = len(os.listdir("/proc/self/fd"))
             silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(200)]
             assert (await get(server.port, "Authorization: Bearer secret")).endswith("a 1\n")

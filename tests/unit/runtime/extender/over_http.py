@@ -57,7 +57,7 @@ async def extending(directory: Path) -> AsyncIterator[Extender]:
             return "" if nodes.synced.is_set() and pods.synced.is_set() else "not synced yet"
 
         endpoints = Endpoints(cluster, Verbs(cluster.ledger, policy), Binder(client, cluster, policy), not_ready)
-        server = await listen(endpoints, "127.0.0.1", 0)
+        server = listen(endpoints, "127.0.0.1", 0)
         tasks = [asyncio.create_task(watch.run()) for watch in (nodes, pods)]
         port = server.port
         try:

@@ -19,6 +19,9 @@ from hypothesis import strategies as st
 from gpushare_runtime.daemon.listener import Listener
 from gpushare_runtime.extender import http_protocol
 from gpushare_runtime.extender.http_protocol import HttpRequest, HttpResponse, HttpServer
+from unit.runtime.kube.fake_api import until
+
+pytestmark = pytest.mark.usefixtures("on_uvloop")
 
 MOST = 1024
 HELLO = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
@@ -50,7 +53,7 @@ class Echo:
 async def serving(echo: Echo) -> AsyncIterator[tuple[HttpServer, asyncio.StreamReader, asyncio.StreamWriter]]:
     """A server, and a connection to it."""
     server = HttpServer(echo, Listener("127.0.0.1", 0, most=8, seconds=30.0), None, MOST)
-    await server.start()
+    server.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     try:
         yield server, reader, writer
@@ -281,6 +284,36 @@ def test_a_caller_that_goes_stops_no_answer_under_way() -> None:
             (task,) = server.tasks
             echo.go.set()
             await asyncio.wait_for(task, 10)
+
+    asyncio.run(run())
+
+
+def test_an_answer_waits_while_its_client_keeps_no_more_idle_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        echo = Echo()
+        echo.go.set()
+        async with serving(echo) as (server, *first):
+            others = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+            connections = [(first[0], first[1]), *others]
+            for reader, writer in connections:
+                writer.write(HELLO)
+                assert (await answer(reader))[0] == 200
+            later = HELLO.replace(b"/echo", b"/later")
+            monkeypatch.setattr(http_protocol, "_HELD_SECONDS", 600.0)
+            connections[0][1].write(later)
+            # What needs no time is answered meanwhile, and lets none of them go.
+            await until(lambda: server._held)
+            connections[1][1].write(HELLO)
+            assert (await answer(connections[1][0]))[1] == b"/echo:hello"
+            assert not connections[0][0]._buffer  # type: ignore[attr-defined]
+            connections[1][1].write(later)
+            assert (await answer(connections[0][0]))[1] == b"/later"
+            monkeypatch.setattr(http_protocol, "_HELD_SECONDS", 0.01)
+            connections[2][1].write(later)
+            for reader, _ in connections[1:]:
+                assert (await answer(reader))[1] == b"/later"
+            for _, writer in others:
+                writer.close()
 
     asyncio.run(run())
 

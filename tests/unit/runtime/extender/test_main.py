@@ -33,6 +33,8 @@ from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving
 from unit.runtime.kube.tokens import TokenApi, jwt
 from unit.runtime.pods import container, inventory, pod
 
+pytestmark = pytest.mark.usefixtures("on_uvloop")
+
 T = TypeVar("T")
 
 
@@ -254,9 +256,8 @@ async def eventually(ask: Callable[[], Awaitable[T]], good: Callable[[T], bool])
 
 
 def test_a_reload_before_it_listens_does_not_end_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def reloaded(*_: object) -> None:
+    def reloaded(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGHUP)
-        await asyncio.sleep(0.05)
         raise OSError(98, "that is all of it")
 
     monkeypatch.setattr(extender, "listen", reloaded)
@@ -284,7 +285,7 @@ def test_what_runs_and_who_tells_whom(preempt: bool, tmp_path: Path, monkeypatch
         async def close(self) -> None:
             pass
 
-    async def listen(endpoints: Endpoints, *_: object) -> Runner:
+    def listen(endpoints: Endpoints, *_: object) -> Runner:
         answering.append(endpoints)
         return Runner()
 

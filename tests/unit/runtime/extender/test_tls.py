@@ -30,6 +30,8 @@ from unit.runtime.extender.process import free_port, start
 from unit.runtime.extender.tls_files import NOW, make, options
 from unit.runtime.kube.fake_api import FakeApi, serving
 
+pytestmark = pytest.mark.usefixtures("on_uvloop")
+
 FILTER = f"{EXTENDER_PREFIX}/filter"
 
 
@@ -118,7 +120,7 @@ def test_who_shows_no_certificate_takes_no_place_from_the_scheduler(tmp_path: Pa
         pki, port = tmp_path / "pki", free_port()
         tls = Tls(make(pki))
         endpoints = Endpoints(cluster := ClusterCache(), None, None, lambda: "not ready")  # type: ignore[arg-type]
-        server = await listen(endpoints, "127.0.0.1", port, tls.context)
+        server = listen(endpoints, "127.0.0.1", port, tls.context)
         before = len(os.listdir("/proc/self/fd"))
         # Some before, some after the handshake.
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
@@ -145,12 +147,13 @@ def test_strangers_do_not_fill_the_log(tmp_path: Path, monkeypatch: pytest.Monke
     # Whatever other tests have had logged before.
     monkeypatch.setattr(http_server._at_callers, "filters", [RateLimit(3)])
     monkeypatch.setattr(http_protocol._malformed, "filters", [RateLimit(4)])
+    monkeypatch.setattr(http_protocol, "_LINGER_SECONDS", 0.01)
 
     async def run() -> None:
         pki, port = tmp_path / "pki", free_port()
         tls = Tls(make(pki))
         endpoints = Endpoints(ClusterCache(), None, None, lambda: "not ready")  # type: ignore[arg-type]
-        server = await listen(endpoints, "127.0.0.1", port, tls.context)
+        server = listen(endpoints, "127.0.0.1", port, tls.context)
         for n in range(40):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting(pki))
             writer.write(b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n" if n % 2 else b"GET /a%0aINFO%20bind HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -65,11 +65,14 @@ class Ranking:
         self._unfit: set[str] = set()
         self._stale: set[str] = set()
         self._notes: dict[str, object] = {}
+        # The names that were last asked about, and are all known, until a node changes: filter and prioritize ask about the same.
+        self._last: Sequence[str] = ()
 
     def forget(self, name: str) -> None:
         """A node has changed."""
         if name in self._weights:
             self._stale.add(name)
+            self._last = ()
 
     def change(self, change: Callable[[NodeLedger, NodeCost], NodeCost | None]) -> None:
         """All weights are other ones now, while the nodes where the request fits stay the same."""
@@ -135,7 +138,8 @@ class Ranking:
             self._learn(self._stale)
             self._stale.clear()
         # In C for thousands of names: most questions find all of them.
-        if all(map(self._weights.__contains__, names)):
+        if names is self._last or all(map(self._weights.__contains__, names)):
+            self._last = names
             return True
         return self._learn([name for name in dict.fromkeys(names) if name not in self._weights])
 
