@@ -11,9 +11,8 @@ from typing import Final
 import pytest
 
 from bench.placement import mixed
-from bench.placement.__main__ import POLICIES
+from bench.placement.__main__ import modelled
 from bench.placement.live import live
-from bench.placement.scheduler import Scheduler
 from bench.placement.workload import total
 
 SEED: Final = 42
@@ -23,18 +22,11 @@ SECONDS: Final = 600.0
 """Five times what it takes on 2 cores."""
 
 
-def modelled(policy: str) -> float:
-    machines = mixed.machines()
-    make, weight, tainted = POLICIES[policy]
-    scheduler = Scheduler(make, weight, machines, SEED, tainted=tainted)
-    pods = mixed.pods(SEED, total(machines))
-    return 100 * sum(pod.asked for pod in pods if scheduler.place(pod)[0]) / total(machines)
-
-
 def test_a_real_scheduler_brings_as_much_into_use_as_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     machines = mixed.machines()
-    found = asyncio.run(live(tmp_path, machines, mixed.pods(SEED, total(machines)), SECONDS))
-    expected, before = modelled("binpack"), modelled("before")
+    pods = mixed.pods(SEED, total(machines))
+    found = asyncio.run(live(tmp_path, machines, pods, SECONDS))
+    expected, before = (modelled(policy, machines, pods, SEED) for policy in ("binpack", "before"))
     with capsys.disabled():
         print(f"\nmeasured: {found:.1f} % of all GPUs in use, {expected:.1f} % in the model, {before:.1f} % in that of the former binpack")
     assert abs(found - expected) <= POINTS

@@ -2,12 +2,13 @@
 # Copyright: gpushare.kubernetes contributors
 """What part of all GPUs the policies bring into use, without a cluster: `python -m bench.placement --traces DIR`.
 
-The traces are openb of the Alibaba cluster data (openb_node_list_*.csv, openb_pod_list_*.csv). Four parts:
+The traces are openb of the Alibaba cluster data (openb_node_list_*.csv, openb_pod_list_*.csv). Five parts:
 
 - anchor: FGD, best fit and random by the rules of Weng et al., USENIX ATC 2023, beside the figures that they published;
 - filled: kube-scheduler's model with our policies; all pods come once, then others, up to 130 % of all GPUs, and none leaves;
 - churn: the same model; pods live for a drawn time, and what is asked for is 90 or 100 % of all GPUs at any time;
-- decisions: what a decision costs in process, at 1213 and at 5000 nodes.
+- decisions: what a decision costs in process, at 1213 and at 5000 nodes;
+- live (where it is asked for): an eighth of the cluster, filled once, on a real kube-scheduler with the extender, beside the model.
 
 `before` is binpack as it was: no scarcity, exact units, of equals the node with less free, weight 1.
 Prints means with the standard error over the seeds. --json keeps what other runs have written there;
@@ -17,8 +18,10 @@ Prints means with the standard error over the seeds. --json keeps what other run
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,9 +30,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.placement.decisions import cost, enlarged
+from bench.placement.live import live
 from bench.placement.published import RULES, Anchor
 from bench.placement.scheduler import Learn, Make, Scheduler, churn, fill
-from bench.placement.workload import Machine, Pod, arrivals, read_machines, read_trace, total
+from bench.placement.workload import Machine, Pod, arrivals, eighth, first, read_machines, read_trace, total
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
 from gpushare_runtime.core.placement.policies import Binpack, Placement, Policy
 from gpushare_runtime.core.placement.ranking import NodeCost, Ranking
@@ -41,6 +45,8 @@ DEMANDS: Final = (0.9, 1.0)
 WEIGHT: Final = 10
 """gpushare_extender_weight by default."""
 PARTS: Final = ("anchor", "filled", "churn", "decisions")
+LIVE: Final = "live"
+LIVE_SECONDS: Final = 600.0
 NODES: Final = (1213, 5000)
 PUBLISHED: Final[Mapping[str, Mapping[str, float]]] = {
     "default": {"FGD": 95.23, "best fit": 92.86, "random": 86.30},
@@ -150,12 +156,35 @@ def scheduled(
         yield _figure(part, trace, policy, round(100 * demand), found, time.process_time() - start)
 
 
+def modelled(policy: str, machines: Sequence[Machine], pods: Sequence[Pod], seed: int) -> float:
+    """Per cent of all GPUs in use once each pod has come, by kube-scheduler's model."""
+    make, weight, tainted = POLICIES[policy]
+    scheduler = Scheduler(make, weight, machines, seed, tainted=tainted)
+    return 100 * sum(pod.asked for pod in pods if scheduler.place(pod)[0]) / total(machines)
+
+
+def on_a_real_scheduler(trace: str, machines: Sequence[Machine], pods: Sequence[Pod], seed: int) -> Iterator[Figure]:
+    """What the real one brings into use, and the model with the same pods, also as it was before."""
+    machines = eighth(machines)
+    came = first(pods, total(machines), seed)
+    asked = round(100 * sum(pod.asked for pod in came) / total(machines))
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="gpushare-bench-") as folder:
+        found = asyncio.run(live(Path(folder), machines, came, LIVE_SECONDS))
+    seconds = time.monotonic() - start
+    for name, used in (
+        ("live", found),
+        *((f"model, {policy}", modelled(policy, machines, came, seed)) for policy in ("binpack", "before")),
+    ):
+        yield _figure(LIVE, trace, name, asked, [(used, asked - used)], seconds if name == "live" else 0.0)
+
+
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description="Replay traces of GPU pods through the placement policies.")
     parser.add_argument("--traces", type=Path, required=True, help="folder with the openb_*.csv files")
     parser.add_argument("--pods", nargs="+", default=["default", "gpuspec25"], help="which openb_pod_list_NAME.csv (default: %(default)s)")
-    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=(*PARTS, LIVE))
     parser.add_argument("--policies", nargs="+", default=["before", "binpack"], choices=POLICIES)
     parser.add_argument("--seeds", nargs="+", type=int, default=[42, 43, 44, 45, 46])
     parser.add_argument("--demands", nargs="+", type=float, default=DEMANDS, help="of churn, in parts of all GPUs (default: %(default)s)")
@@ -180,6 +209,8 @@ def main() -> None:
         for part in options.parts:
             for policy in options.policies if part in ("filled", "churn") else ():
                 tell(scheduled(part, policy, trace, every, pods, options.seeds, options.demands))
+        if LIVE in options.parts:
+            tell(on_a_real_scheduler(trace, every, pods, options.seeds[0]))
         for nodes in NODES if "decisions" in options.parts else ():
             for policy in options.policies:
                 took = cost(trace, policy, POLICIES[policy][0], enlarged(with_gpus, nodes), pods, options.seeds[0])

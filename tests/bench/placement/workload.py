@@ -95,6 +95,23 @@ def arrivals(pods: Sequence[Pod], capacity: int, seed: int, load: float = MOST_L
         found.append(pod)
 
 
+def eighth(machines: Sequence[Machine]) -> list[Machine]:
+    """Of each kind of nodes an eighth, some 190 of openb's."""
+    return sorted(machines, key=lambda one: (one.model, one.gpus, one.cpu, one.memory, one.name))[::8]
+
+
+def first(pods: Sequence[Pod], capacity: int, seed: int) -> list[Pod]:
+    """In an order drawn by the seed, as many as ask for the capacity."""
+    order, asked, found = list(pods), 0, []
+    random.Random(seed).shuffle(order)
+    for pod in order:
+        asked += pod.asked
+        if asked > capacity:
+            break
+        found.append(pod)
+    return found
+
+
 def turnover(pods: Sequence[Pod], seed: int) -> Iterator[Pod]:
     """Who comes next, for ever."""
     draw = random.Random(seed)
