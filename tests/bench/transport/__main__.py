@@ -26,6 +26,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
 
+import uvloop
+
 from gpushare_lab.golang import go_command
 from gpushare_lab.prepare import the_cache
 from gpushare_runtime.core.inventory import Gpu, Inventory
@@ -170,7 +172,7 @@ def measure(pods: int, rounds: int) -> dict[str, Any]:
             client = [str(scratch / "client"), "-body", str(scratch / "body"), "-pods", str(pods), "-think", f"{think}ms"]
             for _ in range(rounds):
                 for kind in KINDS:
-                    runs[kind].append(asyncio.run(one(kind, scratch / "pki", client, bind / 1000)))
+                    runs[kind].append(uvloop.run(one(kind, scratch / "pki", client, bind / 1000)))
             loads.append({"think_ms": think, "bind_ms": bind, **{kind: median(seen) for kind, seen in runs.items()}})
     return {"nodes": NODES, "pods": pods, "rounds": rounds, "cpus": os.cpu_count(), "loads": loads}
 

@@ -36,8 +36,7 @@ class Likeness(NamedTuple):
     empty: int
 
 
-@dataclass(frozen=True, slots=True)
-class GpuState:
+class GpuState(NamedTuple):
     """One GPU and what is left of it. free: units, never negative. empty: no pod has any of it. core: per cent free.
 
     clients: containers that it still takes; None for no limit.
@@ -94,6 +93,12 @@ class GpuUsage:
                 self.core[index] = self.core.get(index, 0) + core
             if whole:
                 self.whole[index] = self.whole.get(index, 0) + 1
+
+    def and_one(self, pod: AllocatedPod, gpus: Mapping[int, int]) -> GpuUsage:
+        """With one pod more, that has what its annotations state."""
+        more = GpuUsage(dict(self.used), dict(self.core), dict(self.clients), dict(self.whole), list(self.unknown), self.as_stated)
+        more.add(gpus, pod.request.core, pod.whole, pod.request.clients)
+        return more
 
 
 T = TypeVar("T")
@@ -588,7 +593,12 @@ class NodeLedger:
         if before is not None and before.counts_as(pod):
             return False
         self._with_rules += bool(pod.request.rules.not_with) - bool(before and before.request.rules.not_with)
+        usage = self._usage
         self._changed()
+        if before is None and usage is not None and usage.as_stated and pod.allocation is not None:
+            # Each pod that is placed changes a node so: the sums over its other pods stay.
+            gpus = self.gpus_of(pod)
+            self._usage = usage.and_one(pod, gpus) if gpus is pod.allocation.by_gpu else None
         return True
 
     def drop(self, uid: str) -> None:

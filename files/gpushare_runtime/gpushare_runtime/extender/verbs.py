@@ -83,7 +83,7 @@ class Verbs:
         if known is not None:
             self._on_filter(pod.uid, args.names)
             return Filtered(error=self._already_bound(known))
-        pod = replace(pod, request=self._ledger.for_pod(pod))
+        pod = self._in_context(pod)
         fitting, unfit = self._fitting(args.names, pod)
         self._on_filter(pod.uid, () if fitting else args.names)
         if len(fitting) == 1:
@@ -103,7 +103,7 @@ class Verbs:
         if not isinstance(pod, PendingPod) or pod.request.unsupported is not None:
             return {}
         self._ledger.release(pod.uid)
-        pod = replace(pod, request=self._ledger.for_pod(pod))
+        pod = self._in_context(pod)
         best, scores = self._scores(args.names, pod)
         self._reserve(pod, best)
         return scores
@@ -116,12 +116,17 @@ class Verbs:
         if isinstance(pod, InvalidPod) or pod.request.unsupported is not None:
             return {}
         self._ledger.release(pod.uid)
-        pod = replace(pod, request=self._ledger.for_pod(pod))
+        pod = self._in_context(pod)
         preemption = Preemption(self._ledger, self._policy, self._budgets)
         helped = preemption.victims(pod, args.victims)
         self._log_uncounted(preemption.uncounted)
         log.info("preempt for %s, %s: evictions help on %d of %d nodes", pod, amount(pod.request), len(helped), len(args.victims))
         return helped
+
+    def _in_context(self, pod: PendingPod) -> PendingPod:
+        """With its request as others' rules make it; nearly always there are none."""
+        request = self._ledger.for_pod(pod)
+        return pod if request is pod.request else replace(pod, request=request)
 
     def _pending(self, pod: Mapping[str, Any]) -> PendingPod | InvalidPod | None:
         """As `_read`; filter, prioritize and the next attempt send the same version of the same pod."""

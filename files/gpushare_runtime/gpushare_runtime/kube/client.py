@@ -9,6 +9,7 @@ import math
 import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final, Literal
 from urllib.parse import quote, urlencode
@@ -70,7 +71,12 @@ def path(*segments: str) -> str:
     for segment in rest:
         if segment in ("", ".", ".."):
             raise ValueError(f"{segment!r} cannot be part of an API path")
-    return "/".join(["", first.strip("/"), *(quote(segment, safe="") for segment in rest)])
+    return "/".join(["", first.strip("/"), *map(_quoted, rest)])
+
+
+@lru_cache(maxsize=1024)
+def _quoted(segment: str) -> str:
+    return quote(segment, safe="")
 
 
 class KubeClient:
