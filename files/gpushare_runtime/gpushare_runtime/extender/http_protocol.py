@@ -37,6 +37,8 @@ _KEPT_IDLE: Final = 2
 """Go's client closes a connection whose answer comes while it has so many idle ones, and a later request needs a new handshake."""
 _HELD_SECONDS: Final = 0.05
 """An answer waits so long at most for a request that makes one of the idle connections busy."""
+_PROMPT_SECONDS: Final = 0.5
+"""One that took longer does not wait: its caller may soon give up (`httpTimeout`)."""
 _CLOSE: Final = "Connection: close\r\n"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -85,9 +87,9 @@ class HttpServer:
         for connection in list(self.connections):
             connection.close()
 
-    async def hold(self) -> None:
-        """Before an answer that took time: wait while the client has enough idle connections to keep."""
-        if sum(one.idle for one in self.connections) < _KEPT_IDLE:
+    async def hold(self, took: float) -> None:
+        """Before an answer that took so many seconds: wait while the client has enough idle connections to keep."""
+        if took > _PROMPT_SECONDS or sum(one.idle for one in self.connections) < _KEPT_IDLE:
             return
         used = asyncio.get_running_loop().create_future()
         self._held.append(used)
@@ -273,12 +275,13 @@ class _Connection(asyncio.Protocol):
             return _FAILED
 
     async def _later(self, answer: Awaitable[HttpResponse]) -> None:
+        began = time.monotonic()
         try:
             response = await answer
         except Exception:
             log.exception("a request could not be answered")
             response = _FAILED
-        await self._server.hold()
+        await self._server.hold(time.monotonic() - began)
         self._answering = False
         self._write(response)
         self._next()

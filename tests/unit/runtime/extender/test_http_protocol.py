@@ -312,6 +312,11 @@ def test_an_answer_waits_while_its_client_keeps_no_more_idle_connections(monkeyp
             connections[2][1].write(later)
             for reader, _ in connections[1:]:
                 assert (await answer(reader))[1] == b"/later"
+            # Nor does one that took long.
+            monkeypatch.setattr(http_protocol, "_HELD_SECONDS", 600.0)
+            monkeypatch.setattr(http_protocol, "_PROMPT_SECONDS", -1.0)
+            connections[0][1].write(later)
+            assert (await answer(connections[0][0]))[1] == b"/later"
             for _, writer in others:
                 writer.close()
 
