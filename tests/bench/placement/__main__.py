@@ -23,9 +23,11 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -139,27 +141,39 @@ def anchor(trace: str, machines: Sequence[Machine], pods: Sequence[Pod], seeds: 
 def scheduled(
     part: str, policy: str, trace: str, machines: Sequence[Machine], pods: Sequence[Pod], seeds: Sequence[int], demands: Sequence[float]
 ) -> Iterator[Figure]:
-    """With kube-scheduler's model: filled or churn."""
-    make, weight, tainted = POLICIES[policy]
-    new: Callable[[int], Scheduler] = lambda seed: Scheduler(make, weight, machines, seed, tainted=tainted)  # noqa: E731
+    """With kube-scheduler's model: filled or churn. A process for each seed, as many at once as there are CPUs."""
+    with ProcessPoolExecutor() as pool:
+        if part == "filled":
+            filled = list(pool.map(partial(_fill, policy, machines, pods), seeds))
+            for mark in MARKS:
+                used = [run[f"{mark:.1f}"] for run, _ in filled]
+                seconds = sum(took for _, took in filled)
+                yield _figure(part, trace, policy, round(100 * mark), [(one, 100 - one / mark) for one in used], seconds)
+            return
+        for demand in demands:
+            runs = list(pool.map(partial(_churn, policy, machines, pods, demand), seeds))
+            yield _figure(part, trace, policy, round(100 * demand), [run for run, _ in runs], sum(took for _, took in runs))
+
+
+def _fill(policy: str, machines: Sequence[Machine], pods: Sequence[Pod], seed: int) -> tuple[dict[str, float], float]:
+    """And the seconds of CPU that it took."""
     start = time.process_time()
-    if part == "filled":
-        runs = [fill(new(seed), machines, pods, seed, MARKS) for seed in seeds]
-        seconds = time.process_time() - start
-        for mark in MARKS:
-            used = [run[f"{mark:.1f}"] for run in runs]
-            yield _figure(part, trace, policy, round(100 * mark), [(one, 100 - one / mark) for one in used], seconds)
-        return
-    for demand in demands:
-        start = time.process_time()
-        found = [churn(new(seed), machines, pods, seed, demand) for seed in seeds]
-        yield _figure(part, trace, policy, round(100 * demand), found, time.process_time() - start)
+    return fill(_scheduler(policy, machines, seed), machines, pods, seed, MARKS), time.process_time() - start
+
+
+def _churn(policy: str, machines: Sequence[Machine], pods: Sequence[Pod], demand: float, seed: int) -> tuple[tuple[float, float], float]:
+    start = time.process_time()
+    return churn(_scheduler(policy, machines, seed), machines, pods, seed, demand), time.process_time() - start
+
+
+def _scheduler(policy: str, machines: Sequence[Machine], seed: int) -> Scheduler:
+    make, weight, tainted = POLICIES[policy]
+    return Scheduler(make, weight, machines, seed, tainted=tainted)
 
 
 def modelled(policy: str, machines: Sequence[Machine], pods: Sequence[Pod], seed: int) -> float:
     """Per cent of all GPUs in use once each pod has come, by kube-scheduler's model."""
-    make, weight, tainted = POLICIES[policy]
-    scheduler = Scheduler(make, weight, machines, seed, tainted=tainted)
+    scheduler = _scheduler(policy, machines, seed)
     return 100 * sum(pod.asked for pod in pods if scheduler.place(pod)[0]) / total(machines)
 
 
