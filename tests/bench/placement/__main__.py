@@ -31,7 +31,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from bench.placement.decisions import cost, enlarged
+from bench.placement.decisions import costs, enlarged
 from bench.placement.live import live
 from bench.placement.published import RULES, Anchor
 from bench.placement.scheduler import Learn, Make, Scheduler, churn, fill
@@ -226,11 +226,11 @@ def main() -> None:
         if LIVE in options.parts:
             tell(on_a_real_scheduler(trace, every, pods, options.seeds[0]))
         for nodes in NODES if "decisions" in options.parts else ():
-            for policy in options.policies:
-                took = cost(trace, policy, POLICIES[policy][0], enlarged(with_gpus, nodes), pods, options.seeds[0])
+            makes = {policy: POLICIES[policy][0] for policy in options.policies}
+            for took in costs(trace, makes, enlarged(with_gpus, nodes), pods, options.seeds[0]):
                 keep(options.json, "decisions", took, ("trace", "policy", "nodes"))
                 words = f"{took.mean:.3f} ms a decision, median {took.median:.3f}, the first of a kind at most {took.first:.1f}"
-                print(f"decisions {trace:<12} {policy:<17} {nodes} nodes: {words}", flush=True)
+                print(f"decisions {trace:<12} {took.policy:<17} {nodes} nodes: {words}", flush=True)
 
 
 def keep(file: Path | None, part: str, one: Any, key: Sequence[str]) -> None:

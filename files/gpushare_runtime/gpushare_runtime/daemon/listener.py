@@ -68,7 +68,7 @@ class Listener(socket.socket):
         self._accept_all(protocol, context)
 
     def stop(self) -> None:
-        """Accept no more. What has been accepted goes on."""
+        """Accept no more. The accepted connections continue."""
         if self._serving:
             self._serving = False
             asyncio.get_running_loop().remove_reader(self.fileno())
@@ -126,7 +126,7 @@ class Listener(socket.socket):
 
 
 async def _serve(protocol: Callable[[], asyncio.BaseProtocol], connection: socket.socket, context: ssl.SSLContext | None) -> None:
-    # Who ends the handshake, or fails in it, is nobody that anything is to be said of.
+    # Strangers fail in a handshake all the time: no line of the log.
     with contextlib.suppress(OSError, asyncio.TimeoutError):
         await asyncio.get_running_loop().connect_accepted_socket(protocol, connection, ssl=context)
 

@@ -46,7 +46,7 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 class HttpRequest(NamedTuple):
     """path: as it was sent, without the query. verified: the connection is plain, or the caller has shown a certificate.
 
-    body: None where nobody has read it, because the caller is not verified or it is larger than `most`.
+    body: None where it was not read, because the caller is not verified or it is larger than `most`.
     """
 
     method: str
@@ -70,14 +70,14 @@ class HttpServer:
 
     def __init__(self, handler: Handler, listener: Listener, context: ssl.SSLContext | None, most: int) -> None:
         self.handler, self.listener, self.most = handler, listener, most
-        self.connections: set[_Connection] = set()
+        self.connections: set[_HttpConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self._context = context
         self._held: deque[asyncio.Future[None]] = deque()
         self.port = int(listener.getsockname()[1])
 
     def start(self) -> None:
-        self.listener.start(lambda: _Connection(self), self._context)
+        self.listener.start(lambda: _HttpConnection(self), self._context)
 
     async def close(self) -> None:
         """Listen no more, complete what is being answered, within ten seconds, and close the connections."""
@@ -111,7 +111,7 @@ class _State(Enum):
     OPEN, DROPPING, ENDED = range(3)
 
 
-class _Connection(asyncio.Protocol):
+class _HttpConnection(asyncio.Protocol):
     """Its requests are answered one after the other, also where the next ones are there already.
 
     Without a certificate there is one request, soon after the connection was made: the listener sees to the time.
@@ -127,7 +127,7 @@ class _Connection(asyncio.Protocol):
         self._state = _State.OPEN
         self._in_head = True
         self._head_bytes = 0
-        # Each with its answer, where nobody needs to be asked for it.
+        # Requests, and answers that are known already.
         self._waiting: deque[HttpRequest | HttpResponse] = deque()
         self._answering = self._paused = self._lingers = False
         self._writable = True
@@ -237,7 +237,7 @@ class _Connection(asyncio.Protocol):
         self._waiting.append(HttpRequest(self._parser.get_method().decode("latin-1"), path, body, self._verified))
 
     def _reject(self, status: int, why: str) -> None:
-        """What is no request, after the answers to those before it. Once."""
+        """Answer bytes that are not a request, after the requests before them. Once."""
         if self._state is _State.OPEN:
             _malformed.warning("a connection is closed, because what came is no request of HTTP/1.1: %r", why[:80])
             self._state = _State.DROPPING
@@ -310,7 +310,7 @@ class _Connection(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """What has been written still goes out."""
+        """The written answers are still sent."""
         self._transport.close()
 
 
