@@ -59,9 +59,8 @@ async def extending(directory: Path) -> AsyncIterator[Extender]:
         endpoints = Endpoints(cluster, Verbs(cluster.ledger, policy), Binder(client, cluster, policy), not_ready)
         server = listen(endpoints, "127.0.0.1", 0)
         tasks = [asyncio.create_task(watch.run()) for watch in (nodes, pods)]
-        port = server.port
         try:
-            yield Extender(f"http://127.0.0.1:{port}", session, cluster, api)
+            yield Extender(f"http://127.0.0.1:{server.port}", session, cluster, api)
         finally:
             for task in tasks:
                 task.cancel()

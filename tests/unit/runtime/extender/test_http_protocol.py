@@ -92,7 +92,7 @@ def talk(sent: bytes, *expected: tuple[int, bytes, bool]) -> Echo:
     return asyncio.run(run())
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(st.integers(1, len(HELLO) * 3), max_size=8))
 def test_requests_come_in_any_pieces(cuts: list[int]) -> None:
     sent = HELLO * 3
