@@ -74,17 +74,24 @@ cache-clean: venv ## Remove what the lab has built and keeps for the next time
 check: venv lint unit ## Linters, types, unit and property tests: no root, no lab, a minute or two
 
 .PHONY: lint
-lint: venv ## Linters and types only
+lint: lint-code lint-ansible ## Linters and types only
+
+.PHONY: lint-ansible
+lint-ansible: venv
+	$(call say,ansible-lint)
+	@ansible-lint --offline
+
+.PHONY: lint-code
+lint-code: venv
 	$(call say,ruff)
 	@ruff check . $(SCRIPTS)
 	@ruff format --check . $(SCRIPTS)
 	$(call say,mypy)
 	@mypy -p gpushare_runtime
 	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
-	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline suites address life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures six_nodes house policies gpu_proof image cluster_mode others integrations cdi_nodes offline charts chart manifests questions repositories)
-	$(call say,yamllint and ansible-lint)
+	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline suites address life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures six_nodes house policies gpu_proof image cluster_mode others integrations cdi_nodes offline charts chart manifests questions repositories playbooks)
+	$(call say,yamllint)
 	@yamllint --strict .
-	@ansible-lint --offline
 	$(call say,locks agree with their inputs; variables with their documentation)
 	@$(BIN)/python tests/locks.py
 	@$(BIN)/python tests/variables.py

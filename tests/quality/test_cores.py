@@ -14,8 +14,8 @@ import pytest
 from quality.cores import Core, newest, oldest
 from quality.tree import REPOSITORY
 
-# All unit tests that run Ansible.
-TESTS = ("tests/unit/plugins/test_*.py", "tests/unit/plugins/daemon/test_units.py")
+# All that run Ansible, and what is beside them of action plugins.
+TESTS = ("tests/playbooks/test_*.py", "tests/unit/plugins/test_*.py")
 SECONDS = 2400
 
 
@@ -26,7 +26,7 @@ def test_what_runs_in_ansible_runs_in_another_release(release: Callable[[], Core
     with capsys.disabled():
         print(f"\n{release.__name__}: {core}{f'; {core.lacks}' if core.lacks else ''}")
     if core.is_own:
-        pytest.skip(f"{core} is this environment's: the suite unit runs all of them on it")
+        pytest.skip(f"{core} is this environment's: the suites playbooks and unit run all of them on it")
     tests = [str(path) for pattern in TESTS for path in sorted(REPOSITORY.glob(pattern))]
     environment = os.environ | {
         "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"),

@@ -68,6 +68,26 @@ TAKE_OVER = (
     "plugins/*/gpushare_takeover*.py",
     "tests/hosts/stand_in*",
 )
+# What Ansible runs.
+INSTALLER = (
+    "plugins/*",
+    "roles/*",
+    "playbooks/*",
+    "site.yml",
+    "meta/*",
+    "inventory.example/*",
+    "ansible.cfg",
+    "requirements/dev.txt",
+)
+# The tests that run it on this machine, what they stand on, and the options that the units of the daemons name.
+THROUGH_ANSIBLE = (
+    "tests/playbooks/*",
+    "tests/unit/plugins/*",
+    f"{RUNTIME}/*/options.py",
+    f"{RUNTIME}/dashboard/main.py",
+    f"{RUNTIME}/pki/*",
+    "files/gpushare_runtime/*.toml",
+)
 # What every test of a cluster uses.
 CLUSTER_TESTS = ("tests/e2e/[!t]*", "tests/labs.py", "tests/lab/*")
 
@@ -77,6 +97,7 @@ class Suite:
     """One suite.
 
     command: run from the repository, `pytest` in front of `tests` where it is empty. lab: the shape that it needs, see labs.py.
+    always: whatever has changed; quick: `make test` without a mode runs it as well, CI by its paths.
     env: variables of its environment; full: those that make it larger in `make test-full`. only_full: CI never runs it.
     alone: nothing may run beside it. prepared: it needs what the lab's cache keeps. newest_core: on the newest ansible-core that pip
     offers. seconds: what it took on 2 cores, until a run has been recorded.
@@ -89,6 +110,7 @@ class Suite:
     command: tuple[str, ...] = ()
     lab: str = ""
     always: bool = False
+    quick: bool = False
     only_full: bool = False
     alone: bool = False
     env: dict[str, str] = field(default_factory=dict)
@@ -108,7 +130,7 @@ class Suite:
 
 
 SUITES = (
-    Suite("lint", "linters and types", command=("make", "lint"), paths=("*",), always=True, seconds=100),
+    Suite("lint", "linters and types, except ansible-lint", command=("make", "lint-code"), paths=("*",), always=True, seconds=70),
     Suite(
         "unit",
         "unit and property tests",
@@ -148,12 +170,28 @@ SUITES = (
         seconds=500,
     ),
     Suite(
+        "ansible-lint",
+        "ansible-lint over roles, playbooks and scenarios",
+        command=("make", "lint-ansible"),
+        paths=(*INSTALLER, "molecule/*", "changelogs/*", "galaxy.yml", ".ansible-lint", ".yamllint*"),
+        quick=True,
+        seconds=140,
+    ),
+    Suite(
+        "playbooks",
+        "action plugins and playbooks through ansible-playbook, with their hosts on this machine",
+        tests=("tests/playbooks", "-n", "2"),
+        paths=(*INSTALLER, *THROUGH_ANSIBLE),
+        quick=True,
+        seconds=250,
+    ),
+    Suite(
         "cores",
-        "action plugins and playbooks on the oldest ansible-core that is admitted, and on the newest that pip provides",
+        "the same on the oldest ansible-core that is admitted, and on the newest that pip provides",
         tests=("tests/quality/test_cores.py",),
-        paths=("*",),
-        always=True,
-        seconds=200,
+        paths=(*INSTALLER, *THROUGH_ANSIBLE, "tests/quality/test_cores.py", "tests/quality/cores.py"),
+        quick=True,
+        seconds=250,
     ),
     Suite(
         "pods",

@@ -4,19 +4,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from ansible.errors import AnsibleConnectionFailure, AnsibleError
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, ask, wrong_folder, wrong_node
-
-from unit.plugins.fake_root import FakeRoot, debian, kubelet
-from unit.plugins.playbooks import play_with_liars
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, wrong_folder, wrong_node
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -106,114 +100,6 @@ def test_no_folder(path: Any) -> None:
     assert "--root-dir" in str(wrong)
 
 
-# Through Ansible.
-
-TASKS = """
-- hosts: all
-  gather_facts: false
-  tasks:
-    - gpushare.kubernetes.gpu_node_info:
-        gather: []
-        node_name: "{{ gpushare_node_name | default('') }}"
-        root: "{{ root }}"
-      register: node
-    - ansible.builtin.debug:
-        msg: "the node {{ node.node_name }} with {{ gpushare_kubectl }} and {{ facts_of | default('no facts') }}"
-"""
-
-
-def host(folder: Path, *arguments: str) -> dict[str, Any]:
-    """A host of the inventory that is a folder."""
-    return {"root": str(kubelet(debian(FakeRoot(folder)), *arguments))}
-
-
-def run(folder: Path, hosts: dict[str, dict[str, Any]], **variables: Any) -> str:
-    (folder / "play.yml").write_text(TASKS)
-    done = play_with_liars(folder, folder / "play.yml", {"gpu_nodes": hosts}, **variables)
-    return done.stdout + done.stderr
-
-
-def test_a_host_that_says_it_is_another_node_is_rejected(tmp_path: Path) -> None:
-    said = {"gpu1": host(tmp_path / "1", "--hostname-override=gpu1"), "gpu2": host(tmp_path / "2", "--hostname-override=gpu1")}
-    said["gpu3"] = {**host(tmp_path / "3", "--hostname-override=Node-3"), "gpushare_node_name": "Node-3"}
-    said["gpu4"] = host(tmp_path / "4", "--hostname-override=gpu4", "--root-dir=/x\nExecStartPre=+/x")
-    output = run(tmp_path, said, gpushare_kubectl="kubectl")
-    assert "the node gpu1 with kubectl" in output
-    assert "the node node-3 with kubectl" in output
-    assert "gpu2 is not believed: found a host that says it is the node 'gpu1'" in output
-    assert "gpu4 is not believed: found kubelet's root folder" in output
-
-
-def test_an_answer_sets_no_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host whose Python adds facts to every answer: they would win over the inventory's variables."""
-    # Ansible's default; this checkout's own configuration says otherwise.
-    monkeypatch.setenv("ANSIBLE_INJECT_FACT_VARS", "true")
-    liar = tmp_path / "python"
-    facts = json.dumps({"ansible_facts": {"gpushare_kubectl": "/tmp/evil", "facts_of": "the host"}})[1:-1]
-    # The module's answer is one line of JSON.
-    liar.write_text(f"#!/bin/sh\n{sys.executable} \"$@\" | sed 's|^{{|{{{facts}, |'\n")
-    liar.chmod(0o755)
-    output = run(
-        tmp_path,
-        {"gpu1": {**host(tmp_path / "1", "--hostname-override=gpu1"), "ansible_python_interpreter": str(liar)}},
-        gpushare_kubectl="kubectl",
-    )
-    assert "the node gpu1 with kubectl and no facts" in output
-
-
-def liar(folder: Path, **keys: Any) -> dict[str, Any]:
-    """A host whose Python adds these keys to every answer of a module, which is one line of JSON."""
-    python = folder / "python"
-    python.write_text(f"#!/bin/sh\n{sys.executable} \"$@\" | sed 's|^{{|{{{json.dumps(keys)[1:-1]}, |'\n")
-    python.chmod(0o755)
-    return {**host(folder / "root", "--hostname-override=gpu1"), "ansible_python_interpreter": str(python)}
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        # Each makes Ansible's own loop over all hosts raise, or makes the result another one than the module's.
-        {"ansible_stats": 5},
-        {"ansible_stats": {"data": 5}},
-        {"add_host": 5},
-        {"add_group": 5},
-        {"results": [{"skipped": True}]},
-        {"skipped": True},
-        {"unreachable": True},
-        {"warnings": 5},
-        {"deprecations": "x"},
-        {"diff": 5},
-    ],
-    ids=json.dumps,
-)
-def test_a_host_changes_nothing_of_the_run_but_its_own_answer(tmp_path: Path, keys: dict[str, Any]) -> None:
-    (tmp_path / "1").mkdir()
-    hosts = {"gpu1": liar(tmp_path / "1", **keys), "gpu2": host(tmp_path / "2", "--hostname-override=gpu2")}
-    output = run(tmp_path, hosts, gpushare_kubectl="kubectl")
-    for name in hosts:
-        assert f"the node {name} with kubectl and no facts" in output, output
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [{"ansible_facts": 5}, {"stdout": 5}, {"changed": "x"}, {"failed": "no"}, {"warnings": [5]}, {"kubelet_root": 5}],
-    ids=json.dumps,
-)
-def test_a_host_that_answers_in_another_form_has_failed_with_its_name(tmp_path: Path, keys: dict[str, Any]) -> None:
-    (tmp_path / "1").mkdir()
-    name, value = next(iter(keys.items()))
-    evil = liar(tmp_path / "1", **keys)
-    python = Path(evil["ansible_python_interpreter"])
-    # The last of two equal keys counts.
-    python.write_text(f'#!/bin/sh\n{sys.executable} "$@" | sed \'s|}}$|, "{name}": {json.dumps(value)}}}|\'\n')
-    output = run(tmp_path, {"gpu1": evil, "gpu2": host(tmp_path / "2", "--hostname-override=gpu2")}, gpushare_kubectl="kubectl")
-    assert "the node gpu2 with kubectl and no facts" in output, output
-    # From 2.20 on Ansible itself takes the text for a truth.
-    said = ("gpu1 is not believed: its answer has another form", "the node gpu1 with kubectl", "fatal: [gpu1]: FAILED!")
-    assert any(one in output for one in said), output
-    assert "Traceback" not in output
-
-
 def test_only_our_own_modules_ask_hosts() -> None:
     """What Ansible's own modules answer may set variables and statistics, and stop the run for all."""
     asking = re.compile(r"^\s*(?:- )?ansible\.builtin\.(\w+):", re.MULTILINE)
@@ -247,19 +133,3 @@ def test_every_module_goes_by_an_action_that_takes_no_facts() -> None:
     assert {name: target for name, target in redirects.items() if (name in group) != (target in group)} == {}
     direct = {name for name, text in actions.items() if "_execute_module" in text}
     assert direct == set(), "ask() of _answers runs modules"
-
-
-class Fails:
-    """An action whose module cannot be run."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    def _execute_module(self, **_arguments: Any) -> dict[str, Any]:
-        raise self.error
-
-
-def test_a_wrong_password_of_sudo_is_an_answer_and_a_lost_connection_is_none() -> None:
-    assert ask(Fails(AnsibleError("Incorrect sudo password")), {}) == {"changed": False, "failed": True, "msg": "Incorrect sudo password"}
-    with pytest.raises(AnsibleConnectionFailure):
-        ask(Fails(AnsibleConnectionFailure("rejected")), {})

@@ -33,7 +33,10 @@ def answers(folder: Path, index: int, problem: str = "", age: int = 0, limit: in
     """The control daemon of the GPU has written its state."""
     path = folder / f"GPU-{index:08d}-0000-0000-0000-000000000000" / "state.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(MpsState(int(time.monotonic()) - age, problem, 0, limit).to_json())
+    # Whole or not at all, as the service writes it.
+    new = path.with_name("new")
+    new.write_text(MpsState(int(time.monotonic()) - age, problem, 0, limit).to_json())
+    new.replace(path)
 
 
 @asynccontextmanager

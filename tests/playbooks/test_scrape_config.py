@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from unit.plugins.playbooks import ROOT, play
+from playbooks.play import ROOT, play
 
 PLAYBOOK = ROOT / "playbooks/scrape_config.yml"
 SECRET = "only-for-this-test"

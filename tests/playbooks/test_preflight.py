@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from blocks import lines
+from playbooks.play import ROOT, Hosts, play
 from unit.plugins.fake_fleet import NODES, make_fleet
 from unit.plugins.fake_root import FakeRoot
-from unit.plugins.playbooks import ROOT, play
 
 
 def test_bad_input_is_rejected_with_every_reason_of_every_host(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_an_inventory_without_one_of_the_groups_is_rejected(tmp_path: Path, grou
 
 
 def test_a_run_that_is_limited_to_one_host_finds_no_names_of_groups_that_differ(tmp_path: Path) -> None:
-    hosts = {"kube_control_plane": {"cp1": {}}, "gpu_nodes": {"gpu1": {}, "gpu2": {}}}
+    hosts: Hosts = {"kube_control_plane": {"cp1": {}}, "gpu_nodes": {"gpu1": {}, "gpu2": {}}}
     done = play(tmp_path, ROOT / "playbooks/preflight.yml", hosts, "--limit", "gpu2")
     output = done.stdout + done.stderr
     assert "nothing was changed" in output, output

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from unit.plugins.playbooks import ROOT, play
+from playbooks.play import ROOT, play
 
 # As inventory.yml does. A play's keywords see the hosts of a group only after a play before them.
 SORTING = {"hosts": "all", "gather_facts": False, "tasks": [{"ansible.builtin.group_by": {"key": "gpushare_gpu_nodes"}}]}

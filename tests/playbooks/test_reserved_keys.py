@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from unit.plugins.playbooks import ROOT, play
+from playbooks.play import ROOT, play
 
 PLUGINS = ROOT / "plugins"
 # Ansible's keys that results of ours have, in Ansible's meaning: the types of RETURN, and of a value that stands in the code.

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
+from playbooks.play import LOCAL, ROOT, Hosts, play
 from unit.plugins.cluster.kubectl_stub import asked, make_kubectl
-from unit.plugins.playbooks import LOCAL, ROOT, play
 
 
 def run_role(folder: Path, role: str, group: str, hosts: dict[str, dict[str, dict[str, Any]]], **variables: Any) -> Any:
@@ -125,7 +125,7 @@ def test_a_host_that_has_failed_earlier_in_its_batch_concerns_no_other(tmp_path:
     # As in a batch of site.yml: until its rescue has ended, the host is one of the play's.
     block = {"block": tasks, "rescue": [{"ansible.builtin.fail": {"msg": "reported"}}]}
     (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "gpu_nodes", "gather_facts": False, "tasks": [block]}]))
-    hosts = {"kube_control_plane": {"cp1": {}}, "gpu_nodes": {"gpu1": {}, "gpu2": well}}
+    hosts: Hosts = {"kube_control_plane": {"cp1": {}}, "gpu_nodes": {"gpu1": {}, "gpu2": well}}
     done = play(tmp_path, tmp_path / "play.yml", hosts, gpushare_kubectl=str(kubectl))
     assert [line.split()[0] for line in done.stdout.splitlines() if "failed=1" in line] == ["gpu1"], done.stdout + done.stderr
     assert [call["items"] for call in asked(kubectl) if "--dry-run=server" in call["words"]] == [["gpu2"]]
@@ -191,8 +191,11 @@ def test_a_link_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
     link = place / "kubectl-inspect-gpushare"
     settings = {"gpushare_install_dir": str(install), "gpushare_kubectl_plugin_dir": str(place)}
     (tmp_path / "theirs").touch()
-    for make in (lambda: link.symlink_to(tmp_path / "theirs"), lambda: link.symlink_to("/gone"), link.touch):
-        make()
+    for target in (str(tmp_path / "theirs"), "/gone", None):
+        if target is None:
+            link.touch()
+        else:
+            link.symlink_to(target)
         before = os.readlink(link) if link.is_symlink() else None
         done = run_role(tmp_path, "kubectl_inspect", "all", {"kube_control_plane": {"cp1": {}}}, **settings)
         assert done.returncode == 2, done.stdout

@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import build_wheel
 
 from blocks import lines
-from unit.plugins.playbooks import ROOT, play
+from playbooks.play import ROOT, play
 from unit.plugins.verdict.evidence import World, finding, printed
 
 SOURCE = ROOT / "files/gpushare_runtime"

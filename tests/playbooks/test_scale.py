@@ -8,7 +8,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from unit.plugins.playbooks import ROOT, play
+from playbooks.play import ROOT, Hosts, play
 
 KUBECTL = """#!/bin/sh
 case "$*" in
@@ -27,7 +27,7 @@ def scale(folder: Path, kubectl: str, *arguments: str) -> subprocess.CompletedPr
     program = folder / "kubectl"
     program.write_text(kubectl)
     program.chmod(0o755)
-    hosts = {"kube_control_plane": {"cp1": {}}, "gpu_nodes": {"gpu1": {}}}
+    hosts: Hosts = {"kube_control_plane": {"cp1": {}}, "gpu_nodes": {"gpu1": {}}}
     variables = {"gpushare_kubectl": str(program), "gpushare_node_name": socket.gethostname().lower()}
     return play(folder, ROOT / "playbooks/scale.yml", hosts, *arguments, **variables)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from playbooks.play import ROOT, Hosts, play
 from unit.plugins.cluster.kubectl_stub import make_kubectl
-from unit.plugins.playbooks import ROOT, play
 
 PLAY = """
 - hosts: all
@@ -65,7 +65,7 @@ def test_accounts_of_nodes_that_the_api_server_no_longer_has_are_named_with_the_
     answers = {"serviceaccounts": {"items": accounts}, "/api/v1/nodes": {"items": [{"metadata": {"name": node}} for node in nodes]}}
     kubectl = make_kubectl(tmp_path / "kubectl", answers)
     (tmp_path / "play.yml").write_text(REPORT)
-    hosts = {"kube_control_plane": {"cp1": {}}, "gpu_nodes": {"gpu1": {}}}
+    hosts: Hosts = {"kube_control_plane": {"cp1": {}}, "gpu_nodes": {"gpu1": {}}}
     done = play(tmp_path, tmp_path / "play.yml", hosts, gpushare_kubectl=str(kubectl))
     words = " ".join((done.stdout + done.stderr).split())
     assert done.returncode == 0, words

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 SORTING = {
     "hosts": "all",
     "gather_facts": False,
@@ -53,7 +53,7 @@ def roles_of(play: dict[str, Any]) -> list[str]:
 
 
 def test_a_control_plane_that_fails_stops_the_run_before_the_next_one() -> None:
-    found = {}
+    found: dict[str, Any] = {}
     for play in plays("site"):
         for role in roles_of(play):
             found.setdefault(role, (play["hosts"], play.get("serial"), play.get("any_errors_fatal")))

@@ -13,14 +13,14 @@ from typing import Any
 
 from quality.results import reserved_keys
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
+# Group to host to its variables.
+Hosts = dict[str, dict[str, dict[str, Any]]]
 LOCAL = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "ansible_become": False}
 
 
-def play(
-    folder: Path, playbook: Path, hosts: dict[str, dict[str, dict[str, Any]]], *arguments: str, **variables: Any
-) -> subprocess.CompletedProcess[str]:
+def play(folder: Path, playbook: Path, hosts: Hosts, *arguments: str, **variables: Any) -> subprocess.CompletedProcess[str]:
     """As `play_with_liars`, and no result may have a key that Ansible reserves."""
     done = play_with_liars(folder, playbook, hosts, *arguments, **variables)
     found = reserved_keys(done.stdout + done.stderr)
@@ -28,10 +28,8 @@ def play(
     return done
 
 
-def play_with_liars(
-    folder: Path, playbook: Path, hosts: dict[str, dict[str, dict[str, Any]]], *arguments: str, **variables: Any
-) -> subprocess.CompletedProcess[str]:
-    """Run a playbook. hosts: group to host to its variables."""
+def play_with_liars(folder: Path, playbook: Path, hosts: Hosts, *arguments: str, **variables: Any) -> subprocess.CompletedProcess[str]:
+    """Run a playbook."""
     inventory = {"all": {"vars": LOCAL | variables, "children": {group: {"hosts": members} for group, members in hosts.items()}}}
     (folder / "hosts.json").write_text(json.dumps(inventory))
     return subprocess.run(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from unit.plugins.playbooks import ROOT, play
+from playbooks.play import ROOT, Hosts, play
 
 # Answers for the two lists that a selection needs, and the end of it; every call is noted.
 KUBECTL = """#!/bin/sh
@@ -43,7 +43,7 @@ def run(folder: Path, playbook: str, names: str, ready: str = "Unknown", *argume
     kubectl = folder / "kubectl"
     kubectl.write_text(KUBECTL.format(folder=folder))
     kubectl.chmod(0o755)
-    hosts = {"kube_control_plane": {"cp1": {}}, "gpu_nodes": {"gpu1": {}, "gpu2": AWAY, "cp1": {}}}
+    hosts: Hosts = {"kube_control_plane": {"cp1": {}}, "gpu_nodes": {"gpu1": {}, "gpu2": AWAY, "cp1": {}}}
     extra = ("-e", f"gpushare_remove_nodes={names}", *arguments)
     return play(folder, ROOT / f"playbooks/{playbook}.yml", hosts, *extra, gpushare_kubectl=str(kubectl))
 

@@ -21,12 +21,13 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Daemon, Health, apart
 
 from gpushare_runtime.dashboard import main as dashboard
+from gpushare_runtime.dashboard.access import TokenFile
 from gpushare_runtime.device_plugin import options as plugin
 from gpushare_runtime.extender import options as extender
 from gpushare_runtime.pki import main as pki
 from unit.plugins.daemon.fake_systemd import Systemd
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[2]
 # Without them a daemon has systemd's 1024 files, all the host's memory, and goes like any other where that ends.
 LIMITS = ("LimitNOFILE", "MemoryMax", "OOMScoreAdjust")
 # Host to its variables.
@@ -333,7 +334,7 @@ COPIES = "/run/gpushare-dashboard-copies"
 def test_the_dashboard_reads_its_options(
     units: Path, monkeypatch: pytest.MonkeyPatch, host: str, listens: tuple[str, int], names: tuple[str, ...], certificate: str | None
 ) -> None:
-    monkeypatch.setattr(dashboard.TokenFile, "current", lambda _self: "x" * 16)
+    monkeypatch.setattr(TokenFile, "current", lambda _self: "x" * 16)
     settings = dashboard.parse_arguments(arguments(units, host, "dashboard"))
     assert ((settings.host, settings.port), settings.host_names) == (listens, names)
     files = None if certificate is None else (Path(f"{COPIES}/{certificate}.crt"), Path(f"{COPIES}/{certificate}.key"))
