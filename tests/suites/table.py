@@ -139,7 +139,7 @@ SUITES = (
         always=True,
         prepared=True,
         full={"GPUSHARE_FULL": "1"},
-        seconds=300,
+        seconds=400,
     ),
     Suite(
         "release",
@@ -183,7 +183,7 @@ SUITES = (
         tests=("tests/playbooks", "-n", "2"),
         paths=(*INSTALLER, *THROUGH_ANSIBLE),
         quick=True,
-        seconds=250,
+        seconds=300,
     ),
     Suite(
         "cores",
@@ -191,7 +191,7 @@ SUITES = (
         tests=("tests/quality/test_cores.py",),
         paths=(*INSTALLER, *THROUGH_ANSIBLE, "tests/quality/test_cores.py", "tests/quality/cores.py"),
         quick=True,
-        seconds=250,
+        seconds=300,
     ),
     Suite(
         "pods",
