@@ -23,7 +23,7 @@ from gpushare_runtime.daemon.listener import RateLimit
 from gpushare_runtime.daemon.metrics import family
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.kube.backoff import Backoff
-from gpushare_runtime.kube.client import KubeClient, KubeError, path
+from gpushare_runtime.kube.client import KubeClient, KubeError
 
 log = logging.getLogger(__name__)
 # A node may write other requests as often as it likes.
@@ -34,8 +34,6 @@ INTERVAL_SECONDS: Final = 1.0
 FIRST_WAIT: Final = 5.0
 LONGEST_WAIT: Final = 60.0
 _WITHIN: Final = 5.0
-# A budget answers 429. Such a request is not repeated at once: the budget changes when another pod is ready.
-_SEND_WITHIN: Final = 1.0
 # The cause in that answer, which 429 for other reasons has not; and the API server's words for a pod that it never evicts.
 _BUDGET: Final = "DisruptionBudget"
 _TWO_BUDGETS: Final = "more than one PodDisruptionBudget"
@@ -134,18 +132,11 @@ class Evictor:
 
     async def _evict(self, client: KubeClient, pod: AllocatedPod, request: EvictionRequest) -> None:
         name = f"{pod.namespace}/{pod.name}"
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": pod.name, "namespace": pod.namespace},
-            "deleteOptions": {"preconditions": {"uid": pod.uid}},
-        }
-        where = path("api/v1", "namespaces", pod.namespace, "pods", pod.name, "eviction")
         # Also after a success: until the watch shows that the pod ends, nothing more is to be done.
         backoff = self._waits[pod.uid][1] if pod.uid in self._waits else Backoff(FIRST_WAIT, LONGEST_WAIT)
         self._waits[pod.uid] = self._clock() + backoff.wait(), backoff
         try:
-            await client.create(where, body, within=_WITHIN, send_within=_SEND_WITHIN)
+            await client.evict(pod.namespace, pod.name, pod.uid, within=_WITHIN)
         except KubeError as error:
             if error.status in (404, 409):
                 log.info("pod %s on node %s is gone already", name, pod.node)

@@ -28,6 +28,8 @@ METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s
 
 PAGE: Final = 500
 LOST_SECONDS: Final = 30.0
+# A budget answers 429. Such a request is not repeated at once: the budget changes when another pod is ready.
+_EVICTION_WITHIN: Final = 1.0
 
 # Why a request got no answer; `KubeError.reason` when `KubeError.status` is 0.
 UNREACHABLE: Final = "Unreachable"
@@ -127,6 +129,17 @@ class KubeClient:
     ) -> dict[str, Any]:
         """POST; the object as the server keeps it, or its Status. send_within: seconds after which it is not sent any more."""
         return await self._request("POST", path, params, body=orjson.dumps(body), within=within, send_within=send_within)
+
+    async def evict(self, namespace: str, name: str, uid: str, *, within: float | None = None, dry_run: bool = False) -> None:
+        """An Eviction of the pod with exactly this UID. KubeError with status 429 where a disruption budget does not allow it."""
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}, **({"dryRun": ["All"]} if dry_run else {})},
+        }
+        where = path("api/v1", "namespaces", namespace, "pods", name, "eviction")
+        await self.create(where, body, within=within, send_within=_EVICTION_WITHIN)
 
     async def patch(
         self,

@@ -27,8 +27,6 @@ _ATTEMPTS: Final = 5
 _CONFLICT: Final = 409
 _TOO_MANY: Final = 429
 _RETRY_SECONDS: Final = 5.0
-# A budget answers 429, and the client itself repeats no such request after this: who asks is told at once.
-_SEND_WITHIN: Final = 1.0
 DRAIN_SECONDS: Final = 60
 
 
@@ -134,17 +132,9 @@ def _stays(share: Share, cluster: Cluster, force: bool) -> str:
 
 async def _evict(client: KubeClient, share: Share, dry: bool, deadline: float) -> str:
     """Why it was not evicted; "" if it was, or is gone. A disruption budget may allow it later."""
-    options: dict[str, Any] = {"preconditions": {"uid": share.uid}, **({"dryRun": ["All"]} if dry else {})}
-    body = {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": share.name, "namespace": share.namespace},
-        "deleteOptions": options,
-    }
-    where = path("api/v1", "namespaces", share.namespace, "pods", share.name, "eviction")
     while True:
         try:
-            await client.create(where, body, send_within=_SEND_WITHIN)
+            await client.evict(share.namespace, share.name, share.uid, dry_run=dry)
             return ""
         except KubeError as error:
             if error.status in (404, 409):

@@ -202,6 +202,7 @@ def test_a_dry_run_asks_and_changes_nothing(tmp_path: Path, capsys: pytest.Captu
     assert run(tmp_path, "drain", "a", "1", "--dry-run", api=api)[0] == 1
     assert "pod/c in default stays: Cannot evict pod as it would violate the pod's disruption budget. (dry run)" in capsys.readouterr().out
     assert [(name, options["dryRun"]) for name, options in api.evicted] == [("b", ["All"])]
+    assert api.budget == {"c": 10**6 - 1}, "the client has repeated what a budget forbids"
     assert "gpushare/cordon" not in api.objects["/api/v1/nodes/a"]["metadata"]["annotations"]
 
 
@@ -215,5 +216,6 @@ def test_a_budget_that_never_allows_it_and_a_node_that_does_not_exist(tmp_path: 
     asyncio.run(fill_pods(api))
     assert run(tmp_path, "drain", "a", "0", "--timeout", "0", api=api)[0] == 1
     assert "pod/other in default stays: Cannot evict pod" in capsys.readouterr().out
+    assert api.budget == {"other": 10**6 - 1}, "the client has repeated what a budget forbids"
     assert run(tmp_path, "drain", "nowhere", "0")[0] == 1
     assert "found no node 'nowhere' with shared GPUs; there are: a" in capsys.readouterr().err
