@@ -59,7 +59,7 @@ class _Run:
     """One policy's. times: milliseconds of each measured decision."""
 
     def __init__(self, make: Make, machines: Sequence[Machine], pods: Sequence[Pod], seed: int) -> None:
-        self._ledger = ledger_of([(m.name, m.gpus, m.model) for m in machines])
+        self._ledger = ledger_of([(m.name, m.gpus, m.model, m.cpu) for m in machines])
         self._policy, self._learn = make(self._ledger)
         for node in self._ledger.nodes.values():
             # Of the process's start, whatever the policy.

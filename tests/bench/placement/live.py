@@ -32,7 +32,7 @@ async def live(folder: Path, machines: Sequence[Machine], pods: Sequence[Pod], w
     plane = ControlPlane(folder, KUBERNETES, with_kwok=False)
     try:
         async with KubeClient(load(str(plane.kubeconfig)), user_agent="bench") as client:
-            ledger = ledger_of([(m.name, m.gpus, m.model) for m in machines])
+            ledger = ledger_of([(m.name, m.gpus, m.model, m.cpu) for m in machines])
             await all_of(_make_node(client, machine, ledger) for machine in machines)
             await all_of(_make_pod(client, number, pod) for number, pod in enumerate(pods))
             extender = Extender(plane)

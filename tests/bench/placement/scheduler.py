@@ -52,7 +52,7 @@ class Scheduler:
     """A cluster that pods come to and leave. weight: of the extender, 0: its scores do not count; tainted: GPU nodes prefer GPU pods."""
 
     def __init__(self, make: Make, weight: int, machines: Sequence[Machine], seed: int, *, tainted: bool = True) -> None:
-        self.ledger = ledger_of([(m.name, m.gpus, m.model) for m in machines])
+        self.ledger = ledger_of([(m.name, m.gpus, m.model, m.cpu) for m in machines])
         self.policy, self._learn = make(self.ledger)
         self._weight, self._draw, self._tainted = weight, random.Random(seed + 2), tainted
         self.nodes = {m.name: Node(m.name, m.cpu, m.memory, m.gpus, m.cpu, m.memory) for m in machines}

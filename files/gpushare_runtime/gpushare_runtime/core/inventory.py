@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import itemgetter
-from typing import Final
+from typing import Any, Final
 
 from gpushare_runtime.core.bounds import MOST_GPUS, MOST_GPUS_BYTES, MOST_UNITS, as_text, is_text, natural, quote, read_versioned, typed
 from gpushare_runtime.core.quantity import Unit, parse_unit
@@ -82,6 +82,7 @@ class Inventory:
     isolation: what keeps a pod to its units (protocol.ISOLATION_…), "" if the device plugin is of a release that does not publish it.
     cdi_kind: of the devices that containers get, where the device plugin writes their CDI spec itself, "" where it does not.
     node_kind: who has prepared the node, where the device plugin has seen that and chosen the strategy by it, "" where it has not.
+    cpu: thousandths of a CPU that the node has for pods (allocatable), 0 where that is not known.
     """
 
     unit: Unit
@@ -92,6 +93,7 @@ class Inventory:
     clients: int = 0
     cdi_kind: str = ""
     node_kind: str = ""
+    cpu: int = 0
 
     def __post_init__(self) -> None:
         indexes = [gpu.index for gpu in self.gpus]
@@ -131,9 +133,9 @@ class Inventory:
             }
             for c in self.gpus
         ]
-        core = {name: value for name, value in (("core", self.core), ("clients", self.clients)) if value}
+        numbers = {name: value for name in _NUMBERS if (value := getattr(self, name))}
         ways = {name: value for name in _WAYS if (value := getattr(self, name))}
-        return json.dumps({"v": VERSION, "unit": self.unit.name, **core, **ways, "gpus": gpus}, separators=(",", ":"))
+        return json.dumps({"v": VERSION, "unit": self.unit.name, **numbers, **ways, "gpus": gpus}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Inventory:
@@ -146,12 +148,13 @@ class Inventory:
         gpus = _typed(data, "gpus", list)
         if len(gpus) > MOST_GPUS:
             raise InventoryError(f"{len(gpus)} GPUs are more than a node has; expected at most {MOST_GPUS}")
-        core = _natural(data, "core", "", 100) if "core" in data else 0
-        clients = _natural(data, "clients", "") if "clients" in data else 0
+        numbers: dict[str, Any] = {name: _natural(data, name, "", most) for name, most in _NUMBERS.items() if name in data}
         ways = {name: _typed(data, name, str) for name in _WAYS if name in data}
-        return cls(unit, tuple(_gpu(entry, place) for place, entry in enumerate(gpus)), core, clients=clients, **ways)
+        return cls(unit, tuple(_gpu(entry, place) for place, entry in enumerate(gpus)), **numbers, **ways)
 
 
+_NUMBERS: Final[Mapping[str, int]] = {"core": 100, "clients": MOST_UNITS, "cpu": MOST_UNITS}
+"""Fields of the node, with the most that each may be."""
 _WAYS: Final = ("strategy", "isolation", "cdi_kind", "node_kind")
 _typed = partial(typed, error=InventoryError)
 _natural = partial(natural, error=InventoryError)

@@ -130,7 +130,7 @@ class NodeLedger:
         self._unreported: tuple[Rejection, ...] = ()
         self._ended: frozenset[Rejection] = frozenset()
         self._by_word: set[str] = set()
-        self._with_rules = 0
+        self._with_rules = self._cpu = 0
         self._label_counts = False
         self.classes: Counter[GpuClass] = Counter()
         """Units of its usable GPUs by class."""
@@ -213,6 +213,12 @@ class NodeLedger:
     def empty_gpus(self) -> int:
         """Usable GPUs of which no pod has any."""
         return self._summary[2]
+
+    @property
+    def free_cpu(self) -> int | None:
+        """Thousandths of a CPU that pods with GPUs leave free; None where the node does not say how much it has. Others are not known."""
+        offered = self.inventory.cpu if self.inventory else 0
+        return max(0, offered - self._cpu) if offered else None
 
     @property
     def _summary(self) -> tuple[int, int, int]:
@@ -414,6 +420,7 @@ class NodeLedger:
         other._pods = {uid: pod for uid, pod in self._pods.items() if uid not in without}
         if self._with_rules:
             other._with_rules = sum(bool(pod.request.rules.not_with) for pod in other._pods.values())
+        other._cpu = sum(pod.request.cpu for pod in other._pods.values())
         for pod in add:
             other.put(pod)
         return other
@@ -593,6 +600,7 @@ class NodeLedger:
         if before is not None and before.counts_as(pod):
             return False
         self._with_rules += bool(pod.request.rules.not_with) - bool(before and before.request.rules.not_with)
+        self._cpu += pod.request.cpu - (before.request.cpu if before else 0)
         usage = self._usage
         self._changed()
         if before is None and usage is not None and usage.as_stated and pod.allocation is not None:
@@ -604,6 +612,7 @@ class NodeLedger:
     def drop(self, uid: str) -> None:
         gone = self._pods.pop(uid)
         self._with_rules -= bool(gone.request.rules.not_with)
+        self._cpu -= gone.request.cpu
         self._by_word.discard(uid)
         self._changed()
 

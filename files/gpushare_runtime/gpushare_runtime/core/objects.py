@@ -168,7 +168,8 @@ def _asked(spec: Mapping[str, Any], metadata: Mapping[str, Any], annotations: Ma
         return None
     label = (metadata.get("labels") or {}).get(protocol.LABEL_GPUS_PER_POD)
     rules = {name: annotations[name] for name in annotations if name.startswith(RULES_PREFIX)}
-    return f"{text} {label!r} {rules!r}" if rules or label is not None else text
+    whole_pod = [spec[name] for name in ("resources", "overhead") if name in spec]
+    return f"{text} {label!r} {rules!r} {whole_pod!r}" if rules or whole_pod or label is not None else text
 
 
 _RESOURCES: Final = protocol.RESOURCE_MEMORY.removesuffix("mem")

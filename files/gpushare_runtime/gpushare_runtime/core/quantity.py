@@ -79,13 +79,31 @@ def parse_quantity(value: object) -> int:
 
     ValueError if it is not a quantity or not whole: extended resources are counted, not measured.
     """
+    if isinstance(value, str) and len(value) <= _PLAIN and value.isascii() and value.isdigit():
+        # Nearly all: no fractions are needed.
+        return int(value)
+    number = _fraction(value)
+    if number.denominator != 1:
+        raise ValueError(f"{quote(value)} is not a whole number; {RESOURCE_RULE}")
+    return number.numerator
+
+
+def parse_cpu(value: object, most: int) -> int:
+    """A Kubernetes quantity of CPU ("4", "500m", 0.5) in thousandths of a CPU, rounded up as Kubernetes does; `most` where it is more.
+
+    ValueError if it is not a quantity, or negative.
+    """
+    thousandths = -(-1000 * _fraction(str(value) if isinstance(value, float) else value) // 1)
+    if thousandths < 0:
+        raise ValueError(f"{quote(value)} is negative; write how many CPUs, such as 4")
+    return min(thousandths, most)
+
+
+def _fraction(value: object) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise ValueError(f"{quote(value)} is not a quantity; write a whole number such as 8")
     if isinstance(value, int):
-        return value
-    if len(value) <= _PLAIN and value.isascii() and value.isdigit():
-        # Nearly all: no fractions are needed.
-        return int(value)
+        return Fraction(value)
     match = _QUANTITY.fullmatch(value) if len(value) <= _DIGITS else None
     if match is None:
         raise ValueError(f"{quote(value)} is not a quantity; write a whole number such as 8")
@@ -95,9 +113,7 @@ def parse_quantity(value: object) -> int:
         number *= Fraction(10) ** int(exponent[1:])
     elif suffix:
         number *= _SUFFIX[suffix]
-    if number.denominator != 1:
-        raise ValueError(f"{quote(value)} is not a whole number; {RESOURCE_RULE}")
-    return -number.numerator if sign == "-" else number.numerator
+    return -number if sign == "-" else number
 
 
 RESOURCE_RULE: Final = "extended resources are counted in whole units"

@@ -20,7 +20,7 @@ from typing import Any, Final
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import MOST_CONTAINERS, MOST_UNITS, quote
 from gpushare_runtime.core.constraints import NO_RULES, Context, Rules, parse_rules
-from gpushare_runtime.core.quantity import parse_quantity
+from gpushare_runtime.core.quantity import parse_cpu, parse_quantity
 
 
 class RequestError(ValueError):
@@ -69,12 +69,14 @@ class Request:
 
     containers: in the order in which kubelet admits them, init containers first. gpus_per_pod: ACK's label, on how many
     GPUs of one node the memory is, in equal parts. context: of its pod, set only where rules about other pods matter.
+    cpu: thousandths of a CPU that kube-scheduler reserves for the whole pod; whether they are free is its affair.
     """
 
     containers: tuple[ContainerRequest, ...]
     gpus_per_pod: int = 1
     rules: Rules = NO_RULES
     context: Context | None = None
+    cpu: int = 0
 
     @cached_property
     def units(self) -> int:
@@ -151,7 +153,8 @@ def parse_request(pod: Mapping[str, Any], *, bound: bool = False) -> Request | N
 
     bound: it is on a node already, by any scheduler; what it has counts, also where it would be unschedulable now.
     """
-    containers = tuple(islice(_containers(pod.get("spec") or {}, bound), MOST_CONTAINERS + 1))
+    spec = pod.get("spec") or {}
+    containers = tuple(islice(_containers(spec, bound), MOST_CONTAINERS + 1))
     if not containers:
         return None
     if len(containers) > MOST_CONTAINERS:
@@ -160,13 +163,14 @@ def parse_request(pod: Mapping[str, Any], *, bound: bool = False) -> Request | N
     label = (metadata.get("labels") or {}).get(protocol.LABEL_GPUS_PER_POD)
     annotations = metadata.get("annotations") or {}
     if bound:
-        return Request(containers, *_as_far_as_readable(containers, label, annotations))
+        gpus, rules = _as_far_as_readable(containers, label, annotations)
+        return Request(containers, gpus, rules, cpu=_cpu(spec))
     if any(c.units or c.core for c in containers) and any(c.whole_gpus for c in containers):
         raise RequestError(
             f"the pod asks for {protocol.RESOURCE_MEMORY} and {protocol.RESOURCE_GPUS} at once: "
             f"memory of a shared GPU, or whole GPUs, but not both; remove one of them"
         )
-    request = Request(containers, _gpus_per_pod(label, containers), _rules(annotations))
+    request = Request(containers, _gpus_per_pod(label, containers), _rules(annotations), cpu=_cpu(spec))
     _check_core(request)
     if request.whole_gpus and request.rules.same_gpu_as:
         raise RequestError(f"annotation {protocol.ASK_SAME_GPU_AS} with {protocol.RESOURCE_GPUS}: a whole GPU is not shared")
@@ -231,11 +235,34 @@ def _gpus_per_pod(label: object, containers: tuple[ContainerRequest, ...]) -> in
 
 
 def _containers(spec: Mapping[str, Any], bound: bool) -> Iterator[ContainerRequest]:
-    for index, container in enumerate(spec.get("initContainers") or ()):
-        kind = Kind.SIDECAR if container.get("restartPolicy") == "Always" else Kind.INIT
+    for kind, index, container in _all_containers(spec):
         yield from _container(kind, index, container, bound)
+
+
+def _all_containers(spec: Mapping[str, Any]) -> Iterator[tuple[Kind, int, Mapping[str, Any]]]:
+    """In the order in which kubelet admits them, each with its place in its list."""
+    for index, container in enumerate(spec.get("initContainers") or ()):
+        yield Kind.SIDECAR if container.get("restartPolicy") == "Always" else Kind.INIT, index, container
     for index, container in enumerate(spec.get("containers") or ()):
-        yield from _container(Kind.APP, index, container, bound)
+        yield Kind.APP, index, container
+
+
+def _cpu(spec: Mapping[str, Any]) -> int:
+    """As kube-scheduler counts it; what is no quantity counts nothing, since the API server lets none pass."""
+    whole_pod = _cpu_of(spec.get("resources"))
+    cpu = whole_pod or held((kind is not Kind.INIT, _cpu_of(one.get("resources"))) for kind, _, one in _all_containers(spec))
+    return min(MOST_UNITS, cpu + _cpu_of({"requests": spec.get("overhead")}))
+
+
+def _cpu_of(resources: Mapping[str, Any] | None) -> int:
+    requests = (resources or {}).get("requests") or {}
+    value = requests.get("cpu") if "cpu" in requests else ((resources or {}).get("limits") or {}).get("cpu")
+    if value is None:
+        return 0
+    try:
+        return parse_cpu(value, MOST_UNITS)
+    except ValueError:
+        return 0
 
 
 def _container(kind: Kind, index: int, container: Mapping[str, Any], bound: bool) -> Iterator[ContainerRequest]:

@@ -42,6 +42,8 @@ class _Spec(TypedDict, total=False):
     schedulerName: Any
     unschedulable: Any
     priority: Any
+    resources: Any
+    overhead: Any
     containers: list[_Container] | None
     initContainers: list[_Container] | None
     volumes: list[_Volume] | None

@@ -57,18 +57,19 @@ def read_hosts(file: Path) -> tuple[list[FreeResources], Ledger]:
     hosts, gpus = [], []
     for where, row in _rows(file):
         name, model = _text(row, "sn", where), _text(row, "model", where)
-        gpus.append((name, _number(row, "gpu", where, MOST_GPUS), model))
-        hosts.append(FreeResources(name, _number(row, "cpu_milli", where), _number(row, "memory_mib", where)))
+        cpu = _number(row, "cpu_milli", where)
+        gpus.append((name, _number(row, "gpu", where, MOST_GPUS), model, cpu))
+        hosts.append(FreeResources(name, cpu, _number(row, "memory_mib", where)))
     return hosts, ledger_of(gpus)
 
 
-def ledger_of(nodes: Iterable[tuple[str, int, str]]) -> Ledger:
-    """A ledger of nodes with so many GPUs of a model each."""
+def ledger_of(nodes: Iterable[tuple[str, int, str, int]]) -> Ledger:
+    """A ledger of nodes with so many GPUs of a model each, and so many thousandths of a CPU."""
     ledger = Ledger()
-    for name, count, model in nodes:
+    for name, count, model, cpu in nodes:
         if count:
             gpus = tuple(Gpu(i, f"GPU-{name}-{i}", i, f"0000:{i:02x}:00.0", model, UNITS, UNITS) for i in range(count))
-            ledger.set_inventory(name, Inventory(UNIT_SIZES["MiB"], gpus))
+            ledger.set_inventory(name, Inventory(UNIT_SIZES["MiB"], gpus, cpu=cpu))
     return ledger
 
 
@@ -88,7 +89,7 @@ def _pod(row: Mapping[str, str], where: str) -> TracePod:
     spec = _text(row, "gpu_spec", where) if "gpu_spec" in row else ""
     models = tuple(dict.fromkeys(filter(None, spec.split("|")[:_MOST_MODELS])))
     container = ContainerRequest(Kind.APP, 0, "main", units=0 if whole else milli, whole_gpus=whole)
-    request = Request((container,), rules=Rules(models=models))
+    request = Request((container,), rules=Rules(models=models), cpu=cpu)
     return TracePod(name, cpu, memory, request, gpus * milli, created)
 
 

@@ -33,7 +33,7 @@ def inventories(draw: st.DrawFn) -> Inventory:
         Gpu(i, f"GPU-{i}", draw(NATURAL), draw(TEXT), draw(TEXT), draw(NATURAL), draw(NATURAL), draw(numa), draw(TEXT), draw(st.booleans()))
         for i in indexes
     )
-    return Inventory(draw(st.sampled_from(list(UNITS.values()))), gpus, draw(st.integers(0, 100)))
+    return Inventory(draw(st.sampled_from(list(UNITS.values()))), gpus, draw(st.integers(0, 100)), cpu=draw(NATURAL))
 
 
 def test_the_documented_form_is_read_and_written() -> None:
@@ -48,6 +48,15 @@ def test_compute_is_mentioned_where_it_is_shared_out() -> None:
     assert (found.core, found.unit, found.gpus) == (100, UNITS["64MiB"], ())
     assert found.to_json() == text
     assert Inventory.from_json(DOCUMENTED).core == 0
+
+
+def test_the_cpu_of_the_node_is_mentioned_where_it_is_known() -> None:
+    text = '{"v":1,"unit":"GiB","cpu":31850,"gpus":[]}'
+    assert (Inventory.from_json(text).cpu, Inventory.from_json(text).to_json()) == (31850, text)
+    assert Inventory.from_json(DOCUMENTED).cpu == 0
+    for wrong in ("-1", "true", '"4"', "0.5", "1" + "0" * 19):
+        with pytest.raises(InventoryError, match=r"^cpu must "):
+            Inventory.from_json(text.replace("31850", wrong))
 
 
 def test_the_numa_node_may_be_unknown() -> None:

@@ -38,6 +38,18 @@ def test_pending() -> None:
     assert (record.uid, record.namespace, record.name, record.request.units) == ("u", "default", "p", 8)
 
 
+def test_pods_whose_cpu_stands_elsewhere_have_requests_of_their_own() -> None:
+    """What was read of a pod is used again for those that ask alike."""
+    reader, raw = PodReader(), pod(container(mem=8), uid="u")
+    cpus = []
+    for more in ({}, {"overhead": {"cpu": "1"}}, {"resources": {"requests": {"cpu": "2"}}}):
+        raw["spec"] |= more
+        record = reader(raw)
+        assert isinstance(record, PendingPod)
+        cpus.append(record.request.cpu)
+    assert cpus == [0, 1000, 3000]
+
+
 def test_pending_with_a_request_that_cannot_be_meant() -> None:
     record = PodReader()(pod(container(mem=8, count=1), uid="u"))
     assert isinstance(record, InvalidPod)

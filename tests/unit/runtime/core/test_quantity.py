@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_runtime.core.quantity import UNITS, parse_quantity, parse_unit, parse_unit_id, unit_id
+from gpushare_runtime.core.quantity import UNITS, parse_cpu, parse_quantity, parse_unit, parse_unit_id, unit_id
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,24 @@ def test_a_suffix_means_what_its_exponent_means(number: int, suffix: str, expone
 @given(st.integers(min_value=-(2**63), max_value=2**63))
 def test_plain_numbers_mean_themselves(number: int) -> None:
     assert parse_quantity(str(number)) == parse_quantity(number) == number
+
+
+@pytest.mark.parametrize(
+    ("written", "thousandths"),
+    [
+        ("4", 4000), (4, 4000), ("500m", 500), ("1.5", 1500), (0.5, 500), ("100u", 1), ("1001u", 2), ("0", 0), ("1e3", 10**6),
+        ("9E", 10**7), (10**400, 10**7),
+    ],
+)  # fmt: skip
+def test_cpu_is_counted_in_thousandths_rounded_up_and_in_bounds(written: object, thousandths: int) -> None:
+    assert parse_cpu(written, 10**7) == thousandths
+
+
+@pytest.mark.parametrize("written", ["-1m", -1, "", "four", None, True, float("nan"), float("inf"), ["1"], "9" * 65])
+def test_what_is_no_amount_of_cpu_is_rejected(written: object) -> None:
+    with pytest.raises(ValueError, match=r"not a quantity|negative") as error:
+        parse_cpu(written, 10**7)
+    assert len(str(error.value)) < 200
 
 
 @given(st.sampled_from(["GPU-1", "-_-", "-_-1-_-", "é "]), st.integers(min_value=0, max_value=10**6))

@@ -72,6 +72,48 @@ def test_a_limit_goes_before_a_request_of_the_same_resource() -> None:
     assert [(c.units, c.core) for c in parsed(pod({"name": "main", "resources": resources})).containers] == [(4, 20)]
 
 
+def with_cpu(raw: dict[str, Any], *cpu: str) -> dict[str, Any]:
+    """One of these for each of its containers, those that run first before the others."""
+    spec = raw["spec"]
+    for one, amount in zip([*spec.get("initContainers", ()), *spec["containers"]], cpu, strict=True):
+        one["resources"]["limits"]["cpu"] = amount
+    return raw
+
+
+def test_the_cpu_of_every_small_pod_is_what_kubernetes_reserves() -> None:
+    """Of containers without GPUs, too."""
+    for raw in shapes("cpu"):
+        expected = 1000 * effective(raw, "cpu")
+        first = [*raw["spec"]["initContainers"], *raw["spec"]["containers"]][0]
+        first["resources"]["limits"][MEMORY] = "4"
+        assert parsed(raw).cpu == expected
+
+
+def test_requests_of_cpu_go_before_limits_and_those_of_the_pod_before_all() -> None:
+    raw = pod({"name": "main", "resources": {"limits": {MEMORY: "4", "cpu": "8"}, "requests": {"cpu": "500m"}}}, {"name": "log"})
+    assert parsed(raw).cpu == 500
+    raw["spec"]["overhead"] = {"cpu": "250m", "memory": "120Mi"}
+    assert parsed(raw).cpu == 750
+    raw["spec"]["resources"] = {"requests": {"cpu": "3"}}
+    assert parsed(raw, bound=True).cpu == 3250
+
+
+@pytest.mark.parametrize("cpu", ["-1", "many", "", None, "1" + "0" * 60, ["1"], {"a": 1}])
+def test_cpu_that_is_none_hinders_no_pod(cpu: object) -> None:
+    """The API server lets none pass; so it may come from a file."""
+    raw = pod(container(mem=4))
+    raw["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpu}
+    assert 0 <= parsed(raw).cpu <= 2**31
+    raw["spec"]["resources"], raw["spec"]["overhead"] = {"requests": None}, None
+    assert 0 <= parsed(raw).cpu <= 2**31
+
+
+def test_cpu_makes_no_other_kind_of_request() -> None:
+    small, large = (parsed(with_cpu(pod(container(mem=4)), cpu)) for cpu in ("1", "64"))
+    assert small != large
+    assert (small.key, small.shape) == (large.key, large.shape)
+
+
 def test_what_stands_in_the_request_of_every_small_pod() -> None:
     """All pods of up to three containers, with memory on one or two GPUs and with whole GPUs."""
     for resource, several in ((MEMORY, 1), (MEMORY, 2), (WHOLE, 1)):

@@ -80,6 +80,23 @@ async def test_a_configmap_that_may_not_be_written_holds_up_nothing() -> None:
         await until(lambda: health(it, 0) != "ok")
 
 
+def published_cpu(it: World) -> object:
+    """None where the GPUs are published without."""
+    text = it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/gpus")
+    return Inventory.from_json(text).cpu if text else None
+
+
+@running
+async def test_the_cpu_that_the_node_has_for_pods_is_published_as_it_changes() -> None:
+    """Of what is no amount of CPU nothing is said, and the GPUs are published all the same."""
+    async with world(24 * GIB) as it:
+        await until(lambda: published_cpu(it) == 0)
+        for written, published in (("31850m", 31850), ("16", 16_000), ("many", 0), ("2", 2000), (["1"], 0)):
+            annotations = it.api.objects[NODE]["metadata"]["annotations"]
+            await it.api.put(NODE, {"metadata": {"name": "gpu1", "annotations": annotations}, "status": {"allocatable": {"cpu": written}}})
+            await until(lambda published=published: published_cpu(it) == published)
+
+
 @running
 async def test_a_cordon_on_the_node_takes_a_gpu_from_new_pods() -> None:
     async with world(4 * GIB, 4 * GIB) as it:

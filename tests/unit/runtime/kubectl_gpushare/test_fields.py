@@ -90,6 +90,7 @@ def objects() -> list[dict[str, Any]]:
         original_node("b", "10.0.0.2", memory=32, count=2),
     ]
     init = {"initContainers": [{**container("i", mem=1), "image": "i", "restartPolicy": "Always"}], "priority": 7, "volumes": [CLAIM]}
+    init |= {"overhead": {"cpu": "250m"}, "resources": {"requests": {"cpu": "2"}}}
     evict = {"deletionTimestamp": "2026-11-24T00:00:00Z", "labels": {"app": "x"}, **NOISE}
     pods = [
         changed(pod("p", "a", gpu=0, mem=3), metadata=evict, spec={"priority": 5}, status={"containerStatuses": STATES}),

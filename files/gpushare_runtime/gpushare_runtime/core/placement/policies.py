@@ -87,8 +87,8 @@ class Rule(ABC):
 class Binpack(Rule):
     """Fill the fullest GPU that still takes the pod, but not one that is scarce; whole GPUs are the smallest that are empty.
 
-    A node costs what stays free on the GPU, in coarse steps, and a surcharge for GPUs that are scarce. Of nodes that cost the same the
-    first is taken, so that they fill up one after the other, with CPU and all; but one without pods is broken into last.
+    A node costs what stays free on the GPU, in coarse steps, and a surcharge for GPUs that are scarce and of use there. Of nodes that
+    cost the same the first is taken, so that they fill up one after the other, with CPU and all; but one without pods is broken into last.
     """
 
     def __init__(self, scarcity: Scarcity | None = None) -> None:
@@ -99,14 +99,14 @@ class Binpack(Rule):
         if not surcharge.of:
             # They come in the order of their indexes, and sorting keeps that of equals.
             return sorted(candidates, key=_units if request.whole_gpus else _free)[:count]
-        extra = {state.gpu.index: surcharge.of.get(node.class_of(state.gpu), 0) for state in candidates}
+        extra = {state.gpu.index: surcharge.on(node, node.class_of(state.gpu)) for state in candidates}
         if request.whole_gpus:
             return sorted(candidates, key=lambda s: (extra[s.gpu.index], s.gpu.units))[:count]
         return sorted(candidates, key=lambda s: count * s.free + surcharge.step * extra[s.gpu.index])[:count]
 
     def kept_for(self, request: Request, node: NodeLedger) -> str:
         chosen = self.choose_gpus(request, node, node.candidates(request))
-        return self._scarcity.kept_for(request, {node.class_of(state.gpu) for state in chosen})
+        return self._scarcity.kept_for(request, node, {node.class_of(state.gpu) for state in chosen})
 
     def cost(self, request: Request, node: NodeLedger) -> int | None:
         return self._cost(request, self._scarcity.surcharge(request), node)
@@ -117,7 +117,7 @@ class Binpack(Rule):
             return left if left is None else self._steps(request, surcharge, left)
         if node.only_class is not None:
             # Of nearly all nodes the GPUs are alike: whichever it gets.
-            return self._steps(request, surcharge, left) + surcharge.of.get(node.only_class, 0)
+            return self._steps(request, surcharge, left) + surcharge.on(node, node.only_class)
         return node.remembered((surcharge.key, request.key), lambda: self._mixed(request, surcharge, node))
 
     def _steps(self, request: Request, surcharge: Surcharge, left: int) -> int:
@@ -126,7 +126,7 @@ class Binpack(Rule):
 
     def _mixed(self, request: Request, surcharge: Surcharge, node: NodeLedger) -> int:
         chosen = self.choose_gpus(request, node, node.candidates(request))
-        extra = sum(surcharge.of.get(node.class_of(state.gpu), 0) for state in chosen) // len(chosen)
+        extra = sum(surcharge.on(node, node.class_of(state.gpu)) for state in chosen) // len(chosen)
         return self._steps(request, surcharge, sum(state.free - request.per_gpu for state in chosen)) + extra
 
     def node_cost(self, request: Request, node: NodeLedger) -> NodeCost | None:
@@ -158,20 +158,21 @@ class _Charged(Ranking):
     def __init__(self, rule: Binpack, request: Request, surcharge: Surcharge, nodes: Mapping[str, NodeLedger]) -> None:
         self._rule, self._request, self._surcharge = rule, request, surcharge
         # The cost of nodes that are alike: of thousands few differ.
-        self._alike: dict[Likeness, tuple[int, int] | None] = {}
+        self._alike: dict[tuple[Likeness, int], tuple[int, int] | None] = {}
         super().__init__(nodes, self._charged if request.by_likeness else self._charged_alone)
 
     def _charged(self, node: NodeLedger) -> NodeCost | None:
         likeness = node.likeness
         if likeness is None:
             return self._charged_alone(node)
+        alike = likeness, self._surcharge.on(node, likeness.only_class)
         try:
-            found = self._alike[likeness]
+            found = self._alike[alike]
         except KeyError:
             cost = self._charged_alone(node)
             if len(self._alike) >= _ALIKE:
                 self._alike.clear()
-            found = self._alike[likeness] = None if cost is None else cost[:2]
+            found = self._alike[alike] = None if cost is None else cost[:2]
         return None if found is None else (found[0], found[1], node.name)
 
     def _charged_alone(self, node: NodeLedger) -> NodeCost | None:
@@ -182,12 +183,12 @@ class _Charged(Ranking):
         before, self._surcharge = self._surcharge, surcharge
         if before is not surcharge and before.key != surcharge.key:
             self._alike.clear()
-            more = {gpu: surcharge.of.get(gpu, 0) - before.of.get(gpu, 0) for gpu in before.of.keys() | surcharge.of.keys()}
             alike = before.step == surcharge.step
 
             def change(node: NodeLedger, weight: NodeCost) -> NodeCost | None:
                 if alike and node.only_class is not None:
-                    return weight[0] + more.get(node.only_class, 0), weight[1], weight[2]
+                    more = surcharge.on(node, node.only_class) - before.on(node, node.only_class)
+                    return weight[0] + more, weight[1], weight[2]
                 return self._rule.charged(self._request, surcharge, node)
 
             self.change(change)

@@ -5,6 +5,9 @@
 Of a class of GPU (its model and size), what is asked for by pods that accept only some classes is set against what all pods ask for.
 A pod's units are spread over the classes that it accepts, by their capacity. So a class of which such pods ask for half of what would
 be its share of the whole demand is scarce by a half; the most is 1.
+
+GPUs are kept only where those for whom they are kept could run: a node that has CPU for such pods on half of its empty GPUs asks half
+the price for each.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import Final
 
 from gpushare_runtime.core.bounds import QUOTED, as_text
 from gpushare_runtime.core.constraints import Rules
-from gpushare_runtime.core.node_ledger import GpuClass
+from gpushare_runtime.core.node_ledger import GpuClass, NodeLedger
 from gpushare_runtime.core.request import Request
 
 PARTS: Final = 16
@@ -31,6 +34,9 @@ _MOST_CLASSES: Final = 64
 """More than these are left out, the least asked for and the rarest: users write models, and nodes report them."""
 _MEMORY: Final = 20_000
 """After so many requests older ones count half."""
+_MOST_CPU: Final = 64_000
+"""Thousandths of a CPU for each GPU: a pod of more counts as one of so much, lest one that fits nowhere makes all GPUs free for all."""
+_NEARLY: Final = 8
 _FIRST: Final = 8
 _REMEMBERED: Final = 1024
 
@@ -62,31 +68,48 @@ class Need:
 class Surcharge:
     """The price of scarce GPUs for one request, in steps: by class, for all GPUs that it takes. Classes without are left out.
 
-    step: units. key: equal where everything is.
+    step: units. cpu: thousandths of a CPU that the pods for whom a class is kept need with each GPU. key: equal where everything is.
     """
 
     step: int = 1
     of: Mapping[GpuClass, int] = field(default_factory=dict)
+    cpu: Mapping[GpuClass, int] = field(default_factory=dict)
 
     @cached_property
     def key(self) -> Hashable:
-        return self.step, frozenset(self.of.items())
+        return self.step, frozenset(self.of.items()), frozenset(self.cpu.items())
+
+    def on(self, node: NodeLedger, gpu: GpuClass | None) -> int:
+        """The price of this class there: that of the GPUs for which the node still has CPU, spread over all that are empty."""
+        price = self.of.get(gpu, 0) if gpu is not None else 0
+        if not price or gpu is None:
+            return 0
+        each, free = self.cpu.get(gpu, 0), node.free_cpu
+        if not each or free is None:
+            return price
+        empty = max(1, node.empty_gpus())
+        return price * min(empty, free // each) // empty
 
 
 @dataclass(frozen=True)
 class Picture:
-    """The classes that are scarce now, with their parts, and the need that makes each so most."""
+    """The classes that are scarce now, with their parts, the need that makes each so most, and as in `Surcharge` the CPU of all such."""
 
     scarce: Mapping[GpuClass, int] = field(default_factory=dict)
     kept_for: Mapping[GpuClass, Need] = field(default_factory=dict)
+    cpu: Mapping[GpuClass, int] = field(default_factory=dict)
 
 
 @dataclass
 class _Asked:
-    """The sum of all requests with one need: units, or whole GPUs."""
+    """The sum of all requests with one need: units, or whole GPUs, and thousandths of a CPU."""
 
     units: int = 0
     pods: int = 0
+    cpu: int = 0
+
+    def half(self) -> _Asked:
+        return _Asked(self.units // 2, self.pods // 2, self.cpu // 2)
 
 
 class Scarcity:
@@ -116,10 +139,11 @@ class Scarcity:
                     self._alike.clear()
                 asked = self._alike[request.key] = self._asked.setdefault(Need.of(request), _Asked())
             asked.units += request.whole_gpus or request.per_gpu * request.gpus_per_pod
+            asked.cpu += min(request.cpu, _MOST_CPU * (request.whole_gpus or request.gpus_per_pod))
             asked.pods += 1
             self._total += 1
         if self._total > _MEMORY:
-            self._asked = {need: _Asked(of.units // 2, of.pods // 2) for need, of in self._asked.items() if of.pods > 1}
+            self._asked = {need: of.half() for need, of in self._asked.items() if of.pods > 1}
             self._alike.clear()
             self._total = sum(of.pods for of in self._asked.values())
             self._due = 0
@@ -141,13 +165,16 @@ class Scarcity:
         if found is None:
             if len(self._surcharges) >= _REMEMBERED:
                 self._surcharges.clear()
-            found = self._surcharges[request.key] = Surcharge(self._step, self._steps(picture, request))
+            steps = self._steps(picture, request)
+            cpu = {gpu: picture.cpu[gpu] for gpu in steps if gpu in picture.cpu}
+            found = self._surcharges[request.key] = Surcharge(self._step, steps, cpu)
         return found
 
-    def kept_for(self, request: Request, gpus: Collection[GpuClass]) -> str:
-        """A message for whom one of these classes is kept; "" where they cost this request nothing besides."""
-        of = self.surcharge(request).of
-        dearest = max((gpu for gpu in gpus if gpu in of), key=of.__getitem__, default=None)
+    def kept_for(self, request: Request, node: NodeLedger, gpus: Collection[GpuClass]) -> str:
+        """A message for whom one of these classes of the node is kept; "" where they cost this request nothing besides."""
+        surcharge = self.surcharge(request)
+        prices = {gpu: price for gpu in gpus if (price := surcharge.on(node, gpu))}
+        dearest = max(prices, key=prices.__getitem__, default=None)
         need = self._picture.kept_for.get(dearest) if dearest is not None else None
         return f"kept for {need}" if need is not None else ""
 
@@ -174,6 +201,7 @@ class Scarcity:
 
     def _scarce(self, classes: Mapping[GpuClass, int]) -> Picture:
         shares: dict[GpuClass, dict[Need, float]] = {}
+        cpu: dict[GpuClass, float] = {}
         total = 0.0
         for need, asked in nlargest(_MOST_NEEDS, ((need, of.units) for need, of in self._asked.items()), key=itemgetter(1)):
             accepted = {gpu: units for gpu, units in classes.items() if need.accepts(gpu)}
@@ -185,10 +213,17 @@ class Scarcity:
             if len(accepted) < len(classes):
                 for gpu in accepted:
                     shares.setdefault(gpu, {})[need] = asked / room
+                    cpu[gpu] = cpu.get(gpu, 0) + self._asked[need].cpu / room * (1 if whole else gpu.units)
         before = self._picture.scarce
         exact = {gpu: min(PARTS, PARTS * sum(of.values()) / total) for gpu, of in shares.items()}
         scarce = {
             gpu: before[gpu] if abs(parts - before.get(gpu, 0)) < 1 and gpu in before else round(parts) for gpu, parts in exact.items()
         }
         most = {gpu: max(of, key=of.__getitem__) for gpu, of in shares.items()}
-        return Picture({gpu: parts for gpu, parts in scarce.items() if parts}, {gpu: most[gpu] for gpu, parts in scarce.items() if parts})
+        scarce = {gpu: parts for gpu, parts in scarce.items() if parts}
+        return Picture(scarce, {gpu: most[gpu] for gpu in scarce}, {gpu: self._cpu(gpu, cpu[gpu], shares[gpu].values()) for gpu in scarce})
+
+    def _cpu(self, gpu: GpuClass, cpu: float, shares: Collection[float]) -> int:
+        """The mean of each GPU; the one of the last picture, if that is nearly as much."""
+        mean, before = round(cpu / sum(shares)), self._picture.cpu.get(gpu, 0)
+        return before if abs(mean - before) * _NEARLY < before else mean

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
 from gpushare_runtime.core import protocol
+from gpushare_runtime.core.bounds import MOST_UNITS
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_report import Held, HeldEntry
+from gpushare_runtime.core.quantity import parse_cpu
 from gpushare_runtime.device_plugin.node.ids import gpu_of_unit
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
 from gpushare_runtime.device_plugin.node.state import NodeState
@@ -90,6 +92,14 @@ _TOGETHER_SECONDS: Final = 0.05
 _RECHECK_SECONDS: Final = 5.0
 
 
+@dataclass(frozen=True)
+class _OwnNode:
+    """annotations: those of ours. cpu: thousandths of a CPU that the node has for pods, 0 before kubelet has said so."""
+
+    annotations: Mapping[str, str]
+    cpu: int
+
+
 class NodePublisher:
     """Writes nothing before the first reading of the GPUs: a node whose NVML does not answer keeps its annotations."""
 
@@ -98,19 +108,19 @@ class NodePublisher:
         self._client = client
         self._name = name
         self._published: Mapping[str, str] | None = None
+        self._cpu = 0
         self.found: Mapping[str, str] | None = None
         """The node's annotations that are ours, as they were when they were first seen; None before."""
 
-    def reflector(self) -> Reflector[Mapping[str, str]]:
-        """The watch of this node's annotations; run it beside `run`."""
+    def reflector(self) -> Reflector[_OwnNode]:
+        """The watch of this node; run it beside `run`."""
         return Reflector(
             self._client,
             path("api/v1", "nodes"),
-            on_replace=lambda values: self._observe(values[0] if values else None),
-            on_event=lambda kind, value: self._observe(None if kind == "DELETED" else value),
+            on_replace=lambda nodes: self._observe(nodes[0] if nodes else None),
+            on_event=lambda kind, node: self._observe(None if kind == "DELETED" else node),
             field_selector=f"metadata.name={self._name}",
-            transform=_annotations,
-            metadata_only=True,
+            transform=_own_node,
         )
 
     @property
@@ -126,9 +136,10 @@ class NodePublisher:
         left = {**(self._published or {}), **values}
         self._published = {name: value for name, value in left.items() if value is not None}
 
-    def _observe(self, annotations: Mapping[str, str] | None) -> None:
-        """annotations: None if the node does not exist."""
-        self._published = annotations
+    def _observe(self, node: _OwnNode | None) -> None:
+        """node: None if it does not exist."""
+        annotations = node.annotations if node is not None else None
+        self._published, self._cpu = annotations, node.cpu if node is not None else 0
         if self.found is None:
             self.found = annotations
         self._node.devices.set_cordon((annotations or {}).get(protocol.ASK_CORDON, ""))
@@ -162,13 +173,17 @@ class NodePublisher:
             return {}
         held = report(self._node)
         wanted = {
-            protocol.ANNOTATION_GPUS: self._node.devices.inventory.to_json(),
+            protocol.ANNOTATION_GPUS: replace(self._node.devices.inventory, cpu=self._cpu).to_json(),
             protocol.ANNOTATION_HELD: held.to_json() if held != Held() else None,
         }
         return {name: value for name, value in wanted.items() if value != self._published.get(name)}
 
 
-def _annotations(node: dict[str, Any]) -> Mapping[str, str]:
+def _own_node(node: dict[str, Any]) -> _OwnNode:
     annotations = (node.get("metadata") or {}).get("annotations") or {}
     ours = (protocol.ANNOTATION_GPUS, protocol.ANNOTATION_HELD, protocol.ANNOTATION_EVICTIONS, protocol.ASK_CORDON)
-    return {name: str(annotations[name]) for name in ours if name in annotations}
+    try:
+        cpu = parse_cpu(((node.get("status") or {}).get("allocatable") or {}).get("cpu"), MOST_UNITS)
+    except ValueError:
+        cpu = 0
+    return _OwnNode({name: str(annotations[name]) for name in ours if name in annotations}, cpu)

@@ -29,20 +29,21 @@ Node = Sequence[tuple[str, int, int]]
 """(model, size, used) of each GPU."""
 
 
-def cluster_of(nodes: Sequence[Node]) -> Ledger:
+def cluster_of(nodes: Sequence[Node], cpus: Sequence[int] = ()) -> Ledger:
+    """cpus: thousandths of the first nodes; what the others have is not known."""
     made = Ledger()
     for number, gpus in enumerate(nodes):
-        name = f"n{number}"
-        made.set_inventory(name, Inventory(GIB, tuple(gpu(i, size, model=model) for i, (model, size, _) in enumerate(gpus))))
+        name, cpu = f"n{number}", cpus[number] if number < len(cpus) else 0
+        made.set_inventory(name, Inventory(GIB, tuple(gpu(i, size, model=model) for i, (model, size, _) in enumerate(gpus)), cpu=cpu))
         for index, (_, _, used) in enumerate(gpus):
             if used:
                 made.apply(allocated_pod(f"{name}-{index}", memory(used), on(index, used), name))
     return made
 
 
-def asking(units: int, *models: str, refused: tuple[str, ...] = (), gpus: int = 0) -> Request:
+def asking(units: int, *models: str, refused: tuple[str, ...] = (), gpus: int = 0, cpu: int = 0) -> Request:
     rules = Rules(models=models, models_refused=refused)
-    return Request((ContainerRequest(Kind.APP, 0, "main", units=0 if gpus else units, whole_gpus=gpus),), rules=rules)
+    return Request((ContainerRequest(Kind.APP, 0, "main", units=0 if gpus else units, whole_gpus=gpus),), rules=rules, cpu=cpu)
 
 
 ROOT = Path(__file__).parents[5]
@@ -53,11 +54,12 @@ NODES = st.lists(
 SIZES = st.lists(st.tuples(st.sampled_from(MODELS), st.sampled_from([8, 16, 24])), min_size=1, max_size=6)
 ASKED = st.lists(
     st.builds(
-        lambda units, models, refused, gpus: asking(units, *models, refused=tuple(refused), gpus=gpus),
+        lambda units, models, refused, gpus, cpu: asking(units, *models, refused=tuple(refused), gpus=gpus, cpu=cpu),
         st.integers(1, 30),
         st.lists(st.sampled_from(MODELS), unique=True, max_size=2),
         st.lists(st.sampled_from(MODELS), unique=True, max_size=1),
         st.integers(0, 2),
+        st.integers(0, 8000),
     ),
     max_size=20,
 )
@@ -84,7 +86,7 @@ def test_scarcity_is_what_a_naive_count_says(gpus: list[tuple[str, int]], asked:
     scarcity = Scarcity(cluster.classes)
     scarcity.observe(asked)
     kinds = set(gpus)
-    total, wanted = Fraction(0), dict.fromkeys(kinds, Fraction(0))
+    total, wanted, cpu = Fraction(0), dict.fromkeys(kinds, Fraction(0)), dict.fromkeys(kinds, Fraction(0))
     for request in asked:
         rules, count = request.rules, request.whole_gpus
         takes = {
@@ -99,10 +101,14 @@ def test_scarcity_is_what_a_naive_count_says(gpus: list[tuple[str, int]], asked:
         if takes != kinds:
             for one in takes:
                 wanted[one] += Fraction(count or request.units, room)
+                cpu[one] += Fraction(request.cpu * (1 if count else one[1]), room)
     expected = {GpuClass((model,), size): min(1.0, float(units / total)) for (model, size), units in wanted.items() if units}
     found = scarcity.picture.scarce
     assert all(abs(found.get(one, 0) - PARTS * share) <= 0.5 + 1e-9 for one, share in expected.items())
     assert set(found) <= set(expected)
+    each = {GpuClass((model,), size): cpu[model, size] / units for (model, size), units in wanted.items() if units}
+    assert scarcity.picture.cpu.keys() == found.keys()
+    assert all(abs(each[one] - mean) <= 0.5 for one, mean in scarcity.picture.cpu.items())
 
 
 def learned(cluster: Ledger, *requests: Request) -> Placement:
@@ -148,16 +154,60 @@ def test_nodes_that_differ_by_less_than_a_step_cost_the_same(size: int, step: in
 
 
 def test_the_surcharge_of_one_picture_becomes_that_of_the_next_in_the_order_that_is_kept() -> None:
-    cluster = cluster_of([[("T4", 16, 8)], [("A100", 16, 6)], [("T4", 16, 0), ("A100", 16, 0)], [("T4", 16, 16)]])
+    nodes = [[("T4", 16, 8)], [("A100", 16, 6)], [("T4", 16, 0), ("A100", 16, 0)], [("T4", 16, 16)], [("T4", 16, 0)] * 8]
+    cluster = cluster_of(nodes, [4000, 0, 8000, 0, 9000])
     scarcity = Scarcity(cluster.classes)
-    policy, names = Placement(scarcity=scarcity), list(cluster.nodes)
-    for seen in ([memory(4)], [asking(8, "T4")], [asking(8, "T4"), memory(4)], [asking(8, "A100")] * 4, [memory(1)] * 40):
+    policy, names, dear = Placement(scarcity=scarcity), list(cluster.nodes), asking(8, "T4", cpu=2000)
+    for seen in ([memory(4)], [asking(8, "T4", cpu=1000)], [dear, memory(4)], [asking(8, "A100")] * 4, [memory(1)] * 40, [dear] * 99):
         scarcity.observe(seen * 16)
         for request in (memory(4), asking(4, "T4"), whole(1)):
             anew = [policy.node_cost(request, cluster.nodes[name].simulate()) for name in names]
             kept = policy.ranking(request, cluster)
             assert kept.weights(names) == anew
             assert kept.scores(names)[0] == min(one for one in anew if one)[-1]
+
+
+def test_scarce_gpus_are_anybodys_where_no_cpu_is_left_for_those_who_name_them() -> None:
+    """A pod that names T4 needs four CPUs with it. The node has 28 for eight of them."""
+    cluster = cluster_of([[("T4", 16, 0)] * 8, [("A100", 16, 0)] * 8], [28_000])
+    policy, request, node = learned(cluster, asking(0, "T4", gpus=1, cpu=4000), whole(1)), whole(1), cluster.nodes["n0"]
+
+    def taken(number: int, cpu: int) -> tuple[int, str]:
+        """(what one more costs there, for whom it is kept) after one pod more."""
+        cluster.apply(allocated_pod(f"{number}", replace(request, cpu=cpu), on(number, 16), "n0"))
+        cost = policy.node_cost(request, node)
+        assert cost is not None
+        return cost[0], policy.kept_for(request, node)
+
+    surcharge = policy.node_cost(request, cluster_of([[("T4", 16, 0)]]).nodes["n0"])
+    assert surcharge is not None
+    full, kept = surcharge[0], "kept for pods that name T4"
+    assert full == 16
+    assert taken(0, 0) == (full, kept), "CPU for seven, and seven are empty"
+    assert taken(1, 9000) == (full * 4 // 6, kept), "CPU for four and some more, and six are empty"
+    assert taken(2, 15_001) == (0, ""), "CPU for none"
+    assert best(policy, request, cluster) == "n0"
+    cluster.remove("2")
+    assert best(policy, request, cluster) == "n1"
+
+
+@given(NODES, ASKED, st.lists(st.integers(0, 40_000), max_size=4), st.lists(st.integers(0, 9000), max_size=4))
+def test_the_price_on_a_node_is_what_a_naive_count_says(nodes: list[Node], asked: list[Request], cpus: list[int], used: list[int]) -> None:
+    cluster = cluster_of(nodes, cpus)
+    for number, (cpu, _) in enumerate(zip(used, nodes, strict=False)):
+        cluster.apply(allocated_pod(f"more-{number}", replace(memory(1), cpu=cpu), on(0, 1), f"n{number}"))
+    scarcity = Scarcity(cluster.classes)
+    scarcity.observe(asked)
+    surcharge = scarcity.surcharge(memory(1))
+    for number, (gpus, node) in enumerate(zip(nodes, cluster.nodes.values(), strict=True)):
+        offered, pods = cpus[number] if number < len(cpus) else 0, used[number] if number < len(used) else 0
+        empty = sum(not taken and not (index == 0 and number < len(used)) for index, (_, _, taken) in enumerate(gpus))
+        for model in MODELS:
+            one = GpuClass((model,), 16)
+            price, each = surcharge.of.get(one, 0), surcharge.cpu.get(one, 0)
+            for_so_many = max(0, offered - pods) // each if each and offered else empty or 1
+            assert surcharge.on(node, one) == int(Fraction(price * min(for_so_many, empty or 1), empty or 1))
+        assert surcharge.on(node, None) == 0
 
 
 def test_within_a_node_the_scarce_gpu_is_kept_too() -> None:
@@ -204,10 +254,12 @@ def test_a_preference_that_a_user_writes_decides_between_nodes_that_are_nearly_a
     assert points["n2"] + preferred < points["n1"], "an empty GPU is not: it is broken into for no preference"
 
 
-@given(NODES, ASKED, st.booleans())
-def test_nodes_that_are_alike_cost_what_each_costs_by_itself(nodes: list[Node], asked: list[Request], strange: bool) -> None:
-    """What is kept for nodes that are alike is not taken for one that a rejection makes another."""
-    cluster = cluster_of([*nodes, *nodes])
+@given(NODES, ASKED, st.booleans(), st.lists(st.integers(0, 20_000), max_size=8))
+def test_nodes_that_are_alike_cost_what_each_costs_by_itself(
+    nodes: list[Node], asked: list[Request], strange: bool, cpus: list[int]
+) -> None:
+    """What is kept for nodes that are alike is not taken for one that a rejection makes another, or one with less CPU."""
+    cluster = cluster_of([*nodes, *nodes], cpus)
     if strange:
         for uid, name in (("alone", "n0"), ("twin", f"n{len(nodes)}")):
             cluster.apply(allocated_pod(uid, memory(1), on(0, 1), name))
