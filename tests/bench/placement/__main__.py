@@ -24,14 +24,15 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from functools import partial
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, Final
 
-from bench.placement.decisions import costs, enlarged
+from bench.placement.decisions import Cost, costs, enlarged
 from bench.placement.live import live
 from bench.placement.published import RULES, Anchor
 from bench.placement.scheduler import Learn, Make, Scheduler, churn, fill
@@ -122,48 +123,81 @@ def _figure(part: str, trace: str, policy: str, load: int, found: Sequence[tuple
     return Figure(part, trace, policy, load, mean, error, round(statistics.mean(lost), 2), seeds, round(seconds / seeds, 1))
 
 
-def anchor(trace: str, machines: Sequence[Machine], pods: Sequence[Pod], seeds: Sequence[int]) -> Iterator[Figure]:
+def anchor(pool: Executor, trace: str, machines: Sequence[Machine], pods: Sequence[Pod], seeds: Sequence[int]) -> Iterator[Figure]:
     """As the paper counts: the mean of what is in use while what was asked for rounds to 100 %."""
-    capacity = total(machines)
+    runs = pool.map(partial(_anchor, machines, pods), *zip(*product(RULES, seeds), strict=True))
     for rule in RULES:
-        found, start = [], time.process_time()
-        for seed in seeds:
-            nodes, asked, used, at = Anchor(rule, machines, pods, seed), 0, 0, []
-            for pod in arrivals(pods, capacity, seed, 1.02):
-                asked += pod.asked
-                used += pod.asked if nodes.place(pod) else 0
-                if round(100 * asked / capacity) == 100:
-                    at.append(100 * used / capacity)
-            found.append((statistics.mean(at), 100 - statistics.mean(at)))
-        yield _figure("anchor", trace, rule, 100, found, time.process_time() - start)
+        found = list(islice(runs, len(seeds)))
+        yield _figure("anchor", trace, rule, 100, [(used, 100 - used) for used, _ in found], sum(took for _, took in found))
 
 
-def scheduled(
-    part: str, policy: str, trace: str, machines: Sequence[Machine], pods: Sequence[Pod], seeds: Sequence[int], demands: Sequence[float]
+def _anchor(machines: Sequence[Machine], pods: Sequence[Pod], rule: str, seed: int) -> tuple[float, float]:
+    """And the seconds of CPU that it took."""
+    start, capacity, asked, used, at = time.process_time(), total(machines), 0, 0, []
+    nodes = Anchor(rule, machines, pods, seed)
+    for pod in arrivals(pods, capacity, seed, 1.02):
+        asked += pod.asked
+        used += pod.asked if nodes.place(pod) else 0
+        if round(100 * asked / capacity) == 100:
+            at.append(100 * used / capacity)
+    return statistics.mean(at), time.process_time() - start
+
+
+def filled(
+    pool: Executor, policies: Sequence[str], trace: str, machines: Sequence[Machine], pods: Sequence[Pod], seeds: Sequence[int]
 ) -> Iterator[Figure]:
-    """With kube-scheduler's model: filled or churn. A process for each seed, as many at once as there are CPUs."""
-    with ProcessPoolExecutor() as pool:
-        if part == "filled":
-            filled = list(pool.map(partial(_fill, policy, machines, pods), seeds))
-            for mark in MARKS:
-                used = [run[f"{mark:.1f}"] for run, _ in filled]
-                seconds = sum(took for _, took in filled)
-                yield _figure(part, trace, policy, round(100 * mark), [(one, 100 - one / mark) for one in used], seconds)
-            return
-        for demand in demands:
-            runs = list(pool.map(partial(_churn, policy, machines, pods, demand), seeds))
-            yield _figure(part, trace, policy, round(100 * demand), [run for run, _ in runs], sum(took for _, took in runs))
+    """With kube-scheduler's model."""
+    runs = pool.map(partial(_fill, machines, pods), *zip(*product(policies, seeds), strict=True))
+    for policy in policies:
+        found = list(islice(runs, len(seeds)))
+        seconds = sum(took for _, took in found)
+        for mark in MARKS:
+            used = [run[f"{mark:.1f}"] for run, _ in found]
+            yield _figure("filled", trace, policy, round(100 * mark), [(one, 100 - one / mark) for one in used], seconds)
 
 
-def _fill(policy: str, machines: Sequence[Machine], pods: Sequence[Pod], seed: int) -> tuple[dict[str, float], float]:
+def _fill(machines: Sequence[Machine], pods: Sequence[Pod], policy: str, seed: int) -> tuple[dict[str, float], float]:
     """And the seconds of CPU that it took."""
     start = time.process_time()
     return fill(_scheduler(policy, machines, seed), machines, pods, seed, MARKS), time.process_time() - start
 
 
-def _churn(policy: str, machines: Sequence[Machine], pods: Sequence[Pod], demand: float, seed: int) -> tuple[tuple[float, float], float]:
+def churned(
+    pool: Executor,
+    policies: Sequence[str],
+    trace: str,
+    machines: Sequence[Machine],
+    pods: Sequence[Pod],
+    seeds: Sequence[int],
+    demands: Sequence[float],
+) -> Iterator[Figure]:
+    """With kube-scheduler's model, while pods come and go."""
+    runs = pool.map(partial(_churn, machines, pods), *zip(*product(policies, demands, seeds), strict=True))
+    for policy, demand in product(policies, demands):
+        found = list(islice(runs, len(seeds)))
+        yield _figure("churn", trace, policy, round(100 * demand), [run for run, _ in found], sum(took for _, took in found))
+
+
+def _churn(machines: Sequence[Machine], pods: Sequence[Pod], policy: str, demand: float, seed: int) -> tuple[tuple[float, float], float]:
     start = time.process_time()
     return churn(_scheduler(policy, machines, seed), machines, pods, seed, demand), time.process_time() - start
+
+
+def decided(
+    pool: Executor, policies: Sequence[str], traces: Mapping[str, Sequence[Pod]], machines: Sequence[Machine], seed: int
+) -> Iterator[Cost]:
+    """The policies in turns, in one process for each trace and number of nodes."""
+    # The longest first.
+    runs = sorted(product(NODES, traces), reverse=True)
+    for found in pool.map(partial(_decide, policies, traces, machines, seed), runs):
+        yield from found
+
+
+def _decide(
+    policies: Sequence[str], traces: Mapping[str, Sequence[Pod]], machines: Sequence[Machine], seed: int, run: tuple[int, str]
+) -> list[Cost]:
+    nodes, trace = run
+    return list(costs(trace, {policy: POLICIES[policy][0] for policy in policies}, enlarged(machines, nodes), traces[trace], seed))
 
 
 def _scheduler(policy: str, machines: Sequence[Machine], seed: int) -> Scheduler:
@@ -213,24 +247,27 @@ def main() -> None:
             figures_of = f"{one.load:>4} % {one.in_use:>7.2f} ±{one.error:.2f} lost {one.lost:>5.2f}  {one.cpu_seconds:>5.1f} s{beside}"
             print(f"{one.part:<7} {one.trace:<12} {one.policy:<17} {figures_of}", flush=True)
 
+    def read(trace: str) -> list[Pod]:
+        return read_trace(options.traces / f"openb_pod_list_{trace}.csv")
+
     with_gpus = read_machines(options.traces / "openb_node_list_gpu_node.csv")
     every = read_machines(options.traces / "openb_node_list_all_node.csv")
-    if "anchor" in options.parts:
-        for trace in PUBLISHED:
-            tell(anchor(trace, with_gpus, read_trace(options.traces / f"openb_pod_list_{trace}.csv"), options.seeds))
-    for trace in options.pods:
-        pods = read_trace(options.traces / f"openb_pod_list_{trace}.csv")
-        for part in options.parts:
-            for policy in options.policies if part in ("filled", "churn") else ():
-                tell(scheduled(part, policy, trace, every, pods, options.seeds, options.demands))
-        if LIVE in options.parts:
-            tell(on_a_real_scheduler(trace, every, pods, options.seeds[0]))
-        for nodes in NODES if "decisions" in options.parts else ():
-            makes = {policy: POLICIES[policy][0] for policy in options.policies}
-            for took in costs(trace, makes, enlarged(with_gpus, nodes), pods, options.seeds[0]):
-                keep(options.json, "decisions", took, ("trace", "policy", "nodes"))
-                words = f"{took.mean:.3f} ms a decision, median {took.median:.3f}, the first of a kind at most {took.first:.1f}"
-                print(f"decisions {trace:<12} {took.policy:<17} {nodes} nodes: {words}", flush=True)
+    traces = {trace: read(trace) for trace in options.pods}
+    # Runs by themselves, as many at once as there are CPUs.
+    with ProcessPoolExecutor() as pool:
+        for trace in PUBLISHED if "anchor" in options.parts else ():
+            tell(anchor(pool, trace, with_gpus, read(trace), options.seeds))
+        for trace, pods in traces.items():
+            if "filled" in options.parts:
+                tell(filled(pool, options.policies, trace, every, pods, options.seeds))
+            if "churn" in options.parts:
+                tell(churned(pool, options.policies, trace, every, pods, options.seeds, options.demands))
+        for took in decided(pool, options.policies, traces, with_gpus, options.seeds[0]) if "decisions" in options.parts else ():
+            keep(options.json, "decisions", took, ("trace", "policy", "nodes"))
+            words = f"{took.mean:.3f} ms a decision, median {took.median:.3f}, the first of a kind at most {took.first:.1f}"
+            print(f"decisions {took.trace:<12} {took.policy:<17} {took.nodes} nodes: {words}", flush=True)
+    for trace, pods in traces.items() if LIVE in options.parts else ():
+        tell(on_a_real_scheduler(trace, every, pods, options.seeds[0]))
 
 
 def keep(file: Path | None, part: str, one: Any, key: Sequence[str]) -> None:

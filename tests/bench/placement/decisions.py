@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections import deque
@@ -47,6 +48,8 @@ def enlarged(machines: Sequence[Machine], nodes: int) -> list[Machine]:
 def costs(trace: str, makes: Mapping[str, Make], machines: Sequence[Machine], pods: Sequence[Pod], seed: int) -> Iterator[Cost]:
     """Of these policies by name, in turns: what else the machine does meets them alike. machines: with GPUs."""
     runs = {name: _Run(make, machines, pods, seed) for name, make in makes.items()}
+    # The pods of the trace are none of the extender's: its collector does not look at them.
+    gc.freeze()
     left = list(runs.values())
     while left:
         left = [run for run in left if run.turn()]

@@ -130,7 +130,8 @@ class NodeLedger:
         self._unreported: tuple[Rejection, ...] = ()
         self._ended: frozenset[Rejection] = frozenset()
         self._by_word: set[str] = set()
-        self._with_rules = self._cpu = 0
+        self._with_rules = 0
+        self._cpu = 0
         self._label_counts = False
         self.classes: Counter[GpuClass] = Counter()
         """Units of its usable GPUs by class."""
