@@ -3,7 +3,7 @@
 """An extender that does nothing: `python -m bench.scheduling.idle --kubeconfig FILE --port PORT`. What any extender costs at least.
 
 Plain HTTP/1.1 on the loopback address. filter returns the nodes that it got, bind sends a Binding without annotations. No ledger, no
-watch, no prioritize, no metrics. The Binding goes by the client that the extender itself has.
+watch, no prioritize, no metrics. The Binding goes by an aiohttp session, as is usual: what the extender saves there is its own.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import asyncio
 import json
 from typing import Any
 
-from gpushare_runtime.kube.client import KubeClient, KubeError
-from gpushare_runtime.kube.credentials import load
+import aiohttp
+
+from gpushare_runtime.kube.credentials import Credentials, load
 
 READY = "listening"
 
@@ -22,8 +23,8 @@ READY = "listening"
 class Connection(asyncio.Protocol):
     """One of kube-scheduler's. Its requests come one after the other, each with its length."""
 
-    def __init__(self, client: KubeClient) -> None:
-        self._client = client
+    def __init__(self, session: aiohttp.ClientSession, credentials: Credentials) -> None:
+        self._session, self._credentials = session, credentials
         self._read = b""
         self._transport: asyncio.Transport | None = None
         self._bindings: set[asyncio.Task[None]] = set()
@@ -54,11 +55,11 @@ class Connection(asyncio.Protocol):
         name, namespace, uid = (arguments[key] for key in ("PodName", "PodNamespace", "PodUID"))
         target = {"apiVersion": "v1", "kind": "Node", "name": arguments["Node"]}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name, "namespace": namespace, "uid": uid}, "target": target}
-        try:
-            await self._client.create(f"/api/v1/namespaces/{namespace}/pods/{name}/binding", binding)
-            self._answer({})
-        except KubeError as error:
-            self._answer({"Error": str(error)})
+        url = f"{self._credentials.server}/api/v1/namespaces/{namespace}/pods/{name}/binding"
+        headers = {"Authorization": self._credentials.authorization() or ""}
+        async with self._session.post(url, json=binding, headers=headers, ssl=self._credentials.ssl() or True) as response:
+            text = await response.text()
+            self._answer({} if response.ok else {"Error": text})
 
     def _answer(self, answer: dict[str, Any]) -> None:
         body = json.dumps(answer).encode()
@@ -69,8 +70,9 @@ class Connection(asyncio.Protocol):
 
 async def serve(kubeconfig: str, port: int) -> None:
     """Until it is stopped."""
-    async with KubeClient(load(kubeconfig), user_agent="idle") as client:
-        server = await asyncio.get_running_loop().create_server(lambda: Connection(client), "127.0.0.1", port)
+    credentials, connector = load(kubeconfig), aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
+    async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session:
+        server = await asyncio.get_running_loop().create_server(lambda: Connection(session, credentials), "127.0.0.1", port)
         print(READY, flush=True)
         await server.serve_forever()
 

@@ -51,8 +51,8 @@ def read_pending(pod: Mapping[str, Any]) -> PendingPod | InvalidPod | None:
     if request is None:
         return None
     labels, nominated = labels_of(metadata), str(status.get("nominatedNodeName") or "")
-    seconds = _seconds_to_bind(spec, labels)
-    return PendingPod(uid, namespace, name, request, labels, _priority_of(spec), nominated, _failure(status), seconds)
+    seconds, version = _seconds_to_bind(spec, labels), str(metadata.get("resourceVersion") or "")
+    return PendingPod(uid, namespace, name, request, labels, _priority_of(spec), nominated, _failure(status), seconds, version)
 
 
 class PodReader:

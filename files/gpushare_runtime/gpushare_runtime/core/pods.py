@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gpushare_runtime.core.allocation import Allocation
@@ -22,6 +22,7 @@ class PendingPod:
     nominated: the node on which kube-scheduler has made room for it, "" for none.
     failure: a number for the message of its last failed attempt, 0 for none.
     seconds_to_bind: the longest time between the choice of its node and the call of bind.
+    version: its resourceVersion, "" without.
     """
 
     uid: str
@@ -33,6 +34,7 @@ class PendingPod:
     nominated: str = ""
     failure: int = 0
     seconds_to_bind: float = RESERVED_SECONDS
+    version: str = field(default="", compare=False)
 
     def allocated(self, node: str, allocation: Allocation | None) -> AllocatedPod:
         """The same pod with these GPUs of a node; None: with unknown GPUs."""

@@ -62,6 +62,11 @@ class Listener(socket.socket):
             self.close()
             raise
 
+    @property
+    def connecting(self) -> int:
+        """Connections whose TLS handshake is under way."""
+        return len(self._connecting)
+
     def start(self, protocol: Callable[[], asyncio.BaseProtocol], context: ssl.SSLContext | None = None) -> None:
         """Accept connections until `stop`, each with a protocol of its own. context: None for plain TCP."""
         self._serving = True

@@ -65,6 +65,14 @@ _FAILED: Final = HttpResponse(b"this failed, see the log\n", 500, TEXT)
 Handler = Callable[[HttpRequest], HttpResponse | Awaitable[HttpResponse]]
 
 
+class _Held(NamedTuple):
+    """An answer that waits. until: as time.monotonic()."""
+
+    until: float
+    connection: _HttpConnection
+    response: HttpResponse
+
+
 class HttpServer:
     """Connections of one address. most: bytes of a body; context: None for plain http."""
 
@@ -73,7 +81,8 @@ class HttpServer:
         self.connections: set[_HttpConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self._context = context
-        self._held: deque[asyncio.Future[None]] = deque()
+        self._held: deque[_Held] = deque()
+        self._overdue: asyncio.TimerHandle | None = None
         self.port = int(listener.getsockname()[1])
 
     def start(self) -> None:
@@ -84,25 +93,38 @@ class HttpServer:
         self.listener.stop()
         if self.tasks:
             await asyncio.wait(self.tasks, timeout=_DRAIN_SECONDS)
+        while self._held:
+            self.busier()
         for connection in list(self.connections):
             connection.close()
 
-    async def hold(self, took: float) -> None:
-        """Before an answer that took so many seconds: wait while the client has enough idle connections to keep."""
-        if took > _PROMPT_SECONDS or sum(one.idle for one in self.connections) < _KEPT_IDLE:
+    def deliver(self, connection: _HttpConnection, response: HttpResponse, took: float) -> None:
+        """Send an answer that took so many seconds; a moment later, while the client has enough idle connections to keep.
+
+        A connection that is being made is soon idle as well: the client needed it a moment ago, and perhaps uses another one now.
+        """
+        idle = sum(one.idle for one in self.connections) + self.listener.connecting
+        if took > _PROMPT_SECONDS or idle < _KEPT_IDLE:
+            connection.finish(response)
             return
-        used = asyncio.get_running_loop().create_future()
-        self._held.append(used)
-        await asyncio.wait((used,), timeout=_HELD_SECONDS)
-        used.cancel()
+        self._held.append(_Held(time.monotonic() + _HELD_SECONDS, connection, response))
+        if self._overdue is None:
+            self._overdue = asyncio.get_running_loop().call_later(_HELD_SECONDS, self._release)
 
     def busier(self) -> None:
         """A request that takes time has come on one of them: one more answer can go."""
-        while self._held:
-            used = self._held.popleft()
-            if not used.done():
-                used.set_result(None)
-                break
+        if self._held:
+            _, connection, response = self._held.popleft()
+            connection.finish(response)
+
+    def _release(self) -> None:
+        """Send the answers that have waited long enough."""
+        self._overdue = None
+        now = time.monotonic()
+        while self._held and self._held[0].until <= now:
+            self.busier()
+        if self._held:
+            self._overdue = asyncio.get_running_loop().call_later(self._held[0].until - now, self._release)
 
 
 class _State(Enum):
@@ -281,7 +303,10 @@ class _HttpConnection(asyncio.Protocol):
         except Exception:
             log.exception("a request could not be answered")
             response = _FAILED
-        await self._server.hold(time.monotonic() - began)
+        self._server.deliver(self, response, time.monotonic() - began)
+
+    def finish(self, response: HttpResponse) -> None:
+        """This answers the request that took time; the next one may be answered."""
         self._answering = False
         self._write(response)
         self._next()

@@ -71,7 +71,14 @@ class Extender:
         self._cluster.on_capacity_freed = self._requeue.on_capacity_freed
         self._evictor = Evictor(self._cluster, self._emit, active=lambda: not self._leadership.problem())
         self._binder = Binder(client, self._cluster, policy, send_window=self._leadership.send_window)
-        service = Verbs(self._cluster.ledger, policy, self._requeue.on_filter, budgets=self._cluster.budgets, most=settings.most_nodes)
+        service = Verbs(
+            self._cluster.ledger,
+            policy,
+            self._requeue.on_filter,
+            pending=self._cluster.pending,
+            budgets=self._cluster.budgets,
+            most=settings.most_nodes,
+        )
         self._endpoints = Endpoints(self._cluster, service, self._binder, self._problem, self._leadership)
 
     async def run(self, signals: Signals) -> None:

@@ -34,18 +34,14 @@ log = logging.getLogger(__name__)
 IN_THE_POD: Final = "what is wrong is in the pod: see the other reason"
 """For all nodes except the first, if the pod's request is invalid."""
 
-_REMEMBERED: Final = 300
-_REMEMBERED_LABELS: Final = 64
-"""Of a pod; each has at most 380 characters."""
-
 
 class Verbs:
     """The verbs that bind nothing.
 
     The ledger reserves the GPU that the scheduler will most probably take, because the scheduler binds only after it has filtered
-    other pods. on_filter: called with the pod's UID and all nodes of the call if it fits on none of them, else no nodes. budgets:
-    the cluster's disruption budgets. most: maximum number of nodes that filter returns, the best first, 0 for no limit.
-    clock: monotonic seconds.
+    other pods. on_filter: called with the pod's UID and all nodes of the call if it fits on none of them, else no nodes. pending: pods
+    that the watch has shown, by UID. budgets: the cluster's disruption budgets. most: maximum number of nodes that filter returns, the
+    best first, 0 for no limit. clock: monotonic seconds.
     """
 
     def __init__(
@@ -54,6 +50,7 @@ class Verbs:
         policy: Policy,
         on_filter: Callable[[str, Sequence[str]], None] = lambda uid, nodes: None,
         *,
+        pending: Mapping[str, PendingPod | InvalidPod] | None = None,
         budgets: Budgets | None = None,
         most: int = 0,
         clock: Callable[[], float] = time.monotonic,
@@ -61,10 +58,10 @@ class Verbs:
         self._ledger = ledger
         self._policy = policy
         self._on_filter = on_filter
+        self._known = pending if pending is not None else {}
         self._budgets = budgets if budgets is not None else Budgets()
         self._most = most
         self._clock = clock
-        self._parsed: dict[tuple[object, object], PendingPod | InvalidPod | None] = {}
         self._faulty: Set[str] = frozenset()
         self._uncounted: Set[str] = frozenset()
 
@@ -129,20 +126,11 @@ class Verbs:
         return pod if request is pod.request else replace(pod, request=request)
 
     def _pending(self, pod: Mapping[str, Any]) -> PendingPod | InvalidPod | None:
-        """As `_read`; filter, prioritize and the next attempt send the same version of the same pod."""
+        """As `_read`; nearly always the watch has shown the same version of the pod."""
         metadata = pod.get("metadata") or {}
-        version = metadata.get("uid"), metadata.get("resourceVersion")
-        if None in version:
-            return _read(pod)
-        if version not in self._parsed:
-            read = _read(pod)
-            if isinstance(read, PendingPod) and len(read.labels) > _REMEMBERED_LABELS:
-                # Labels are unbounded, and would stay here after the pod.
-                return read
-            if len(self._parsed) >= _REMEMBERED:
-                self._parsed.clear()
-            self._parsed[version] = read
-        return self._parsed[version]
+        known = self._known.get(metadata.get("uid") or "")
+        same = isinstance(known, PendingPod) and known.version and known.version == metadata.get("resourceVersion")
+        return known if same else _read(pod)
 
     def _fitting(self, names: Sequence[str], pod: PendingPod) -> tuple[Sequence[str], Collection[str]]:
         """(the nodes for the scheduler, the nodes that are unknown or where this pod does not fit)."""

@@ -20,6 +20,7 @@ from yarl import URL
 
 from gpushare_runtime import __version__
 from gpushare_runtime.kube.credentials import Credentials, CredentialsError
+from gpushare_runtime.kube.http_post import NotSentError, Poster, PostTimeoutError, Server
 
 JSON: Final = "application/json"
 METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -36,6 +37,7 @@ UNREACHABLE: Final = "Unreachable"
 TIMEOUT: Final = "Timeout"
 LOST: Final = "ConnectionLost"
 
+_OUTSIDE: Final = "KubeClient is used outside of `async with`"
 _PATCH_TYPES: Final = {
     "merge": "application/merge-patch+json",
     "strategic": "application/strategic-merge-patch+json",
@@ -96,6 +98,7 @@ class KubeClient:
         self._lost_after = lost_after
         self._user_agent = f"{user_agent}/{__version__}"
         self._session: aiohttp.ClientSession | None = None
+        self._poster: Poster | None = None
 
     @property
     def server(self) -> str:
@@ -113,12 +116,16 @@ class KubeClient:
             auto_decompress=False,
             headers={"User-Agent": self._user_agent, "Accept": JSON, "Accept-Encoding": "identity"},
         )
+        self._poster = Poster(lambda address: _socket(address, self._lost_after))
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._session is not None:
             await self._session.close()
             self._session = None
+        if self._poster is not None:
+            self._poster.close()
+            self._poster = None
 
     async def get(self, path: str, *, accept: str = JSON, within: float | None = None, **params: object) -> dict[str, Any]:
         """One object, or a list as one piece. within: seconds for this request."""
@@ -232,10 +239,13 @@ class KubeClient:
             )
             authorization = self._credentials.authorization()
             try:
-                async with self._send(method, path, params, sent, body, timeout, authorization) as response:
-                    status, data = response.status, await response.read()
-                    wait = response.headers.get("Retry-After", "1")
-            except (asyncio.TimeoutError, aiohttp.ClientError, OSError) as error:
+                if method == "POST" and body is not None and self._credentials.proxy is None:
+                    status, data, wait = await self._post(path, params, sent, body, send_by - now, deadline - now, authorization)
+                else:
+                    async with self._send(method, path, params, sent, body, timeout, authorization) as response:
+                        status, data = response.status, await response.read()
+                        wait = response.headers.get("Retry-After", "1")
+            except (asyncio.TimeoutError, aiohttp.ClientError, OSError, PostTimeoutError) as error:
                 raise self._no_answer(method, path, error) from None
             if status == 401 and not reloaded and time.monotonic() < send_by and self._reload(authorization):
                 reloaded = True
@@ -249,6 +259,26 @@ class KubeClient:
                 raise _error(status, data)
             return _object(data, decode)
 
+    async def _post(
+        self,
+        path: str,
+        params: Mapping[str, object],
+        headers: Mapping[str, str],
+        body: bytes,
+        connect_within: float,
+        within: float,
+        authorization: str | None,
+    ) -> tuple[int, bytes, str]:
+        """(status, body, Retry-After). As `Poster.post`."""
+        if self._poster is None:
+            raise RuntimeError(_OUTSIDE)
+        server = Server(self._credentials.server, self._credentials.ssl(), self._credentials.tls_server_name)
+        own = {"User-Agent": self._user_agent, "Accept": JSON, **({"Authorization": authorization} if authorization else {})}
+        answer = await self._poster.post(
+            server, f"{path}{_query(params)}", {**own, **headers}, body, connect_within=connect_within, within=within
+        )
+        return answer.status, answer.body, answer.retry_after or "1"
+
     def _send(
         self,
         method: str,
@@ -260,11 +290,10 @@ class KubeClient:
         authorization: str | None,
     ) -> Any:
         if self._session is None:
-            raise RuntimeError("KubeClient is used outside of `async with`")
-        query = urlencode({name: _text(value) for name, value in params.items() if value not in (None, "")})
+            raise RuntimeError(_OUTSIDE)
         return self._session.request(
             method,
-            URL(f"{self._credentials.server}{path}{'?' + query if query else ''}", encoded=True),
+            URL(f"{self._credentials.server}{path}{_query(params)}", encoded=True),
             data=body,
             headers={**headers, **({"Authorization": authorization} if authorization else {})},
             timeout=timeout,
@@ -287,9 +316,9 @@ class KubeClient:
             return KubeError(0, UNREACHABLE, f"{what}: {error.certificate_error}")
         if isinstance(error, aiohttp.ClientConnectorError):
             return KubeError(0, UNREACHABLE, f"{what}: {error.os_error}")
-        if isinstance(error, (aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)):
+        if isinstance(error, (aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL, NotSentError)):
             return KubeError(0, UNREACHABLE, f"{what}: {error}")
-        if isinstance(error, asyncio.TimeoutError):
+        if isinstance(error, (asyncio.TimeoutError, PostTimeoutError)):
             return KubeError(0, TIMEOUT, f"{what}: no answer in time")
         return KubeError(0, LOST, f"{what}: {error or type(error).__name__}")
 
@@ -360,6 +389,12 @@ def _status_error(status: int, value: Mapping[str, Any]) -> KubeError:
     listed = [one for one in causes if isinstance(one, dict)] if isinstance(causes, list) else []
     found = {str(one.get("reason") or ""): str(one.get("message") or "") for one in listed}
     return KubeError(status, str(value.get("reason") or ""), str(value.get("message") or "the server gave no reason"), found)
+
+
+def _query(params: Mapping[str, object]) -> str:
+    """With its question mark; "" without parameters."""
+    given = {name: _text(value) for name, value in params.items() if value not in (None, "")}
+    return f"?{urlencode(given)}" if given else ""
 
 
 def _text(value: object) -> str:

@@ -18,7 +18,7 @@ from gpushare_runtime.core.placement.budgets import Budget, Budgets, read_budget
 from gpushare_runtime.core.placement.explain import amount, no_fit
 from gpushare_runtime.core.placement.policies import Binpack
 from gpushare_runtime.core.placement.preemption import Victims
-from gpushare_runtime.core.pods import RESERVED_SECONDS, AllocatedPod, PendingPod
+from gpushare_runtime.core.pods import RESERVED_SECONDS, AllocatedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.request import parse_request
 from gpushare_runtime.extender import verbs as service_module
 from gpushare_runtime.extender.extender_v1 import Arguments, PreemptArguments, write_filtered
@@ -182,38 +182,21 @@ def test_what_is_reserved_is_what_the_scheduler_will_take(ledger: Ledger) -> Non
     assert ledger.pod("several") is None
 
 
-def test_labels_without_end_do_not_outlive_their_pod(ledger: Ledger) -> None:
-    service = Verbs(ledger, Binpack())
-    for count, kept in ((64, 1), (65, 0)):
-        service._parsed.clear()
-        labels = {f"l{number}": "x" for number in range(count)}
-        # It is read as any other.
-        assert service.filter(args(container(mem=17), uid="u", resourceVersion="7", labels=labels)).names == ["gpu2"]
-        assert len(service._parsed) == kept
+def test_a_pod_that_the_watch_has_shown_is_not_read_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in the version that the scheduler sends, or not at all: then it is, and what the scheduler sends counts."""
+    seen = {"a": read_pending(pod(container(mem=24), uid="a", resourceVersion="2")), "bad": InvalidPod("bad", "default", "p", "no")}
+    service = Verbs(ledger, Binpack(), pending=seen)  # type: ignore[arg-type]
 
+    def names(**metadata: Any) -> list[str]:
+        """Where 16 units have room: on other nodes than the 24 of the pod that the watch has shown."""
+        return list(service.filter(args(container(mem=16), **metadata)).names)
 
-def test_pods_of_one_version_are_read_once_and_those_without_one_each_time(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads: list[object] = []
-
-    def parse(raw: Any) -> Any:
-        reads.append((raw["metadata"].get("uid"), raw["metadata"].get("resourceVersion")))
-        return parse_request(raw)
-
-    monkeypatch.setattr("gpushare_runtime.core.objects.parse_request", parse)
-    service = Verbs(ledger, Binpack())
-
-    def ask(**metadata: Any) -> int:
-        before = len(reads)
-        for verb in (service.filter, service.prioritize, service.filter):
-            verb(args(container(mem=16), **metadata))
-        return len(reads) - before
-
-    assert [ask(uid="a", resourceVersion="1"), ask(uid="a", resourceVersion="2"), ask(uid="b", resourceVersion="1")] == [1, 1, 1]
-    assert [ask(uid="a"), ask(resourceVersion="1"), ask()] == [3, 3, 3]
-    # Three hundred are remembered; then it begins anew.
-    for number in range(297):
-        service.filter(Arguments(args(container(mem=16), uid=f"u{number}", resourceVersion="1").pod, []))
-    assert [ask(uid="a", resourceVersion="1"), ask(uid="one more", resourceVersion="1"), ask(uid="a", resourceVersion="1")] == [0, 1, 1]
+    assert names(uid="a", resourceVersion="2") == ["gpu2"]
+    for other in ({"uid": "a", "resourceVersion": "3"}, {"uid": "b", "resourceVersion": "2"}, {"uid": "a"}, {"resourceVersion": "2"}):
+        assert names(**other) == ["gpu1", "gpu2"]
+    assert names(uid="bad", resourceVersion="1") == ["gpu1", "gpu2"]
+    seen["a"] = read_pending(pod(container(mem=24), uid="a"))
+    assert names(uid="a", resourceVersion="") == names(uid="a") == ["gpu1", "gpu2"]
 
 
 def test_room_of_a_nominated_pod_is_nobodys_also_where_only_the_best_nodes_are_named(ledger: Ledger) -> None:

@@ -65,20 +65,20 @@ class Ranking:
         self._unfit: set[str] = set()
         self._stale: set[str] = set()
         self._notes: dict[str, object] = {}
-        # The names that were last asked about, and are all known, until a node changes: filter and prioritize ask about the same.
+        # The names that were last asked about, and are all known: filter and prioritize ask about the same.
         self._last: Sequence[str] = ()
 
     def forget(self, name: str) -> None:
         """A node has changed."""
         if name in self._weights:
             self._stale.add(name)
-            self._last = ()
 
     def change(self, change: Callable[[NodeLedger, NodeCost], NodeCost | None]) -> None:
         """All weights are other ones now, while the nodes where the request fits stay the same."""
         for name in [name for name in self._stale if self._nodes.get(name) is None]:
             self._stale.discard(name)
             self._drop(name)
+            self._last = ()
         for weight in self._order:
             name = weight[-1]
             node = self._nodes[name]
@@ -135,7 +135,8 @@ class Ranking:
         if self._stale:
             for name in self._stale:
                 self._drop(name)
-            self._learn(self._stale)
+            if not self._learn(self._stale):
+                self._last = ()
             self._stale.clear()
         # In C for thousands of names: most questions find all of them.
         if names is self._last or all(map(self._weights.__contains__, names)):
