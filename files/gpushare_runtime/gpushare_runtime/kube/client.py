@@ -20,7 +20,7 @@ from yarl import URL
 
 from gpushare_runtime import __version__
 from gpushare_runtime.kube.credentials import Credentials, CredentialsError
-from gpushare_runtime.kube.http_post import NotSentError, Poster, PostTimeoutError, Server
+from gpushare_runtime.kube.http_post import Destination, NotSentError, Poster, PostTimeoutError
 
 JSON: Final = "application/json"
 METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -272,7 +272,7 @@ class KubeClient:
         """(status, body, Retry-After). As `Poster.post`."""
         if self._poster is None:
             raise RuntimeError(_OUTSIDE)
-        server = Server(self._credentials.server, self._credentials.ssl(), self._credentials.tls_server_name)
+        server = Destination(self._credentials.server, self._credentials.ssl(), self._credentials.tls_server_name)
         own = {"User-Agent": self._user_agent, "Accept": JSON, **({"Authorization": authorization} if authorization else {})}
         answer = await self._poster.post(
             server, f"{path}{_query(params)}", {**own, **headers}, body, connect_within=connect_within, within=within

@@ -35,7 +35,7 @@ class PostTimeoutError(Exception):
     """The request was sent, and its answer has not come in time."""
 
 
-class Answer(NamedTuple):
+class PostAnswer(NamedTuple):
     """retry_after: the header's value, "" without."""
 
     status: int
@@ -43,7 +43,7 @@ class Answer(NamedTuple):
     retry_after: str
 
 
-class Server(NamedTuple):
+class Destination(NamedTuple):
     """url: http or https, with its base path. context: None for http. name: to expect in its certificate, None for the URL's host."""
 
     url: str
@@ -56,21 +56,21 @@ class Poster:
 
     def __init__(self, make_socket: Callable[[AddrInfoType], socket.socket]) -> None:
         self._make_socket = make_socket
-        self._server: Server | None = None
-        self._idle: list[_Connection] = []
-        self._open: set[_Connection] = set()
+        self._server: Destination | None = None
+        self._idle: list[_PostConnection] = []
+        self._open: set[_PostConnection] = set()
 
     async def post(
-        self, server: Server, target: str, headers: Mapping[str, str], body: bytes, *, connect_within: float, within: float
-    ) -> Answer:
+        self, server: Destination, target: str, headers: Mapping[str, str], body: bytes, *, connect_within: float, within: float
+    ) -> PostAnswer:
         """The server's answer, whatever it is. target: path and query.
 
-        connect_within: seconds after which the request is not sent any more; within: seconds for all. NotSentError, PostTimeoutError;
-        OSError where the connection was lost meanwhile.
+        connect_within: seconds after which the request is not sent any more. within: seconds for all. It raises NotSentError or
+        PostTimeoutError, and another OSError where the connection was lost meanwhile.
         """
         began = time.monotonic()
         if server != self._server:
-            # What was connected with other certificates serves no new request.
+            # Connections with other certificates serve no new request.
             self._server = server
             while self._idle:
                 self._idle.pop().abort()
@@ -93,7 +93,7 @@ class Poster:
         for connection in list(self._open):
             connection.abort()
 
-    def _take(self) -> _Connection | None:
+    def _take(self) -> _PostConnection | None:
         while self._idle:
             connection = self._idle.pop()
             if time.monotonic() - connection.used_at < _IDLE_SECONDS:
@@ -101,7 +101,7 @@ class Poster:
             connection.abort()
         return None
 
-    async def _connect(self, server: Server) -> _Connection:
+    async def _connect(self, server: Destination) -> _PostConnection:
         loop, parts = asyncio.get_running_loop(), urlsplit(server.url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         addresses = await loop.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
@@ -110,7 +110,7 @@ class Poster:
         )
         try:
             _, connection = await loop.create_connection(
-                lambda: _Connection(server, self._returned, self._lost),
+                lambda: _PostConnection(server, self._returned, self._lost),
                 sock=connected,
                 ssl=server.context,
                 server_hostname=(server.name or parts.hostname) if server.context is not None else None,
@@ -121,37 +121,37 @@ class Poster:
         self._open.add(connection)
         return connection
 
-    def _returned(self, connection: _Connection) -> None:
+    def _returned(self, connection: _PostConnection) -> None:
         """It has had its answer, and may have another request."""
         if connection.server == self._server:
             self._idle.append(connection)
         else:
             connection.abort()
 
-    def _lost(self, connection: _Connection) -> None:
+    def _lost(self, connection: _PostConnection) -> None:
         """It has no request any more."""
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
 
 
-class _Connection(asyncio.Protocol):
+class _PostConnection(asyncio.Protocol):
     """One request at a time. returned: called when the next one may come; lost: when none may any more."""
 
-    def __init__(self, server: Server, returned: Callable[[_Connection], None], lost: Callable[[_Connection], None]) -> None:
+    def __init__(self, server: Destination, returned: Callable[[_PostConnection], None], lost: Callable[[_PostConnection], None]) -> None:
         self.server: Final = server
         self._returned = returned
         self._lost = lost
         self._transport: Any = None
-        self._answer: asyncio.Future[Answer] | None = None
+        self._answer: asyncio.Future[PostAnswer] | None = None
         self.used_at = time.monotonic()
 
-    async def exchange(self, request: bytes, within: float) -> Answer:
+    async def exchange(self, request: bytes, within: float) -> PostAnswer:
         """As `Poster.post`."""
         if self._transport.is_closing():
             raise NotSentError("the server has closed the connection")
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Answer] = loop.create_future()
+        answer: asyncio.Future[PostAnswer] = loop.create_future()
         self._answer = answer
         self._parser = httptools.HttpResponseParser(self)
         self._body: list[bytes] = []
@@ -163,7 +163,7 @@ class _Connection(asyncio.Protocol):
         finally:
             overdue.cancel()
             if not answer.done() or answer.cancelled() or answer.exception() is not None:
-                # What may still come is the answer to this request, and not to the next one.
+                # Its answer may still come, and would be taken for that to the next request.
                 self.abort()
 
     def abort(self) -> None:
@@ -185,7 +185,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._answer is None:
-            # Nobody has asked.
+            # No request was sent.
             self.abort()
             return
         try:
@@ -215,7 +215,7 @@ class _Connection(asyncio.Protocol):
             self.abort()
             return
         self.used_at = time.monotonic()
-        answer.set_result(Answer(status, b"".join(self._body), self._retry_after))
+        answer.set_result(PostAnswer(status, b"".join(self._body), self._retry_after))
         if self._parser.should_keep_alive():
             self._returned(self)
         else:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gpushare_runtime.kube import http_post
-from gpushare_runtime.kube.http_post import Answer, NotSentError, Poster, PostTimeoutError, Server
+from gpushare_runtime.kube.http_post import Destination, NotSentError, PostAnswer, Poster, PostTimeoutError
 from gpushare_runtime.pki.certificates import issue
 from unit.runtime.kube.fake_api import until
 
@@ -36,8 +36,8 @@ class Scripted:
         self.url = ""
 
     @property
-    def server(self) -> Server:
-        return Server(self.url, None, None)
+    def server(self) -> Destination:
+        return Destination(self.url, None, None)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections, self.open = self.connections + 1, self.open + 1
@@ -76,7 +76,7 @@ def _socket(address: Any) -> socket.socket:
     return made
 
 
-async def post(poster: Poster, server: Server, target: str = "/pods", body: bytes = b"{}", **within: float) -> Answer:
+async def post(poster: Poster, server: Destination, target: str = "/pods", body: bytes = b"{}", **within: float) -> PostAnswer:
     return await poster.post(server, target, {}, body, **{"connect_within": 10.0, "within": 10.0, **within})
 
 
@@ -92,9 +92,9 @@ def running(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 async def test_a_request_has_what_its_server_wants_to_know() -> None:
     async with scripted() as (it, poster):
         answer = await poster.post(
-            Server(f"{it.url}/clusters/c1/", None, None), "/pods?a=1", {"Accept": "x/y"}, b"[1]", connect_within=10.0, within=10.0
+            Destination(f"{it.url}/clusters/c1/", None, None), "/pods?a=1", {"Accept": "x/y"}, b"[1]", connect_within=10.0, within=10.0
         )
-        assert answer == Answer(200, b"{}", "")
+        assert answer == PostAnswer(200, b"{}", "")
         host = it.url.removeprefix("http://").encode()
         lines = b"POST /clusters/c1/pods?a=1 HTTP/1.1\r\nHost: " + host + b"\r\nAccept: x/y\r\nContent-Length: 3\r\n\r\n[1]"
         assert it.requests == [lines]
@@ -194,13 +194,13 @@ async def test_other_certificates_or_another_address_have_connections_of_their_o
         it.go.clear()
         old = asyncio.create_task(post(poster, it.server))
         await until(lambda: it.requests)
-        new = asyncio.create_task(post(poster, Server(it.url, None, "another")))
+        new = asyncio.create_task(post(poster, Destination(it.url, None, "another")))
         await until(lambda: len(it.requests) == 2)
         it.go.set()
         # What was under way is answered; it serves no more.
         assert [one.status for one in await asyncio.gather(old, new)] == [200, 200]
         await until(lambda: it.open == 1)
-        await post(poster, Server(it.url, None, "another"))
+        await post(poster, Destination(it.url, None, "another"))
         assert it.connections == 2
 
 
@@ -211,10 +211,10 @@ async def test_a_server_that_is_not_there_has_not_seen_the_request() -> None:
         port = silent.getsockname()[1]
         context = ssl.create_default_context()
         with pytest.raises(NotSentError, match="no connection in time"):
-            await post(poster, Server(f"https://127.0.0.1:{port}", context, None), connect_within=0.2)
+            await post(poster, Destination(f"https://127.0.0.1:{port}", context, None), connect_within=0.2)
     for url in (f"http://127.0.0.1:{port}", "http://no-such-host.invalid"):
         with pytest.raises(NotSentError):
-            await post(poster, Server(url, None, None))
+            await post(poster, Destination(url, None, None))
     assert not poster._open
 
 
@@ -232,10 +232,10 @@ def test_a_certificate_is_checked_for_the_name_that_is_expected(tmp_path: Path) 
         listening = await asyncio.start_server(it.serve, "127.0.0.1", 0, ssl=served)
         it.url = f"https://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
         known = ssl.create_default_context(cafile=tmp_path / "ca")
-        assert (await post(poster, Server(it.url, known, None))).status == 200
+        assert (await post(poster, Destination(it.url, known, None))).status == 200
         for context, name in ((known, "another.example"), (ssl.create_default_context(), None)):
             with pytest.raises(NotSentError, match="certificate"):
-                await post(poster, Server(it.url, context, name))
+                await post(poster, Destination(it.url, context, name))
         assert len(it.requests) == 1
         poster.close()
         listening.close()
