@@ -9,8 +9,10 @@ import contextlib
 import http.client
 import itertools
 import logging
+import ssl
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +21,7 @@ from hypothesis import strategies as st
 from gpushare_runtime.daemon.listener import Listener
 from gpushare_runtime.extender import http_protocol
 from gpushare_runtime.extender.http_protocol import HttpRequest, HttpResponse, HttpServer
+from unit.runtime.extender.tls_files import make
 from unit.runtime.kube.fake_api import until
 
 pytestmark = pytest.mark.usefixtures("on_uvloop")
@@ -50,11 +53,13 @@ class Echo:
 
 
 @asynccontextmanager
-async def serving(echo: Echo) -> AsyncIterator[tuple[HttpServer, asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A server, and a connection to it."""
-    server = HttpServer(echo, Listener("127.0.0.1", 0, most=8, seconds=30.0), None, MOST)
+async def serving(
+    echo: Echo, served: ssl.SSLContext | None = None, context: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[HttpServer, asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A server, and a connection to it, with TLS where there are contexts for both sides."""
+    server = HttpServer(echo, Listener("127.0.0.1", 0, most=8, seconds=30.0), served, MOST)
     server.start()
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
     try:
         yield server, reader, writer
     finally:
@@ -319,6 +324,37 @@ def test_an_answer_waits_while_its_client_keeps_no_more_idle_connections(monkeyp
                 assert (await answer(reader))[1] == b"/later"
             for _, writer in others:
                 writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_connection_that_is_being_made_counts_as_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client asked for it while all others were busy, and would close one of them if it were given more answers."""
+    monkeypatch.setattr(http_protocol, "_HELD_SECONDS", 600.0)
+    served, context = make(tmp_path).context(), ssl.create_default_context(cafile=tmp_path / "ca.crt")
+    context.load_cert_chain(tmp_path / "scheduler/tls.crt", tmp_path / "scheduler/tls.key")
+    later = HELLO.replace(b"/echo", b"/later")
+
+    async def run() -> None:
+        echo = Echo()
+        echo.go.set()
+        async with serving(echo, served, context) as (server, *first):
+            second = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
+            for reader, writer in (first, second):
+                writer.write(HELLO)
+                assert (await answer(reader))[0] == 200
+            first[1].write(later)
+            assert (await answer(first[0]))[1] == b"/later"
+            _, making = await asyncio.open_connection("127.0.0.1", server.port)
+            await until(lambda: server.listener.connecting == 1)
+            first[1].write(later)
+            await until(lambda: server._held)
+            making.close()
+            await until(lambda: server.listener.connecting == 0)
+            second[1].write(later)
+            for reader, _ in (first, second):
+                assert (await answer(reader))[1] == b"/later"
+            second[1].close()
 
     asyncio.run(run())
 
