@@ -114,8 +114,8 @@ class HttpServer:
     def busier(self) -> None:
         """A request that takes time has come on one of them: one more answer can go."""
         if self._held:
-            _, connection, response = self._held.popleft()
-            connection.finish(response)
+            held = self._held.popleft()
+            held.connection.finish(held.response)
 
     def _release(self) -> None:
         """Send the answers that have waited long enough."""

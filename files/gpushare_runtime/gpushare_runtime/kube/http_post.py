@@ -108,9 +108,10 @@ class Poster:
         connected = await start_connection(
             addresses, happy_eyeballs_delay=_SECOND_ADDRESS_SECONDS, loop=loop, socket_factory=self._make_socket
         )
+        connection = _PostConnection(server, self._returned, self._lost)
         try:
-            _, connection = await loop.create_connection(
-                lambda: _PostConnection(server, self._returned, self._lost),
+            await loop.create_connection(
+                lambda: connection,
                 sock=connected,
                 ssl=server.context,
                 server_hostname=(server.name or parts.hostname) if server.context is not None else None,

@@ -24,6 +24,7 @@ class _Metadata(TypedDict, total=False):
     creationTimestamp: Any
     deletionTimestamp: Any
     ownerReferences: Any
+    resourceVersion: Any
 
 
 class _Container(TypedDict, total=False):

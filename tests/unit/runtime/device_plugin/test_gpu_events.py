@@ -16,7 +16,7 @@ from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.publish.gpu_events import GpuEvents
-from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
+from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher, _OwnNode
 from gpushare_runtime.kube.events import ObjectReference
 from unit.runtime.device_plugin.fake_processes import FakeProcesses
 from unit.runtime.device_plugin.local_pods import memory, whole
@@ -52,7 +52,7 @@ class World:
         self.node.usage.set_checkpoint(
             (CheckpointEntry("a", "main", MEMORY, units), CheckpointEntry("w", "main", GPUS, frozenset({"GPU-00000002"})))
         )
-        self.publisher._observe({"gpushare/gpus": found.to_json()} if found else {})
+        self.publisher._observe(_OwnNode({"gpushare/gpus": found.to_json()} if found else {}, 0))
 
     def emit(self, about: ObjectReference, kind: str, reason: str, message: str) -> None:
         self.told.append((f"{about.kind} {about.name}", kind, reason, message))

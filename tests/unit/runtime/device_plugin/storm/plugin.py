@@ -25,7 +25,7 @@ from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.publish.eviction_requests import EVICT, EvictionRequests
-from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
+from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher, _OwnNode
 from gpushare_runtime.device_plugin.publish.pod_annotations import Assigner
 from unit.runtime.device_plugin.storm.world import NODE, READ_SECONDS, RESOURCES, UNIX, now, until
 
@@ -89,7 +89,7 @@ class Plugin:
             task.cancel()
 
     def set_cordon(self) -> None:
-        self._publisher._observe({**self._world.annotations, protocol.ASK_CORDON: self._world.cordon})
+        self._publisher._observe(_OwnNode({**self._world.annotations, protocol.ASK_CORDON: self._world.cordon}, 0))
 
     def _refresh(self, *, first: bool = False) -> None:
         """As CheckpointReader and CheckpointFile."""
