@@ -250,7 +250,7 @@ def _priority_of(spec: Mapping[str, Any]) -> int:
 class NodeTexts:
     """The part of a node's metadata that is ours, before it is read: reading takes longer than all else that is done for an event.
 
-    GPUs, `held`, evictions: the annotations, None without; error: why it cannot be read, "" if it may be.
+    GPUs, `held`, evictions: the annotations, None without; error: why it cannot be read, "" if it may be. record: where it has been read.
     """
 
     name: str
@@ -260,6 +260,7 @@ class NodeTexts:
     placement: str = ""
     evictions: str | None = None
     error: str = ""
+    record: NodeRecord | None = None
 
     def read(self) -> NodeRecord:
         """The node's report; of annotations that cannot be used the reason."""

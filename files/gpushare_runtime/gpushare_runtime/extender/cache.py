@@ -19,7 +19,7 @@ from gpushare_runtime.core.overuse import NO_EVICTIONS, Evictions
 from gpushare_runtime.core.placement.budgets import Budget, Budgets, read_budget
 from gpushare_runtime.core.placement.scarcity import Scarcity
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod, PodRecord
-from gpushare_runtime.extender.node_states import NodeStates
+from gpushare_runtime.extender.node_states import NodeStates, condensed
 from gpushare_runtime.kube.client import KubeClient, path
 from gpushare_runtime.kube.reflector import Reflector
 
@@ -266,6 +266,7 @@ class ClusterCache:
             transform=node_texts,
             unreadable=unreadable_node,
             metadata_only=True,
+            condense=condensed,
         )
         pods = Reflector(
             client,

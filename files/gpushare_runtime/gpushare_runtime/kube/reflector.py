@@ -31,7 +31,7 @@ class Reflector(Generic[T]):
     "DELETED" and the object. Both get what `transform` makes of the raw object. Where it gives None the object is of no
     interest and left out. Raw objects are dropped page by page. An object that transform cannot bear is logged; what `unreadable`
     makes of it stands for it, so that nothing older does.
-    metadata_only: ask the server for metadata alone.
+    metadata_only: ask the server for metadata alone. condense: what is kept of each object of a list until the others are there.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Reflector(Generic[T]):
         transform: Callable[[dict[str, Any]], T | None] | None = None,
         unreadable: Callable[[dict[str, Any]], T | None] = lambda raw: None,
         metadata_only: bool = False,
+        condense: Callable[[T], T] = lambda item: item,
         limit: int = PAGE,
         read_timeout: float = 100.0,
         backoff: Backoff | None = None,
@@ -63,6 +64,7 @@ class Reflector(Generic[T]):
         self._transform = transform or (lambda value: cast(T, value))
         self._unreadable = unreadable
         self._metadata_only = metadata_only
+        self._condense = condense
         self._limit = limit
         self._read_timeout = read_timeout
         self._backoff = backoff or Backoff()
@@ -179,7 +181,7 @@ class Reflector(Generic[T]):
             for raw in page.get("items") or ():
                 item = self._take(raw)
                 if item is not None:
-                    items.append(item)
+                    items.append(self._condense(item))
         if not version:
             raise KubeError(0, "Invalid", f"the list of {self._path} has no resourceVersion; expected a Kubernetes list")
         return items, version

@@ -19,7 +19,7 @@ from gpushare_runtime.core.node_report import Held, HeldEntry
 from gpushare_runtime.core.objects import NodeTexts, node_texts
 from gpushare_runtime.extender.cache import FORCED_SECONDS, ClusterCache
 from gpushare_runtime.extender.metrics import families
-from gpushare_runtime.extender.node_states import NodeStates, read
+from gpushare_runtime.extender.node_states import NodeStates, condensed, read
 from gpushare_runtime.kube.reflector import Reflector
 from unit.runtime.extender.bound_pods import allocated_pod
 from unit.runtime.kube.fake_api import until
@@ -211,6 +211,12 @@ def test_whatever_happens_the_last_state_is_known_after_a_second(steps: list[tup
             it.event(kind, raw(name, size))
             assert it.units(name) is not None, "the first state of a node is known at once"
         assert all(count <= 1 for count in reads.values())
+
+
+def test_of_a_list_no_texts_stay_while_it_is_read() -> None:
+    listed = [condensed(node_texts(raw("n", 16))), condensed(node_texts(raw("broken", 16) | {"metadata": {"name": "broken"}}))]
+    assert [(one.name, one.gpus, one.held, one.evictions) for one in listed] == [("n", None, None, None), ("broken", None, None, None)]
+    assert NodeStates(lambda kind, record: None).replace(listed) == [NodeRecord("n", inventory(16)), NodeRecord("broken", None)]
 
 
 def test_the_texts_are_those_of_ours() -> None:

@@ -72,6 +72,20 @@ async def running(api: FakeApi, directory: Path, **options: Any) -> AsyncIterato
                 await task
 
 
+def test_objects_of_a_list_are_condensed_and_those_of_a_watch_are_not(tmp_path: Path) -> None:
+    async def run() -> None:
+        api = FakeApi()
+        async with serving(api):
+            for name in ("a", "other", "b"):
+                await api.put(f"{PODS}{name}", pod(name))
+            async with running(api, tmp_path, limit=2, condense=str.upper) as (cache, _):
+                await until(lambda: cache.names == {"A", "B"})
+                await api.put(f"{PODS}c", pod("c"))
+                await until(lambda: cache.names == {"A", "B", "c"})
+
+    asyncio.run(run())
+
+
 def test_lists_in_pages_then_watches(tmp_path: Path) -> None:
     async def run() -> None:
         async with serving(FakeApi()) as api:
