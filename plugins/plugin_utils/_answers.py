@@ -19,7 +19,7 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError  # type: ignore[import-untyped]
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import COMMON, PARSED, RESULTS, Shape
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import COMMON, PARSED, Shape, shape_of
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._shape import other_shape, quoted
 
 _NODE = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
@@ -106,7 +106,8 @@ def ask(
         # Ansible takes the keys that mean something to it for what they are to be.
         return _refused(action, task_vars, f"Ansible cannot read it ({type(error).__name__}: {quoted(str(error))})")
     module = (name or action._task.action).rpartition(".")[2]
-    believed = believe(result, RESULTS[module] if shape is None else shape)
+    given = action._task.args if arguments is None else arguments
+    believed = believe(result, shape_of(module, given) if shape is None else shape)
     if isinstance(believed, str):
         return _refused(action, task_vars, f"{module}: {believed}")
     facts = result.get("ansible_facts")

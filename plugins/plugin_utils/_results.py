@@ -127,7 +127,7 @@ _ALWAYS = ("distribution", "kubelet", "control_plane")
 _OPERATOR = {"versions": [str], "policies": [ClusterPolicy], "nodes": [str], "ours": [str]}
 _GPU_POD = {"pod": str, "node": str, "asks": str}
 
-#: By the module's name. `?`: not in every answer.
+#: By the module's name, and by its option `what` where the answer depends on that. `?`: not in every answer.
 RESULTS: Mapping[str, Shape] = {
     "container_runtime": {"restarted": bool, "restarted_at": float, "why_restart": str, "files": [str], "notes": [str], "diff": [_CHANGE]},
     "gpu_mem_capacity": {"ok": bool, "nodes": [CapacityCounts], "differences": [CapacityDifference]},
@@ -197,7 +197,6 @@ RESULTS: Mapping[str, Shape] = {
             "may_bind": str,
         }
     },
-    "gpushare_in_cluster_remove": {"removed": [str], "nodes": [str], "diff": [_CHANGE]},
     "gpushare_in_cluster_verify": {"nodes": [str], "unproven": [str], "findings": [str]},
     "gpushare_mps": {"waiting": [str], "diff": [_CHANGE]},
     "gpushare_node_ready_info": {"ready": bool},
@@ -222,7 +221,8 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_probe": {"pods?": Map(Maybe(_POD)), "removed": [str]},
     "gpushare_rancher": {"restarted": str, "imported": bool, "missing?": bool},
     "gpushare_remove": {"stopped": [str], "removed": [str], "restored": [str], "left": _LEFT, "notes": [str], "diff": [_CHANGE]},
-    "gpushare_remove_cluster": {"removed": [str], "left": _LEFT, "diff": [_CHANGE]},
+    "gpushare_remove_cluster objects": {"removed": [str], "left": _LEFT, "diff": [_CHANGE]},
+    "gpushare_remove_cluster pods": {"removed": [str], "nodes": [str], "diff": [_CHANGE]},
     "gpushare_report": {"words": [str], "report": Any},
     "gpushare_runtime_env": {
         "environment?": str,
@@ -266,3 +266,8 @@ RESULTS: Mapping[str, Shape] = {
     },
     "nvidia_smi_info": of_dataclass(SmiReport),
 }
+
+
+def shape_of(module: str, arguments: Mapping[str, Any]) -> Shape:
+    """The shape of what the module answers to these arguments. Where it does not know their `what`, it can only fail."""
+    return RESULTS[module] if module in RESULTS else RESULTS.get(f"{module} {arguments.get('what')}", {})

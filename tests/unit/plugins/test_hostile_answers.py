@@ -263,33 +263,35 @@ def test_verify_of_the_cluster(said: Any) -> None:
 # Every module
 
 
-def asked(module: str, said: Any, shape: Any = None) -> Json:
-    task = SimpleNamespace(action=f"gpushare.kubernetes.{module}", delegate_to="evil")
+def asked(answer: str, said: Any, shape: Any = None) -> Json:
+    """answer: its name in RESULTS."""
+    module, _, what = answer.partition(" ")
+    task = SimpleNamespace(action=f"gpushare.kubernetes.{module}", args={"what": what} if what else {}, delegate_to="evil")
     return ask(
         SimpleNamespace(_execute_module=lambda **_more: copy.deepcopy(said), _task=task), {"inventory_hostname": "gpu1"}, shape=shape
     )
 
 
-@pytest.mark.parametrize("module", sorted(RESULTS))
-def test_nothing_but_what_the_module_may_say_reaches_anybody(module: str) -> None:
-    known = {key.removesuffix("?") for key in (*COMMON, *RESULTS[module], *PARSED, "exception", "ansible_facts")}
+@pytest.mark.parametrize("answer", sorted(RESULTS))
+def test_nothing_but_what_the_module_may_say_reaches_anybody(answer: str) -> None:
+    known = {key.removesuffix("?") for key in (*COMMON, *RESULTS[answer], *PARSED, "exception", "ansible_facts")}
     others = {"ansible_stats": 5, "add_host": 5, "add_group": 5, "results": [5], "skipped": True, "unreachable": True, "further": 1}
     for said in ({"failed": True, "msg": "x", **others}, {"changed": False, **others}):
-        result = asked(module, said)
+        result = asked(answer, said)
         assert set(result) <= known
         assert result.get("failed") or "further" not in result
 
 
 @SETTINGS
 @given(st.sampled_from(sorted(RESULTS)), st.dictionaries(WORDS | st.sampled_from(["changed", "msg", "exception", "own"]), VALUES))
-def test_any_answer_of_any_module_is_an_answer(module: str, said: Json) -> None:
-    result = asked(module, said)
+def test_any_answer_of_any_module_is_an_answer(answer: str, said: Json) -> None:
+    result = asked(answer, said)
     assert isinstance(result.get("failed", False), bool)
     assert isinstance(result.get("msg", ""), str)
     assert (
         result.get("failed")
         or "msg" in said
-        or set(result) & {"changed", *(key.removesuffix("?") for key in RESULTS[module])}
+        or set(result) & {"changed", *(key.removesuffix("?") for key in RESULTS[answer])}
         or not result.keys() - {"failed"}
     )
 
@@ -490,6 +492,7 @@ def test_the_schedulers_plan(state: str, server: str, said: Any, pod: Any, confi
 
 # What the table says against what the modules say of themselves
 
+MODULES = sorted(path.stem for path in (ROOT / "plugins/modules").glob("*.py"))
 SAMPLES = {"str": "x", "bool": True, "int": 1, "float": 1.5, "list": []}
 #: Returned by the action plugin, which computes it on the controller of what the module answers.
 OF_ACTIONS = {
@@ -508,19 +511,22 @@ BETWEEN = {
 }
 
 
-@pytest.mark.parametrize("module", sorted(RESULTS))
+@pytest.mark.parametrize("module", MODULES)
 def test_the_table_has_what_the_documentation_of_the_module_has(module: str) -> None:
     """A key that is documented and not in the table would reach nobody."""
-    if not RESULTS[module]:
+    answers = {key.partition(" ")[2]: shape for key, shape in RESULTS.items() if key.partition(" ")[0] == module}
+    assert answers
+    if not any(answers.values()):
         return  # of an action plugin that asks no host, or another module
     text = (ROOT / f"plugins/modules/{module}.py").read_text()
-    documented = yaml.safe_load(text.partition('RETURN = r"""')[2].partition('"""')[0])
-    shapes = {key.removesuffix("?"): shape for key, shape in RESULTS[module].items()}
+    options, documented = (yaml.safe_load(text.partition(f'{part} = r"""')[2].partition('"""')[0]) for part in ("DOCUMENTATION", "RETURN"))
+    assert set(answers) in ({""}, set((options.get("options") or {}).get("what", {}).get("choices", ())))
+    shapes = [(key.removesuffix("?"), shape) for answer in answers.values() for key, shape in answer.items()]
     expected = set(documented) - OF_ACTIONS.get(module, set()) - set(COMMON)
-    assert set(shapes) - {"diff"} == expected | BETWEEN.get(module, set())
-    for key in expected:
-        kind = documented[key]["type"]
-        for name, sample in SAMPLES.items():
+    assert {key for key, _shape in shapes} - {"diff"} == expected | BETWEEN.get(module, set())
+    for key, shape in shapes:
+        kind = documented[key]["type"] if key in expected else ""
+        for name, sample in SAMPLES.items() if kind else ():
             # An integer is a number, too; what one module calls a dictionary may be any JSON.
-            fits = name == kind or (name, kind) == ("int", "float") or shapes[key] is Any
-            assert (other_shape(shapes[key], sample) is None) == fits, (key, name)
+            fits = name == kind or (name, kind) == ("int", "float") or shape is Any
+            assert (other_shape(shape, sample) is None) == fits, (key, name)
