@@ -33,7 +33,7 @@ options:
     type: dict
     required: true
   tokens:
-    description: C(own) of the daemon's M(gpushare.kubernetes.gpushare_token_info) result, by key of the daemon.
+    description: C(own) of the daemon's M(gpushare.kubernetes.gpushare_credentials) result, by key of the daemon.
     type: dict
     default: {}
   server:
@@ -95,7 +95,7 @@ def main() -> None:
     except (kubectl.KubectlError, NoClusterError) as error:
         module.fail_json(msg=str(error))
     except TypeError as error:
-        module.fail_json(msg=f"a value of tokens is not what gpushare_token_info returns: {error}")
+        module.fail_json(msg=f"a value of tokens is not what gpushare_credentials returns: {error}")
     module.exit_json(changed=False, kubeconfig=found.kubeconfig, due=found.due, seeds=found.seeds)
 
 

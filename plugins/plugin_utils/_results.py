@@ -149,6 +149,8 @@ RESULTS: Mapping[str, Shape] = {
         "gpu_operator": _OPERATOR,
     },
     "gpushare_cluster_objects": {"objects": [str], "unserved": [str], "missing": [str], "diff": [_CHANGE]},
+    "gpushare_credentials certificates": {"files": [str], "not_after": Map(str), "diff": _CHANGE},
+    "gpushare_credentials token": {"own": Maybe(TokenClaims)},
     "gpushare_device_strategy_info": {"strategy": str, "kept": str, "obstacles": [str], "cdi": CdiFacts, "mps": [str]},
     "gpushare_drain": {"done": bool, "left": [str], "why": str, "diff": [_CHANGE]},
     "gpushare_driver": {"steps": [str], "files": [str], "notes": [str], "reboot": str, "at": float, "diff": [_CHANGE]},
@@ -215,7 +217,6 @@ RESULTS: Mapping[str, Shape] = {
         "notes": [str],
         "diff": [_CHANGE],
     },
-    "gpushare_pki": {"files": [str], "not_after": Map(str), "diff": _CHANGE},
     "gpushare_preflight": {},
     "gpushare_preflight_verdict": {},
     "gpushare_probe": {"pods?": Map(Maybe(_POD)), "removed": [str]},
@@ -242,7 +243,6 @@ RESULTS: Mapping[str, Shape] = {
         "writers": [str],
         "node_ports": [int],
     },
-    "gpushare_token_info": {"own": Maybe(TokenClaims)},
     "gpushare_toolkit": {"version": str, "managed_by": str, "files": [str], "notes": [str], "diff": [_CHANGE]},
     "gpushare_verify_cluster": {
         "seen": {

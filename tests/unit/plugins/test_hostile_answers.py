@@ -180,7 +180,7 @@ def test_what_modules_really_answer_is_believed(fleet: dict[str, Json]) -> None:
     good = {
         "gpushare_verify_cluster": {"changed": False, "seen": cluster()},
         "gpushare_cluster_info": {key: value for key, value in API.items() if key != "item"},
-        "gpushare_token_info": OWN,
+        "gpushare_credentials token": OWN,
         "gpushare_nodes_info": DEAD,
         "gpushare_driver_info": fleet["driver_info"],
         "gpu_node_info": fleet["gpu1"],
@@ -389,7 +389,7 @@ OWN = {"changed": False, "own": {"subject": "s", "uid": "u", "issued": 1, "expir
 @given(answers(OWN))
 def test_a_token_that_is_none_stops_nobodys_credentials(said: Any) -> None:
     """What the role hands to gpushare_identity."""
-    found = {"gpu1": asked("gpushare_token_info", OWN), "evil": asked("gpushare_token_info", mapped(said))}
+    found = {"gpu1": asked("gpushare_credentials token", OWN), "evil": asked("gpushare_credentials token", mapped(said))}
     tokens = {host: result["own"] for host, result in found.items() if "own" in result}
     daemons = daemons_of(dict.fromkeys(tokens, "account"), tokens)
     assert why_seed(daemons[0].own, "s", "u", 1.5) == ""
