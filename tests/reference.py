@@ -321,7 +321,7 @@ def verify_codes() -> dict[str, tuple[set[str], str]]:
 
 def preflight_checks() -> dict[str, set[str]]:
     """Check to its severities, as the code of preflight makes reasons."""
-    paths = [*sorted((PLUGIN_UTILS / "_preflight").glob("*.py")), ROOT / "plugins/action/gpushare_preflight.py"]
+    paths = [*sorted((PLUGIN_UTILS / "_preflight").glob("*.py")), PLUGIN_UTILS / "_judge/host.py"]
     checks = {name: kinds for name, kinds in findings_in(paths).items() if not name.startswith("gpu_") and name != "driver_too_old"}
     for path in paths:
         for call in [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]:
@@ -333,7 +333,7 @@ def preflight_checks() -> dict[str, set[str]]:
             elif isinstance(call.func, ast.IfExp) and len(call.args) == 4:
                 for text in texts(call.args[0]):
                     checks.setdefault(text, set()).update({"error", "warning"})
-    # Plans of roles, whose words gpushare_preflight_verdict reports under these names.
+    # Plans of roles, whose words gpushare_judge reports under these names.
     verdict = (ROOT / "roles/preflight/tasks/main.yml").read_text()
     plans = re.search(r"plans:\n((?: {6}\w+: \w+\n)+)", verdict)
     for name in re.findall(r"^ +(\w+):", plans[1], re.M) if plans else ():

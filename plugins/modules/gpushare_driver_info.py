@@ -12,7 +12,7 @@ short_description: Gather the facts that decide how a driver is installed
 version_added: 0.1.0
 description:
   - The role C(nvidia_driver) uses this module. Its options may change in any release.
-  - Returns the facts of a host for M(gpushare.kubernetes.gpushare_driver_plan), the processes on its GPUs, and its machine id.
+  - Returns the facts of a host for M(gpushare.kubernetes.gpushare_judge), the processes on its GPUs, and its machine id.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes

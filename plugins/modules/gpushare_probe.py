@@ -65,7 +65,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 pods:
-  description: Final state of the probe pod by node, for M(gpushare.kubernetes.gpushare_verify_verdict). Null for a missing pod.
+  description: Final state of the probe pod by node, for M(gpushare.kubernetes.gpushare_judge). Null for a missing pod.
   returned: with O(state=present), not in check mode
   type: dict
 removed:

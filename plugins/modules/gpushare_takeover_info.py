@@ -27,7 +27,7 @@ options:
   facts:
     description:
       - Name of the variable of each host with its facts, a result of M(gpushare.kubernetes.gpu_node_info) or
-        M(gpushare.kubernetes.gpushare_preflight).
+        M(gpushare.kubernetes.gpushare_judge).
     type: str
   extender_port:
     description: Port of gpushare's extender.

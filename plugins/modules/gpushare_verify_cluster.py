@@ -14,7 +14,7 @@ description:
   - The role C(verify) uses this module. Its options may change in any release.
   - Gathers the nodes, the pods that request or have GPUs, and the running schedulers, in one call on a control plane. Compares
     gpushare's own objects with those that its roles apply, by the server's dry run.
-  - Returns evidence only. M(gpushare.kubernetes.gpushare_verify_verdict) judges it, together with that of the hosts.
+  - Returns evidence only. M(gpushare.kubernetes.gpushare_judge) judges it, together with that of the hosts.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -56,7 +56,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 seen:
-  description: The evidence, for M(gpushare.kubernetes.gpushare_verify_verdict).
+  description: The evidence, for M(gpushare.kubernetes.gpushare_judge).
   returned: success
   type: dict
 """

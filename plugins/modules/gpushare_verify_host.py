@@ -15,7 +15,7 @@ description:
   - Gathers the evidence whether a host shares its GPUs, in one call. It covers the driver, the running container runtime, CDI specs,
     and the GPUs that running containers really have. It also covers the runtime of the daemons, the answer of its program
     C(gpushare-doctor), and the files of kube-scheduler.
-  - Returns evidence only. M(gpushare.kubernetes.gpushare_verify_verdict) judges it, together with that of the other hosts and the API.
+  - Returns evidence only. M(gpushare.kubernetes.gpushare_judge) judges it, together with that of the other hosts and the API.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -137,7 +137,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 seen:
-  description: The evidence, for M(gpushare.kubernetes.gpushare_verify_verdict).
+  description: The evidence, for M(gpushare.kubernetes.gpushare_judge).
   returned: success
   type: dict
 """

@@ -162,7 +162,6 @@ RESULTS: Mapping[str, Shape] = {
         "driver": Driver,
         "problem": Maybe(Problem),
     },
-    "gpushare_driver_plan": {},
     "gpushare_handover": {"objects": [str], "diff": [_CHANGE]},
     "gpushare_identity": {"kubeconfig": str, "due": Map(str), "seeds": Map(str)},
     "gpushare_images": {"imported": [IMAGE], "missing?": [re.compile(r"images/[^/]{1,200}")]},
@@ -200,6 +199,7 @@ RESULTS: Mapping[str, Shape] = {
         }
     },
     "gpushare_in_cluster_verify": {"nodes": [str], "unproven": [str], "findings": [str]},
+    "gpushare_judge": {},
     "gpushare_mps": {"waiting": [str], "diff": [_CHANGE]},
     "gpushare_node_ready_info": {"ready": bool},
     "gpushare_nodes_info": {"accounts": [str], "without_node": [str], "states": Map(str), "pods": [_GPU_POD]},
@@ -217,8 +217,6 @@ RESULTS: Mapping[str, Shape] = {
         "notes": [str],
         "diff": [_CHANGE],
     },
-    "gpushare_preflight": {},
-    "gpushare_preflight_verdict": {},
     "gpushare_probe": {"pods?": Map(Maybe(_POD)), "removed": [str]},
     "gpushare_rancher": {"restarted": str, "imported": bool, "missing?": bool},
     "gpushare_remove": {"stopped": [str], "removed": [str], "restored": [str], "left": _LEFT, "notes": [str], "diff": [_CHANGE]},
@@ -253,7 +251,6 @@ RESULTS: Mapping[str, Shape] = {
         },
     },
     "gpushare_verify_host": {"seen": _SEEN},
-    "gpushare_verify_verdict": {},
     # With a plan; before there is one, FOUND.
     "kube_scheduler_extender": {"candidate": str, "holder?": str, "standby?": bool},
     "kubelet_gates": {

@@ -88,8 +88,8 @@ def test_the_role_hands_the_plans_of_all_roles_and_the_clusters_answers_to_the_v
     assert {"ansible.builtin.import_tasks": "control_planes.yml", "name": "Ask each control plane about the cluster"} in tasks
     asked = {task["register"]: task for task in yaml.safe_load((ROOT / "roles/preflight/tasks/control_planes.yml").read_text())}
     assert "gpushare.kubernetes.gpushare_cluster_info" in asked["__preflight_api"]
-    verdict = tasks[-1]["gpushare.kubernetes.gpushare_preflight_verdict"]
-    assert verdict["cluster"] == "{{ __preflight_api.results }}"
+    verdict = tasks[-1]["gpushare.kubernetes.gpushare_judge"]
+    assert verdict["answers"] == "{{ __preflight_api.results }}"
     of_the_toolkit = {"packages": "__toolkit_packages", "toolkit": "__toolkit"}
     plans = {"driver": "__nvidia_driver", "kubelet": "__kubelet_gates", "runtime": "__container_runtime", "scheduler": "__scheduler"}
     assert verdict["plans"] == {"python": "__python_packages", **plans, **of_the_toolkit}
@@ -114,19 +114,21 @@ ACTIONS = """
 - hosts: all
   gather_facts: false
   tasks:
-    - gpushare.kubernetes.gpushare_preflight:
+    - gpushare.kubernetes.gpushare_judge:
+        what: host
         gpu_node: "{{ inventory_hostname in groups.gpu_nodes }}"
         control_plane: "{{ inventory_hostname in groups.kube_control_plane }}"
         root: "{{ root }}"
       register: found
-    - gpushare.kubernetes.gpushare_preflight_verdict:
+    - gpushare.kubernetes.gpushare_judge:
+        what: preflight
         hosts: "{{ ansible_play_hosts_all }}"
         result: found
         control_plane_group: kube_control_plane
         gpu_group: gpu_nodes
         accept: "{{ accept | default([]) }}"
         plans: {runtime: planned}
-        cluster: "{{ cluster | default(omit) }}"
+        answers: "{{ cluster | default(omit) }}"
       run_once: true
 """
 

@@ -22,9 +22,10 @@ PLAY = """
 - hosts: all
   gather_facts: false
   tasks:
-    - gpushare.kubernetes.gpushare_verify_verdict:
+    - gpushare.kubernetes.gpushare_judge:
+        what: verify
         hosts: "{{ ansible_play_hosts_all }}"
-        source: "{{ source }}"
+        runtime: "{{ source }}"
         seen: looked
         cluster: looked_at_cluster
         probe: "{{ probe | default(false) }}"
@@ -34,9 +35,10 @@ PLAY = """
     - ansible.builtin.debug:
         msg: "PLAN={{ plan | to_json }}="
       run_once: true
-    - gpushare.kubernetes.gpushare_verify_verdict:
+    - gpushare.kubernetes.gpushare_judge:
+        what: verify
         hosts: "{{ ansible_play_hosts_all }}"
-        source: "{{ source }}"
+        runtime: "{{ source }}"
         seen: looked
         cluster: looked_at_cluster
         unproven: "{{ plan.unproven }}"
@@ -73,7 +75,7 @@ def test_a_clean_verdict_is_printed_and_written(tmp_path: Path, world: World) ->
     assert done.returncode == 0, done.stdout + done.stderr
     assert "verified: 2 hosts, 1 GPU node, 1 container, 0 probe pods" in done.stdout
     assert (report["ok"], report["findings"]) == (True, [])
-    assert (plan["nodes"], plan["unproven"], plan["left_behind"]) == ({"node-1": "registry.k8s.io/pause:3.10"}, {}, [])
+    assert (plan["images"], plan["unproven"], plan["left_behind"]) == ({"node-1": "registry.k8s.io/pause:3.10"}, {}, [])
     assert plan["scheduler_name"] == "default-scheduler"
 
 
@@ -89,7 +91,7 @@ def test_a_fault_fails_the_run_with_its_cure_and_no_probe_pod_is_placed(tmp_path
     # Not a second time, as JSON on one line.
     assert output.count("gpushare-extender.service failed") == 1
     assert [(one["check"], one["severity"]) for one in report["findings"]] == [("extender_down", "error"), ("not_proven", "note")]
-    assert (plan["ok"], plan["nodes"], plan["unproven"]) == (False, {}, {"node-1": "first cure extender_down of cp1"})
+    assert (plan["ok"], plan["images"], plan["unproven"]) == (False, {}, {"node-1": "first cure extender_down of cp1"})
     assert "[WARNING]: gpu1: not_proven" in output
 
 

@@ -16,15 +16,12 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.action import (
-    gpushare_driver_plan,
+    gpushare_judge,
     gpushare_nodes_info,
-    gpushare_preflight,
-    gpushare_preflight_verdict,
     gpushare_takeover_info,
     gpushare_verify_host,
     kube_scheduler_extender,
 )
-from ansible_collections.gpushare.kubernetes.plugins.action.gpushare_verify_verdict import _seen
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import gather as driver_facts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import Places
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import CdiFacts
@@ -35,6 +32,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host imp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.seeds import daemons_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import why_seed
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.verify import _seen
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import COMMON, PARSED, RESULTS
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import FOUND as SHAPE_OF_FOUND
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._shape import other_shape
@@ -326,7 +324,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Json]:
 
 
 def preflight(host: str, said: Any, **more: Any) -> Json:
-    made, variables = action(gpushare_preflight, {"gpu_node": host != "cp1", "control_plane": host == "cp1", **more}, said, host=host)
+    arguments = {"what": "host", "gpu_node": host != "cp1", "control_plane": host == "cp1", **more}
+    made, variables = action(gpushare_judge, arguments, said, host=host)
     result = made.run(None, variables)
     assert isinstance(result, dict)
     return json.loads(json.dumps(result))
@@ -335,8 +334,8 @@ def preflight(host: str, said: Any, **more: Any) -> Json:
 def verdict(found: dict[str, Any], api: list[Json]) -> set[tuple[str, ...]]:
     report = Path(tempfile.mkdtemp()) / "report.json"
     groups_of = {"control_plane_group": "planes", "gpu_group": "gpus"}
-    arguments = {"hosts": list(found), "result": "found", **groups_of, "cluster": api, "report": str(report)}
-    made, variables = action(gpushare_preflight_verdict, arguments, {})
+    arguments = {"what": "preflight", "hosts": list(found), "result": "found", **groups_of, "answers": api, "report": str(report)}
+    made, variables = action(gpushare_judge, arguments, {})
     groups = {"all": list(found), "planes": ["cp1"], "gpus": ["gpu1", "evil"]}
     hostvars = {host: {"found": result} for host, result in found.items()}
     result = made.run(None, {**variables, "groups": groups, "hostvars": hostvars})
@@ -414,7 +413,8 @@ def test_the_drivers_plan(fleet: dict[str, Json], data: st.DataObject) -> None:
 
 
 def run_plan(said: Json) -> Json:
-    made, variables = action(gpushare_driver_plan, {"data": str(ROOT / "roles/nvidia_driver/vars"), "version": "580.95.05"}, said)
+    arguments = {"what": "driver", "data": str(ROOT / "roles/nvidia_driver/vars"), "version": "580.95.05"}
+    made, variables = action(gpushare_judge, arguments, said)
     result = made.run(None, variables)
     assert isinstance(result, dict)
     return result

@@ -104,6 +104,10 @@ CONTRACTS = {
         "plugin_utils._bundle",
         "plugin_utils._wheel",
     ),
+    "plugin_utils._judge": (
+        *(f"module_utils.{name}" for name in ("_driver", "_facts")),
+        *(f"plugin_utils.{name}" for name in ("_answers", "_bundle", "_driver", "_preflight", "_verdict", "_wheel")),
+    ),
     "plugin_utils._removal": ("module_utils._cluster.names", "plugin_utils._answers"),
     "plugin_utils._takeover": ("module_utils._cluster.names", "module_utils._facts.device_managers", "module_utils._formats"),
     "plugin_utils._driver": ("module_utils._driver.facts", "plugin_utils._preflight.host"),
@@ -241,7 +245,7 @@ def whole(module: str, name: str = "X") -> str:
         ("modules.gpu_node_info", whole("module_utils._facts.node"), []),
         ("modules.gpu_node_info", whole("plugin_utils._preflight.host"), ["plugin_utils._preflight.host.X"]),
         ("modules.gpu_node_info", "from ansible.plugins.action import ActionBase", ["ansible.plugins.action"]),
-        ("action.gpushare_preflight", whole("plugin_utils._preflight.host"), []),
+        ("action.gpushare_judge", whole("plugin_utils._preflight.host"), []),
     ],
 )
 def test_the_check_sees_what_it_forbids(module: str, source: str, found: list[str]) -> None:

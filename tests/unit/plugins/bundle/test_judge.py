@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.action import gpushare_preflight_verdict as verdict
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import Contents
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import Target
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.preflight import PreflightJudge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.bundle import Needs, checked, judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import packages_label
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import Bundled
@@ -81,8 +81,7 @@ def test_the_needs_of_a_host_by_its_facts_and_variables(variables: dict[str, obj
     ]
     system = {"id": "rocky", "like": ["rhel"], "version": "9.5", "architecture": "x86_64"}
     known = {"hostvars": {"gpu1": {"found": {"facts": {"system": system, "pythons": pythons}}, **variables}}}
-    action = verdict.ActionModule.__new__(verdict.ActionModule)
-    found = action._needs(known, "gpu1", {"result": "found", "plans": {"driver": "driver_plan"}})
+    found = PreflightJudge.__new__(PreflightJudge)._needs(known, "gpu1", {"result": "found", "plans": {"driver": "driver_plan"}})
     assert found == Needs("gpu1", target, "rhel-9", "x86_64", driver)
 
 

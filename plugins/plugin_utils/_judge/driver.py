@@ -2,7 +2,10 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Gather the facts of a host in one call, and plan its driver on the controller with the data of its distribution."""
+"""Gather the facts of a host in one call, and plan its driver on the controller with the data of its distribution.
+
+Private to this collection, used on the controller only.
+"""
 
 from __future__ import annotations
 
@@ -10,51 +13,44 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ansible.plugins.action import ActionBase
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.apply import reboot_reason
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.plan import Wish, make
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._driver.data import data_of
-
-_ARGUMENTS: dict[str, dict[str, Any]] = {
-    "data": {"type": "path", "required": True},
-    "version": {"type": "str", "required": True},
-    "source": {"type": "str", "choices": ["nvidia", "distribution", "run_file"], "default": "nvidia"},
-    "module": {"type": "str", "choices": ["auto", "open", "proprietary"], "default": "auto"},
-    "build": {"type": "str", "choices": ["auto", "dkms", "precompiled"], "default": "auto"},
-    "run_file": {"type": "str", "default": ""},
-    "change_ok": {"type": "bool", "default": False},
-    "own_key": {"type": "bool", "default": False},
-    "persistenced": {"type": "bool", "default": True},
-    "fabric": {"type": "str", "choices": ["auto", "never"], "default": "auto"},
-    "repository": {"type": "str", "default": ""},
-    "key": {"type": "str", "default": ""},
-    "fingerprints": {"type": "list", "elements": "str", "default": []},
-    "module_options": {"type": "list", "elements": "str", "default": []},
-    "root": {"type": "path", "default": "/"},
-}
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import Judge
 
 
-class ActionModule(ActionBase):
+class DriverJudge(Judge):
     """Fails with every reason at once."""
 
-    _supports_check_mode = True
+    options = {
+        "data": {"type": "path", "required": True},
+        "version": {"type": "str", "required": True},
+        "source": {"type": "str", "choices": ["nvidia", "distribution", "run_file"], "default": "nvidia"},
+        "module": {"type": "str", "choices": ["auto", "open", "proprietary"], "default": "auto"},
+        "build": {"type": "str", "choices": ["auto", "dkms", "precompiled"], "default": "auto"},
+        "run_file": {"type": "str", "default": ""},
+        "change_ok": {"type": "bool", "default": False},
+        "own_key": {"type": "bool", "default": False},
+        "persistenced": {"type": "bool", "default": True},
+        "fabric": {"type": "str", "choices": ["auto", "never"], "default": "auto"},
+        "repository": {"type": "str", "default": ""},
+        "key": {"type": "str", "default": ""},
+        "fingerprints": {"type": "list", "elements": "str", "default": []},
+        "module_options": {"type": "list", "elements": "str", "default": []},
+        "root": {"type": "path", "default": "/"},
+    }
 
-    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        super().run(tmp, task_vars)
-        arguments = self.validate_argument_spec(argument_spec=_ARGUMENTS)[1]
+    def answer(self, arguments: dict[str, Any]) -> dict[str, Any]:
         folder, root = Path(arguments.pop("data")), arguments.pop("root")
-        info = ask(self, task_vars, "gpushare.kubernetes.gpushare_driver_info", {"root": root})
+        info = ask(self._action, self._known, "gpushare.kubernetes.gpushare_driver_info", {"root": root})
         if info.get("failed") or "facts" not in info:
             return info
         facts = HostFacts.from_dict(info["facts"])
-        plan = make(
-            facts,
-            Wish(**{key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}),
-            data_of(folder, facts),
-        )
+        wish: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
+        plan = make(facts, Wish(**wish), data_of(folder, facts))
         # The loaded driver counts for processes: one that is installed and not loaded disturbs no process.
         due = plan.change != "none" and (info["driver"]["loaded"] is not None or bool(info["processes"]))
         # The reasons for which the role would then reboot, also after an earlier run that was not permitted to.

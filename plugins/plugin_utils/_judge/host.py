@@ -2,17 +2,20 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Gather the facts of one host in one call and judge them, with its variables, on the controller."""
+"""Gather the facts of one host in one call and judge them, with its variables, on the controller.
+
+Private to this collection, used on the controller only.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from ansible.errors import AnsibleConnectionFailure, AnsibleError
-from ansible.plugins.action import ActionBase
+from ansible.errors import AnsibleConnectionFailure, AnsibleError  # type: ignore[import-untyped]
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, ask, wrong_folder, wrong_node
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import Judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import reasons as preflight_reasons
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import variables as preflight_variables
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected
@@ -21,32 +24,28 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import of_type, variables
 
 _SUBSETS = {True: ["system", "gpus", "runtimes", "managers"], False: ["system"]}
-_ARGUMENTS: dict[str, dict[str, Any]] = {
-    "gpu_node": {"type": "bool", "required": True},
-    "control_plane": {"type": "bool", "required": True},
-    "install_dir": {"type": "path", "default": "/opt/gpushare"},
-    "node_name": {"type": "str", "default": ""},
-    "python": {"type": "str", "default": ""},
-    "kubectl": {"type": "str", "default": "kubectl"},
-    "kubeconfig": {"type": "path", "default": "/etc/kubernetes/admin.conf"},
-    "scheduler_manifest": {"type": "path", "default": "/etc/kubernetes/manifests/kube-scheduler.yaml"},
-    "target_kubernetes": {"type": "str", "default": ""},
-    "take_over": {"type": "bool", "default": False},
-    "root": {"type": "path", "default": "/"},
-}
 _UID_SHOWN = 20
 
 
-class ActionModule(ActionBase):
+class HostJudge(Judge):
     """Never fails because of the host: whatever is wrong with it, even that it is gone, is a reason in the result."""
 
-    _requires_connection = False
-    _supports_check_mode = True
+    options = {
+        "gpu_node": {"type": "bool", "required": True},
+        "control_plane": {"type": "bool", "required": True},
+        "install_dir": {"type": "path", "default": "/opt/gpushare"},
+        "node_name": {"type": "str", "default": ""},
+        "python": {"type": "str", "default": ""},
+        "kubectl": {"type": "str", "default": "kubectl"},
+        "kubeconfig": {"type": "path", "default": "/etc/kubernetes/admin.conf"},
+        "scheduler_manifest": {"type": "path", "default": "/etc/kubernetes/manifests/kube-scheduler.yaml"},
+        "target_kubernetes": {"type": "str", "default": ""},
+        "take_over": {"type": "bool", "default": False},
+        "root": {"type": "path", "default": "/"},
+    }
 
-    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        super().run(tmp, task_vars)
-        known = task_vars or {}
-        arguments = self.validate_argument_spec(argument_spec=_ARGUMENTS)[1]
+    def answer(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        known = self._known
         host = str(known["inventory_hostname"])
         values, reasons = self._variables(host, known)
         judgement, facts = self._host(host, {**arguments, **self._judged(values)}, known)
@@ -56,17 +55,17 @@ class ActionModule(ActionBase):
     def _host(self, host: str, arguments: dict[str, Any], task_vars: dict[str, Any]) -> tuple[Judgement, dict[str, Any]]:
         options = {"gather": _SUBSETS[arguments["gpu_node"]], "install_dir": arguments["install_dir"], "root": arguments["root"]}
         try:
-            result = ask(self, task_vars, "gpushare.kubernetes.gpu_node_info", options)
+            result = ask(self._action, self._known, "gpushare.kubernetes.gpu_node_info", options)
         except AnsibleConnectionFailure as error:
             return preflight_reasons.unreachable(host, _line(error)), {}
         if result.get("failed") or "kubelet" not in result:
-            become = self._connection.become if preflight_reasons.is_silent(result) else None
+            become = self._action._connection.become if preflight_reasons.is_silent(result) else None
             return preflight_reasons.not_gathered(host, preflight_reasons.failure_of(result), become.name if become else ""), {}
         user = result.get("effective_uid")
         if user != 0 and arguments["root"] == "/":
             return preflight_reasons.not_root(host, f"modules that run as user id {str(user)[:_UID_SHOWN]}"), {}
         facts = NodeFacts.from_dict(result)
-        known = Known.of(self, task_vars, arguments["node_name"])
+        known = Known.of(self._action, task_vars, arguments["node_name"])
         wrong = wrong_node(known, facts.kubelet.node_name) or wrong_folder("kubelet's root folder", facts.kubelet.root)
         if wrong is not None and facts.kubelet.running:
             return preflight_reasons.not_believed(host, wrong.found, wrong.expected, wrong.cure), {}
@@ -130,7 +129,7 @@ class ActionModule(ActionBase):
             if name not in known:
                 continue
             try:
-                value = self._templar.template(task_vars[name])
+                value = self._action._templar.template(task_vars[name])
             except AnsibleError as error:
                 reasons.append(_of_variable(host, name, _line(error), "a value that can be evaluated"))
                 continue

@@ -2,7 +2,10 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Put what was found on all hosts together, and stop the run if there is a reason to."""
+"""Put what was found on all hosts together, and stop the run if there is a reason to.
+
+Private to this collection, used on the controller only.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleActionFail, AnsibleError
-from ansible.plugins.action import ActionBase
-from ansible.release import __version__ as ansible_version
+from ansible.errors import AnsibleActionFail, AnsibleError  # type: ignore[import-untyped]
+from ansible.release import __version__ as ansible_version  # type: ignore[import-untyped]
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Python
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import MACHINES, PYTHONS
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import Target
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import Judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import gpu_operator
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.bundle import Needs, checked
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.bundle import judge as judge_bundle
@@ -47,36 +50,31 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.var
     variables,
 )
 
-_ARGUMENTS: dict[str, dict[str, Any]] = {
-    "hosts": {"type": "list", "elements": "str", "required": True},
-    "result": {"type": "str", "required": True},
-    "control_plane_group": {"type": "str", "required": True},
-    "gpu_group": {"type": "str", "required": True},
-    "cluster": {"type": "list", "elements": "dict"},
-    "plans": {"type": "dict", "default": {}},
-    "accept": {"type": "list", "elements": "str", "default": []},
-    "report": {"type": "str", "default": ""},
-}
 
-
-class ActionModule(ActionBase):
+class PreflightJudge(Judge):
     """Reaches no host."""
 
-    _requires_connection = False
-    _supports_check_mode = True
+    options = {
+        "hosts": {"type": "list", "elements": "str", "required": True},
+        "result": {"type": "str", "required": True},
+        "control_plane_group": {"type": "str", "required": True},
+        "gpu_group": {"type": "str", "required": True},
+        "answers": {"type": "list", "elements": "dict"},
+        "plans": {"type": "dict", "default": {}},
+        "accept": {"type": "list", "elements": "str", "default": []},
+        "report": {"type": "str", "default": ""},
+    }
 
-    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        super().run(tmp, task_vars)
-        known = task_vars or {}
-        arguments = self.validate_argument_spec(argument_spec=_ARGUMENTS)[1]
+    def answer(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        known = self._known
         judgements = [self._judgement(known, host, arguments["result"]) for host in arguments["hosts"]]
         groups = {name: list(hosts) for name, hosts in known["groups"].items()}
         machines = {host: self._machine(known, host, arguments["result"]) for host in arguments["hosts"]}
         of_inventory = judge_controller(ansible_version)
         of_inventory += judge_inventory(judgements, groups, arguments["control_plane_group"], arguments["gpu_group"], machines)
         of_inventory += self._scattered(known, groups.get(arguments["control_plane_group"], []), groups.get(arguments["gpu_group"], []))
-        answers = [Answer.of(one) for one in arguments["cluster"] or ()]
-        if arguments["cluster"] is not None:
+        answers = [Answer.of(one) for one in arguments["answers"] or ()]
+        if arguments["answers"] is not None:
             without_policies = bool(self._of_cluster(known, arguments["hosts"], "gpushare_without_policies"))
             chosen = ("gpushare_overuse", "gpushare_unstartable")
             evicts = [name for name in chosen if self._of_cluster(known, arguments["hosts"], name) == "evict"]
@@ -84,7 +82,7 @@ class ActionModule(ActionBase):
             of_inventory += judge_cluster(judgements, answers, without_policies, evicts, pods)
             mode = str(self._of_cluster(known, arguments["hosts"], "gpushare_gpu_operator"))
             gpu_nodes = [one.node_name for one in judgements if one.node_name and one.host in groups.get(arguments["gpu_group"], ())]
-            of_inventory += self._operator(arguments["cluster"], gpu_nodes, mode)
+            of_inventory += self._operator(arguments["answers"], gpu_nodes, mode)
         believed = {answer.plane: answer.authorities for answer in answers}
         of_inventory += judge_authorities(
             believed | {host: self._authorities(known, host, arguments["result"]) for host in arguments["hosts"]}
@@ -99,17 +97,17 @@ class ActionModule(ActionBase):
             of_inventory += spoiled if check == "packages" else unplanned
         reasons = accept([*of_inventory, *(reason for judgement in judgements for reason in judgement.reasons)], arguments["accept"])
         errors = [reason for reason in reasons if reason.severity == ERROR]
-        found = {"v": 1, "ok": not errors, "reasons": [asdict(reason) for reason in reasons]}
+        whole = {"v": 1, "ok": not errors, "reasons": [asdict(reason) for reason in reasons]}
         if arguments["report"]:
             try:
-                write(Path(arguments["report"]), found, "gpushare_preflight_report")
+                write(Path(arguments["report"]), whole, "gpushare_preflight_report")
             except ReportError as error:
                 raise AnsibleActionFail(str(error)) from error
         result = {"changed": False, "warnings": lines_of(reason for reason in reasons if reason.severity != ERROR)}
         if not errors:
-            return {**result, **found}
+            return {**result, **whole}
         # Ansible prints the result of what failed once more, on one line: it has the sum only.
-        self._display.display(f"{summary(reasons)}\n\n{blocks(errors, Reason.nowhere)}\n")
+        self._action._display.display(f"{summary(reasons)}\n\n{blocks(errors, Reason.nowhere)}\n")
         return dict(result, failed=True, ok=False, msg=summary(reasons))
 
     @staticmethod

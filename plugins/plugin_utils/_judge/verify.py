@@ -2,7 +2,10 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Judge what was seen on all hosts and in the cluster, once before probe pods and once after."""
+"""Judge what was seen on all hosts and in the cluster, once before probe pods and once after.
+
+Private to this collection, used on the controller only.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
+from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import Judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import WARNING
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import ReportError, lines_of, write
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import ReleaseHashes
@@ -25,31 +28,26 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge
 )
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import WheelError, build_wheel, locked_requirements
 
-_ARGUMENTS: dict[str, dict[str, Any]] = {
-    "hosts": {"type": "list", "elements": "str", "required": True},
-    "source": {"type": "path", "required": True},
-    "seen": {"type": "str", "required": True},
-    "cluster": {"type": "str", "required": True},
-    "probed": {"type": "str", "default": ""},
-    "probes": {"type": "dict", "default": {}},
-    "unproven": {"type": "dict", "default": {}},
-    "probe": {"type": "bool", "default": False},
-    "image": {"type": "str", "default": ""},
-    "final": {"type": "bool", "default": True},
-    "report": {"type": "str", "default": ""},
-}
 
-
-class ActionModule(ActionBase):
+class VerifyJudge(Judge):
     """Reaches no host."""
 
-    _requires_connection = False
-    _supports_check_mode = True
+    options = {
+        "hosts": {"type": "list", "elements": "str", "required": True},
+        "runtime": {"type": "path", "required": True},
+        "seen": {"type": "str", "required": True},
+        "cluster": {"type": "str", "required": True},
+        "probed": {"type": "str", "default": ""},
+        "probes": {"type": "dict", "default": {}},
+        "unproven": {"type": "dict", "default": {}},
+        "probe": {"type": "bool", "default": False},
+        "image": {"type": "str", "default": ""},
+        "final": {"type": "bool", "default": True},
+        "report": {"type": "str", "default": ""},
+    }
 
-    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        super().run(tmp, task_vars)
-        arguments = self.validate_argument_spec(argument_spec=_ARGUMENTS)[1]
-        evidence = self._evidence(arguments, task_vars or {})
+    def answer(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        evidence = self._evidence(arguments, self._known)
         verdict = judge(evidence)
         if not arguments["final"]:
             return {"changed": False, "ok": verdict.ok, **self._plan(arguments, evidence, verdict)}
@@ -58,7 +56,7 @@ class ActionModule(ActionBase):
                 write(Path(arguments["report"]), verdict.as_dict(), "gpushare_verify_report")
             except ReportError as error:
                 raise AnsibleActionFail(str(error)) from error
-        self._display.display(verdict.words)
+        self._action._display.display(verdict.words)
         warnings = lines_of(finding for finding in verdict.findings if finding.severity in (WARNING, NOTE))
         result = {"changed": False, "msg": verdict.summary, "warnings": warnings}
         # The failures are on the screen already: Ansible would print the whole result once more, on one line.
@@ -72,7 +70,7 @@ class ActionModule(ActionBase):
         return Evidence(
             hosts=hosts,
             cluster=_seen(next((one for one in clusters if one is not None), None)),
-            artifact=_artifact(Path(arguments["source"]).resolve()),
+            artifact=_artifact(Path(arguments["runtime"]).resolve()),
             probed={host: seen for host, seen in probed.items() if not isinstance(seen, str)},
             probes=(arguments["probes"].get("pods") or _why(arguments["probes"])) if arguments["probes"] else None,
             unproven=arguments["unproven"],
@@ -88,7 +86,7 @@ class ActionModule(ActionBase):
             nodes, unproven = placeable(evidence, arguments["image"])
             unproven.update(obstructed(evidence, verdict))
             nodes = {node: image for node, image in nodes.items() if node not in unproven}
-        return {"nodes": nodes, "unproven": unproven, "left_behind": left, "scheduler_name": scheduler_name(evidence)}
+        return {"images": nodes, "unproven": unproven, "left_behind": left, "scheduler_name": scheduler_name(evidence)}
 
 
 def _artifact(source: Path) -> ReleaseHashes:

@@ -1,0 +1,38 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Judge on the controller what hosts and the API server have answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.driver import DriverJudge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.host import HostJudge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import Judge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.preflight import PreflightJudge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.verify import VerifyJudge
+
+JUDGES: Mapping[str, type[Judge]] = {
+    "host": HostJudge,
+    "preflight": PreflightJudge,
+    "driver": DriverJudge,
+    "verify": VerifyJudge,
+}
+
+
+class ActionModule(ActionBase):
+    """Reaches a host only where the judge of this subject asks one."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        super().run(tmp, task_vars)
+        judge = JUDGES.get(str(self._task.args.get("what")))
+        what = {"what": {"type": "str", "choices": list(JUDGES), "required": True}}
+        arguments = self.validate_argument_spec(argument_spec={**what, **(judge.options if judge else {})})[1]
+        return JUDGES[arguments.pop("what")](self, task_vars or {}).answer(arguments)
