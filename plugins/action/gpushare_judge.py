@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.plugins.action import ActionBase
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.dead_nodes import DeadNodesJudge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.driver import DriverJudge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.host import HostJudge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import Judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.preflight import PreflightJudge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.take_over import TakeOverJudge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.verify import VerifyJudge
 
 JUDGES: Mapping[str, type[Judge]] = {
@@ -21,6 +23,8 @@ JUDGES: Mapping[str, type[Judge]] = {
     "preflight": PreflightJudge,
     "driver": DriverJudge,
     "verify": VerifyJudge,
+    "take_over": TakeOverJudge,
+    "dead_nodes": DeadNodesJudge,
 }
 
 

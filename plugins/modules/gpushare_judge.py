@@ -31,8 +31,12 @@ options:
         M(gpushare.kubernetes.gpushare_probe). Fails with every finding if one of them is an error. Each finding has a stable code, and
         states what was found, what was expected, and what to do. One that another one causes refers to it. Reaches no host. Use it with
         C(run_once).
+      - V(take_over) compares the device plugins of others, by M(gpushare.kubernetes.gpushare_look_cluster), with the facts of the GPU
+        hosts. Returns a reason for each host or DaemonSet that prevents the take-over.
+      - V(dead_nodes) finds the Kubernetes node of each dead host by the inventory, because a dead host cannot report its node. Fails if
+        one of these nodes is Ready. A node that the API server no longer has is found by its account.
     type: str
-    choices: [host, preflight, driver, verify]
+    choices: [host, preflight, driver, verify, take_over, dead_nodes]
     required: true
   gpu_node:
     description: Whether the host's GPUs are to be shared. V(host) requires it.
@@ -80,8 +84,9 @@ options:
     default: /
   hosts:
     description:
-      - The hosts of the run, usually V(ansible_play_hosts_all), so that the verdict lists lost ones as well. V(preflight) and V(verify)
-        require it.
+      - The hosts of the run, by their names in the inventory. For a verdict V(ansible_play_hosts_all), so that it lists lost ones as well.
+        For V(dead_nodes), a name that the inventory does not have is the name of a Kubernetes node. V(preflight), V(verify), V(take_over)
+        and V(dead_nodes) require it.
     type: list
     elements: str
   result:
@@ -95,7 +100,8 @@ options:
     type: str
   answers:
     description: >-
-      Result of M(gpushare.kubernetes.gpushare_cluster_info) on each control plane, whose name is C(item). By default there is none.
+      Result of M(gpushare.kubernetes.gpushare_look_cluster) about V(api) on each control plane, whose name is C(item). By default there
+      is none.
     type: list
     elements: dict
   plans:
@@ -112,6 +118,24 @@ options:
     description: Path on the controller for all that was found, as JSON, by V(preflight) or V(verify). By default no file is written.
     type: str
     default: ""
+  facts:
+    description:
+      - Name of the variable of each host with its facts, a result of M(gpushare.kubernetes.gpu_node_info) or of V(host). V(take_over)
+        requires it.
+    type: str
+  extender_port:
+    description: Port of gpushare's extender, for V(take_over).
+    type: int
+    default: 32766
+  drain:
+    description: Whether pods are evicted first. Pods with GPUs of another device plugin then do not prevent V(take_over).
+    type: bool
+    default: false
+  gpu_operator:
+    description: Whether this run switches the GPU Operator's device plugin off (V(patch)), or must find it so.
+    type: str
+    choices: [check, patch]
+    default: check
   data:
     description: Folder on the controller with the data of the distributions. V(driver) requires it.
     type: path
@@ -306,4 +330,28 @@ scheduler_name:
   description: The scheduler that probe pods are for.
   returned: with O(final=false)
   type: str
+plugins:
+  description: As M(gpushare.kubernetes.gpushare_look_cluster) returns them, with C(active), C(writers) and C(node_ports).
+  returned: with O(what=take_over)
+  type: list
+  elements: dict
+rejections:
+  description: The reasons that prevent the take-over.
+  returned: with O(what=take_over)
+  type: list
+  elements: str
+moves:
+  description: Host to the DaemonSets that leave it.
+  returned: with O(what=take_over)
+  type: dict
+dead:
+  description: Names of the dead hosts' nodes.
+  returned: with O(what=dead_nodes)
+  type: list
+  elements: str
+pods:
+  description: The pods of these nodes with a share of a GPU, as M(gpushare.kubernetes.gpushare_look_cluster) returns them.
+  returned: with O(what=dead_nodes)
+  type: list
+  elements: dict
 """

@@ -140,14 +140,6 @@ RESULTS: Mapping[str, Shape] = {
         **{key if key in _ALWAYS else f"{key}?": shape for key, shape in of_dataclass(NodeFacts).items()},
     },
     "gpushare_bundle": {},
-    "gpushare_cluster_info": {
-        "version": str,
-        "nodes": [str],
-        "authorities": [str],
-        "may_grant": bool,
-        "in_cluster": [str],
-        "gpu_operator": _OPERATOR,
-    },
     "gpushare_cluster_objects": {"objects": [str], "unserved": [str], "missing": [str], "diff": [_CHANGE]},
     "gpushare_credentials certificates": {"files": [str], "not_after": Map(str), "diff": _CHANGE},
     "gpushare_credentials token": {"own": Maybe(TokenClaims)},
@@ -200,9 +192,23 @@ RESULTS: Mapping[str, Shape] = {
     },
     "gpushare_in_cluster_verify": {"nodes": [str], "unproven": [str], "findings": [str]},
     "gpushare_judge": {},
+    "gpushare_look_cluster api": {
+        "version": str,
+        "nodes": [str],
+        "authorities": [str],
+        "may_grant": bool,
+        "in_cluster": [str],
+        "gpu_operator": _OPERATOR,
+    },
+    "gpushare_look_cluster nodes": {"accounts": [str], "without_node": [str], "states": Map(str), "pods": [_GPU_POD]},
+    "gpushare_look_cluster take_over": {
+        "plugins": [Open({"kind": str, "title": str, "owner": str, "rejection": str, "original": bool, "nodes": [str]})],
+        "active": Map(str),
+        "writers": [str],
+        "node_ports": [int],
+    },
     "gpushare_mps": {"waiting": [str], "diff": [_CHANGE]},
     "gpushare_node_ready_info": {"ready": bool},
-    "gpushare_nodes_info": {"accounts": [str], "without_node": [str], "states": Map(str), "pods": [_GPU_POD]},
     "gpushare_openshift_policy": {"notes": [str], "diff": [_CHANGE]},
     "gpushare_packages": {
         "missing?": bool,
@@ -235,12 +241,6 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_scheduler_join": {"files?": Map(str), "kept?": [str], "diff?": [_CHANGE]},
     "gpushare_service": {"restarted": bool, "diff": [_CHANGE]},
     "gpushare_takeover": {"objects": [str], "left": [str], "kept": [str], "served": [str], "diff": [_CHANGE]},
-    "gpushare_takeover_info": {
-        "plugins": [Open({"kind": str, "title": str, "owner": str, "rejection": str, "original": bool, "nodes": [str]})],
-        "pods": Map(str),
-        "writers": [str],
-        "node_ports": [int],
-    },
     "gpushare_toolkit": {"version": str, "managed_by": str, "files": [str], "notes": [str], "diff": [_CHANGE]},
     "gpushare_verify_cluster": {
         "seen": {

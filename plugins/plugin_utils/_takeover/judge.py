@@ -47,7 +47,7 @@ class TakeoverVerdict:
 
 
 def judge(hosts: Sequence[HostState], found: Mapping[str, Any], port: int, drain: bool, without_operator: bool = False) -> TakeoverVerdict:
-    """found: the result of gpushare_takeover_info. port: of our extender. drain: whether pods are evicted first. without_operator: whether
+    """found: the result of gpushare_look_cluster. port: of our extender. drain: whether pods are evicted first. without_operator: whether
     this run switches the GPU Operator's device plugin off.
     """
     rejections: list[str] = []
@@ -59,7 +59,7 @@ def judge(hosts: Sequence[HostState], found: Mapping[str, Any], port: int, drain
             moves[host.host] = [str(plugin["title"]) for plugin in here]
         concerned.update({str(plugin["title"]): plugin for plugin in here})
         rejections += _unknown(host, here)
-        rejections += _holders(host, here, found["pods"], drain)
+        rejections += _holders(host, here, found["active"], drain)
         if any(plugin["original"] for plugin in here):
             rejections += _unit(host)
     stay = (plugin for _title, plugin in sorted(concerned.items()) if plugin["kind"] != OPERATOR or not without_operator)

@@ -17,8 +17,6 @@ import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.action import (
     gpushare_judge,
-    gpushare_nodes_info,
-    gpushare_takeover_info,
     gpushare_verify_host,
     kube_scheduler_extender,
 )
@@ -177,9 +175,9 @@ def test_what_these_hosts_really_answer_is_believed() -> None:
 def test_what_modules_really_answer_is_believed(fleet: dict[str, Json]) -> None:
     good = {
         "gpushare_verify_cluster": {"changed": False, "seen": cluster()},
-        "gpushare_cluster_info": {key: value for key, value in API.items() if key != "item"},
+        "gpushare_look_cluster api": {key: value for key, value in API.items() if key != "item"},
         "gpushare_credentials token": OWN,
-        "gpushare_nodes_info": DEAD,
+        "gpushare_look_cluster nodes": DEAD,
         "gpushare_driver_info": fleet["driver_info"],
         "gpu_node_info": fleet["gpu1"],
     }
@@ -368,8 +366,8 @@ def test_preflight(fleet: dict[str, Json], data: st.DataObject) -> None:
     # Whose authorities they are is said of the inventory, with the host's name.
     assert {one for one in of_others - expected if "evil" not in one[3]} == set()
     known = {"hostvars": {"gpu1": {"found": honest["gpu1"]}, "evil": {"found": found}}}
-    plugins = {"changed": False, "plugins": [], "pods": {}, "operators": {}, "writers": [], "node_ports": []}
-    made, variables = action(gpushare_takeover_info, {"hosts": ["gpu1", "evil"], "facts": "found"}, plugins)
+    plugins = {"changed": False, "plugins": [], "active": {}, "operators": {}, "writers": [], "node_ports": []}
+    made, variables = action(gpushare_judge, {"what": "take_over", "hosts": ["gpu1", "evil"], "facts": "found"}, plugins)
     result = made.run(None, {**variables, **known})
     assert [one for one in result["rejections"] if not one.startswith("evil:")] == []
 
@@ -378,7 +376,7 @@ def test_preflight(fleet: dict[str, Json], data: st.DataObject) -> None:
 @given(answers(API))
 def test_a_control_planes_answer_about_the_cluster(fleet: dict[str, Json], said: Any) -> None:
     honest = {name: preflight(name, fleet[name]) for name in ("cp1", "gpu1", "evil")}
-    verdict(honest, [{"item": "cp1", **asked("gpushare_cluster_info", mapped(said))}])
+    verdict(honest, [{"item": "cp1", **asked("gpushare_look_cluster api", mapped(said))}])
 
 
 OWN = {"changed": False, "own": {"subject": "s", "uid": "u", "issued": 1, "expires": 2, "accepted": None}}
@@ -427,8 +425,8 @@ DEAD = {"changed": False, "states": {"evil": "Unknown"}, "accounts": ["gpushare-
 @given(answers(DEAD))
 def test_dead_nodes(said: Any) -> None:
     known = {"hostvars": {"evil": {}}}
-    result = run(gpushare_nodes_info, {"dead_hosts": ["evil"]}, mapped(said), **known)
-    assert result.get("failed") or set(result) == {*DEAD, "dead"}
+    result = run(gpushare_judge, {"what": "dead_nodes", "hosts": ["evil"]}, mapped(said), **known)
+    assert result.get("failed") or set(result) == {"changed", "dead", "pods"}
 
 
 FOUND = {
@@ -496,9 +494,7 @@ MODULES = sorted(path.stem for path in (ROOT / "plugins/modules").glob("*.py"))
 SAMPLES = {"str": "x", "bool": True, "int": 1, "float": 1.5, "list": []}
 #: Returned by the action plugin, which computes it on the controller of what the module answers.
 OF_ACTIONS = {
-    "gpushare_nodes_info": {"dead"},
     "gpushare_in_cluster_plan": {"reasons", "objects", "labels", "nodes", "runtime_class", "kubelet_root", "on_hosts"},
-    "gpushare_takeover_info": {"rejections", "moves"},
     "kube_scheduler_extender": {"notes"},
 }
 #: Steps between a module and its action plugin, which nobody else sees.

@@ -105,8 +105,11 @@ CONTRACTS = {
         "plugin_utils._wheel",
     ),
     "plugin_utils._judge": (
-        *(f"module_utils.{name}" for name in ("_driver", "_facts")),
-        *(f"plugin_utils.{name}" for name in ("_answers", "_bundle", "_driver", "_preflight", "_verdict", "_wheel")),
+        *(f"module_utils.{name}" for name in ("_driver", "_facts", "_takeover.operator")),
+        *(
+            f"plugin_utils.{name}"
+            for name in ("_answers", "_bundle", "_driver", "_preflight", "_removal", "_takeover", "_verdict", "_wheel")
+        ),
     ),
     "plugin_utils._removal": ("module_utils._cluster.names", "plugin_utils._answers"),
     "plugin_utils._takeover": ("module_utils._cluster.names", "module_utils._facts.device_managers", "module_utils._formats"),

@@ -22,7 +22,9 @@ def test_each_option_of_a_subject_is_documented_as_it_is() -> None:
         for name, option in judge.options.items():
             documented = DOCUMENTED[name]
             for key in ("type", "elements", "choices", "default"):
-                assert documented.get(key) == option.get(key), (what, name, key)
+                # Of the host where the module goes to the API server, which expands it.
+                expected = "path" if (name, key, option["type"]) == ("kubeconfig", "type", "str") else option.get(key)
+                assert documented.get(key) == expected, (what, name, key)
             told = " ".join([documented["description"]] if isinstance(documented["description"], str) else documented["description"])
             required = told.rpartition(". ")[2] if told.endswith(("require it.", "requires it.")) else ""
             assert (f"V({what})" in required) == option.get("required", False), (what, name)

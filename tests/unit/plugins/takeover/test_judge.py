@@ -24,7 +24,7 @@ MEMORY = "aliyun.com/gpu-mem"
 
 def cluster(*items: Json, nodes: tuple[str, ...] = ("gpu1",), **changes: Any) -> dict[str, Any]:
     plugins = [{**one.as_dict(), "nodes": list(nodes)} for one in other_plugins(items)]
-    return {"plugins": plugins, "pods": {}, "writers": [], "node_ports": [], **changes}
+    return {"plugins": plugins, "active": {}, "writers": [], "node_ports": [], **changes}
 
 
 def host(*managers: Json, registered: int = 0, memories: tuple[int, ...] = (16384, 16384), unit: str = "GiB") -> HostState:
@@ -47,7 +47,7 @@ def test_a_host_that_nobody_serves_is_not_moved() -> None:
 
 def test_pods_that_have_its_gpus_are_named_also_those_that_have_no_process_yet() -> None:
     manager = {**RUNS, "pods": ["default/train-0"], "holders": ["u1", "u2", "ended"]}
-    (why,) = rejections(host(manager), cluster(nvidia(), pods={"u1": "default/train-0", "u2": "default/pulls-its-image"}))
+    (why,) = rejections(host(manager), cluster(nvidia(), active={"u1": "default/train-0", "u2": "default/pulls-its-image"}))
     assert (
         "pods have GPUs of DaemonSet kube-system/nvidia-device-plugin-daemonset: default/pulls-its-image, default/train-0; expected none"
         in why
@@ -60,7 +60,7 @@ def test_pods_that_have_its_gpus_are_named_also_those_that_have_no_process_yet()
 
 def test_pods_of_the_original_keep_their_gpus() -> None:
     manager = {**THEIRS, "pods": ["default/train-0"], "holders": ["u1"]}
-    assert rejections(host(manager, registered=32), cluster(original(), pods={"u1": "default/train-0"})) == []
+    assert rejections(host(manager, registered=32), cluster(original(), active={"u1": "default/train-0"})) == []
 
 
 def test_a_plugin_that_no_daemon_set_runs_cannot_be_moved() -> None:
@@ -121,7 +121,7 @@ def test_the_unit_is_never_mistaken(memories: list[int], unit: tuple[str, int]) 
 
 def test_both_questions_of_the_role_are_about_the_same_port() -> None:
     """The second one, after the original has left a node, must not reject what the first one accepted."""
-    module, asked = "gpushare.kubernetes.gpushare_takeover_info", []
+    module, asked = "gpushare.kubernetes.gpushare_judge", []
     for name in ("look", "aside"):
         tasks = yaml.safe_load((ROOT / f"roles/take_over/tasks/{name}.yml").read_text())
         tasks = [inner for task in tasks for inner in task.get("block", [task])]

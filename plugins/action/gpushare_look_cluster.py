@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run the module on the host, which sets no variables by it; a host that cannot be reached has failed like any other."""
+"""Run the module on the host, which sets no variables by it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers impor
 
 
 class ActionModule(HostAction):
-    """Where any error is fatal, one that is unreachable ends the play, ignored or not, before anybody has said why."""
+    """For preflight, a host that cannot be reached has failed like any other.
+
+    Where any error is fatal, one that is unreachable ends the play, ignored or not, before anybody has said why.
+    """
 
     _requires_connection = False
 
@@ -21,4 +24,6 @@ class ActionModule(HostAction):
         try:
             return super().run(tmp, task_vars)
         except AnsibleConnectionFailure as error:
+            if self._task.args.get("what") != "api":
+                raise
             return {"failed": True, "changed": False, "msg": str(error)}

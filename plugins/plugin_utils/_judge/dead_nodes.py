@@ -1,0 +1,45 @@
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Find the Kubernetes node of each dead host by the inventory, because a dead host cannot report its node.
+
+Private to this collection, used on the controller only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, ask
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import Judge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._removal.dead_nodes import choose
+
+
+class DeadNodesJudge(Judge):
+    """The inventory decides which node a host was; the module reports what the cluster has."""
+
+    options = {
+        "hosts": {"type": "list", "elements": "str", "required": True},
+        "kubectl": {"type": "str", "default": "kubectl"},
+        "kubeconfig": {"type": "str", "default": "/etc/kubernetes/admin.conf"},
+    }
+
+    def answer(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        asked = {"what": "nodes", "kubectl": arguments["kubectl"], "kubeconfig": arguments["kubeconfig"]}
+        found = ask(self._action, self._known, "gpushare.kubernetes.gpushare_look_cluster", asked)
+        if found.get("failed") or "states" not in found:
+            return found
+        choice = choose([self._host(str(name)) for name in arguments["hosts"]], found["states"], found["accounts"])
+        if choice.rejections:
+            return {"changed": False, "failed": True, "msg": "; ".join(choice.rejections) + ". Nothing was changed."}
+        pods = [one for one in found["pods"] if one["node"] in choice.nodes]
+        return {"changed": False, "dead": list(choice.nodes), "pods": pods}
+
+    def _host(self, name: str) -> Known:
+        if name not in self._known["groups"]["all"]:
+            return Known(name, "", name.lower(), ())
+        # Not the task's own variables: with delegate_to, those are of the control plane.
+        theirs = dict(self._known["hostvars"][name])
+        known = {**theirs, "inventory_hostname": name, "groups": self._known["groups"]}
+        return Known.of(self._action, known, theirs.get("gpushare_node_name", ""))
