@@ -13,6 +13,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.dead_nodes import DeadNodesJudge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.driver import DriverJudge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.host import HostJudge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.in_cluster import InClusterJudge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import Judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.preflight import PreflightJudge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.take_over import TakeOverJudge
@@ -25,6 +26,7 @@ JUDGES: Mapping[str, type[Judge]] = {
     "verify": VerifyJudge,
     "take_over": TakeOverJudge,
     "dead_nodes": DeadNodesJudge,
+    "in_cluster": InClusterJudge,
 }
 
 

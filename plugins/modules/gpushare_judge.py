@@ -16,6 +16,7 @@ author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
   - gpushare.kubernetes.attributes.info
+  - gpushare.kubernetes.bundle
 options:
   what:
     description:
@@ -35,8 +36,10 @@ options:
         hosts. Returns a reason for each host or DaemonSet that prevents the take-over.
       - V(dead_nodes) finds the Kubernetes node of each dead host by the inventory, because a dead host cannot report its node. Fails if
         one of these nodes is Ready. A node that the API server no longer has is found by its account.
+      - V(in_cluster) judges a cluster before gpushare is installed in it, by M(gpushare.kubernetes.gpushare_in_cluster) and the variables,
+        and makes the objects. Fails with every reason against the installation.
     type: str
-    choices: [host, preflight, driver, verify, take_over, dead_nodes]
+    choices: [host, preflight, driver, verify, take_over, dead_nodes, in_cluster]
     required: true
   gpu_node:
     description: Whether the host's GPUs are to be shared. V(host) requires it.
@@ -136,6 +139,29 @@ options:
     type: str
     choices: [check, patch]
     default: check
+  settings:
+    description: The variables of the role C(in_cluster), by their names. V(in_cluster) requires it.
+    type: dict
+  bundle:
+    description: A bundle on the controller whose images O(hosts) get before. By default the nodes have them, or pull them.
+    type: str
+    default: ""
+  wait:
+    description: Seconds within which kubelet must have told of an image that was imported. Whether it has is judged afterwards.
+    type: int
+    default: 0
+  changes:
+    description: Whether the run changes the mode, so that services on hosts go on for now.
+    type: bool
+    default: false
+  wires:
+    description: Whether the run reaches the control planes, too, and adds the extender to their kube-schedulers.
+    type: bool
+    default: false
+  replicas:
+    description: Number of the scheduler's pods.
+    type: int
+    default: 2
   data:
     description: Folder on the controller with the data of the distributions. V(driver) requires it.
     type: path
@@ -266,7 +292,7 @@ reasons:
   description:
     - The reasons against changing the host, or any of them, errors first. An empty host means the inventory. V(preflight) that fails has
       them on the screen, and in O(report) for programs.
-  returned: with O(what=host), and with O(what=preflight) without an error
+  returned: with O(what=host), and with O(what=preflight) and O(what=in_cluster) without an error
   type: list
   elements: dict
   contains:
@@ -330,6 +356,34 @@ scheduler_name:
   description: The scheduler that probe pods are for.
   returned: with O(final=false)
   type: str
+objects:
+  description: The objects to apply, those that others need first.
+  returned: with O(what=in_cluster)
+  type: list
+  elements: dict
+labels:
+  description: The nodes to label.
+  returned: with O(what=in_cluster)
+  type: list
+  elements: dict
+nodes:
+  description: Names of the GPU nodes.
+  returned: with O(what=in_cluster)
+  type: list
+  elements: str
+runtime_class:
+  description: RuntimeClass of the pods, by the variable or by the preset.
+  returned: with O(what=in_cluster)
+  type: str
+kubelet_root:
+  description: Root folder of the nodes' kubelets, by the same.
+  returned: with O(what=in_cluster)
+  type: str
+on_hosts:
+  description: In a change of the mode, names of the nodes that services serve for now.
+  returned: with O(what=in_cluster)
+  type: list
+  elements: str
 plugins:
   description: As M(gpushare.kubernetes.gpushare_look_cluster) returns them, with C(active), C(writers) and C(node_ports).
   returned: with O(what=take_over)

@@ -125,6 +125,7 @@ _MIRROR = {
 }
 _ALWAYS = ("distribution", "kubelet", "control_plane")
 _OPERATOR = {"versions": [str], "policies": [ClusterPolicy], "nodes": [str], "ours": [str]}
+_PROOF = {"nodes": [str], "unproven": [str], "findings": [str]}
 _GPU_POD = {"pod": str, "node": str, "asks": str}
 
 #: By the module's name, and by its option `what` where the answer depends on that. `?`: not in every answer.
@@ -154,10 +155,9 @@ RESULTS: Mapping[str, Shape] = {
         "driver": Driver,
         "problem": Maybe(Problem),
     },
-    "gpushare_handover": {"objects": [str], "diff": [_CHANGE]},
     "gpushare_identity": {"kubeconfig": str, "due": Map(str), "seeds": Map(str)},
     "gpushare_images": {"imported": [IMAGE], "missing?": [re.compile(r"images/[^/]{1,200}")]},
-    "gpushare_in_cluster_plan": {
+    "gpushare_in_cluster facts": {
         "facts": {
             "version": str,
             "admission": [str],
@@ -190,7 +190,8 @@ RESULTS: Mapping[str, Shape] = {
             "may_bind": str,
         }
     },
-    "gpushare_in_cluster_verify": {"nodes": [str], "unproven": [str], "findings": [str]},
+    **dict.fromkeys(("gpushare_in_cluster trial", "gpushare_in_cluster scheduler", "gpushare_in_cluster everything"), _PROOF),
+    "gpushare_in_cluster handover": {"objects": [str], "diff": [_CHANGE]},
     "gpushare_judge": {},
     "gpushare_look_cluster api": {
         "version": str,

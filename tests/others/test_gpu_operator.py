@@ -113,7 +113,7 @@ def test_the_playbook_says_it_and_its_removal_restores_it(cluster: Server, tmp_p
     cluster.apply(policy(enabled=True), node("gpu1", {**DEPLOYED, OURS: "true"}))
     before = without_server_fields(cluster.get(POLICIES, "cluster-policy"))
     asked = gather(cluster.kubectl, "gpushare-system", [])
-    assert believe({"facts": asked}, RESULTS["gpushare_in_cluster_plan"]) == {"facts": asked}
+    assert believe({"facts": asked}, RESULTS["gpushare_in_cluster facts"]) == {"facts": asked}
     told = played(cluster, tmp_path, "--check")
     assert "found ClusterPolicy cluster-policy with the GPU Operator's device plugin, on gpu1" in lines(told)
     assert "set gpushare_gpu_operator: patch, or run: kubectl patch" in lines(told)

@@ -349,7 +349,8 @@ SUITES = (
             f"{PLUGIN_UTILS}/_preflight/in_cluster.py",
             f"{UTILS}/_in_cluster/*",
             f"{UTILS}/_cluster/objects.py",
-            "plugins/*/gpushare_in_cluster*",
+            "plugins/modules/gpushare_in_cluster.py",
+            f"{PLUGIN_UTILS}/_judge/in_cluster.py",
             "roles/in_cluster/*",
             "playbooks/cluster.yml",
             "charts/*",
@@ -369,7 +370,7 @@ SUITES = (
         lab="two",
         paths=(
             f"{UTILS}/_in_cluster/*",
-            "plugins/*/gpushare_handover.py",
+            "plugins/modules/gpushare_in_cluster.py",
             "playbooks/*_pods.yml",
             "playbooks/change_mode.yml",
             "playbooks/site.yml",

@@ -65,7 +65,7 @@ class InClusterSettings:
 
 
 def judge(facts: Mapping[str, Any], asked: InClusterSettings) -> list[Reason]:
-    """facts: of the module gpushare_in_cluster_plan."""
+    """facts: of the module gpushare_in_cluster."""
     found = Reasons(WHERE)
     _server(found, facts, asked)
     _nodes(found, facts, asked)

@@ -494,13 +494,11 @@ MODULES = sorted(path.stem for path in (ROOT / "plugins/modules").glob("*.py"))
 SAMPLES = {"str": "x", "bool": True, "int": 1, "float": 1.5, "list": []}
 #: Returned by the action plugin, which computes it on the controller of what the module answers.
 OF_ACTIONS = {
-    "gpushare_in_cluster_plan": {"reasons", "objects", "labels", "nodes", "runtime_class", "kubelet_root", "on_hosts"},
     "kube_scheduler_extender": {"notes"},
 }
 #: Steps between a module and its action plugin, which nobody else sees.
 BETWEEN = {
     "gpushare_images": {"missing"},
-    "gpushare_in_cluster_plan": {"facts"},
     "gpushare_packages": {"missing", "system"},
     "gpushare_rancher": {"missing"},
     "gpushare_runtime_env": {"missing", "python_version", "machine"},

@@ -105,10 +105,10 @@ CONTRACTS = {
         "plugin_utils._wheel",
     ),
     "plugin_utils._judge": (
-        *(f"module_utils.{name}" for name in ("_driver", "_facts", "_takeover.operator")),
+        *(f"module_utils.{name}" for name in ("_cluster.names", "_driver", "_facts", "_takeover.operator")),
         *(
             f"plugin_utils.{name}"
-            for name in ("_answers", "_bundle", "_driver", "_preflight", "_removal", "_takeover", "_verdict", "_wheel")
+            for name in ("_answers", "_bundle", "_driver", "_preflight", "_manifests", "_removal", "_takeover", "_verdict", "_wheel")
         ),
     ),
     "plugin_utils._removal": ("module_utils._cluster.names", "plugin_utils._answers"),

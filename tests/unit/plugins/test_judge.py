@@ -9,10 +9,12 @@ from typing import Any
 
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.action.gpushare_judge import JUDGES
+from ansible_collections.gpushare.kubernetes.plugins.doc_fragments.bundle import ModuleDocFragment
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = (ROOT / "plugins/modules/gpushare_judge.py").read_text()
 DOCUMENTED: dict[str, dict[str, Any]] = yaml.safe_load(TEXT.partition('DOCUMENTATION = r"""')[2].partition('"""')[0])["options"]
+DOCUMENTED |= yaml.safe_load(ModuleDocFragment.DOCUMENTATION)["options"]
 
 
 def test_each_option_of_a_subject_is_documented_as_it_is() -> None:

@@ -60,7 +60,7 @@ ANSWERS: dict[str, Answer] = {
 
 def test_what_is_there() -> None:
     facts = gather(Fake(ANSWERS).kubectl, SPACE, [])
-    assert believe({"facts": facts}, RESULTS["gpushare_in_cluster_plan"]) == {"facts": facts}
+    assert believe({"facts": facts}, RESULTS["gpushare_in_cluster facts"]) == {"facts": facts}
     assert [one["name"] for one in facts["nodes"]] == ["gpu1", "gpu2"]
     # kubelet tells of 50 images, so the second may have more.
     assert [one["all"] for one in facts["nodes"]] == [True, False]
@@ -116,7 +116,7 @@ def test_device_plugins_of_others_count_where_they_serve_our_nodes() -> None:
         SPACE,
         [],
     )
-    assert believe({"facts": facts}, RESULTS["gpushare_in_cluster_plan"]) == {"facts": facts}
+    assert believe({"facts": facts}, RESULTS["gpushare_in_cluster facts"]) == {"facts": facts}
     title = "DaemonSet kube-system/nvidia-device-plugin-daemonset"
     assert facts["others"] == [{"title": title, "kind": "NVIDIA device plugin", "nodes": ["gpu1"]}]
     assert facts["holders"] == ["default/train on gpu1"]

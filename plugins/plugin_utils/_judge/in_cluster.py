@@ -2,16 +2,19 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ask the API server, judge what it says together with the variables, and make the objects of an installation in the cluster."""
+"""Ask the API server, judge what it says together with the variables, and make the objects of an installation in the cluster.
+
+Private to this collection, used on the controller only.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict, replace
 from typing import Any
 
-from ansible.plugins.action import ActionBase
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACE, PLUGIN_ACCOUNT_PREFIX
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import Judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import presets
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import ALL_NODES_UP_TO, Values, scheduler_image
@@ -48,46 +51,44 @@ _FIELDS = {
     "gpushare_extender_http_timeout": "extender_http_timeout",
     "gpushare_prometheus": "prometheus",
 }
-_ARGUMENTS: dict[str, dict[str, Any]] = {
-    "settings": {"type": "dict", "required": True},
-    "kubectl": {"type": "str", "default": "kubectl"},
-    "kubeconfig": {"type": "str", "required": True},
-    # Of a change of the mode: the services on the hosts go on for now; the schedulers' pods come later.
-    "changes": {"type": "bool", "default": False},
-    # Whether the run reaches the control planes, too, and adds the extender to their kube-schedulers.
-    "wires": {"type": "bool", "default": False},
-    "replicas": {"type": "int", "default": Values.replicas},
-    "bundle": {"type": "str", "default": ""},
-    "bundle_key": {"type": "str", "default": ""},
-    "hosts": {"type": "list", "elements": "str", "default": []},
-    "wait": {"type": "int", "default": 0},
-}
 
 
-class ActionModule(ActionBase):
+class InClusterJudge(Judge):
     """Changes nothing."""
 
-    _supports_check_mode = True
+    options = {
+        "settings": {"type": "dict", "required": True},
+        "kubectl": {"type": "str", "default": "kubectl"},
+        "kubeconfig": {"type": "str", "default": "/etc/kubernetes/admin.conf"},
+        # Of a change of the mode: the services on the hosts go on for now; the schedulers' pods come later.
+        "changes": {"type": "bool", "default": False},
+        # Whether the run reaches the control planes, too, and adds the extender to their kube-schedulers.
+        "wires": {"type": "bool", "default": False},
+        "replicas": {"type": "int", "default": Values.replicas},
+        "bundle": {"type": "str", "default": ""},
+        "bundle_key": {"type": "str", "default": ""},
+        "hosts": {"type": "list", "elements": "str"},
+        "wait": {"type": "int", "default": 0},
+    }
 
-    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        super().run(tmp, task_vars)
-        arguments = self.validate_argument_spec(argument_spec=_ARGUMENTS)[1]
+    def answer(self, arguments: dict[str, Any]) -> dict[str, Any]:
         known = preflight_variables.variables()
         settings, reasons = self._typed(arguments["settings"], known)
         if any(reason.severity == ERROR for reason in reasons):
             return self._result(reasons)
         defaults = {name: known[name].spec.get("default") for name in settings}
         settings = presets.applied(settings, settings["gpushare_preset"], defaults)
-        options = {name: arguments[name] for name in ("kubectl", "kubeconfig")}
-        options |= {"namespace": settings["gpushare_namespace"], "nodes": settings["gpushare_cluster_nodes"]}
-        options["wait"] = arguments["wait"] if settings["gpushare_image"].startswith("localhost/") and not self._task.check_mode else 0
-        answer = ask(self, task_vars, "gpushare.kubernetes.gpushare_in_cluster_plan", {**options, "settings": settings})
+        waits = settings["gpushare_image"].startswith("localhost/") and not self._action._task.check_mode
+        question = {"what": "facts", "kubectl": arguments["kubectl"], "kubeconfig": arguments["kubeconfig"]}
+        question |= {"namespace": settings["gpushare_namespace"], "nodes": settings["gpushare_cluster_nodes"]}
+        question |= {"image": settings["gpushare_image"], "wait": arguments["wait"] if waits else 0}
+        answer = ask(self._action, self._known, "gpushare.kubernetes.gpushare_in_cluster", question)
         if answer.get("failed"):
             cure = "name a kubeconfig of the cluster's administrator in gpushare_kubeconfig, and kubectl in gpushare_kubectl"
             seen = f"no answer from the API server ({' '.join(str(answer.get('msg')).split())[-300:]})"
             return self._result([Reason(WHERE, "api", ERROR, seen, "one to kubectl on this machine", cure)])
         facts = answer["facts"]
-        bundle = self._bundle(arguments, task_vars or {})
+        bundle = self._bundle(arguments, self._known)
         if isinstance(bundle, Reason):
             return self._result([replace(bundle, host=WHERE)])
         image = settings["gpushare_scheduler_image"] or scheduler_image(facts["version"])
@@ -148,7 +149,7 @@ class ActionModule(ActionBase):
         images: dict[str, set[str]] = {}
         for image in contents.images:
             images.setdefault(image.architecture, set()).update(image.references)
-        names = [str(task_vars["hostvars"][host].get("gpushare_node_name") or host).lower() for host in arguments["hosts"]]
+        names = [str(task_vars["hostvars"][host].get("gpushare_node_name") or host).lower() for host in arguments["hosts"] or ()]
         # kubelet's own name is that of the host, with its domain or without.
         return Bundled(images, {*names, *(name.partition(".")[0] for name in names)})
 
@@ -170,5 +171,5 @@ class ActionModule(ActionBase):
         if not errors:
             return result
         # Ansible prints the result of what failed once more, on one line: it has the sum only.
-        self._display.display(f"{summary(reasons)}\n\n{blocks(errors, WHERE)}\n")
+        self._action._display.display(f"{summary(reasons)}\n\n{blocks(errors, WHERE)}\n")
         return {"changed": False, "failed": True, "msg": summary(reasons), "warnings": result["warnings"]}

@@ -1,0 +1,250 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpushare_in_cluster
+short_description: Read, verify and change a cluster with gpushare's daemons as pods
+version_added: 0.1.0
+description:
+  - The role C(in_cluster) and the playbook C(change_mode) use this module. Its options may change in any release.
+author: gpushare.kubernetes contributors (@gpushare)
+extends_documentation_fragment:
+  - gpushare.kubernetes.attributes
+  - gpushare.kubernetes.attributes.changes
+  - gpushare.kubernetes.kubectl
+options:
+  what:
+    description:
+      - V(facts) reads what an installation depends on, for M(gpushare.kubernetes.gpushare_judge).
+      - V(trial) runs a pod with gpushare's image, the RuntimeClass and kubelet's socket on each of O(nodes), then removes it, and the
+        namespace if it was not there. It leaves out nodes on which the device plugin serves with the same settings.
+      - V(scheduler) waits until the scheduler's pods run as they are written.
+      - V(everything) waits until the scheduler's and the device plugin's workloads run as they are written, and kubelet provides on each
+        GPU node what its device plugin has published. Then it runs a pod with one unit on each node with the label
+        C(gpushare.kubernetes/node=true), compares the pod's device nodes and the variables of its first process with its annotation, and
+        removes it. It fails with every finding, as V(trial) and V(scheduler) do.
+      - V(handover) is one O(step) of a change between services of hosts and pods. A step that is done already changes nothing.
+    type: str
+    choices: [facts, trial, scheduler, everything, handover]
+    required: true
+  namespace:
+    description: The namespace of gpushare's pods.
+    type: str
+    required: true
+  nodes:
+    description:
+      - Names of the nodes for V(trial) and V(handover), or of the GPU nodes for V(facts). Without them, V(facts) is about the nodes with
+        the label C(gpushare.kubernetes/node=true).
+    type: list
+    elements: str
+    default: []
+  image:
+    description: gpushare's image.
+    type: str
+    default: ""
+  wait:
+    description: Seconds within which kubelet must have told of O(image), for V(facts).
+    type: int
+    default: 0
+  runtime_class:
+    description: The RuntimeClass of the pods, or nothing.
+    type: str
+    default: ""
+  kubelet_root:
+    description: Root folder of the nodes' kubelets, for V(trial).
+    type: path
+    default: /var/lib/kubelet
+  scheduler:
+    description: Which scheduler places the pods with GPUs, V(own) or the cluster's V(default).
+    type: str
+    choices: [own, default]
+    default: own
+  start_timeout:
+    description: Seconds for gpushare's pods, or those of the trial, to run.
+    type: int
+  timeout:
+    description: Seconds for the pods that verify, for V(everything), or for the O(step).
+    type: int
+  step:
+    description:
+      - V(settled) waits until no pod with a request for GPUs waits for the scheduler that is about to end, and fails if one still does.
+      - V(marked) labels O(nodes) with C(gpushare.kubernetes/on-host), which keeps the DaemonSet of the device plugin off them.
+      - V(stopped) ends the scheduler's pods. V(opened) removes the policies that give pods the name of that scheduler.
+      - V(pod) removes the label of each of O(nodes), and waits until the DaemonSet's pod serves it. V(host) sets the label, and waits
+        until the pod is gone.
+      - V(pruned) removes the objects of gpushare that are not in O(keep).
+    type: str
+    choices: [settled, marked, stopped, opened, pod, host, pruned]
+  to:
+    description: The mode after the change.
+    type: str
+    choices: [systemd, kubernetes]
+  keep:
+    description: The objects of the new mode.
+    type: list
+    elements: dict
+    default: []
+"""
+
+EXAMPLES = r"""
+- name: Verify each node
+  gpushare.kubernetes.gpushare_in_cluster:
+    what: everything
+    namespace: gpushare-system
+    image: localhost/gpushare:0.1.0
+    start_timeout: 180
+    timeout: 120
+
+- name: Let the DaemonSet serve the node
+  gpushare.kubernetes.gpushare_in_cluster:
+    what: handover
+    step: pod
+    to: kubernetes
+    nodes: [gpu1]
+    namespace: gpushare-system
+    timeout: 60
+"""
+
+RETURN = r"""
+facts:
+  description: The facts.
+  returned: with O(what=facts)
+  type: dict
+nodes:
+  description: The nodes on which a pod ran.
+  returned: with what verifies
+  type: list
+  elements: str
+findings:
+  description: The findings, each with what was found, expected and what to do.
+  returned: with what verifies
+  type: list
+  elements: str
+unproven:
+  description: Nodes without a free unit, on which no pod ran.
+  returned: with what verifies
+  type: list
+  elements: str
+objects:
+  description: The objects that were changed or removed (in check mode, would be).
+  returned: with O(what=handover)
+  type: list
+  elements: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import diff_of
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.facts import gather, when_told
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.handover import Handover, HandoverError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Image
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.ready import wait
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.trial import DevicePluginNeeds, Trial
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.verify import verify
+
+CANNOT = "GPU nodes cannot run gpushare, nothing was changed:"
+LATE = "gpushare's pods do not serve in time:"
+BROKEN = "gpushare does not work:"
+
+
+def facts(kubectl: cluster_kubectl.Kubectl, params: dict, _check: bool) -> dict:
+    """The facts as soon as kubelet has told of the image."""
+    namespace, nodes = params["namespace"], params["nodes"]
+    return {"facts": when_told(lambda: gather(kubectl, namespace, nodes), params["image"], params["wait"])}
+
+
+def trial(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
+    """Try a pod on each node."""
+    if check:
+        return _proof([], [], [], "")
+    needs = DevicePluginNeeds(_image(params), params["kubelet_root"].rstrip("/"))
+    nodes, findings = Trial(kubectl, needs).run(params["nodes"], params["start_timeout"])
+    return _proof(nodes, [], findings, CANNOT)
+
+
+def scheduler(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
+    """Wait for the scheduler's pods."""
+    return _proof([], [], [] if check else _late(kubectl, params, True), LATE)
+
+
+def everything(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
+    """Wait for all pods, and verify each node."""
+    late = [] if check else _late(kubectl, params, False)
+    return _proof([], [], late, LATE) if late or check else _proof(*verify(kubectl, _image(params), params["timeout"]), BROKEN)
+
+
+def handover(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
+    """Do one step of a change of the mode."""
+    change = Handover(kubectl, params["namespace"], params["timeout"])
+    to_pods, nodes = params["to"] == "kubernetes", params["nodes"]
+    steps = {
+        "settled": lambda: change.waiting(to_pods) or [],
+        "marked": lambda: change.mark(nodes, check),
+        "stopped": lambda: change.stop_scheduler(check),
+        "opened": lambda: change.open(check),
+        "pod": lambda: [one for node in nodes for one in change.to_pod(node, check)],
+        "host": lambda: [one for node in nodes for one in change.to_host(node, check)],
+        "pruned": lambda: change.prune(params["keep"], not to_pods, check),
+    }
+    found = steps[params["step"]]()
+    return {"changed": bool(found), "objects": found, "diff": diff_of(found, gone=params["step"] not in ("marked", "pod", "host"))}
+
+
+def _image(params: dict) -> Image:
+    return Image(params["image"], params["namespace"], params["runtime_class"], params["scheduler"])
+
+
+def _late(kubectl: cluster_kubectl.Kubectl, params: dict, only_scheduler: bool) -> list:
+    return wait(kubectl, params["namespace"], params["start_timeout"], only_scheduler, params["scheduler"] == "default")
+
+
+def _proof(nodes: list, unproven: list, findings: list, words: str) -> dict:
+    """The answer of what verifies. With a finding it has failed."""
+    failed = {"failed": True, "msg": words + "\n" + "\n".join(f"- {one}" for one in findings)} if findings else {}
+    return {"nodes": nodes, "unproven": unproven, "findings": findings, **failed}
+
+
+def main() -> None:
+    subjects = {"facts": facts, "trial": trial, "scheduler": scheduler, "everything": everything, "handover": handover}
+    module = AnsibleModule(
+        argument_spec=dict(
+            cluster_kubectl.ARGUMENTS,
+            what={"type": "str", "choices": list(subjects), "required": True},
+            namespace={"type": "str", "required": True},
+            nodes={"type": "list", "elements": "str", "default": []},
+            image={"type": "str", "default": ""},
+            wait={"type": "int", "default": 0},
+            runtime_class={"type": "str", "default": ""},
+            kubelet_root={"type": "path", "default": "/var/lib/kubelet"},
+            scheduler={"type": "str", "choices": ["own", "default"], "default": "own"},
+            start_timeout={"type": "int"},
+            timeout={"type": "int"},
+            step={"type": "str", "choices": ["settled", "marked", "stopped", "opened", "pod", "host", "pruned"]},
+            to={"type": "str", "choices": ["systemd", "kubernetes"]},
+            keep={"type": "list", "elements": "dict", "default": []},
+        ),
+        required_if=[
+            ("what", "trial", ["nodes", "image", "start_timeout"]),
+            ("what", "scheduler", ["start_timeout"]),
+            ("what", "everything", ["image", "start_timeout", "timeout"]),
+            ("what", "handover", ["step", "to", "timeout"]),
+        ],
+        supports_check_mode=True,
+    )
+    answer = subjects[module.params["what"]]
+    try:
+        found = answer(cluster_kubectl.for_module(module), module.params, module.check_mode)
+    except (cluster_kubectl.KubectlError, HandoverError, ValueError) as error:
+        module.fail_json(msg=str(error))
+    if "failed" in found:
+        module.fail_json(**found)
+    module.exit_json(**{"changed": False, **found})
+
+
+if __name__ == "__main__":
+    main()
