@@ -125,6 +125,7 @@ _MIRROR = {
 }
 _ALWAYS = ("distribution", "kubelet", "control_plane")
 _OPERATOR = {"versions": [str], "policies": [ClusterPolicy], "nodes": [str], "ours": [str]}
+_DRAINED = {"done": bool, "left": [str], "why": str, "diff": [_CHANGE]}
 _PROOF = {"nodes": [str], "unproven": [str], "findings": [str]}
 _GPU_POD = {"pod": str, "node": str, "asks": str}
 
@@ -145,7 +146,6 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_credentials certificates": {"files": [str], "not_after": Map(str), "diff": _CHANGE},
     "gpushare_credentials token": {"own": Maybe(TokenClaims)},
     "gpushare_device_strategy_info": {"strategy": str, "kept": str, "obstacles": [str], "cdi": CdiFacts, "mps": [str]},
-    "gpushare_drain": {"done": bool, "left": [str], "why": str, "diff": [_CHANGE]},
     "gpushare_driver": {"steps": [str], "files": [str], "notes": [str], "reboot": str, "at": float, "diff": [_CHANGE]},
     "gpushare_driver_info": {
         "facts": HostFacts,
@@ -209,7 +209,8 @@ RESULTS: Mapping[str, Shape] = {
         "node_ports": [int],
     },
     "gpushare_mps": {"waiting": [str], "diff": [_CHANGE]},
-    "gpushare_node_ready_info": {"ready": bool},
+    **dict.fromkeys(("gpushare_node cordon", "gpushare_node drain", "gpushare_node uncordon"), _DRAINED),
+    "gpushare_node ready": {"ready": bool},
     "gpushare_openshift_policy": {"notes": [str], "diff": [_CHANGE]},
     "gpushare_packages": {
         "missing?": bool,

@@ -109,8 +109,8 @@ def test_a_node_whose_driver_does_not_work_after_the_change_stays_cordoned(
     for task in tasks:
         if task.pop("ansible.builtin.include_tasks", None) == "uncordon.yml":
             task["ansible.builtin.debug"] = {"msg": "UNCORDONED"}
-        if options := task.pop("gpushare.kubernetes.gpushare_drain", None):
-            task["ansible.builtin.debug"] = {"msg": f"{options['state']} {options['node']}: {options['reason']}"}
+        if options := task.pop("gpushare.kubernetes.gpushare_node", None):
+            task["ansible.builtin.debug"] = {"msg": f"{options['what']} {options['node']}: {options['reason']}"}
             del task["delegate_to"], task["until"]
     variables = yaml.safe_load((ROOT / "roles/nvidia_driver/vars/main.yml").read_text())
     variables |= {"__gpushare_node": {"node_name": "node-1"}} | ({"__nvidia_driver_headers_installed": {"skipped": True}} if begun else {})
@@ -119,7 +119,7 @@ def test_a_node_whose_driver_does_not_work_after_the_change_stays_cordoned(
     assert done.returncode == 0, done.stdout + done.stderr
     assert ("UNCORDONED" in done.stdout) is schedulable
     assert ("The node node-1 stays cordoned. Its driver does not work" in done.stdout) is not schedulable
-    assert ("cordoned node-1: Its driver does not work after the change: " in done.stdout) is not schedulable
+    assert ("cordon node-1: Its driver does not work after the change: " in done.stdout) is not schedulable
     if health.get("problem"):
         assert done.stdout.count("Driver/library version mismatch. reboot the host.") == 2, "in the report and on the node"
 

@@ -1,0 +1,147 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpushare_node
+short_description: Cordon or drain a node, make it schedulable again, and check whether it is ready
+version_added: 0.1.0
+description:
+  - Roles of this collection use this module, on a control plane. Its options may change in any release.
+author: gpushare.kubernetes contributors (@gpushare)
+extends_documentation_fragment:
+  - gpushare.kubernetes.attributes
+  - gpushare.kubernetes.attributes.changes
+  - gpushare.kubernetes.kubectl
+options:
+  what:
+    description:
+      - V(cordon) cordons the node, and marks it with the annotations C(gpushare/cordoned-by) and C(gpushare/cordon-reason).
+      - V(drain) also evicts its pods through the API, within their disruption budgets. DaemonSets' pods and static pods stay.
+      - V(uncordon) makes a node that has the first of these annotations schedulable again, and no other.
+      - V(ready) reads the node's condition C(Ready) and its lease, once. The condition counts only with a heartbeat of kubelet that is
+        later than O(since), by the time that kubelet needs to notice a restart. Use it with C(until).
+    type: str
+    choices: [cordon, drain, uncordon, ready]
+    required: true
+  node:
+    description: Name of the node.
+    type: str
+    required: true
+  owner:
+    description: Value of the annotation.
+    type: str
+    default: nvidia_driver
+  reason:
+    description: Value of the annotation C(gpushare/cordon-reason). With V(cordon), also on a node that this collection cordoned.
+    type: str
+    default: ""
+  seconds:
+    description: Seconds for this call of V(drain). RV(done) reports whether they were enough. Otherwise call again.
+    type: int
+    default: 20
+  force:
+    description: Whether to delete pods that no controller creates again.
+    type: bool
+    default: false
+  since:
+    description: When the container runtime was restarted, as Unix time of the node's clock. V(ready) requires it.
+    type: float
+"""
+
+EXAMPLES = r"""
+- name: Drain the node
+  gpushare.kubernetes.gpushare_node:
+    what: drain
+    node: gpu1
+  register: drained
+  until: drained.done
+  retries: 15
+  delay: 1
+
+- name: Wait until the node is ready
+  gpushare.kubernetes.gpushare_node:
+    what: ready
+    node: gpu1
+    since: "{{ container_runtime.restarted_at }}"
+  register: node
+  until: node.ready
+  retries: 20
+  delay: 3
+  delegate_to: cp1
+"""
+
+RETURN = r"""
+done:
+  description: Whether no pod is left to evict.
+  returned: without O(what=ready)
+  type: bool
+left:
+  description: Pods that are still there, as namespace/name.
+  returned: without O(what=ready)
+  type: list
+  elements: str
+why:
+  description: Report of kubectl about them.
+  returned: without O(what=ready)
+  type: str
+ready:
+  description: Whether it is ready. If it is not, C(msg) has the missing condition.
+  returned: with O(what=ready)
+  type: bool
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.drain import Drained, DrainError, cordon, drain, uncordon
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.node_ready import not_ready
+
+
+def ready(kubectl: cluster_kubectl.Kubectl, name: str, since: float) -> dict:
+    """Whether the node is ready since then, and what it lacks."""
+    try:
+        node = kubectl.json(["get", "--ignore-not-found", "node", name])
+        lease = kubectl.json(["get", "--ignore-not-found", "--namespace", "kube-node-lease", "lease", name])
+    except (cluster_kubectl.KubectlError, ValueError) as error:
+        # The API server of the only control plane may have been restarted along with its containerd.
+        return {"changed": False, "ready": False, "msg": str(error)}
+    why = not_ready(node, lease, since)
+    return {"changed": False, "ready": why is None, **({} if why is None else {"msg": f"node {name}: {why}"})}
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec=dict(
+            cluster_kubectl.ARGUMENTS,
+            what={"type": "str", "choices": ["cordon", "drain", "uncordon", "ready"], "required": True},
+            node={"type": "str", "required": True},
+            owner={"type": "str", "default": "nvidia_driver"},
+            reason={"type": "str", "default": ""},
+            seconds={"type": "int", "default": 20},
+            force={"type": "bool", "default": False},
+            since={"type": "float"},
+        ),
+        required_if=[("what", "ready", ["since"])],
+        supports_check_mode=True,
+    )
+    kubectl, params, dry = cluster_kubectl.for_module(module), module.params, module.check_mode
+    node, owner, reason = params["node"], params["owner"], params["reason"]
+    if params["what"] == "ready":
+        module.exit_json(**ready(kubectl, node, params["since"]))
+    try:
+        found = {
+            "cordon": lambda: Drained(cordon(kubectl, node, owner, dry, reason), True),
+            "drain": lambda: drain(kubectl, node, owner, params["seconds"], params["force"], dry, reason),
+            "uncordon": lambda: Drained(uncordon(kubectl, node, dry), True),
+        }[params["what"]]()
+    except (DrainError, cluster_kubectl.KubectlError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=found.changed, done=found.done, left=list(found.left), why=found.why, diff=[])
+
+
+if __name__ == "__main__":
+    main()
