@@ -142,7 +142,9 @@ RESULTS: Mapping[str, Shape] = {
         **{key if key in _ALWAYS else f"{key}?": shape for key, shape in of_dataclass(NodeFacts).items()},
     },
     "gpushare_bundle": {},
-    "gpushare_cluster_objects": {"objects": [str], "unserved": [str], "missing": [str], "diff": [_CHANGE]},
+    "gpushare_cluster objects": {"objects": [str], "unserved": [str], "missing": [str], "diff": [_CHANGE]},
+    "gpushare_cluster identity": {"kubeconfig": str, "due": Map(str), "seeds": Map(str)},
+    "gpushare_cluster openshift_policy": {"notes": [str], "diff": [_CHANGE]},
     "gpushare_credentials certificates": {"files": [str], "not_after": Map(str), "diff": _CHANGE},
     "gpushare_credentials token": {"own": Maybe(TokenClaims)},
     "gpushare_device_strategy_info": {"strategy": str, "kept": str, "obstacles": [str], "cdi": CdiFacts, "mps": [str]},
@@ -155,7 +157,6 @@ RESULTS: Mapping[str, Shape] = {
         "driver": Driver,
         "problem": Maybe(Problem),
     },
-    "gpushare_identity": {"kubeconfig": str, "due": Map(str), "seeds": Map(str)},
     "gpushare_images": {"imported": [IMAGE], "missing?": [re.compile(r"images/[^/]{1,200}")]},
     "gpushare_in_cluster facts": {
         "facts": {
@@ -211,7 +212,6 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_mps": {"waiting": [str], "diff": [_CHANGE]},
     **dict.fromkeys(("gpushare_node cordon", "gpushare_node drain", "gpushare_node uncordon"), _DRAINED),
     "gpushare_node ready": {"ready": bool},
-    "gpushare_openshift_policy": {"notes": [str], "diff": [_CHANGE]},
     "gpushare_packages": {
         "missing?": bool,
         "system?": System,

@@ -385,7 +385,7 @@ OWN = {"changed": False, "own": {"subject": "s", "uid": "u", "issued": 1, "expir
 @SETTINGS
 @given(answers(OWN))
 def test_a_token_that_is_none_stops_nobodys_credentials(said: Any) -> None:
-    """What the role hands to gpushare_identity."""
+    """What the role hands to gpushare_cluster."""
     found = {"gpu1": asked("gpushare_credentials token", OWN), "evil": asked("gpushare_credentials token", mapped(said))}
     tokens = {host: result["own"] for host, result in found.items() if "own" in result}
     daemons = daemons_of(dict.fromkeys(tokens, "account"), tokens)

@@ -95,7 +95,7 @@ def test_whatever_a_node_is_called_its_objects_are_the_same_but_for_the_name(nam
 
 
 def test_the_module_takes_what_the_roles_make_and_nothing_else() -> None:
-    """The allow-list of gpushare_cluster_objects."""
+    """The allow-list of gpushare_cluster."""
     nodes = ["gpu1", "a" * 63 + ".example.org"]
     ours = [
         *of_role("device_plugin", nodes=nodes),

@@ -1,0 +1,239 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpushare_cluster
+short_description: Apply gpushare's objects to the cluster, and create the credentials of its daemons
+version_added: 0.1.0
+description:
+  - Roles of this collection use this module. Its options may change in any release.
+author: gpushare.kubernetes contributors (@gpushare)
+extends_documentation_fragment:
+  - gpushare.kubernetes.attributes
+  - gpushare.kubernetes.attributes.changes
+  - gpushare.kubernetes.kubectl
+options:
+  what:
+    description:
+      - V(objects) applies O(objects) by server-side apply through the host's own kubectl, but only if the server's dry run shows a change.
+        Fields of these objects that others have changed are reset. Rejects every object with a kind or name that this collection does not
+        create. Of nodes it accepts only gpushare's labels. Puts the taint C(gpushare.kubernetes/gpu:PreferNoSchedule) on nodes, or takes
+        it away. Other taints stay.
+      - V(identity) returns the daemons' kubeconfig, which has no secret. For each daemon without a usable token it also returns a seed. A
+        seed is a token that is valid for an hour, with which the daemon requests its own. A token is not usable if it is missing or
+        expired, or the API server rejects it. The same applies if it belongs to another or a former ServiceAccount, or if less than a
+        quarter of its life is left. Seeds are secrets. Use C(no_log) on the task.
+      - V(openshift_policy) merges the extender into the scheduler's policy of OpenShift up to 4.9, in the ConfigMap in C(openshift-config)
+        that C(Scheduler/cluster) names. If it names none, uses C(scheduler-policy), and names that. Other predicates, priorities and
+        extenders stay. Rejects a Kubernetes after 1.22, whose scheduler reads no policy.
+    type: str
+    choices: [objects, identity, openshift_policy]
+    required: true
+  namespace:
+    description:
+      - The namespace of daemons that are pods, for V(objects). Without it, only objects of daemons on hosts are accepted.
+      - Namespace of the ServiceAccounts, for V(identity). Without it C(kube-system).
+    type: str
+    default: ""
+  objects:
+    description: Complete Kubernetes objects, those that others need first.
+    type: list
+    elements: dict
+  create:
+    description: Whether missing objects may be created. If not, they are left out and listed in RV(missing).
+    type: bool
+    default: true
+  unserved:
+    description:
+      - Action for objects of kinds that this API server does not have, such as policies before Kubernetes 1.30. V(skip) leaves them out
+        and lists them in RV(unserved).
+    type: str
+    choices: [fail, skip]
+    default: fail
+  taints:
+    description: Name of a node to whether it has the taint. Nodes that are not there are left out.
+    type: dict
+    default: {}
+  field_manager:
+    description: The field manager's name for the fields of this collection.
+    type: str
+    default: gpushare.kubernetes
+  accounts:
+    description:
+      - Name of the ServiceAccount by key of the daemon in the result, such as its host. The account must exist, except in check mode.
+    type: dict
+  tokens:
+    description: C(own) of the daemon's M(gpushare.kubernetes.gpushare_credentials) result, by key of the daemon.
+    type: dict
+    default: {}
+  server:
+    description: URL of the API server. By default the one of O(kubeconfig).
+    type: str
+    default: ""
+  state:
+    description: With V(absent), V(openshift_policy) is as it was. If others have changed it since, only the extender is removed.
+    type: str
+    choices: [present, absent]
+    default: present
+  url_prefix:
+    description: URL of the extender, as kube-scheduler reaches it on its host.
+    type: str
+    default: http://127.0.0.1:32766/gpushare-scheduler
+  weight:
+    description: Weight of the extender's scores.
+    type: int
+    default: 1
+  http_timeout:
+    description: Timeout of the calls, as a Go duration.
+    type: str
+    default: 1s
+  preemption:
+    description: Whether kube-scheduler calls the extender before it evicts pods of lower priority.
+    type: bool
+    default: true
+"""
+
+EXAMPLES = r"""
+- name: Apply the extender's account and rights
+  gpushare.kubernetes.gpushare_cluster:
+    what: objects
+    objects: "{{ lookup('ansible.builtin.file', 'rbac.yml') | from_yaml_all | list }}"
+  delegate_to: "{{ groups['kube_control_plane'] | first }}"
+  run_once: true
+
+- name: Make the extenders' kubeconfig and seeds
+  gpushare.kubernetes.gpushare_cluster:
+    what: identity
+    accounts:
+      cp1: gpushare-extender
+    tokens:
+      cp1: "{{ extender_token.own }}"
+  register: identity
+  no_log: true
+"""
+
+RETURN = r"""
+objects:
+  description: The objects that were created or changed (in check mode, would be).
+  returned: with O(what=objects)
+  type: list
+  elements: str
+  sample: [ClusterRole gpushare-extender]
+unserved:
+  description: The objects that this API server does not have.
+  returned: with O(what=objects)
+  type: list
+  elements: str
+missing:
+  description: With O(create=false), the objects that are not there.
+  returned: with O(what=objects)
+  type: list
+  elements: str
+  sample: [Node gpu1]
+kubeconfig:
+  description: The kubeconfig of all these daemons.
+  returned: with O(what=identity)
+  type: str
+due:
+  description: Why a daemon needs a seed, by the key of O(accounts). Daemons that need none are not in it.
+  returned: with O(what=identity)
+  type: dict
+  sample: {cp1: it has no token of its own yet}
+seeds:
+  description: The seeds by the key of O(accounts). None in check mode.
+  returned: with O(what=identity)
+  type: dict
+notes:
+  description: Remarks for people, for example about a policy that others have changed since.
+  returned: with O(what=openshift_policy)
+  type: list
+  elements: str
+"""
+
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACE, RESOURCES
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import ForeignError, WantedObjects, check_ours, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.kubeconfig import NoClusterError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.seeds import daemons_of, identify
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import openshift
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import ExtenderEntry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
+
+
+def objects(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> dict:
+    """Apply the objects and taints."""
+    params = module.params
+    wanted = WantedObjects(
+        apply=params["objects"],
+        create=params["create"],
+        skip_unserved=params["unserved"] == "skip",
+        field_manager=params["field_manager"],
+        namespace=params["namespace"],
+        taints={str(name): module.boolean(value) for name, value in params["taints"].items()},
+    )
+    check_ours(wanted)
+    return converge(kubectl, wanted, module.check_mode)
+
+
+def identity(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> dict:
+    """Make the kubeconfig and the seeds."""
+    params = module.params
+    try:
+        daemons = daemons_of(params["accounts"], params["tokens"])
+    except TypeError as error:
+        module.fail_json(msg=f"a value of tokens is not what gpushare_credentials returns: {error}")
+    found = identify(kubectl, params["namespace"] or NAMESPACE, daemons, params["server"], time.time(), not module.check_mode)
+    return {"changed": False, "kubeconfig": found.kubeconfig, "due": found.due, "seeds": found.seeds}
+
+
+def openshift_policy(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> dict:
+    """Add the extender to the policy, or remove it."""
+    params = module.params
+    extender = ExtenderEntry(params["url_prefix"], params["weight"], params["http_timeout"], RESOURCES, "", params["preemption"])
+    found = openshift.read(kubectl)
+    steps, notes = (openshift.present(found, extender), []) if params["state"] == "present" else openshift.absent(found, extender)
+    if not module.check_mode:
+        openshift.apply(kubectl, steps)
+    return {"changed": bool(steps), "notes": notes, "diff": [step.diff() for step in steps]}
+
+
+def main() -> None:
+    subjects = {"objects": objects, "identity": identity, "openshift_policy": openshift_policy}
+    module = AnsibleModule(
+        argument_spec=dict(
+            cluster_kubectl.ARGUMENTS,
+            what={"type": "str", "choices": list(subjects), "required": True},
+            namespace={"type": "str", "default": ""},
+            objects={"type": "list", "elements": "dict"},
+            create={"type": "bool", "default": True},
+            unserved={"type": "str", "choices": ["fail", "skip"], "default": "fail"},
+            taints={"type": "dict", "default": {}},
+            field_manager={"type": "str", "default": "gpushare.kubernetes"},
+            accounts={"type": "dict"},
+            tokens={"type": "dict", "default": {}, "no_log": False},
+            server={"type": "str", "default": ""},
+            state={"type": "str", "choices": ["present", "absent"], "default": "present"},
+            url_prefix={"type": "str", "default": "http://127.0.0.1:32766/gpushare-scheduler"},
+            weight={"type": "int", "default": 1},
+            http_timeout={"type": "str", "default": "1s"},
+            preemption={"type": "bool", "default": True},
+        ),
+        required_if=[("what", "objects", ["objects"]), ("what", "identity", ["accounts"])],
+        supports_check_mode=True,
+    )
+    try:
+        module.exit_json(**subjects[module.params["what"]](module, cluster_kubectl.for_module(module)))
+    except (cluster_kubectl.KubectlError, ForeignError, NoClusterError, SchedulerError) as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()
