@@ -28,10 +28,9 @@ options:
       - V(driver) gathers the facts of a host with M(gpushare.kubernetes.gpushare_driver_info), in one call. Chooses the packages, the
         kernel module and the headers by the data of the host's distribution, and the GPUs. Fails with all reasons if the driver cannot be
         installed as required.
-      - V(verify) judges the results of M(gpushare.kubernetes.gpushare_verify_host), M(gpushare.kubernetes.gpushare_verify_cluster) and
-        M(gpushare.kubernetes.gpushare_probe). Fails with every finding if one of them is an error. Each finding has a stable code, and
-        states what was found, what was expected, and what to do. One that another one causes refers to it. Reaches no host. Use it with
-        C(run_once).
+      - V(verify) judges the results of M(gpushare.kubernetes.gpushare_verify_host) and M(gpushare.kubernetes.gpushare_verify_cluster).
+        Fails with every finding if one of them is an error. Each finding has a stable code, and states what was found, what was expected,
+        and what to do. One that another one causes refers to it. Reaches no host. Use it with C(run_once).
       - V(take_over) compares the device plugins of others, by M(gpushare.kubernetes.gpushare_look_cluster), with the facts of the GPU
         hosts. Returns a reason for each host or DaemonSet that prevents the take-over.
       - V(dead_nodes) finds the Kubernetes node of each dead host by the inventory, because a dead host cannot report its node. Fails if
@@ -236,7 +235,7 @@ options:
     type: str
     default: ""
   probes:
-    description: Result of M(gpushare.kubernetes.gpushare_probe). By default there was no probe.
+    description: Result of M(gpushare.kubernetes.gpushare_verify_cluster) with C(what=place). By default there was no probe.
     type: dict
     default: {}
   unproven:

@@ -8,24 +8,38 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_verify_cluster
-short_description: Gather everything of gpushare in the API
+short_description: Gather everything of gpushare in the API, and place probe pods
 version_added: 0.1.0
 description:
   - The role C(verify) uses this module. Its options may change in any release.
-  - Gathers the nodes, the pods that request or have GPUs, and the running schedulers, in one call on a control plane. Compares
-    gpushare's own objects with those that its roles apply, by the server's dry run.
   - Returns evidence only. M(gpushare.kubernetes.gpushare_judge) judges it, together with that of the hosts.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
-  - gpushare.kubernetes.attributes.info
   - gpushare.kubernetes.kubectl
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+  idempotent:
+    support: partial
+    details: With O(what=place) each call creates the pods again.
 options:
+  what:
+    description:
+      - V(evidence) gathers the nodes, the pods that request or have GPUs, and the running schedulers, in one call on a control plane.
+        Compares gpushare's own objects with those that its roles apply, by the server's dry run. Changes nothing.
+      - V(place) creates a pod per node that requests one unit and may only run there, with any taints. Waits until the pod runs or is
+        rejected. Its image is on the node already and needs no command. The pods stay for inspection until V(remove).
+      - V(remove) removes the probe pods, as V(place) does first with those of an interrupted run.
+    type: str
+    choices: [evidence, place, remove]
+    required: true
   nodes:
-    description: Names of the nodes whose GPUs are shared.
+    description: Names of the nodes whose GPUs are shared, for V(evidence).
     type: list
     elements: str
-    required: true
   schedulers:
     description: Names of the nodes whose kube-scheduler calls the extender.
     type: list
@@ -42,23 +56,55 @@ options:
         start of a device plugin. With V(0) the module reads once.
     type: int
     default: 0
+  images:
+    description: Name of each node to the image of its probe pod.
+    type: dict
+    default: {}
+  resource:
+    description: The resource of which a probe pod requests one unit.
+    type: str
+    default: aliyun.com/gpu-mem
+  scheduler_name:
+    description: The scheduler that is to place the probe pods.
+    type: str
+    default: default-scheduler
+  timeout:
+    description: Seconds within which the probe pods must run, or be gone.
+    type: int
+    default: 60
 """
 
 EXAMPLES = r"""
 - name: Look at the cluster
   gpushare.kubernetes.gpushare_verify_cluster:
+    what: evidence
     nodes: [gpu1, gpu2]
     schedulers: [cp1]
   register: cluster
   delegate_to: cp1
   run_once: true
+
+- name: Place a probe pod on each node
+  gpushare.kubernetes.gpushare_verify_cluster:
+    what: place
+    images: {gpu1: "registry.k8s.io/pause:3.10", gpu2: "registry.k8s.io/pause:3.10"}
+  register: probes
 """
 
 RETURN = r"""
 seen:
   description: The evidence, for M(gpushare.kubernetes.gpushare_judge).
-  returned: success
+  returned: with O(what=evidence)
   type: dict
+pods:
+  description: Final state of the probe pod by node, for M(gpushare.kubernetes.gpushare_judge). Null for a missing pod.
+  returned: with O(what=place), not in check mode
+  type: dict
+removed:
+  description: Names of the probe pods that were removed (in check mode, none).
+  returned: with O(what=place) and O(what=remove)
+  type: list
+  elements: str
 """
 
 import time
@@ -66,36 +112,65 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import cluster
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.probes import Probes, name, probe_pod
+
+
+def evidence(kubectl: cluster_kubectl.Kubectl, params: dict, _check: bool) -> dict:
+    """Gather what the API has."""
+    deadline = time.monotonic() + params["settle"]
+    nodes = cluster.nodes(kubectl, params["nodes"])
+    while not all(map(cluster.settled, nodes)) and time.monotonic() < deadline:
+        time.sleep(1)
+        nodes = cluster.nodes(kubectl, params["nodes"])
+    seen = {
+        "nodes": nodes,
+        "schedulers": cluster.schedulers(kubectl, params["schedulers"]),
+        "objects": cluster.objects(kubectl, params["objects"]),
+        # Last: kubelet tells the API a second or two late of a container that ended right before the hosts were read.
+        "pods": cluster.pods(kubectl),
+    }
+    return {"changed": False, "seen": seen}
+
+
+def place(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
+    """Create the probe pods, and wait."""
+    found, images = remove(kubectl, params, check), params["images"]
+    if images and not check:
+        wanted = [probe_pod(node, str(image), params["resource"], params["scheduler_name"]) for node, image in sorted(images.items())]
+        placed = Probes(kubectl).place(wanted, params["timeout"])
+        found["pods"] = {node: placed[name(node)] for node in images}
+    return {**found, "changed": bool(images) or found["changed"]}
+
+
+def remove(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
+    """Remove all probe pods."""
+    removed = [] if check else Probes(kubectl).remove(params["timeout"])
+    return {"changed": bool(removed), "removed": removed}
 
 
 def main() -> None:
+    subjects = {"evidence": evidence, "place": place, "remove": remove}
     module = AnsibleModule(
         argument_spec=dict(
             cluster_kubectl.ARGUMENTS,
-            nodes={"type": "list", "elements": "str", "required": True},
+            what={"type": "str", "choices": list(subjects), "required": True},
+            nodes={"type": "list", "elements": "str"},
             schedulers={"type": "list", "elements": "str", "default": []},
             objects={"type": "list", "elements": "dict", "default": []},
             settle={"type": "int", "default": 0},
+            images={"type": "dict", "default": {}},
+            resource={"type": "str", "default": "aliyun.com/gpu-mem"},
+            scheduler_name={"type": "str", "default": "default-scheduler"},
+            timeout={"type": "int", "default": 60},
         ),
+        required_if=[("what", "evidence", ["nodes"])],
         supports_check_mode=True,
     )
-    params, kubectl = module.params, cluster_kubectl.for_module(module)
-    deadline = time.monotonic() + params["settle"]
     try:
-        nodes = cluster.nodes(kubectl, params["nodes"])
-        while not all(map(cluster.settled, nodes)) and time.monotonic() < deadline:
-            time.sleep(1)
-            nodes = cluster.nodes(kubectl, params["nodes"])
-        seen = {
-            "nodes": nodes,
-            "schedulers": cluster.schedulers(kubectl, params["schedulers"]),
-            "objects": cluster.objects(kubectl, params["objects"]),
-            # Last: kubelet tells the API a second or two late of a container that ended right before the hosts were read.
-            "pods": cluster.pods(kubectl),
-        }
+        found = subjects[module.params["what"]](cluster_kubectl.for_module(module), module.params, module.check_mode)
     except cluster_kubectl.KubectlError as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=False, seen=seen)
+    module.exit_json(**found)
 
 
 if __name__ == "__main__":

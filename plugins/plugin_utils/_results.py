@@ -225,7 +225,6 @@ RESULTS: Mapping[str, Shape] = {
         "notes": [str],
         "diff": [_CHANGE],
     },
-    "gpushare_probe": {"pods?": Map(Maybe(_POD)), "removed": [str]},
     "gpushare_rancher": {"restarted": str, "imported": bool, "missing?": bool},
     "gpushare_remove": {"stopped": [str], "removed": [str], "restored": [str], "left": _LEFT, "notes": [str], "diff": [_CHANGE]},
     "gpushare_remove_cluster objects": {"removed": [str], "left": _LEFT, "diff": [_CHANGE]},
@@ -244,7 +243,7 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_service": {"restarted": bool, "diff": [_CHANGE]},
     "gpushare_takeover": {"objects": [str], "left": [str], "kept": [str], "served": [str], "diff": [_CHANGE]},
     "gpushare_toolkit": {"version": str, "managed_by": str, "files": [str], "notes": [str], "diff": [_CHANGE]},
-    "gpushare_verify_cluster": {
+    "gpushare_verify_cluster evidence": {
         "seen": {
             "nodes": [_NODE],
             "pods": [_POD],
@@ -252,6 +251,8 @@ RESULTS: Mapping[str, Shape] = {
             "objects": {"missing": [str], "differs": [str], "unserved": [str]},
         },
     },
+    "gpushare_verify_cluster place": {"pods?": Map(Maybe(_POD)), "removed": [str]},
+    "gpushare_verify_cluster remove": {"removed": [str]},
     "gpushare_verify_host": {"seen": _SEEN},
     # With a plan; before there is one, FOUND.
     "kube_scheduler_extender": {"candidate": str, "holder?": str, "standby?": bool},

@@ -135,7 +135,7 @@ def test_what_is_excepted_is_there() -> None:
 def test_no_documented_value_has_a_reserved_key() -> None:
     wrong: list[str] = []
     modules = sorted((PLUGINS / "modules").glob("*.py"))
-    assert len(modules) > 30
+    assert len(modules) > 15
     known = OWN_MEANING | OF_ACTIONS
     for path in modules:
         constants = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Assign)]

@@ -174,7 +174,7 @@ def test_what_these_hosts_really_answer_is_believed() -> None:
 
 def test_what_modules_really_answer_is_believed(fleet: dict[str, Json]) -> None:
     good = {
-        "gpushare_verify_cluster": {"changed": False, "seen": cluster()},
+        "gpushare_verify_cluster evidence": {"changed": False, "seen": cluster()},
         "gpushare_look_cluster api": {key: value for key, value in API.items() if key != "item"},
         "gpushare_credentials token": OWN,
         "gpushare_look_cluster nodes": DEAD,
@@ -250,7 +250,7 @@ def test_verify_again_during_the_probe(said: Any) -> None:
 @SETTINGS
 @given(answers({"changed": False, "seen": cluster()}))
 def test_verify_of_the_cluster(said: Any) -> None:
-    result = asked("gpushare_verify_cluster", mapped(said))
+    result = asked("gpushare_verify_cluster evidence", mapped(said))
     evidence = Evidence({"cp1": printed(plane_host()), "gpu1": printed(gpu_host())}, _seen(result), ARTIFACT)
     judge(evidence)
     placeable(evidence, "")
