@@ -8,26 +8,28 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_driver
-short_description: Make a host ready for the driver that its packages brought
+short_description: Gather the facts for a driver, and make a host ready for the one that its packages brought
 version_added: 0.1.0
 description:
   - The role C(nvidia_driver) uses this module. Its options may change in any release.
-  - Blacklists nouveau, writes the options of the kernel modules, and rebuilds the initramfs only if that changed. Runs NVIDIA's
-    installer if O(run_file) names one. Loads the kernel module and enables the services. Returns whether the host must reboot, and never
-    reboots it.
-  - Records in the host's journal how each file and each service was before.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
   - gpushare.kubernetes.attributes.changes
 options:
-  state:
-    description: With V(absent), restores the files and services, and uninstalls the driver of a run file.
+  what:
+    description:
+      - V(facts) gathers the facts that decide how a driver is installed, for M(gpushare.kubernetes.gpushare_judge), and the processes on
+        the GPUs. Changes nothing.
+      - V(present) blacklists nouveau, writes the options of the kernel modules, and rebuilds the initramfs only if that changed. Runs
+        NVIDIA's installer if O(run_file) names one. Loads the kernel module and enables the services. Returns whether the host must
+        reboot, and never reboots it. Records in the host's journal how each file and each service was before.
+      - V(absent) restores the files and services, and uninstalls the driver of a run file.
     type: str
-    choices: [present, absent]
-    default: present
+    choices: [facts, present, absent]
+    required: true
   version:
-    description: Version of the driver. O(state=present) requires it.
+    description: Version of the driver. O(what=present) requires it.
     type: str
     default: ""
   module:
@@ -67,11 +69,16 @@ options:
     description: Seconds within which NVIDIA's installer must finish.
     type: int
     default: 1800
+  root:
+    description: Folder that stands for the host's V(/), for tests of V(facts).
+    type: path
+    default: /
 """
 
 EXAMPLES = r"""
 - name: Load the driver
   gpushare.kubernetes.gpushare_driver:
+    what: present
     version: 580.159.03
     initramfs: [update-initramfs, -u, -k, all]
     services: [nvidia-persistenced.service]
@@ -80,43 +87,89 @@ EXAMPLES = r"""
 RETURN = r"""
 steps:
   description: The steps that were done (in check mode, would be).
-  returned: success
+  returned: with O(what=present) and O(what=absent)
   type: list
   elements: str
 files:
   description: The files that were changed (in check mode, would be).
-  returned: success
+  returned: with O(what=present) and O(what=absent)
   type: list
   elements: str
 notes:
   description: Remarks for people.
-  returned: success
+  returned: with O(what=present) and O(what=absent)
   type: list
   elements: str
 reboot:
   description: Why the host must reboot. Empty if it need not.
-  returned: success
+  returned: with O(what=present) and O(what=absent)
   type: str
 at:
   description: Unix time by the host's clock.
-  returned: success
+  returned: with O(what=present) and O(what=absent)
   type: float
+facts:
+  description: The facts.
+  returned: with O(what=facts)
+  type: dict
+processes:
+  description:
+    - The processes on the GPUs, each as text with its PID, its name and its pod. Where nvidia-smi has a problem, also the processes that
+      have C(/dev/nvidia-uvm) open.
+  returned: with O(what=facts)
+  type: list
+  elements: str
+machine_id:
+  description: Content of C(/etc/machine-id).
+  returned: with O(what=facts)
+  type: str
+boot_id:
+  description: A value that each boot changes.
+  returned: with O(what=facts)
+  type: str
+driver:
+  description: The driver by its parts, as M(gpushare.kubernetes.gpu_node_info) returns it.
+  returned: with O(what=facts)
+  type: dict
+problem:
+  description: Why nvidia-smi reports no GPUs, null if it reports them.
+  returned: with O(what=facts)
+  type: dict
 """
 
 import os
 import time
+from dataclasses import asdict
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.apply import DriverError, WantedDriver, absent, present
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import gather, processes_on
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import driver
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.gpus import gpus
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command, lock
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+
+
+def facts(host: Host) -> dict:
+    """The facts for a plan of the driver."""
+    report = gpus(host)
+    return {
+        "changed": False,
+        "facts": gather(host).as_dict(),
+        "processes": processes_on(report, host),
+        "machine_id": host.line("/etc/machine-id") or "",
+        "boot_id": host.line("/proc/sys/kernel/random/boot_id") or "",
+        "driver": asdict(driver(host)),
+        "problem": None if report.problem is None else asdict(report.problem),
+    }
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "what": {"type": "str", "choices": ["facts", "present", "absent"], "required": True},
             "version": {"type": "str", "default": ""},
             "module": {"type": "str", "default": ""},
             "blacklist": {"type": "bool", "default": True},
@@ -126,15 +179,19 @@ def main() -> None:
             "options": {"type": "list", "elements": "str", "default": []},
             "modules": {"type": "list", "elements": "str", "default": []},
             "timeout": {"type": "int", "default": 1800},
+            "root": {"type": "path", "default": "/"},
         },
-        required_if=[("state", "present", ("version",))],
+        required_if=[("what", "present", ("version",))],
         supports_check_mode=True,
     )
     params = dict(module.params)
+    what, host = params.pop("what"), Host(params.pop("root"))
+    if what == "facts":
+        module.exit_json(**facts(host))
     with lock.for_module(module):
         os.umask(0o022)
         try:
-            if params.pop("state") == "absent":
+            if what == "absent":
                 result = absent(command.run, module.check_mode, timeout=params["timeout"])
             else:
                 values = {key: tuple(value) if isinstance(value, list) else value for key, value in params.items()}

@@ -25,7 +25,7 @@ options:
         result.
       - V(preflight) gathers the reasons of each host, and adds those against the inventory as a whole. Prints a block for each problem
         and fails if there is one. Warnings are shown and do not fail. Reaches no host. Use it with C(run_once).
-      - V(driver) gathers the facts of a host with M(gpushare.kubernetes.gpushare_driver_info), in one call. Chooses the packages, the
+      - V(driver) gathers the facts of a host with M(gpushare.kubernetes.gpushare_driver), in one call. Chooses the packages, the
         kernel module and the headers by the data of the host's distribution, and the GPUs. Fails with all reasons if the driver cannot be
         installed as required.
       - V(verify) judges the results of M(gpushare.kubernetes.gpushare_verify_host) and M(gpushare.kubernetes.gpushare_verify_cluster).
@@ -315,7 +315,7 @@ plan:
   returned: with O(what=driver)
   type: dict
 info:
-  description: Result of M(gpushare.kubernetes.gpushare_driver_info).
+  description: Result of M(gpushare.kubernetes.gpushare_driver).
   returned: with O(what=driver)
   type: dict
 due:

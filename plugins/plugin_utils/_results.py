@@ -125,6 +125,7 @@ _MIRROR = {
 }
 _ALWAYS = ("distribution", "kubelet", "control_plane")
 _OPERATOR = {"versions": [str], "policies": [ClusterPolicy], "nodes": [str], "ours": [str]}
+_DRIVEN = {"steps": [str], "files": [str], "notes": [str], "reboot": str, "at": float, "diff": [_CHANGE]}
 _DRAINED = {"done": bool, "left": [str], "why": str, "diff": [_CHANGE]}
 _PROOF = {"nodes": [str], "unproven": [str], "findings": [str]}
 _GPU_POD = {"pod": str, "node": str, "asks": str}
@@ -148,8 +149,7 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_credentials certificates": {"files": [str], "not_after": Map(str), "diff": _CHANGE},
     "gpushare_credentials token": {"own": Maybe(TokenClaims)},
     "gpushare_device_strategy_info": {"strategy": str, "kept": str, "obstacles": [str], "cdi": CdiFacts, "mps": [str]},
-    "gpushare_driver": {"steps": [str], "files": [str], "notes": [str], "reboot": str, "at": float, "diff": [_CHANGE]},
-    "gpushare_driver_info": {
+    "gpushare_driver facts": {
         "facts": HostFacts,
         "processes": [str],
         "machine_id": str,
@@ -157,6 +157,7 @@ RESULTS: Mapping[str, Shape] = {
         "driver": Driver,
         "problem": Maybe(Problem),
     },
+    **dict.fromkeys(("gpushare_driver present", "gpushare_driver absent"), _DRIVEN),
     "gpushare_images": {"imported": [IMAGE], "missing?": [re.compile(r"images/[^/]{1,200}")]},
     "gpushare_in_cluster facts": {
         "facts": {

@@ -45,7 +45,7 @@ class DriverJudge(Judge):
 
     def answer(self, arguments: dict[str, Any]) -> dict[str, Any]:
         folder, root = Path(arguments.pop("data")), arguments.pop("root")
-        info = ask(self._action, self._known, "gpushare.kubernetes.gpushare_driver_info", {"root": root})
+        info = ask(self._action, self._known, "gpushare.kubernetes.gpushare_driver", {"what": "facts", "root": root})
         if info.get("failed") or "facts" not in info:
             return info
         facts = HostFacts.from_dict(info["facts"])

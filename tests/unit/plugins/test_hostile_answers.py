@@ -178,7 +178,7 @@ def test_what_modules_really_answer_is_believed(fleet: dict[str, Json]) -> None:
         "gpushare_look_cluster api": {key: value for key, value in API.items() if key != "item"},
         "gpushare_credentials token": OWN,
         "gpushare_look_cluster nodes": DEAD,
-        "gpushare_driver_info": fleet["driver_info"],
+        "gpushare_driver facts": fleet["driver_info"],
         "gpu_node_info": fleet["gpu1"],
     }
     for module, said in good.items():
