@@ -125,6 +125,7 @@ _MIRROR = {
 }
 _ALWAYS = ("distribution", "kubelet", "control_plane")
 _OPERATOR = {"versions": [str], "policies": [ClusterPolicy], "nodes": [str], "ours": [str]}
+_REMOVED = {"stopped": [str], "removed": [str], "restored": [str], "left": _LEFT, "notes": [str], "diff": [_CHANGE]}
 _DRIVEN = {"steps": [str], "files": [str], "notes": [str], "reboot": str, "at": float, "diff": [_CHANGE]}
 _DRAINED = {"done": bool, "left": [str], "why": str, "diff": [_CHANGE]}
 _PROOF = {"nodes": [str], "unproven": [str], "findings": [str]}
@@ -227,10 +228,8 @@ RESULTS: Mapping[str, Shape] = {
         "diff": [_CHANGE],
     },
     "gpushare_rancher": {"restarted": str, "imported": bool, "missing?": bool},
-    "gpushare_remove": {"stopped": [str], "removed": [str], "restored": [str], "left": _LEFT, "notes": [str], "diff": [_CHANGE]},
     "gpushare_remove_cluster objects": {"removed": [str], "left": _LEFT, "diff": [_CHANGE]},
     "gpushare_remove_cluster pods": {"removed": [str], "nodes": [str], "diff": [_CHANGE]},
-    "gpushare_report": {"words": [str], "report": Any},
     "gpushare_runtime_env": {
         "environment?": str,
         "python?": str,
@@ -244,6 +243,8 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_service": {"restarted": bool, "diff": [_CHANGE]},
     "gpushare_takeover": {"objects": [str], "left": [str], "kept": [str], "served": [str], "diff": [_CHANGE]},
     "gpushare_toolkit": {"version": str, "managed_by": str, "files": [str], "notes": [str], "diff": [_CHANGE]},
+    "gpushare_traces report": {"words": [str], "report": Any},
+    **dict.fromkeys(("gpushare_traces services", "gpushare_traces dashboard", "gpushare_traces leftovers"), _REMOVED),
     "gpushare_verify_cluster evidence": {
         "seen": {
             "nodes": [_NODE],

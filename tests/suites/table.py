@@ -782,7 +782,7 @@ SUITES = (
             "playbooks/report.yml",
             f"{UTILS}/_removal/*",
             "plugins/modules/*remove*",
-            "plugins/modules/*report*",
+            "plugins/modules/gpushare_traces.py",
             *HOST_CORE,
             "tests/hosts/*uninstall*",
             "tests/hosts/removed_at.py",

@@ -7,11 +7,11 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
-module: gpushare_remove
-short_description: Remove gpushare's daemons and files from a host
+module: gpushare_traces
+short_description: List what gpushare has changed on a host, or remove its daemons and files
 version_added: 0.1.0
 description:
-  - The role C(uninstall) uses this module. Its options may change in any release.
+  - The roles C(report), C(uninstall) and C(dashboard) use this module. Its options may change in any release.
   - Removes only files that belong to this collection by the journal, their names or their marks. RV(left) lists the remaining ones with
     the reason.
   - A file from before the collection gets its old bytes, mode and owner back if no one else has changed it since. Otherwise it stays and
@@ -27,12 +27,14 @@ extends_documentation_fragment:
 options:
   what:
     description:
+      - V(report) compares the host's journal with its present files. Returns the installed runtime and the running daemons. Changes
+        nothing.
       - V(services) stops the daemons and removes their units, credentials, certificates, state and sockets.
-      - V(dashboard) does that for the dashboard alone. The role C(dashboard) uses it.
+      - V(dashboard) does that for the dashboard alone.
       - V(leftovers), after the container runtime has been restored, removes kubectl's plugin, the runtime's environments and at last the
         journal.
     type: str
-    choices: [services, dashboard, leftovers]
+    choices: [report, services, dashboard, leftovers]
     required: true
   keep_state:
     description: With V(services), whether the device plugin's state folder stays, because a pod needs it.
@@ -70,30 +72,59 @@ options:
 
 EXAMPLES = r"""
 - name: Stop the daemons and remove what they need
-  gpushare.kubernetes.gpushare_remove:
+  gpushare.kubernetes.gpushare_traces:
     what: services
 """
 
 RETURN = r"""
+words:
+  description: The whole report as a table for people, line by line.
+  returned: with O(what=report)
+  type: list
+  elements: str
+report:
+  description: The same as data.
+  returned: with O(what=report)
+  type: dict
+  contains:
+    runtime:
+      description: The runtime that is installed, null if none is.
+      type: dict
+      contains:
+        environment: {description: Path of the environment in use., type: str}
+        state: {description: Whether it is complete., type: str}
+        version: {description: Version of the runtime., type: str}
+        python: {description: Version of its Python., type: str}
+        wheel_sha256: {description: Hash of its wheel., type: str}
+        older: {description: Names of other environments., type: list, elements: str}
+    units: {description: "Our systemd units: name, active, enabled, file.", type: list, elements: dict}
+    files:
+      description: "The changed files: path, owner, before, state, and when others have last written it."
+      type: list
+      elements: dict
+    settings: {description: "Changes outside of the host's files: what, owner.", type: list, elements: dict}
+    kubectl_plugins: {description: Paths of the links, type: list, elements: str}
+    unproven: {description: Unverified changes of an interrupted run., type: list, elements: str}
+    unrecorded: {description: Files of ours that the journal does not have., type: list, elements: str}
 stopped:
   description: The units that were stopped (in check mode, would be).
-  returned: success
+  returned: without O(what=report)
   type: list
   elements: str
   sample: [gpushare-extender.service]
 removed:
   description: The removed items, in order.
-  returned: success
+  returned: without O(what=report)
   type: list
   elements: str
 restored:
   description: The files that got their old bytes back.
-  returned: success
+  returned: without O(what=report)
   type: list
   elements: str
 left:
   description: The items that stay, and why.
-  returned: success
+  returned: without O(what=report)
   type: list
   elements: dict
   contains:
@@ -101,7 +132,7 @@ left:
     why: {description: The reason as a message., type: str}
 notes:
   description: Further remarks for people.
-  returned: success
+  returned: without O(what=report)
   type: list
   elements: str
 """
@@ -118,12 +149,13 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host 
     plan_services,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout, RemoveError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.report import report, words
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "what": {"type": "str", "choices": ["services", "dashboard", "leftovers"], "required": True},
+            "what": {"type": "str", "choices": ["report", "services", "dashboard", "leftovers"], "required": True},
             "keep_state": {"type": "bool", "default": False},
             "install_dir": {"type": "path", "default": "/opt/gpushare"},
             "config_dir": {"type": "path", "default": "/etc/gpushare"},
@@ -135,28 +167,32 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    with lock.for_module(module, module.params["root"]):
-        layout = Layout(**{key: value for key, value in module.params.items() if key in {one.name for one in fields(Layout)}})
-        what = module.params["what"]
+    params = module.params
+    layout = Layout(**{one.name: params[one.name] for one in fields(Layout) if one.name in params})
 
-        def run(argv):
-            # A folder that stands for a host has no systemd; that of this host is none of its business.
-            return module.run_command(argv) if layout.root == "/" else (0, "", "")
+    def run(argv):
+        # A folder that stands for a host has no systemd; that of this host is none of its business.
+        return module.run_command(argv) if layout.root == "/" else (0, "", "")
 
-        try:
+    plans = {
+        "services": lambda: plan_services(layout, run, params["keep_state"]),
+        "dashboard": lambda: plan_dashboard(layout, run),
+        "leftovers": lambda: plan_leftovers(layout, module.check_mode),
+    }
+    try:
+        if params["what"] == "report":
+            found = report(layout, run)
+            module.exit_json(changed=False, report=found, words=words(found))
+        with lock.for_module(module, params["root"]):
             # In check mode the scheduler still calls the extender, because the step before has only been predicted.
-            if what == "services" and not module.check_mode:
+            if params["what"] == "services" and not module.check_mode:
                 check_scheduler(layout)
-            plan = {
-                "services": lambda: plan_services(layout, run, module.params["keep_state"]),
-                "dashboard": lambda: plan_dashboard(layout, run),
-                "leftovers": lambda: plan_leftovers(layout, module.check_mode),
-            }[what]()
+            plan = plans[params["what"]]()
             if not module.check_mode:
                 plan.apply()
-        except (RemoveError, JournalError, OSError) as error:
-            module.fail_json(msg=str(error))
-        module.exit_json(**plan.result())
+            module.exit_json(**plan.result())
+    except (RemoveError, JournalError, OSError) as error:
+        module.fail_json(msg=str(error))
 
 
 if __name__ == "__main__":
