@@ -149,7 +149,6 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_cluster openshift_policy": {"notes": [str], "diff": [_CHANGE]},
     "gpushare_credentials certificates": {"files": [str], "not_after": Map(str), "diff": _CHANGE},
     "gpushare_credentials token": {"own": Maybe(TokenClaims)},
-    "gpushare_device_strategy_info": {"strategy": str, "kept": str, "obstacles": [str], "cdi": CdiFacts, "mps": [str]},
     "gpushare_driver facts": {
         "facts": HostFacts,
         "processes": [str],
@@ -211,7 +210,6 @@ RESULTS: Mapping[str, Shape] = {
         "writers": [str],
         "node_ports": [int],
     },
-    "gpushare_mps": {"waiting": [str], "diff": [_CHANGE]},
     **dict.fromkeys(("gpushare_node cordon", "gpushare_node drain", "gpushare_node uncordon"), _DRAINED),
     "gpushare_node ready": {"ready": bool},
     "gpushare_packages": {
@@ -241,6 +239,8 @@ RESULTS: Mapping[str, Shape] = {
     },
     "gpushare_scheduler_join": {"files?": Map(str), "kept?": [str], "diff?": [_CHANGE]},
     "gpushare_service": {"restarted": bool, "diff": [_CHANGE]},
+    "gpushare_sharing strategy": {"strategy": str, "kept": str, "obstacles": [str], "cdi": CdiFacts, "mps": [str]},
+    "gpushare_sharing mps": {"waiting": [str], "diff": [_CHANGE]},
     "gpushare_takeover": {"objects": [str], "left": [str], "kept": [str], "served": [str], "diff": [_CHANGE]},
     "gpushare_toolkit": {"version": str, "managed_by": str, "files": [str], "notes": [str], "diff": [_CHANGE]},
     "gpushare_traces report": {"words": [str], "report": Any},

@@ -1,0 +1,214 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpushare_sharing
+short_description: Choose the device strategy of a host, and run an MPS control daemon for each GPU
+version_added: 0.1.0
+description:
+  - Roles for GPU nodes use this module. Its options may change in any release.
+author: gpushare.kubernetes contributors (@gpushare)
+extends_documentation_fragment:
+  - gpushare.kubernetes.attributes
+  - gpushare.kubernetes.attributes.changes
+options:
+  what:
+    description:
+      - V(strategy) reads kubelet, the running container runtime and the present device plugin of the host. Returns the strategy that
+        C(gpushare_device_strategy) means there, and why the host cannot have it. Changes nothing.
+      - V(mps) writes a systemd service for each GPU in O(gpus), starts it, and waits until its control daemon answers. Removes the services
+        of other GPUs. Fails if pods have GPUs and a service would have to be added or removed. A service of an older release keeps running
+        as long as pods have GPUs. If a daemon does not start, restores the previous files and returns the daemon's own log.
+    type: str
+    choices: [strategy, mps]
+    required: true
+  asked:
+    description: Value of C(gpushare_device_strategy).
+    type: str
+    choices: [auto, cdi, volume-mounts, envvar]
+    default: auto
+  toolkit:
+    description: Whether to compare the configuration of NVIDIA's container toolkit with the strategy.
+    type: bool
+    default: true
+  brings_spec:
+    description: Whether this run writes a CDI spec before the device plugin starts, so that it need not be there yet.
+    type: bool
+    default: false
+  brings_runtime:
+    description: Whether this run configures the container runtime before the device plugin starts, so that CDI may still be off in it.
+    type: bool
+    default: false
+  root:
+    description: Folder that stands for the host's V(/), for tests of V(strategy).
+    type: path
+    default: /
+  gpus:
+    description: UUIDs of the GPUs that get a control daemon. An empty list removes all services. V(mps) requires it.
+    type: list
+    elements: str
+  unit:
+    description: Content of the unit file, with C(@gpu@) for the UUID of the GPU. Empty only if O(gpus) is empty.
+    type: str
+    default: ""
+  settings_dir:
+    description: Folder for the settings of the services, one file each.
+    type: path
+    default: /etc/gpushare
+  timeout:
+    description: Seconds within which a control daemon must answer.
+    type: int
+    default: 60
+"""
+
+EXAMPLES = r"""
+- name: Choose the device strategy
+  gpushare.kubernetes.gpushare_sharing:
+    what: strategy
+    asked: auto
+  register: chosen
+
+- name: Run the control daemons
+  gpushare.kubernetes.gpushare_sharing:
+    what: mps
+    gpus: "{{ found.gpus | map(attribute='uuid') | list }}"
+    unit: "{{ lookup('ansible.builtin.template', 'gpushare-mps.service.j2') }}"
+"""
+
+RETURN = r"""
+strategy:
+  description: The strategy.
+  returned: with O(what=strategy)
+  type: str
+  sample: cdi
+kept:
+  description: The stricter strategy that V(auto) will mean as soon as no pod of the host has GPUs. Empty for none.
+  returned: with O(what=strategy)
+  type: str
+obstacles:
+  description: Why the host cannot have the strategy, a sentence each.
+  returned: with O(what=strategy)
+  type: list
+  elements: str
+cdi:
+  description: Why kubelet and the container runtime do not pass CDI devices on. Empty for the one that does.
+  returned: with O(what=strategy)
+  type: dict
+  contains:
+    kubelet: {description: Of kubelet., type: str}
+    runtime: {description: Of the container runtime., type: str}
+    spec: {description: Why no CDI spec names the GPUs. Empty if one does., type: str}
+    "off": {description: Whether the container runtime only has CDI switched off., type: bool}
+    reader: {description: Why the container runtime reads no specs of version 0.7.0. Empty if it does., type: str}
+    newer: {description: Whether the spec in place is of version 0.7.0 or newer., type: bool}
+mps:
+  description: UUIDs of the GPUs that have a service with an MPS control daemon.
+  returned: with O(what=strategy)
+  type: list
+  elements: str
+waiting:
+  description: Services that run on with an older release or other settings, because pods have GPUs.
+  returned: with O(what=mps)
+  type: list
+  elements: str
+"""
+
+import os
+from dataclasses import asdict
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.exposure import exposed
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.mps import MpsError, Place, plan, present
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import SystemdError, read_environ
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import (
+    AUTO,
+    STRATEGIES,
+    Brings,
+    choose,
+    obstacles,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import gather
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
+
+
+def strategy(module: AnsibleModule) -> dict:
+    """Choose by the host's present state."""
+    params = module.params
+    facts = gather(Host(params["root"]), ["runtimes", "sharing"])
+    asked, found, now = params["asked"], facts.cdi, facts.sharing
+    if found is None or now is None:
+        raise AssertionError("not gathered")
+    brings = Brings(spec=params["brings_spec"], runtime=params["brings_runtime"])
+    reasons = obstacles(asked, found, facts.toolkit if params["toolkit"] else None, now.strategy, now.holders, brings)
+    return {
+        "changed": False,
+        "obstacles": [f"found {seen}; expected {expected}; {cure}" for seen, expected, cure in reasons],
+        "cdi": asdict(found),
+        "mps": present(Place(os.path.join(params["root"], UNITS.lstrip("/")))),
+        **asdict(choose(asked, found, now.strategy, now.holders, brings)),
+    }
+
+
+def mps(module: AnsibleModule) -> dict:
+    """Run the control daemons."""
+    params, run = module.params, module.run_command
+    place = Place(settings=params["settings_dir"])
+    if not params["gpus"] and not present(place):
+        return {"changed": False, "waiting": [], "diff": []}
+
+    def hurt() -> "str | None":
+        return exposed(run)
+
+    with lock.for_module(module):
+        os.umask(0o022)
+        sharing = gather(Host("/"), ["sharing"]).sharing
+        holders = list(sharing.holders) if sharing else []
+        try:
+            made = plan(params["gpus"], params["unit"], holders, run, read_environ, params["timeout"], place, hurt)
+        except (MpsError, SystemdError, OSError) as error:
+            module.fail_json(msg=f"{error}; nothing was changed")
+        transaction = made.transaction
+        due = bool(transaction.changes) or transaction.unfinished or made.service.due()
+        result = {"changed": due or bool(made.disabled), "waiting": list(made.waiting), "diff": transaction.diff()}
+        if not module.check_mode:
+            try:
+                if due:
+                    transaction.apply(made.service)
+                for daemon in made.disabled:
+                    daemon.enable()
+            except (TransactionError, SystemdError) as error:
+                module.fail_json(msg=str(error))
+        return result
+
+
+def main() -> None:
+    subjects = {"strategy": strategy, "mps": mps}
+    module = AnsibleModule(
+        argument_spec={
+            "what": {"type": "str", "choices": list(subjects), "required": True},
+            "asked": {"type": "str", "choices": [AUTO, *STRATEGIES], "default": AUTO},
+            "toolkit": {"type": "bool", "default": True},
+            "brings_spec": {"type": "bool", "default": False},
+            "brings_runtime": {"type": "bool", "default": False},
+            "root": {"type": "path", "default": "/"},
+            "gpus": {"type": "list", "elements": "str"},
+            "unit": {"type": "str", "default": ""},
+            "settings_dir": {"type": "path", "default": "/etc/gpushare"},
+            "timeout": {"type": "int", "default": 60},
+        },
+        required_if=[("what", "mps", ["gpus"])],
+        supports_check_mode=True,
+    )
+    module.exit_json(**subjects[module.params["what"]](module))
+
+
+if __name__ == "__main__":
+    main()
