@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_cluster
-short_description: Apply gpushare's objects to the cluster, and create the credentials of its daemons
+short_description: Apply gpushare's objects to the cluster or remove them, and create the credentials of its daemons
 version_added: 0.1.0
 description:
   - Roles of this collection use this module. Its options may change in any release.
@@ -31,15 +31,20 @@ options:
       - V(openshift_policy) merges the extender into the scheduler's policy of OpenShift up to 4.9, in the ConfigMap in C(openshift-config)
         that C(Scheduler/cluster) names. If it names none, uses C(scheduler-policy), and names that. Other predicates, priorities and
         extenders stay. Rejects a Kubernetes after 1.22, whose scheduler reads no policy.
+      - V(remove_objects) deletes the objects that this collection has applied, by name and field manager. Admission policies go first,
+        then bindings, roles and accounts. Removes its label, taint and annotations from O(nodes). Removes the extended resources from the
+        nodes' status, once kubelet has released them. kubelet does so five minutes after the device plugin has gone. Until then it would
+        write them again. Annotations of pods stay. They record the GPUs that the pods had.
+      - V(remove_pods) stops before the first change, if pods with a share of a GPU run. Deletes the workloads, removes the state folder
+        and the sockets of the device plugin on each GPU node by a pod, and deletes the namespace.
     type: str
-    choices: [objects, identity, openshift_policy]
+    choices: [objects, identity, openshift_policy, remove_objects, remove_pods]
     required: true
   namespace:
     description:
-      - The namespace of daemons that are pods, for V(objects). Without it, only objects of daemons on hosts are accepted.
+      - The namespace of daemons that are pods. V(objects) without it accepts only objects of daemons on hosts. V(remove_pods) requires it.
       - Namespace of the ServiceAccounts, for V(identity). Without it C(kube-system).
     type: str
-    default: ""
   objects:
     description: Complete Kubernetes objects, those that others need first.
     type: list
@@ -96,6 +101,39 @@ options:
     description: Whether kube-scheduler calls the extender before it evicts pods of lower priority.
     type: bool
     default: true
+  nodes:
+    description: Names of the nodes whose device plugin has been removed, for V(remove_objects).
+    type: list
+    elements: str
+  everything:
+    description:
+      - Whether to remove the objects that all nodes and control planes share, too. They stay while another node of the cluster still serves
+        GPUs.
+    type: bool
+    default: false
+  wait:
+    description: Seconds to wait for kubelet to release the extended resources. RV(left) lists those that remain.
+    type: int
+    default: 330
+  dead:
+    description:
+      - Whether the kubelets of O(nodes) no longer run. Then the extended resources are removed from the nodes' status at once.
+    type: bool
+    default: false
+  others:
+    description:
+      - Names of the nodes that the device plugin of the original gpushare serves again. Their memory stays. Their number of GPUs stays,
+        once kubelet has released the number of this collection's device plugin.
+    type: list
+    elements: str
+    default: []
+  force:
+    description: Whether V(remove_pods) goes on although pods with a share of a GPU run.
+    type: bool
+    default: false
+  timeout:
+    description: Seconds for pods to go, and for pods to run. V(remove_pods) requires it.
+    type: int
 """
 
 EXAMPLES = r"""
@@ -115,6 +153,12 @@ EXAMPLES = r"""
       cp1: "{{ extender_token.own }}"
   register: identity
   no_log: true
+
+- name: Take everything out of the cluster
+  gpushare.kubernetes.gpushare_cluster:
+    what: remove_objects
+    nodes: [gpu1, gpu2]
+    everything: true
 """
 
 RETURN = r"""
@@ -153,6 +197,24 @@ notes:
   returned: with O(what=openshift_policy)
   type: list
   elements: str
+removed:
+  description: The removed objects and files (in check mode, those to remove).
+  returned: with O(what=remove_objects) and O(what=remove_pods)
+  type: list
+  elements: str
+left:
+  description: The objects that stay, and why.
+  returned: with O(what=remove_objects)
+  type: list
+  elements: dict
+  contains:
+    what: {description: The object or part of it., type: str}
+    why: {description: The reason as a message., type: str}
+nodes:
+  description: The nodes that the device plugin has served.
+  returned: with O(what=remove_pods)
+  type: list
+  elements: str
 """
 
 import time
@@ -160,9 +222,17 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACE, RESOURCES
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import ForeignError, WantedObjects, check_ours, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import (
+    ForeignError,
+    WantedObjects,
+    check_ours,
+    converge,
+    diff_of,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.kubeconfig import NoClusterError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.seeds import daemons_of, identify
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.removal import InClusterRemoval, RemovalError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import Removal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import openshift
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import ExtenderEntry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
@@ -176,7 +246,7 @@ def objects(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> dict:
         create=params["create"],
         skip_unserved=params["unserved"] == "skip",
         field_manager=params["field_manager"],
-        namespace=params["namespace"],
+        namespace=params["namespace"] or "",
         taints={str(name): module.boolean(value) for name, value in params["taints"].items()},
     )
     check_ours(wanted)
@@ -205,13 +275,38 @@ def openshift_policy(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) ->
     return {"changed": bool(steps), "notes": notes, "diff": [step.diff() for step in steps]}
 
 
+def remove_objects(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> dict:
+    """Remove what this collection has applied."""
+    removal = Removal(kubectl, *(module.params[name] for name in ("nodes", "everything", "wait", "dead", "others")))
+    return {**_removed(module, removal), "left": removal.left}
+
+
+def remove_pods(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> dict:
+    """Remove the pods of the daemons."""
+    removal = InClusterRemoval(kubectl, module.params["namespace"], module.params["timeout"])
+    removal.check(module.params["force"])
+    return {**_removed(module, removal), "nodes": removal.nodes}
+
+
+def _removed(module: AnsibleModule, removal: "Removal | InClusterRemoval") -> dict:
+    if removal.removed and not module.check_mode:
+        removal.apply()
+    return {"changed": bool(removal.removed), "removed": removal.removed, "diff": diff_of(removal.removed)}
+
+
 def main() -> None:
-    subjects = {"objects": objects, "identity": identity, "openshift_policy": openshift_policy}
+    subjects = {
+        "objects": objects,
+        "identity": identity,
+        "openshift_policy": openshift_policy,
+        "remove_objects": remove_objects,
+        "remove_pods": remove_pods,
+    }
     module = AnsibleModule(
         argument_spec=dict(
             cluster_kubectl.ARGUMENTS,
             what={"type": "str", "choices": list(subjects), "required": True},
-            namespace={"type": "str", "default": ""},
+            namespace={"type": "str"},
             objects={"type": "list", "elements": "dict"},
             create={"type": "bool", "default": True},
             unserved={"type": "str", "choices": ["fail", "skip"], "default": "fail"},
@@ -225,13 +320,25 @@ def main() -> None:
             weight={"type": "int", "default": 1},
             http_timeout={"type": "str", "default": "1s"},
             preemption={"type": "bool", "default": True},
+            nodes={"type": "list", "elements": "str"},
+            everything={"type": "bool", "default": False},
+            wait={"type": "int", "default": 330},
+            dead={"type": "bool", "default": False},
+            others={"type": "list", "elements": "str", "default": []},
+            force={"type": "bool", "default": False},
+            timeout={"type": "int"},
         ),
-        required_if=[("what", "objects", ["objects"]), ("what", "identity", ["accounts"])],
+        required_if=[
+            ("what", "objects", ["objects"]),
+            ("what", "identity", ["accounts"]),
+            ("what", "remove_objects", ["nodes"]),
+            ("what", "remove_pods", ["namespace", "timeout"]),
+        ],
         supports_check_mode=True,
     )
     try:
         module.exit_json(**subjects[module.params["what"]](module, cluster_kubectl.for_module(module)))
-    except (cluster_kubectl.KubectlError, ForeignError, NoClusterError, SchedulerError) as error:
+    except (cluster_kubectl.KubectlError, ForeignError, NoClusterError, RemovalError, SchedulerError) as error:
         module.fail_json(msg=str(error))
 
 

@@ -147,6 +147,8 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_cluster objects": {"objects": [str], "unserved": [str], "missing": [str], "diff": [_CHANGE]},
     "gpushare_cluster identity": {"kubeconfig": str, "due": Map(str), "seeds": Map(str)},
     "gpushare_cluster openshift_policy": {"notes": [str], "diff": [_CHANGE]},
+    "gpushare_cluster remove_objects": {"removed": [str], "left": _LEFT, "diff": [_CHANGE]},
+    "gpushare_cluster remove_pods": {"removed": [str], "nodes": [str], "diff": [_CHANGE]},
     "gpushare_credentials certificates": {"files": [str], "not_after": Map(str), "diff": _CHANGE},
     "gpushare_credentials token": {"own": Maybe(TokenClaims)},
     "gpushare_driver facts": {
@@ -226,8 +228,6 @@ RESULTS: Mapping[str, Shape] = {
         "diff": [_CHANGE],
     },
     "gpushare_rancher": {"restarted": str, "imported": bool, "missing?": bool},
-    "gpushare_remove_cluster objects": {"removed": [str], "left": _LEFT, "diff": [_CHANGE]},
-    "gpushare_remove_cluster pods": {"removed": [str], "nodes": [str], "diff": [_CHANGE]},
     "gpushare_runtime_env": {
         "environment?": str,
         "python?": str,

@@ -781,7 +781,7 @@ SUITES = (
             "playbooks/uninstall.yml",
             "playbooks/report.yml",
             f"{UTILS}/_removal/*",
-            "plugins/modules/*remove*",
+            "plugins/modules/gpushare_cluster.py",
             "plugins/modules/gpushare_traces.py",
             *HOST_CORE,
             "tests/hosts/*uninstall*",
