@@ -1,4 +1,3 @@
-#!/usr/bin/python
 # -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
@@ -109,31 +108,3 @@ files:
   returned: outside check mode
   type: int
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main() -> None:
-    packages = {
-        "system": {"type": "str", "required": True},
-        "architecture": {"type": "str", "choices": ["x86_64", "aarch64"], "default": "x86_64"},
-        "names": {"type": "list", "elements": "str", "default": []},
-        "folder": {"type": "path", "default": ""},
-    }
-    module = AnsibleModule(
-        argument_spec={
-            "folder": {"type": "path", "required": True},
-            "pythons": {"type": "list", "elements": "str", "choices": ["3.10", "3.11", "3.12", "3.13", "3.14"], "default": []},
-            "architectures": {"type": "list", "elements": "str", "choices": ["x86_64", "aarch64"], "default": []},
-            "images": {"type": "list", "elements": "path", "default": []},
-            "packages": {"type": "list", "elements": "dict", "default": [], "options": packages},
-            "sign": {"type": "str", "default": ""},
-            "pip_extra_args": {"type": "list", "elements": "str", "default": [], "no_log": True},
-        },
-        supports_check_mode=True,
-    )
-    module.fail_json(msg="gpushare_bundle works on the controller; call it by its full name gpushare.kubernetes.gpushare_bundle")
-
-
-if __name__ == "__main__":
-    main()
