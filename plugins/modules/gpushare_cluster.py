@@ -73,7 +73,7 @@ options:
       - Name of the ServiceAccount by key of the daemon in the result, such as its host. The account must exist, except in check mode.
     type: dict
   tokens:
-    description: C(own) of the daemon's M(gpushare.kubernetes.gpushare_credentials) result, by key of the daemon.
+    description: C(own) of the daemon's M(gpushare.kubernetes.gpushare_daemon) result, by key of the daemon.
     type: dict
     default: {}
   server:
@@ -259,7 +259,7 @@ def identity(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> dict:
     try:
         daemons = daemons_of(params["accounts"], params["tokens"])
     except TypeError as error:
-        module.fail_json(msg=f"a value of tokens is not what gpushare_credentials returns: {error}")
+        module.fail_json(msg=f"a value of tokens is not what gpushare_daemon returns: {error}")
     found = identify(kubectl, params["namespace"] or NAMESPACE, daemons, params["server"], time.time(), not module.check_mode)
     return {"changed": False, "kubeconfig": found.kubeconfig, "due": found.due, "seeds": found.seeds}
 

@@ -304,7 +304,7 @@ SUITES = (
             f"{UTILS}/_identity/*",
             f"{UTILS}/_daemon/pki.py",
             f"{UTILS}/_cluster/*",
-            "plugins/modules/gpushare_credentials.py",
+            "plugins/modules/gpushare_daemon.py",
             "plugins/modules/*cluster*",
             "tests/e2e/test_[ri]*",
             *CLUSTER_TESTS,
@@ -667,7 +667,7 @@ SUITES = (
         lab="one",
         paths=(
             f"{UTILS}/_daemon/*",
-            "plugins/modules/gpushare_service.py",
+            "plugins/modules/gpushare_daemon.py",
             "roles/*/templates/*.service.j2",
             "tests/hosts/test_release.py",
             "tests/hosts/releases.py",

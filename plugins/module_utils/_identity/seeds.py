@@ -64,7 +64,7 @@ def seed(kubectl: Kubectl, namespace: str, account: str) -> str:
 
 
 def daemons_of(accounts: Mapping[str, str], tokens: Mapping[str, Optional[Mapping[str, Any]]]) -> List[DaemonAccount]:
-    """From a module's options. TypeError, with the key, if a token is not what gpushare_credentials returns."""
+    """From a module's options. TypeError, with the key, if a token is not what gpushare_daemon returns."""
     found = []
     for key, account in accounts.items():
         try:

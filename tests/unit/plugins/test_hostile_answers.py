@@ -176,7 +176,7 @@ def test_what_modules_really_answer_is_believed(fleet: dict[str, Json]) -> None:
     good = {
         "gpushare_verify_cluster evidence": {"changed": False, "seen": cluster()},
         "gpushare_look_cluster api": {key: value for key, value in API.items() if key != "item"},
-        "gpushare_credentials token": OWN,
+        "gpushare_daemon token": OWN,
         "gpushare_look_cluster nodes": DEAD,
         "gpushare_driver facts": fleet["driver_info"],
         "gpu_node_info": fleet["gpu1"],
@@ -386,7 +386,7 @@ OWN = {"changed": False, "own": {"subject": "s", "uid": "u", "issued": 1, "expir
 @given(answers(OWN))
 def test_a_token_that_is_none_stops_nobodys_credentials(said: Any) -> None:
     """What the role hands to gpushare_cluster."""
-    found = {"gpu1": asked("gpushare_credentials token", OWN), "evil": asked("gpushare_credentials token", mapped(said))}
+    found = {"gpu1": asked("gpushare_daemon token", OWN), "evil": asked("gpushare_daemon token", mapped(said))}
     tokens = {host: result["own"] for host, result in found.items() if "own" in result}
     daemons = daemons_of(dict.fromkeys(tokens, "account"), tokens)
     assert why_seed(daemons[0].own, "s", "u", 1.5) == ""

@@ -20,7 +20,7 @@ HOLDER = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
-with lock.held("gpushare_service of alice", sys.argv[2]):
+with lock.held("gpushare_daemon of alice", sys.argv[2]):
     print("has it", flush=True)
     time.sleep(60)
 """
@@ -39,7 +39,7 @@ def test_a_second_run_is_rejected_with_the_name_of_the_first(tmp_path: Path) -> 
     process = holder(path)
     try:
         with (
-            pytest.raises(lock.LockedError, match=r"another run is changing this host \(gpushare_service of alice\)"),
+            pytest.raises(lock.LockedError, match=r"another run is changing this host \(gpushare_daemon of alice\)"),
             lock.held("x", str(path), 0),
         ):
             pytest.fail("two have it")

@@ -21,7 +21,7 @@ argument_specs:
 DEFAULTS = "gpushare_a: 1\ngpushare_b: []\n"
 TASKS = """
 - name: Gpushare
-  gpushare.kubernetes.gpushare_service:
+  gpushare.kubernetes.gpushare_daemon:
     name: gpushare-x
     a: "{{ gpushare_a }} {{ 'gpushare_quoted' }}"
     group: gpushare_in_plain_text

@@ -1,0 +1,319 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: gpushare.kubernetes contributors
+# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpushare_daemon
+short_description: Run one of gpushare's daemons as a systemd service, with its certificates and its token
+version_added: 0.1.0
+description:
+  - The roles C(device_plugin), C(extender) and C(dashboard) use this module. Its options may change in any release.
+author: gpushare.kubernetes contributors (@gpushare)
+extends_documentation_fragment:
+  - gpushare.kubernetes.attributes
+  - gpushare.kubernetes.attributes.changes
+options:
+  what:
+    description:
+      - V(service) writes the daemon's unit, kubeconfig and seed token, enables and starts it, and waits until it reports that it is
+        healthy. Restarts it only if its running process was started from another unit, kubeconfig or environment than those on the disk.
+        If only files differ that the unit copies, reloads it. A seed alone restarts nothing.
+      - V(service) enables and starts a socket unit, C(<name>.socket) and C(<name>-metrics.socket), for each address in C(--listen) and
+        C(--metrics-listen) of the daemon's command line. root holds the address, so that no other user gets it while the daemon restarts.
+      - V(service) restores the previous files and returns the daemon's own log, if the daemon does not start. A unit that has changed
+        needs C(systemctl daemon-reload). If that would take the GPUs from a running container, it fails before it changes anything.
+      - V(certificates) runs the runtime's C(gpushare-pki). It creates a certificate authority of this host, a server certificate for the
+        extender and a client certificate for kube-scheduler. With O(server=dashboard) it creates an authority and a server certificate
+        for the dashboard. It renews certificates that are due, and never changes a valid file. In check mode on a host that does not have
+        the runtime yet, every missing file is predicted.
+      - V(token) reads the claims of a daemon's own token, and checks whether the API server of the daemon's kubeconfig accepts it. Never
+        returns the token. Changes nothing.
+    type: str
+    choices: [service, certificates, token]
+    required: true
+  name:
+    description: Name of the service, without C(.service). V(service) requires it.
+    type: str
+  unit:
+    description:
+      - Content of the unit file, with one C(ExecStart). V(service) requires it.
+      - The module moves the command line to C(<name>.env) beside the kubeconfig, with a hash of what the daemon reads at its start. systemd
+        reads that file at each start. So a new release has the same unit and needs no C(systemctl daemon-reload).
+    type: str
+  kubeconfig_path:
+    description: Path of the daemon's kubeconfig, always of mode 0600. V(service) and V(token) require it.
+    type: path
+  kubeconfig_content:
+    description: Content of the kubeconfig. If it is not given, the present one stays.
+    type: str
+  seed_path:
+    description: Path of the daemon's seed, with which it requests its own token; always of mode 0600.
+    type: path
+  seed_content:
+    description: A new seed. If it is not given, the present one stays.
+    type: str
+  seed_due:
+    description: In check mode, whether there would be a new seed, which cannot be made before its account exists.
+    type: bool
+    default: false
+  token_path:
+    description:
+      - Where the daemon stores its own token. After a new seed, V(service) waits until the daemon has requested such a token. V(token)
+        requires it.
+    type: path
+  secrets:
+    description:
+      - Files of mode 0600 that the daemon reads beside these, by path with their content. One with empty content is removed. They restart
+        nothing. If they are among O(copies), the daemon is reloaded.
+    type: dict
+    default: {}
+  copies:
+    description: Files that the unit copies into C(/run/<name>-copies), for a process that may not read the originals.
+    type: list
+    elements: path
+    default: []
+  companions:
+    description:
+      - Units beside the daemon, such as a timer and what it starts, by name with their content. One with empty content is removed.
+    type: dict
+    default: {}
+  health_url:
+    description: URL on this host that answers a JSON object. By default only systemd's state counts.
+    type: str
+  health_ca:
+    description: File with the certificate authority that must have signed the certificate of an https O(health_url).
+    type: path
+  health_key:
+    description: The key that must be true in the answer of O(health_url).
+    type: str
+    default: synced
+  timeout:
+    description: Seconds within which the daemon must become healthy.
+    type: int
+    default: 60
+  path:
+    description: Folder of the certificates and keys.
+    type: path
+    default: /etc/gpushare/pki
+  program:
+    description: The runtime's C(gpushare-pki).
+    type: path
+    default: /opt/gpushare/current/bin/gpushare-pki
+  server:
+    description: The server whose certificates are created.
+    type: str
+    choices: [extender, dashboard]
+    default: extender
+  names:
+    description: Host names and addresses in the certificate of the dashboard, beside those of the loopback interface.
+    type: list
+    elements: str
+    default: []
+  reload:
+    description: Service to reload if it exists and its certificate is new.
+    type: str
+    default: gpushare-extender.service
+"""
+
+EXAMPLES = r"""
+- name: Run the extender
+  gpushare.kubernetes.gpushare_daemon:
+    what: service
+    name: gpushare-extender
+    unit: "{{ lookup('ansible.builtin.template', 'gpushare-extender.service.j2') }}"
+    kubeconfig_path: /etc/gpushare/extender.kubeconfig
+    kubeconfig_content: "{{ extender_identity.kubeconfig }}"
+    seed_path: /etc/gpushare/extender.token
+    token_path: /var/lib/gpushare-extender/token
+    health_url: https://127.0.0.1:32766/healthz
+    health_ca: /etc/gpushare/pki/ca.crt
+
+- name: Make the certificates
+  gpushare.kubernetes.gpushare_daemon:
+    what: certificates
+
+- name: Look at the extender's token
+  gpushare.kubernetes.gpushare_daemon:
+    what: token
+    token_path: /var/lib/gpushare-extender/token
+    kubeconfig_path: /etc/gpushare/extender.kubeconfig
+  register: extender_token
+"""
+
+RETURN = r"""
+restarted:
+  description: Whether the service was started or restarted (in check mode, would be).
+  returned: with O(what=service)
+  type: bool
+files:
+  description: New files (in check mode, predicted ones), relative to O(path).
+  returned: with O(what=certificates)
+  type: list
+  elements: str
+  sample: [extender.crt, extender.key]
+not_after:
+  description: End of validity by certificate. Empty in check mode on a host without the runtime.
+  returned: with O(what=certificates)
+  type: dict
+  sample: {extender.crt: "2027-02-19T10:00:00Z"}
+own:
+  description: Claims of the token, V(null) without a token.
+  returned: with O(what=token)
+  type: dict
+  contains:
+    subject: {description: Whose it is., type: str, sample: "system:serviceaccount:kube-system:gpushare-extender"}
+    uid: {description: UID of that ServiceAccount., type: str}
+    issued: {description: "Since when it is valid, Unix time in seconds.", type: int}
+    expires: {description: "Until when it is valid, Unix time in seconds.", type: int}
+    accepted: {description: "Whether the API server accepts it, null if it does not answer.", type: bool}
+"""
+
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import pki
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.exposure import exposed
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import DaemonFiles, health_of, plan
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import (
+    Companions,
+    Daemon,
+    SystemdError,
+    Together,
+    read_environ,
+    rejection,
+    sockets,
+)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import ask_api_server, own_token
+
+ARGUMENTS = {
+    "name": {"type": "str"},
+    "unit": {"type": "str"},
+    "kubeconfig_path": {"type": "path"},
+    "kubeconfig_content": {"type": "str"},
+    "seed_path": {"type": "path"},
+    "seed_content": {"type": "str", "no_log": True},
+    "seed_due": {"type": "bool", "default": False},
+    "token_path": {"type": "path", "no_log": False},
+    "secrets": {"type": "dict", "default": {}, "no_log": True},
+    "copies": {"type": "list", "elements": "path", "default": []},
+    "companions": {"type": "dict", "default": {}},
+    "health_url": {"type": "str"},
+    "health_ca": {"type": "path"},
+    "health_key": {"type": "str", "default": "synced", "no_log": False},
+    "timeout": {"type": "int", "default": 60},
+    "path": {"type": "path", "default": "/etc/gpushare/pki"},
+    "program": {"type": "path", "default": "/opt/gpushare/current/bin/gpushare-pki"},
+    "server": {"type": "str", "choices": ["extender", "dashboard"], "default": "extender"},
+    "names": {"type": "list", "elements": "str", "default": []},
+    "reload": {"type": "str", "default": "gpushare-extender.service"},
+}
+_OF_FILES = (
+    "name",
+    "unit",
+    "kubeconfig_path",
+    "kubeconfig_content",
+    "seed_path",
+    "seed_content",
+    "token_path",
+    "copies",
+    "secrets",
+)
+
+
+def service(module: AnsibleModule) -> dict:
+    """Write its files, start it, and wait until it is healthy."""
+    params = module.params
+    if params["kubeconfig_content"] is None and not os.path.exists(params["kubeconfig_path"]) and not module.check_mode:
+        module.fail_json(msg=f"{params['kubeconfig_path']} does not exist and kubeconfig_content is not given; give it")
+    with lock.for_module(module):
+        os.umask(0o022)
+        wanted = DaemonFiles(**{key: params[key] for key in _OF_FILES})
+        health = health_of(wanted, params["health_url"], params["health_ca"], params["health_key"], params["timeout"])
+        folder, run = os.path.dirname(params["kubeconfig_path"]), module.run_command
+
+        def hurt() -> "str | None":
+            return exposed(run)
+
+        daemon = Daemon(params["name"], health, run, read_environ, copies=wanted.copied, settings=folder, exposed=hurt)
+        units = {**sockets(params["name"], params["unit"]), **{name: content or None for name, content in params["companions"].items()}}
+        companions = Companions(units, run, settings=folder, exposed=hurt)
+        try:
+            transaction = plan(wanted, daemon)
+            companions.plan(transaction)
+        except (SystemdError, OSError) as error:
+            module.fail_json(msg=f"{error}; nothing was changed")
+        paths = [change.path for change in transaction.changes]
+        why = hurt() if daemon.needs_reload(paths) or companions.needs_reload(paths) else None
+        if why:
+            module.fail_json(msg=rejection(daemon.unit, why))
+        together = Together(daemon, companions)
+        restart = bool({daemon.path, daemon.settings} & set(paths)) or daemon.is_stale() or companions.sockets_are_due(paths)
+        if transaction.forgotten:
+            module.warn(
+                f"the journal of this host, /var/lib/gpushare/journal, had no entry of {', '.join(transaction.forgotten)}, which are ours; "
+                "expected one of each: it is noted again, and uninstall.yml removes them"
+            )
+        due, enabled = bool(transaction.changes or transaction.forgotten) or transaction.unfinished or together.due(), daemon.is_enabled()
+        result = {"changed": due or not enabled or params["seed_due"], "restarted": restart, "diff": transaction.diff()}
+        if not module.check_mode:
+            try:
+                if due:
+                    transaction.apply(together)
+                if not enabled:
+                    daemon.enable()
+            except (TransactionError, SystemdError) as error:
+                module.fail_json(msg=str(error))
+            problem = None if due else daemon.problem()
+            if problem:
+                module.fail_json(msg=problem)
+        return result
+
+
+def certificates(module: AnsibleModule) -> dict:
+    """Make those that are missing or due. PkiError."""
+    params = module.params
+    installed = os.access(params["program"], os.X_OK)
+    if not installed and not module.check_mode:
+        raise pki.PkiError(f"{params['program']} is not there; expected the runtime: run gpushare.kubernetes.python_environment first")
+    with lock.for_module(module):
+        # A unit that does not exist yet cannot be reloaded, and reads the files when it starts.
+        unit = params["reload"] if os.path.exists(os.path.join(UNITS, params["reload"])) else ""
+        verb, dashboard = "plan" if module.check_mode else "ensure", params["server"] == "dashboard"
+        argv = pki.command(params["program"], params["path"], verb, unit, params["names"] if dashboard else None)
+        found = pki.ask(module.run_command, argv) if installed else pki.missing(params["path"], dashboard)
+    return {"changed": bool(found.changed), "files": found.changed, "not_after": found.not_after, "diff": found.diff()}
+
+
+def token(module: AnsibleModule) -> dict:
+    """Read a daemon's own."""
+    try:
+        own = own_token(module.params["token_path"], module.params["kubeconfig_path"], ask_api_server)
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename}: {error.strerror}; expected a file that root can read")
+    return {"changed": False, "own": None if own is None else own.as_dict()}
+
+
+def main() -> None:
+    subjects = {"service": service, "certificates": certificates, "token": token}
+    module = AnsibleModule(
+        argument_spec={"what": {"type": "str", "choices": list(subjects), "required": True}, **ARGUMENTS},
+        required_if=[("what", "service", ["name", "unit", "kubeconfig_path"]), ("what", "token", ["token_path", "kubeconfig_path"])],
+        required_by={"seed_content": ["seed_path", "token_path"]},
+        supports_check_mode=True,
+    )
+    answer = subjects[module.params["what"]]
+    try:
+        module.exit_json(**answer(module))
+    except pki.PkiError as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()
