@@ -128,7 +128,7 @@ options:
     elements: str
     default: []
   force:
-    description: Whether V(remove_pods) goes on although pods with a share of a GPU run.
+    description: Whether V(remove_pods) continues although pods with a share of a GPU run.
     type: bool
     default: false
   timeout:
