@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, ask
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import Judge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import KUBECTL, Judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._removal.dead_nodes import choose
 
 
@@ -21,8 +21,7 @@ class DeadNodesJudge(Judge):
 
     options = {
         "hosts": {"type": "list", "elements": "str", "required": True},
-        "kubectl": {"type": "str", "default": "kubectl"},
-        "kubeconfig": {"type": "str", "default": "/etc/kubernetes/admin.conf"},
+        **KUBECTL,
     }
 
     def answer(self, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -11,9 +11,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
+from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import ReportError, write
+
+KUBECTL: Mapping[str, Mapping[str, Any]] = {
+    "kubectl": {"type": "str", "default": "kubectl"},
+    "kubeconfig": {"type": "str", "default": "/etc/kubernetes/admin.conf"},
+}
+"""Options of a judge that has gpushare_look_cluster ask the API server."""
 
 
 class Judge(ABC):
@@ -23,6 +32,15 @@ class Judge(ABC):
 
     def __init__(self, action: ActionBase, task_vars: dict[str, Any]) -> None:
         self._action, self._known = action, task_vars
+
+    @staticmethod
+    def write_report(path: str, report: Mapping[str, Any], variable: str) -> None:
+        """Write it to a file on the controller, if there is to be one. variable: that names the file. AnsibleActionFail."""
+        if path:
+            try:
+                write(Path(path), report, variable)
+            except ReportError as error:
+                raise AnsibleActionFail(str(error)) from error
 
     @abstractmethod
     def answer(self, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleActionFail, AnsibleError  # type: ignore[import-untyped]
+from ansible.errors import AnsibleError  # type: ignore[import-untyped]
 from ansible.release import __version__ as ansible_version  # type: ignore[import-untyped]
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Python
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import MACHINES, PYTHONS
@@ -40,7 +39,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
     summary,
     unreachable,
 )
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import ReportError, blocks, lines_of, write
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import blocks, lines_of
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import (
     COLLECTION,
     COMPARED,
@@ -98,11 +97,7 @@ class PreflightJudge(Judge):
         reasons = accept([*of_inventory, *(reason for judgement in judgements for reason in judgement.reasons)], arguments["accept"])
         errors = [reason for reason in reasons if reason.severity == ERROR]
         whole = {"v": 1, "ok": not errors, "reasons": [asdict(reason) for reason in reasons]}
-        if arguments["report"]:
-            try:
-                write(Path(arguments["report"]), whole, "gpushare_preflight_report")
-            except ReportError as error:
-                raise AnsibleActionFail(str(error)) from error
+        self.write_report(arguments["report"], whole, "gpushare_preflight_report")
         result = {"changed": False, "warnings": lines_of(reason for reason in reasons if reason.severity != ERROR)}
         if not errors:
             return {**result, **whole}

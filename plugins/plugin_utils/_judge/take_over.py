@@ -14,7 +14,7 @@ from typing import Any
 from ansible.errors import AnsibleConnectionFailure  # type: ignore[import-untyped]
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import CHECK, MODES, PATCH
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import Judge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import KUBECTL, Judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._takeover.judge import HostState, judge
 
 
@@ -27,8 +27,7 @@ class TakeOverJudge(Judge):
         "extender_port": {"type": "int", "default": 32766},
         "drain": {"type": "bool", "default": False},
         "gpu_operator": {"type": "str", "choices": list(MODES), "default": CHECK},
-        "kubectl": {"type": "str", "default": "kubectl"},
-        "kubeconfig": {"type": "str", "default": "/etc/kubernetes/admin.conf"},
+        **KUBECTL,
     }
 
     def answer(self, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import Judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import WARNING
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import ReportError, lines_of, write
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import lines_of
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import ReleaseHashes
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import NOTE, Verdict
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import (
@@ -51,11 +51,7 @@ class VerifyJudge(Judge):
         verdict = judge(evidence)
         if not arguments["final"]:
             return {"changed": False, "ok": verdict.ok, **self._plan(arguments, evidence, verdict)}
-        if arguments["report"]:
-            try:
-                write(Path(arguments["report"]), verdict.as_dict(), "gpushare_verify_report")
-            except ReportError as error:
-                raise AnsibleActionFail(str(error)) from error
+        self.write_report(arguments["report"], verdict.as_dict(), "gpushare_verify_report")
         self._action._display.display(verdict.words)
         warnings = lines_of(finding for finding in verdict.findings if finding.severity in (WARNING, NOTE))
         result = {"changed": False, "msg": verdict.summary, "warnings": warnings}

@@ -57,9 +57,12 @@ class Connection(asyncio.Protocol):
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name, "namespace": namespace, "uid": uid}, "target": target}
         url = f"{self._credentials.server}/api/v1/namespaces/{namespace}/pods/{name}/binding"
         headers = {"Authorization": self._credentials.authorization() or ""}
-        async with self._session.post(url, json=binding, headers=headers, ssl=self._credentials.ssl() or True) as response:
-            text = await response.text()
-            self._answer({} if response.ok else {"Error": text})
+        try:
+            async with self._session.post(url, json=binding, headers=headers, ssl=self._credentials.ssl() or True) as response:
+                text = await response.text()
+                self._answer({} if response.ok else {"Error": text})
+        except aiohttp.ClientError as error:
+            self._answer({"Error": str(error)})
 
     def _answer(self, answer: dict[str, Any]) -> None:
         body = json.dumps(answer).encode()

@@ -37,6 +37,7 @@ _MEMORY: Final = 20_000
 _MOST_CPU: Final = 64_000
 """Thousandths of a CPU for each GPU: a pod of more counts as one of so much, lest one that fits nowhere makes all GPUs free for all."""
 _NEARLY: Final = 8
+"""A mean that differs from the last one by less than this part of it is the same one: the order of all nodes is kept for it."""
 _FIRST: Final = 8
 _REMEMBERED: Final = 1024
 
