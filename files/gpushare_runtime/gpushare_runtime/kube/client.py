@@ -312,6 +312,7 @@ class KubeClient:
 
     def _no_answer(self, method: str, path: str, error: Exception) -> KubeError:
         what = f"{method} {path} at {self._credentials.server}"
+        self._credentials.unanswered()
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
             return KubeError(0, UNREACHABLE, f"{what}: {error.certificate_error}")
         if isinstance(error, aiohttp.ClientConnectorError):

@@ -22,6 +22,9 @@ from gpushare_runtime.daemon.runner import FatalError
 REREAD_SECONDS: Final = 60.0
 """Projected tokens and kubelet's certificates are renewed long before they end; a minute is soon enough."""
 
+UNANSWERED_SECONDS: Final = 1.0
+"""After a request without an answer. The files may name another server now, and it takes only milliseconds to read them."""
+
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where kubelet puts a pod's token and the cluster's authority."""
 
@@ -78,7 +81,7 @@ class Tokens(Protocol):
 
 
 class Credentials:
-    """Server URL, TLS context and Authorization header; the latter two follow the files that they come from."""
+    """Server URL, TLS context and Authorization header, which follow the files that they come from."""
 
     def __init__(self, read: Callable[[], Loaded], *, tokens: Tokens | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._read = read
@@ -86,12 +89,14 @@ class Credentials:
         self._clock = clock
         self._loaded = read()
         self._read_at = clock()
+        self._reread_after = REREAD_SECONDS
         self._tls_state = self._loaded.tls_state()
         self._context = _ssl_context(self._loaded)
 
     @property
     def server(self) -> str:
         """The API server's URL, without a slash at the end."""
+        self._refresh()
         return self._loaded.server.rstrip("/")
 
     @property
@@ -116,6 +121,10 @@ class Credentials:
         self._refresh()
         return self._context
 
+    def unanswered(self) -> None:
+        """The API server did not answer. The files are read again before the next use, because they may name another server now."""
+        self._reread_after = UNANSWERED_SECONDS
+
     def reload(self, unauthorized: str | None = None) -> None:
         """Read everything again now. CredentialsError if it cannot be read; the old stays in use.
 
@@ -123,7 +132,7 @@ class Credentials:
         """
         if self._tokens is not None:
             self._tokens.unauthorized(unauthorized)
-        self._read_at = self._clock()
+        self._read_at, self._reread_after = self._clock(), REREAD_SECONDS
         loaded = self._read()
         state = loaded.tls_state()
         if state != self._tls_state:
@@ -132,7 +141,7 @@ class Credentials:
         self._loaded = loaded
 
     def _refresh(self) -> None:
-        if self._clock() - self._read_at >= REREAD_SECONDS:
+        if self._clock() - self._read_at >= self._reread_after:
             # A file may be in the middle of being replaced; what we have works until the server rejects it.
             with contextlib.suppress(CredentialsError):
                 self.reload()

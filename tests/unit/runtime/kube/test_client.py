@@ -122,6 +122,22 @@ def test_no_answer_is_told_apart_from_never_sent(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_mended_kubeconfig_is_used_by_the_next_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credentials, "UNANSWERED_SECONDS", 0.0)
+
+    async def run() -> None:
+        file = tmp_path / "kubeconfig"
+        file.write_text(kubeconfig("http://127.0.0.1:9", token="x"))
+        async with serving(FakeApi()) as api, KubeClient(credentials.load(str(file))) as client:
+            await api.put(POD, pod("a"))
+            with pytest.raises(KubeError, match=r"http://127\.0\.0\.1:9"):
+                await client.get(POD)
+            file.write_text(kubeconfig(api.url, token="x"))
+            assert (await client.get(POD))["metadata"]["name"] == "a"
+
+    asyncio.run(run())
+
+
 def test_too_many_requests_waits_and_comes_again(tmp_path: Path) -> None:
     async def busy(_: web.Request) -> web.StreamResponse:
         return web.Response(status=429, headers={"Retry-After": "0"})

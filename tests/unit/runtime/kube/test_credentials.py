@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 import gpushare_runtime
 from gpushare_runtime.kube import credentials
-from gpushare_runtime.kube.credentials import REREAD_SECONDS, Credentials, CredentialsError, load
+from gpushare_runtime.kube.credentials import REREAD_SECONDS, UNANSWERED_SECONDS, Credentials, CredentialsError, load
 from gpushare_runtime.kubectl_gpushare.kubeconfig import context_namespace, load_kubeconfig
 from gpushare_runtime.pki.certificates import issue
 from unit.runtime.kube.fake_api import kubeconfig
@@ -124,6 +124,22 @@ def test_a_token_file_is_read_again(tmp_path: Path, read: Read) -> None:
     token.unlink()
     now = 3 * REREAD_SECONDS
     assert watched.authorization() == "Bearer second"
+
+
+@both
+def test_a_mended_server_is_used_soon_after_one_that_does_not_answer(tmp_path: Path, read: Read) -> None:
+    file = write(tmp_path / "config", kubeconfig("https://127.0.0.1:9"))
+    now = 0.0
+    source = read(file)
+    watched = Credentials(source._read, clock=lambda: now)
+    write(tmp_path / "config", kubeconfig(SERVER))
+    now = REREAD_SECONDS / 2
+    assert watched.server == "https://127.0.0.1:9"
+    watched.unanswered()
+    assert watched.server == SERVER
+    write(tmp_path / "config", kubeconfig("https://127.0.0.1:9"))
+    now += UNANSWERED_SECONDS
+    assert watched.server == SERVER, "it answers"
 
 
 @both
