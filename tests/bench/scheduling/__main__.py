@@ -76,6 +76,8 @@ class Bench:
         if asked:
             await asked.ready()
         await all_of(make_pod(self._client, number) for number in range(self._pods))
+        if asked:
+            await asked.binds()
         for process in self._plane.processes.values():
             await settle(process)
         configuration: dict[str, Any] = {"percentageOfNodesToScore": self._percentage}

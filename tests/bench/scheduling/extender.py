@@ -19,6 +19,7 @@ from gpushare_lab.process import run
 from gpushare_runtime.core.protocol import EXTENDER_PREFIX, RESOURCE_GPUS, RESOURCE_MEMORY
 
 _READY = "answering the scheduler"
+_BINDS = "the pods are as the API server has them now"
 _MANAGED = [{"name": RESOURCE_MEMORY}, {"name": RESOURCE_GPUS}]
 
 
@@ -57,6 +58,10 @@ class Extender:
         """Seconds from the start until it answers the scheduler. SystemExit when it does not."""
         return await _until(self.process, _READY, self._started, within)
 
+    async def binds(self, within: float = 600.0) -> float:
+        """As `ready`, until it also binds: a new extender waits for what one before it may have sent."""
+        return await _until(self.process, _BINDS, self._started, within)
+
     def health(self) -> dict[str, Any]:
         """What it says of itself."""
         url = f"https://127.0.0.1:{self._port}/healthz"
@@ -85,6 +90,10 @@ class Idle:
     async def ready(self, within: float = 60.0) -> float:
         """As of `Extender`."""
         return await _until(self.process, idle.READY, self._started, within)
+
+    async def binds(self) -> float:
+        """As of `Extender`. It waits for nothing."""
+        return await self.ready()
 
 
 async def _until(process: Process, words: str, started: float, within: float) -> float:
