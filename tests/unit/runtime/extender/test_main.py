@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
+import contextlib
 import json
 import os
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,15 +21,14 @@ from aiohttp import web
 
 from gpushare_runtime import __version__
 from gpushare_runtime.core import protocol
-from gpushare_runtime.daemon.metrics_server import MetricsAddress
 from gpushare_runtime.daemon.runner import EXIT_SETTINGS, FatalError, Signals
+from gpushare_runtime.extender import cache, leadership, requeue
 from gpushare_runtime.extender import main as extender
 from gpushare_runtime.extender.cache import incomplete
-from gpushare_runtime.extender.http_server import Endpoints
 from gpushare_runtime.extender.main import main
 from gpushare_runtime.extender.options import Address, ExtenderSettings, parse_arguments
 from unit.runtime.extender.process import free_port, start
-from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving
+from unit.runtime.kube.fake_api import FakeApi, connected, kubeconfig, serving, until
 from unit.runtime.kube.tokens import TokenApi, jwt
 from unit.runtime.pods import container, inventory, pod
 
@@ -273,66 +272,97 @@ def test_a_reload_before_it_listens_does_not_end_it(tmp_path: Path, monkeypatch:
     assert not unheard
 
 
-@pytest.mark.parametrize("preempt", [False, True])
-def test_what_runs_and_who_tells_whom(preempt: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is tested elsewhere with a wiring of its own is wired here: a line that is lost would be missed by nobody."""
-    answering: list[Endpoints] = []
-    running: dict[str, Any] = {}
-    problem = ""
-    (tmp_path / "kubeconfig").write_text(kubeconfig("http://127.0.0.1:9", token="t"))
+def test_the_parts_of_one_extender_know_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests of each part join it to others themselves. What the process joins has its effects here."""
+    monkeypatch.setattr(leadership, "DRAINED_SECONDS", 0.0)
+    monkeypatch.setattr(leadership, "TAKEOVER_SECONDS", 0.0)
+    monkeypatch.setattr(requeue, "LATE_SECONDS", 0.01)
+    for name in ("FORCED_SECONDS", "EXPIRY_SECONDS"):
+        monkeypatch.setattr(cache, name, 0.05)
+    pods, lease = "/api/v1/namespaces/default/pods", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/x"
 
-    class Runner:
-        async def close(self) -> None:
-            pass
+    def gpu_pod(name: str, units: int = 16, **spec: Any) -> dict[str, Any]:
+        raw = pod(container(mem=units), uid=name, labels={"app": name})
+        return {"metadata": {**raw["metadata"], "name": name}, "spec": {**raw["spec"], **spec}}
 
-    def listen(endpoints: Endpoints, *_: object) -> Runner:
-        answering.append(endpoints)
-        return Runner()
+    async def run() -> None:
+        async with serving(FakeApi()) as api, connected(api, tmp_path) as client, aiohttp.ClientSession() as session:
+            for name in ("n", "m"):
+                annotations = {protocol.ANNOTATION_GPUS: inventory(16, 1).to_json()}
+                await api.put(f"/api/v1/nodes/{name}", {"metadata": {"name": name, "annotations": annotations}})
+            selector = {"spec": {"selector": {"matchLabels": {"app": "first"}}}, "status": {"disruptionsAllowed": 0}}
+            budget = {"metadata": {"name": "b", "namespace": "default", "uid": "b", "generation": 1}, **selector}
+            await api.put("/apis/policy/v1/poddisruptionbudgets/b", budget)
+            await api.put(lease, {"metadata": {"name": "x", "uid": "x"}, "spec": {"holderIdentity": "here_1"}})
+            settings = ExtenderSettings(
+                Address("127.0.0.1", free_port()), lease="kube-system/x", scheduler_host="here", most_nodes=1, preempt=True
+            )
+            task = asyncio.create_task(extender.Extender(settings, client).run(Signals()))
 
-    async def run_all(parts: Sequence[Coroutine[Any, Any, None]], stop: asyncio.Event) -> None:
-        for part in parts:
-            name, given = part.__qualname__, inspect.getcoroutinelocals(part)
-            running[name if name != "Reflector.run" else f"{name} of {given['self']._path}"] = given
-            part.close()
+            async def ask(verb: str, body: dict[str, Any]) -> Any:
+                async with session.post(f"http://{settings.listen}{protocol.EXTENDER_PREFIX}/{verb}", data=json.dumps(body)) as response:
+                    return await response.json()
 
-    monkeypatch.setattr(extender, "listen", listen)
-    monkeypatch.setattr(extender, "run_all", run_all)
-    settings = ExtenderSettings(
-        Address("127.0.0.1", 9),
-        preempt=preempt,
-        metrics=MetricsAddress("127.0.0.1", 9),
-        lease="kube-system/x",
-        most_nodes=7,
-        kubeconfig=str(tmp_path / "kubeconfig"),
-    )
-    asyncio.run(served(settings))
+            async def health() -> dict[str, Any]:
+                async with session.get(f"http://{settings.listen}/healthz") as response:
+                    return dict(await response.json())
 
-    budgets = {"Reflector.run of /apis/policy/v1/poddisruptionbudgets"} if preempt else set()
-    assert running.keys() == budgets | {
-        "Reflector.run of /api/v1/nodes", "Reflector.run of /api/v1/pods", "EventRecorder.run", "ClusterCache.expire_for_ever",
-        "Requeue.run", "Leadership.run", "Extender._advise_when_synced", "PageServer.run", "keep_alive",
-    }  # fmt: skip
-    cluster, requeue, leadership = (running[name]["self"] for name in ("ClusterCache.expire_for_ever", "Requeue.run", "Leadership.run"))
-    [endpoints] = answering
-    service, binder = endpoints._service, endpoints._binder
-    assert running["Reflector.run of /api/v1/pods"]["self"] is running["Leadership.run"]["pods"]
-    assert running["Extender._advise_when_synced"]["self"]._cluster is cluster
-    assert endpoints._leadership is leadership
-    assert leadership.lease == "kube-system/x"
-    # What all of them know is one and the same.
-    assert requeue._cluster is binder._cluster is endpoints._cluster is cluster
-    assert service._ledger is cluster.ledger
-    assert service._policy is requeue._policy is binder._policy
-    assert service._most == 7
-    assert service._on_filter == requeue.on_filter
-    assert service._budgets is cluster.budgets
-    assert cluster.on_capacity_freed == requeue.on_capacity_freed
-    assert cluster.on_foreign_binding == leadership.foreign_binding
-    assert binder._send_window == leadership.send_window
-    monkeypatch.setattr(leadership, "problem", lambda: problem)
-    assert requeue._active()
-    problem = "another host's scheduler is the active one"
-    assert not requeue._active()
+            async def filtered(raw: dict[str, Any]) -> dict[str, Any]:
+                with contextlib.suppress(aiohttp.ClientConnectionError):
+                    found: dict[str, Any] = await ask("filter", {"Pod": raw, "NodeNames": ["n", "m"]})
+                    return found
+                return {"Error": "it does not listen yet"}
+
+            first, foreign, waiting = gpu_pod("first"), gpu_pod("foreign", nodeName="m"), gpu_pod("waiting", priority=1)
+            await eventually(lambda: filtered(first), lambda found: not found["Error"] and len(found["NodeNames"]) == 1)
+            await api.put(f"{pods}/first", first)
+            bind = {"PodName": "first", "PodNamespace": "default", "PodUID": "first", "Node": "n"}
+            assert await ask("bind", bind) == {"Error": ""}
+            foreign["metadata"]["annotations"] = {protocol.ANNOTATION_ALLOCATION: '{"0":{"0":16}}'}
+            await api.put(f"{pods}/foreign", foreign)
+            await until(lambda: any(one.get("reason") == protocol.EVENT_SECOND_SCHEDULER for one in api.objects.values()))
+            await api.put(f"{pods}/waiting", waiting)
+            assert (await filtered(waiting))["NodeNames"] == []
+            some = {name: {"Pods": [{"UID": "without a GPU"}], "NumPDBViolations": 0} for name in ("n", "m")}
+            found = (await ask("preempt", {"Pod": waiting, "NodeNameToMetaVictims": some}))["NodeNameToMetaVictims"]
+            assert {name: one["NumPDBViolations"] for name, one in found.items()} == {"n": 1, "m": 0}
+
+            def requeued() -> int:
+                return sum(method == "PATCH" for method, _, _ in api.requests)
+
+            # Of a pod that is deleted by force the units are free when their time is over.
+            await api.remove(f"{pods}/foreign")
+            await until(lambda: requeued() == 1)
+            assert protocol.ANNOTATION_REQUEUED in api.objects[f"{pods}/waiting"]["metadata"]["annotations"]
+            # The next time it waits until this host's scheduler is the active one again.
+            await api.put(f"{pods}/foreign", foreign)
+            await eventually(lambda: filtered(waiting), lambda found: found["NodeNames"] == [])
+            read, gate = asyncio.Event(), asyncio.Event()
+
+            async def hold(request: web.Request) -> None:
+                if request.path == f"{pods}/late":
+                    read.set()
+                    await gate.wait()
+                else:
+                    api.faults.append(hold)
+
+            # No watch shows this pod, so that bind reads it. Meanwhile another host's scheduler becomes the active one.
+            api.objects[f"{pods}/late"], api.faults = gpu_pod("late", 1), [hold]
+            late = asyncio.create_task(ask("bind", {"PodName": "late", "PodNamespace": "default", "PodUID": "late", "Node": "n"}))
+            await asyncio.wait_for(read.wait(), 20)
+            await api.put(lease, {"metadata": {"name": "x", "uid": "x"}, "spec": {"holderIdentity": "there_1", "leaseTransitions": 1}})
+            await eventually(lambda: filtered(waiting), lambda found: "there" in found["Error"])
+            gate.set()
+            assert "may not be the active one any more" in (await late)["Error"]
+            await api.put(f"{pods}/foreign", {**foreign, "status": {"phase": "Succeeded"}})
+            await eventually(health, lambda found: found["pods"] == 1)
+            assert requeued() == 1
+            await api.put(lease, {"metadata": {"name": "x", "uid": "x"}, "spec": {"holderIdentity": "here_1", "leaseTransitions": 2}})
+            await until(lambda: requeued() == 2)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())
 
 
 def test_a_cache_that_nobody_has_confirmed_for_minutes_is_not_answered_from() -> None:
