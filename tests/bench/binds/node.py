@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Set
+from typing import Any, Protocol, TypeVar
 
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_ledger import NodeRecord
@@ -15,8 +15,18 @@ from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.publish.node_annotations import report
-from unit.runtime.device_plugin.churn import now
 from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager
+
+T = TypeVar("T")
+
+
+def now(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    raise AssertionError("it waits")
 
 
 class Kubelet(Protocol):

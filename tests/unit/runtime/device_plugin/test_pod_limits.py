@@ -18,7 +18,7 @@ from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from gpushare_runtime.device_plugin.main import DevicePlugin
 from gpushare_runtime.device_plugin.options import PluginSettings
 from unit.runtime.device_plugin.fake_nvml import facts
-from unit.runtime.device_plugin.local_pods import bound, memory, whole
+from unit.runtime.device_plugin.local_pods import bound, memory
 from unit.runtime.device_plugin.plugin import NODE, World, admitted, metric, path_of, reported, running, start, world
 from unit.runtime.kube.fake_api import until
 from unit.runtime.pods import container
@@ -58,11 +58,6 @@ def limits(it: World, uid: str) -> dict[int, int]:
     return {index[gpu]: most // BYTES for (gpu, of), most in it.nvml.limits.items() if of == group(it, uid)}
 
 
-async def corrected(it: World, times: int) -> None:
-    """The plugin has found so many wrong limits, and set them."""
-    await until(lambda: metric(it, "limit_corrections_total") == [f"gpushare_device_plugin_limit_corrections_total {times}.0"])
-
-
 @running
 async def test_a_pod_is_limited_to_its_units_before_its_first_container_starts() -> None:
     async with world(16 * GIB, 16 * GIB, isolation="auto") as it:
@@ -94,24 +89,6 @@ async def test_the_node_publishes_whether_it_limits_pods() -> None:
         await until(published)
 
 
-@pytest.mark.parametrize("mode", ["auto", "none"])
-def test_a_pod_that_requires_a_limit_does_not_start_without(mode: str) -> None:
-    asyncio.run(requires_a_limit(mode))
-
-
-async def requires_a_limit(mode: str) -> None:
-    async with world(16 * GIB, isolation=mode) as it:
-        it.nvml.unlimited = NvmlError("the driver has no such call", unable=True)
-        await it.registered()
-        strict = memory(it.inventory, 0, 6, annotations={"gpushare.request/isolation": "driver"})
-        await admitted(it, strict)
-        with pytest.raises(Exception, match=r"requires gpushare.request/isolation: driver, and this node's driver does not limit it"):
-            await start(it, strict)
-        easy = memory(it.inventory, 0, 6)
-        await admitted(it, easy)
-        await start(it, easy)
-
-
 @running
 async def test_containers_of_a_pod_share_one_limit_of_all_their_units() -> None:
     async with world(16 * GIB, isolation="driver") as it:
@@ -123,67 +100,24 @@ async def test_containers_of_a_pod_share_one_limit_of_all_their_units() -> None:
 
 
 @running
-async def test_whole_gpus_have_no_limit() -> None:
-    async with world(16 * GIB, 16 * GIB, isolation="driver") as it:
-        await it.registered()
-        pod = whole(it.inventory, 0)
-        uid = await admitted(it, pod)
-        await start(it, pod)
-        assert limits(it, uid) == {}
-
-
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        ("ignored", r"could not be set \(the driver has a limit of None bytes after one of 6442450944 was set on GPU GPU-"),
-        ("failure", r"could not be set \(out of handles\); kubelet will retry the start"),
-        ("group", r"could not be set \(the pod has no control group that this process sees\)"),
-    ],
-)
-def test_a_container_whose_limit_cannot_be_set_does_not_start(fault: str, words: str) -> None:
-    asyncio.run(starts_after(fault, words))
-
-
-async def starts_after(fault: str, words: str) -> None:
+async def test_a_container_whose_limit_cannot_be_set_does_not_start_before_it_can() -> None:
     async with world(16 * GIB, isolation="auto") as it:
         await it.registered()
         # The driver has shown that it can.
         await until(lambda: metric(it, "memory_limits ") == ["gpushare_device_plugin_memory_limits 1.0"])
         pod = memory(it.inventory, 0, 6)
         uid = await admitted(it, pod)
-        it.nvml.ignored = fault == "ignored"
-        it.nvml.unlimited = NvmlError("out of handles") if fault == "failure" else None
-        if fault == "group":
-            it.host.pods.clear()
-        with pytest.raises(Exception, match=words):
+        it.nvml.unlimited = NvmlError("out of handles")
+        with pytest.raises(Exception, match=r"could not be set \(out of handles\); kubelet will retry the start"):
             await start(it, pod)
-        it.nvml.ignored, it.nvml.unlimited = False, None
-        it.host.pods.add(uid)
+        it.nvml.unlimited = None
         await start(it, pod)
         assert limits(it, uid) == {0: 6}
 
 
 @running
-async def test_a_limit_that_somebody_changed_is_set_again() -> None:
-    async with world(16 * GIB, isolation="auto") as it:
-        await it.registered()
-        pod = memory(it.inventory, 0, 6)
-        uid = await admitted(it, pod)
-        await start(it, pod)
-        gpu = it.inventory.by_index[0].uuid
-        for times, wrong in enumerate((16 * BYTES, None), 1):
-            it.nvml.limit_memory(gpu, group(it, uid), wrong)
-            await corrected(it, times)
-            assert limits(it, uid) == {0: 6}
-
-
-@pytest.mark.parametrize("told", [False, True])
-def test_a_pod_of_before_is_limited_only_if_the_administrator_wants_it(told: bool) -> None:
-    asyncio.run(runs_without_a_limit(told))
-
-
-async def runs_without_a_limit(told: bool) -> None:
-    async with world(16 * GIB, isolation="auto", limit_running_pods=told) as it:
+async def test_a_pod_of_before_is_limited_if_the_administrator_wants_it() -> None:
+    async with world(16 * GIB, isolation="auto", limit_running_pods=True) as it:
         it.nvml.unlimited = NvmlError("the driver has no such call", unable=True)
         await it.registered()
         pod = memory(it.inventory, 0, 6)
@@ -192,48 +126,7 @@ async def runs_without_a_limit(told: bool) -> None:
         await reported(it, pod)
         assert (limits(it, uid), metric(it, "memory_limits ")) == ({}, ["gpushare_device_plugin_memory_limits 0.0"])
         it.nvml.unlimited = None
-        await until(lambda: metric(it, "memory_limits ") == ["gpushare_device_plugin_memory_limits 1.0"])
-        if told:
-            await until(lambda: limits(it, uid) == {0: 6})
-        else:
-            await until(lambda: metric(it, "pods_unlimited") == ["gpushare_device_plugin_pods_unlimited 1.0"])
-            assert limits(it, uid) == {}
-        await it.api.remove(path_of(pod))
-
-
-@running
-async def test_a_pod_whose_image_is_not_there_yet_is_no_pod_without_a_limit() -> None:
-    """kubelet makes the pod's group long before it asks for the start of the first container."""
-    async with world(16 * GIB, isolation="auto") as it:
-        await it.registered()
-        pod, looks = memory(it.inventory, 0, 6), 0
-        uid = await admitted(it, pod)
-        read = it.host.groups_of
-
-        def counted(of: str) -> list[str]:
-            nonlocal looks
-            looks += of == uid
-            return read(of)
-
-        it.host.groups_of = counted  # type: ignore[method-assign]
-        await until(lambda: looks > 3)
-        assert metric(it, "pods_unlimited") == ["gpushare_device_plugin_pods_unlimited 0.0"]
-        assert metric(it, "limit_corrections_total") == ["gpushare_device_plugin_limit_corrections_total 0.0"]
-        await start(it, pod)
-        assert limits(it, uid) == {0: 6}
-
-
-@running
-async def test_a_container_that_kubelet_started_without_asking_is_limited_soon() -> None:
-    """An older kubelet asks nobody while no plugin has registered with it."""
-    async with world(16 * GIB, isolation="auto") as it:
-        await it.registered()
-        await until(lambda: metric(it, "memory_limits ") == ["gpushare_device_plugin_memory_limits 1.0"])
-        pod = memory(it.inventory, 0, 6)
-        uid = await admitted(it, pod)
-        await reported(it, pod)
         await until(lambda: limits(it, uid) == {0: 6})
-        await corrected(it, 1)
 
 
 @running
@@ -286,23 +179,6 @@ async def loses_its_limit(rebooted: bool) -> None:
 
 
 @running
-async def test_the_next_process_knows_a_limit_that_was_not_stored() -> None:
-    async with world(16 * GIB, isolation="auto") as it:
-        await it.registered()
-        pod = memory(it.inventory, 0, 6)
-        uid = await admitted(it, pod)
-        await start(it, pod)
-        await reported(it, pod)
-        await until(lambda: list(stored(it)["limited"]) == [uid])
-        async with next_process(it, isolation="auto"):
-            path = it.kubelet.directory.parent / "state" / "held.json"
-            path.write_text(json.dumps({**stored(it), "limited": {}}))
-        await until(lambda: list(stored(it)["limited"]) == [uid])
-        it.nvml.limits.clear()
-        await until(lambda: limits(it, uid) == {0: 6})
-
-
-@running
 async def test_the_drivers_limits_are_left_without_pods_only() -> None:
     async with world(16 * GIB, isolation="auto") as it:
         await it.registered()
@@ -320,38 +196,6 @@ async def test_the_drivers_limits_are_left_without_pods_only() -> None:
         async with next_process(it, isolation="none"):
             pass
         await until(lambda: '"isolation":"none"' in it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/gpus", ""))
-
-
-@running
-async def test_a_driver_that_limits_no_more_is_reported_while_pods_have_limits() -> None:
-    async with world(16 * GIB, isolation="auto") as it:
-        await it.registered()
-        pod = memory(it.inventory, 0, 6)
-        uid = await admitted(it, pod)
-        await start(it, pod)
-        await until(lambda: list(stored(it)["limited"]) == [uid])
-        async with next_process(it, isolation="auto"):
-            it.nvml.unlimited = NvmlError("the driver has no such call", unable=True)
-        wrong = "degraded: memory limits: the driver limits new pods no more, and 1 pods may have lost their limits: the driver has no such"
-        await until(lambda: wrong in it.plugin.status.report()[1])
-        assert '"isolation":"watch"' in it.inventory.to_json()
-        it.nvml.unlimited = None
-        await until(lambda: "ok: memory limits: the driver limits each pod" in it.plugin.status.report()[1])
-        assert limits(it, uid) == {0: 6}
-
-
-@running
-async def test_without_the_drivers_limits_a_plugin_that_needs_them_ends_and_another_serves() -> None:
-    async with world(16 * GIB, isolation="none") as it:
-        await it.registered()
-        pod = memory(it.inventory, 0, 6)
-        uid = await admitted(it, pod)
-        await start(it, pod)
-        assert limits(it, uid) == {}
-    async with world(16 * GIB, isolation="driver") as it:
-        it.nvml.unlimited = NvmlError("the driver has no such call", unable=True)
-        with pytest.raises(FatalError, match=r"--isolation driver requires .*: the driver has no such call\. Install driver 615"):
-            await asyncio.wait_for(it.task, 60)
 
 
 @running

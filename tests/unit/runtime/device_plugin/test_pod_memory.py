@@ -158,10 +158,10 @@ class ProcDriver(FakeNvml):
         return found
 
 
-def test_a_thousand_trees_of_processes_with_pids_that_are_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trees_of_processes_with_pids_that_are_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real reader of /proc: something happens between any two files that it reads."""
     read, attributed, doubted = pod_processes._read, 0, 0
-    for seed in range(1000):
+    for seed in range(200):
         proc = Proc(tmp_path / str(seed), seed)
         for _ in range(20):
             proc.live()
@@ -179,7 +179,7 @@ def test_a_thousand_trees_of_processes_with_pids_that_are_given_again(tmp_path: 
             attributed += 1
         doubted += not found
         shutil.rmtree(proc.root, ignore_errors=True)
-    assert min(attributed, doubted) > 100, "some trees live for longer than a reading, and some do not"
+    assert min(attributed, doubted) > 20, "some trees live for longer than a reading, and some do not"
 
 
 def reported(it: World) -> list[str]:
