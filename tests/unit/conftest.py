@@ -5,15 +5,38 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
 import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
+from unit.runtime.extender import virtual
+
 settings.register_profile("whatever the machine does", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("whatever the machine does")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine by `asyncio.run`. Of a fixture that is an asynchronous context it gets what that yields."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            arguments = {}
+            for name in inspect.signature(pyfuncitem.obj).parameters:
+                value = pyfuncitem.funcargs[name]
+                is_context = isinstance(value, AbstractAsyncContextManager)
+                arguments[name] = await stack.enter_async_context(value) if is_context else value
+            await pyfuncitem.obj(**arguments)
+
+    asyncio.run(run())
+    return True
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +50,12 @@ def on_uvloop() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(asyncio, "run", run)
         yield
+
+
+@pytest.fixture
+def virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`asyncio.run` in no time, see virtual.py."""
+    monkeypatch.setattr(asyncio, "run", virtual.run)
 
 
 @pytest.fixture(scope="module", params=["asyncio", "uvloop"])

@@ -16,35 +16,32 @@ from unit.runtime.daemon.raw_http import get
 from unit.runtime.kube.fake_api import until
 
 
-def test_ready_are_the_required_parts_as_they_are_now() -> None:
-    async def run() -> None:
-        status = Status(required=["b", "a"])
-        server = HealthServer(("127.0.0.1", 0), status.readiness)
-        running = asyncio.create_task(server.run())
-        await until(lambda: server.port)
+async def test_ready_are_the_required_parts_as_they_are_now() -> None:
+    status = Status(required=["b", "a"])
+    server = HealthServer(("127.0.0.1", 0), status.readiness)
+    running = asyncio.create_task(server.run())
+    await until(lambda: server.port)
 
-        async def page(path: str) -> tuple[str, str]:
-            head, _, body = (await get(server.port, line=f"GET {path} HTTP/1.1")).partition("\r\n\r\n")
-            return head.split()[1], body
+    async def page(path: str) -> tuple[str, str]:
+        head, _, body = (await get(server.port, line=f"GET {path} HTTP/1.1")).partition("\r\n\r\n")
+        return head.split()[1], body
 
-        assert (await page("/healthz"), await page("/readyz")) == (("200", "ok\n"), ("503", "not ready: a, b\n"))
-        status.ok("a", "fine")
-        status.degraded("gpus", "GPU-1 of 10.0.0.1 is lost")
-        assert await page("/readyz") == ("503", "not ready: b\n")
-        status.ok("b", "fine")
-        assert await page("/readyz") == ("200", "ready; degraded: gpus\n")
-        status.ok("gpus", "2")
-        assert await page("/readyz") == ("200", "ready\n")
-        # Unlike systemd's READY=1 it does not stay.
-        status.degraded("a", "gone")
-        assert await page("/readyz") == ("503", "not ready: a\n")
-        assert (await page("/healthz"))[0] == "200"
-        for path in ("/metrics", "/", "/healthz/x"):
-            assert await page(path) == ("404", "only GET /healthz and /readyz is here\n")
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
-    asyncio.run(run())
+    assert (await page("/healthz"), await page("/readyz")) == (("200", "ok\n"), ("503", "not ready: a, b\n"))
+    status.ok("a", "fine")
+    status.degraded("gpus", "GPU-1 of 10.0.0.1 is lost")
+    assert await page("/readyz") == ("503", "not ready: b\n")
+    status.ok("b", "fine")
+    assert await page("/readyz") == ("200", "ready; degraded: gpus\n")
+    status.ok("gpus", "2")
+    assert await page("/readyz") == ("200", "ready\n")
+    # Unlike systemd's READY=1 it does not stay.
+    status.degraded("a", "gone")
+    assert await page("/readyz") == ("503", "not ready: a\n")
+    assert (await page("/healthz"))[0] == "200"
+    for path in ("/metrics", "/", "/healthz/x"):
+        assert await page(path) == ("404", "only GET /healthz and /readyz is here\n")
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 @pytest.mark.parametrize(

@@ -36,36 +36,28 @@ async def noticed(watch: DirectoryWatch) -> None:
     raise AssertionError("only looks once a second")
 
 
-def test_a_directory_that_is_made_later_and_made_anew(tmp_path: Path) -> None:
+async def test_a_directory_that_is_made_later_and_made_anew(tmp_path: Path) -> None:
     directory = tmp_path / "device-plugins"
-
-    async def scenario() -> None:
-        async with DirectoryWatch(directory) as watch:
-            seen = watch.changes.count
-            directory.mkdir()
-            await until(lambda: watch.changes.count > seen)
-            await noticed(watch)
-            directory.rename(tmp_path / "old")
-            directory.mkdir()
-            seen = watch.changes.count
-            await until(lambda: watch.changes.count > seen + 2)
-            await noticed(watch)
-
-    asyncio.run(scenario())
+    async with DirectoryWatch(directory) as watch:
+        seen = watch.changes.count
+        directory.mkdir()
+        await until(lambda: watch.changes.count > seen)
+        await noticed(watch)
+        directory.rename(tmp_path / "old")
+        directory.mkdir()
+        seen = watch.changes.count
+        await until(lambda: watch.changes.count > seen + 2)
+        await noticed(watch)
 
 
-def test_a_directory_that_is_made_anew_with_the_same_inode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_directory_that_is_made_anew_with_the_same_inode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As usual on ext4 and overlayfs."""
     directory = tmp_path / "device-plugins"
     directory.mkdir()
     monkeypatch.setattr(DirectoryWatch, "_directory", lambda self: (1, 1) if self.path.exists() else None)
-
-    async def scenario() -> None:
-        async with DirectoryWatch(directory) as watch:
-            directory.rmdir()
-            directory.mkdir()
-            seen = watch.changes.count
-            await until(lambda: watch.changes.count > seen + 2)
-            await noticed(watch)
-
-    asyncio.run(scenario())
+    async with DirectoryWatch(directory) as watch:
+        directory.rmdir()
+        directory.mkdir()
+        seen = watch.changes.count
+        await until(lambda: watch.changes.count > seen + 2)
+        await noticed(watch)

@@ -59,64 +59,54 @@ async def is_open(connection: Connection) -> bool:
         return False
 
 
-def test_where_one_more_comes_the_oldest_stranger_goes() -> None:
-    async def run() -> None:
-        async with listening(most=3, seconds=60) as port:
-            known = [await connect(port, "hello") for _ in range(5)]
-            strangers = [await connect(port, "x") for _ in range(5)]
-            assert [await is_open(stranger) for stranger in strangers] == [False, False, True, True, True]
-            # Room again, by one that went by itself.
-            strangers[-1][1].close()
-            await strangers[-1][1].wait_closed()
-            await asyncio.sleep(0.05)
-            strangers.append(await connect(port, "x"))
-            assert [await is_open(stranger) for stranger in strangers[2:4]] == [True, True]
-            assert all([await is_open(connection) for connection in known])
-            for _, writer in known + strangers:
-                writer.close()
-
-    asyncio.run(run())
-
-
-def test_a_stranger_has_to_go_in_time() -> None:
-    async def run() -> None:
-        async with listening(most=3, seconds=0.3) as port:
-            known = await connect(port, "hello")
-            for _ in range(2):
-                stranger = await connect(port, "x")
-                assert await is_open(stranger)
-                assert await asyncio.wait_for(stranger[0].read(), 5) == b""
-                stranger[1].close()
-            assert await is_open(known)
-            known[1].close()
-
-    asyncio.run(run())
-
-
-def test_without_descriptors_connections_wait(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(listener_module, "_EXHAUSTED_SECONDS", 0.05)
-
-    async def run() -> None:
-        async with listening(most=3, seconds=60) as port:
-            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            reader, writer = await connect(port, "hello")
-            with socket.socket() as caller:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (caller.fileno() + 1, hard))
-                try:
-                    with pytest.raises(OSError, match="Too many open files"):
-                        os.open("/dev/null", os.O_RDONLY)
-                    # The kernel connects it, before it is accepted.
-                    caller.connect(("127.0.0.1", port))
-                    caller.setblocking(False)
-                    await until(lambda: "Too many open files" in caplog.text)
-                    assert await is_open((reader, writer))
-                finally:
-                    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-                await asyncio.get_running_loop().sock_sendall(caller, b"hello\n")
-                assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(caller, 9), 10) == b"hello\n"
+async def test_where_one_more_comes_the_oldest_stranger_goes() -> None:
+    async with listening(most=3, seconds=60) as port:
+        known = [await connect(port, "hello") for _ in range(5)]
+        strangers = [await connect(port, "x") for _ in range(5)]
+        assert [await is_open(stranger) for stranger in strangers] == [False, False, True, True, True]
+        # Room again, by one that went by itself.
+        strangers[-1][1].close()
+        await strangers[-1][1].wait_closed()
+        await asyncio.sleep(0.05)
+        strangers.append(await connect(port, "x"))
+        assert [await is_open(stranger) for stranger in strangers[2:4]] == [True, True]
+        assert all([await is_open(connection) for connection in known])
+        for _, writer in known + strangers:
             writer.close()
 
-    asyncio.run(run())
+
+async def test_a_stranger_has_to_go_in_time() -> None:
+    async with listening(most=3, seconds=0.3) as port:
+        known = await connect(port, "hello")
+        for _ in range(2):
+            stranger = await connect(port, "x")
+            assert await is_open(stranger)
+            assert await asyncio.wait_for(stranger[0].read(), 5) == b""
+            stranger[1].close()
+        assert await is_open(known)
+        known[1].close()
+
+
+async def test_without_descriptors_connections_wait(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(listener_module, "_EXHAUSTED_SECONDS", 0.05)
+    async with listening(most=3, seconds=60) as port:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        reader, writer = await connect(port, "hello")
+        with socket.socket() as caller:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (caller.fileno() + 1, hard))
+            try:
+                with pytest.raises(OSError, match="Too many open files"):
+                    os.open("/dev/null", os.O_RDONLY)
+                # The kernel connects it, before it is accepted.
+                caller.connect(("127.0.0.1", port))
+                caller.setblocking(False)
+                await until(lambda: "Too many open files" in caplog.text)
+                assert await is_open((reader, writer))
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            await asyncio.get_running_loop().sock_sendall(caller, b"hello\n")
+            assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(caller, 9), 10) == b"hello\n"
+        writer.close()
 
 
 def test_an_address_that_cannot_be_had() -> None:

@@ -85,7 +85,7 @@ def test_a_certificate_that_cannot_be_used_is_reported(tmp_path: Path) -> None:
         Certificate(tmp_path / "cert", tmp_path / "key")
 
 
-def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gpushare_runtime.dashboard import main
 
     monkeypatch.setattr(main, "_CERTIFICATE_SECONDS", 0.01)
@@ -99,35 +99,32 @@ def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path, monkeypatch
         text = ssl.get_server_certificate(("127.0.0.1", port), timeout=30)
         return subprocess.run(["openssl", "x509", "-noout", "-subject"], input=text, text=True, capture_output=True, check=True).stdout
 
-    async def go() -> None:
-        issue("first")
-        certificate = Certificate(cert, key)
-        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=certificate.context)
-        port = server.sockets[0].getsockname()[1]
-        assert "first" in await asyncio.to_thread(served, port)
-        reload = asyncio.Event()
-        following = asyncio.ensure_future(certificate.follow(reload))
-        cert.write_text("broken")
+    issue("first")
+    certificate = Certificate(cert, key)
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=certificate.context)
+    port = server.sockets[0].getsockname()[1]
+    assert "first" in await asyncio.to_thread(served, port)
+    reload = asyncio.Event()
+    following = asyncio.ensure_future(certificate.follow(reload))
+    cert.write_text("broken")
+    await asyncio.sleep(0.05)
+    assert "first" in await asyncio.to_thread(served, port)
+    issue("second")
+    deadline = asyncio.get_running_loop().time() + 60
+    while "second" not in await asyncio.to_thread(served, port):
+        assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.05)
-        assert "first" in await asyncio.to_thread(served, port)
-        issue("second")
-        deadline = asyncio.get_running_loop().time() + 60
-        while "second" not in await asyncio.to_thread(served, port):
-            assert asyncio.get_running_loop().time() < deadline
-            await asyncio.sleep(0.05)
-        # `systemctl reload` does not wait for the next look at the files.
-        monkeypatch.setattr(main, "_CERTIFICATE_SECONDS", 3600.0)
-        await asyncio.sleep(0.1)
-        issue("third")
-        assert "second" in await asyncio.to_thread(served, port)
-        reload.set()
-        while "third" not in await asyncio.to_thread(served, port):
-            assert asyncio.get_running_loop().time() < deadline
-            await asyncio.sleep(0.05)
-        following.cancel()
-        server.close()
-
-    asyncio.run(go())
+    # `systemctl reload` does not wait for the next look at the files.
+    monkeypatch.setattr(main, "_CERTIFICATE_SECONDS", 3600.0)
+    await asyncio.sleep(0.1)
+    issue("third")
+    assert "second" in await asyncio.to_thread(served, port)
+    reload.set()
+    while "third" not in await asyncio.to_thread(served, port):
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.05)
+    following.cancel()
+    server.close()
 
 
 # kubectl gpushare dashboard.
@@ -225,51 +222,42 @@ def test_a_port_in_use_is_named(file: Path) -> None:
 # Whose pods.
 
 
-def test_somebody_with_all_rights_sees_all(tmp_path: Path) -> None:
-    async def go() -> None:
-        async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
-            cluster = Cluster()
-            assert await find_scope(client, cluster, "mine") == ""
-            assert (cluster.complete, cluster.knows_nodes, cluster.warnings) == (True, True, [])
-
-    asyncio.run(go())
+async def test_somebody_with_all_rights_sees_all(tmp_path: Path) -> None:
+    async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
+        cluster = Cluster()
+        assert await find_scope(client, cluster, "mine") == ""
+        assert (cluster.complete, cluster.knows_nodes, cluster.warnings) == (True, True, [])
 
 
-def test_a_tenant_sees_the_pods_of_his_namespace_and_that_these_are_not_all(tmp_path: Path) -> None:
-    async def go() -> None:
-        async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
-            await api.put("/api/v1/namespaces/mine/pods/p", pod("p", "a", gpu=0, mem=3, namespace="mine"))
-            await api.put("/api/v1/namespaces/other/pods/q", pod("q", "a", gpu=0, mem=3, namespace="other"))
-            api.faults += [fail(403, "Forbidden"), fail(403, "Forbidden")]
-            cluster = Cluster()
-            assert await find_scope(client, cluster, "mine") == "mine"
-            feed = Feed(cluster, "e")
-            task = asyncio.ensure_future(feed.watch(Watcher(client, cluster, "mine")))
-            await until(lambda: feed.synced)
-            made = json.loads(feed.state.whole())
-            assert (made["complete"], made["knows_nodes"]) == (False, False)
-            assert "may not list nodes" in made["warnings"][0]
-            assert "only those of namespace 'mine'" in made["warnings"][1]
-            assert [one[:2] for one in made["nodes"][0]["pods"]] == [["mine", "p"]]
-            # It follows.
-            await api.put("/api/v1/namespaces/mine/pods/r", pod("r", "a", gpu=0, mem=1, namespace="mine"))
-            await until(lambda: feed.state.sums.pods == 2)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(go())
+async def test_a_tenant_sees_the_pods_of_his_namespace_and_that_these_are_not_all(tmp_path: Path) -> None:
+    async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
+        await api.put("/api/v1/namespaces/mine/pods/p", pod("p", "a", gpu=0, mem=3, namespace="mine"))
+        await api.put("/api/v1/namespaces/other/pods/q", pod("q", "a", gpu=0, mem=3, namespace="other"))
+        api.faults += [fail(403, "Forbidden"), fail(403, "Forbidden")]
+        cluster = Cluster()
+        assert await find_scope(client, cluster, "mine") == "mine"
+        feed = Feed(cluster, "e")
+        task = asyncio.ensure_future(feed.watch(Watcher(client, cluster, "mine")))
+        await until(lambda: feed.synced)
+        made = json.loads(feed.state.whole())
+        assert (made["complete"], made["knows_nodes"]) == (False, False)
+        assert "may not list nodes" in made["warnings"][0]
+        assert "only those of namespace 'mine'" in made["warnings"][1]
+        assert [one[:2] for one in made["nodes"][0]["pods"]] == [["mine", "p"]]
+        # It follows.
+        await api.put("/api/v1/namespaces/mine/pods/r", pod("r", "a", gpu=0, mem=1, namespace="mine"))
+        await until(lambda: feed.state.sums.pods == 2)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
-def test_somebody_without_any_right_gets_the_servers_word(tmp_path: Path) -> None:
-    async def go() -> None:
-        async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
-            api.faults += [fail(403, "Forbidden")] * 3
-            with pytest.raises(KubeError) as error:
-                await find_scope(client, Cluster(), "mine")
-            assert error.value.status == 403
-            api.faults += [fail(500)]
-            with pytest.raises(KubeError) as error:
-                await find_scope(client, Cluster(), "mine")
-            assert error.value.status == 500
-
-    asyncio.run(go())
+async def test_somebody_without_any_right_gets_the_servers_word(tmp_path: Path) -> None:
+    async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
+        api.faults += [fail(403, "Forbidden")] * 3
+        with pytest.raises(KubeError) as error:
+            await find_scope(client, Cluster(), "mine")
+        assert error.value.status == 403
+        api.faults += [fail(500)]
+        with pytest.raises(KubeError) as error:
+            await find_scope(client, Cluster(), "mine")
+        assert error.value.status == 500

@@ -196,72 +196,66 @@ def test_hostile_texts_are_short_and_printable() -> None:
 # The feed.
 
 
-def test_memory_in_use_is_sent_again_where_it_has_changed_by_much_and_a_failure_is_a_warning() -> None:
-    async def go() -> None:
-        cluster = read_all([node("a", "10.0.0.1", 16), node("b", "10.0.0.2", gpus=type(inventory(1))(GIB, (gpu(0, 16, uuid="B"),)))], [])
-        feed = Feed(cluster, "e")
-        answers: list[Used | InputError] = [Used({}, {"B": 640}), Used({}, {"B": 650}), Used({}, {"B": 6400}), InputError("no answer")]
+async def test_memory_in_use_is_sent_again_where_it_has_changed_by_much_and_a_failure_is_a_warning() -> None:
+    cluster = read_all([node("a", "10.0.0.1", 16), node("b", "10.0.0.2", gpus=type(inventory(1))(GIB, (gpu(0, 16, uuid="B"),)))], [])
+    feed = Feed(cluster, "e")
+    answers: list[Used | InputError] = [Used({}, {"B": 640}), Used({}, {"B": 650}), Used({}, {"B": 6400}), InputError("no answer")]
 
-        async def read() -> Used:
-            if not answers:
-                raise asyncio.CancelledError
-            answer = answers.pop(0)
-            if isinstance(answer, InputError):
-                raise answer
-            return answer
+    async def read() -> Used:
+        if not answers:
+            raise asyncio.CancelledError
+        answer = answers.pop(0)
+        if isinstance(answer, InputError):
+            raise answer
+        return answer
 
-        async def step() -> Json:
-            before = feed.state.version
-            task = asyncio.ensure_future(feed.follow_used(read))
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await feed.refresh()
-            differences = feed.state.since(before) or []
-            return dict(json.loads(differences[-1])) if differences else {}
-
-        await feed.refresh()
-        assert [(one["name"], one["gpus"][0][5]) for one in (await step())["nodes"]] == [("b", 640)]
-        assert await step() == {}
-        assert [(one["name"], one["gpus"][0][5]) for one in (await step())["nodes"]] == [("b", 6400)]
-        last = await step()
-        assert [(one["name"], one["gpus"][0][5]) for one in last["nodes"]] == [("b", None)]
-        assert last["warnings"] == ["memory in use is not known: no answer"]
-
-    asyncio.run(go())
-
-
-def test_the_feed_shows_what_changed_and_wakes_those_who_wait() -> None:
-    async def go() -> None:
-        cluster = read_all([node("a", "10.0.0.1", 16), node("b", "10.0.0.2", 16)], [pod("w", None, mem=20)])
-        feed = Feed(cluster, "e", clock=lambda: 1000.0)
-        assert not feed.synced
-        await feed.refresh()
-        assert feed.synced
-        first = whole(feed.state)
-        assert "largest" in first["waiting"][0]["reason"]
-        assert (first["sums"]["pending"], first["sums"]["nodes"], first["complete"]) == (1, 2, True)
-        news = asyncio.ensure_future(feed.news())
-        await feed.refresh()
+    async def step() -> Json:
+        before = feed.state.version
+        task = asyncio.ensure_future(feed.follow_used(read))
         await asyncio.sleep(0)
-        assert not news.done()
-        cluster.set_pod(pod("p", "a", gpu=0, mem=3))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
         await feed.refresh()
-        await asyncio.wait_for(news, 60)
-        [difference] = map(json.loads, feed.state.since(first["version"]) or [])
-        assert [one["name"] for one in difference["nodes"]] == ["a"]
-        # A larger GPU makes another reason of the pod that waits, which has not changed itself.
-        cluster.set_node(node("c", "10.0.0.3", 40))
-        await feed.refresh()
-        assert whole(feed.state)["waiting"][0]["reason"] == ""
-        cluster.remove_node("c")
-        cluster.remove_pod("uid-w")
-        await feed.refresh()
-        last = whole(feed.state)
-        assert ([one["name"] for one in last["nodes"]], last["waiting"]) == (["a", "b"], [])
-        assert feed.samples.to_json() == {
-            "source": "dashboard", "unit": "MiB", "problem": "", "time": [990], "total": [32768], "allocated": [3072], "pending": [0],
-        }  # fmt: skip
+        differences = feed.state.since(before) or []
+        return dict(json.loads(differences[-1])) if differences else {}
 
-    asyncio.run(go())
+    await feed.refresh()
+    assert [(one["name"], one["gpus"][0][5]) for one in (await step())["nodes"]] == [("b", 640)]
+    assert await step() == {}
+    assert [(one["name"], one["gpus"][0][5]) for one in (await step())["nodes"]] == [("b", 6400)]
+    last = await step()
+    assert [(one["name"], one["gpus"][0][5]) for one in last["nodes"]] == [("b", None)]
+    assert last["warnings"] == ["memory in use is not known: no answer"]
+
+
+async def test_the_feed_shows_what_changed_and_wakes_those_who_wait() -> None:
+    cluster = read_all([node("a", "10.0.0.1", 16), node("b", "10.0.0.2", 16)], [pod("w", None, mem=20)])
+    feed = Feed(cluster, "e", clock=lambda: 1000.0)
+    assert not feed.synced
+    await feed.refresh()
+    assert feed.synced
+    first = whole(feed.state)
+    assert "largest" in first["waiting"][0]["reason"]
+    assert (first["sums"]["pending"], first["sums"]["nodes"], first["complete"]) == (1, 2, True)
+    news = asyncio.ensure_future(feed.news())
+    await feed.refresh()
+    await asyncio.sleep(0)
+    assert not news.done()
+    cluster.set_pod(pod("p", "a", gpu=0, mem=3))
+    await feed.refresh()
+    await asyncio.wait_for(news, 60)
+    [difference] = map(json.loads, feed.state.since(first["version"]) or [])
+    assert [one["name"] for one in difference["nodes"]] == ["a"]
+    # A larger GPU makes another reason of the pod that waits, which has not changed itself.
+    cluster.set_node(node("c", "10.0.0.3", 40))
+    await feed.refresh()
+    assert whole(feed.state)["waiting"][0]["reason"] == ""
+    cluster.remove_node("c")
+    cluster.remove_pod("uid-w")
+    await feed.refresh()
+    last = whole(feed.state)
+    assert ([one["name"] for one in last["nodes"]], last["waiting"]) == (["a", "b"], [])
+    assert feed.samples.to_json() == {
+        "source": "dashboard", "unit": "MiB", "problem": "", "time": [990], "total": [32768], "allocated": [3072], "pending": [0],
+    }  # fmt: skip

@@ -8,10 +8,9 @@ import asyncio
 import contextlib
 import json
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +100,10 @@ def path_of(pod: dict[str, Any]) -> str:
 
 
 @asynccontextmanager
-async def world(*mib: int, unit: Unit = UNIT, kubelet: bool = True, node: bool = True, **settings: Any) -> AsyncIterator[World]:
-    """A plugin with GPUs of these sizes; unless told otherwise kubelet runs and its node exists.
+async def world(
+    *mib: int, unit: Unit = UNIT, kubelet: bool = True, node: bool = True, registered: bool = True, **settings: Any
+) -> AsyncIterator[World]:
+    """A plugin with GPUs of these sizes; unless told otherwise kubelet runs and knows it, and its node exists.
 
     settings: further ones of the plugin; with `isolation` the driver has memory limits.
     """
@@ -123,19 +124,12 @@ async def world(*mib: int, unit: Unit = UNIT, kubelet: bool = True, node: bool =
             plugin = DevicePlugin(known, nvml, client, gpu_interval=0.05, check_scale=0.01, processes=processes, host=host)
             made = World(nvml, api, fake_kubelet, plugin, asyncio.ensure_future(plugin.run()), processes, host)
             try:
+                if kubelet and registered:
+                    await made.registered()
                 yield made
             finally:
                 await made.stop()
                 await fake_kubelet.stop()
-
-
-def running(test: Callable[[], Coroutine[None, None, None]]) -> Callable[[], None]:
-    @wraps(test)
-    def run() -> None:
-        asyncio.run(test())
-
-    del run.__wrapped__
-    return run
 
 
 def healthy(it: World, resource: str = MEMORY) -> int:

@@ -17,7 +17,7 @@ from gpushare_runtime.device_plugin.gpu import pod_memory
 from gpushare_runtime.device_plugin.publish import eviction_requests
 from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
 from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import NODE, World, admitted, path_of, reported, running, uses, world
+from unit.runtime.device_plugin.plugin import NODE, World, admitted, path_of, reported, uses, world
 from unit.runtime.kube.fake_api import fail, status, until
 
 GIB = 1024
@@ -41,10 +41,8 @@ def requested(it: World, pod: dict[str, Any]) -> EvictionRequest | None:
     return next((one for one in found.requests if one.uid == pod["metadata"]["uid"]), None) if found else None
 
 
-@running
 async def test_the_pod_that_exceeds_is_requested_and_its_neighbour_is_not() -> None:
     async with world(16 * GIB, **EVICT) as it:
-        await it.registered()
         pod, beside = memory(it.inventory, 0, 4), memory(it.inventory, 0, 2)
         uid, other = await admitted(it, pod), await admitted(it, beside)
         await uses(it, uid, 5000)
@@ -59,11 +57,9 @@ async def test_the_pod_that_exceeds_is_requested_and_its_neighbour_is_not() -> N
         assert requested(it, beside) is None
 
 
-@running
 async def test_nothing_is_requested_before_the_grace_is_over_and_with_report_never() -> None:
     for settings in ({"overuse": "evict", "overuse_grace": 3600}, {"overuse": "report", "overuse_grace": 0}):
         async with world(16 * GIB, **settings) as it:
-            await it.registered()
             pod = memory(it.inventory, 0, 4)
             await uses(it, await admitted(it, pod), 5000)
             await until(lambda it=it: it.plugin._memory.over)
@@ -71,19 +67,15 @@ async def test_nothing_is_requested_before_the_grace_is_over_and_with_report_nev
             assert requested(it, pod) is None
 
 
-@running
 async def test_requests_of_a_former_process_end_where_nothing_is_due() -> None:
     for left in (Evictions((EvictionRequest("u", 0, 5000, 4096, 60),), 1_800_000_000).to_json(), "odd"):
         async with world(16 * GIB, overuse="report") as it:
-            await it.registered()
             await it.api.put(NODE, {"metadata": {"name": "gpu1", "annotations": {"gpushare/evictions": left}}})
             await until(lambda it=it: "gpushare/evictions" not in it.api.objects[NODE]["metadata"]["annotations"])
 
 
-@running
 async def test_requests_that_the_api_server_does_not_take_are_sent_again() -> None:
     async with world(16 * GIB, **EVICT) as it:
-        await it.registered()
         pod = memory(it.inventory, 0, 4)
         uid = await admitted(it, pod)
         await until(lambda: it.annotations(pod).get("ALIYUN_COM_GPU_MEM_ASSIGNED") == "true")
@@ -92,11 +84,9 @@ async def test_requests_that_the_api_server_does_not_take_are_sent_again() -> No
         await until(lambda: requested(it, pod))
 
 
-@running
 async def test_a_pod_that_takes_no_annotation_hinders_nobody_and_is_requested_itself() -> None:
     """Its owner has filled them, so the API server takes no change of them."""
     async with world(32 * GIB, **EVICT) as it:
-        await it.registered()
         poison, second = memory(it.inventory, 0, 4), memory(it.inventory, 0, 2)
         full = path_of(poison)
         answer = it.api._patch
@@ -112,10 +102,8 @@ async def test_a_pod_that_takes_no_annotation_hinders_nobody_and_is_requested_it
         await until(lambda: requested(it, poison) and requested(it, second))
 
 
-@running
 async def test_a_pod_that_vanishes_is_requested_no_more() -> None:
     async with world(16 * GIB, **EVICT) as it:
-        await it.registered()
         pods = [memory(it.inventory, 0, 4), memory(it.inventory, 0, 2)]
         for place, pod in enumerate(pods):
             await uses(it, await admitted(it, pod), 5000, pid=7 + place)
@@ -125,10 +113,8 @@ async def test_a_pod_that_vanishes_is_requested_no_more() -> None:
         assert requested(it, pods[1])
 
 
-@running
 async def test_requests_are_renewed_before_they_end_and_whatever_else_stands_there_is_replaced() -> None:
     async with world(16 * GIB, **EVICT) as it:
-        await it.registered()
         pod = memory(it.inventory, 0, 4)
         await uses(it, await admitted(it, pod), 5000)
         await until(lambda: requested(it, pod))
@@ -164,10 +150,8 @@ class Lasting:
         return {(uid, self._gpu): Excess(2, 1, now - lasts) for uid, lasts in self.lasts.items() if lasts >= seconds}
 
 
-@running
 async def test_of_more_pods_than_are_read_those_that_last_longest_are_requested() -> None:
     async with world(16 * GIB) as it:
-        await it.registered()
         pods = [memory(it.inventory, 0, 1) for _ in range(4)]
         for pod in pods:
             await it.bind(pod)
@@ -183,13 +167,8 @@ async def test_of_more_pods_than_are_read_those_that_last_longest_are_requested(
             assert list(subject._requests()) == [uids[1], uids[3]]
 
 
-def test_in_doubt_nothing_is_done_and_it_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    asyncio.run(_in_doubt(caplog))
-
-
-async def _in_doubt(caplog: pytest.LogCaptureFixture) -> None:
+async def test_in_doubt_nothing_is_done_and_it_is_said(caplog: pytest.LogCaptureFixture) -> None:
     async with world(16 * GIB, **EVICT) as it:
-        await it.registered()
         pod = memory(it.inventory, 0, 4)
         uid = await admitted(it, pod)
         # kubelet's record has less than the pod requested: what is due to the pod is not known.
@@ -210,7 +189,6 @@ def test_no_pod_is_ever_requested_that_did_not_exceed_its_units() -> None:
 
 async def _course(chance: random.Random) -> None:
     async with world(32 * GIB, **EVICT) as it:
-        await it.registered()
         pods = {await admitted(it, pod): pod for pod in [memory(it.inventory, 0, size) for size in (2, 3, 4, 5)]}
         uids = list(pods)
         greedy = chance.choice(uids)
@@ -231,10 +209,8 @@ async def _course(chance: random.Random) -> None:
             assert uid == greedy or requested(it, pod) is None
 
 
-@running
 async def test_a_pod_that_starts_never_is_requested_if_that_is_chosen_unless_something_of_it_runs() -> None:
     async with world(16 * GIB, unstartable="evict") as it:
-        await it.registered()
         pod = memory(it.inventory, 0, 4)
         it.plugin.node.allocator.starts_never[await admitted(it, pod)] = 0
         await until(lambda: requested(it, pod))
@@ -244,7 +220,6 @@ async def test_a_pod_that_starts_never_is_requested_if_that_is_chosen_unless_som
         await reported(it, pod)
         await until(lambda: requested(it, pod) is None)
     async with world(16 * GIB, **EVICT) as it:
-        await it.registered()
         other = memory(it.inventory, 0, 4)
         it.plugin.node.allocator.starts_never[await admitted(it, other)] = 0
         await asyncio.sleep(0.2)

@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
+
+import pytest
 
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.device_plugin.gpu.health import describe
@@ -20,7 +22,6 @@ from gpushare_runtime.device_plugin.publish.node_annotations import NodePublishe
 from gpushare_runtime.kube.events import ObjectReference
 from unit.runtime.device_plugin.fake_processes import FakeProcesses
 from unit.runtime.device_plugin.local_pods import memory, whole
-from unit.runtime.extender import virtual
 from unit.runtime.pods import inventory
 
 NODE = inventory(16, 24, 8)
@@ -65,89 +66,78 @@ class World:
         return self.told
 
 
-def play(story: Callable[[World], Awaitable[None]], found: Inventory | None = NODE) -> None:
-    async def run() -> None:
-        world = World(found)
-        task = asyncio.create_task(world.events.run())
-        await story(world)
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-    virtual.run(run())
-
-
-def test_a_bad_gpu_is_reported_on_its_node_and_its_pods_and_so_is_its_return_on_the_node() -> None:
-    async def story(world: World) -> None:
-        assert await world.set() == []
-        why = describe(79)
-        node, pod = await world.set(gpu1=why)
-        assert node == (
-            "Node gpu1",
-            "Warning",
-            "GPUShareGPUUnusable",
-            f"GPU 1 {T4.format(1)}: {why}. New pods go to other GPUs. Pods there: default/a",
-        )
-        assert pod == (
-            "Pod a",
-            "Warning",
-            "GPUShareGPUUnusable",
-            f"GPU 1 {T4.format(1)} of node gpu1: {why}. Delete the pod if it does not work: its owner starts it on another GPU",
-        )
-        # More about the same failure is for the node only.
-        assert [about for about, *_ in await world.set(gpu1="the GPU is lost")] == ["Node gpu1"]
-        assert await world.set() == [
-            ("Node gpu1", "Normal", "GPUShareGPUUsable", f"GPU 1 {T4.format(1)} passed the checks: new pods may use it again")
-        ]
-
-    play(story)
+@pytest.fixture
+@asynccontextmanager
+async def world(virtual_time: None, request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """Its parameter: what the process before has published, if not the healthy node."""
+    made = World(getattr(request, "param", NODE))
+    task = asyncio.create_task(made.events.run())
+    yield made
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
-def test_one_failure_of_several_gpus_is_one_event_of_the_node() -> None:
-    async def story(world: World) -> None:
-        node, *pods = await world.set(gpu0="no answer", gpu1="no answer", gpu2="no answer")
-        assert node[3].endswith(": no answer. New pods go to other GPUs. Pods there: default/a, default/w")
-        assert [about for about, *_ in pods] == ["Pod a", "Pod w"]
-        [back] = await world.set()
-        assert back[3].endswith(" passed the checks: new pods may use them again")
-
-    play(story)
-
-
-def test_two_signs_of_one_failure_within_a_moment_are_reported_once() -> None:
-    async def story(world: World) -> None:
-        await world.set()
-        world.node.devices.set_inventory(with_health(gpu0="XID 79"))
-        await asyncio.sleep(0.2)
-        told = await world.set(gpu0="the GPU is lost")
-        assert [text for *_, text in told] == [f"GPU 0 {T4.format(0)}: the GPU is lost. New pods go to other GPUs. No pod is there"]
-
-    play(story)
-
-
-def test_a_restart_reports_only_what_differs_from_what_was_published() -> None:
-    async def same(world: World) -> None:
-        assert await world.set(gpu1="XID 79") == []
-
-    async def other(world: World) -> None:
-        told = await world.set(gpu2="XID 95")
-        assert [(about, reason) for about, _, reason, _ in told] == [
-            ("Node gpu1", "GPUShareGPUUnusable"),
-            ("Pod w", "GPUShareGPUUnusable"),
-            ("Node gpu1", "GPUShareGPUUsable"),
-        ]
-
-    play(same, with_health(gpu1="XID 79"))
-    play(other, with_health(gpu1="XID 79"))
+async def test_a_bad_gpu_is_reported_on_its_node_and_its_pods_and_so_is_its_return_on_the_node(world: World) -> None:
+    assert await world.set() == []
+    why = describe(79)
+    node, pod = await world.set(gpu1=why)
+    assert node == (
+        "Node gpu1",
+        "Warning",
+        "GPUShareGPUUnusable",
+        f"GPU 1 {T4.format(1)}: {why}. New pods go to other GPUs. Pods there: default/a",
+    )
+    assert pod == (
+        "Pod a",
+        "Warning",
+        "GPUShareGPUUnusable",
+        f"GPU 1 {T4.format(1)} of node gpu1: {why}. Delete the pod if it does not work: its owner starts it on another GPU",
+    )
+    # More about the same failure is for the node only.
+    assert [about for about, *_ in await world.set(gpu1="the GPU is lost")] == ["Node gpu1"]
+    assert await world.set() == [
+        ("Node gpu1", "Normal", "GPUShareGPUUsable", f"GPU 1 {T4.format(1)} passed the checks: new pods may use it again")
+    ]
 
 
-def test_a_cordon_a_missing_spec_and_a_state_that_is_not_known_yet_are_no_failure_of_the_gpu() -> None:
-    async def story(world: World) -> None:
-        await world.set()
-        world.node.devices.set_cordon("0")
-        assert await world.set(gpu1=MPS_UNKNOWN) == []
-        world.node.devices.strategy = "cdi"
-        assert await world.set() == []
-        assert world.node.devices.unusable_specs()
+async def test_one_failure_of_several_gpus_is_one_event_of_the_node(world: World) -> None:
+    node, *pods = await world.set(gpu0="no answer", gpu1="no answer", gpu2="no answer")
+    assert node[3].endswith(": no answer. New pods go to other GPUs. Pods there: default/a, default/w")
+    assert [about for about, *_ in pods] == ["Pod a", "Pod w"]
+    [back] = await world.set()
+    assert back[3].endswith(" passed the checks: new pods may use them again")
 
-    play(story)
+
+async def test_two_signs_of_one_failure_within_a_moment_are_reported_once(world: World) -> None:
+    await world.set()
+    world.node.devices.set_inventory(with_health(gpu0="XID 79"))
+    await asyncio.sleep(0.2)
+    told = await world.set(gpu0="the GPU is lost")
+    assert [text for *_, text in told] == [f"GPU 0 {T4.format(0)}: the GPU is lost. New pods go to other GPUs. No pod is there"]
+
+
+PUBLISHED = pytest.mark.parametrize("world", [with_health(gpu1="XID 79")], indirect=True)
+
+
+@PUBLISHED
+async def test_a_restart_does_not_report_what_was_published(world: World) -> None:
+    assert await world.set(gpu1="XID 79") == []
+
+
+@PUBLISHED
+async def test_a_restart_reports_what_differs_from_what_was_published(world: World) -> None:
+    told = await world.set(gpu2="XID 95")
+    assert [(about, reason) for about, _, reason, _ in told] == [
+        ("Node gpu1", "GPUShareGPUUnusable"),
+        ("Pod w", "GPUShareGPUUnusable"),
+        ("Node gpu1", "GPUShareGPUUsable"),
+    ]
+
+
+async def test_a_cordon_a_missing_spec_and_a_state_that_is_not_known_yet_are_no_failure_of_the_gpu(world: World) -> None:
+    await world.set()
+    world.node.devices.set_cordon("0")
+    assert await world.set(gpu1=MPS_UNKNOWN) == []
+    world.node.devices.strategy = "cdi"
+    assert await world.set() == []
+    assert world.node.devices.unusable_specs()

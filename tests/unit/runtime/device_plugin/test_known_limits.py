@@ -75,10 +75,12 @@ class Machine:
         """kubelet asks whether it may start the container of this pod."""
         asyncio.run(self.limits.before_start(resource, self.ids(self.given[uid])))
 
-    def run(self, *uids: str) -> None:
-        """These pods have their control groups, and their containers start."""
-        self.host.pods |= set(uids)
-        self.started |= set(uids)
+    def run(self, *uids: str, **given: dict[int, int]) -> None:
+        """These pods have their control groups, and their containers start. given: those that kubelet's checkpoint has from now on."""
+        if given:
+            self.give(given)
+        self.host.pods |= {*uids, *given}
+        self.started |= {*uids, *given}
 
     def see(self, **changes: Any) -> None:
         """The API server lists all pods, with these changes of them, and knows which have started."""
@@ -129,11 +131,9 @@ def test_a_process_that_starts_without_the_api_server_limits_who_starts_then(mac
     settled(machine)
     machine.start()
     assert machine.look(check=True) == {}
-    machine.give({"new": {0: 3}})
-    machine.run("new")
+    machine.run(new={0: 3})
     assert machine.look() == {"new": {0: 3}}
-    machine.give({"later": {1: 4}})
-    machine.run("later")
+    machine.run(later={1: 4})
     machine.see()
     # As long as nothing looked, the check must not take it for a pod of before.
     assert machine.look(check=True) == {"new": {0: 3}, "later": {1: 4}}
@@ -162,15 +162,13 @@ def test_no_pod_has_started_before_a_reboot(machine: Machine) -> None:
 
 
 def test_until_a_first_process_knows_the_pods_of_before_it_checks_often(machine: Machine) -> None:
-    machine.give({"old": {0: 2}})
-    machine.run("old")
+    machine.run(old={0: 2})
     assert machine.look(check=True) == machine.look() == {}
     assert machine.limits.interval <= 1
     machine.see()
     assert machine.look(check=True) == {}
     assert machine.limits.interval == INTERVAL_SECONDS
-    machine.give({"new": {0: 3}})
-    machine.run("new")
+    machine.run(new={0: 3})
     assert machine.look() == {"new": {0: 3}}
 
 
@@ -185,8 +183,7 @@ def test_who_starts_while_nothing_limits_is_a_pod_of_before(machine: Machine, ho
     settled(machine)
     machine.nvml.unlimited = NvmlError("the driver has no such call", unable=True) if how == "driver" else None
     machine.start("auto" if how == "driver" else "watch", seen=True)
-    machine.give({"old": {0: 2}})
-    machine.run("old")
+    machine.run(old={0: 2})
     machine.see()
     assert machine.look(check=True) == machine.look() == {}
     machine.nvml.unlimited = None
@@ -202,8 +199,7 @@ def test_a_host_whose_control_groups_are_not_there_yet_limits_as_before(machine:
     with monkeypatch.context() as patch:
         patch.setattr(machine.host, "group_of_pods", lambda: None)
         machine.look(check=True)
-    machine.give({"new": {0: 3}})
-    machine.run("new")
+    machine.run(new={0: 3})
     assert machine.look(check=True) == {}
     assert machine.look() == {"new": {0: 3}}
 
@@ -211,8 +207,7 @@ def test_a_host_whose_control_groups_are_not_there_yet_limits_as_before(machine:
 def test_a_limit_follows_the_units_of_its_pod_at_once(machine: Machine) -> None:
     """kubelet asks anew for a pod whose record it lost, and gives it other ids, more or fewer of a GPU than it had."""
     settled(machine)
-    machine.give({"pod": {0: 2}})
-    machine.run("pod")
+    machine.run(pod={0: 2})
     assert machine.look() == {"pod": {0: 2}}
     for units in (5, 3):
         machine.give({"pod": {0: units}})
@@ -232,8 +227,7 @@ def test_a_limit_follows_the_units_of_its_pod_at_once(machine: Machine) -> None:
 
 def test_a_pod_that_comes_back_to_a_gpu_has_not_the_limit_that_it_had_there(machine: Machine) -> None:
     settled(machine)
-    machine.give({"pod": {0: 1}})
-    machine.run("pod")
+    machine.run(pod={0: 1})
     machine.look()
     machine.give({"pod": {1: 1}})
     machine.look(check=True)
@@ -243,8 +237,7 @@ def test_a_pod_that_comes_back_to_a_gpu_has_not_the_limit_that_it_had_there(mach
 
 def test_a_limit_that_is_right_is_not_set_again(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     settled(machine)
-    machine.give({"pod": {0: 2}})
-    machine.run("pod")
+    machine.run(pod={0: 2})
     machine.look()
     monkeypatch.setattr(machine.nvml, "limit_memory", None)
     assert machine.look() == {"pod": {0: 2}}
@@ -252,8 +245,7 @@ def test_a_limit_that_is_right_is_not_set_again(machine: Machine, monkeypatch: p
 
 def test_that_a_pod_with_a_limit_has_gone_is_stored_whatever_else_happens(machine: Machine) -> None:
     settled(machine)
-    machine.give({"pod": {0: 2}})
-    machine.run("pod")
+    machine.run(pod={0: 2})
     machine.see()
     machine.look(check=True)
     del machine.given["pod"]
@@ -394,8 +386,7 @@ def test_a_driver_that_sets_limits_and_does_not_tell_them_limits_nothing(machine
 
 
 def test_until_the_gpus_are_known_nothing_is_limited(machine: Machine) -> None:
-    machine.give({"pod": {0: 2}})
-    machine.run("pod")
+    machine.run(pod={0: 2})
     machine.node.devices.inventory = None
     assert machine.look(check=True) == machine.look() == {}
     assert machine.limits.interval <= 1
@@ -415,8 +406,7 @@ def test_a_gpu_that_does_not_tell_its_limits_keeps_none_from_another(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     settled(machine)
-    machine.give({"pod": {0: 2, 1: 3}})
-    machine.run("pod")
+    machine.run(pod={0: 2, 1: 3})
     machine.look()
     machine.nvml.limits.clear()
     tell = machine.nvml.memory_limit
@@ -446,8 +436,7 @@ def test_a_pod_that_has_not_started_is_none_of_before(machine: Machine) -> None:
 
 def test_a_limit_that_was_set_and_not_stored_is_known_by_the_driver(machine: Machine) -> None:
     settled(machine)
-    machine.give({"pod": {0: 2}})
-    machine.run("pod")
+    machine.run(pod={0: 2})
     machine.look()
     machine.path.unlink()
     machine.start(seen=True)
@@ -457,8 +446,7 @@ def test_a_limit_that_was_set_and_not_stored_is_known_by_the_driver(machine: Mac
 
 def test_a_pod_keeps_its_place_among_the_limited_while_kubelet_or_the_api_server_knows_it(machine: Machine) -> None:
     settled(machine)
-    machine.give({"pod": {0: 2}})
-    machine.run("pod")
+    machine.run(pod={0: 2})
     machine.look()
     limited = {("pod", machine.nvml.gpus[0].uuid)}
     machine.node.pods.replace([])
@@ -537,8 +525,7 @@ def test_a_plugin_that_needs_the_drivers_limits_ends_without_them(machine: Machi
 
 def test_a_limit_that_somebody_has_changed_is_set_again_and_counted(machine: Machine) -> None:
     settled(machine)
-    machine.give({"pod": {0: 2}})
-    machine.run("pod")
+    machine.run(pod={0: 2})
     machine.see()
     machine.look()
     for found in (1, None):
@@ -564,24 +551,21 @@ def test_until_a_process_has_registered_it_limits_what_kubelet_starts_as_the_one
     settled(machine)
     machine.start(seen=True)
     machine.look(check=True)
-    machine.give({"pod": {0: 2}})
-    machine.run("pod")
+    machine.run(pod={0: 2})
     assert machine.look() == {"pod": {0: 2}}
 
 
 def test_while_kubelet_asks_nothing_is_limited_between_two_checks(machine: Machine) -> None:
     settled(machine)
     machine.node.unasked = set()
-    machine.give({"pod": {0: 2}})
-    machine.run("pod")
+    machine.run(pod={0: 2})
     assert machine.look() == {}
 
 
 def test_a_driver_that_limits_no_more_is_reported_while_pods_have_limits(machine: Machine) -> None:
     settled(machine)
     assert "the driver limits each pod" in machine.status.report()[1]
-    machine.give({"pod": {0: 2}})
-    machine.run("pod")
+    machine.run(pod={0: 2})
     machine.look()
     machine.nvml.unlimited = NvmlError("the driver has no such call", unable=True)
     machine.start(seen=True)
@@ -627,8 +611,7 @@ def test_a_container_that_starts_before_the_plugin_has_looked_for_groups_again_i
     machine.look(check=True)
     assert machine.limits.interval <= 1
     machine.host.group_of_pods = group  # type: ignore[method-assign]
-    machine.give({"pod": {0: 2}})
-    machine.run("pod")
+    machine.run(pod={0: 2})
     machine.asks("pod")
     assert machine.limited() == {"pod": {0: 2}}
 
@@ -637,8 +620,7 @@ def test_an_error_that_passes_does_not_let_pods_start_without_their_limit(machin
     settled(machine)
     machine.nvml.unlimited = NvmlError("the driver is busy")
     machine.start(seen=True)
-    machine.give({"pod": {0: 2}})
-    machine.run("pod")
+    machine.run(pod={0: 2})
     machine.look(check=True)
     assert machine.limits.interval <= 1
     with pytest.raises(AllocationRejected, match=r"cannot be set \(the driver is busy\); kubelet will retry the start"):
@@ -664,8 +646,7 @@ def test_a_gpu_that_comes_back_is_asked_for_at_once(machine: Machine) -> None:
 
 def test_who_started_while_no_plugin_ran_is_limited_before_the_api_server_says_that_it_started(machine: Machine) -> None:
     settled(machine)
-    machine.give({"pod": {0: 2}})
-    machine.run("pod")
+    machine.run(pod={0: 2})
     machine.start()
     machine.node.unasked.clear()
     assert machine.look(check=True) == {"pod": {0: 2}}

@@ -44,15 +44,10 @@ async def with_mps(folder: Path, *mib: int) -> AsyncIterator[World]:
     for index in range(len(mib)):
         answers(folder, index)
     async with world(*mib, isolation="mps", mps_folder=folder) as it:
-        await it.registered()
         await until(lambda: all(gpu.usable for gpu in it.inventory.gpus))
         # kubelet has been told.
         await until(lambda: all(it.kubelet.manager.healthy.get(resource) for resource in RESOURCES))
         yield it
-
-
-def run(body: Any) -> None:
-    asyncio.run(body)
 
 
 def given(it: World, index: int = 0) -> Any:
@@ -60,152 +55,123 @@ def given(it: World, index: int = 0) -> Any:
     return it.kubelet.responses[index]
 
 
-def test_a_container_gets_its_memory_its_compute_and_the_pipes_of_its_gpu(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with with_mps(tmp_path, 16 * GIB, 16 * GIB) as it:
-            pod = bound(it.inventory, {0: {1: 4}, 1: {1: 2}}, container("a", mem=4, core=30), container("b", mem=2, core=20))
-            await admitted(it, pod)
-            await start(it, pod)
-            for index, (mib, core) in enumerate([(4096, "30"), (2048, "20")]):
-                answer = given(it, index)
-                assert answer.envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"0={mib}M"
-                assert answer.envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == core
-                assert answer.envs["CUDA_MPS_PIPE_DIRECTORY"] == "/run/gpushare-mps/pipe"
-                uuid = it.inventory.by_index[1].uuid
-                mounts = {mount.container_path: (mount.host_path, mount.read_only) for mount in answer.mounts}
-                # Nothing that the control daemon opens by its name can be made there, and no library be named to its servers.
-                assert mounts["/run/gpushare-mps/pipe"] == (f"/run/gpushare-mps/{uuid}/pipe", True)
-                assert mounts["/dev/shm"] == (f"/run/gpushare-mps/{uuid}/shm", False)
-                assert mounts["/dev/shm/cuda_injection_path_shm"] == ("/dev/null", True)
-            assert metric(it, "isolation_info") == ['gpushare_device_plugin_isolation_info{isolation="mps"} 1.0']
+async def test_a_container_gets_its_memory_its_compute_and_the_pipes_of_its_gpu(tmp_path: Path) -> None:
+    async with with_mps(tmp_path, 16 * GIB, 16 * GIB) as it:
+        pod = bound(it.inventory, {0: {1: 4}, 1: {1: 2}}, container("a", mem=4, core=30), container("b", mem=2, core=20))
+        await admitted(it, pod)
+        await start(it, pod)
+        for index, (mib, core) in enumerate([(4096, "30"), (2048, "20")]):
+            answer = given(it, index)
+            assert answer.envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"0={mib}M"
+            assert answer.envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == core
+            assert answer.envs["CUDA_MPS_PIPE_DIRECTORY"] == "/run/gpushare-mps/pipe"
+            uuid = it.inventory.by_index[1].uuid
+            mounts = {mount.container_path: (mount.host_path, mount.read_only) for mount in answer.mounts}
+            # Nothing that the control daemon opens by its name can be made there, and no library be named to its servers.
+            assert mounts["/run/gpushare-mps/pipe"] == (f"/run/gpushare-mps/{uuid}/pipe", True)
+            assert mounts["/dev/shm"] == (f"/run/gpushare-mps/{uuid}/shm", False)
+            assert mounts["/dev/shm/cuda_injection_path_shm"] == ("/dev/null", True)
+        assert metric(it, "isolation_info") == ['gpushare_device_plugin_isolation_info{isolation="mps"} 1.0']
 
-            def published() -> str:
-                return str(it.api.objects[NODE]["metadata"]["annotations"]["gpushare/gpus"])
+        def published() -> str:
+            return str(it.api.objects[NODE]["metadata"]["annotations"]["gpushare/gpus"])
 
-            await until(lambda: '"core":100,"clients":48' in published())
-            await until(lambda: '"isolation":"mps"' in published())
-
-    run(body())
+        await until(lambda: '"core":100,"clients":48' in published())
+        await until(lambda: '"isolation":"mps"' in published())
 
 
-def test_a_whole_gpu_has_the_pipes_and_no_limit(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with with_mps(tmp_path, 16 * GIB) as it:
-            pod = whole(it.inventory, 0)
-            await admitted(it, pod)
-            answer = given(it)
-            assert answer.envs["CUDA_MPS_PIPE_DIRECTORY"]
-            assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in answer.envs
-
-    run(body())
+async def test_a_whole_gpu_has_the_pipes_and_no_limit(tmp_path: Path) -> None:
+    async with with_mps(tmp_path, 16 * GIB) as it:
+        pod = whole(it.inventory, 0)
+        await admitted(it, pod)
+        answer = given(it)
+        assert answer.envs["CUDA_MPS_PIPE_DIRECTORY"]
+        assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in answer.envs
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
-def test_a_container_waits_until_its_clients_may_have_its_memory(tmp_path: Path, gpus: int) -> None:
-    async def body() -> None:
-        async with with_mps(tmp_path, 16 * GIB) as it:
-            pod = whole(it.inventory, 0) if gpus else memory(it.inventory, 0, 4)
-            most = 16 * GIB if gpus else 4 * GIB
-            await admitted(it, pod)
-            answers(tmp_path, 0, limit=most - 1)
-            starting = asyncio.ensure_future(start(it, pod))
-            await asyncio.sleep(0.3)
-            assert not starting.done()
-            answers(tmp_path, 0, limit=most)
-            await asyncio.wait_for(starting, 10)
-
-    run(body())
+async def test_a_container_waits_until_its_clients_may_have_its_memory(tmp_path: Path, gpus: int) -> None:
+    async with with_mps(tmp_path, 16 * GIB) as it:
+        pod = whole(it.inventory, 0) if gpus else memory(it.inventory, 0, 4)
+        most = 16 * GIB if gpus else 4 * GIB
+        await admitted(it, pod)
+        answers(tmp_path, 0, limit=most - 1)
+        starting = asyncio.ensure_future(start(it, pod))
+        await asyncio.sleep(0.3)
+        assert not starting.done()
+        answers(tmp_path, 0, limit=most)
+        await asyncio.wait_for(starting, 10)
 
 
-def test_a_container_whose_clients_would_get_less_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_container_whose_clients_would_get_less_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mps_states, "_LIMIT_SECONDS", 0.2)
-
-    async def body() -> None:
-        async with with_mps(tmp_path, 16 * GIB) as it:
-            pod = memory(it.inventory, 0, 4)
-            await admitted(it, pod)
-            answers(tmp_path, 0, limit=3072)
-            with pytest.raises(Exception, match="gives clients 3072 MiB, and the container has 4096 MiB; kubelet will retry the start"):
-                await start(it, pod)
-            # As the release before, which knew no limit but the GPU's.
-            answers(tmp_path, 0)
+    async with with_mps(tmp_path, 16 * GIB) as it:
+        pod = memory(it.inventory, 0, 4)
+        await admitted(it, pod)
+        answers(tmp_path, 0, limit=3072)
+        with pytest.raises(Exception, match="gives clients 3072 MiB, and the container has 4096 MiB; kubelet will retry the start"):
             await start(it, pod)
-
-    run(body())
+        # As the release before, which knew no limit but the GPU's.
+        answers(tmp_path, 0)
+        await start(it, pod)
 
 
 @pytest.mark.parametrize("wrong", ["stopped", "silent", "gone", "broken"])
-def test_a_gpu_whose_daemon_does_not_answer_is_not_handed_out(tmp_path: Path, wrong: str) -> None:
-    async def body() -> None:
-        async with with_mps(tmp_path, 16 * GIB, 16 * GIB) as it:
-            pod = memory(it.inventory, 0, 4)
-            await admitted(it, pod)
-            if wrong == "stopped":
-                answers(tmp_path, 0, "it was stopped")
-            elif wrong == "silent":
-                answers(tmp_path, 0, age=60)
-            elif wrong == "gone":
-                (tmp_path / it.inventory.by_index[0].uuid / "state.json").unlink()
-            else:
-                (tmp_path / it.inventory.by_index[0].uuid / "state.json").write_text("{")
-            await until(lambda: not it.inventory.by_index[0].usable)
-            assert it.inventory.by_index[1].usable
-            assert "MPS control daemon" in it.inventory.by_index[0].health
-            with pytest.raises(Exception, match=r"is not usable .its MPS control daemon"):
-                await start(it, pod)
-            answers(tmp_path, 0)
-            await until(lambda: it.inventory.by_index[0].usable)
+async def test_a_gpu_whose_daemon_does_not_answer_is_not_handed_out(tmp_path: Path, wrong: str) -> None:
+    async with with_mps(tmp_path, 16 * GIB, 16 * GIB) as it:
+        pod = memory(it.inventory, 0, 4)
+        await admitted(it, pod)
+        if wrong == "stopped":
+            answers(tmp_path, 0, "it was stopped")
+        elif wrong == "silent":
+            answers(tmp_path, 0, age=60)
+        elif wrong == "gone":
+            (tmp_path / it.inventory.by_index[0].uuid / "state.json").unlink()
+        else:
+            (tmp_path / it.inventory.by_index[0].uuid / "state.json").write_text("{")
+        await until(lambda: not it.inventory.by_index[0].usable)
+        assert it.inventory.by_index[1].usable
+        assert "MPS control daemon" in it.inventory.by_index[0].health
+        with pytest.raises(Exception, match=r"is not usable .its MPS control daemon"):
             await start(it, pod)
-
-    run(body())
-
-
-def test_before_the_first_answer_no_id_is_healthy(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with world(16 * GIB, isolation="mps", mps_folder=tmp_path) as it:
-            await until(lambda: {resource for resource, _ in it.kubelet.registrations} == RESOURCES)
-            await until(lambda: "run site.yml with gpushare_isolation: mps" in it.inventory.by_index[0].health)
-
-    run(body())
+        answers(tmp_path, 0)
+        await until(lambda: it.inventory.by_index[0].usable)
+        await start(it, pod)
 
 
-def test_a_pod_that_requires_the_drivers_limit_does_not_start_with_mps(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with with_mps(tmp_path, 16 * GIB) as it:
-            strict = memory(it.inventory, 0, 4, annotations={"gpushare.request/isolation": "driver"})
-            await admitted(it, strict)
-            with pytest.raises(Exception, match=r"requires gpushare.request/isolation: driver"):
-                await start(it, strict)
-            fits = memory(it.inventory, 0, 4, annotations={"gpushare.request/isolation": "mps"})
-            await admitted(it, fits)
-            await start(it, fits)
-
-    run(body())
+async def test_before_the_first_answer_no_id_is_healthy(tmp_path: Path) -> None:
+    async with world(16 * GIB, isolation="mps", mps_folder=tmp_path, registered=False) as it:
+        await until(lambda: {resource for resource, _ in it.kubelet.registrations} == RESOURCES)
+        await until(lambda: "run site.yml with gpushare_isolation: mps" in it.inventory.by_index[0].health)
 
 
-def test_a_pod_that_requires_mps_does_not_start_without(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with world(16 * GIB, isolation="watch") as it:
-            await it.registered()
-            strict = memory(it.inventory, 0, 4, annotations={"gpushare.request/isolation": "mps"})
-            await admitted(it, strict)
-            with pytest.raises(Exception, match=r"requires gpushare.request/isolation: mps, and this node does not use MPS"):
-                await start(it, strict)
+async def test_a_pod_that_requires_the_drivers_limit_does_not_start_with_mps(tmp_path: Path) -> None:
+    async with with_mps(tmp_path, 16 * GIB) as it:
+        strict = memory(it.inventory, 0, 4, annotations={"gpushare.request/isolation": "driver"})
+        await admitted(it, strict)
+        with pytest.raises(Exception, match=r"requires gpushare.request/isolation: driver"):
+            await start(it, strict)
+        fits = memory(it.inventory, 0, 4, annotations={"gpushare.request/isolation": "mps"})
+        await admitted(it, fits)
+        await start(it, fits)
 
-    run(body())
+
+async def test_a_pod_that_requires_mps_does_not_start_without(tmp_path: Path) -> None:
+    async with world(16 * GIB, isolation="watch") as it:
+        strict = memory(it.inventory, 0, 4, annotations={"gpushare.request/isolation": "mps"})
+        await admitted(it, strict)
+        with pytest.raises(Exception, match=r"requires gpushare.request/isolation: mps, and this node does not use MPS"):
+            await start(it, strict)
 
 
-def test_an_environment_that_was_meant_for_another_share_does_not_start(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with with_mps(tmp_path, 16 * GIB) as it:
-            pod = bound(it.inventory, {0: {0: 4}}, container("a", mem=4, core=30))
-            await admitted(it, pod)
-            (ids,) = it.plugin.node.allocator.shares
-            it.plugin.node.allocator.shares[ids] = 50
-            with pytest.raises(Exception, match="requests 30 % of the GPU's compute and got 50 %"):
-                await start(it, pod)
-
-    run(body())
+async def test_an_environment_that_was_meant_for_another_share_does_not_start(tmp_path: Path) -> None:
+    async with with_mps(tmp_path, 16 * GIB) as it:
+        pod = bound(it.inventory, {0: {0: 4}}, container("a", mem=4, core=30))
+        await admitted(it, pod)
+        (ids,) = it.plugin.node.allocator.shares
+        it.plugin.node.allocator.shares[ids] = 50
+        with pytest.raises(Exception, match="requests 30 % of the GPU's compute and got 50 %"):
+            await start(it, pod)
 
 
 @pytest.mark.parametrize(
@@ -226,12 +192,9 @@ def test_mps_is_set_and_left_without_pods_only(isolation: str, before: str, word
     assert changed_isolation(isolation, before, {"a", "b"}, lambda uids: set()) == ""
 
 
-def test_the_plugin_rejects_another_isolation_under_pods(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with with_mps(tmp_path, 16 * GIB) as it:
-            uid = await admitted(it, memory(it.inventory, 0, 4))
-            it.plugin._state.isolation = "watch"
-            it.processes.live.add(uid)
-            await until(lambda: "1 pods have GPUs with the isolation watch" in it.plugin._unusable_settings())
-
-    run(body())
+async def test_the_plugin_rejects_another_isolation_under_pods(tmp_path: Path) -> None:
+    async with with_mps(tmp_path, 16 * GIB) as it:
+        uid = await admitted(it, memory(it.inventory, 0, 4))
+        it.plugin._state.isolation = "watch"
+        it.processes.live.add(uid)
+        await until(lambda: "1 pods have GPUs with the isolation watch" in it.plugin._unusable_settings())

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import GIB, GPUS, MEMORY, World, path_of, running, world
+from unit.runtime.device_plugin.plugin import GIB, GPUS, MEMORY, World, path_of, world
 from unit.runtime.kube.fake_api import until
 
 IDX, DEV, POD, ASSIGNED, TIME = (f"ALIYUN_COM_GPU_MEM_{name}" for name in ("IDX", "DEV", "POD", "ASSIGNED", "ASSUME_TIME"))
@@ -51,11 +51,9 @@ class OriginalExtender:
         return pod
 
 
-@running
 async def test_every_pod_gets_the_gpu_that_the_original_chose_and_is_marked_as_it_expects() -> None:
     choose = random.Random(7)
     async with world(16 * GIB, 16 * GIB, 16 * GIB) as it:
-        await it.registered()
         extender = OriginalExtender(it)
         seen: set[str] = set()
         for _ in range(20):
@@ -81,10 +79,8 @@ async def test_every_pod_gets_the_gpu_that_the_original_chose_and_is_marked_as_i
         assert (it.plugin.counters.corrections, it.plugin.counters.rejections, it.plugin.counters.unplanned) == (0, 0, 0)
 
 
-@running
 async def test_its_list_of_bad_gpus_names_them_and_is_empty_again_when_they_recover() -> None:
     async with world(8 * GIB, 8 * GIB, 8 * GIB) as it:
-        await it.registered()
         extender = OriginalExtender(it)
         it.nvml.lost = {1, 2}
         await until(lambda: extender.unhealthy() == {1, 2})

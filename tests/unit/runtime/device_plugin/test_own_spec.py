@@ -24,7 +24,7 @@ from gpushare_runtime.device_plugin.options import PluginSettings
 from unit.runtime.device_plugin.fake_ctk import CtkHost
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import GIB, World, health, healthy, running, world
+from unit.runtime.device_plugin.plugin import GIB, World, health, healthy, world
 from unit.runtime.kube.fake_api import until
 from unit.runtime.pods import gpu
 
@@ -230,73 +230,63 @@ async def given(it: World) -> pb.ContainerAllocateResponse:
     return it.kubelet.responses[-1]
 
 
-def test_it_is_there_before_kubelet_hears_of_a_gpu_and_follows_the_gpus(host: CtkHost, folder: Path) -> None:
-    @running
-    async def run() -> None:
-        async with world(4 * GIB, 4 * GIB, **own_settings(host, folder)) as it:
-            await it.registered()
-            assert named(folder) == UUIDS[:2]
-            assert it.kubelet.lists["aliyun.com/gpu-mem"], "the first list has healthy ids"
+async def test_it_is_there_before_kubelet_hears_of_a_gpu_and_follows_the_gpus(host: CtkHost, folder: Path) -> None:
+    async with world(4 * GIB, 4 * GIB, **own_settings(host, folder)) as it:
+        assert named(folder) == UUIDS[:2]
+        assert it.kubelet.lists["aliyun.com/gpu-mem"], "the first list has healthy ids"
+        await until(lambda: healthy(it) == 8)
+        assert kind_of(it) == OWN
+        [device] = (await given(it)).cdi_devices
+        assert device.name == f"{OWN}={UUIDS[0]}"
+        # The second GPU is exchanged: the same device node, another UUID.
+        host.gpus({UUIDS[0]: 0, UUIDS[2]: 1})
+        it.nvml.gpus[1] = facts(1, 4 * GIB, uuid=UUIDS[2])
+        await until(lambda: named(folder) == [UUIDS[0], UUIDS[2]])
+        await until(lambda: healthy(it) == 8 and health(it, 1) == "ok")
+        # One is lost: the others do not wait for it.
+        it.nvml.lost = {1}
+        host.gpus({UUIDS[0]: 0})
+        await until(lambda: healthy(it) == 4)
+        assert health(it, 0) == "ok"
+        # Another driver.
+        it.nvml.lost = set()
+        host.gpus({UUIDS[0]: 0, UUIDS[2]: 1})
+        host.driver("580.65.06")
+        it.nvml.version = "580.65.06"
+        it.nvml.failure = NvmlError("the driver is away")
+        # The ids of the pod.
+        await until(lambda: healthy(it) == 2)
+        it.nvml.failure = None
+        await until(lambda: healthy(it) == 8)
+        assert "580.65.06" in (folder / "gpushare.json").read_text()
+
+
+async def test_a_half_written_and_a_foreign_spec_do_not_stay_and_name_no_gpu(host: CtkHost, folder: Path) -> None:
+    async with world(4 * GIB, 4 * GIB, **own_settings(host, folder)) as it:
+        await until(lambda: healthy(it) == 8)
+        path = folder / "gpushare.json"
+        good = path.read_bytes()
+        for bad in (good[:100], good.replace(b"/dev/nvidia1", b"/dev/nvidia0"), b"x: y: z"):
+            path.write_bytes(bad)
+            await until(lambda: path.read_bytes() == good)
             await until(lambda: healthy(it) == 8)
-            assert kind_of(it) == OWN
-            [device] = (await given(it)).cdi_devices
-            assert device.name == f"{OWN}={UUIDS[0]}"
-            # The second GPU is exchanged: the same device node, another UUID.
-            host.gpus({UUIDS[0]: 0, UUIDS[2]: 1})
-            it.nvml.gpus[1] = facts(1, 4 * GIB, uuid=UUIDS[2])
-            await until(lambda: named(folder) == [UUIDS[0], UUIDS[2]])
-            await until(lambda: healthy(it) == 8 and health(it, 1) == "ok")
-            # One is lost: the others do not wait for it.
-            it.nvml.lost = {1}
-            host.gpus({UUIDS[0]: 0})
-            await until(lambda: healthy(it) == 4)
-            assert health(it, 0) == "ok"
-            # Another driver.
-            it.nvml.lost = set()
-            host.gpus({UUIDS[0]: 0, UUIDS[2]: 1})
-            host.driver("580.65.06")
-            it.nvml.version = "580.65.06"
-            it.nvml.failure = NvmlError("the driver is away")
-            # The ids of the pod.
-            await until(lambda: healthy(it) == 2)
-            it.nvml.failure = None
-            await until(lambda: healthy(it) == 8)
-            assert "580.65.06" in (folder / "gpushare.json").read_text()
-
-    run()
+        # One that cannot be written again is named to kubelet by no id.
+        host.gpus("no NVML")
+        path.write_bytes(good.replace(b'"/dev/nvidiactl"', b'"/dev/sda"'))
+        await until(lambda: healthy(it) == 0)
+        await until(lambda: "is not what the device plugin has written" in health(it, 0))
+        await until(lambda: "no NVML" in health(it, 0))
+        host.gpus({UUIDS[0]: 0, UUIDS[1]: 1})
+        await until(lambda: path.read_bytes() == good, seconds=20)
+        await until(lambda: healthy(it) == 8)
+        # Another file of the folder with our devices: the container runtime uses neither.
+        (folder / "x.json").write_bytes(good)
+        await until(lambda: "both name it" in health(it, 0))
+        (folder / "x.json").unlink()
+        await until(lambda: healthy(it) == 8)
 
 
-def test_a_half_written_and_a_foreign_spec_do_not_stay_and_name_no_gpu(host: CtkHost, folder: Path) -> None:
-    @running
-    async def run() -> None:
-        async with world(4 * GIB, 4 * GIB, **own_settings(host, folder)) as it:
-            await it.registered()
-            await until(lambda: healthy(it) == 8)
-            path = folder / "gpushare.json"
-            good = path.read_bytes()
-            for bad in (good[:100], good.replace(b"/dev/nvidia1", b"/dev/nvidia0"), b"x: y: z"):
-                path.write_bytes(bad)
-                await until(lambda: path.read_bytes() == good)
-                await until(lambda: healthy(it) == 8)
-            # One that cannot be written again is named to kubelet by no id.
-            host.gpus("no NVML")
-            path.write_bytes(good.replace(b'"/dev/nvidiactl"', b'"/dev/sda"'))
-            await until(lambda: healthy(it) == 0)
-            await until(lambda: "is not what the device plugin has written" in health(it, 0))
-            await until(lambda: "no NVML" in health(it, 0))
-            host.gpus({UUIDS[0]: 0, UUIDS[1]: 1})
-            await until(lambda: path.read_bytes() == good, seconds=20)
-            await until(lambda: healthy(it) == 8)
-            # Another file of the folder with our devices: the container runtime uses neither.
-            (folder / "x.json").write_bytes(good)
-            await until(lambda: "both name it" in health(it, 0))
-            (folder / "x.json").unlink()
-            await until(lambda: healthy(it) == 8)
-
-    run()
-
-
-def test_a_spec_of_nvidias_serves_until_it_no_longer_fits(host: CtkHost, folder: Path) -> None:
+async def test_a_spec_of_nvidias_serves_until_it_no_longer_fits(host: CtkHost, folder: Path) -> None:
     def nvidias(*minors: int) -> None:
         devices = [{"name": UUIDS[minor], "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{minor}"}]}} for minor in minors]
         text = json.dumps({"cdiVersion": "0.6.0", "kind": NVIDIA, "devices": devices})
@@ -304,27 +294,21 @@ def test_a_spec_of_nvidias_serves_until_it_no_longer_fits(host: CtkHost, folder:
         (folder / ".new").rename(folder / "nvidia.yaml")
 
     nvidias(0, 1)
-
-    @running
-    async def run() -> None:
-        async with world(4 * GIB, 4 * GIB, **own_settings(host, folder)) as it:
-            await it.registered()
-            await until(lambda: healthy(it) == 8)
-            assert (kind_of(it), named(folder)) == ("", [])
-            (folder / "nvidia.yaml").unlink()
-            await until(lambda: named(folder) == UUIDS[:2])
-            await until(lambda: healthy(it) == 8 and kind_of(it) == OWN)
-            await until(lambda: OWN in (Path(it.plugin._settings.state) / "held.json").read_text())
-            await it.stop()
-            # The next process keeps to it, also after a reboot, which empties the folder.
-            (folder / "gpushare.json").unlink()
-            nvidias(0, 1)
-            it.plugin = DevicePlugin(it.plugin._settings, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes)
-            it.task = asyncio.ensure_future(it.plugin.run())
-            await until(lambda: named(folder) == UUIDS[:2])
-            await until(lambda: healthy(it) == 8 and kind_of(it) == OWN)
-
-    run()
+    async with world(4 * GIB, 4 * GIB, **own_settings(host, folder)) as it:
+        await until(lambda: healthy(it) == 8)
+        assert (kind_of(it), named(folder)) == ("", [])
+        (folder / "nvidia.yaml").unlink()
+        await until(lambda: named(folder) == UUIDS[:2])
+        await until(lambda: healthy(it) == 8 and kind_of(it) == OWN)
+        await until(lambda: OWN in (Path(it.plugin._settings.state) / "held.json").read_text())
+        await it.stop()
+        # The next process keeps to it, also after a reboot, which empties the folder.
+        (folder / "gpushare.json").unlink()
+        nvidias(0, 1)
+        it.plugin = DevicePlugin(it.plugin._settings, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes)
+        it.task = asyncio.ensure_future(it.plugin.run())
+        await until(lambda: named(folder) == UUIDS[:2])
+        await until(lambda: healthy(it) == 8 and kind_of(it) == OWN)
 
 
 def test_the_default_settings_write_none() -> None:

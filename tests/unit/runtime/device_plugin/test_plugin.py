@@ -24,7 +24,7 @@ from unit.runtime.device_plugin.device_manager import AdmissionError
 from unit.runtime.device_plugin.fake_kubelet import MESSAGE_BYTES
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import bound, memory, whole
-from unit.runtime.device_plugin.plugin import GIB, GPUS, MEMORY, NODE, RESOURCES, World, path_of, running, world
+from unit.runtime.device_plugin.plugin import GIB, GPUS, MEMORY, NODE, RESOURCES, World, path_of, world
 from unit.runtime.kube.fake_api import fail, until
 from unit.runtime.pods import container
 
@@ -33,10 +33,8 @@ REGISTERED_WITHIN = 5.0
 ANSWERED_WITHIN = 2.5
 
 
-@running
 async def test_both_resources_are_registered_with_their_ids() -> None:
     async with world(16 * GIB, 24 * GIB) as it:
-        await it.registered()
         assert len(it.kubelet.lists[MEMORY][0]) == 40
         assert list(it.kubelet.lists[GPUS][0]) == [gpu.uuid for gpu in it.inventory.gpus]
         assert f"{it.inventory.gpus[1].uuid}-_-23" in it.kubelet.lists[MEMORY][0]
@@ -47,10 +45,8 @@ async def test_both_resources_are_registered_with_their_ids() -> None:
         assert sockets == {"kubelet.sock", "aliyungpushare.sock", "aliyungpushare-gpus.sock"}
 
 
-@running
 async def test_a_pod_gets_its_gpu_and_is_marked_assigned_with_one_patch() -> None:
     async with world(16 * GIB, 16 * GIB) as it:
-        await it.registered()
         await until(lambda: it.plugin.node.pods.synced)
         pod = await it.bind(memory(it.inventory, 1, 6))
         got = await it.kubelet.manager.admit(pod)
@@ -71,10 +67,8 @@ async def test_a_pod_gets_its_gpu_and_is_marked_assigned_with_one_patch() -> Non
         assert (it.plugin.counters.allocations, it.plugin.counters.corrections, it.plugin.counters.unplanned) == (1, 0, 0)
 
 
-@running
 async def test_kubelet_may_ask_before_the_watch_has_shown_the_pod() -> None:
     async with world(16 * GIB, 16 * GIB) as it:
-        await it.registered()
         await until(lambda: it.plugin.node.pods.synced)
         pod = memory(it.inventory, 1, 6)
         admission = asyncio.ensure_future(it.kubelet.manager.admit(pod))
@@ -84,10 +78,8 @@ async def test_kubelet_may_ask_before_the_watch_has_shown_the_pod() -> None:
         assert (await admission)["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "1"
 
 
-@running
 async def test_a_pod_on_another_gpu_than_annotated_is_corrected_once() -> None:
     async with world(16 * GIB, 16 * GIB) as it:
-        await it.registered()
         await until(lambda: it.plugin.node.pods.synced)
         pod = memory(it.inventory, 1, 6, name="late")
         started = time.monotonic()
@@ -104,10 +96,8 @@ async def test_a_pod_on_another_gpu_than_annotated_is_corrected_once() -> None:
         assert (it.patches(pod), it.plugin.counters.corrections) == (1, 1)
 
 
-@running
 async def test_marking_waits_for_an_api_server_that_fails_and_holds_up_nobody() -> None:
     async with world(16 * GIB, 16 * GIB) as it:
-        await it.registered()
         first = await it.bind(memory(it.inventory, 1, 6))
         await until(lambda: len(list(it.plugin.node.pods)) == 1)
         it.api.faults += [fail(500), fail(503)]
@@ -118,10 +108,8 @@ async def test_marking_waits_for_an_api_server_that_fails_and_holds_up_nobody() 
             await until(lambda pod=pod: it.annotations(pod)["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true")  # type: ignore[misc]
 
 
-@running
 async def test_a_rejection_reaches_kubelet_in_words() -> None:
     async with world(16 * GIB) as it:
-        await it.registered()
         await it.kubelet.manager.admit(await it.bind(whole(it.inventory, 0, name="big")))
         with pytest.raises(
             AdmissionError,
@@ -131,10 +119,8 @@ async def test_a_rejection_reaches_kubelet_in_words() -> None:
         assert it.plugin.counters.rejections == 1
 
 
-@running
 async def test_after_a_restart_of_kubelet_it_is_registered_again_and_what_was_given_stays_given() -> None:
     async with world(16 * GIB, 16 * GIB) as it:
-        await it.registered()
         await it.kubelet.manager.admit(await it.bind(whole(it.inventory, 0)))
         for _ in range(3):
             await it.kubelet.restart()
@@ -145,10 +131,8 @@ async def test_after_a_restart_of_kubelet_it_is_registered_again_and_what_was_gi
         assert got["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "1"
 
 
-@running
 async def test_a_kubelet_that_leaves_our_socket_in_place_is_noticed_by_its_own() -> None:
     async with world(16 * GIB) as it:
-        await it.registered()
         await it.kubelet.stop()
         it.kubelet.registrations.clear()
         await it.kubelet.start(sweep=False)
@@ -156,7 +140,6 @@ async def test_a_kubelet_that_leaves_our_socket_in_place_is_noticed_by_its_own()
         await until(lambda: {resource for resource, _ in it.kubelet.registrations} == RESOURCES, seconds=2.5)
 
 
-@running
 async def test_it_waits_for_kubelet_and_then_for_its_answer() -> None:
     async with world(16 * GIB, kubelet=False) as it:
         await until(lambda: it.plugin.node.devices.inventory)
@@ -171,28 +154,23 @@ async def test_it_waits_for_kubelet_and_then_for_its_answer() -> None:
         await until(lambda: it.plugin.status.ready)
 
 
-@running
 async def test_a_socket_that_somebody_removed_is_made_again() -> None:
     async with world(16 * GIB) as it:
-        await it.registered()
         it.kubelet.lists.clear()
         (it.kubelet.directory / "aliyungpushare.sock").unlink()
         await until(lambda: MEMORY in it.kubelet.lists)
         assert sorted(resource for resource, _ in it.kubelet.registrations) == sorted([*RESOURCES, MEMORY])
 
 
-@running
 async def test_a_kubelet_that_has_hung_up_is_registered_with_again() -> None:
     async with world(16 * GIB) as it:
-        await it.registered()
         it.kubelet.lists.clear()
         it.kubelet.drop_lists()
         await until(lambda: set(it.kubelet.lists) == RESOURCES, seconds=25)
 
 
-@running
 async def test_without_nvml_nothing_is_registered_until_it_answers() -> None:
-    async with world(kubelet=True) as it:
+    async with world(kubelet=True, registered=False) as it:
         it.nvml.failure = NvmlError("the NVIDIA kernel driver is not loaded")
         await asyncio.sleep(0.3)
         assert it.kubelet.registrations == []
@@ -204,22 +182,18 @@ async def test_without_nvml_nothing_is_registered_until_it_answers() -> None:
         await it.registered()
 
 
-@running
 async def test_gpus_that_are_exchanged_reach_kubelet_and_the_annotation() -> None:
     async with world(16 * GIB) as it:
-        await it.registered()
         it.nvml.gpus = [facts(0, 8 * GIB, uuid="GPU-new"), facts(1, 4 * GIB)]
         await until(lambda: len(it.kubelet.lists[MEMORY][-1]) == 12)
         await until(lambda: len(it.kubelet.lists[GPUS][-1]) == 2)
         await until(lambda: "GPU-new" in it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/gpus", ""))
 
 
-@running
 async def test_a_container_reports_that_its_library_is_old_before_it_ends() -> None:
     with pytest.MonkeyPatch.context() as patching:
         patching.setattr(main, "_CONTAINER_ENDING_SECONDS", 0.5)
         async with world(4 * GIB, in_container=True) as it:
-            await it.registered()
             it.nvml.failure = NvmlError("another version", reload=True)
             await until(lambda: it.plugin.status.readiness()[1] == ["gpus"])
             await until(lambda: not any(gpu.usable for gpu in it.inventory.gpus))
@@ -229,10 +203,8 @@ async def test_a_container_reports_that_its_library_is_old_before_it_ends() -> N
             assert ended.value.restart
 
 
-@running
 async def test_a_lost_gpu_and_a_lost_driver_make_ids_unhealthy_and_they_recover() -> None:
     async with world(4 * GIB, 4 * GIB) as it:
-        await it.registered()
         it.nvml.lost = {1}
         await until(lambda: sorted(it.kubelet.lists[MEMORY][-1].values()) == ["Healthy"] * 4 + ["Unhealthy"] * 4)
         it.nvml.failure = NvmlError("gone")
@@ -242,9 +214,8 @@ async def test_a_lost_gpu_and_a_lost_driver_make_ids_unhealthy_and_they_recover(
         await until(lambda: set(it.kubelet.lists[MEMORY][-1].values()) == {"Healthy"})
 
 
-@running
 async def test_the_annotation_is_written_once_and_again_when_others_change_it() -> None:
-    async with world(16 * GIB) as it:
+    async with world(16 * GIB, registered=False) as it:
 
         def writes() -> int:
             return sum(method == "PATCH" and path == f"{NODE}/status" for method, path, _ in it.api.requests)
@@ -259,25 +230,20 @@ async def test_the_annotation_is_written_once_and_again_when_others_change_it() 
         assert it.api.objects[NODE]["metadata"]["annotations"] == {"gpushare/gpus": wanted, "other": "stays"}
 
 
-@running
 async def test_a_node_that_joins_later_gets_its_annotation_then() -> None:
     async with world(16 * GIB, node=False) as it:
-        await it.registered()
         await it.api.put(NODE, {"metadata": {"name": "gpu1"}})
         await until(lambda: it.api.objects[NODE]["metadata"].get("annotations"))
 
 
-@running
 async def test_a_unit_that_is_too_small_ends_it_with_the_unit_to_use() -> None:
-    async with world(*[15360] * 8, unit=UNITS["MiB"]) as it:
+    async with world(*[15360] * 8, unit=UNITS["MiB"], registered=False) as it:
         with pytest.raises(FatalError, match="use --memory-unit 64MiB"):
             await asyncio.wait_for(it.task, 5)
 
 
-@running
 async def test_a_gpu_that_comes_later_and_makes_too_many_units_is_left_out_and_reported() -> None:
     async with world(15360, 15360, unit=UNITS["MiB"]) as it:
-        await it.registered()
         # What keeps pods to their units is known a moment after the GPUs are.
         await until(lambda: it.plugin.status.ready and it.inventory.isolation)
         before = it.inventory
@@ -297,19 +263,15 @@ async def test_a_gpu_that_comes_later_and_makes_too_many_units_is_left_out_and_r
         await until(lambda: it.inventory == before and it.plugin.status._parts["gpus"][0])
 
 
-@running
 async def test_questions_larger_than_grpcs_default_are_answered() -> None:
     async with world(16 * GIB) as it:
-        await it.registered()
         free = [f"{it.inventory.gpus[0].uuid}-_-{slot}" for slot in range(100_000)]
         assert sum(map(len, free)) > MESSAGE_BYTES
         assert len(await it.kubelet.prefer(MEMORY, free, [], 2)) == 2
 
 
-@running
 async def test_when_stopped_it_takes_its_sockets_away_and_nothing_else() -> None:
     async with world(16 * GIB) as it:
-        await it.registered()
         started = time.monotonic()
         await it.stop()
         assert time.monotonic() - started < ANSWERED_WITHIN
@@ -318,10 +280,8 @@ async def test_when_stopped_it_takes_its_sockets_away_and_nothing_else() -> None
         await until(lambda: it.kubelet.manager.healthy == {MEMORY: set(), GPUS: set()})
 
 
-@running
 async def test_when_stopped_a_pod_that_kubelet_is_admitting_still_gets_its_gpu() -> None:
     async with world(16 * GIB, 16 * GIB) as it:
-        await it.registered()
         await until(lambda: it.plugin.node.pods.synced)
         pod = memory(it.inventory, 1, 6)
         admission = asyncio.ensure_future(it.kubelet.manager.admit(pod))
@@ -335,28 +295,22 @@ async def test_when_stopped_a_pod_that_kubelet_is_admitting_still_gets_its_gpu()
         await asyncio.wait_for(stopping, ANSWERED_WITHIN)
 
 
-def test_a_directory_that_it_may_no_longer_write_ends_it_to_be_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_directory_that_it_may_no_longer_write_ends_it_to_be_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """systemd makes the directory writable that was there at the start; one that is made anew is read-only, as all of the host."""
 
     def read_only(path: Path) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    async def run() -> None:
-        async with world(16 * GIB) as it:
-            await it.registered()
-            monkeypatch.setattr(server, "_try_binding", read_only)
-            (it.kubelet.directory / "aliyungpushare.sock").unlink()
-            with pytest.raises(FatalError, match="device-plugins was removed and created again") as caught:
-                await asyncio.wait_for(it.task, ANSWERED_WITHIN)
-            assert caught.value.restart
-
-    asyncio.run(run())
+    async with world(16 * GIB) as it:
+        monkeypatch.setattr(server, "_try_binding", read_only)
+        (it.kubelet.directory / "aliyungpushare.sock").unlink()
+        with pytest.raises(FatalError, match="device-plugins was removed and created again") as caught:
+            await asyncio.wait_for(it.task, ANSWERED_WITHIN)
+        assert caught.value.restart
 
 
-@running
 async def test_a_pod_recreated_under_its_name_is_not_marked_for_the_old_one() -> None:
     async with world(16 * GIB) as it:
-        await it.registered()
         old = await it.bind(memory(it.inventory, 0, 2, name="same", uid="old"))
         await until(lambda: it.plugin.node.pods.get("old"))
         it.api.faults.append(fail(409, "Conflict"))
@@ -369,10 +323,8 @@ async def test_a_pod_recreated_under_its_name_is_not_marked_for_the_old_one() ->
         assert it.patches(old) - tried <= 1
 
 
-@running
 async def test_a_pod_that_can_no_longer_be_read_is_not_known_as_it_was() -> None:
     async with world(16 * GIB) as it:
-        await it.registered()
         pod = await it.bind(memory(it.inventory, 0, 2, uid="u", name="odd"))
         await until(lambda: it.plugin.node.pods.get("u"))
         before = it.plugin.node.pods.get("u")
@@ -390,10 +342,8 @@ def events(it: World) -> list[dict[str, Any]]:
     return [found for path, found in it.api.objects.items() if "/events/" in path]
 
 
-@running
 async def test_a_static_pod_is_told_in_an_event_alone_and_under_the_uid_that_describe_looks_for() -> None:
     async with world(16 * GIB) as it:
-        await it.registered()
         static = memory(None, 0, 2, uid="of-the-copy", annotations={"kubernetes.io/config.mirror": 32 * "a"})
         await it.bind(static)
         await until(lambda: it.plugin.node.pods.get(32 * "a"))
@@ -407,10 +357,8 @@ async def test_a_static_pod_is_told_in_an_event_alone_and_under_the_uid_that_des
         assert it.patches(static) == 0
 
 
-@running
 async def test_a_request_that_nobody_can_place_is_told_why() -> None:
     async with world(16 * GIB, 8 * GIB) as it:
-        await it.registered()
         odd = await it.bind(bound(None, {}, container(mem=3, count=1)))
         await it.kubelet.manager.admit(odd)
         await until(lambda: events(it))

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -191,37 +191,34 @@ class World:
         return [path.split("/")[-2] for path, _ in self.patches]
 
 
-def play(story: Callable[[World], Awaitable[None]], gpus: Inventory | None = NODE) -> None:
-    async def run() -> None:
-        world, failures = World(gpus), []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
-        task = asyncio.create_task(world.assigner.run())
-        await story(world)
-        assert not failures
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-    virtual.run(run())
+@pytest.fixture
+@asynccontextmanager
+async def world(virtual_time: None, request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """Its parameter: other GPUs."""
+    failures: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    made = World(getattr(request, "param", NODE))
+    task = asyncio.create_task(made.assigner.run())
+    yield made
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert not failures
 
 
 @pytest.mark.parametrize("record_first", [True, False])
-def test_a_pod_is_marked_assigned_once_when_it_and_its_ids_are_known(record_first: bool) -> None:
-    async def story(world: World) -> None:
-        raw = memory(NODE, 1, 4, name="a", uid="u")
-        entry = got(parse_local_pod(raw), "main", 1, 4)
-        for step in (world.record(entry), world.see(raw)) if record_first else (world.see(raw), world.record(entry)):
-            assert world.patches == []
-            await step
-        marked = {"metadata": {"uid": "u", "annotations": {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}}}
-        assert world.patches == [("/api/v1/namespaces/default/pods/a/status", marked)]
-        # The watch has not shown it yet: that is no reason to say it again.
-        await world.see(memory(NODE, 0, 1, name="other"))
-        assert (world.patched, world.counters.corrections) == (["a"], 0)
-        about = ObjectReference("Pod", "a", "u", "default")
-        assert world.events == [(about, "Normal", "GPUShareAllocated", "It has 4 GiB of GPU 1 (Tesla T4)")]
-
-    play(story)
+async def test_a_pod_is_marked_assigned_once_when_it_and_its_ids_are_known(record_first: bool, world: World) -> None:
+    raw = memory(NODE, 1, 4, name="a", uid="u")
+    entry = got(parse_local_pod(raw), "main", 1, 4)
+    for step in (world.record(entry), world.see(raw)) if record_first else (world.see(raw), world.record(entry)):
+        assert world.patches == []
+        await step
+    marked = {"metadata": {"uid": "u", "annotations": {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}}}
+    assert world.patches == [("/api/v1/namespaces/default/pods/a/status", marked)]
+    # The watch has not shown it yet: that is no reason to say it again.
+    await world.see(memory(NODE, 0, 1, name="other"))
+    assert (world.patched, world.counters.corrections) == (["a"], 0)
+    about = ObjectReference("Pod", "a", "u", "default")
+    assert world.events == [(about, "Normal", "GPUShareAllocated", "It has 4 GiB of GPU 1 (Tesla T4)")]
 
 
 _MOVED = "Moved from GPU 1 to GPU 0 of gpu1: kubelet gave it other units than planned; its annotations now name them"
@@ -248,149 +245,122 @@ _MOVED = "Moved from GPU 1 to GPU 0 of gpu1: kubelet gave it other units than pl
     ],
     ids=["ours", "the original's", "unreadable", "none"],
 )
-def test_other_gpus_than_annotated_are_written_counted_and_said(
-    annotations: dict[str, str] | None, kind: str, reason: str, words: str
+async def test_other_gpus_than_annotated_are_written_counted_and_said(
+    annotations: dict[str, str] | None, kind: str, reason: str, words: str, world: World
 ) -> None:
-    async def story(world: World) -> None:
-        pod = await world.see(memory(None if annotations is None else NODE, 1, 4, annotations=annotations or {}, name="a", uid="u"))
-        await world.record(got(pod, "main", 0, 4))
-        [(_, body)] = world.patches
-        assert body["metadata"]["annotations"] == annotations_due(pod, Allocation.of({0: {0: 4}}), NODE, 5)
-        assert world.counters.corrections == 1
-        assert world.events == [(ObjectReference("Pod", "a", "u", "default"), kind, reason, words)]
-
-    play(story)
+    pod = await world.see(memory(None if annotations is None else NODE, 1, 4, annotations=annotations or {}, name="a", uid="u"))
+    await world.record(got(pod, "main", 0, 4))
+    [(_, body)] = world.patches
+    assert body["metadata"]["annotations"] == annotations_due(pod, Allocation.of({0: {0: 4}}), NODE, 5)
+    assert world.counters.corrections == 1
+    assert world.events == [(ObjectReference("Pod", "a", "u", "default"), kind, reason, words)]
 
 
-def test_what_somebody_writes_over_it_is_corrected_again() -> None:
+async def test_what_somebody_writes_over_it_is_corrected_again(world: World) -> None:
     """Where no policy keeps tenants off the annotations: naming another GPU would give that one's memory to nobody."""
-
-    async def story(world: World) -> None:
-        raw = memory(NODE, 1, 4, name="a", uid="u")
-        pod = await world.see(raw)
-        await world.record(got(pod, "main", 1, 4))
-        mine = raw["metadata"]["annotations"]
-        assigned = mine | {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}
-        for notes in (assigned, assigned | {"ALIYUN_COM_GPU_MEM_IDX": "1"}):
-            raw["metadata"]["annotations"] = dict(notes)
-            await world.see(raw, "MODIFIED")
-        assert len(world.patches) == 1
-        raw["metadata"]["annotations"] = memory(NODE, 0, 4, name="a", uid="u")["metadata"]["annotations"] | {
-            "ALIYUN_COM_GPU_MEM_ASSIGNED": "true"
-        }
-        changed = await world.see(raw, "MODIFIED")
-        assert _of(world.patches[1]) == annotations_due(changed, Allocation.of({0: {1: 4}}), NODE, 5)
-        # Back to what it was before the first PATCH, which is no old news.
-        for notes in (assigned, mine):
-            raw["metadata"]["annotations"] = dict(notes)
-            await world.see(raw, "MODIFIED")
-        assert [_of(patch) for patch in world.patches[2:]] == [{"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}]
-
-    play(story)
+    raw = memory(NODE, 1, 4, name="a", uid="u")
+    pod = await world.see(raw)
+    await world.record(got(pod, "main", 1, 4))
+    mine = raw["metadata"]["annotations"]
+    assigned = mine | {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}
+    for notes in (assigned, assigned | {"ALIYUN_COM_GPU_MEM_IDX": "1"}):
+        raw["metadata"]["annotations"] = dict(notes)
+        await world.see(raw, "MODIFIED")
+    assert len(world.patches) == 1
+    raw["metadata"]["annotations"] = memory(NODE, 0, 4, name="a", uid="u")["metadata"]["annotations"] | {
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": "true"
+    }
+    changed = await world.see(raw, "MODIFIED")
+    assert _of(world.patches[1]) == annotations_due(changed, Allocation.of({0: {1: 4}}), NODE, 5)
+    # Back to what it was before the first PATCH, which is no old news.
+    for notes in (assigned, mine):
+        raw["metadata"]["annotations"] = dict(notes)
+        await world.see(raw, "MODIFIED")
+    assert [_of(patch) for patch in world.patches[2:]] == [{"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}]
 
 
-def test_what_the_api_server_does_not_take_now_it_gets_later_and_nobody_waits_for_that() -> None:
-    async def story(world: World) -> None:
-        world.plan["a"] += [KubeError(0, LOST, "lost"), KubeError(500, "InternalError", "e"), KubeError(403, "Forbidden", "f")] * 2
-        first, second = await world.see(memory(NODE, 0, 4, name="a")), await world.see(memory(NODE, 1, 4, name="b"))
-        await world.record(got(first, "main", 0, 4), got(second, "main", 1, 4))
-        await asyncio.sleep(60)
-        assert sorted(world.patched) == ["a"] * 7 + ["b"]
-        assert "b" in world.patched[:2], "it does not wait for the first"
-
-    play(story)
+async def test_what_the_api_server_does_not_take_now_it_gets_later_and_nobody_waits_for_that(world: World) -> None:
+    world.plan["a"] += [KubeError(0, LOST, "lost"), KubeError(500, "InternalError", "e"), KubeError(403, "Forbidden", "f")] * 2
+    first, second = await world.see(memory(NODE, 0, 4, name="a")), await world.see(memory(NODE, 1, 4, name="b"))
+    await world.record(got(first, "main", 0, 4), got(second, "main", 1, 4))
+    await asyncio.sleep(60)
+    assert sorted(world.patched) == ["a"] * 7 + ["b"]
+    assert "b" in world.patched[:2], "it does not wait for the first"
 
 
-def test_a_pod_that_is_gone_at_the_api_server_is_not_tried_again() -> None:
-    async def story(world: World) -> None:
-        world.plan["a"].append(KubeError(404, "NotFound", "n"))
-        pod = await world.see(memory(NODE, 0, 4, name="a"))
-        await world.record(got(pod, "main", 1, 4))
-        await world.see(memory(NODE, 0, 4, name="b"))
-        assert (world.patched, world.counters.corrections, world.events) == (["a"], 0, [])
-
-    play(story)
+async def test_a_pod_that_is_gone_at_the_api_server_is_not_tried_again(world: World) -> None:
+    world.plan["a"].append(KubeError(404, "NotFound", "n"))
+    pod = await world.see(memory(NODE, 0, 4, name="a"))
+    await world.record(got(pod, "main", 1, 4))
+    await world.see(memory(NODE, 0, 4, name="b"))
+    assert (world.patched, world.counters.corrections, world.events) == (["a"], 0, [])
 
 
 @pytest.mark.parametrize("end", ["assigned by somebody", "finished", "deleted"])
-def test_it_is_not_tried_again_when_nothing_is_due_any_more(end: str) -> None:
-    async def story(world: World) -> None:
-        world.plan["a"].append(KubeError(503, "ServiceUnavailable", "s"))
-        raw = memory(NODE, 1, 4, name="a")
-        pod = await world.see(raw)
-        world.node.usage.set_checkpoint((got(pod, "main", 1, 4),))
-        await asyncio.sleep(0.05)
-        if end == "assigned by somebody":
-            raw["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSIGNED"] = "true"
-        elif end == "finished":
-            raw["status"] = {"phase": "Failed"}
-        await world.see(raw, "DELETED" if end == "deleted" else "MODIFIED")
-        await asyncio.sleep(60)
-        assert (world.patched, world.events) == (["a"], [])
-
-    play(story)
+async def test_it_is_not_tried_again_when_nothing_is_due_any_more(end: str, world: World) -> None:
+    world.plan["a"].append(KubeError(503, "ServiceUnavailable", "s"))
+    raw = memory(NODE, 1, 4, name="a")
+    pod = await world.see(raw)
+    world.node.usage.set_checkpoint((got(pod, "main", 1, 4),))
+    await asyncio.sleep(0.05)
+    if end == "assigned by somebody":
+        raw["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSIGNED"] = "true"
+    elif end == "finished":
+        raw["status"] = {"phase": "Failed"}
+    await world.see(raw, "DELETED" if end == "deleted" else "MODIFIED")
+    await asyncio.sleep(60)
+    assert (world.patched, world.events) == (["a"], [])
 
 
-def test_what_is_sent_again_is_what_is_true_then() -> None:
-    async def story(world: World) -> None:
-        world.plan["a"].append(KubeError(503, "ServiceUnavailable", "s"))
-        pod = await world.see(memory(NODE, 1, 4, name="a"))
-        world.node.usage.set_checkpoint((got(pod, "main", 1, 4),))
-        await asyncio.sleep(0.05)
-        await world.record(got(pod, "main", 0, 4))
-        said = [body["metadata"]["annotations"].get("ALIYUN_COM_GPU_MEM_IDX") for _, body in world.patches]
-        assert said == [None, "0"]
-
-    play(story)
+async def test_what_is_sent_again_is_what_is_true_then(world: World) -> None:
+    world.plan["a"].append(KubeError(503, "ServiceUnavailable", "s"))
+    pod = await world.see(memory(NODE, 1, 4, name="a"))
+    world.node.usage.set_checkpoint((got(pod, "main", 1, 4),))
+    await asyncio.sleep(0.05)
+    await world.record(got(pod, "main", 0, 4))
+    said = [body["metadata"]["annotations"].get("ALIYUN_COM_GPU_MEM_IDX") for _, body in world.patches]
+    assert said == [None, "0"]
 
 
-def test_a_pod_that_comes_again_under_its_uid_is_told_again() -> None:
-    async def story(world: World) -> None:
-        raw = memory(NODE, 1, 4, name="a")
-        entry = got(await world.see(raw), "main", 1, 4)
-        await world.record(entry)
-        await world.see(raw, "DELETED")
-        await world.see(raw)
-        assert world.patched == ["a", "a"]
-
-    play(story)
+async def test_a_pod_that_comes_again_under_its_uid_is_told_again(world: World) -> None:
+    raw = memory(NODE, 1, 4, name="a")
+    entry = got(await world.see(raw), "main", 1, 4)
+    await world.record(entry)
+    await world.see(raw, "DELETED")
+    await world.see(raw)
+    assert world.patched == ["a", "a"]
 
 
-def test_finished_pods_and_a_node_whose_gpus_are_not_known_are_left_alone() -> None:
-    async def finished(world: World) -> None:
-        pod = await world.see(memory(NODE, 1, 4, phase="Succeeded"))
-        static = {"kubernetes.io/config.mirror": 32 * "a"}
-        await world.see(memory(None, 1, 2, phase="Failed", annotations=static))
-        await world.record(got(pod, "main", 1, 4), CheckpointEntry(32 * "a", "main", MEMORY, frozenset({"GPU-00000000-_-9"})))
-        assert (world.patches, world.events) == ([], [])
-
-    async def unknown(world: World) -> None:
-        pod = await world.see(memory(NODE, 1, 4))
-        await world.see(memory(None, 1, 2, annotations={"kubernetes.io/config.mirror": 32 * "a"}))
-        await world.record(got(pod, "main", 1, 4), CheckpointEntry(32 * "a", "main", MEMORY, frozenset({"GPU-00000000-_-9"})))
-        assert (world.patches, world.events) == ([], [])
-
-    play(finished)
-    play(unknown, gpus=None)
+async def test_finished_pods_are_left_alone(world: World) -> None:
+    pod = await world.see(memory(NODE, 1, 4, phase="Succeeded"))
+    static = {"kubernetes.io/config.mirror": 32 * "a"}
+    await world.see(memory(None, 1, 2, phase="Failed", annotations=static))
+    await world.record(got(pod, "main", 1, 4), CheckpointEntry(32 * "a", "main", MEMORY, frozenset({"GPU-00000000-_-9"})))
+    assert (world.patches, world.events) == ([], [])
 
 
-def test_a_pod_whose_annotations_cannot_say_it_gets_one_event_once_it_has_something() -> None:
-    async def story(world: World) -> None:
-        raw = memory(None, 0, 2, name="static", uid="copy", annotations={"kubernetes.io/config.mirror": 32 * "a"})
-        await world.see(raw)
-        assert world.events == []
-        for _ in range(2):
-            await world.record(CheckpointEntry(32 * "a", "main", MEMORY, frozenset({"GPU-00000000-_-0", "GPU-00000000-_-1"})))
-        [(about, kind, reason, words)] = world.events
-        assert (about, kind, reason) == (ObjectReference("Pod", "static", 32 * "a", "default"), "Warning", "GPUShareUnmanaged")
-        assert words.startswith("No scheduler places a static pod; it has 2 units of GPU 0 ")
-        assert world.patches == []
-        # Made anew from its file it has the same UID.
-        await world.see(raw, "DELETED")
-        await world.see(raw)
-        assert len(world.events) == 2
+@pytest.mark.parametrize("world", [None], indirect=True)
+async def test_pods_of_a_node_whose_gpus_are_not_known_are_left_alone(world: World) -> None:
+    pod = await world.see(memory(NODE, 1, 4))
+    await world.see(memory(None, 1, 2, annotations={"kubernetes.io/config.mirror": 32 * "a"}))
+    await world.record(got(pod, "main", 1, 4), CheckpointEntry(32 * "a", "main", MEMORY, frozenset({"GPU-00000000-_-9"})))
+    assert (world.patches, world.events) == ([], [])
 
-    play(story)
+
+async def test_a_pod_whose_annotations_cannot_say_it_gets_one_event_once_it_has_something(world: World) -> None:
+    raw = memory(None, 0, 2, name="static", uid="copy", annotations={"kubernetes.io/config.mirror": 32 * "a"})
+    await world.see(raw)
+    assert world.events == []
+    for _ in range(2):
+        await world.record(CheckpointEntry(32 * "a", "main", MEMORY, frozenset({"GPU-00000000-_-0", "GPU-00000000-_-1"})))
+    [(about, kind, reason, words)] = world.events
+    assert (about, kind, reason) == (ObjectReference("Pod", "static", 32 * "a", "default"), "Warning", "GPUShareUnmanaged")
+    assert words.startswith("No scheduler places a static pod; it has 2 units of GPU 0 ")
+    assert world.patches == []
+    # Made anew from its file it has the same UID.
+    await world.see(raw, "DELETED")
+    await world.see(raw)
+    assert len(world.events) == 2
 
 
 def test_when_it_is_stopped_it_says_nothing_more() -> None:
@@ -410,76 +380,64 @@ def test_when_it_is_stopped_it_says_nothing_more() -> None:
     virtual.run(run())
 
 
-def test_where_an_index_means_another_gpu_all_pods_are_looked_at_again() -> None:
-    async def story(world: World) -> None:
-        pod = await world.see(memory(NODE, 1, 4, name="a"))
-        await world.record(got(pod, "main", 1, 4))
-        assert world.patched == ["a"]
-        await world.see(memory(NODE, 1, 4, name="a", uid=pod.uid, annotations=world.patches[0][1]["metadata"]["annotations"]))
-        # The driver has numbered them anew.
-        first, second = NODE.gpus
-        world.node.devices.set_inventory(Inventory(NODE.unit, (replace(second, index=0), replace(first, index=1))))
-        await asyncio.sleep(1)
-        assert world.patched == ["a", "a"]
-        assert world.patches[1][1]["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
-        # A GPU that is only gone is no other one.
-        world.node.devices.set_inventory(Inventory(NODE.unit, (replace(second, index=0),)))
-        await asyncio.sleep(1)
-        assert world.patched == ["a", "a"]
-
-    play(story)
+async def test_where_an_index_means_another_gpu_all_pods_are_looked_at_again(world: World) -> None:
+    pod = await world.see(memory(NODE, 1, 4, name="a"))
+    await world.record(got(pod, "main", 1, 4))
+    assert world.patched == ["a"]
+    await world.see(memory(NODE, 1, 4, name="a", uid=pod.uid, annotations=world.patches[0][1]["metadata"]["annotations"]))
+    # The driver has numbered them anew.
+    first, second = NODE.gpus
+    world.node.devices.set_inventory(Inventory(NODE.unit, (replace(second, index=0), replace(first, index=1))))
+    await asyncio.sleep(1)
+    assert world.patched == ["a", "a"]
+    assert world.patches[1][1]["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+    # A GPU that is only gone is no other one.
+    world.node.devices.set_inventory(Inventory(NODE.unit, (replace(second, index=0),)))
+    await asyncio.sleep(1)
+    assert world.patched == ["a", "a"]
 
 
-def test_a_conflict_is_tried_again_as_long_as_the_watch_shows_the_pod() -> None:
-    async def story(world: World) -> None:
-        world.plan["a"] += [KubeError(409, "Conflict", "somebody wrote at the same moment")] * 2
-        pod = await world.see(memory(NODE, 0, 4, name="a"))
-        await world.record(got(pod, "main", 0, 4))
-        await asyncio.sleep(30)
-        assert world.patched == ["a"] * 3
-        world.plan["b"] += [KubeError(409, "Conflict", "another pod has its name")] * 100
-        raw = memory(NODE, 0, 4, name="b")
-        other = await world.see(raw)
-        await world.record(got(other, "main", 0, 4))
-        await world.see(raw, "DELETED")
-        tried = len(world.patched)
-        await asyncio.sleep(60)
-        assert len(world.patched) - tried <= 1
-
-    play(story)
+async def test_a_conflict_is_tried_again_as_long_as_the_watch_shows_the_pod(world: World) -> None:
+    world.plan["a"] += [KubeError(409, "Conflict", "somebody wrote at the same moment")] * 2
+    pod = await world.see(memory(NODE, 0, 4, name="a"))
+    await world.record(got(pod, "main", 0, 4))
+    await asyncio.sleep(30)
+    assert world.patched == ["a"] * 3
+    world.plan["b"] += [KubeError(409, "Conflict", "another pod has its name")] * 100
+    raw = memory(NODE, 0, 4, name="b")
+    other = await world.see(raw)
+    await world.record(got(other, "main", 0, 4))
+    await world.see(raw, "DELETED")
+    tried = len(world.patched)
+    await asyncio.sleep(60)
+    assert len(world.patched) - tried <= 1
 
 
-def test_what_a_pod_has_by_a_record_that_kubelet_has_lost_is_written_all_the_same() -> None:
-    async def story(world: World) -> None:
-        pod = await world.see(memory(NODE, 1, 4, name="a", phase="Running"))
-        world.plan["a"].append(KubeError(0, LOST, "lost"))
-        world.node.usage.set_checkpoint((got(pod, "main", 0, 4),))
-        world.node.usage.set_checkpoint(())
-        await asyncio.sleep(30)
-        assert world.patches[-1][1]["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
-
-    play(story)
+async def test_what_a_pod_has_by_a_record_that_kubelet_has_lost_is_written_all_the_same(world: World) -> None:
+    pod = await world.see(memory(NODE, 1, 4, name="a", phase="Running"))
+    world.plan["a"].append(KubeError(0, LOST, "lost"))
+    world.node.usage.set_checkpoint((got(pod, "main", 0, 4),))
+    world.node.usage.set_checkpoint(())
+    await asyncio.sleep(30)
+    assert world.patches[-1][1]["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
 
 
-def test_what_init_containers_get_anew_after_a_lost_record_is_not_written() -> None:
-    async def story(world: World) -> None:
-        raw = bound(NODE, {0: {1: 4}}, container(mem=4), init=[container("first", mem=2)], name="a", phase="Running")
-        pod = await world.see(raw)
-        await world.record(got(pod, "first", 1, 2), got(pod, "main", 1, 4))
-        [marked] = world.patches
-        await world.see({**raw, "metadata": {**raw["metadata"], "annotations": {**raw["metadata"]["annotations"], **_of(marked)}}})
-        await world.record()
-        anew = CheckpointEntry(pod.uid, "first", MEMORY, frozenset({"GPU-00000001-_-8", "GPU-00000001-_-9"}))
-        world.assigner._verified.clear()
-        await world.record(anew)
-        assert world.patches == [marked]
-        # Not so where what runs is elsewhere.
-        await world.record(anew, CheckpointEntry(pod.uid, "main", MEMORY, frozenset(f"GPU-00000000-_-{slot}" for slot in range(4))))
-        world.assigner._verified.clear()
-        await world.record(anew, CheckpointEntry(pod.uid, "main", MEMORY, frozenset(f"GPU-00000000-_-{slot}" for slot in range(1, 5))))
-        assert _of(world.patches[-1])["scheduler.framework.gpushare.allocation"] == '{"0":{"0":4},"-1":{"1":2}}'
-
-    play(story)
+async def test_what_init_containers_get_anew_after_a_lost_record_is_not_written(world: World) -> None:
+    raw = bound(NODE, {0: {1: 4}}, container(mem=4), init=[container("first", mem=2)], name="a", phase="Running")
+    pod = await world.see(raw)
+    await world.record(got(pod, "first", 1, 2), got(pod, "main", 1, 4))
+    [marked] = world.patches
+    await world.see({**raw, "metadata": {**raw["metadata"], "annotations": {**raw["metadata"]["annotations"], **_of(marked)}}})
+    await world.record()
+    anew = CheckpointEntry(pod.uid, "first", MEMORY, frozenset({"GPU-00000001-_-8", "GPU-00000001-_-9"}))
+    world.assigner._verified.clear()
+    await world.record(anew)
+    assert world.patches == [marked]
+    # Not so where what runs is elsewhere.
+    await world.record(anew, CheckpointEntry(pod.uid, "main", MEMORY, frozenset(f"GPU-00000000-_-{slot}" for slot in range(4))))
+    world.assigner._verified.clear()
+    await world.record(anew, CheckpointEntry(pod.uid, "main", MEMORY, frozenset(f"GPU-00000000-_-{slot}" for slot in range(1, 5))))
+    assert _of(world.patches[-1])["scheduler.framework.gpushare.allocation"] == '{"0":{"0":4},"-1":{"1":2}}'
 
 
 def _of(patch: tuple[str, Mapping[str, Any]]) -> Mapping[str, str]:
@@ -487,31 +445,24 @@ def _of(patch: tuple[str, Mapping[str, Any]]) -> Mapping[str, str]:
     return annotations
 
 
-def test_what_all_pods_meet_alike_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(world: World) -> None:
-        pods = [await world.see(memory(NODE, 0, 1, name=f"p{number}")) for number in range(10)]
-        for pod in pods:
-            world.plan[pod.name] += [KubeError(403, "Forbidden", f"pods {pod.name!r} is forbidden")] * 5
-        await world.record(*(CheckpointEntry(pod.uid, "main", MEMORY, frozenset({f"GPU-00000000-_-{n}"})) for n, pod in enumerate(pods)))
-        await asyncio.sleep(120)
-        assert len(world.patched) == 60
-
-    play(story)
+async def test_what_all_pods_meet_alike_is_one_line(caplog: pytest.LogCaptureFixture, world: World) -> None:
+    pods = [await world.see(memory(NODE, 0, 1, name=f"p{number}")) for number in range(10)]
+    for pod in pods:
+        world.plan[pod.name] += [KubeError(403, "Forbidden", f"pods {pod.name!r} is forbidden")] * 5
+    await world.record(*(CheckpointEntry(pod.uid, "main", MEMORY, frozenset({f"GPU-00000000-_-{n}"})) for n, pod in enumerate(pods)))
+    await asyncio.sleep(120)
+    assert len(world.patched) == 60
     warnings = [record for record in caplog.records if record.levelname == "WARNING" and "cannot be marked" in record.message]
     assert len(warnings) == 1
 
 
-def test_a_container_that_has_other_ids_without_any_word_of_the_api_server_is_corrected() -> None:
+async def test_a_container_that_has_other_ids_without_any_word_of_the_api_server_is_corrected(world: World) -> None:
     """As after a lost record, when it has been started again somewhere else."""
-
-    async def story(world: World) -> None:
-        raw = memory(NODE, 1, 4, name="a", phase="Running")
-        pod = await world.see(raw)
-        await world.record(got(pod, "main", 1, 4))
-        [marked] = world.patches
-        await world.see({**raw, "metadata": {**raw["metadata"], "annotations": {**raw["metadata"]["annotations"], **_of(marked)}}})
-        await world.record()
-        await world.record(got(pod, "main", 0, 4))
-        assert _of(world.patches[-1])["ALIYUN_COM_GPU_MEM_IDX"] == "0"
-
-    play(story)
+    raw = memory(NODE, 1, 4, name="a", phase="Running")
+    pod = await world.see(raw)
+    await world.record(got(pod, "main", 1, 4))
+    [marked] = world.patches
+    await world.see({**raw, "metadata": {**raw["metadata"], "annotations": {**raw["metadata"]["annotations"], **_of(marked)}}})
+    await world.record()
+    await world.record(got(pod, "main", 0, 4))
+    assert _of(world.patches[-1])["ALIYUN_COM_GPU_MEM_IDX"] == "0"

@@ -19,7 +19,7 @@ from gpushare_runtime.device_plugin.main import DevicePlugin
 from gpushare_runtime.device_plugin.options import PluginSettings
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import bound, memory
-from unit.runtime.device_plugin.plugin import NODE, World, admitted, metric, path_of, reported, running, start, world
+from unit.runtime.device_plugin.plugin import NODE, World, admitted, metric, path_of, reported, start, world
 from unit.runtime.kube.fake_api import until
 from unit.runtime.pods import container
 
@@ -58,10 +58,8 @@ def limits(it: World, uid: str) -> dict[int, int]:
     return {index[gpu]: most // BYTES for (gpu, of), most in it.nvml.limits.items() if of == group(it, uid)}
 
 
-@running
 async def test_a_pod_is_limited_to_its_units_before_its_first_container_starts() -> None:
     async with world(16 * GIB, 16 * GIB, isolation="auto") as it:
-        await it.registered()
         pod = memory(it.inventory, 1, 6)
         uid = await admitted(it, pod)
         assert limits(it, uid) == {}
@@ -73,10 +71,8 @@ async def test_a_pod_is_limited_to_its_units_before_its_first_container_starts()
         assert metric(it, "pods_unlimited") == ["gpushare_device_plugin_pods_unlimited 0.0"]
 
 
-@running
 async def test_the_node_publishes_whether_it_limits_pods() -> None:
     async with world(16 * GIB, isolation="auto") as it:
-        await it.registered()
 
         def published() -> bool:
             return '"isolation":"driver"' in it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/gpus", "")
@@ -89,20 +85,16 @@ async def test_the_node_publishes_whether_it_limits_pods() -> None:
         await until(published)
 
 
-@running
 async def test_containers_of_a_pod_share_one_limit_of_all_their_units() -> None:
     async with world(16 * GIB, isolation="driver") as it:
-        await it.registered()
         pod = bound(it.inventory, {0: {0: 3}, 1: {0: 5}}, container("a", mem=3), container("b", mem=5))
         uid = await admitted(it, pod)
         await start(it, pod, 1)
         assert limits(it, uid) == {0: 8}, "before the other one starts, too"
 
 
-@running
 async def test_a_container_whose_limit_cannot_be_set_does_not_start_before_it_can() -> None:
     async with world(16 * GIB, isolation="auto") as it:
-        await it.registered()
         # The driver has shown that it can.
         await until(lambda: metric(it, "memory_limits ") == ["gpushare_device_plugin_memory_limits 1.0"])
         pod = memory(it.inventory, 0, 6)
@@ -115,9 +107,8 @@ async def test_a_container_whose_limit_cannot_be_set_does_not_start_before_it_ca
         assert limits(it, uid) == {0: 6}
 
 
-@running
 async def test_a_pod_of_before_is_limited_if_the_administrator_wants_it() -> None:
-    async with world(16 * GIB, isolation="auto", limit_running_pods=True) as it:
+    async with world(16 * GIB, isolation="auto", limit_running_pods=True, registered=False) as it:
         it.nvml.unlimited = NvmlError("the driver has no such call", unable=True)
         await it.registered()
         pod = memory(it.inventory, 0, 6)
@@ -129,11 +120,9 @@ async def test_a_pod_of_before_is_limited_if_the_administrator_wants_it() -> Non
         await until(lambda: limits(it, uid) == {0: 6})
 
 
-@running
 async def test_while_kubelet_does_not_ask_a_pod_is_limited_as_soon_as_it_has_a_group() -> None:
     """A kubelet that has lost a record is told not to ask."""
     async with world(16 * GIB, isolation="auto") as it:
-        await it.registered()
         pod = memory(it.inventory, 0, 6)
         uid = await admitted(it, pod)
         await start(it, pod)
@@ -156,13 +145,8 @@ async def test_while_kubelet_does_not_ask_a_pod_is_limited_as_soon_as_it_has_a_g
 
 
 @pytest.mark.parametrize("rebooted", [False, True])
-def test_the_next_process_sets_a_limit_that_is_lost(rebooted: bool) -> None:
-    asyncio.run(loses_its_limit(rebooted))
-
-
-async def loses_its_limit(rebooted: bool) -> None:
+async def test_the_next_process_sets_a_limit_that_is_lost(rebooted: bool) -> None:
     async with world(16 * GIB, isolation="auto") as it:
-        await it.registered()
         pod = memory(it.inventory, 0, 6)
         uid = await admitted(it, pod)
         await start(it, pod)
@@ -178,10 +162,8 @@ async def loses_its_limit(rebooted: bool) -> None:
         await until(lambda: uid not in stored(it)["limited"])
 
 
-@running
 async def test_the_drivers_limits_are_left_without_pods_only() -> None:
     async with world(16 * GIB, isolation="auto") as it:
-        await it.registered()
         pod = memory(it.inventory, 0, 6)
         uid = await admitted(it, pod)
         await start(it, pod)
@@ -198,10 +180,8 @@ async def test_the_drivers_limits_are_left_without_pods_only() -> None:
         await until(lambda: '"isolation":"none"' in it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/gpus", ""))
 
 
-@running
 async def test_without_its_file_the_next_process_knows_by_the_limits_of_others_who_started_later() -> None:
     async with world(24 * GIB, isolation="auto") as it:
-        await it.registered()
         uids = []
         for hour, units in ((1, 6), (2, 4), (3, 2)):
             pod = memory(it.inventory, 0, units)

@@ -16,7 +16,7 @@ from gpushare_runtime.device_plugin.host import pod_processes
 from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses
 from unit.runtime.device_plugin.fake_nvml import FakeNvml
 from unit.runtime.device_plugin.local_pods import memory, whole
-from unit.runtime.device_plugin.plugin import NODE, World, admitted, metric, path_of, running, uses, world
+from unit.runtime.device_plugin.plugin import NODE, World, admitted, metric, path_of, uses, world
 from unit.runtime.kube.fake_api import until
 from unit.runtime.pods import gpu
 
@@ -191,10 +191,8 @@ def values(it: World, name: str) -> list[float]:
     return [float(line.rpartition(" ")[2]) for line in metric(it, name)]
 
 
-@running
 async def test_a_pod_that_uses_more_than_its_units_is_reported_once_until_it_ends() -> None:
     async with world(16 * GIB) as it:
-        await it.registered()
         pod, beside = memory(it.inventory, 0, 4), memory(it.inventory, 0, 2)
         uid, other = await admitted(it, pod), await admitted(it, beside)
         await uses(it, uid, 4096)
@@ -221,10 +219,8 @@ async def test_a_pod_that_uses_more_than_its_units_is_reported_once_until_it_end
         await it.api.remove(path_of(pod))
 
 
-@running
 async def test_without_isolation_nobody_exceeds_and_nobody_is_evicted() -> None:
     async with world(16 * GIB, isolation="none", overuse="evict", overuse_grace=0.0) as it:
-        await it.registered()
         pod = memory(it.inventory, 0, 4)
         uid = await admitted(it, pod)
         await uses(it, uid, 8192)
@@ -235,10 +231,8 @@ async def test_without_isolation_nobody_exceeds_and_nobody_is_evicted() -> None:
         assert "gpushare/evictions" not in it.api.objects[NODE]["metadata"]["annotations"]
 
 
-@running
 async def test_whole_gpus_and_processes_that_are_nobodys_are_no_excess() -> None:
     async with world(16 * GIB) as it:
-        await it.registered()
         uid = await admitted(it, whole(it.inventory, 0))
         await uses(it, uid, 15 * GIB)
         await uses(it, "", 512, pid=9)
@@ -247,10 +241,8 @@ async def test_whole_gpus_and_processes_that_are_nobodys_are_no_excess() -> None
         assert values(it, "pods_exceeding") == [0]
 
 
-@running
 async def test_a_size_that_the_driver_does_not_report_is_nobodys() -> None:
     async with world(16 * GIB) as it:
-        await it.registered()
         uid = await admitted(it, memory(it.inventory, 0, 4))
         it.host.processes[7] = 7, uid
         it.nvml.using[it.inventory.by_index[0].uuid] = [(7, None)]

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,7 @@ from gpushare_runtime.device_plugin.node.state import NodeState
 from unit.runtime.device_plugin.fake_pod_resources import FakePodResources, serving_pod_resources
 from unit.runtime.device_plugin.fake_processes import FakeProcesses
 from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import GIB, MEMORY, World, running, world
-from unit.runtime.extender import virtual
+from unit.runtime.device_plugin.plugin import GIB, MEMORY, World, world
 from unit.runtime.kube.fake_api import until
 from unit.runtime.pods import inventory
 
@@ -113,8 +113,6 @@ def test_a_difference_has_few_ids_in_its_words() -> None:
 
 # When it looks.
 
-Play = Callable[..., None]
-
 
 class Clockwork:
     """A cross-check in virtual time. answers: what kubelet says from now on; asked: when it was asked."""
@@ -150,146 +148,113 @@ class Clockwork:
 
 
 @pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch) -> Play:
-    def run(
-        story: Callable[[Clockwork], Coroutine[None, None, None]], prepare: Callable[[Clockwork], None] = lambda it: None, **options: Any
-    ) -> None:
-        async def scenario() -> None:
-            it = Clockwork(**options)
-            monkeypatch.setattr("gpushare_runtime.device_plugin.kubelet.podresources.list_ids", it.ask)
-            prepare(it)
-            task = asyncio.create_task(it.check.run())
-            await story(it)
-            task.cancel()
-
-        virtual.run(scenario())
-
-    return run
+@asynccontextmanager
+async def it(virtual_time: None, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> AsyncIterator[Clockwork]:
+    """Its parameter: the scale. It looks for the first time when the test waits."""
+    made = Clockwork(**getattr(request, "param", {}))
+    monkeypatch.setattr("gpushare_runtime.device_plugin.kubelet.podresources.list_ids", made.ask)
+    task = asyncio.create_task(made.check.run())
+    yield made
+    task.cancel()
 
 
-def test_while_both_agree_it_looks_once_a_minute_at_a_fresh_file(play: Play) -> None:
-    async def story(it: Clockwork) -> None:
-        await it.until(130)
-        assert it.asked == [0, 60, 120]
-        assert it.refreshed == [0, 0, 60, 60, 120, 120], "before and after the question"
-        assert it.counters.checkpoint_mismatches == 0
-
-    play(story)
+async def test_while_both_agree_it_looks_once_a_minute_at_a_fresh_file(it: Clockwork) -> None:
+    await it.until(130)
+    assert it.asked == [0, 60, 120]
+    assert it.refreshed == [0, 0, 60, 60, 120, 120], "before and after the question"
+    assert it.counters.checkpoint_mismatches == 0
 
 
-def test_all_its_pauses_can_be_made_shorter(play: Play) -> None:
-    async def story(it: Clockwork) -> None:
-        await it.until(12)
-        assert it.asked == pytest.approx([0, 6, 12])
-
-    play(story, scale=0.1)
+@pytest.mark.parametrize("it", [{"scale": 0.1}], indirect=True)
+async def test_all_its_pauses_can_be_made_shorter(it: Clockwork) -> None:
+    await it.until(12)
+    assert it.asked == pytest.approx([0, 6, 12])
 
 
 @pytest.mark.parametrize("lacking", ["pods", "entries"])
-def test_it_waits_until_there_is_something_to_compare(play: Play, lacking: str) -> None:
-    def prepare(it: Clockwork) -> None:
-        it.pods.synced = lacking != "pods"
-        if lacking == "entries":
-            it.node.usage.set_checkpoint(())
-
-    async def story(it: Clockwork) -> None:
-        await it.until(8)
-        assert it.asked == []
-        it.pods.synced = True
-        it.node.usage.set_checkpoint((entry("a", A),))
-        await it.until(12)
-        assert it.asked == [10]
-
-    play(story, prepare)
+async def test_it_waits_until_there_is_something_to_compare(lacking: str, it: Clockwork) -> None:
+    it.pods.synced = lacking != "pods"
+    if lacking == "entries":
+        it.node.usage.set_checkpoint(())
+    await it.until(8)
+    assert it.asked == []
+    it.pods.synced = True
+    it.node.usage.set_checkpoint((entry("a", A),))
+    await it.until(12)
+    assert it.asked == [10]
 
 
-def test_a_difference_counts_when_it_is_there_twice_in_a_row_and_once_as_long_as_it_stays(
-    play: Play, caplog: pytest.LogCaptureFixture
+async def test_a_difference_counts_when_it_is_there_twice_in_a_row_and_once_as_long_as_it_stays(
+    caplog: pytest.LogCaptureFixture, it: Clockwork
 ) -> None:
-    async def story(it: Clockwork) -> None:
-        it.answers = said(a=B)
-        await it.until(0)
-        # kubelet writes its file a moment later.
-        it.answers = said(a=A)
-        await it.until(5)
-        it.answers = said(a=B)
-        await it.until(65)
-        assert (it.asked, it.counters.checkpoint_mismatches) == ([0, 5, 65], 0)
-        await it.until(70)
-        assert (it.asked[3:], it.counters.checkpoint_mismatches, len(caplog.records)) == ([70], 1, 1)
-        await it.until(130)
-        assert (it.asked[4:], it.counters.checkpoint_mismatches) == ([130], 1)
-        it.answers = said(a=A)
-        await it.until(190)
-        it.answers = said(a=B)
-        await it.until(255)
-        assert (it.asked[5:], it.counters.checkpoint_mismatches, len(caplog.records)) == ([190, 250, 255], 2, 2)
-        # A second one beside it.
-        it.pods.event("ADDED", parse_local_pod(memory(NODE, 0, 2, name="b", uid="uid of b", phase="Running")))
-        it.answers = said(a=B, b=A)
-        await it.until(320)
-        assert (it.asked[8:], it.counters.checkpoint_mismatches, len(caplog.records)) == ([315, 320], 3, 3)
-
-    play(story)
+    it.answers = said(a=B)
+    await it.until(0)
+    # kubelet writes its file a moment later.
+    it.answers = said(a=A)
+    await it.until(5)
+    it.answers = said(a=B)
+    await it.until(65)
+    assert (it.asked, it.counters.checkpoint_mismatches) == ([0, 5, 65], 0)
+    await it.until(70)
+    assert (it.asked[3:], it.counters.checkpoint_mismatches, len(caplog.records)) == ([70], 1, 1)
+    await it.until(130)
+    assert (it.asked[4:], it.counters.checkpoint_mismatches) == ([130], 1)
+    it.answers = said(a=A)
+    await it.until(190)
+    it.answers = said(a=B)
+    await it.until(255)
+    assert (it.asked[5:], it.counters.checkpoint_mismatches, len(caplog.records)) == ([190, 250, 255], 2, 2)
+    # A second one beside it.
+    it.pods.event("ADDED", parse_local_pod(memory(NODE, 0, 2, name="b", uid="uid of b", phase="Running")))
+    it.answers = said(a=B, b=A)
+    await it.until(320)
+    assert (it.asked[8:], it.counters.checkpoint_mismatches, len(caplog.records)) == ([315, 320], 3, 3)
 
 
-def test_a_kubelet_that_does_not_answer_is_said_once_until_it_has(play: Play, caplog: pytest.LogCaptureFixture) -> None:
-    async def story(it: Clockwork) -> None:
-        said_so = 0
-        for at, (answer, new) in enumerate(
-            [
-                (PodResourcesError("UNAVAILABLE: no socket"), 1),
-                (PodResourcesError("UNAVAILABLE: no socket"), 0),
-                (PodResourcesError("UNIMPLEMENTED: v1"), 1),
-                (said(a=A), 0),
-                (PodResourcesError("UNIMPLEMENTED: v1"), 1),
-            ]
-        ):
-            it.answers = answer
-            await it.until(60 * at)
-            said_so += new
-            assert len(caplog.records) == said_so
-        assert it.asked == [0, 60, 120, 180, 240]
-
-    play(story)
+async def test_a_kubelet_that_does_not_answer_is_said_once_until_it_has(caplog: pytest.LogCaptureFixture, it: Clockwork) -> None:
+    said_so = 0
+    for at, (answer, new) in enumerate(
+        [
+            (PodResourcesError("UNAVAILABLE: no socket"), 1),
+            (PodResourcesError("UNAVAILABLE: no socket"), 0),
+            (PodResourcesError("UNIMPLEMENTED: v1"), 1),
+            (said(a=A), 0),
+            (PodResourcesError("UNIMPLEMENTED: v1"), 1),
+        ]
+    ):
+        it.answers = answer
+        await it.until(60 * at)
+        said_so += new
+        assert len(caplog.records) == said_so
+    assert it.asked == [0, 60, 120, 180, 240]
 
 
 @pytest.mark.parametrize("while_asked", [False, True])
-def test_without_a_readable_checkpoint_kubelet_is_asked_every_second_and_its_word_counts(play: Play, while_asked: bool) -> None:
-    def prepare(it: Clockwork) -> None:
-        it.answers = said(a=B)
-        it.breaks_while_asked = while_asked
-        if not while_asked:
-            it.problem = "half a file"
-            it.node.usage.set_checkpoint(())
-
-    async def story(it: Clockwork) -> None:
-        await it.until(2)
-        assert it.asked == [0, 1, 2]
-        assert it.node.usage.entries == (entry("a", B),)
-        same = it.node.usage.entries
-        await it.until(5)
-        assert it.node.usage.entries is same, "nothing new is nothing to tell"
-        it.problem, it.breaks_while_asked = "", False
-        await it.until(8)
-        assert (it.asked[6:], it.counters.checkpoint_mismatches) == ([6], 0)
-
-    play(story, prepare)
-
-
-def test_while_neither_the_checkpoint_nor_kubelet_can_be_asked_it_is_tried_every_second(play: Play) -> None:
-    def prepare(it: Clockwork) -> None:
-        it.answers = PodResourcesError("UNAVAILABLE: no socket")
+async def test_without_a_readable_checkpoint_kubelet_is_asked_every_second_and_its_word_counts(while_asked: bool, it: Clockwork) -> None:
+    it.answers = said(a=B)
+    it.breaks_while_asked = while_asked
+    if not while_asked:
         it.problem = "half a file"
+        it.node.usage.set_checkpoint(())
+    await it.until(2)
+    assert it.asked == [0, 1, 2]
+    assert it.node.usage.entries == (entry("a", B),)
+    same = it.node.usage.entries
+    await it.until(5)
+    assert it.node.usage.entries is same, "nothing new is nothing to tell"
+    it.problem, it.breaks_while_asked = "", False
+    await it.until(8)
+    assert (it.asked[6:], it.counters.checkpoint_mismatches) == ([6], 0)
 
-    async def story(it: Clockwork) -> None:
-        await it.until(2)
-        it.answers = said(a=B)
-        await it.until(3)
-        assert it.asked == [0, 1, 2, 3]
-        assert it.node.usage.entries == (entry("a", B),)
 
-    play(story, prepare)
+async def test_while_neither_the_checkpoint_nor_kubelet_can_be_asked_it_is_tried_every_second(it: Clockwork) -> None:
+    it.answers = PodResourcesError("UNAVAILABLE: no socket")
+    it.problem = "half a file"
+    await it.until(2)
+    it.answers = said(a=B)
+    await it.until(3)
+    assert it.asked == [0, 1, 2, 3]
+    assert it.node.usage.entries == (entry("a", B),)
 
 
 # On real sockets.
@@ -304,7 +269,6 @@ async def admitted(it: World, fake: FakePodResources) -> dict[str, Any]:
     return pod
 
 
-@running
 async def test_a_difference_that_stays_is_counted_once() -> None:
     async with world(8 * GIB) as it, serving_pod_resources(it.kubelet.directory.parent) as fake:
         await it.registered()
@@ -318,7 +282,6 @@ async def test_a_difference_that_stays_is_counted_once() -> None:
         assert it.plugin.counters.checkpoint_mismatches == 1
 
 
-@running
 async def test_while_the_checkpoint_cannot_be_read_kubelets_word_stands_in() -> None:
     async with world(8 * GIB, 8 * GIB) as it, serving_pod_resources(it.kubelet.directory.parent) as fake:
         await it.registered()

@@ -26,17 +26,13 @@ def server(path: Path) -> PluginServer:
 
 
 @pytest.mark.parametrize(("folder", "number"), [("missing", errno.ENOENT), ("x" * 120, errno.ENAMETOOLONG)])
-def test_no_server_is_made_that_could_not_listen(folder: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_server_is_made_that_could_not_listen(folder: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """gRPC keeps 4 KiB of each."""
-
-    async def run() -> None:
-        made = list[object]()
-        monkeypatch.setattr(grpc.aio, "server", lambda *_, **__: made.append(None))
-        with pytest.raises(OSError, match=rf"^\[Errno {number}\] \w"):
-            await server(tmp_path / folder / "a.sock").start()
-        assert not made
-
-    asyncio.run(run())
+    made = list[object]()
+    monkeypatch.setattr(grpc.aio, "server", lambda *_, **__: made.append(None))
+    with pytest.raises(OSError, match=rf"^\[Errno {number}\] \w"):
+        await server(tmp_path / folder / "a.sock").start()
+    assert not made
 
 
 def test_nothing_but_the_socket_is_left() -> None:

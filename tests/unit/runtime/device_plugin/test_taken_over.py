@@ -20,7 +20,7 @@ from gpushare_runtime.device_plugin.kubelet.checkpoint import given_index
 from gpushare_runtime.device_plugin.publish.node_annotations import OTHERS_IDS
 from unit.runtime.device_plugin.device_manager import _response
 from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import GIB, MEMORY, NODE, World, path_of, running, world
+from unit.runtime.device_plugin.plugin import GIB, MEMORY, NODE, World, path_of, world
 from unit.runtime.kube.fake_api import until
 
 IDX, DEV, POD, ASSIGNED, TIME = (f"ALIYUN_COM_GPU_MEM_{name}" for name in ("IDX", "DEV", "POD", "ASSIGNED", "ASSUME_TIME"))
@@ -89,68 +89,61 @@ def published(it: World) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_gpu_is_over_booked_whatever_ids_they_have(seed: int) -> None:
-    @running
-    async def story() -> None:
-        choose = random.Random(seed)
-        async with world(16 * GIB, 16 * GIB, 16 * GIB) as it:
-            await it.registered()
-            theirs = await started_by_the_original(it, choose, (0, 5), (0, 4), (1, 7), (2, 1), (2, 1), (1, 2))
-            real = Counter({0: 9, 1: 9, 2: 2})
-            await until(lambda: published(it))
-            # Nobody has touched their annotations: they are right.
-            assert [it.patches(pod) for pod in theirs] == [0] * len(theirs)
-            assert it.plugin.counters.corrections == 0
-            usage = it.plugin.node.usage
-            assert usage.units_by_gpu(it.inventory) == {gpu.uuid: real[gpu.index] for gpu in it.inventory.gpus}
-            assert {uid: (gpu, units) for (uid, gpu), units in usage.units_by_pod(it.inventory).items()} == {
-                pod["metadata"]["uid"]: (it.inventory.by_index[int(it.annotations(pod)[IDX])].uuid, int(it.annotations(pod)[POD]))
-                for pod in theirs
-            }
+async def test_no_gpu_is_over_booked_whatever_ids_they_have(seed: int) -> None:
+    choose = random.Random(seed)
+    async with world(16 * GIB, 16 * GIB, 16 * GIB) as it:
+        theirs = await started_by_the_original(it, choose, (0, 5), (0, 4), (1, 7), (2, 1), (2, 1), (1, 2))
+        real = Counter({0: 9, 1: 9, 2: 2})
+        await until(lambda: published(it))
+        # Nobody has touched their annotations: they are right.
+        assert [it.patches(pod) for pod in theirs] == [0] * len(theirs)
+        assert it.plugin.counters.corrections == 0
+        usage = it.plugin.node.usage
+        assert usage.units_by_gpu(it.inventory) == {gpu.uuid: real[gpu.index] for gpu in it.inventory.gpus}
+        assert {uid: (gpu, units) for (uid, gpu), units in usage.units_by_pod(it.inventory).items()} == {
+            pod["metadata"]["uid"]: (it.inventory.by_index[int(it.annotations(pod)[IDX])].uuid, int(it.annotations(pod)[POD]))
+            for pod in theirs
+        }
 
-            # Whatever the scheduler's side sees as free can be had, on that GPU.
-            ours = []
-            for _ in range(40):
-                free = free_by_ledger(it, [*theirs, *ours])
-                assert all(units >= 0 for units in free.values())
-                gpu = max(free, key=lambda index: free[index])
-                if not free[gpu]:
-                    break
-                pod = memory(it.inventory, gpu, choose.randint(1, free[gpu]))
-                ours.append(await it.bind(pod))
-                units = int(pod["metadata"]["annotations"][POD])
-                got = (await it.kubelet.manager.admit(pod))["main"]
-                assert got[VISIBLE] == it.inventory.by_index[gpu].uuid
-                it.live.add(pod["metadata"]["uid"])
-                real[gpu] += units
-                assert real[gpu] <= 16
-                await until(lambda pod=pod: it.annotations(pod)[ASSIGNED] == "true")  # type: ignore[misc]
-            # What cannot be had are ids, or memory: never both of one GPU.
-            assert all(real[index] == 16 or named(it)[index] == 16 for index in range(3))
-            assert it.plugin.counters.corrections == it.plugin.counters.rejections == 0
+        # Whatever the scheduler's side sees as free can be had, on that GPU.
+        ours = []
+        for _ in range(40):
+            free = free_by_ledger(it, [*theirs, *ours])
+            assert all(units >= 0 for units in free.values())
+            gpu = max(free, key=lambda index: free[index])
+            if not free[gpu]:
+                break
+            pod = memory(it.inventory, gpu, choose.randint(1, free[gpu]))
+            ours.append(await it.bind(pod))
+            units = int(pod["metadata"]["annotations"][POD])
+            got = (await it.kubelet.manager.admit(pod))["main"]
+            assert got[VISIBLE] == it.inventory.by_index[gpu].uuid
+            it.live.add(pod["metadata"]["uid"])
+            real[gpu] += units
+            assert real[gpu] <= 16
+            await until(lambda pod=pod: it.annotations(pod)[ASSIGNED] == "true")  # type: ignore[misc]
+        # What cannot be had are ids, or memory: never both of one GPU.
+        assert all(real[index] == 16 or named(it)[index] == 16 for index in range(3))
+        assert it.plugin.counters.corrections == it.plugin.counters.rejections == 0
 
-            # When they have ended, every GPU is whole again.
-            for pod in theirs:
-                uid = pod["metadata"]["uid"]
-                it.kubelet.manager.active.discard(uid)
-                it.live.discard(uid)
-                await it.api.put(
-                    path_of(pod),
-                    {**pod, "status": {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": {"terminated": {}}}]}},
-                )
-            it.kubelet.manager.purge()
-            it.kubelet.manager.write()
-            await until(lambda: "gpushare/held" not in it.api.objects[NODE]["metadata"]["annotations"])
-            assert it.plugin.node.usage.displaced() == {}
-
-    story()
+        # When they have ended, every GPU is whole again.
+        for pod in theirs:
+            uid = pod["metadata"]["uid"]
+            it.kubelet.manager.active.discard(uid)
+            it.live.discard(uid)
+            await it.api.put(
+                path_of(pod),
+                {**pod, "status": {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": {"terminated": {}}}]}},
+            )
+        it.kubelet.manager.purge()
+        it.kubelet.manager.write()
+        await until(lambda: "gpushare/held" not in it.api.objects[NODE]["metadata"]["annotations"])
+        assert it.plugin.node.usage.displaced() == {}
 
 
-@running
 async def test_their_containers_start_again_and_what_nobody_planned_gets_no_memory_of_theirs() -> None:
     choose = random.Random(3)
     async with world(16 * GIB, 16 * GIB) as it:
-        await it.registered()
         theirs = await started_by_the_original(it, choose, (0, 8), (0, 8))
         await until(lambda: published(it))
         for pod in theirs:
@@ -162,11 +155,9 @@ async def test_their_containers_start_again_and_what_nobody_planned_gets_no_memo
         assert got[VISIBLE] == it.inventory.by_index[1].uuid
 
 
-@running
 async def test_a_plugin_that_starts_again_counts_them_as_before() -> None:
     choose = random.Random(5)
     async with world(16 * GIB, 16 * GIB) as it:
-        await it.registered()
         theirs = await started_by_the_original(it, choose, (1, 9), (1, 3))
         await until(lambda: published(it))
         before = it.plugin.node.usage.units_by_gpu(it.inventory)

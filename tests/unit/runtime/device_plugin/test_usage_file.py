@@ -41,17 +41,17 @@ def state(path: Path, held: NodeState, boot: str = "one") -> StateFile:
     return StateFile(path / "held.json", held, lambda: boot)
 
 
-def written(path: Path, *entries: CheckpointEntry) -> None:
+async def kept(path: Path, *entries: CheckpointEntry) -> None:
     """Run the file's keeper until it has written."""
+    held = node_state()
+    held.usage.set_checkpoint(entries)
+    keeper = asyncio.ensure_future(state(path, held).run())
+    await until((path / "held.json").exists)
+    keeper.cancel()
 
-    async def scenario() -> None:
-        held = node_state()
-        held.usage.set_checkpoint(entries)
-        keeper = asyncio.ensure_future(state(path, held).run())
-        await until((path / "held.json").exists)
-        keeper.cancel()
 
-    asyncio.run(scenario())
+def written(path: Path, *entries: CheckpointEntry) -> None:
+    asyncio.run(kept(path, *entries))
 
 
 def test_what_was_held_is_known_again_in_the_same_boot(tmp_path: Path) -> None:
@@ -166,24 +166,20 @@ def test_gpus_without_a_strategy_or_an_isolation_are_those_of_a_release_that_had
     assert (file.strategy, file.isolation) == found
 
 
-def test_nothing_is_written_before_the_unit_was_compared(tmp_path: Path) -> None:
-    written(tmp_path, A)
+async def test_nothing_is_written_before_the_unit_was_compared(tmp_path: Path) -> None:
+    await kept(tmp_path, A)
     before = (tmp_path / "held.json").read_bytes()
-
-    async def scenario() -> None:
-        held = node_state(None)
-        file = state(tmp_path, held)
-        file.load()
-        keeper = asyncio.ensure_future(file.run())
-        held.usage.set_checkpoint(())
-        await asyncio.sleep(0.05)
-        assert (tmp_path / "held.json").read_bytes() == before
-        gpus = Inventory(UNITS["64MiB"], GPUS.gpus)
-        held.devices.set_inventory(gpus)
-        await until(lambda: json.loads((tmp_path / "held.json").read_bytes())["unit"] == "64MiB")
-        keeper.cancel()
-
-    asyncio.run(scenario())
+    held = node_state(None)
+    file = state(tmp_path, held)
+    file.load()
+    keeper = asyncio.ensure_future(file.run())
+    held.usage.set_checkpoint(())
+    await asyncio.sleep(0.05)
+    assert (tmp_path / "held.json").read_bytes() == before
+    gpus = Inventory(UNITS["64MiB"], GPUS.gpus)
+    held.devices.set_inventory(gpus)
+    await until(lambda: json.loads((tmp_path / "held.json").read_bytes())["unit"] == "64MiB")
+    keeper.cancel()
 
 
 A, B = (CheckpointEntry(name, "main", MEMORY, frozenset({f"GPU-1-_-{slot}"})) for slot, name in enumerate("ab"))

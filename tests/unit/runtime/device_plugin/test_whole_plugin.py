@@ -33,7 +33,6 @@ from unit.runtime.device_plugin.plugin import (
     health,
     healthy,
     path_of,
-    running,
     running_pod,
     world,
 )
@@ -47,10 +46,8 @@ def held(it: World) -> Held:
     return Held.from_json(text) if text else Held()
 
 
-@running
 async def test_an_xid_takes_the_gpu_out_of_use_in_one_list_and_it_recovers() -> None:
     async with world(4 * GIB, 4 * GIB) as it:
-        await it.registered()
         await until(lambda: health(it, 1) == "ok")
         it.nvml.report(1, 31)
         it.nvml.gpus[1] = facts(1, 4 * GIB, unfit="reset it")
@@ -68,10 +65,8 @@ async def test_an_xid_takes_the_gpu_out_of_use_in_one_list_and_it_recovers() -> 
         await until(lambda: [value["reason"] for path, value in it.api.objects.items() if path.startswith(events)] == reasons)
 
 
-@running
 async def test_a_configmap_that_may_not_be_written_holds_up_nothing() -> None:
     async with world(4 * GIB) as it:
-        await it.registered()
         await until(lambda: health(it, 0) == "ok")
         it.api.faults += [fail(403, "Forbidden") for _ in range(3)]
         it.nvml.lost = {0}
@@ -86,10 +81,9 @@ def published_cpu(it: World) -> object:
     return Inventory.from_json(text).cpu if text else None
 
 
-@running
 async def test_the_cpu_that_the_node_has_for_pods_is_published_as_it_changes() -> None:
     """Of what is no amount of CPU nothing is said, and the GPUs are published all the same."""
-    async with world(24 * GIB) as it:
+    async with world(24 * GIB, registered=False) as it:
         await until(lambda: published_cpu(it) == 0)
         for written, published in (("31850m", 31850), ("16", 16_000), ("many", 0), ("2", 2000), (["1"], 0)):
             annotations = it.api.objects[NODE]["metadata"]["annotations"]
@@ -97,10 +91,8 @@ async def test_the_cpu_that_the_node_has_for_pods_is_published_as_it_changes() -
             await until(lambda published=published: published_cpu(it) == published)
 
 
-@running
 async def test_a_cordon_on_the_node_takes_a_gpu_from_new_pods() -> None:
     async with world(4 * GIB, 4 * GIB) as it:
-        await it.registered()
         await it.api.put(NODE, {"metadata": {"name": "gpu1", "annotations": {"gpushare/cordon": "1"}}})
         await until(lambda: healthy(it) == 4)
         await until(lambda: [gpu.cordoned for gpu in it.inventory.gpus] == [False, True])
@@ -118,10 +110,8 @@ async def force_delete(it: World, pod: dict[str, object]) -> None:
     await it.api.remove(path_of(pod))
 
 
-@running
 async def test_surviving_processes_are_published_and_forgotten_when_they_end() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
-        await it.registered()
         pod = await running_pod(it, name="zombie")
         await force_delete(it, pod)
         await until(lambda: [(e.pod, e.units, e.why) for e in held(it).entries] == [("default/zombie", 6, "orphaned")])
@@ -131,10 +121,8 @@ async def test_surviving_processes_are_published_and_forgotten_when_they_end() -
         await until(lambda: "gpushare/held" not in it.api.objects[NODE]["metadata"]["annotations"])
 
 
-@running
 async def test_the_next_process_of_the_plugin_still_knows_what_processes_hold() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
-        await it.registered()
         pod = await running_pod(it, name="zombie")
         await until(lambda: b"zombie" in (it.kubelet.directory.parent / "state" / "held.json").read_bytes())
         await it.stop()
@@ -153,10 +141,8 @@ async def test_the_next_process_of_the_plugin_still_knows_what_processes_hold() 
         assert (await it.kubelet.manager.admit(await it.bind(memory(it.inventory, 1, 4))))["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
 
 
-@running
 async def test_a_rejection_is_published_with_its_end() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
-        await it.registered()
         await running_pod(it)
         await it.kubelet.manager.admit(await it.bind(memory(it.inventory, 0, 6)))
         late = await it.bind(memory(it.inventory, 1, 3))
@@ -165,10 +151,8 @@ async def test_a_rejection_is_published_with_its_end() -> None:
         await until(lambda: [(r.uid, r.units) for r in held(it).rejected] == [(late["metadata"]["uid"], 3)])
 
 
-@running
 async def test_a_start_is_asked_for_and_rejected_on_a_bad_gpu() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
-        await it.registered()
         pod = await running_pod(it)
         container = pod["spec"]["containers"][0]  # type: ignore[index]
         assert (await it.kubelet.manager.start(pod, container))["ALIYUN_COM_GPU_MEM_IDX"] == "1"
@@ -179,10 +163,8 @@ async def test_a_start_is_asked_for_and_rejected_on_a_bad_gpu() -> None:
         assert it.plugin.counters.start_rejections == 1
 
 
-@running
 async def test_after_a_lost_checkpoint_containers_start_again_on_their_gpu() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
-        await it.registered()
         pod = await running_pod(it)
         await it.kubelet.stop()
         (it.kubelet.directory / "kubelet_internal_checkpoint").unlink()
@@ -209,10 +191,8 @@ async def test_after_a_lost_checkpoint_containers_start_again_on_their_gpu() -> 
         assert {options.pre_start_required for options in it.kubelet.options.values()} == {True}
 
 
-@running
 async def test_a_record_that_kubelet_cannot_read_takes_no_unit_away_while_it_admits_what_runs() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
-        await it.registered()
         await running_pod(it)
         await it.kubelet.stop()
         checkpoint = it.kubelet.directory / "kubelet_internal_checkpoint"
@@ -235,7 +215,6 @@ async def test_a_record_that_kubelet_cannot_read_takes_no_unit_away_while_it_adm
         assert len(it.kubelet.registrations) == len(RESOURCES) + 1
 
 
-@running
 async def test_how_long_ago_kubelet_has_started_does_not_depend_on_the_hosts_clock() -> None:
     registration = "gpushare_runtime.device_plugin.kubelet.registration"
     clock = {"monotonic": time.monotonic, "time_ns": time.time_ns}
@@ -243,7 +222,6 @@ async def test_how_long_ago_kubelet_has_started_does_not_depend_on_the_hosts_clo
         # Longer than this test can take on a busy machine, and far shorter than the clock is set by.
         patch.setattr(f"{registration}._SETTLED_SECONDS", 600.0)
         async with world(8 * GIB, 8 * GIB) as it:
-            await it.registered()
             await running_pod(it)
             await it.kubelet.stop()
             (it.kubelet.directory / "kubelet_internal_checkpoint").write_bytes(b"{")
@@ -261,10 +239,8 @@ async def test_how_long_ago_kubelet_has_started_does_not_depend_on_the_hosts_clo
             await until(lambda: asks_before_start(it) == {MEMORY: False, GPUS: True})
 
 
-@running
 async def test_a_pod_that_nobody_placed_is_told_so_on_itself() -> None:
     async with world(8 * GIB) as it:
-        await it.registered()
         pod = await it.bind(memory(None, 0, 3, name="stray"))
         await it.kubelet.manager.admit(pod)
         await until(lambda: it.annotations(pod).get("ALIYUN_COM_GPU_MEM_ASSIGNED") == "true")
@@ -275,10 +251,8 @@ async def test_a_pod_that_nobody_placed_is_told_so_on_itself() -> None:
         await until(lambda: events() == ["GPUShareUnmanaged"])
 
 
-@running
 async def test_another_unit_than_that_of_running_pods_ends_it() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
-        await it.registered()
         await running_pod(it)
         await it.stop()
         root = it.kubelet.directory.parent
@@ -287,10 +261,8 @@ async def test_another_unit_than_that_of_running_pods_ends_it() -> None:
             await asyncio.wait_for(DevicePlugin(settings, it.nvml, it.plugin._client, processes=it.processes).run(), 5)
 
 
-@running
 async def test_another_unit_is_rejected_after_a_boot_as_well_when_the_pods_of_before_have_no_process_yet() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
-        await it.registered()
         pod = await running_pod(it)
         await it.stop()
         it.live.clear()
@@ -309,10 +281,8 @@ async def test_another_unit_is_rejected_after_a_boot_as_well_when_the_pods_of_be
         task.cancel()
 
 
-@running
 async def test_another_gpu_in_the_place_of_a_running_pods_gpu_is_not_a_changed_unit() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
-        await it.registered()
         await running_pod(it)
         await until(lambda: b'"p' in (it.kubelet.directory.parent / "state" / "held.json").read_bytes())
         await it.stop()
@@ -329,10 +299,8 @@ async def test_another_gpu_in_the_place_of_a_running_pods_gpu_is_not_a_changed_u
         assert healthy(it) == 24
 
 
-@running
 async def test_with_a_gpu_lost_beside_a_running_pod_the_next_process_starts_and_publishes_it() -> None:
     async with world(8 * GIB, 16 * GIB) as it:
-        await it.registered()
         await running_pod(it)
         before = it.inventory
         await until(lambda: b'"p' in (it.kubelet.directory.parent / "state" / "held.json").read_bytes())
@@ -362,10 +330,8 @@ async def scraped(port: int, *headers: str) -> str:
     return text
 
 
-@running
 async def test_metrics_are_served_where_they_were_asked_for() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
-        await it.registered()
         await running_pod(it)
         uuid = it.inventory.gpus[1].uuid
         token = it.kubelet.directory.parent / "token"

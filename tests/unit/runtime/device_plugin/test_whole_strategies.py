@@ -20,7 +20,7 @@ from gpushare_runtime.device_plugin.metrics import Counters
 from gpushare_runtime.device_plugin.options import parse_arguments
 from unit.runtime.device_plugin.cdi_folder import write
 from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import GIB, MEMORY, NODE, World, health, healthy, running, world
+from unit.runtime.device_plugin.plugin import GIB, MEMORY, NODE, World, health, healthy, world
 from unit.runtime.device_plugin.plugin import running_pod as admitted
 from unit.runtime.kube.fake_api import until
 
@@ -48,166 +48,121 @@ def aliyun(response: pb.ContainerAllocateResponse) -> set[str]:
 ALIYUN = {f"ALIYUN_COM_GPU_MEM_{name}" for name in ("IDX", "DEV", "POD", "CONTAINER")}
 
 
-def test_cdi_devices_over_grpc(cdi: Path) -> None:
+async def test_cdi_devices_over_grpc(cdi: Path) -> None:
     write(cdi, 0, 1)
-
-    @running
-    async def run() -> None:
-        async with world(4 * GIB, 4 * GIB, strategy="cdi", cdi_folders=(str(cdi),)) as it:
-            await it.registered()
-            response = await pod(it, 1)
-            assert [device.name for device in response.cdi_devices] == [f"nvidia.com/gpu={it.inventory.gpus[1].uuid}"]
-            assert (list(response.mounts), list(response.devices), response.envs["NVIDIA_VISIBLE_DEVICES"]) == ([], [], "void")
-            assert (aliyun(response), response.envs["ALIYUN_COM_GPU_MEM_IDX"]) == (ALIYUN, "1")
-            await until(lambda: strategy_of(it) == "cdi")
-
-    run()
+    async with world(4 * GIB, 4 * GIB, strategy="cdi", cdi_folders=(str(cdi),)) as it:
+        response = await pod(it, 1)
+        assert [device.name for device in response.cdi_devices] == [f"nvidia.com/gpu={it.inventory.gpus[1].uuid}"]
+        assert (list(response.mounts), list(response.devices), response.envs["NVIDIA_VISIBLE_DEVICES"]) == ([], [], "void")
+        assert (aliyun(response), response.envs["ALIYUN_COM_GPU_MEM_IDX"]) == (ALIYUN, "1")
+        await until(lambda: strategy_of(it) == "cdi")
 
 
-def test_mounts_over_grpc() -> None:
-    @running
-    async def run() -> None:
-        async with world(4 * GIB, 4 * GIB, strategy="volume-mounts") as it:
-            await it.registered()
-            response = await pod(it, 1)
-            path = f"/var/run/nvidia-container-devices/{it.inventory.gpus[1].uuid}"
-            assert [(m.container_path, m.host_path, m.read_only) for m in response.mounts] == [(path, "/dev/null", True)]
-            assert (list(response.cdi_devices), response.envs["NVIDIA_VISIBLE_DEVICES"]) == ([], "/var/run/nvidia-container-devices")
-            assert aliyun(response) == ALIYUN
-            await until(lambda: strategy_of(it) == "volume-mounts")
-
-    run()
+async def test_mounts_over_grpc() -> None:
+    async with world(4 * GIB, 4 * GIB, strategy="volume-mounts") as it:
+        response = await pod(it, 1)
+        path = f"/var/run/nvidia-container-devices/{it.inventory.gpus[1].uuid}"
+        assert [(m.container_path, m.host_path, m.read_only) for m in response.mounts] == [(path, "/dev/null", True)]
+        assert (list(response.cdi_devices), response.envs["NVIDIA_VISIBLE_DEVICES"]) == ([], "/var/run/nvidia-container-devices")
+        assert aliyun(response) == ALIYUN
+        await until(lambda: strategy_of(it) == "volume-mounts")
 
 
-def test_device_nodes_that_the_host_has(tmp_path: Path) -> None:
+async def test_device_nodes_that_the_host_has(tmp_path: Path) -> None:
     for name in ("nvidia1", "nvidiactl", "nvidia7"):
         (tmp_path / name).touch()
-
-    @running
-    async def run() -> None:
-        async with world(4 * GIB, 4 * GIB) as it:
-            await it.registered()
-            service = ResourceService(MEMORY, it.plugin.node, lambda: None, Counters(), dev=tmp_path)
-            ids = [i for i in it.kubelet.lists[MEMORY][-1] if i.startswith(it.inventory.gpus[1].uuid)][:2]
-            asked = pb.ContainerAllocateRequest(devices_ids=ids)
-            answer = await service.Allocate(pb.AllocateRequest(container_requests=[asked]), None)
-            assert [(d.container_path, d.host_path, d.permissions) for d in answer.container_responses[0].devices] == [
-                # Where the plugin looks is its own affair: kubelet gets the host's names.
-                ("/dev/nvidia1", "/dev/nvidia1", "rw"),
-                ("/dev/nvidiactl", "/dev/nvidiactl", "rw"),
-            ]
-
-    run()
+    async with world(4 * GIB, 4 * GIB) as it:
+        service = ResourceService(MEMORY, it.plugin.node, lambda: None, Counters(), dev=tmp_path)
+        ids = [i for i in it.kubelet.lists[MEMORY][-1] if i.startswith(it.inventory.gpus[1].uuid)][:2]
+        asked = pb.ContainerAllocateRequest(devices_ids=ids)
+        answer = await service.Allocate(pb.AllocateRequest(container_requests=[asked]), None)
+        assert [(d.container_path, d.host_path, d.permissions) for d in answer.container_responses[0].devices] == [
+            # Where the plugin looks is its own affair: kubelet gets the host's names.
+            ("/dev/nvidia1", "/dev/nvidia1", "rw"),
+            ("/dev/nvidiactl", "/dev/nvidiactl", "rw"),
+        ]
 
 
-def test_nothing_is_registered_before_a_spec_names_every_gpu(cdi: Path) -> None:
+async def test_nothing_is_registered_before_a_spec_names_every_gpu(cdi: Path) -> None:
     write(cdi, 0)
-
-    @running
-    async def run() -> None:
-        async with world(4 * GIB, 4 * GIB, strategy="cdi", cdi_folders=(str(cdi),)) as it:
-            await until(lambda: health(it, 1).startswith("no CDI spec in "))
-            assert health(it, 0) == "ok"
-            wrong = f"degraded: CDI: GPU 1: no CDI spec in {cdi} names nvidia.com/gpu={it.inventory.gpus[1].uuid}"
-            await until(lambda: wrong in it.plugin.status.report()[1])
-            assert not it.plugin.status.report()[0]
-            await until(lambda: [event["reason"] for event in node_events(it)] == ["GPUShareCDISpecUnusable"])
-            await asyncio.sleep(0.2)
-            assert it.kubelet.registrations == []
-            write(cdi, 0, 1)
-            await it.registered()
-            assert healthy(it) == 8
-            assert not it.plugin.node.devices.unusable_specs()
-            await until(lambda: "ok: CDI: a spec names every GPU" in it.plugin.status.report()[1])
-
-    run()
+    async with world(4 * GIB, 4 * GIB, strategy="cdi", cdi_folders=(str(cdi),), registered=False) as it:
+        await until(lambda: health(it, 1).startswith("no CDI spec in "))
+        assert health(it, 0) == "ok"
+        wrong = f"degraded: CDI: GPU 1: no CDI spec in {cdi} names nvidia.com/gpu={it.inventory.gpus[1].uuid}"
+        await until(lambda: wrong in it.plugin.status.report()[1])
+        assert not it.plugin.status.report()[0]
+        await until(lambda: [event["reason"] for event in node_events(it)] == ["GPUShareCDISpecUnusable"])
+        await asyncio.sleep(0.2)
+        assert it.kubelet.registrations == []
+        write(cdi, 0, 1)
+        await it.registered()
+        assert healthy(it) == 8
+        assert not it.plugin.node.devices.unusable_specs()
+        await until(lambda: "ok: CDI: a spec names every GPU" in it.plugin.status.report()[1])
 
 
-def test_a_stale_spec_takes_its_gpus_from_new_pods_until_it_is_made_again(cdi: Path) -> None:
+async def test_a_stale_spec_takes_its_gpus_from_new_pods_until_it_is_made_again(cdi: Path) -> None:
     write(cdi, 0, 1)
-
-    @running
-    async def run() -> None:
-        async with world(4 * GIB, 4 * GIB, strategy="cdi", cdi_folders=(str(cdi),)) as it:
-            await it.registered()
-            write(cdi, 0)
-            await until(lambda: healthy(it) == 4)
-            await until(lambda: health(it, 1).startswith("no CDI spec in "))
-            text = "".join(it.plugin.metrics_text())
-            assert 'gpushare_device_plugin_strategy_info{strategy="cdi"} 1.0' in text
-            first, second = (gpu.uuid for gpu in it.inventory.gpus)
-            assert f'gpushare_device_plugin_gpu_cdi_usable{{gpu="0",uuid="{first}"}} 1.0' in text
-            assert f'gpushare_device_plugin_gpu_cdi_usable{{gpu="1",uuid="{second}"}} 0.0' in text
-            # A driver upgrade changes nothing in the folder.
-            write(cdi, 0, 1)
-            await until(lambda: healthy(it) == 8)
-            (cdi.parent / "libcuda.so.1").unlink()
-            await until(lambda: healthy(it) == 0)
-            await until(lambda: "is stale, the host has no" in health(it, 0))
-            (cdi.parent / "libcuda.so.1").touch()
-            await until(lambda: healthy(it) == 8 and health(it, 0) == "ok")
-
-    run()
+    async with world(4 * GIB, 4 * GIB, strategy="cdi", cdi_folders=(str(cdi),)) as it:
+        write(cdi, 0)
+        await until(lambda: healthy(it) == 4)
+        await until(lambda: health(it, 1).startswith("no CDI spec in "))
+        text = "".join(it.plugin.metrics_text())
+        assert 'gpushare_device_plugin_strategy_info{strategy="cdi"} 1.0' in text
+        first, second = (gpu.uuid for gpu in it.inventory.gpus)
+        assert f'gpushare_device_plugin_gpu_cdi_usable{{gpu="0",uuid="{first}"}} 1.0' in text
+        assert f'gpushare_device_plugin_gpu_cdi_usable{{gpu="1",uuid="{second}"}} 0.0' in text
+        # A driver upgrade changes nothing in the folder.
+        write(cdi, 0, 1)
+        await until(lambda: healthy(it) == 8)
+        (cdi.parent / "libcuda.so.1").unlink()
+        await until(lambda: healthy(it) == 0)
+        await until(lambda: "is stale, the host has no" in health(it, 0))
+        (cdi.parent / "libcuda.so.1").touch()
+        await until(lambda: healthy(it) == 8 and health(it, 0) == "ok")
 
 
-def test_a_gpu_that_does_not_answer_holds_up_nothing(cdi: Path) -> None:
+async def test_a_gpu_that_does_not_answer_holds_up_nothing(cdi: Path) -> None:
     write(cdi, 0)
-
-    @running
-    async def run() -> None:
-        async with world(4 * GIB, 4 * GIB, strategy="cdi", cdi_folders=(str(cdi),)) as it:
-            await until(lambda: it.plugin.node.devices.unusable_specs())
-            it.nvml.lost = {1}
-            await it.registered()
-            assert healthy(it) == 4
-
-    run()
+    async with world(4 * GIB, 4 * GIB, strategy="cdi", cdi_folders=(str(cdi),), registered=False) as it:
+        await until(lambda: it.plugin.node.devices.unusable_specs())
+        it.nvml.lost = {1}
+        await it.registered()
+        assert healthy(it) == 4
 
 
-def test_a_plugin_that_starts_beside_pods_serves_them_and_no_others(cdi: Path) -> None:
+async def test_a_plugin_that_starts_beside_pods_serves_them_and_no_others(cdi: Path) -> None:
     write(cdi, 0, 1)
-
-    @running
-    async def run() -> None:
-        async with world(8 * GIB, 8 * GIB, strategy="cdi", cdi_folders=(str(cdi),)) as it:
-            await it.registered()
-            await admitted(it)
-            await it.stop()
-            (cdi / "nvidia.yaml").unlink()
-            it.kubelet.registrations.clear()
-            settings, client = it.plugin._settings, it.plugin._client
-            it.plugin = DevicePlugin(settings, it.nvml, client, gpu_interval=0.05, check_scale=0.01, processes=it.processes)
-            it.task = asyncio.ensure_future(it.plugin.run())
-            await until(lambda: len(it.kubelet.registrations) == 2)
-            # The ids of the pod, until it releases them.
-            await until(lambda: healthy(it) == 6)
-            write(cdi, 0, 1)
-            await until(lambda: healthy(it) == 16)
-
-    run()
+    async with world(8 * GIB, 8 * GIB, strategy="cdi", cdi_folders=(str(cdi),)) as it:
+        await admitted(it)
+        await it.stop()
+        (cdi / "nvidia.yaml").unlink()
+        it.kubelet.registrations.clear()
+        settings, client = it.plugin._settings, it.plugin._client
+        it.plugin = DevicePlugin(settings, it.nvml, client, gpu_interval=0.05, check_scale=0.01, processes=it.processes)
+        it.task = asyncio.ensure_future(it.plugin.run())
+        await until(lambda: len(it.kubelet.registrations) == 2)
+        # The ids of the pod, until it releases them.
+        await until(lambda: healthy(it) == 6)
+        write(cdi, 0, 1)
+        await until(lambda: healthy(it) == 16)
 
 
-def test_another_strategy_waits_until_the_pods_have_gone(cdi: Path) -> None:
+async def test_another_strategy_waits_until_the_pods_have_gone(cdi: Path) -> None:
     write(cdi, 0, 1)
-
-    @running
-    async def run() -> None:
-        async with world(8 * GIB, 8 * GIB, strategy="volume-mounts", cdi_folders=(str(cdi),)) as it:
-            await it.registered()
-            await admitted(it)
-            await until(lambda: (it.plugin._settings.state / "held.json").exists())
-            await it.stop()
-            settings, client = replace(it.plugin._settings, strategy="cdi"), it.plugin._client
-            other = DevicePlugin(settings, it.nvml, client, gpu_interval=0.05, processes=it.processes)
-            with pytest.raises(FatalError, match=r"1 pods have GPUs by the device strategy volume-mounts .* should use cdi") as found:
-                await other.run()
-            assert found.value.restart
-            it.live.clear()
-            it.plugin = DevicePlugin(settings, it.nvml, client, gpu_interval=0.05, processes=it.processes)
-            it.task = asyncio.ensure_future(it.plugin.run())
-            await until(lambda: strategy_of(it) == "cdi")
-
-    run()
+    async with world(8 * GIB, 8 * GIB, strategy="volume-mounts", cdi_folders=(str(cdi),)) as it:
+        await admitted(it)
+        await until(lambda: (it.plugin._settings.state / "held.json").exists())
+        await it.stop()
+        settings, client = replace(it.plugin._settings, strategy="cdi"), it.plugin._client
+        other = DevicePlugin(settings, it.nvml, client, gpu_interval=0.05, processes=it.processes)
+        with pytest.raises(FatalError, match=r"1 pods have GPUs by the device strategy volume-mounts .* should use cdi") as found:
+            await other.run()
+        assert found.value.restart
+        it.live.clear()
+        it.plugin = DevicePlugin(settings, it.nvml, client, gpu_interval=0.05, processes=it.processes)
+        it.task = asyncio.ensure_future(it.plugin.run())
+        await until(lambda: strategy_of(it) == "cdi")
 
 
 @pytest.mark.parametrize(

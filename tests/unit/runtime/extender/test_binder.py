@@ -10,7 +10,8 @@ import gc
 import itertools
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,6 +156,12 @@ class World:
     def ledger(self) -> Ledger:
         return self.cluster.ledger
 
+    async def shows(self, *pods: dict[str, Any]) -> None:
+        """The API server has these pods, and the watch has shown them."""
+        for raw in pods:
+            self.api.add(raw)
+        await self.api.delivered()
+
     async def bind(self, name: str, node: str, uid: str | None = None) -> str:
         try:
             await self.binder.bind(BindArguments("default", name, uid or f"uid-{name}", node))
@@ -185,113 +192,92 @@ def gpu_pod(name: str, units: int = 8, uid: str | None = None, **limits: object)
     return raw
 
 
-def play(story: Callable[[World], Awaitable[None]], **options: Any) -> None:
-    """Run a story on the nodes n of two GPUs of 16 and m of one."""
-
+@pytest.fixture
+@asynccontextmanager
+async def world(virtual_time: None, request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """The nodes n of two GPUs of 16 and m of one. No failure of a task is lost. Its parameter: options of the binder."""
     failures: list[object] = []
-
-    async def run() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
-        world = World({"n": (16, 16), "m": (16,)}, **options)
-        watch = asyncio.create_task(world.api.deliver())
-        await story(world)
-        watch.cancel()
-        gc.collect()
-
-    virtual.run(run())
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    made = World({"n": (16, 16), "m": (16,)}, **getattr(request, "param", {}))
+    watch = asyncio.create_task(made.api.deliver())
+    yield made
+    watch.cancel()
+    gc.collect()
     assert not failures
 
 
-def test_one_binding_says_it_all() -> None:
-    async def story(world: World) -> None:
-        raw = gpu_pod("a", 6)
-        raw["metadata"]["annotations"] = {protocol.ANNOTATION_INDEX: "77", "other": "stays"}
-        world.api.add(raw)
-        await world.api.delivered()
-        world.api.lags.append(1)
-        assert await world.bind("a", "n") == ""
-        ((path, body, params),) = world.api.bindings
-        assert path == "/api/v1/namespaces/default/pods/a/binding"
-        assert params == {"timeout": "3s", "send_within": math.inf}
-        assert body == {
-            "apiVersion": "v1",
-            "kind": "Binding",
-            "metadata": {
-                "name": "a",
-                "namespace": "default",
-                "uid": "uid-a",
-                "annotations": {
-                    "ALIYUN_COM_GPU_MEM_IDX": "0",
-                    "ALIYUN_COM_GPU_MEM_DEV": "16",
-                    "ALIYUN_COM_GPU_MEM_POD": "6",
-                    "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
-                    "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(NOW),
-                    "scheduler.framework.gpushare.allocation": '{"0":{"0":6}}',
-                },
+async def test_one_binding_says_it_all(world: World) -> None:
+    raw = gpu_pod("a", 6)
+    raw["metadata"]["annotations"] = {protocol.ANNOTATION_INDEX: "77", "other": "stays"}
+    await world.shows(raw)
+    world.api.lags.append(1)
+    assert await world.bind("a", "n") == ""
+    ((path, body, params),) = world.api.bindings
+    assert path == "/api/v1/namespaces/default/pods/a/binding"
+    assert params == {"timeout": "3s", "send_within": math.inf}
+    assert body == {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {
+            "name": "a",
+            "namespace": "default",
+            "uid": "uid-a",
+            "annotations": {
+                "ALIYUN_COM_GPU_MEM_IDX": "0",
+                "ALIYUN_COM_GPU_MEM_DEV": "16",
+                "ALIYUN_COM_GPU_MEM_POD": "6",
+                "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
+                "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(NOW),
+                "scheduler.framework.gpushare.allocation": '{"0":{"0":6}}',
             },
-            "target": {"apiVersion": "v1", "kind": "Node", "name": "n"},
-        }
-        assert world.api.reads == 0
-        assert world.ledger.is_assumed("uid-a")
-        await world.api.delivered()
-        assert not world.ledger.is_assumed("uid-a")
-        assert raw["metadata"]["annotations"]["other"] == "stays"
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "n"},
+    }
+    assert world.api.reads == 0
+    assert world.ledger.is_assumed("uid-a")
+    await world.api.delivered()
+    assert not world.ledger.is_assumed("uid-a")
+    assert raw["metadata"]["annotations"]["other"] == "stays"
 
-    play(story)
 
-
-def test_again_on_the_same_node_is_success_and_on_another_an_error_that_names_it() -> None:
-    async def story(world: World) -> None:
-        world.api.add(gpu_pod("a"))
-        await world.api.delivered()
-        world.api.lags.append(100)
+async def test_again_on_the_same_node_is_success_and_on_another_an_error_that_names_it(world: World) -> None:
+    await world.shows(gpu_pod("a"))
+    world.api.lags.append(100)
+    assert await world.bind("a", "n") == ""
+    for _ in ("before the watch has seen it", "after"):
         assert await world.bind("a", "n") == ""
-        for _ in ("before the watch has seen it", "after"):
-            assert await world.bind("a", "n") == ""
-            assert await world.bind("a", "m") == "pod default/a is already bound to node n; it cannot be bound to node m"
-            await world.api.delivered()
-        assert (len(world.api.bindings), world.api.reads) == (1, 0), "nobody need be asked"
-
-    play(story)
-
-
-def test_at_once_twice_is_one_binding() -> None:
-    async def story(world: World) -> None:
-        world.api.add(gpu_pod("a"))
+        assert await world.bind("a", "m") == "pod default/a is already bound to node n; it cannot be bound to node m"
         await world.api.delivered()
-        world.api.plan.append(Fault(takes=1))
-        answers = await asyncio.gather(world.bind("a", "n"), world.bind("a", "n"), world.bind("a", "m"))
-        assert answers == ["", "", "pod default/a is being bound to node n; it cannot go to node m meanwhile"]
-        assert len(world.api.bindings) == 1
-
-    play(story)
+    assert (len(world.api.bindings), world.api.reads) == (1, 0), "nobody need be asked"
 
 
-def test_a_pod_that_the_watch_does_not_know_is_read() -> None:
-    async def story(world: World) -> None:
-        world.api.add(gpu_pod("a"), seen=False)
-        assert await world.bind("a", "n") == ""
-        world.api.add(gpu_pod("b", uid="another"), seen=False)
-        assert "pod default/b with UID uid-b is gone" in await world.bind("b", "n")
-        assert "pod default/c with UID uid-c is gone" in await world.bind("c", "n")
-        world.api.add(gpu_pod("d") | {"spec": {**gpu_pod("d")["spec"], "nodeName": "m"}}, seen=False)
-        assert "already bound to node m" in await world.bind("d", "n")
-        assert await world.bind("d", "m") == ""
-        world.api.read_errors.append(KubeError(0, TIMEOUT, "no answer in time"))
-        assert "is not known yet, and cannot be read from the API server: no answer in time" in await world.bind("e", "n")
-        assert set(world.held()) == {"uid-a"}
-
-    play(story)
+async def test_at_once_twice_is_one_binding(world: World) -> None:
+    await world.shows(gpu_pod("a"))
+    world.api.plan.append(Fault(takes=1))
+    answers = await asyncio.gather(world.bind("a", "n"), world.bind("a", "n"), world.bind("a", "m"))
+    assert answers == ["", "", "pod default/a is being bound to node n; it cannot go to node m meanwhile"]
+    assert len(world.api.bindings) == 1
 
 
-def test_a_pod_that_asks_for_nothing_is_bound_without_a_gpu() -> None:
-    async def story(world: World) -> None:
-        world.api.add(gpu_pod("a", 0))
-        assert await world.bind("a", "n") == ""
-        assert world.api.bindings[0][1]["metadata"]["annotations"] == {}
-        assert not world.held()
+async def test_a_pod_that_the_watch_does_not_know_is_read(world: World) -> None:
+    world.api.add(gpu_pod("a"), seen=False)
+    assert await world.bind("a", "n") == ""
+    world.api.add(gpu_pod("b", uid="another"), seen=False)
+    assert "pod default/b with UID uid-b is gone" in await world.bind("b", "n")
+    assert "pod default/c with UID uid-c is gone" in await world.bind("c", "n")
+    world.api.add(gpu_pod("d") | {"spec": {**gpu_pod("d")["spec"], "nodeName": "m"}}, seen=False)
+    assert "already bound to node m" in await world.bind("d", "n")
+    assert await world.bind("d", "m") == ""
+    world.api.read_errors.append(KubeError(0, TIMEOUT, "no answer in time"))
+    assert "is not known yet, and cannot be read from the API server: no answer in time" in await world.bind("e", "n")
+    assert set(world.held()) == {"uid-a"}
 
-    play(story)
+
+async def test_a_pod_that_asks_for_nothing_is_bound_without_a_gpu(world: World) -> None:
+    world.api.add(gpu_pod("a", 0))
+    assert await world.bind("a", "n") == ""
+    assert world.api.bindings[0][1]["metadata"]["annotations"] == {}
+    assert not world.held()
 
 
 @pytest.mark.parametrize(
@@ -299,30 +285,23 @@ def test_a_pod_that_asks_for_nothing_is_bound_without_a_gpu() -> None:
     [({"count": 1}, "at once"), ({"core": 20}, "gpu-core.percentage")],
 )
 @pytest.mark.parametrize("seen", [True, False])
-def test_what_filter_rejects_is_never_bound(limits: dict[str, object], said: str, seen: bool) -> None:
-    async def story(world: World) -> None:
-        world.api.add(gpu_pod("a", **limits), seen=seen)
-        await world.api.delivered()
-        assert said in await world.bind("a", "n")
-        assert not world.api.bindings
-
-    play(story)
+async def test_what_filter_rejects_is_never_bound(limits: dict[str, object], said: str, seen: bool, world: World) -> None:
+    world.api.add(gpu_pod("a", **limits), seen=seen)
+    await world.api.delivered()
+    assert said in await world.bind("a", "n")
+    assert not world.api.bindings
 
 
-def test_what_does_not_fit_any_more() -> None:
-    async def story(world: World) -> None:
-        for name in "abc":
-            world.api.add(gpu_pod(name, 9))
-        await world.api.delivered()
-        assert await asyncio.gather(*(world.bind(name, "n") for name in "abc")) == [
-            "",
-            "",
-            "pod default/c does not fit on node n any more: needs 9 GiB on one GPU, at most 7 are free on one (14 of 32 in total)",
-        ]
-        assert "no annotation gpushare/gpus" in await world.bind("c", "unknown")
-        assert len(world.api.bindings) == 2
-
-    play(story)
+async def test_what_does_not_fit_any_more(world: World) -> None:
+    for name in "abc":
+        await world.shows(gpu_pod(name, 9))
+    assert await asyncio.gather(*(world.bind(name, "n") for name in "abc")) == [
+        "",
+        "",
+        "pod default/c does not fit on node n any more: needs 9 GiB on one GPU, at most 7 are free on one (14 of 32 in total)",
+    ]
+    assert "no annotation gpushare/gpus" in await world.bind("c", "unknown")
+    assert len(world.api.bindings) == 2
 
 
 @pytest.mark.parametrize(
@@ -334,126 +313,95 @@ def test_what_does_not_fit_any_more() -> None:
         KubeError(0, UNREACHABLE, "connection refused"),
     ],
 )
-def test_a_rejection_leaves_the_ledger_as_it_was(error: KubeError) -> None:
-    async def story(world: World) -> None:
-        world.api.add(gpu_pod("a"))
-        await world.api.delivered()
-        world.api.plan.append(Fault(lands=None, error=error))
-        assert error.message in await world.bind("a", "n")
-        assert not world.held()
-        assert await world.bind("a", "m") == ""
-
-    play(story)
+async def test_a_rejection_leaves_the_ledger_as_it_was(error: KubeError, world: World) -> None:
+    await world.shows(gpu_pod("a"))
+    world.api.plan.append(Fault(lands=None, error=error))
+    assert error.message in await world.bind("a", "n")
+    assert not world.held()
+    assert await world.bind("a", "m") == ""
 
 
 AMBIGUOUS = [KubeError(0, TIMEOUT, "t"), KubeError(0, LOST, "l"), KubeError(500, "InternalError", "i"), KubeError(504, "Timeout", "g")]
 
 
 @pytest.mark.parametrize("error", AMBIGUOUS)
-def test_an_unclear_end_is_looked_up(error: KubeError) -> None:
-    async def story(world: World) -> None:
-        world.api.add(gpu_pod("a"))
-        world.api.add(gpu_pod("b"))
-        await world.api.delivered()
-        world.api.plan.extend([Fault(lands=0, error=error), Fault(lands=None, error=error), GOOD])
-        assert await world.bind("a", "n") == ""
-        assert len(world.api.bindings) == 1
-        # Not bound: sent again, since it cannot bind twice.
-        assert await world.bind("b", "n") == ""
-        assert len(world.api.bindings) == 3
-        await world.api.delivered()
-        assert set(world.held()) == {"uid-a", "uid-b"}
-
-    play(story)
+async def test_an_unclear_end_is_looked_up(error: KubeError, world: World) -> None:
+    await world.shows(gpu_pod("a"), gpu_pod("b"))
+    world.api.plan.extend([Fault(lands=0, error=error), Fault(lands=None, error=error), GOOD])
+    assert await world.bind("a", "n") == ""
+    assert len(world.api.bindings) == 1
+    # Not bound: sent again, since it cannot bind twice.
+    assert await world.bind("b", "n") == ""
+    assert len(world.api.bindings) == 3
+    await world.api.delivered()
+    assert set(world.held()) == {"uid-a", "uid-b"}
 
 
-def test_a_rejection_after_an_unclear_end_says_nothing_about_the_first() -> None:
-    async def story(world: World) -> None:
-        world.api.add(gpu_pod("a", 16))
-        world.api.add(gpu_pod("b", 16))
-        await world.api.delivered()
-        world.api.plan.append(Fault(lands=2, error=KubeError(0, LOST, "lost")))
-        world.api.plan.append(Fault(lands=None, error=KubeError(403, "Forbidden", "may not any more")))
-        assert "it is not known whether" in await world.bind("a", "m")
-        assert "does not fit" in await world.bind("b", "m")
-        await asyncio.sleep(10)
-        await world.api.delivered()
-        assert set(world.held()) == {"uid-a"}
-
-    play(story)
+async def test_a_rejection_after_an_unclear_end_says_nothing_about_the_first(world: World) -> None:
+    await world.shows(gpu_pod("a", 16), gpu_pod("b", 16))
+    world.api.plan.append(Fault(lands=2, error=KubeError(0, LOST, "lost")))
+    world.api.plan.append(Fault(lands=None, error=KubeError(403, "Forbidden", "may not any more")))
+    assert "it is not known whether" in await world.bind("a", "m")
+    assert "does not fit" in await world.bind("b", "m")
+    await asyncio.sleep(10)
+    await world.api.delivered()
+    assert set(world.held()) == {"uid-a"}
 
 
 @pytest.mark.parametrize("lands", [None, 2.9])
-def test_what_may_still_happen_keeps_its_gpu_until_it_cannot(lands: float | None) -> None:
-    async def story(world: World) -> None:
-        world.api.add(gpu_pod("a", 16))
-        world.api.add(gpu_pod("b", 16))
-        await world.api.delivered()
-        lost = KubeError(0, LOST, "lost")
-        world.api.plan.extend([Fault(lands=None, error=lost), Fault(lands=lands, error=lost)])
-        assert "it is not known whether pod default/a was bound to node m" in await world.bind("a", "m")
-        assert "has not confirmed yet whether pod default/a was bound to node m" in await world.bind("a", "n")
-        assert "does not fit" in await world.bind("b", "m")
-        await asyncio.sleep(3.5)
-        assert "does not fit" in await world.bind("b", "m")
-        await asyncio.sleep(2)
-        await world.api.delivered()
-        if lands is None:
-            assert not world.held()
-            assert await world.bind("b", "m") == ""
-        else:
-            assert "does not fit" in await world.bind("b", "m")
-            assert await world.bind("a", "m") == ""
-
-    play(story)
-
-
-def test_no_answer_to_the_question_either() -> None:
-    async def story(world: World) -> None:
-        world.api.add(gpu_pod("a"))
-        await world.api.delivered()
-        world.api.plan.append(Fault(lands=0, error=KubeError(0, LOST, "lost")))
-        world.api.read_errors.extend([KubeError(0, UNREACHABLE, "rejected")] * 5)
-        assert "not known" in await world.bind("a", "n")
-        assert (len(world.api.bindings), world.api.reads) == (1, 1)
-        await asyncio.sleep(4.8)
-        assert world.api.reads == 2, "it is asked again after a pause"
-        await asyncio.sleep(60)
-        assert not world.api.read_errors
-        assert await world.bind("a", "n") == ""
-        assert set(world.held()) == {"uid-a"}
-
-    play(story)
-
-
-def test_a_scheduler_that_hangs_up_does_not_stop_the_binding() -> None:
-    async def story(world: World) -> None:
-        world.api.add(gpu_pod("a"))
-        await world.api.delivered()
-        world.api.plan.append(Fault(takes=3))
-        asked = asyncio.create_task(world.bind("a", "n"))
-        await asyncio.sleep(1)
-        asked.cancel()
-        await asyncio.gather(asked, return_exceptions=True)
-        await world.binder.drain()
-        assert world.api.pods["a"]["spec"]["nodeName"] == "n"
-
-    play(story)
-
-
-def test_a_pod_that_is_deleted_meanwhile_holds_nothing() -> None:
-    async def story(world: World) -> None:
-        world.api.add(gpu_pod("a"))
-        await world.api.delivered()
-        world.api.plan.append(Fault(takes=1))
-        asked = asyncio.create_task(world.bind("a", "n"))
-        await asyncio.sleep(0.5)
-        world.api.delete("a")
-        assert "not found" in await asked
-        await world.api.delivered()
+async def test_what_may_still_happen_keeps_its_gpu_until_it_cannot(lands: float | None, world: World) -> None:
+    await world.shows(gpu_pod("a", 16), gpu_pod("b", 16))
+    lost = KubeError(0, LOST, "lost")
+    world.api.plan.extend([Fault(lands=None, error=lost), Fault(lands=lands, error=lost)])
+    assert "it is not known whether pod default/a was bound to node m" in await world.bind("a", "m")
+    assert "has not confirmed yet whether pod default/a was bound to node m" in await world.bind("a", "n")
+    assert "does not fit" in await world.bind("b", "m")
+    await asyncio.sleep(3.5)
+    assert "does not fit" in await world.bind("b", "m")
+    await asyncio.sleep(2)
+    await world.api.delivered()
+    if lands is None:
         assert not world.held()
+        assert await world.bind("b", "m") == ""
+    else:
+        assert "does not fit" in await world.bind("b", "m")
+        assert await world.bind("a", "m") == ""
 
-    play(story)
+
+async def test_no_answer_to_the_question_either(world: World) -> None:
+    await world.shows(gpu_pod("a"))
+    world.api.plan.append(Fault(lands=0, error=KubeError(0, LOST, "lost")))
+    world.api.read_errors.extend([KubeError(0, UNREACHABLE, "rejected")] * 5)
+    assert "not known" in await world.bind("a", "n")
+    assert (len(world.api.bindings), world.api.reads) == (1, 1)
+    await asyncio.sleep(4.8)
+    assert world.api.reads == 2, "it is asked again after a pause"
+    await asyncio.sleep(60)
+    assert not world.api.read_errors
+    assert await world.bind("a", "n") == ""
+    assert set(world.held()) == {"uid-a"}
+
+
+async def test_a_scheduler_that_hangs_up_does_not_stop_the_binding(world: World) -> None:
+    await world.shows(gpu_pod("a"))
+    world.api.plan.append(Fault(takes=3))
+    asked = asyncio.create_task(world.bind("a", "n"))
+    await asyncio.sleep(1)
+    asked.cancel()
+    await asyncio.gather(asked, return_exceptions=True)
+    await world.binder.drain()
+    assert world.api.pods["a"]["spec"]["nodeName"] == "n"
+
+
+async def test_a_pod_that_is_deleted_meanwhile_holds_nothing(world: World) -> None:
+    await world.shows(gpu_pod("a"))
+    world.api.plan.append(Fault(takes=1))
+    asked = asyncio.create_task(world.bind("a", "n"))
+    await asyncio.sleep(0.5)
+    world.api.delete("a")
+    assert "not found" in await asked
+    await world.api.delivered()
+    assert not world.held()
 
 
 # What the metrics count.
@@ -480,16 +428,13 @@ LOST_NOW = Fault(lands=None, error=KubeError(0, LOST, "lost"))
         ("elsewhere", lambda world: rejected(world, KubeError(409, "Conflict", "c"), bound_to="m"), "n"),
     ],
 )
-def test_each_failure_has_its_cause_and_holds_nothing(cause: str, prepare: Callable[[World], None], node: str) -> None:
-    async def story(world: World) -> None:
-        prepare(world)
-        await world.api.delivered()
-        assert await world.bind("a", node)
-        assert world.cause == cause
-        await asyncio.sleep(60)
-        assert not world.held()
-
-    play(story)
+async def test_each_failure_has_its_cause_and_holds_nothing(cause: str, prepare: Callable[[World], None], node: str, world: World) -> None:
+    prepare(world)
+    await world.api.delivered()
+    assert await world.bind("a", node)
+    assert world.cause == cause
+    await asyncio.sleep(60)
+    assert not world.held()
 
 
 def on_node(raw: dict[str, Any], node: str) -> dict[str, Any]:
@@ -522,369 +467,297 @@ def rejected(world: World, error: KubeError, *, gone: bool = False, bound_to: st
     world.api.create = meanwhile  # type: ignore[method-assign]
 
 
-def test_a_conflict_with_its_own_binding_is_success() -> None:
-    async def story(world: World) -> None:
-        rejected(world, KubeError(409, "Conflict", "already assigned"), bound_to="n")
-        await world.api.delivered()
-        assert await world.bind("a", "n") == ""
-        assert (len(world.api.bindings), set(world.held())) == (1, {"uid-a"})
-
-    play(story)
+async def test_a_conflict_with_its_own_binding_is_success(world: World) -> None:
+    rejected(world, KubeError(409, "Conflict", "already assigned"), bound_to="n")
+    await world.api.delivered()
+    assert await world.bind("a", "n") == ""
+    assert (len(world.api.bindings), set(world.held())) == (1, {"uid-a"})
 
 
-def test_the_watch_may_be_faster_than_the_answer() -> None:
-    async def story(world: World) -> None:
-        raw = gpu_pod("a")
-        world.api.add(raw, seen=False)
-        world.api.slow = 1
-        asked = [asyncio.create_task(world.bind("a", "n"))]
-        await asyncio.sleep(0.5)
-        world.api.announce("MODIFIED", on_node(copy.deepcopy(raw), "n"))
-        assert await asked[0] == ""
-        assert await world.bind("a", "m") == "pod default/a is already bound to node n; it cannot be bound to node m"
-        assert (world.cause, world.api.bindings) == ("elsewhere", [])
-
-    play(story)
+async def test_the_watch_may_be_faster_than_the_answer(world: World) -> None:
+    raw = gpu_pod("a")
+    world.api.add(raw, seen=False)
+    world.api.slow = 1
+    asked = [asyncio.create_task(world.bind("a", "n"))]
+    await asyncio.sleep(0.5)
+    world.api.announce("MODIFIED", on_node(copy.deepcopy(raw), "n"))
+    assert await asked[0] == ""
+    assert await world.bind("a", "m") == "pod default/a is already bound to node n; it cannot be bound to node m"
+    assert (world.cause, world.api.bindings) == ("elsewhere", [])
 
 
-def test_while_it_is_under_way_or_unclear_only_the_same_is_asked_again() -> None:
-    async def story(world: World) -> None:
-        world.api.add(gpu_pod("a"))
-        await world.api.delivered()
-        world.api.plan.extend([Fault(lands=None, error=KubeError(0, LOST, "lost"), takes=1)] * 2)
-        first = asyncio.create_task(world.bind("a", "n"))
-        await asyncio.sleep(0.5)
-        assert "is being bound to node n" in await world.bind("a", "m")
-        assert world.cause == "elsewhere"
-        assert "it is not known whether pod default/a was bound to node n: lost" in await first
-        for node in "nm":
-            assert (
-                await world.bind("a", node) == "the API server has not confirmed yet whether pod default/a was bound to node n; "
-                "the extender reads the pod again within 5 s, "
-                "the scheduler tries again by itself"
-            )
-            assert world.cause == "api-unknown"
-        assert len(world.api.bindings) == 2, "it is sent twice at most"
-        await asyncio.sleep(5)
-        assert await world.bind("a", "m") == ""
-
-    play(story)
+async def test_while_it_is_under_way_or_unclear_only_the_same_is_asked_again(world: World) -> None:
+    await world.shows(gpu_pod("a"))
+    world.api.plan.extend([Fault(lands=None, error=KubeError(0, LOST, "lost"), takes=1)] * 2)
+    first = asyncio.create_task(world.bind("a", "n"))
+    await asyncio.sleep(0.5)
+    assert "is being bound to node n" in await world.bind("a", "m")
+    assert world.cause == "elsewhere"
+    assert "it is not known whether pod default/a was bound to node n: lost" in await first
+    for node in "nm":
+        assert (
+            await world.bind("a", node) == "the API server has not confirmed yet whether pod default/a was bound to node n; "
+            "the extender reads the pod again within 5 s, "
+            "the scheduler tries again by itself"
+        )
+        assert world.cause == "api-unknown"
+    assert len(world.api.bindings) == 2, "it is sent twice at most"
+    await asyncio.sleep(5)
+    assert await world.bind("a", "m") == ""
 
 
-def test_a_pod_without_gpus_has_nothing_to_be_settled() -> None:
-    async def story(world: World) -> None:
-        world.api.add(gpu_pod("a", 0))
-        world.api.plan.extend([LOST_NOW, LOST_NOW])
-        assert "it is not known" in await world.bind("a", "n")
-        assert await world.bind("a", "m") == ""
-
-    play(story)
+async def test_a_pod_without_gpus_has_nothing_to_be_settled(world: World) -> None:
+    world.api.add(gpu_pod("a", 0))
+    world.api.plan.extend([LOST_NOW, LOST_NOW])
+    assert "it is not known" in await world.bind("a", "n")
+    assert await world.bind("a", "m") == ""
 
 
 @pytest.mark.parametrize(("end", "held"), [("n", {"uid-a"}), ("m", set()), ("", set()), ("gone", {"uid-a"}), ("another", {"uid-a"})])
-def test_whatever_fails_the_gpu_is_held_until_it_is_known_what_became_of_the_binding(end: str, held: set[str]) -> None:
-    async def story(world: World) -> None:
-        raw = gpu_pod("a", 16)
-        world.api.add(raw)
-        await world.api.delivered()
+async def test_whatever_fails_the_gpu_is_held_until_it_is_known_what_became_of_the_binding(end: str, held: set[str], world: World) -> None:
+    raw = gpu_pod("a", 16)
+    await world.shows(raw)
 
-        async def fail(path: str, body: object, **options: object) -> None:
-            raise RuntimeError("a fault of ours")
+    async def fail(path: str, body: object, **options: object) -> None:
+        raise RuntimeError("a fault of ours")
 
-        create, world.api.create = world.api.create, fail  # type: ignore[method-assign, assignment]
-        with pytest.raises(RuntimeError):
-            await world.bind("a", "n")
-        world.api.create = create  # type: ignore[method-assign]
-        if end == "gone":
-            del world.api.pods["a"]
-        elif end == "another":
-            raw["metadata"]["uid"] = "made anew"
-        else:
-            raw["spec"]["nodeName"] = end
-        world.api.read_errors.append(KubeError(503, "ServiceUnavailable", "s"))
-        await asyncio.sleep(4.7)
-        assert (set(world.held()), world.api.reads) == ({"uid-a"}, 0)
-        assert "has not confirmed yet" in await world.bind("a", "n")
-        await asyncio.sleep(2)
-        assert (set(world.held()), world.api.reads) == (held, 2)
-        if end in ("gone", "another"):
-            # It may have been bound before it went: its watch has as long as any other to say so.
-            await asyncio.sleep(UNSEEN_SECONDS)
-            world.cluster.expire()
-            assert not world.held()
-        assert "has not confirmed yet" not in await world.bind("a", "n")
-
-    play(story)
+    create, world.api.create = world.api.create, fail  # type: ignore[method-assign, assignment]
+    with pytest.raises(RuntimeError):
+        await world.bind("a", "n")
+    world.api.create = create  # type: ignore[method-assign]
+    if end == "gone":
+        del world.api.pods["a"]
+    elif end == "another":
+        raw["metadata"]["uid"] = "made anew"
+    else:
+        raw["spec"]["nodeName"] = end
+    world.api.read_errors.append(KubeError(503, "ServiceUnavailable", "s"))
+    await asyncio.sleep(4.7)
+    assert (set(world.held()), world.api.reads) == ({"uid-a"}, 0)
+    assert "has not confirmed yet" in await world.bind("a", "n")
+    await asyncio.sleep(2)
+    assert (set(world.held()), world.api.reads) == (held, 2)
+    if end in ("gone", "another"):
+        # It may have been bound before it went: its watch has as long as any other to say so.
+        await asyncio.sleep(UNSEEN_SECONDS)
+        world.cluster.expire()
+        assert not world.held()
+    assert "has not confirmed yet" not in await world.bind("a", "n")
 
 
-def test_a_pod_bound_in_doubt_and_gone_before_the_watch_showed_it_keeps_its_gpu() -> None:
+async def test_a_pod_bound_in_doubt_and_gone_before_the_watch_showed_it_keeps_its_gpu(world: World) -> None:
     """Its processes may live: nobody can say before its watch has, and another pod must not get the GPU."""
+    foreign_bindings: list[AllocatedPod] = []
+    world.cluster.on_foreign_binding = foreign_bindings.append
+    await world.shows(gpu_pod("first", 12))
+    # The binding lands and its answer is lost; then the pod is deleted by force, and the watch is late with both.
+    world.api.lags.extend([20, 0])
+    world.api.plan.append(Fault(error=KubeError(0, LOST, "lost")))
+    create = world.api.create
 
-    async def story(world: World) -> None:
-        foreign_bindings: list[AllocatedPod] = []
-        world.cluster.on_foreign_binding = foreign_bindings.append
-        world.api.add(gpu_pod("first", 12))
-        await world.api.delivered()
-        # The binding lands and its answer is lost; then the pod is deleted by force, and the watch is late with both.
-        world.api.lags.extend([20, 0])
-        world.api.plan.append(Fault(error=KubeError(0, LOST, "lost")))
-        create = world.api.create
+    async def then_gone(path: str, body: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+        try:
+            return await create(path, body, **options)
+        finally:
+            world.api.delete("first")
 
-        async def then_gone(path: str, body: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-            try:
-                return await create(path, body, **options)
-            finally:
-                world.api.delete("first")
-
-        world.api.create = then_gone  # type: ignore[method-assign]
-        assert "is gone" in await world.bind("first", "m")
-        world.api.create = create  # type: ignore[method-assign]
-        world.api.pods["second"] = gpu_pod("second", 12)
-        await asyncio.sleep(10)
-        world.cluster.expire()
-        assert "does not fit" in await world.bind("second", "m")
-        await world.api.delivered()
-        assert (set(world.held()), foreign_bindings) == ({"uid-first"}, [])
-        # Now its node has its time to say that its processes live, as after any forced delete.
-        await asyncio.sleep(FORCED_SECONDS + 1)
-        world.cluster.expire()
-        assert await world.bind("second", "m") == ""
-
-    play(story)
+    world.api.create = then_gone  # type: ignore[method-assign]
+    assert "is gone" in await world.bind("first", "m")
+    world.api.create = create  # type: ignore[method-assign]
+    world.api.pods["second"] = gpu_pod("second", 12)
+    await asyncio.sleep(10)
+    world.cluster.expire()
+    assert "does not fit" in await world.bind("second", "m")
+    await world.api.delivered()
+    assert (set(world.held()), foreign_bindings) == ({"uid-first"}, [])
+    # Now its node has its time to say that its processes live, as after any forced delete.
+    await asyncio.sleep(FORCED_SECONDS + 1)
+    world.cluster.expire()
+    assert await world.bind("second", "m") == ""
 
 
-def test_a_pod_bound_in_doubt_and_gone_whose_watch_says_nothing_keeps_its_gpu_for_a_time_and_not_for_ever() -> None:
-    async def story(world: World) -> None:
-        world.api.add(gpu_pod("first", 12))
-        await world.api.delivered()
-        world.api.plan.append(LOST_NOW)
-        del world.api.pods["first"]
-        assert "is gone" in await world.bind("first", "m")
-        await asyncio.sleep(UNSEEN_SECONDS - 1)
-        world.cluster.expire()
-        assert set(world.held()) == {"uid-first"}
-        await asyncio.sleep(2)
-        world.cluster.expire()
-        assert not world.held()
-
-    play(story)
+async def test_a_pod_bound_in_doubt_and_gone_whose_watch_says_nothing_keeps_its_gpu_for_a_time_and_not_for_ever(world: World) -> None:
+    await world.shows(gpu_pod("first", 12))
+    world.api.plan.append(LOST_NOW)
+    del world.api.pods["first"]
+    assert "is gone" in await world.bind("first", "m")
+    await asyncio.sleep(UNSEEN_SECONDS - 1)
+    world.cluster.expire()
+    assert set(world.held()) == {"uid-first"}
+    await asyncio.sleep(2)
+    world.cluster.expire()
+    assert not world.held()
 
 
-def test_an_answer_with_nothing_in_it_is_another_pod() -> None:
-    async def story(world: World) -> None:
-        for name, bare in (("a", {}), ("b", {"metadata": None})):
-            world.api.pods[name] = bare
-            assert "is gone" in await world.bind(name, "n")
-        # One without a spec is on no node.
-        world.api.add(gpu_pod("d"))
-        await world.api.delivered()
-        world.api.plan.append(LOST_NOW)
-        world.api.pods["d"] = {**gpu_pod("d"), "spec": None}
-        world.api.plan.append(Fault(lands=None, error=KubeError(403, "Forbidden", "f")))
-        assert "it is not known whether" in await world.bind("d", "n")
-
-    play(story)
+async def test_an_answer_with_nothing_in_it_is_another_pod(world: World) -> None:
+    for name, bare in (("a", {}), ("b", {"metadata": None})):
+        world.api.pods[name] = bare
+        assert "is gone" in await world.bind(name, "n")
+    # One without a spec is on no node.
+    await world.shows(gpu_pod("d"))
+    world.api.plan.append(LOST_NOW)
+    world.api.pods["d"] = {**gpu_pod("d"), "spec": None}
+    world.api.plan.append(Fault(lands=None, error=KubeError(403, "Forbidden", "f")))
+    assert "it is not known whether" in await world.bind("d", "n")
 
 
-def test_what_is_gone_and_was_never_bound_is_free_when_its_watch_says_so() -> None:
-    async def story(world: World) -> None:
-        world.api.add(gpu_pod("first", 12))
-        await world.api.delivered()
-        world.api.plan.append(LOST_NOW)
-        world.api.lags.append(5)
-        world.api.delete("first")
-        assert "is gone" in await world.bind("first", "n")
-        assert set(world.held()) == {"uid-first"}
-        await world.api.delivered()
-        assert not world.held()
-
-    play(story)
+async def test_what_is_gone_and_was_never_bound_is_free_when_its_watch_says_so(world: World) -> None:
+    await world.shows(gpu_pod("first", 12))
+    world.api.plan.append(LOST_NOW)
+    world.api.lags.append(5)
+    world.api.delete("first")
+    assert "is gone" in await world.bind("first", "n")
+    assert set(world.held()) == {"uid-first"}
+    await world.api.delivered()
+    assert not world.held()
 
 
-def test_a_pod_in_doubt_is_not_called_unschedulable_and_is_woken_when_it_is_settled() -> None:
+async def test_a_pod_in_doubt_is_not_called_unschedulable_and_is_woken_when_it_is_settled(world: World) -> None:
     """Its own units would be in its way, and nothing would make the scheduler ask again."""
-
-    async def story(world: World) -> None:
-        requeue = Requeue(world.cluster, Binpack(), clock=moment)
-        world.cluster.on_capacity_freed = requeue.on_capacity_freed
-        service = Verbs(world.ledger, Binpack(), requeue.on_filter, clock=moment)
-        raw = gpu_pod("a", 16)
-        world.api.add(raw)
-        await world.api.delivered()
-        world.api.plan.extend([LOST_NOW, LOST_NOW])
-        assert "not known whether" in await world.bind("a", "m")
-        result = service.filter(Arguments(raw, ["m"]))
-        assert (result.names, result.failed) == ([], {})
-        assert result.error.startswith("pod default/a is being bound to node m, and it is not known yet whether that happened")
-        requeue.on_capacity_freed()
-        assert requeue.next() is None, "it would be asked about in vain"
-        await asyncio.sleep(10)
-        assert not world.held()
-        assert requeue.next() == world.cluster.pending["uid-a"]
-
-    play(story)
+    requeue = Requeue(world.cluster, Binpack(), clock=moment)
+    world.cluster.on_capacity_freed = requeue.on_capacity_freed
+    service = Verbs(world.ledger, Binpack(), requeue.on_filter, clock=moment)
+    raw = gpu_pod("a", 16)
+    await world.shows(raw)
+    world.api.plan.extend([LOST_NOW, LOST_NOW])
+    assert "not known whether" in await world.bind("a", "m")
+    result = service.filter(Arguments(raw, ["m"]))
+    assert (result.names, result.failed) == ([], {})
+    assert result.error.startswith("pod default/a is being bound to node m, and it is not known yet whether that happened")
+    requeue.on_capacity_freed()
+    assert requeue.next() is None, "it would be asked about in vain"
+    await asyncio.sleep(10)
+    assert not world.held()
+    assert requeue.next() == world.cluster.pending["uid-a"]
 
 
 @pytest.mark.parametrize("fault", [Fault(lands=None, error=KubeError(403, "Forbidden", "f"), takes=2), Fault(takes=2)])
-def test_a_pod_whose_binding_takes_long_is_not_in_its_own_way(fault: Fault) -> None:
-    async def story(world: World) -> None:
-        raw = gpu_pod("a", 16)
-        world.api.add(raw)
-        await world.api.delivered()
-        world.api.plan.append(fault)
-        # The scheduler waits no longer than its httpTimeout.
-        asked = asyncio.create_task(world.bind("a", "m"))
-        await asyncio.sleep(1)
-        assert "is being bound to node m" in world.service.filter(Arguments(raw, ["m"])).error
-        done = await asked == ""
-        await world.api.delivered()
-        result = world.service.filter(Arguments(raw, ["m"]))
-        assert (result.names, result.error) == (([], "pod default/a is bound to node m already") if done else (["m"], ""))
-
-    play(story)
+async def test_a_pod_whose_binding_takes_long_is_not_in_its_own_way(fault: Fault, world: World) -> None:
+    raw = gpu_pod("a", 16)
+    await world.shows(raw)
+    world.api.plan.append(fault)
+    # The scheduler waits no longer than its httpTimeout.
+    asked = asyncio.create_task(world.bind("a", "m"))
+    await asyncio.sleep(1)
+    assert "is being bound to node m" in world.service.filter(Arguments(raw, ["m"])).error
+    done = await asked == ""
+    await world.api.delivered()
+    result = world.service.filter(Arguments(raw, ["m"]))
+    assert (result.names, result.error) == (([], "pod default/a is bound to node m already") if done else (["m"], ""))
 
 
-def test_whoever_waits_is_told_of_each_unit_that_is_given_back() -> None:
-    async def story(world: World) -> None:
-        rooms: list[str] = []
-        world.cluster.on_capacity_freed = lambda: rooms.append("room")
+async def test_whoever_waits_is_told_of_each_unit_that_is_given_back(world: World) -> None:
+    rooms: list[str] = []
+    world.cluster.on_capacity_freed = lambda: rooms.append("room")
 
-        def given_back() -> bool:
-            found = bool(rooms)
-            rooms.clear()
-            return found
+    def given_back() -> bool:
+        found = bool(rooms)
+        rooms.clear()
+        return found
 
-        for name in ("a", "b"):
-            world.api.add(gpu_pod(name, 16))
-        await world.api.delivered()
-        # prioritize has reserved it on one node, and the scheduler takes another.
-        world.service.filter(Arguments(world.api.pods["a"], ["m"]))
-        assert (world.ledger.is_reserved("uid-a"), given_back()) == (True, False)
-        assert await world.bind("a", "n") == ""
-        assert given_back()
-        # A Binding that is rejected, and one that turns out not to have happened.
-        world.api.plan.append(Fault(lands=None, error=KubeError(403, "Forbidden", "f")))
-        await world.bind("b", "n")
-        assert given_back()
-        world.api.plan.extend([LOST_NOW, LOST_NOW])
-        await world.bind("b", "n")
-        assert not given_back()
-        await asyncio.sleep(10)
-        assert given_back()
-        # One that is good takes, and gives nothing back.
-        assert await world.bind("b", "n") == ""
-        await world.api.delivered()
-        assert not given_back()
-
-    play(story)
+    for name in ("a", "b"):
+        await world.shows(gpu_pod(name, 16))
+    # prioritize has reserved it on one node, and the scheduler takes another.
+    world.service.filter(Arguments(world.api.pods["a"], ["m"]))
+    assert (world.ledger.is_reserved("uid-a"), given_back()) == (True, False)
+    assert await world.bind("a", "n") == ""
+    assert given_back()
+    # A Binding that is rejected, and one that turns out not to have happened.
+    world.api.plan.append(Fault(lands=None, error=KubeError(403, "Forbidden", "f")))
+    await world.bind("b", "n")
+    assert given_back()
+    world.api.plan.extend([LOST_NOW, LOST_NOW])
+    await world.bind("b", "n")
+    assert not given_back()
+    await asyncio.sleep(10)
+    assert given_back()
+    # One that is good takes, and gives nothing back.
+    assert await world.bind("b", "n") == ""
+    await world.api.delivered()
+    assert not given_back()
 
 
 @pytest.mark.parametrize("answer", [{}, {"metadata": None}, {"metadata": {"uid": "uid-a"}, "spec": 5}])
-def test_whatever_comes_instead_of_the_pod_it_can_be_bound_again(answer: dict[str, Any]) -> None:
-    async def story(world: World) -> None:
-        world.api.add(gpu_pod("a"))
-        await world.api.delivered()
-        world.api.plan.extend([LOST_NOW, LOST_NOW])
-        await world.bind("a", "n")
-        get = world.api.get
+async def test_whatever_comes_instead_of_the_pod_it_can_be_bound_again(answer: dict[str, Any], world: World) -> None:
+    await world.shows(gpu_pod("a"))
+    world.api.plan.extend([LOST_NOW, LOST_NOW])
+    await world.bind("a", "n")
+    get = world.api.get
 
-        async def odd(path: str, *, within: float) -> dict[str, Any]:
-            return answer
+    async def odd(path: str, *, within: float) -> dict[str, Any]:
+        return answer
 
-        world.api.get = odd  # type: ignore[method-assign]
-        await asyncio.sleep(5)
-        world.api.get = get  # type: ignore[method-assign]
-        await asyncio.sleep(UNSEEN_SECONDS)
-        world.cluster.expire()
-        assert await world.bind("a", "n") == ""
-
-    play(story)
+    world.api.get = odd  # type: ignore[method-assign]
+    await asyncio.sleep(5)
+    world.api.get = get  # type: ignore[method-assign]
+    await asyncio.sleep(UNSEEN_SECONDS)
+    world.cluster.expire()
+    assert await world.bind("a", "n") == ""
 
 
-def test_how_long_the_api_server_may_take_is_said_to_it_and_waited_for() -> None:
-    async def story(world: World) -> None:
-        world.api.add(gpu_pod("a"))
-        await world.api.delivered()
-        world.api.plan.extend([LOST_NOW, LOST_NOW])
-        await world.bind("a", "n")
-        assert [params["timeout"] for _, _, params in world.api.bindings] == ["7s", "7s"]
-        await asyncio.sleep(8.7)
-        assert set(world.held()) == {"uid-a"}
-        await asyncio.sleep(0.1)
-        assert not world.held()
-
-    play(story, server_seconds=7)
+@pytest.mark.parametrize("world", [{"server_seconds": 7}], indirect=True)
+async def test_how_long_the_api_server_may_take_is_said_to_it_and_waited_for(world: World) -> None:
+    await world.shows(gpu_pod("a"))
+    world.api.plan.extend([LOST_NOW, LOST_NOW])
+    await world.bind("a", "n")
+    assert [params["timeout"] for _, _, params in world.api.bindings] == ["7s", "7s"]
+    await asyncio.sleep(8.7)
+    assert set(world.held()) == {"uid-a"}
+    await asyncio.sleep(0.1)
+    assert not world.held()
 
 
-def test_the_end_waits_for_what_is_under_way_and_leaves_what_is_unclear() -> None:
-    async def story(world: World) -> None:
-        for name in "ab":
-            world.api.add(gpu_pod(name))
-        await world.api.delivered()
-        world.api.plan.extend([LOST_NOW, LOST_NOW, Fault(takes=2)])
-        await world.bind("a", "n")
-        asked = asyncio.create_task(world.bind("b", "n"))
-        await asyncio.sleep(0.5)
-        await world.binder.drain()
-        assert world.api.pods["b"]["spec"]["nodeName"] == "n"
-        assert await asked == ""
-        reads = world.api.reads
-        await asyncio.sleep(60)
-        assert world.api.reads == reads
-
-    play(story)
+async def test_the_end_waits_for_what_is_under_way_and_leaves_what_is_unclear(world: World) -> None:
+    for name in "ab":
+        await world.shows(gpu_pod(name))
+    world.api.plan.extend([LOST_NOW, LOST_NOW, Fault(takes=2)])
+    await world.bind("a", "n")
+    asked = asyncio.create_task(world.bind("b", "n"))
+    await asyncio.sleep(0.5)
+    await world.binder.drain()
+    assert world.api.pods["b"]["spec"]["nodeName"] == "n"
+    assert await asked == ""
+    reads = world.api.reads
+    await asyncio.sleep(60)
+    assert world.api.reads == reads
 
 
-def test_the_end_has_nothing_to_wait_for_when_nothing_is_under_way() -> None:
-    async def story(world: World) -> None:
-        await world.binder.drain()
-
-    play(story)
+async def test_the_end_has_nothing_to_wait_for_when_nothing_is_under_way(world: World) -> None:
+    await world.binder.drain()
 
 
-def test_nobody_hears_of_a_failure_when_the_scheduler_has_hung_up() -> None:
-    async def story(world: World) -> None:
-        world.api.add(gpu_pod("a"))
-        await world.api.delivered()
-        world.api.plan.append(Fault(lands=None, error=KubeError(403, "Forbidden", "f"), takes=2))
-        asked = asyncio.create_task(world.bind("a", "n"))
-        await asyncio.sleep(1)
-        asked.cancel()
-        await asyncio.sleep(2)
-        assert not world.held()
-
-    play(story)
+async def test_nobody_hears_of_a_failure_when_the_scheduler_has_hung_up(world: World) -> None:
+    await world.shows(gpu_pod("a"))
+    world.api.plan.append(Fault(lands=None, error=KubeError(403, "Forbidden", "f"), takes=2))
+    asked = asyncio.create_task(world.bind("a", "n"))
+    await asyncio.sleep(1)
+    asked.cancel()
+    await asyncio.sleep(2)
+    assert not world.held()
 
 
-def test_what_is_under_way_when_the_process_ends_is_nobodys_failure() -> None:
-    async def story(world: World) -> None:
-        world.api.add(gpu_pod("a"))
-        await world.api.delivered()
-        world.api.plan.append(Fault(takes=10))
-        world.waiting = asyncio.create_task(world.bind("a", "n"))  # type: ignore[attr-defined]
-        await asyncio.sleep(1)
-
-    play(story)
+async def test_what_is_under_way_when_the_process_ends_is_nobodys_failure(world: World) -> None:
+    await world.shows(gpu_pod("a"))
+    world.api.plan.append(Fault(takes=10))
+    world.waiting = asyncio.create_task(world.bind("a", "n"))  # type: ignore[attr-defined]
+    await asyncio.sleep(1)
 
 
 @pytest.mark.parametrize("seen", [True, False])
-def test_who_a_pod_is_comes_with_it_into_the_ledger(seen: bool) -> None:
-    async def story(world: World) -> None:
-        raw = gpu_pod("a", 4)
-        raw["metadata"]["labels"] = {"app": "x"}
-        raw["spec"]["priority"] = 7
-        world.api.add(raw, seen=seen)
-        await world.api.delivered()
-        world.api.plan.append(Fault(takes=1))
-        asked = asyncio.create_task(world.bind("a", "m"))
-        await asyncio.sleep(0.5)
-        holder = world.ledger.pod("uid-a")
-        assert holder is not None
-        assert (holder.namespace, holder.name, holder.node, holder.labels, holder.priority) == ("default", "a", "m", (("app", "x"),), 7)
-        assert holder.request.units == 4
-        assert await asked == ""
-
-    play(story)
+async def test_who_a_pod_is_comes_with_it_into_the_ledger(seen: bool, world: World) -> None:
+    raw = gpu_pod("a", 4)
+    raw["metadata"]["labels"] = {"app": "x"}
+    raw["spec"]["priority"] = 7
+    world.api.add(raw, seen=seen)
+    await world.api.delivered()
+    world.api.plan.append(Fault(takes=1))
+    asked = asyncio.create_task(world.bind("a", "m"))
+    await asyncio.sleep(0.5)
+    holder = world.ledger.pod("uid-a")
+    assert holder is not None
+    assert (holder.namespace, holder.name, holder.node, holder.labels, holder.priority) == ("default", "a", "m", (("app", "x"),), 7)
+    assert holder.request.units == 4
+    assert await asked == ""
 
 
 # Bursts: schedulers that filter, prioritize and bind at once, on a server and a watch that misbehave as drawn.

@@ -112,18 +112,15 @@ def test_requests_come_in_any_pieces(cuts: list[int]) -> None:
     asyncio.run(run())
 
 
-def test_answers_come_in_the_order_of_the_requests_and_each_waits_for_the_one_before() -> None:
-    async def run() -> None:
-        echo = Echo()
-        async with serving(echo) as (_, reader, writer):
-            writer.write(b"POST /later HTTP/1.1\r\nContent-Length: 0\r\n\r\n" + HELLO * 500)
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(reader.read(1), 0.2)
-            assert len(echo.asked) == 1
-            echo.go.set()
-            assert [await answer(reader) for _ in range(501)] == [(200, b"/later", False), *[(200, b"/echo:hello", False)] * 500]
-
-    asyncio.run(run())
+async def test_answers_come_in_the_order_of_the_requests_and_each_waits_for_the_one_before() -> None:
+    echo = Echo()
+    async with serving(echo) as (_, reader, writer):
+        writer.write(b"POST /later HTTP/1.1\r\nContent-Length: 0\r\n\r\n" + HELLO * 500)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.read(1), 0.2)
+        assert len(echo.asked) == 1
+        echo.go.set()
+        assert [await answer(reader) for _ in range(501)] == [(200, b"/later", False), *[(200, b"/echo:hello", False)] * 500]
 
 
 @pytest.mark.parametrize(
@@ -175,77 +172,60 @@ def test_what_is_no_request_ends_the_connection_after_the_answers_before_it(
     assert ["no request of HTTP/1.1" in record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [True]
 
 
-def test_a_body_that_is_too_large_is_not_kept_and_its_sender_reads_the_answer() -> None:
+async def test_a_body_that_is_too_large_is_not_kept_and_its_sender_reads_the_answer() -> None:
     """By a client that sends everything before it reads."""
+    echo = Echo()
+    async with serving(echo) as (server, _, _writer):
 
-    async def run() -> None:
-        echo = Echo()
-        async with serving(echo) as (server, _, _writer):
+        def ask() -> tuple[int, bytes]:
+            client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+            client.request("POST", "/echo", b"x" * 5_000_000)
+            response = client.getresponse()
+            return response.status, response.read()
 
-            def ask() -> tuple[int, bytes]:
-                client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-                client.request("POST", "/echo", b"x" * 5_000_000)
-                response = client.getresponse()
-                return response.status, response.read()
-
-            assert await asyncio.to_thread(ask) == (200, b"/echo:nothing")
-            assert [one.body for one in echo.asked] == [None]
-
-    asyncio.run(run())
+        assert await asyncio.to_thread(ask) == (200, b"/echo:nothing")
+        assert [one.body for one in echo.asked] == [None]
 
 
-def test_who_sends_without_end_after_the_last_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_sends_without_end_after_the_last_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_protocol, "_LINGER_SECONDS", 0.3)
-
-    async def run() -> None:
-        async with serving(Echo()) as (_, reader, writer):
-            writer.write(b"POST /echo HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n" + b"x" * (MOST + 1))
-            assert await answer(reader) == (200, b"/echo:nothing", True)
-            async with asyncio.timeout(10):
-                with contextlib.suppress(ConnectionError):
-                    await send(writer, b"x" * 1000, 1_000_000_000, 0.02)
-
-    asyncio.run(run())
+    async with serving(Echo()) as (_, reader, writer):
+        writer.write(b"POST /echo HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n" + b"x" * (MOST + 1))
+        assert await answer(reader) == (200, b"/echo:nothing", True)
+        async with asyncio.timeout(10):
+            with contextlib.suppress(ConnectionError):
+                await send(writer, b"x" * 1000, 1_000_000_000, 0.02)
 
 
-def test_a_client_that_asks_before_it_sends_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        async with serving(Echo()) as (_, reader, writer):
-            writer.write(b"POST /echo HTTP/1.1\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
-            assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10) == b"HTTP/1.1 100 Continue\r\n\r\n"
-            writer.write(b"hello")
-            assert await answer(reader) == (200, b"/echo:hello", False)
-
-    asyncio.run(run())
+async def test_a_client_that_asks_before_it_sends_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(Echo()) as (_, reader, writer):
+        writer.write(b"POST /echo HTTP/1.1\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
+        assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"hello")
+        assert await answer(reader) == (200, b"/echo:hello", False)
 
 
-def test_an_answer_to_head_has_no_body() -> None:
-    async def run() -> None:
-        async with serving(Echo()) as (_, reader, writer):
-            writer.write(b"HEAD /echo HTTP/1.1\r\n\r\n" + HELLO)
-            assert (await answer(reader, head_only=True))[0] == 200
-            assert await answer(reader) == (200, b"/echo:hello", False)
-
-    asyncio.run(run())
+async def test_an_answer_to_head_has_no_body() -> None:
+    async with serving(Echo()) as (_, reader, writer):
+        writer.write(b"HEAD /echo HTTP/1.1\r\n\r\n" + HELLO)
+        assert (await answer(reader, head_only=True))[0] == 200
+        assert await answer(reader) == (200, b"/echo:hello", False)
 
 
-def test_who_reads_no_answers_is_asked_for_nothing_more() -> None:
-    async def run() -> None:
-        echo = Echo()
-        async with serving(echo) as (_, reader, writer):
-            large = b"POST /echo HTTP/1.1\r\nContent-Length: 1000\r\n\r\n" + b"x" * 1000
-            sending = asyncio.create_task(send(writer, large, 20_000))
-            before = -1
-            async with asyncio.timeout(30):
-                while before != len(echo.asked):
-                    before = len(echo.asked)
-                    await asyncio.sleep(0.5)
-            assert 0 < before < 20_000
-            for _ in range(20_000):
-                assert (await answer(reader))[0] == 200
-            await sending
-
-    asyncio.run(run())
+async def test_who_reads_no_answers_is_asked_for_nothing_more() -> None:
+    echo = Echo()
+    async with serving(echo) as (_, reader, writer):
+        large = b"POST /echo HTTP/1.1\r\nContent-Length: 1000\r\n\r\n" + b"x" * 1000
+        sending = asyncio.create_task(send(writer, large, 20_000))
+        before = -1
+        async with asyncio.timeout(30):
+            while before != len(echo.asked):
+                before = len(echo.asked)
+                await asyncio.sleep(0.5)
+        assert 0 < before < 20_000
+        for _ in range(20_000):
+            assert (await answer(reader))[0] == 200
+        await sending
 
 
 async def send(writer: asyncio.StreamWriter, what: bytes, times: int, pause: float = 0.0) -> None:
@@ -255,117 +235,100 @@ async def send(writer: asyncio.StreamWriter, what: bytes, times: int, pause: flo
         await asyncio.sleep(pause)
 
 
-def test_the_end_completes_what_is_being_answered() -> None:
-    async def run() -> None:
-        echo = Echo()
-        async with serving(echo) as (server, reader, writer):
-            writer.write(b"POST /later HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
-            while not echo.asked:  # noqa: ASYNC110 - the condition is on the other side of a socket
-                await asyncio.sleep(0.01)
-            closing = asyncio.create_task(server.close())
-            await asyncio.sleep(0.1)
-            assert not closing.done()
-            with pytest.raises(ConnectionRefusedError):
-                await asyncio.open_connection("127.0.0.1", server.port)
-            echo.go.set()
-            assert (await answer(reader))[1] == b"/later"
-            await asyncio.wait_for(closing, 10)
-            assert await rest(reader) == b""
-
-    asyncio.run(run())
-
-
-def test_a_caller_that_goes_stops_no_answer_under_way() -> None:
-    async def run() -> None:
-        echo = Echo()
-        async with serving(echo) as (server, _, writer):
-            writer.write(b"POST /later HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
-            while not echo.asked:  # noqa: ASYNC110 - the condition is on the other side of a socket
-                await asyncio.sleep(0.01)
-            writer.close()
-            async with asyncio.timeout(10):
-                while server.connections:  # noqa: ASYNC110 - the condition is on the other side of a socket
-                    await asyncio.sleep(0.01)
-            (task,) = server.tasks
-            echo.go.set()
-            await asyncio.wait_for(task, 10)
-
-    asyncio.run(run())
-
-
-def test_an_answer_waits_while_its_client_keeps_no_more_idle_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        echo = Echo()
+async def test_the_end_completes_what_is_being_answered() -> None:
+    echo = Echo()
+    async with serving(echo) as (server, reader, writer):
+        writer.write(b"POST /later HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+        while not echo.asked:  # noqa: ASYNC110 - the condition is on the other side of a socket
+            await asyncio.sleep(0.01)
+        closing = asyncio.create_task(server.close())
+        await asyncio.sleep(0.1)
+        assert not closing.done()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", server.port)
         echo.go.set()
-        async with serving(echo) as (server, *first):
-            others = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
-            connections = [(first[0], first[1]), *others]
-            for reader, writer in connections:
-                writer.write(HELLO)
-                assert (await answer(reader))[0] == 200
-            later = HELLO.replace(b"/echo", b"/later")
-            monkeypatch.setattr(http_protocol, "_HELD_SECONDS", 0.01)
-            for reader, writer in connections[:2]:
-                writer.write(later)
-                assert (await answer(reader))[1] == b"/later"
-            monkeypatch.setattr(http_protocol, "_HELD_SECONDS", 600.0)
-            connections[0][1].write(later)
-            # What needs no time is answered meanwhile, and lets none of them go.
-            await until(lambda: server._held)
-            connections[1][1].write(HELLO)
-            assert (await answer(connections[1][0]))[1] == b"/echo:hello"
-            assert not connections[0][0]._buffer  # type: ignore[attr-defined]
-            connections[1][1].write(later)
-            assert (await answer(connections[0][0]))[1] == b"/later"
-            # One that took long does not wait.
-            monkeypatch.setattr(http_protocol, "_PROMPT_SECONDS", -1.0)
-            connections[2][1].write(later)
-            for reader, _ in connections[1:]:
-                assert (await answer(reader))[1] == b"/later"
-            for _, writer in others:
-                writer.close()
-
-    asyncio.run(run())
+        assert (await answer(reader))[1] == b"/later"
+        await asyncio.wait_for(closing, 10)
+        assert await rest(reader) == b""
 
 
-def test_a_connection_that_is_being_made_counts_as_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_caller_that_goes_stops_no_answer_under_way() -> None:
+    echo = Echo()
+    async with serving(echo) as (server, _, writer):
+        writer.write(b"POST /later HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+        while not echo.asked:  # noqa: ASYNC110 - the condition is on the other side of a socket
+            await asyncio.sleep(0.01)
+        writer.close()
+        async with asyncio.timeout(10):
+            while server.connections:  # noqa: ASYNC110 - the condition is on the other side of a socket
+                await asyncio.sleep(0.01)
+        (task,) = server.tasks
+        echo.go.set()
+        await asyncio.wait_for(task, 10)
+
+
+async def test_an_answer_waits_while_its_client_keeps_no_more_idle_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    echo = Echo()
+    echo.go.set()
+    async with serving(echo) as (server, *first):
+        others = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+        connections = [(first[0], first[1]), *others]
+        for reader, writer in connections:
+            writer.write(HELLO)
+            assert (await answer(reader))[0] == 200
+        later = HELLO.replace(b"/echo", b"/later")
+        monkeypatch.setattr(http_protocol, "_HELD_SECONDS", 0.01)
+        for reader, writer in connections[:2]:
+            writer.write(later)
+            assert (await answer(reader))[1] == b"/later"
+        monkeypatch.setattr(http_protocol, "_HELD_SECONDS", 600.0)
+        connections[0][1].write(later)
+        # What needs no time is answered meanwhile, and lets none of them go.
+        await until(lambda: server._held)
+        connections[1][1].write(HELLO)
+        assert (await answer(connections[1][0]))[1] == b"/echo:hello"
+        assert not connections[0][0]._buffer  # type: ignore[attr-defined]
+        connections[1][1].write(later)
+        assert (await answer(connections[0][0]))[1] == b"/later"
+        # One that took long does not wait.
+        monkeypatch.setattr(http_protocol, "_PROMPT_SECONDS", -1.0)
+        connections[2][1].write(later)
+        for reader, _ in connections[1:]:
+            assert (await answer(reader))[1] == b"/later"
+        for _, writer in others:
+            writer.close()
+
+
+async def test_a_connection_that_is_being_made_counts_as_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its client asked for it while all others were busy, and would close one of them if it were given more answers."""
     monkeypatch.setattr(http_protocol, "_HELD_SECONDS", 600.0)
     served, context = make(tmp_path).context(), ssl.create_default_context(cafile=tmp_path / "ca.crt")
     context.load_cert_chain(tmp_path / "scheduler/tls.crt", tmp_path / "scheduler/tls.key")
     later = HELLO.replace(b"/echo", b"/later")
-
-    async def run() -> None:
-        echo = Echo()
-        echo.go.set()
-        async with serving(echo, served, context) as (server, *first):
-            second = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
-            for reader, writer in (first, second):
-                writer.write(HELLO)
-                assert (await answer(reader))[0] == 200
-            first[1].write(later)
-            assert (await answer(first[0]))[1] == b"/later"
-            _, making = await asyncio.open_connection("127.0.0.1", server.port)
-            await until(lambda: server.listener.connecting == 1)
-            first[1].write(later)
-            await until(lambda: server._held)
-            making.close()
-            await until(lambda: server.listener.connecting == 0)
-            second[1].write(later)
-            for reader, _ in (first, second):
-                assert (await answer(reader))[1] == b"/later"
-            second[1].close()
-
-    asyncio.run(run())
-
-
-def test_a_connection_that_nobody_uses_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_protocol, "_IDLE_SECONDS", 0.3)
-
-    async def run() -> None:
-        async with serving(Echo()) as (_, reader, writer):
+    echo = Echo()
+    echo.go.set()
+    async with serving(echo, served, context) as (server, *first):
+        second = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
+        for reader, writer in (first, second):
             writer.write(HELLO)
-            assert await answer(reader) == (200, b"/echo:hello", False)
-            assert await rest(reader) == b""
+            assert (await answer(reader))[0] == 200
+        first[1].write(later)
+        assert (await answer(first[0]))[1] == b"/later"
+        _, making = await asyncio.open_connection("127.0.0.1", server.port)
+        await until(lambda: server.listener.connecting == 1)
+        first[1].write(later)
+        await until(lambda: server._held)
+        making.close()
+        await until(lambda: server.listener.connecting == 0)
+        second[1].write(later)
+        for reader, _ in (first, second):
+            assert (await answer(reader))[1] == b"/later"
+        second[1].close()
 
-    asyncio.run(run())
+
+async def test_a_connection_that_nobody_uses_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "_IDLE_SECONDS", 0.3)
+    async with serving(Echo()) as (_, reader, writer):
+        writer.write(HELLO)
+        assert await answer(reader) == (200, b"/echo:hello", False)
+        assert await rest(reader) == b""

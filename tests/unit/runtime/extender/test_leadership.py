@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -112,16 +112,15 @@ class World:
         return await self.opens()
 
 
-def play(story: Callable[[World], Awaitable[None]], host: str = "one", lease: str = LEASE) -> None:
-    async def run() -> None:
-        world = World(host, lease)
-        task = asyncio.create_task(world.leadership.run(world.server, world.pods))  # type: ignore[arg-type]
-        await story(world)
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-    virtual.run(run())
+@pytest.fixture
+@asynccontextmanager
+async def world(virtual_time: None, request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """Its parameter: another host or lease."""
+    made = World(**{"host": "one", **getattr(request, "param", {})})
+    task = asyncio.create_task(made.leadership.run(made.server, made.pods))  # type: ignore[arg-type]
+    yield made
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def test_a_lease_as_kube_scheduler_writes_it() -> None:
@@ -135,46 +134,39 @@ def test_a_lease_as_kube_scheduler_writes_it() -> None:
         assert read_lease({"metadata": {"uid": "u"}} | bare) == given_up
 
 
-def test_a_start_waits_for_the_bindings_of_whoever_was_before_and_then_reads_the_pods() -> None:
-    async def story(world: World) -> None:
-        assert "has not been read yet" in world.leadership.problem()
-        took = await world.opens()
-        assert TAKEOVER_SECONDS <= took < TAKEOVER_SECONDS + 0.1
-        assert world.pods.asked == ["100"]
-        assert world.server.lists == [{"limit": 1}], "one object, and no resourceVersion: a quorum read"
-        await asyncio.sleep(120)
-        assert world.leadership.problem() == ""
-        assert len(world.pods.asked) == 1, "nothing while the same one goes on"
-
-    play(story)
+async def test_a_start_waits_for_the_bindings_of_whoever_was_before_and_then_reads_the_pods(world: World) -> None:
+    assert "has not been read yet" in world.leadership.problem()
+    took = await world.opens()
+    assert TAKEOVER_SECONDS <= took < TAKEOVER_SECONDS + 0.1
+    assert world.pods.asked == ["100"]
+    assert world.server.lists == [{"limit": 1}], "one object, and no resourceVersion: a quorum read"
+    await asyncio.sleep(120)
+    assert world.leadership.problem() == ""
+    assert len(world.pods.asked) == 1, "nothing while the same one goes on"
 
 
-def test_without_leader_election_only_the_former_process_counts() -> None:
-    async def story(world: World) -> None:
-        assert DRAINED_SECONDS <= await world.opens() < DRAINED_SECONDS + 0.1
-        assert world.server.looks == 0
-        assert world.leadership.send_window() == float("inf")
-
-    play(story, lease="")
+@pytest.mark.parametrize("world", [{"lease": ""}], indirect=True)
+async def test_without_leader_election_only_the_former_process_counts(world: World) -> None:
+    assert DRAINED_SECONDS <= await world.opens() < DRAINED_SECONDS + 0.1
+    assert world.server.looks == 0
+    assert world.leadership.send_window() == float("inf")
 
 
-def test_another_leads_then_this_one() -> None:
-    async def story(world: World) -> None:
-        await asyncio.sleep(20)
-        assert world.leadership.send_window() == 0
-        assert "is held by one_1, and this extender serves the scheduler of host two" in world.leadership.problem()
-        world.server.lease = Lease("uid", "", 0)
-        await asyncio.sleep(1)
-        assert "is held by nobody" in world.leadership.problem()
-        world.server.lease = Lease("uid", "two_1", 1)
-        world.server.version = "200"
-        before = len(world.pods.asked)
-        # Who asks makes it look at once.
-        assert TAKEOVER_SECONDS <= await world.opens() < TAKEOVER_SECONDS + 0.1
-        assert world.pods.asked[before:] == ["200"]
-        assert 0 < world.leadership.send_window() <= SEND_SECONDS
-
-    play(story, host="two")
+@pytest.mark.parametrize("world", [{"host": "two"}], indirect=True)
+async def test_another_leads_then_this_one(world: World) -> None:
+    await asyncio.sleep(20)
+    assert world.leadership.send_window() == 0
+    assert "is held by one_1, and this extender serves the scheduler of host two" in world.leadership.problem()
+    world.server.lease = Lease("uid", "", 0)
+    await asyncio.sleep(1)
+    assert "is held by nobody" in world.leadership.problem()
+    world.server.lease = Lease("uid", "two_1", 1)
+    world.server.version = "200"
+    before = len(world.pods.asked)
+    # Who asks makes it look at once.
+    assert TAKEOVER_SECONDS <= await world.opens() < TAKEOVER_SECONDS + 0.1
+    assert world.pods.asked[before:] == ["200"]
+    assert 0 < world.leadership.send_window() <= SEND_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -187,72 +179,57 @@ def test_another_leads_then_this_one() -> None:
     ],
     ids=["its scheduler restarted", "somebody was between, unseen", "lost and won again, unseen", "the lease was deleted"],
 )
-def test_a_new_holder_on_the_same_host(later: Lease, waits: bool) -> None:
-    async def story(world: World) -> None:
-        await world.opens()
-        world.server.lease = Lease("uid", "", 0)
-        await asyncio.sleep(1)
-        world.server.lease = later
-        assert (await world.opens() > 1) == waits
-        assert world.leadership.terms == 1 + waits
-
-    play(story)
+async def test_a_new_holder_on_the_same_host(later: Lease, waits: bool, world: World) -> None:
+    await world.opens()
+    world.server.lease = Lease("uid", "", 0)
+    await asyncio.sleep(1)
+    world.server.lease = later
+    assert (await world.opens() > 1) == waits
+    assert world.leadership.terms == 1 + waits
 
 
-def test_the_licence_ends_with_the_looks() -> None:
-    async def story(world: World) -> None:
-        await world.opens()
-        world.server.silent = True
-        await asyncio.sleep(SEND_SECONDS + 0.51)
-        assert world.leadership.send_window() <= 0
-        await asyncio.sleep(2)
-        assert "cannot be read, so that it is not known whether another scheduler is active" in world.leadership.problem()
-        assert "no answer in time" in world.leadership.problem()
-        world.server.silent = False
-        assert await world.opens() < 3, "nobody else has held it: transitions say so"
-        assert world.leadership.terms == 1
-
-    play(story)
+async def test_the_licence_ends_with_the_looks(world: World) -> None:
+    await world.opens()
+    world.server.silent = True
+    await asyncio.sleep(SEND_SECONDS + 0.51)
+    assert world.leadership.send_window() <= 0
+    await asyncio.sleep(2)
+    assert "cannot be read, so that it is not known whether another scheduler is active" in world.leadership.problem()
+    assert "no answer in time" in world.leadership.problem()
+    world.server.silent = False
+    assert await world.opens() < 3, "nobody else has held it: transitions say so"
+    assert world.leadership.terms == 1
 
 
-def test_a_lease_that_may_not_be_read_names_the_cure() -> None:
-    async def story(world: World) -> None:
-        world.server.rejects = 403
-        await asyncio.sleep(30)
-        assert "may not get leases" in world.leadership.problem()
-        assert "--lease none" in world.leadership.problem()
-
-    play(story)
+async def test_a_lease_that_may_not_be_read_names_the_cure(world: World) -> None:
+    world.server.rejects = 403
+    await asyncio.sleep(30)
+    assert "may not get leases" in world.leadership.problem()
+    assert "--lease none" in world.leadership.problem()
 
 
-def test_no_such_lease_is_one_scheduler_without_election() -> None:
-    async def story(world: World) -> None:
-        world.server.lease = None
-        # It may have been deleted a moment before the start, with Bindings of its holder under way.
-        assert TAKEOVER_SECONDS <= await world.opens() < TAKEOVER_SECONDS + 0.1
-        assert 0 < world.leadership.send_window() <= SEND_SECONDS
-        # Somebody begins to elect.
-        world.server.lease = Lease("uid", "two_1", 0)
-        await asyncio.sleep(1)
-        assert "held by two_1" in world.leadership.problem()
-
-    play(story)
+async def test_no_such_lease_is_one_scheduler_without_election(world: World) -> None:
+    world.server.lease = None
+    # It may have been deleted a moment before the start, with Bindings of its holder under way.
+    assert TAKEOVER_SECONDS <= await world.opens() < TAKEOVER_SECONDS + 0.1
+    assert 0 < world.leadership.send_window() <= SEND_SECONDS
+    # Somebody begins to elect.
+    world.server.lease = Lease("uid", "two_1", 0)
+    await asyncio.sleep(1)
+    assert "held by two_1" in world.leadership.problem()
 
 
-def test_a_proof_that_was_begun_for_an_earlier_term_does_not_count() -> None:
-    async def story(world: World) -> None:
-        world.pods.slow = 10
-        await asyncio.sleep(TAKEOVER_SECONDS + 5)
-        world.server.lease = Lease("uid", "two_1", 1)
-        await asyncio.sleep(1)
-        world.server.lease = Lease("uid", "one_2", 2)
-        await asyncio.sleep(5)
-        assert world.leadership.problem()
-        world.pods.slow = 0
-        await world.opens()
-        assert len(world.pods.asked) == 2
-
-    play(story)
+async def test_a_proof_that_was_begun_for_an_earlier_term_does_not_count(world: World) -> None:
+    world.pods.slow = 10
+    await asyncio.sleep(TAKEOVER_SECONDS + 5)
+    world.server.lease = Lease("uid", "two_1", 1)
+    await asyncio.sleep(1)
+    world.server.lease = Lease("uid", "one_2", 2)
+    await asyncio.sleep(5)
+    assert world.leadership.problem()
+    world.pods.slow = 0
+    await world.opens()
+    assert len(world.pods.asked) == 2
 
 
 # Its answers at each moment, and after each look.
@@ -389,15 +366,12 @@ def test_a_lease_that_was_there_and_is_gone_closes_every_extender_for_the_bindin
     assert it.answer() == "compare"
 
 
-def test_deleting_the_lease_does_not_open_an_extender_that_was_open() -> None:
-    async def story(world: World) -> None:
-        await world.opens()
-        world.server.lease = None
-        assert TAKEOVER_SECONDS <= await world.shut_then_open() < TAKEOVER_SECONDS + 1.2
-        assert 0 < world.leadership.send_window() <= SEND_SECONDS
-        assert len(world.pods.asked) == 2, "the pods are compared again"
-
-    play(story)
+async def test_deleting_the_lease_does_not_open_an_extender_that_was_open(world: World) -> None:
+    await world.opens()
+    world.server.lease = None
+    assert TAKEOVER_SECONDS <= await world.shut_then_open() < TAKEOVER_SECONDS + 1.2
+    assert 0 < world.leadership.send_window() <= SEND_SECONDS
+    assert len(world.pods.asked) == 2, "the pods are compared again"
 
 
 def test_what_is_said_of_a_lease_that_is_not_ours() -> None:
@@ -418,75 +392,65 @@ def test_what_is_said_of_a_lease_that_is_not_ours() -> None:
     assert "is active: no answer for too long; expected" in it.leadership.problem()
 
 
-def test_looks_come_twice_a_second_and_at_once_only_when_it_is_not_known_to_be_ours() -> None:
-    async def story(world: World) -> None:
-        await world.opens()
-        before = world.server.looks
-        for _ in range(1000):
-            world.leadership.problem_now()
-            await asyncio.sleep(0.01)
-        assert 18 <= world.server.looks - before <= 21
-        world.server.lease = Lease("uid", "two_1", 1)
-        await asyncio.sleep(1)
-        before = world.server.looks
-        await asyncio.sleep(10)
-        assert 18 <= world.server.looks - before <= 21
-        before = world.server.looks
-        for _ in range(100):
-            world.leadership.problem_now()
-            await asyncio.sleep(0.1)
-        assert 95 <= world.server.looks - before <= 101
-
-    play(story)
+async def test_looks_come_twice_a_second_and_at_once_only_when_it_is_not_known_to_be_ours(world: World) -> None:
+    await world.opens()
+    before = world.server.looks
+    for _ in range(1000):
+        world.leadership.problem_now()
+        await asyncio.sleep(0.01)
+    assert 18 <= world.server.looks - before <= 21
+    world.server.lease = Lease("uid", "two_1", 1)
+    await asyncio.sleep(1)
+    before = world.server.looks
+    await asyncio.sleep(10)
+    assert 18 <= world.server.looks - before <= 21
+    before = world.server.looks
+    for _ in range(100):
+        world.leadership.problem_now()
+        await asyncio.sleep(0.1)
+    assert 95 <= world.server.looks - before <= 101
 
 
-def test_a_lease_that_is_not_there_is_said_once_each_time(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_lease_that_is_not_there_is_said_once_each_time(caplog: pytest.LogCaptureFixture, world: World) -> None:
+
     def said() -> int:
         return sum("does not exist" in record.message for record in caplog.records)
 
-    async def story(world: World) -> None:
-        world.server.lease = None
-        await asyncio.sleep(10)
-        assert said() == 1
-        world.server.lease = Lease("uid", "one_1", 0)
-        await asyncio.sleep(1)
-        world.server.lease = None
-        await asyncio.sleep(10)
-        assert said() == 2
-
-    play(story)
+    world.server.lease = None
+    await asyncio.sleep(10)
+    assert said() == 1
+    world.server.lease = Lease("uid", "one_1", 0)
+    await asyncio.sleep(1)
+    world.server.lease = None
+    await asyncio.sleep(10)
+    assert said() == 2
 
 
-def test_it_opens_when_the_comparison_with_the_api_server_has_come_about() -> None:
-    async def story(world: World) -> None:
-        world.pods.synced.clear()
-        world.server.unlisted = 2
-        world.pods.errors.append(KubeError(0, "Timeout", "t"))
-        world.server.version = ""
-        await asyncio.sleep(TAKEOVER_SECONDS + 5)
-        assert (world.leadership.problem() != "", world.server.lists) == (True, [])
-        world.pods.synced.set()
-        # Two lists and a comparison failed, each half a second before the next.
-        assert 1.5 <= await world.opens() < 1.7
-        assert (len(world.server.lists), world.pods.asked) == (4, ["", ""])
-
-    play(story)
+async def test_it_opens_when_the_comparison_with_the_api_server_has_come_about(world: World) -> None:
+    world.pods.synced.clear()
+    world.server.unlisted = 2
+    world.pods.errors.append(KubeError(0, "Timeout", "t"))
+    world.server.version = ""
+    await asyncio.sleep(TAKEOVER_SECONDS + 5)
+    assert (world.leadership.problem() != "", world.server.lists) == (True, [])
+    world.pods.synced.set()
+    # Two lists and a comparison failed, each half a second before the next.
+    assert 1.5 <= await world.opens() < 1.7
+    assert (len(world.server.lists), world.pods.asked) == (4, ["", ""])
 
 
-def test_without_an_answer_nobody_is_active_and_strangers_are_nobodys() -> None:
-    async def story(world: World) -> None:
-        values = {sample.name: sample.value for metric in world.leadership.families() for sample in metric.samples}
-        assert values["gpushare_extender_active"] == 0
-        await world.opens()
-        for number in range(30):
-            record = PodReader()(bound(f"p{number}", f"uid-{number}"))
-            assert isinstance(record, AllocatedPod)
-            world.leadership.foreign_binding(record)
-        assert (world.leadership.foreign_bindings, len(world.told)) == (30, 30)
-        assert [words.split()[1] for words in world.leadership.problems()] == [f"default/p{number}" for number in range(10, 30)]
-        assert "the same lease (leader election is off) on all" in world.leadership.problems()[0]
-
-    play(story, lease="")
+@pytest.mark.parametrize("world", [{"lease": ""}], indirect=True)
+async def test_without_an_answer_nobody_is_active_and_strangers_are_nobodys(world: World) -> None:
+    values = {sample.name: sample.value for metric in world.leadership.families() for sample in metric.samples}
+    assert values["gpushare_extender_active"] == 0
+    await world.opens()
+    for number in range(30):
+        record = PodReader()(bound(f"p{number}", f"uid-{number}"))
+        assert isinstance(record, AllocatedPod)
+        world.leadership.foreign_binding(record)
+    assert (world.leadership.foreign_bindings, len(world.told)) == (30, 30)
+    assert [words.split()[1] for words in world.leadership.problems()] == [f"default/p{number}" for number in range(10, 30)]
+    assert "the same lease (leader election is off) on all" in world.leadership.problems()[0]
 
 
 def bound(name: str, uid: str) -> dict[str, Any]:
@@ -496,45 +460,42 @@ def bound(name: str, uid: str) -> dict[str, Any]:
     return raw
 
 
-def test_a_second_active_scheduler_is_reported_and_a_former_one_is_not() -> None:
-    async def story(world: World) -> None:
-        cluster, read = ClusterCache(), PodReader()
-        cluster.on_foreign_binding = world.leadership.foreign_binding
-        cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
+async def test_a_second_active_scheduler_is_reported_and_a_former_one_is_not(world: World) -> None:
+    cluster, read = ClusterCache(), PodReader()
+    cluster.on_foreign_binding = world.leadership.foreign_binding
+    cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
 
-        def see(name: str) -> None:
-            record = read(bound(name, f"uid-{name}"))
-            assert isinstance(record, AllocatedPod)
-            cluster.pod_event("MODIFIED", record)
+    def see(name: str) -> None:
+        record = read(bound(name, f"uid-{name}"))
+        assert isinstance(record, AllocatedPod)
+        cluster.pod_event("MODIFIED", record)
 
-        see("from-the-former")
-        assert world.leadership.problems() == []
-        await world.opens()
-        see("from-the-former")
-        ours = read(bound("ours", "uid-ours"))
-        assert isinstance(ours, AllocatedPod)
-        cluster.assume(ours)
-        see("ours")
-        unmanaged = bound("static", "uid-static")
-        del unmanaged["metadata"]["annotations"]
-        record = read(unmanaged)
-        assert record is not None
-        cluster.pod_event("ADDED", record)
-        assert world.leadership.foreign_bindings == 0
-        see("from-another")
-        see("from-another")
-        assert world.leadership.foreign_bindings == 1
-        assert world.told == ["from-another"]
-        (words,) = world.leadership.problems()
-        assert "pod default/from-another was bound to node n with GPUs by somebody else" in words
-        values = {sample.name: sample.value for metric in world.leadership.families() for sample in metric.samples}
-        assert values == {
-            "gpushare_extender_active": 1,
-            "gpushare_extender_terms_total": 1,
-            "gpushare_extender_foreign_bindings_total": 1,
-        }
-
-    play(story)
+    see("from-the-former")
+    assert world.leadership.problems() == []
+    await world.opens()
+    see("from-the-former")
+    ours = read(bound("ours", "uid-ours"))
+    assert isinstance(ours, AllocatedPod)
+    cluster.assume(ours)
+    see("ours")
+    unmanaged = bound("static", "uid-static")
+    del unmanaged["metadata"]["annotations"]
+    record = read(unmanaged)
+    assert record is not None
+    cluster.pod_event("ADDED", record)
+    assert world.leadership.foreign_bindings == 0
+    see("from-another")
+    see("from-another")
+    assert world.leadership.foreign_bindings == 1
+    assert world.told == ["from-another"]
+    (words,) = world.leadership.problems()
+    assert "pod default/from-another was bound to node n with GPUs by somebody else" in words
+    values = {sample.name: sample.value for metric in world.leadership.families() for sample in metric.samples}
+    assert values == {
+        "gpushare_extender_active": 1,
+        "gpushare_extender_terms_total": 1,
+        "gpushare_extender_foreign_bindings_total": 1,
+    }
 
 
 def test_no_binding_is_sent_without_a_licence_and_its_gpu_is_free_again() -> None:

@@ -152,30 +152,27 @@ def test_a_fault_in_reading_one_node_concerns_that_node(caplog: pytest.LogCaptur
     assert [one.message for one in caplog.records] == ["cannot read the annotations of node n"]
 
 
-def test_every_second_what_waits_is_taken_and_others_run_in_between() -> None:
-    async def scenario() -> None:
-        it = Watched()
-        names = [f"n{number}" for number in range(50)]
-        for size in (1, 2):
-            for name in names:
-                it.event("MODIFIED", raw(name, size))
-        assert {it.units(name) for name in names} == {1}
-        seen: set[int] = set()
+async def test_every_second_what_waits_is_taken_and_others_run_in_between() -> None:
+    it = Watched()
+    names = [f"n{number}" for number in range(50)]
+    for size in (1, 2):
+        for name in names:
+            it.event("MODIFIED", raw(name, size))
+    assert {it.units(name) for name in names} == {1}
+    seen: set[int] = set()
 
-        async def others() -> None:
-            while True:
-                seen.add(sum(it.units(name) == 2 for name in names))
-                await asyncio.sleep(0)
+    async def others() -> None:
+        while True:
+            seen.add(sum(it.units(name) == 2 for name in names))
+            await asyncio.sleep(0)
 
-        tasks = [asyncio.create_task(it.cluster.expire_for_ever()), asyncio.create_task(others())]
-        try:
-            await until(lambda: {it.units(name) for name in names} == {2})
-        finally:
-            for task in tasks:
-                task.cancel()
-        assert len(seen) > 10
-
-    asyncio.run(scenario())
+    tasks = [asyncio.create_task(it.cluster.expire_for_ever()), asyncio.create_task(others())]
+    try:
+        await until(lambda: {it.units(name) for name in names} == {2})
+    finally:
+        for task in tasks:
+            task.cancel()
+    assert len(seen) > 10
 
 
 STEPS = st.one_of(

@@ -39,140 +39,116 @@ async def recording(api: FakeApi, directory: Path, clock: Clock) -> AsyncIterato
                 await task
 
 
-def test_one_event_with_what_kubectl_shows(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with serving(FakeApi()) as api, recording(api, tmp_path, Clock()) as recorder:
+async def test_one_event_with_what_kubectl_shows(tmp_path: Path) -> None:
+    async with serving(FakeApi()) as api, recording(api, tmp_path, Clock()) as recorder:
+        recorder.emit(POD, "Warning", "TooLarge", "write 10")
+        recorder.emit(ObjectReference("Node", "n1", "uid-n1"), "Normal", "Ready", "x" * 5000)
+        await until(lambda: len(api.objects) == 2)
+        node, pod = (api.objects[name] for name in sorted(api.objects, reverse=True))
+        assert pod["involvedObject"] == {"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "uid-a", "namespace": "default"}
+        assert (pod["type"], pod["reason"], pod["message"], pod["count"]) == ("Warning", "TooLarge", "write 10", 1)
+        assert pod["source"] == {"component": "gpushare-extender", "host": "cp1"}
+        assert node["metadata"]["namespace"] == "default"
+        assert len(node["message"]) == 1024
+
+
+async def test_repetitions_are_counted_and_sent_seldom(tmp_path: Path) -> None:
+    clock = Clock()
+    async with serving(FakeApi()) as api, recording(api, tmp_path, clock) as recorder:
+        for _ in range(50):
             recorder.emit(POD, "Warning", "TooLarge", "write 10")
-            recorder.emit(ObjectReference("Node", "n1", "uid-n1"), "Normal", "Ready", "x" * 5000)
-            await until(lambda: len(api.objects) == 2)
-            node, pod = (api.objects[name] for name in sorted(api.objects, reverse=True))
-            assert pod["involvedObject"] == {"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "uid-a", "namespace": "default"}
-            assert (pod["type"], pod["reason"], pod["message"], pod["count"]) == ("Warning", "TooLarge", "write 10", 1)
-            assert pod["source"] == {"component": "gpushare-extender", "host": "cp1"}
-            assert node["metadata"]["namespace"] == "default"
-            assert len(node["message"]) == 1024
-
-    asyncio.run(run())
-
-
-def test_repetitions_are_counted_and_sent_seldom(tmp_path: Path) -> None:
-    async def run() -> None:
-        clock = Clock()
-        async with serving(FakeApi()) as api, recording(api, tmp_path, clock) as recorder:
-            for _ in range(50):
-                recorder.emit(POD, "Warning", "TooLarge", "write 10")
-            await until(lambda: api.objects)
-            for _ in range(50):
-                recorder.emit(POD, "Warning", "TooLarge", "write 10")
-            await asyncio.sleep(0.1)
-            assert [method for method, _, _ in api.requests] == ["POST"]
-            clock.now = 301
+        await until(lambda: api.objects)
+        for _ in range(50):
             recorder.emit(POD, "Warning", "TooLarge", "write 10")
-            await until(lambda: len(api.requests) == 3)
-            (event,) = api.objects.values()
-            assert event["count"] == 101
-
-    asyncio.run(run())
-
-
-def test_a_restart_makes_no_second_event(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with serving(FakeApi()) as api:
-            for _ in range(2):
-                async with recording(api, tmp_path, Clock()) as recorder:
-                    before = len(api.requests)
-                    recorder.emit(POD, "Warning", "TooLarge", "write 10")
-                    await until(lambda before=before: len(api.requests) > before)
-                    await asyncio.sleep(0.05)
-            assert len(api.objects) == 1
-            assert api.requests[-1][0] == "PATCH"
-
-    asyncio.run(run())
+        await asyncio.sleep(0.1)
+        assert [method for method, _, _ in api.requests] == ["POST"]
+        clock.now = 301
+        recorder.emit(POD, "Warning", "TooLarge", "write 10")
+        await until(lambda: len(api.requests) == 3)
+        (event,) = api.objects.values()
+        assert event["count"] == 101
 
 
-def test_a_rejected_event_does_not_stop_the_others(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with serving(FakeApi()) as api, recording(api, tmp_path, Clock()) as recorder:
-            api.faults = [fail(403, "Forbidden", "namespace is being terminated")]
-            recorder.emit(POD, "Warning", "One", "1")
-            recorder.emit(POD, "Warning", "Two", "2")
-            await until(lambda: [event["reason"] for event in api.objects.values()] == ["Two"])
-
-    asyncio.run(run())
-
-
-def test_one_that_fails_is_sent_again_behind_the_others_and_with_its_count(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with serving(FakeApi()) as api, recording(api, tmp_path, Clock()) as recorder:
-            api.faults = [fail(500, "InternalError", "etcd is away"), fail(429, "TooManyRequests", "later")]
-            recorder.emit(POD, "Warning", "One", "write 8 instead")
-            recorder.emit(POD, "Warning", "One", "write 8 instead")
-            recorder.emit(POD, "Warning", "Two", "2")
-            await until(lambda: len(api.objects) == 2)
-            counts = {event["reason"]: event["count"] for event in api.objects.values()}
-            assert counts == {"One": 2, "Two": 1}
-            # One after the other, and nothing is sent twice.
-            await asyncio.sleep(0.2)
-            assert [method for method, _, _ in api.requests] == ["POST"] * 4
-
-    asyncio.run(run())
+async def test_a_restart_makes_no_second_event(tmp_path: Path) -> None:
+    async with serving(FakeApi()) as api:
+        for _ in range(2):
+            async with recording(api, tmp_path, Clock()) as recorder:
+                before = len(api.requests)
+                recorder.emit(POD, "Warning", "TooLarge", "write 10")
+                await until(lambda before=before: len(api.requests) > before)
+                await asyncio.sleep(0.05)
+        assert len(api.objects) == 1
+        assert api.requests[-1][0] == "PATCH"
 
 
-def test_one_that_fails_for_an_hour_is_left_out(tmp_path: Path) -> None:
-    async def run() -> None:
-        clock = Clock()
-
-        async def an_hour_later(request: web.Request) -> web.Response:
-            clock.now = 3601
-            return await away(request)
-
-        async with serving(FakeApi()) as api, recording(api, tmp_path, clock) as recorder:
-            away = fail(500, "InternalError", "etcd is away")
-            api.faults = [away, away, an_hour_later]
-            recorder.emit(POD, "Warning", "One", "1")
-            await until(lambda: not api.faults)
-            await asyncio.sleep(0.2)
-            assert len(api.requests) == 3
-            # It may come up again.
-            clock.now = 4000
-            recorder.emit(POD, "Warning", "One", "1")
-            await until(lambda: [event["count"] for event in api.objects.values()] == [1])
-
-    asyncio.run(run())
+async def test_a_rejected_event_does_not_stop_the_others(tmp_path: Path) -> None:
+    async with serving(FakeApi()) as api, recording(api, tmp_path, Clock()) as recorder:
+        api.faults = [fail(403, "Forbidden", "namespace is being terminated")]
+        recorder.emit(POD, "Warning", "One", "1")
+        recorder.emit(POD, "Warning", "Two", "2")
+        await until(lambda: [event["reason"] for event in api.objects.values()] == ["Two"])
 
 
-def test_a_full_queue_drops_and_recovers(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
-            recorder = EventRecorder(client, "c", "h")
-            for n in range(events._WAITING + 5):
-                recorder.emit(POD, "Normal", "N", str(n))
-            assert recorder._dropped == 5
-            recorder._queue.get_nowait()
-            recorder.emit(POD, "Normal", "N", str(events._WAITING + 4))
-            assert recorder._queue.full()
+async def test_one_that_fails_is_sent_again_behind_the_others_and_with_its_count(tmp_path: Path) -> None:
+    async with serving(FakeApi()) as api, recording(api, tmp_path, Clock()) as recorder:
+        api.faults = [fail(500, "InternalError", "etcd is away"), fail(429, "TooManyRequests", "later")]
+        recorder.emit(POD, "Warning", "One", "write 8 instead")
+        recorder.emit(POD, "Warning", "One", "write 8 instead")
+        recorder.emit(POD, "Warning", "Two", "2")
+        await until(lambda: len(api.objects) == 2)
+        counts = {event["reason"]: event["count"] for event in api.objects.values()}
+        assert counts == {"One": 2, "Two": 1}
+        # One after the other, and nothing is sent twice.
+        await asyncio.sleep(0.2)
+        assert [method for method, _, _ in api.requests] == ["POST"] * 4
 
-    asyncio.run(run())
+
+async def test_one_that_fails_for_an_hour_is_left_out(tmp_path: Path) -> None:
+    clock = Clock()
+
+    async def an_hour_later(request: web.Request) -> web.Response:
+        clock.now = 3601
+        return await away(request)
+
+    async with serving(FakeApi()) as api, recording(api, tmp_path, clock) as recorder:
+        away = fail(500, "InternalError", "etcd is away")
+        api.faults = [away, away, an_hour_later]
+        recorder.emit(POD, "Warning", "One", "1")
+        await until(lambda: not api.faults)
+        await asyncio.sleep(0.2)
+        assert len(api.requests) == 3
+        # It may come up again.
+        clock.now = 4000
+        recorder.emit(POD, "Warning", "One", "1")
+        await until(lambda: [event["count"] for event in api.objects.values()] == [1])
+
+
+async def test_a_full_queue_drops_and_recovers(tmp_path: Path) -> None:
+    async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
+        recorder = EventRecorder(client, "c", "h")
+        for n in range(events._WAITING + 5):
+            recorder.emit(POD, "Normal", "N", str(n))
+        assert recorder._dropped == 5
+        recorder._queue.get_nowait()
+        recorder.emit(POD, "Normal", "N", str(events._WAITING + 4))
+        assert recorder._queue.full()
 
 
 async def accept(request: web.Request) -> None:
     """No fault."""
 
 
-def test_a_minor_event_waits_for_the_others_and_is_dropped_first(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
-            recorder = EventRecorder(client, "c", "h", backoff=Backoff(0.01, 0.01))
-            for n in range(events._MINOR_WAITING + 5):
-                recorder.emit(POD, "Normal", "Minor", str(n), minor=True)
-            recorder.emit(POD, "Warning", "Major", "x")
-            assert (len(recorder._minor), recorder._dropped) == (events._MINOR_WAITING, 0)
-            # The major one fails and is sent again; the first minor one fails too, and is not.
-            away = fail(500, "InternalError", "etcd is away")
-            api.faults = [away, accept, away]
-            task = asyncio.create_task(recorder.run())
-            await until(lambda: len(api.objects) == 2)
-            task.cancel()
-            assert [event["message"] for event in api.objects.values()] == ["x", "1"]
-
-    asyncio.run(run())
+async def test_a_minor_event_waits_for_the_others_and_is_dropped_first(tmp_path: Path) -> None:
+    async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
+        recorder = EventRecorder(client, "c", "h", backoff=Backoff(0.01, 0.01))
+        for n in range(events._MINOR_WAITING + 5):
+            recorder.emit(POD, "Normal", "Minor", str(n), minor=True)
+        recorder.emit(POD, "Warning", "Major", "x")
+        assert (len(recorder._minor), recorder._dropped) == (events._MINOR_WAITING, 0)
+        # The major one fails and is sent again; the first minor one fails too, and is not.
+        away = fail(500, "InternalError", "etcd is away")
+        api.faults = [away, accept, away]
+        task = asyncio.create_task(recorder.run())
+        await until(lambda: len(api.objects) == 2)
+        task.cancel()
+        assert [event["message"] for event in api.objects.values()] == ["x", "1"]

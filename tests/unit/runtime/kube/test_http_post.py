@@ -88,7 +88,6 @@ def running(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
     return run
 
 
-@running
 async def test_a_request_has_what_its_server_wants_to_know() -> None:
     async with scripted() as (it, poster):
         answer = await poster.post(
@@ -100,7 +99,6 @@ async def test_a_request_has_what_its_server_wants_to_know() -> None:
         assert it.requests == [lines]
 
 
-@running
 async def test_answers_of_any_form_are_read() -> None:
     chunked = b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
     busy = b"HTTP/1.1 429 Too Many Requests\r\nretry-AFTER: 7\r\nContent-Length: 0\r\n\r\n"
@@ -110,7 +108,6 @@ async def test_answers_of_any_form_are_read() -> None:
         assert it.connections == 1
 
 
-@running
 async def test_each_request_has_a_connection_and_those_that_are_idle_serve_the_next_ones() -> None:
     async with scripted() as (it, poster):
         it.go.clear()
@@ -123,7 +120,6 @@ async def test_each_request_has_a_connection_and_those_that_are_idle_serve_the_n
         assert it.connections == 3
 
 
-@running
 async def test_a_connection_that_the_server_closes_serves_no_more() -> None:
     closing = OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
     async with scripted(closing, OK) as (it, poster):
@@ -136,7 +132,6 @@ async def test_a_connection_that_the_server_closes_serves_no_more() -> None:
         assert it.connections == 3
 
 
-@running
 async def test_one_that_was_idle_for_long_serves_no_more() -> None:
     async with scripted() as (it, poster):
         await post(poster, it.server)
@@ -147,7 +142,6 @@ async def test_one_that_was_idle_for_long_serves_no_more() -> None:
         assert it.connections == 2
 
 
-@running
 async def test_what_comes_too_late_is_no_answer_to_the_next_request() -> None:
     async with scripted(OK.replace(b"{}", b"[]"), OK) as (it, poster):
         it.go.clear()
@@ -164,7 +158,6 @@ async def test_what_comes_too_late_is_no_answer_to_the_next_request() -> None:
         assert it.connections == 3
 
 
-@running
 async def test_a_lost_connection_and_bytes_that_are_no_answer_are_not_a_request_that_was_not_sent() -> None:
     async with scripted(b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{") as (it, poster):
         with pytest.raises(ConnectionError, match="no HTTP"):
@@ -177,7 +170,6 @@ async def test_a_lost_connection_and_bytes_that_are_no_answer_are_not_a_request_
         await until(lambda: not poster._open)
 
 
-@running
 async def test_what_nobody_has_asked_for_ends_a_connection() -> None:
     async with scripted(OK + OK, OK) as (it, poster):
         await post(poster, it.server)
@@ -188,7 +180,6 @@ async def test_what_nobody_has_asked_for_ends_a_connection() -> None:
         await until(lambda: not it.open)
 
 
-@running
 async def test_other_certificates_or_another_address_have_connections_of_their_own() -> None:
     async with scripted() as (it, poster):
         it.go.clear()
@@ -204,7 +195,6 @@ async def test_other_certificates_or_another_address_have_connections_of_their_o
         assert it.connections == 2
 
 
-@running
 async def test_a_server_that_is_not_there_has_not_seen_the_request() -> None:
     poster = Poster(_socket)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -218,7 +208,7 @@ async def test_a_server_that_is_not_there_has_not_seen_the_request() -> None:
     assert not poster._open
 
 
-def test_a_certificate_is_checked_for_the_name_that_is_expected(tmp_path: Path) -> None:
+async def test_a_certificate_is_checked_for_the_name_that_is_expected(tmp_path: Path) -> None:
     now = datetime.now(timezone.utc)
     ca = issue("ca", None, now)
     own = issue("server", ca, now)
@@ -226,18 +216,14 @@ def test_a_certificate_is_checked_for_the_name_that_is_expected(tmp_path: Path) 
         (tmp_path / name).write_bytes(data)
     served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     served.load_cert_chain(tmp_path / "crt", tmp_path / "key")
-
-    async def run() -> None:
-        it, poster = Scripted(), Poster(_socket)
-        listening = await asyncio.start_server(it.serve, "127.0.0.1", 0, ssl=served)
-        it.url = f"https://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-        known = ssl.create_default_context(cafile=tmp_path / "ca")
-        assert (await post(poster, Destination(it.url, known, None))).status == 200
-        for context, name in ((known, "another.example"), (ssl.create_default_context(), None)):
-            with pytest.raises(NotSentError, match="certificate"):
-                await post(poster, Destination(it.url, context, name))
-        assert len(it.requests) == 1
-        poster.close()
-        listening.close()
-
-    asyncio.run(run())
+    it, poster = Scripted(), Poster(_socket)
+    listening = await asyncio.start_server(it.serve, "127.0.0.1", 0, ssl=served)
+    it.url = f"https://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    known = ssl.create_default_context(cafile=tmp_path / "ca")
+    assert (await post(poster, Destination(it.url, known, None))).status == 200
+    for context, name in ((known, "another.example"), (ssl.create_default_context(), None)):
+        with pytest.raises(NotSentError, match="certificate"):
+            await post(poster, Destination(it.url, context, name))
+    assert len(it.requests) == 1
+    poster.close()
+    listening.close()

@@ -83,237 +83,197 @@ async def world(directory: Path) -> AsyncIterator[World]:
         yield World(api, directory)
 
 
-def test_the_seed_becomes_an_own_token_at_once(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with world(tmp_path) as here:
-            seed = here.seed(here.api.give(HOUR))
-            async with here.running():
-                assert here.in_use == seed
-                assert here.renewer.expires == parse_token(seed).expires
-                await until(lambda: here.own)
-                await until(lambda: here.in_use == here.own)
-                assert here.own != seed
-                assert here.files.own.stat().st_mode & 0o777 == 0o600
-                assert here.files.own.read_bytes().endswith(b"\n")
-                assert here.api.asked[0]["spec"] == {"expirationSeconds": WEEK}
-                await until(lambda: here.reports)
-                assert here.reports == [(True, "good until 2027-01-22T08:00:00Z")]
-                await here.client.get("/api/v1/pods")
-                assert here.api.headers[-1]["Authorization"] == f"Bearer {here.own}"
+async def test_the_seed_becomes_an_own_token_at_once(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        seed = here.seed(here.api.give(HOUR))
+        async with here.running():
+            assert here.in_use == seed
+            assert here.renewer.expires == parse_token(seed).expires
+            await until(lambda: here.own)
+            await until(lambda: here.in_use == here.own)
+            assert here.own != seed
+            assert here.files.own.stat().st_mode & 0o777 == 0o600
+            assert here.files.own.read_bytes().endswith(b"\n")
+            assert here.api.asked[0]["spec"] == {"expirationSeconds": WEEK}
+            await until(lambda: here.reports)
+            assert here.reports == [(True, "good until 2027-01-22T08:00:00Z")]
+            await here.client.get("/api/v1/pods")
+            assert here.api.headers[-1]["Authorization"] == f"Bearer {here.own}"
+        assert len(here.api.asked) == 1
+        async with here.running():
+            # After a restart the own token is used, the seed no more.
+            assert here.in_use == here.own
+            await until(lambda: len(here.reports) == 2)
             assert len(here.api.asked) == 1
-            async with here.running():
-                # After a restart the own token is used, the seed no more.
-                assert here.in_use == here.own
-                await until(lambda: len(here.reports) == 2)
-                assert len(here.api.asked) == 1
-
-    asyncio.run(run())
 
 
-def test_renewed_when_a_third_of_its_life_is_over(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with world(tmp_path) as here:
-            here.seed(here.api.give(HOUR))
-            async with here.running():
-                await until(lambda: here.own)
-                first = here.own
-                here.api.now += WEEK / 3 - 1
-                await asyncio.sleep(0.1)
-                assert here.own == first
-                here.api.now += 1
-                await until(lambda: here.own != first)
-                await until(lambda: here.in_use == here.own)
-                assert len(here.api.asked) == 2
-
-    asyncio.run(run())
+async def test_renewed_when_a_third_of_its_life_is_over(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.seed(here.api.give(HOUR))
+        async with here.running():
+            await until(lambda: here.own)
+            first = here.own
+            here.api.now += WEEK / 3 - 1
+            await asyncio.sleep(0.1)
+            assert here.own == first
+            here.api.now += 1
+            await until(lambda: here.own != first)
+            await until(lambda: here.in_use == here.own)
+            assert len(here.api.asked) == 2
 
 
-def test_a_clock_that_was_days_ahead_for_a_moment_stops_no_renewal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_clock_that_was_days_ahead_for_a_moment_stops_no_renewal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The host's clock, before it was set after a start: the fresh token seems to have ended, and the next try lies days ahead."""
-
-    async def run() -> None:
-        async with world(tmp_path) as here:
-            here.seed(here.api.give(HOUR))
-            here.ahead = 30 * 24 * HOUR
-            async with here.running():
-                await until(lambda: "a token that ended at 2027-01-22T08:00:00Z; expected one for the future" in caplog.text)
-                here.ahead = 0.0
-                here.api.now += 20
-                await until(lambda: here.own)
-                first = here.own
-                here.api.now += WEEK / 3
-                await until(lambda: here.own != first)
-
-    asyncio.run(run())
+    async with world(tmp_path) as here:
+        here.seed(here.api.give(HOUR))
+        here.ahead = 30 * 24 * HOUR
+        async with here.running():
+            await until(lambda: "a token that ended at 2027-01-22T08:00:00Z; expected one for the future" in caplog.text)
+            here.ahead = 0.0
+            here.api.now += 20
+            await until(lambda: here.own)
+            first = here.own
+            here.api.now += WEEK / 3
+            await until(lambda: here.own != first)
 
 
-def test_a_failure_is_said_and_tried_again_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_is_said_and_tried_again_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def failures() -> int:
         return sum("the request for a new token failed" in record.getMessage() for record in caplog.records)
 
-    async def run() -> None:
-        async with world(tmp_path) as here:
-            seed = here.seed(here.api.give(HOUR))
-            forbidden = fail(403, "Forbidden", "serviceaccounts is forbidden")
-            here.api.faults = [forbidden, fail(500), forbidden]
-            async with here.running():
-                await until(lambda: here.reports)
-                assert not here.reports[0][0]
-                assert (
-                    "serviceaccounts is forbidden (403 Forbidden) (its Role should let it create serviceaccounts/token"
-                    in here.reports[0][1]
-                )
-                # The seed works for its hour: that is no reason to reject work.
-                assert (here.renewer.problem(), here.in_use) == ("", seed)
-                await asyncio.sleep(0.1)
-                assert len(here.api.faults) == 2
-                for failed in (2, 3):
-                    # Time goes on only when the failure before has been taken note of: the next try is so long after that.
-                    here.api.now += 50
-                    await until(lambda failed=failed: failures() == failed)  # type: ignore[misc]
-                assert here.api.faults == []
+    async with world(tmp_path) as here:
+        seed = here.seed(here.api.give(HOUR))
+        forbidden = fail(403, "Forbidden", "serviceaccounts is forbidden")
+        here.api.faults = [forbidden, fail(500), forbidden]
+        async with here.running():
+            await until(lambda: here.reports)
+            assert not here.reports[0][0]
+            assert "serviceaccounts is forbidden (403 Forbidden) (its Role should let it create serviceaccounts/token" in here.reports[0][1]
+            # The seed works for its hour: that is no reason to reject work.
+            assert (here.renewer.problem(), here.in_use) == ("", seed)
+            await asyncio.sleep(0.1)
+            assert len(here.api.faults) == 2
+            for failed in (2, 3):
+                # Time goes on only when the failure before has been taken note of: the next try is so long after that.
                 here.api.now += 50
-                await until(lambda: here.own)
-                await until(lambda: here.reports[-1][0])
-
-    asyncio.run(run())
-
-
-def test_a_token_that_cannot_be_kept_is_used_and_not_asked_for_again(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with world(tmp_path) as here:
-            seed = here.seed(here.api.give(HOUR))
-            here.files.own.parent.rmdir()
-            async with here.running():
-                await until(lambda: here.reports)
-                assert "cannot be kept in" in here.reports[0][1]
-                assert "No such file or directory; make the folder writable, or free space" in here.reports[0][1]
-                assert here.in_use != seed
-                here.files.own.parent.mkdir()
-                here.api.now += 10
-                await until(lambda: here.own)
-                assert here.in_use == here.own
-                assert len(here.api.asked) == 1
-
-    asyncio.run(run())
+                await until(lambda failed=failed: failures() == failed)  # type: ignore[misc]
+            assert here.api.faults == []
+            here.api.now += 50
+            await until(lambda: here.own)
+            await until(lambda: here.reports[-1][0])
 
 
-def test_a_token_that_is_never_kept_is_renewed_all_the_same(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with world(tmp_path) as here:
-            here.seed(here.api.give(HOUR))
-            here.files.own.parent.rmdir()
-            async with here.running():
-                for day in range(1, 15):
-                    here.api.now = START + day * 24 * HOUR
-                    await until(here.renewed)
-                assert here.renewer.problem() == ""
-                assert not here.reports[-1][0]
-
-    asyncio.run(run())
-
-
-def test_a_failure_is_forgotten_when_nothing_is_due_any_more(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with world(tmp_path) as here:
-            here.files.own.write_text(here.api.give(WEEK))
-            async with here.running():
-                await until(lambda: here.reports)
-                here.api.faults = [fail(403, "Forbidden", "no right to tokens")]
-                here.renewer.unauthorized(f"Bearer {here.own}")
-                await until(lambda: not here.reports[-1][0])
-                await until(lambda: here.reports[-1][0])
-                assert (here.api.asked, here.api.faults) == ([], [])
-
-    asyncio.run(run())
+async def test_a_token_that_cannot_be_kept_is_used_and_not_asked_for_again(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        seed = here.seed(here.api.give(HOUR))
+        here.files.own.parent.rmdir()
+        async with here.running():
+            await until(lambda: here.reports)
+            assert "cannot be kept in" in here.reports[0][1]
+            assert "No such file or directory; make the folder writable, or free space" in here.reports[0][1]
+            assert here.in_use != seed
+            here.files.own.parent.mkdir()
+            here.api.now += 10
+            await until(lambda: here.own)
+            assert here.in_use == here.own
+            assert len(here.api.asked) == 1
 
 
-def test_a_host_that_was_off_for_long_waits_for_a_seed(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with world(tmp_path) as here:
-            here.seed(here.api.give(HOUR))
-            here.files.own.write_text(here.api.give(WEEK))
-            here.api.good.clear()
-            here.api.now += 2 * WEEK
-            async with here.running():
-                await until(lambda: here.reports)
-                well, words = here.reports[0]
-                assert not well
-                assert words.startswith(f"no token works: {here.files.own} has expired at 2027-01-22T08:00:00Z; the seed ")
-                assert "seed has expired at 2027-01-15T09:00:00Z; the next run of the playbook site.yml for this host writes" in words
-                assert here.renewer.problem() == words
-                with pytest.raises(KubeError, match="401"):
-                    await here.client.get("/api/v1/pods")
-                here.seed(here.api.give(HOUR))
-                await until(lambda: here.own in here.api.good)
-                await until(lambda: here.reports[-1][0])
-                assert here.renewer.problem() == ""
+async def test_a_token_that_is_never_kept_is_renewed_all_the_same(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.seed(here.api.give(HOUR))
+        here.files.own.parent.rmdir()
+        async with here.running():
+            for day in range(1, 15):
+                here.api.now = START + day * 24 * HOUR
+                await until(here.renewed)
+            assert here.renewer.problem() == ""
+            assert not here.reports[-1][0]
+
+
+async def test_a_failure_is_forgotten_when_nothing_is_due_any_more(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.files.own.write_text(here.api.give(WEEK))
+        async with here.running():
+            await until(lambda: here.reports)
+            here.api.faults = [fail(403, "Forbidden", "no right to tokens")]
+            here.renewer.unauthorized(f"Bearer {here.own}")
+            await until(lambda: not here.reports[-1][0])
+            await until(lambda: here.reports[-1][0])
+            assert (here.api.asked, here.api.faults) == ([], [])
+
+
+async def test_a_host_that_was_off_for_long_waits_for_a_seed(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.seed(here.api.give(HOUR))
+        here.files.own.write_text(here.api.give(WEEK))
+        here.api.good.clear()
+        here.api.now += 2 * WEEK
+        async with here.running():
+            await until(lambda: here.reports)
+            well, words = here.reports[0]
+            assert not well
+            assert words.startswith(f"no token works: {here.files.own} has expired at 2027-01-22T08:00:00Z; the seed ")
+            assert "seed has expired at 2027-01-15T09:00:00Z; the next run of the playbook site.yml for this host writes" in words
+            assert here.renewer.problem() == words
+            with pytest.raises(KubeError, match="401"):
                 await here.client.get("/api/v1/pods")
-
-    asyncio.run(run())
-
-
-def test_a_deleted_account_is_said_and_healed_by_a_new_seed(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with world(tmp_path) as here:
             here.seed(here.api.give(HOUR))
-            async with here.running():
-                await until(lambda: here.reports)
-                here.api.now += HOUR
-                here.api.good.clear()
-                with pytest.raises(KubeError, match="401"):
-                    await here.client.get("/api/v1/pods")
-                assert "own/token is rejected by the API server (401); the seed" in here.renewer.problem()
-                await until(lambda: not here.reports[-1][0])
-                here.seed(here.api.give(HOUR))
-                await until(lambda: here.reports[-1][0])
-                assert here.own in here.api.good
-
-    asyncio.run(run())
+            await until(lambda: here.own in here.api.good)
+            await until(lambda: here.reports[-1][0])
+            assert here.renewer.problem() == ""
+            await here.client.get("/api/v1/pods")
 
 
-def test_a_rejected_token_gives_way_to_the_other_within_the_same_request(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with world(tmp_path) as here:
+async def test_a_deleted_account_is_said_and_healed_by_a_new_seed(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.seed(here.api.give(HOUR))
+        async with here.running():
+            await until(lambda: here.reports)
+            here.api.now += HOUR
+            here.api.good.clear()
+            with pytest.raises(KubeError, match="401"):
+                await here.client.get("/api/v1/pods")
+            assert "own/token is rejected by the API server (401); the seed" in here.renewer.problem()
+            await until(lambda: not here.reports[-1][0])
             here.seed(here.api.give(HOUR))
-            here.api.now += 1
-            here.files.own.write_text(jwt(here.api.now, here.api.now + WEEK, jti="of another cluster"))
-            async with here.running():
-                assert (await here.client.get("/api/v1/pods"))["items"] == []
-                await until(lambda: here.own in here.api.good)
-
-    asyncio.run(run())
+            await until(lambda: here.reports[-1][0])
+            assert here.own in here.api.good
 
 
-def test_a_passing_401_is_forgotten(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with world(tmp_path) as here:
-            own = here.api.give(WEEK)
-            here.files.own.write_text(own)
-            async with here.running():
-                await until(lambda: here.reports)
-                here.api.good.clear()
-                here.api.faults = [fail(403, "Forbidden", "no right to tokens")]
-                with pytest.raises(KubeError, match="401"):
-                    await here.client.get("/api/v1/pods")
-                assert "is rejected" in here.renewer.problem()
-                here.api.good.add(own)
-                here.api.now += 20
-                await until(lambda: here.renewer.problem() == "")
-
-    asyncio.run(run())
+async def test_a_rejected_token_gives_way_to_the_other_within_the_same_request(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.seed(here.api.give(HOUR))
+        here.api.now += 1
+        here.files.own.write_text(jwt(here.api.now, here.api.now + WEEK, jti="of another cluster"))
+        async with here.running():
+            assert (await here.client.get("/api/v1/pods"))["items"] == []
+            await until(lambda: here.own in here.api.good)
 
 
-def test_a_late_401_to_an_old_token_says_nothing_about_the_new_one(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with world(tmp_path) as here:
-            seed = here.seed(here.api.give(HOUR))
-            async with here.running():
-                await until(lambda: here.in_use == here.own != "")
-                here.renewer.unauthorized(f"Bearer {seed}")
-                assert (here.in_use, here.renewer.problem()) == (here.own, "")
+async def test_a_passing_401_is_forgotten(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        own = here.api.give(WEEK)
+        here.files.own.write_text(own)
+        async with here.running():
+            await until(lambda: here.reports)
+            here.api.good.clear()
+            here.api.faults = [fail(403, "Forbidden", "no right to tokens")]
+            with pytest.raises(KubeError, match="401"):
+                await here.client.get("/api/v1/pods")
+            assert "is rejected" in here.renewer.problem()
+            here.api.good.add(own)
+            here.api.now += 20
+            await until(lambda: here.renewer.problem() == "")
 
-    asyncio.run(run())
+
+async def test_a_late_401_to_an_old_token_says_nothing_about_the_new_one(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        seed = here.seed(here.api.give(HOUR))
+        async with here.running():
+            await until(lambda: here.in_use == here.own != "")
+            here.renewer.unauthorized(f"Bearer {seed}")
+            assert (here.in_use, here.renewer.problem()) == (here.own, "")
 
 
 @pytest.mark.parametrize(
@@ -327,20 +287,17 @@ def test_a_late_401_to_an_old_token_says_nothing_about_the_new_one(tmp_path: Pat
         ),
     ],
 )
-def test_an_answer_that_is_no_token(tmp_path: Path, answer: dict[str, Any], said: str) -> None:
-    async def run() -> None:
-        async def odd(_: web.Request) -> web.StreamResponse:
-            return web.json_response(answer, status=201)
+async def test_an_answer_that_is_no_token(tmp_path: Path, answer: dict[str, Any], said: str) -> None:
+    async def odd(_: web.Request) -> web.StreamResponse:
+        return web.json_response(answer, status=201)
 
-        async with world(tmp_path) as here:
-            seed = here.seed(here.api.give(HOUR))
-            here.api.faults = [odd]
-            async with here.running():
-                await until(lambda: here.reports)
-                assert said in here.reports[0][1]
-                assert (here.in_use, here.own) == (seed, "")
-
-    asyncio.run(run())
+    async with world(tmp_path) as here:
+        seed = here.seed(here.api.give(HOUR))
+        here.api.faults = [odd]
+        async with here.running():
+            await until(lambda: here.reports)
+            assert said in here.reports[0][1]
+            assert (here.in_use, here.own) == (seed, "")
 
 
 def test_no_token_at_all(tmp_path: Path) -> None:
