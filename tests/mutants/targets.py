@@ -92,6 +92,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "doctor/kubelet.py": ("doctor/test_kubelet.py", "doctor/test_main.py"),
     "doctor/units.py": ("doctor/test_units.py",),
     "extender/binder.py": ("extender/test_binder.py", _RESERVED, "extender/test_leadership.py"),
+    "extender/binding.py": ("extender/test_binder.py", _RESERVED, "extender/test_leadership.py"),
     "extender/cache.py": ("extender/test_cache.py", "core/placement/test_budgets.py", _RESERVED),
     "extender/diagnosis.py": ("extender/test_diagnosis.py",),
     "extender/evictor.py": ("extender/test_evictor.py",),

@@ -16,11 +16,12 @@ from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, PodRecord
 from gpushare_runtime.device_plugin.node.ids import DeviceKey
 from gpushare_runtime.device_plugin.node.usage import Usage
 from gpushare_runtime.extender.binder import Binder
+from gpushare_runtime.extender.binding import Bindings
 from gpushare_runtime.extender.extender_v1 import BindArguments
 from gpushare_runtime.extender.leadership import Leadership, Lease
 from gpushare_runtime.kube.client import path
 
-_read, _create, _apply, _observe = PodReader.__call__, Binder._create, Ledger.apply, Leadership.observe
+_read, _create, _apply, _observe = PodReader.__call__, Bindings._create, Ledger.apply, Leadership.observe
 
 
 def _freed_when_marked(self: PodReader, pod: Mapping[str, Any]) -> PodRecord | None:
@@ -28,7 +29,7 @@ def _freed_when_marked(self: PodReader, pod: Mapping[str, Any]) -> PodRecord | N
     return FinishedPod(record.uid) if isinstance(record, AllocatedPod) and record.terminating else record
 
 
-async def _patch_then_bind(self: Binder, args: BindArguments, annotations: Mapping[str, str]) -> None:
+async def _patch_then_bind(self: Bindings, args: BindArguments, annotations: Mapping[str, str]) -> None:
     where = path("api/v1", "namespaces", args.namespace, "pods", args.name)
     await self._client.patch(where, {"metadata": {"annotations": dict(annotations)}}, kind="merge")
     await _create(self, args, {})
@@ -63,7 +64,7 @@ _PATCHES: Final[Mapping[str, list[Callable[[], Any]]]] = {
         lambda: patch.object(Leadership, "problem", lambda self: ""),
         lambda: patch.object(Leadership, "send_window", lambda self: math.inf),
     ],
-    "hole-14": [lambda: patch.object(Binder, "_create", _patch_then_bind)],
+    "hole-14": [lambda: patch.object(Bindings, "_create", _patch_then_bind)],
     "hole-19": [lambda: patch.object(Ledger, "apply", _skipped_without_gpus)],
     # Ours.
     "assume": [

@@ -14,7 +14,8 @@ from bench.binds.api import Api
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.objects import PodReader
 from gpushare_runtime.core.placement.policies import Placement
-from gpushare_runtime.extender.binder import Binder, BindError
+from gpushare_runtime.extender.binder import Binder
+from gpushare_runtime.extender.binding import BindError
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.extender_v1 import BindArguments
 from gpushare_runtime.extender.leadership import DEFAULT_LEASE, Leadership

@@ -23,7 +23,8 @@ from gpushare_runtime.core.protocol import EXTENDER_PREFIX
 from gpushare_runtime.daemon.listener import Listener, RateLimit
 from gpushare_runtime.daemon.metrics import single
 from gpushare_runtime.extender import extender_v1, inspect_api
-from gpushare_runtime.extender.binder import Binder, BindError
+from gpushare_runtime.extender.binder import Binder
+from gpushare_runtime.extender.binding import BindError
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.http_protocol import TEXT, HttpRequest, HttpResponse, HttpServer
 from gpushare_runtime.extender.leadership import Leadership

@@ -16,7 +16,8 @@ from gpushare_runtime.core.placement.explain import largest_of
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.daemon import metrics
 from gpushare_runtime.extender import extender_v1, inspect_api
-from gpushare_runtime.extender.binder import Binder, BindError
+from gpushare_runtime.extender.binder import Binder
+from gpushare_runtime.extender.binding import BindError
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.diagnosis import advise
 from gpushare_runtime.extender.extender_v1 import BindArguments

@@ -15,7 +15,8 @@ from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.objects import PodReader
 from gpushare_runtime.core.placement.policies import Binpack
 from gpushare_runtime.core.pods import AllocatedPod
-from gpushare_runtime.extender.binder import Binder, BindError
+from gpushare_runtime.extender.binder import Binder
+from gpushare_runtime.extender.binding import BindError
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.extender_v1 import BindArguments
 from gpushare_runtime.extender.leadership import (

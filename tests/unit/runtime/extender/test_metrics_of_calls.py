@@ -8,7 +8,7 @@ import ast
 import inspect
 
 from gpushare_runtime.daemon.metrics import render
-from gpushare_runtime.extender import binder, http_server
+from gpushare_runtime.extender import binder, binding, http_server
 from gpushare_runtime.extender.metrics import CAUSES, ERROR, OK, UNSCHEDULABLE, Meters
 from unit.runtime.exposition import read
 
@@ -39,7 +39,7 @@ def test_calls_by_verb_and_result() -> None:
 
 def test_every_bind_error_has_a_cause_that_is_counted() -> None:
     found = set()
-    for module in (binder, http_server):
+    for module in (binder, binding, http_server):
         tree = ast.parse(inspect.getsource(module))
         calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "BindError"]
         literals = {node.value for call in calls for node in ast.walk(call.args[1]) if isinstance(node, ast.Constant)}

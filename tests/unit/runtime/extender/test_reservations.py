@@ -17,7 +17,8 @@ from gpushare_runtime.core.placement import preemption
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.preemption import Victims
 from gpushare_runtime.core.pods import RESERVED_SECONDS, AllocatedPod, PendingPod
-from gpushare_runtime.extender.binder import Binder, BindError
+from gpushare_runtime.extender.binder import Binder
+from gpushare_runtime.extender.binding import BindError
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.extender_v1 import Arguments, BindArguments, PreemptArguments
 from gpushare_runtime.extender.requeue import Requeue
