@@ -24,6 +24,7 @@ _CORE: Final = tuple(
 _REQUEST: Final = ("core/test_request.py", "core/test_reuse.py")
 _POLICIES: Final = ("core/placement/test_policies.py", "core/test_ledger_model.py")
 _RESERVED: Final = "extender/test_reservations.py"
+_USAGE: Final = tuple(f"device_plugin/test_{name}.py" for name in ("usage", "usage_in_doubt", "taken_over", "turns"))
 _SEEN: Final = ("plugins/evidence/test_host.py",)
 _JUDGED: Final = ("plugins/verdict/test_doctor.py", "plugins/verdict/test_hosts.py", "plugins/verdict/test_judge.py")
 _REMOVED: Final = ("plugins/removal/test_host.py",)
@@ -84,7 +85,9 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "device_plugin/node/pending.py": tuple(f"device_plugin/test_{name}.py" for name in ("pending", "requests", "starts", "turns")),
     "device_plugin/node/cdi.py": ("device_plugin/test_cdi_specs.py",),
     "device_plugin/node/strategy.py": ("device_plugin/test_strategy.py",),
-    "device_plugin/node/usage.py": tuple(f"device_plugin/test_{name}.py" for name in ("usage", "usage_in_doubt", "taken_over", "turns")),
+    "device_plugin/node/pod_state.py": _USAGE,
+    "device_plugin/node/usage.py": _USAGE,
+    "device_plugin/node/usage_table.py": _USAGE,
     "device_plugin/publish/eviction_requests.py": ("device_plugin/test_eviction_requests.py",),
     "device_plugin/publish/pod_annotations.py": ("device_plugin/test_pod_annotations.py",),
     "doctor/endpoints.py": ("doctor/test_endpoints.py", "doctor/test_dashboard.py"),

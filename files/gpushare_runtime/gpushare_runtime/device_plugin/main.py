@@ -38,7 +38,7 @@ from gpushare_runtime.device_plugin.metrics import Counters, families
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PodTable, parse_local_pod, unreadable_local_pod
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.node.strategy import changed_isolation, changed_strategy, left_limits, no_instances
-from gpushare_runtime.device_plugin.node.usage import Processes
+from gpushare_runtime.device_plugin.node.usage_table import Processes
 from gpushare_runtime.device_plugin.options import NAME, PluginSettings, parse_arguments
 from gpushare_runtime.device_plugin.preparation import prepared
 from gpushare_runtime.device_plugin.publish.eviction_requests import EvictionRequests

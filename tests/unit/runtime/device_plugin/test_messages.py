@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpushare_runtime.device_plugin.node.messages import requested, unavailable
-from gpushare_runtime.device_plugin.node.usage import GpuUsers
+from gpushare_runtime.device_plugin.node.usage_table import GpuUsers
 from unit.runtime.pods import gpu, inventory
 
 MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"

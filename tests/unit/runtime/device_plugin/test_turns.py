@@ -20,6 +20,7 @@ from gpushare_runtime.device_plugin.metrics import Counters
 from gpushare_runtime.device_plugin.node.allocator import AllocationRejected
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, gpu_of_unit
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
+from gpushare_runtime.device_plugin.node.pod_state import START_GRACE
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.node.turns import (
     HOLD_SECONDS,
@@ -30,7 +31,6 @@ from gpushare_runtime.device_plugin.node.turns import (
     Turn,
     Turns,
 )
-from gpushare_runtime.device_plugin.node.usage import START_GRACE
 from gpushare_runtime.device_plugin.publish.pod_annotations import Assigner
 from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager, Panic
 from unit.runtime.device_plugin.fake_processes import FakeProcesses

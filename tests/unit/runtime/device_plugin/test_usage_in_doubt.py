@@ -10,7 +10,7 @@ import pytest
 
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import parse_local_pod
-from gpushare_runtime.device_plugin.node.usage import START_GRACE
+from gpushare_runtime.device_plugin.node.pod_state import START_GRACE
 from unit.runtime.device_plugin.local_pods import memory
 from unit.runtime.device_plugin.usage import BURST, MAKING, NODE, WATCH_GRACE, Case, entry, units
 

@@ -28,7 +28,8 @@ from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PendingCont
 from gpushare_runtime.device_plugin.node.messages import gpu_name, requested, unavailable
 from gpushare_runtime.device_plugin.node.pending import PendingContainers
 from gpushare_runtime.device_plugin.node.strategy import GpuAccess, access_to
-from gpushare_runtime.device_plugin.node.usage import Processes, Usage
+from gpushare_runtime.device_plugin.node.usage import Usage
+from gpushare_runtime.device_plugin.node.usage_table import Processes
 
 # Longer than a controller takes to create the next pod, for which the scheduler would choose the GPU again.
 LIFETIME: Final = 60.0

@@ -14,7 +14,8 @@ from gpushare_runtime.device_plugin.node.ids import DeviceKey, gpu_uuids_of
 from gpushare_runtime.device_plugin.node.local_pods import ContainerDevices, LocalPod, PendingContainer, PodTable
 from gpushare_runtime.device_plugin.node.messages import unavailable
 from gpushare_runtime.device_plugin.node.pending import PendingContainers
-from gpushare_runtime.device_plugin.node.usage import Processes, Usage
+from gpushare_runtime.device_plugin.node.usage import Usage
+from gpushare_runtime.device_plugin.node.usage_table import Processes
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory
 from gpushare_runtime.device_plugin.node.ids import gpu_uuids_of
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod
-from gpushare_runtime.device_plugin.node.usage import GpuUsers, Usage
+from gpushare_runtime.device_plugin.node.usage import Usage
+from gpushare_runtime.device_plugin.node.usage_table import GpuUsers
 
 
 def gpu_name(gpu: Gpu) -> str:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from gpushare_runtime.device_plugin.node.ids import DeviceKey
 from gpushare_runtime.device_plugin.node.local_pods import ContainerDevices, LocalPod, PendingContainer, PodTable
-from gpushare_runtime.device_plugin.node.usage import Processes, Usage
+from gpushare_runtime.device_plugin.node.usage import Usage
+from gpushare_runtime.device_plugin.node.usage_table import Processes
 
 
 def next_requests(pod: LocalPod, allocated: Collection[DeviceKey], *, admitted: bool = False) -> list[ContainerDevices]:

@@ -13,7 +13,8 @@ from gpushare_runtime.device_plugin.node.devices import Devices
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
 from gpushare_runtime.device_plugin.node.pending import PendingContainers
 from gpushare_runtime.device_plugin.node.turns import Turns
-from gpushare_runtime.device_plugin.node.usage import Processes, Usage
+from gpushare_runtime.device_plugin.node.usage import Usage
+from gpushare_runtime.device_plugin.node.usage_table import Processes
 
 
 class NodeState:
