@@ -23,12 +23,12 @@ from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.dashboard import local
 from gpushare_runtime.dashboard.feed import Feed
 from gpushare_runtime.dashboard.main import Certificate, parse_arguments
-from gpushare_runtime.kube.client import KubeError
+from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kubectl_gpushare.api import InputError, find_scope
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.watcher import Watcher
 from gpushare_runtime.kubectl_program import main as kubectl
-from unit.runtime.kube.fake_api import FakeApi, connected, fail, serving, until
+from unit.runtime.kube.fake_api import FakeApi, fail, until
 from unit.runtime.kubectl_gpushare.objects import node, pod
 
 
@@ -222,42 +222,39 @@ def test_a_port_in_use_is_named(file: Path) -> None:
 # Whose pods.
 
 
-async def test_somebody_with_all_rights_sees_all(tmp_path: Path) -> None:
-    async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
-        cluster = Cluster()
-        assert await find_scope(client, cluster, "mine") == ""
-        assert (cluster.complete, cluster.knows_nodes, cluster.warnings) == (True, True, [])
+async def test_somebody_with_all_rights_sees_all(api: FakeApi, client: KubeClient) -> None:
+    cluster = Cluster()
+    assert await find_scope(client, cluster, "mine") == ""
+    assert (cluster.complete, cluster.knows_nodes, cluster.warnings) == (True, True, [])
 
 
-async def test_a_tenant_sees_the_pods_of_his_namespace_and_that_these_are_not_all(tmp_path: Path) -> None:
-    async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
-        await api.put("/api/v1/namespaces/mine/pods/p", pod("p", "a", gpu=0, mem=3, namespace="mine"))
-        await api.put("/api/v1/namespaces/other/pods/q", pod("q", "a", gpu=0, mem=3, namespace="other"))
-        api.faults += [fail(403, "Forbidden"), fail(403, "Forbidden")]
-        cluster = Cluster()
-        assert await find_scope(client, cluster, "mine") == "mine"
-        feed = Feed(cluster, "e")
-        task = asyncio.ensure_future(feed.watch(Watcher(client, cluster, "mine")))
-        await until(lambda: feed.synced)
-        made = json.loads(feed.state.whole())
-        assert (made["complete"], made["knows_nodes"]) == (False, False)
-        assert "may not list nodes" in made["warnings"][0]
-        assert "only those of namespace 'mine'" in made["warnings"][1]
-        assert [one[:2] for one in made["nodes"][0]["pods"]] == [["mine", "p"]]
-        # It follows.
-        await api.put("/api/v1/namespaces/mine/pods/r", pod("r", "a", gpu=0, mem=1, namespace="mine"))
-        await until(lambda: feed.state.sums.pods == 2)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+async def test_a_tenant_sees_the_pods_of_his_namespace_and_that_these_are_not_all(api: FakeApi, client: KubeClient) -> None:
+    await api.put("/api/v1/namespaces/mine/pods/p", pod("p", "a", gpu=0, mem=3, namespace="mine"))
+    await api.put("/api/v1/namespaces/other/pods/q", pod("q", "a", gpu=0, mem=3, namespace="other"))
+    api.faults += [fail(403, "Forbidden"), fail(403, "Forbidden")]
+    cluster = Cluster()
+    assert await find_scope(client, cluster, "mine") == "mine"
+    feed = Feed(cluster, "e")
+    task = asyncio.ensure_future(feed.watch(Watcher(client, cluster, "mine")))
+    await until(lambda: feed.synced)
+    made = json.loads(feed.state.whole())
+    assert (made["complete"], made["knows_nodes"]) == (False, False)
+    assert "may not list nodes" in made["warnings"][0]
+    assert "only those of namespace 'mine'" in made["warnings"][1]
+    assert [one[:2] for one in made["nodes"][0]["pods"]] == [["mine", "p"]]
+    # It follows.
+    await api.put("/api/v1/namespaces/mine/pods/r", pod("r", "a", gpu=0, mem=1, namespace="mine"))
+    await until(lambda: feed.state.sums.pods == 2)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_somebody_without_any_right_gets_the_servers_word(tmp_path: Path) -> None:
-    async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
-        api.faults += [fail(403, "Forbidden")] * 3
-        with pytest.raises(KubeError) as error:
-            await find_scope(client, Cluster(), "mine")
-        assert error.value.status == 403
-        api.faults += [fail(500)]
-        with pytest.raises(KubeError) as error:
-            await find_scope(client, Cluster(), "mine")
-        assert error.value.status == 500
+async def test_somebody_without_any_right_gets_the_servers_word(api: FakeApi, client: KubeClient) -> None:
+    api.faults += [fail(403, "Forbidden")] * 3
+    with pytest.raises(KubeError) as error:
+        await find_scope(client, Cluster(), "mine")
+    assert error.value.status == 403
+    api.faults += [fail(500)]
+    with pytest.raises(KubeError) as error:
+        await find_scope(client, Cluster(), "mine")
+    assert error.value.status == 500

@@ -132,70 +132,67 @@ def received(receiver: socket.socket) -> list[str]:
             return messages
 
 
-async def test_readiness_watchdog_and_sigterm(root: Path, systemd: socket.socket) -> None:
-    async with serving(FakeApi()) as api:
-        (root / "kubeconfig").write_text(kubeconfig(api.url, token="t"))
-        kubelet = FakeKubelet(root)
-        process = start(root, WATCHDOG_USEC="300000")
-        messages: list[str] = []
+async def test_readiness_watchdog_and_sigterm(root: Path, systemd: socket.socket, api: FakeApi) -> None:
+    (root / "kubeconfig").write_text(kubeconfig(api.url, token="t"))
+    kubelet = FakeKubelet(root)
+    process = start(root, WATCHDOG_USEC="300000")
+    messages: list[str] = []
 
-        def said(text: str) -> bool:
-            messages.extend(received(systemd))
-            return any(text in message for message in messages)
+    def said(text: str) -> bool:
+        messages.extend(received(systemd))
+        return any(text in message for message in messages)
 
-        try:
-            await until(lambda: said("waiting for kubelet"), seconds=20)
-            await until(lambda: said("WATCHDOG=1"))
-            assert not said("READY=1")
-            await kubelet.start()
-            await until(lambda: said("READY=1\nSTATUS="))
-            assert {resource for resource, _ in kubelet.registrations} == {"aliyun.com/gpu-mem", "aliyun.com/gpu-count"}
-            process.send_signal(signal.SIGTERM)
-            await until(lambda: process.poll() is not None)
-            assert (process.returncode, said("STOPPING=1")) == (0, True)
-            assert not (root / "device-plugins" / "aliyungpushare.sock").exists()
-        finally:
-            process.kill()
-            process.communicate()
-            await kubelet.stop()
-
-
-async def test_without_nvml_it_says_so_and_is_never_ready(root: Path, systemd: socket.socket) -> None:
-    async with serving(FakeApi()) as api:
-        (root / "kubeconfig").write_text(kubeconfig(api.url, token="t"))
-        kubelet = FakeKubelet(root)
+    try:
+        await until(lambda: said("waiting for kubelet"), seconds=20)
+        await until(lambda: said("WATCHDOG=1"))
+        assert not said("READY=1")
         await kubelet.start()
-        process = start(root, command=_WITHOUT_NVML, first="always")
-        messages: list[str] = []
-
-        def said(text: str) -> bool:
-            messages.extend(received(systemd))
-            return any(text in message for message in messages)
-
-        try:
-            await until(lambda: said("STATUS=gpus: libnvidia-ml.so.1 was not found"), seconds=20)
-            await until(lambda: said("API server: watching"), seconds=20)
-            assert kubelet.registrations == []
-            process.send_signal(signal.SIGTERM)
-            await until(lambda: process.poll() is not None, seconds=20)
-            assert (process.returncode, said("READY=1"), kubelet.registrations) == (0, False, [])
-        finally:
-            process.kill()
-            process.communicate()
-            await kubelet.stop()
+        await until(lambda: said("READY=1\nSTATUS="))
+        assert {resource for resource, _ in kubelet.registrations} == {"aliyun.com/gpu-mem", "aliyun.com/gpu-count"}
+        process.send_signal(signal.SIGTERM)
+        await until(lambda: process.poll() is not None)
+        assert (process.returncode, said("STOPPING=1")) == (0, True)
+        assert not (root / "device-plugins" / "aliyungpushare.sock").exists()
+    finally:
+        process.kill()
+        process.communicate()
+        await kubelet.stop()
 
 
-async def test_a_library_that_was_replaced_ends_it_so_that_systemd_starts_it_anew(root: Path) -> None:
-    async with serving(FakeApi()) as api:
-        (root / "kubeconfig").write_text(kubeconfig(api.url, token="t"))
-        process = start(root, command=_WITHOUT_NVML, first="later")
-        try:
-            await until(lambda: process.poll() is not None, seconds=20)
-        finally:
-            process.kill()
-        _, errors = process.communicate()
-        assert process.returncode == EXIT_FAILED
-        assert "libnvidia-ml.so.1 was replaced: ending, because only a new process can continue" in errors
+async def test_without_nvml_it_says_so_and_is_never_ready(root: Path, systemd: socket.socket, api: FakeApi) -> None:
+    (root / "kubeconfig").write_text(kubeconfig(api.url, token="t"))
+    kubelet = FakeKubelet(root)
+    await kubelet.start()
+    process = start(root, command=_WITHOUT_NVML, first="always")
+    messages: list[str] = []
+
+    def said(text: str) -> bool:
+        messages.extend(received(systemd))
+        return any(text in message for message in messages)
+
+    try:
+        await until(lambda: said("STATUS=gpus: libnvidia-ml.so.1 was not found"), seconds=20)
+        await until(lambda: said("API server: watching"), seconds=20)
+        assert kubelet.registrations == []
+        process.send_signal(signal.SIGTERM)
+        await until(lambda: process.poll() is not None, seconds=20)
+        assert (process.returncode, said("READY=1"), kubelet.registrations) == (0, False, [])
+    finally:
+        process.kill()
+        process.communicate()
+        await kubelet.stop()
+
+
+async def test_a_library_that_was_replaced_ends_it_so_that_systemd_starts_it_anew(root: Path, api: FakeApi) -> None:
+    (root / "kubeconfig").write_text(kubeconfig(api.url, token="t"))
+    process = start(root, command=_WITHOUT_NVML, first="later")
+    try:
+        await until(lambda: process.poll() is not None, seconds=20)
+    finally:
+        process.kill()
+    _, errors = process.communicate()
+    assert process.returncode == EXIT_FAILED
+    assert "libnvidia-ml.so.1 was replaced: ending, because only a new process can continue" in errors
 
 
 async def test_the_token_is_part_of_the_status(root: Path, systemd: socket.socket) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,9 +18,10 @@ from gpushare_runtime.core.objects import PodReader
 from gpushare_runtime.core.pods import FinishedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from gpushare_runtime.extender.cache import FORCED_SECONDS, STALE_SECONDS, UNSEEN_SECONDS, ClusterCache, incomplete
+from gpushare_runtime.kube.client import KubeClient
 from unit.runtime.extender import virtual
 from unit.runtime.extender.bound_pods import REQUEST, allocated_pod
-from unit.runtime.kube.fake_api import FakeApi, connected, serving, until
+from unit.runtime.kube.fake_api import FakeApi, until
 from unit.runtime.pods import container, inventory, pod
 
 
@@ -526,7 +526,7 @@ def test_who_is_nominated_follows_events_and_lists() -> None:
     assert nominees() == set()
 
 
-async def test_the_watches_keep_the_cache_as_the_api_server_is(tmp_path: Path) -> None:
+async def test_the_watches_keep_the_cache_as_the_api_server_is(api: FakeApi, client: KubeClient) -> None:
     """What it lists and what it sends afterwards, also of objects that cannot be read."""
 
     def raw_node(name: str, *units: int) -> dict[str, Any]:
@@ -542,35 +542,34 @@ async def test_the_watches_keep_the_cache_as_the_api_server_is(tmp_path: Path) -
 
     nodes, pods, budgets = "/api/v1/nodes/", "/api/v1/namespaces/default/pods/", "/apis/policy/v1/poddisruptionbudgets/"
     cluster = ClusterCache()
-    async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
-        for path, value in (
-            (f"{nodes}n", raw_node("n", 16)),
-            (f"{nodes}odd", {"metadata": {"name": "odd", "annotations": [7]}}),
-            (f"{pods}a", raw_pod("a", "n")),
-            (f"{pods}w", raw_pod("w")),
-            (f"{budgets}one", budget("one")),
-        ):
-            await api.put(path, value)
-        tasks = [asyncio.create_task(watch.run()) for watch in (*cluster.watches(client), cluster.budget_watch(client))]
-        try:
-            await until(lambda: "n" in cluster.ledger.nodes and set(cluster.pending) == {"w"} and len(list(cluster.budgets)) == 1)
-            assert free(cluster) == 8
-            odd = cluster.ledger.node("odd")
-            assert odd is not None
-            assert odd.inventory_error
-            await api.put(f"{nodes}n", raw_node("n", 16, 24))
-            await api.put(f"{pods}b", raw_pod("b", "n"))
-            await api.remove(f"{pods}w")
-            await api.put(f"{budgets}two", budget("two"))
-            await until(lambda: free(cluster) == 24 and not cluster.pending and len(list(cluster.budgets)) == 2)
-            # It may be on any GPU or none: what was known of it is over soon.
-            await api.put(f"{pods}b", raw_pod("b", "n", containers=7))
-            await until(lambda: cluster.ledger.is_held_until("b"))
-            wanted = {headers["Accept"] for (_, path, _), headers in zip(api.requests, api.headers, strict=True) if path.endswith("/nodes")}
-            assert all("PartialObjectMetadata" in each for each in wanted), "a node's status is large and changes all the time"
-        finally:
-            for task in tasks:
-                task.cancel()
+    for path, value in (
+        (f"{nodes}n", raw_node("n", 16)),
+        (f"{nodes}odd", {"metadata": {"name": "odd", "annotations": [7]}}),
+        (f"{pods}a", raw_pod("a", "n")),
+        (f"{pods}w", raw_pod("w")),
+        (f"{budgets}one", budget("one")),
+    ):
+        await api.put(path, value)
+    tasks = [asyncio.create_task(watch.run()) for watch in (*cluster.watches(client), cluster.budget_watch(client))]
+    try:
+        await until(lambda: "n" in cluster.ledger.nodes and set(cluster.pending) == {"w"} and len(list(cluster.budgets)) == 1)
+        assert free(cluster) == 8
+        odd = cluster.ledger.node("odd")
+        assert odd is not None
+        assert odd.inventory_error
+        await api.put(f"{nodes}n", raw_node("n", 16, 24))
+        await api.put(f"{pods}b", raw_pod("b", "n"))
+        await api.remove(f"{pods}w")
+        await api.put(f"{budgets}two", budget("two"))
+        await until(lambda: free(cluster) == 24 and not cluster.pending and len(list(cluster.budgets)) == 2)
+        # It may be on any GPU or none: what was known of it is over soon.
+        await api.put(f"{pods}b", raw_pod("b", "n", containers=7))
+        await until(lambda: cluster.ledger.is_held_until("b"))
+        wanted = {headers["Accept"] for (_, path, _), headers in zip(api.requests, api.headers, strict=True) if path.endswith("/nodes")}
+        assert all("PartialObjectMetadata" in each for each in wanted), "a node's status is large and changes all the time"
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 def rejected_by_its_node(uid: str = "a") -> FinishedPod:

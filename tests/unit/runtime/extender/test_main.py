@@ -27,8 +27,9 @@ from gpushare_runtime.extender import main as extender
 from gpushare_runtime.extender.cache import incomplete
 from gpushare_runtime.extender.main import main
 from gpushare_runtime.extender.options import Address, ExtenderSettings, parse_arguments
+from gpushare_runtime.kube.client import KubeClient
 from unit.runtime.extender.process import free_port, start
-from unit.runtime.kube.fake_api import FakeApi, connected, kubeconfig, serving, until
+from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving, until
 from unit.runtime.kube.tokens import TokenApi, jwt
 from unit.runtime.pods import container, inventory, pod
 
@@ -197,7 +198,7 @@ async def test_tokens_that_are_over_then_a_new_seed(tmp_path: Path) -> None:
             assert own.read_text().strip() not in log.decode()
 
 
-async def test_with_preempt_it_is_not_ready_before_it_knows_the_budgets(tmp_path: Path) -> None:
+async def test_with_preempt_it_is_not_ready_before_it_knows_the_budgets(tmp_path: Path, api: FakeApi) -> None:
     asked, gate = asyncio.Event(), asyncio.Event()
 
     async def slow(request: web.Request) -> None:
@@ -205,7 +206,7 @@ async def test_with_preempt_it_is_not_ready_before_it_knows_the_budgets(tmp_path
             asked.set()
             await gate.wait()
 
-    async with serving(FakeApi()) as api, aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession() as session:
         api.faults = [slow] * 50
         port, metrics, health_port = free_port(), free_port(), free_port()
         options = ["--preempt", "--metrics-listen", f"127.0.0.1:{metrics}", "--health-listen", f"127.0.0.1:{health_port}"]
@@ -263,7 +264,7 @@ def test_a_reload_before_it_listens_does_not_end_it(tmp_path: Path, monkeypatch:
     assert not unheard
 
 
-async def test_the_parts_of_one_extender_know_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_parts_of_one_extender_know_each_other(monkeypatch: pytest.MonkeyPatch, api: FakeApi, client: KubeClient) -> None:
     """The tests of each part join it to others themselves. What the process joins has its effects here."""
     monkeypatch.setattr(leadership, "DRAINED_SECONDS", 0.0)
     monkeypatch.setattr(leadership, "TAKEOVER_SECONDS", 0.0)
@@ -276,7 +277,7 @@ async def test_the_parts_of_one_extender_know_each_other(tmp_path: Path, monkeyp
         raw = pod(container(mem=units), uid=name, labels={"app": name})
         return {"metadata": {**raw["metadata"], "name": name}, "spec": {**raw["spec"], **spec}}
 
-    async with serving(FakeApi()) as api, connected(api, tmp_path) as client, aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession() as session:
         for name in ("n", "m"):
             annotations = {protocol.ANNOTATION_GPUS: inventory(16, 1).to_json()}
             await api.put(f"/api/v1/nodes/{name}", {"metadata": {"name": name, "annotations": annotations}})
@@ -369,12 +370,11 @@ def test_a_cache_that_nobody_has_confirmed_for_minutes_is_not_answered_from() ->
     assert "not synced yet: the list of nodes from" in words(nodes=Watch(5000, False), pods=Watch(4000))
 
 
-async def test_a_port_that_is_taken(tmp_path: Path) -> None:
-    async with serving(FakeApi()) as api:
-        port = int(api.url.rsplit(":", 1)[1])
-        process = await start(tmp_path, api, port)
-        _, log = await asyncio.wait_for(process.communicate(), 20)
-        assert process.returncode == 1
-        assert f"ERROR gpushare_runtime.daemon.runner: cannot listen on 127.0.0.1:{port}: " in log.decode()
-        assert "give another --listen" in log.decode()
-        assert "Traceback" not in log.decode()
+async def test_a_port_that_is_taken(tmp_path: Path, api: FakeApi) -> None:
+    port = int(api.url.rsplit(":", 1)[1])
+    process = await start(tmp_path, api, port)
+    _, log = await asyncio.wait_for(process.communicate(), 20)
+    assert process.returncode == 1
+    assert f"ERROR gpushare_runtime.daemon.runner: cannot listen on 127.0.0.1:{port}: " in log.decode()
+    assert "give another --listen" in log.decode()
+    assert "Traceback" not in log.decode()

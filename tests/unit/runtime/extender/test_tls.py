@@ -28,7 +28,7 @@ from gpushare_runtime.extender.tls import Tls, TlsError, TlsFiles
 from gpushare_runtime.pki.certificates import issue
 from unit.runtime.extender.process import free_port, start
 from unit.runtime.extender.tls_files import NOW, make, options
-from unit.runtime.kube.fake_api import FakeApi, serving
+from unit.runtime.kube.fake_api import FakeApi
 
 pytestmark = pytest.mark.usefixtures("on_uvloop")
 
@@ -87,26 +87,25 @@ async def served_by(context: ssl.SSLContext, port: int) -> bytes:
         writer.close()
 
 
-async def test_who_may_call_what(tmp_path: Path) -> None:
+async def test_who_may_call_what(tmp_path: Path, api: FakeApi) -> None:
     pki, port = tmp_path / "pki", free_port()
     files = make(pki)
-    async with serving(FakeApi()) as api:
-        process = await start(tmp_path, api, port, **options(files))
-        await log_until(process, "answering the scheduler")
-        async with Caller(port, trusting(pki)) as anybody, Caller(port, scheduler(pki)) as known:
-            assert (await anybody.ask("GET", "/healthz"))[0] == 200
-            assert (await anybody.ask("GET", "/version"))[0] == 200
-            for method, path in (("POST", FILTER), ("GET", FILTER), ("GET", "/nowhere"), ("POST", f"{EXTENDER_PREFIX}/bind")):
-                status, text = await anybody.ask(method, path)
-                assert status == 403
-                assert "no client certificate; expected the one of this host: `tlsConfig`" in text
-            assert '"unauthorized_calls":4' in (await anybody.ask("GET", "/healthz"))[1]
-            status, text = await known.ask("POST", FILTER)
-            # The verb's own answer: it has just started, and waits for whoever was active before.
-            assert (status, '"Error":"' in text, '"Error":""' in text) == (200, True, False)
-            assert (await known.ask("GET", "/nowhere"))[0] == 404
-        process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), 20) == 0
+    process = await start(tmp_path, api, port, **options(files))
+    await log_until(process, "answering the scheduler")
+    async with Caller(port, trusting(pki)) as anybody, Caller(port, scheduler(pki)) as known:
+        assert (await anybody.ask("GET", "/healthz"))[0] == 200
+        assert (await anybody.ask("GET", "/version"))[0] == 200
+        for method, path in (("POST", FILTER), ("GET", FILTER), ("GET", "/nowhere"), ("POST", f"{EXTENDER_PREFIX}/bind")):
+            status, text = await anybody.ask(method, path)
+            assert status == 403
+            assert "no client certificate; expected the one of this host: `tlsConfig`" in text
+        assert '"unauthorized_calls":4' in (await anybody.ask("GET", "/healthz"))[1]
+        status, text = await known.ask("POST", FILTER)
+        # The verb's own answer: it has just started, and waits for whoever was active before.
+        assert (status, '"Error":"' in text, '"Error":""' in text) == (200, True, False)
+        assert (await known.ask("GET", "/nowhere"))[0] == 404
+    process.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(process.wait(), 20) == 0
 
 
 async def test_who_shows_no_certificate_takes_no_place_from_the_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +160,7 @@ def test_strangers_do_not_fill_the_log(tmp_path: Path, monkeypatch: pytest.Monke
         assert "\n" not in record.getMessage()
 
 
-async def test_only_the_client_certificate_of_this_ca_that_is_valid_is_believed(tmp_path: Path) -> None:
+async def test_only_the_client_certificate_of_this_ca_that_is_valid_is_believed(tmp_path: Path, api: FakeApi) -> None:
     pki, other, port = tmp_path / "pki", tmp_path / "other", free_port()
     files = make(pki)
     make(other)
@@ -177,77 +176,74 @@ async def test_only_the_client_certificate_of_this_ca_that_is_valid_is_believed(
         "expired": (expired / "scheduler/tls.crt", expired / "scheduler/tls.key"),
         "a server's": (files.certificate, files.key),
     }
-    async with serving(FakeApi()) as api:
-        process = await start(tmp_path, api, port, **options(files))
-        await log_until(process, "answering the scheduler")
-        for what, (certificate, key) in shown.items():
-            async with Caller(port, trusting(pki, certificate, key)) as caller:
-                with pytest.raises((aiohttp.ClientError, OSError)):
-                    raise AssertionError(f"{what}: {await caller.ask('POST', FILTER)}")
-        async with Caller(port, trusting(other)) as doubting:
-            with pytest.raises(aiohttp.ClientConnectorCertificateError):
-                await doubting.ask("GET", "/healthz")
-        process.terminate()
-        await process.wait()
+    process = await start(tmp_path, api, port, **options(files))
+    await log_until(process, "answering the scheduler")
+    for what, (certificate, key) in shown.items():
+        async with Caller(port, trusting(pki, certificate, key)) as caller:
+            with pytest.raises((aiohttp.ClientError, OSError)):
+                raise AssertionError(f"{what}: {await caller.ask('POST', FILTER)}")
+    async with Caller(port, trusting(other)) as doubting:
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            await doubting.ask("GET", "/healthz")
+    process.terminate()
+    await process.wait()
 
 
-async def test_sighup_takes_the_new_certificate_and_keeps_the_connections(tmp_path: Path) -> None:
+async def test_sighup_takes_the_new_certificate_and_keeps_the_connections(tmp_path: Path, api: FakeApi) -> None:
     pki, port = tmp_path / "pki", free_port()
     files = make(pki)
-    async with serving(FakeApi()) as api:
-        process = await start(tmp_path, api, port, **options(files))
-        await log_until(process, "answering the scheduler")
-        before = await served_by(trusting(pki), port)
-        async with Caller(port, scheduler(pki)) as known:
-            assert (await known.ask("POST", FILTER))[0] == 200
-            old = scheduler(pki)
-            for path in pki.rglob("*.*"):
-                path.unlink()
-            make(pki)
-            process.send_signal(signal.SIGHUP)
-            await log_until(process, "for new connections")
-            # The context of this caller trusts the old CA only: it answers on the connection that is open.
-            assert (await known.ask("POST", FILTER))[0] == 200
-        assert await served_by(trusting(pki), port) != before
-        async with Caller(port, scheduler(pki)) as known:
-            assert (await known.ask("POST", FILTER))[0] == 200
-        async with Caller(port, old) as stale:
-            with pytest.raises(aiohttp.ClientConnectorCertificateError):
-                await stale.ask("POST", FILTER)
-        good = await served_by(trusting(pki), port)
-        files.certificate.write_text("nothing")
+    process = await start(tmp_path, api, port, **options(files))
+    await log_until(process, "answering the scheduler")
+    before = await served_by(trusting(pki), port)
+    async with Caller(port, scheduler(pki)) as known:
+        assert (await known.ask("POST", FILTER))[0] == 200
+        old = scheduler(pki)
+        for path in pki.rglob("*.*"):
+            path.unlink()
+        make(pki)
         process.send_signal(signal.SIGHUP)
-        assert "the certificate read before stays in use" in await log_until(process, "not reloaded")
-        assert await served_by(trusting(pki), port) == good
-        process.terminate()
-        assert await process.wait() == 0
+        await log_until(process, "for new connections")
+        # The context of this caller trusts the old CA only: it answers on the connection that is open.
+        assert (await known.ask("POST", FILTER))[0] == 200
+    assert await served_by(trusting(pki), port) != before
+    async with Caller(port, scheduler(pki)) as known:
+        assert (await known.ask("POST", FILTER))[0] == 200
+    async with Caller(port, old) as stale:
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            await stale.ask("POST", FILTER)
+    good = await served_by(trusting(pki), port)
+    files.certificate.write_text("nothing")
+    process.send_signal(signal.SIGHUP)
+    assert "the certificate read before stays in use" in await log_until(process, "not reloaded")
+    assert await served_by(trusting(pki), port) == good
+    process.terminate()
+    assert await process.wait() == 0
 
 
-async def test_no_connection_is_rejected_while_the_certificate_changes(tmp_path: Path) -> None:
+async def test_no_connection_is_rejected_while_the_certificate_changes(tmp_path: Path, api: FakeApi) -> None:
     pki, port = tmp_path / "pki", free_port()
     files = make(pki)
-    async with serving(FakeApi()) as api:
-        process = await start(tmp_path, api, port, **options(files))
-        await log_until(process, "answering the scheduler")
-        context = scheduler(pki)
-        done = False
+    process = await start(tmp_path, api, port, **options(files))
+    await log_until(process, "answering the scheduler")
+    context = scheduler(pki)
+    done = False
 
-        async def knock() -> int:
-            count = 0
-            while not done:
-                async with Caller(port, context) as caller:
-                    assert (await caller.ask("POST", FILTER))[0] == 200
-                count += 1
-            return count
+    async def knock() -> int:
+        count = 0
+        while not done:
+            async with Caller(port, context) as caller:
+                assert (await caller.ask("POST", FILTER))[0] == 200
+            count += 1
+        return count
 
-        knocking = [asyncio.create_task(knock()) for _ in range(4)]
-        for _ in range(20):
-            process.send_signal(signal.SIGHUP)
-            await log_until(process, "for new connections")
-        done = True
-        assert all(await asyncio.gather(*knocking))
-        process.terminate()
-        await process.wait()
+    knocking = [asyncio.create_task(knock()) for _ in range(4)]
+    for _ in range(20):
+        process.send_signal(signal.SIGHUP)
+        await log_until(process, "for new connections")
+    done = True
+    assert all(await asyncio.gather(*knocking))
+    process.terminate()
+    await process.wait()
 
 
 def test_the_end_of_the_certificates_is_that_of_the_files(tmp_path: Path) -> None:
@@ -322,9 +318,8 @@ def test_bad_arguments(argv: list[str], said: str, capsys: pytest.CaptureFixture
     assert said in " ".join(capsys.readouterr().err.split())
 
 
-async def test_missing_files_end_it_with_the_reason(tmp_path: Path) -> None:
-    async with serving(FakeApi()) as api:
-        process = await start(tmp_path, api, free_port(), **options(TlsFiles(tmp_path / "c", tmp_path / "k", tmp_path / "ca")))
-        _, log = await asyncio.wait_for(process.communicate(), 20)
-        assert process.returncode == EXIT_SETTINGS
-        assert f"ERROR gpushare_runtime.daemon.runner: {tmp_path}/c: No such file or directory" in log.decode()
+async def test_missing_files_end_it_with_the_reason(tmp_path: Path, api: FakeApi) -> None:
+    process = await start(tmp_path, api, free_port(), **options(TlsFiles(tmp_path / "c", tmp_path / "k", tmp_path / "ca")))
+    _, log = await asyncio.wait_for(process.communicate(), 20)
+    assert process.returncode == EXIT_SETTINGS
+    assert f"ERROR gpushare_runtime.daemon.runner: {tmp_path}/c: No such file or directory" in log.decode()

@@ -30,32 +30,30 @@ def test_path_quotes_what_comes_from_elsewhere() -> None:
             path("api/v1", "namespaces", bad)
 
 
-async def test_get_create_patch_delete(tmp_path: Path) -> None:
-    async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
-        await client.create("/api/v1/namespaces/default/pods", pod("a"))
-        assert (await client.get(POD))["metadata"]["uid"] == "uid-a"
-        changed = await client.patch(f"{POD}/status", {"metadata": {"annotations": {"x": "1"}}}, kind="merge", fieldManager="me")
-        assert changed["metadata"]["annotations"] == {"x": "1"}
-        assert api.headers[-1]["Content-Type"] == "application/merge-patch+json"
-        assert api.requests[-1][2] == {"fieldManager": "me"}
-        await client.delete(POD)
-        with pytest.raises(KubeError) as caught:
-            await client.get(POD)
-        assert (caught.value.status, caught.value.reason, caught.value.ambiguous) == (404, "NotFound", False)
+async def test_get_create_patch_delete(api: FakeApi, client: KubeClient) -> None:
+    await client.create("/api/v1/namespaces/default/pods", pod("a"))
+    assert (await client.get(POD))["metadata"]["uid"] == "uid-a"
+    changed = await client.patch(f"{POD}/status", {"metadata": {"annotations": {"x": "1"}}}, kind="merge", fieldManager="me")
+    assert changed["metadata"]["annotations"] == {"x": "1"}
+    assert api.headers[-1]["Content-Type"] == "application/merge-patch+json"
+    assert api.requests[-1][2] == {"fieldManager": "me"}
+    await client.delete(POD)
+    with pytest.raises(KubeError) as caught:
+        await client.get(POD)
+    assert (caught.value.status, caught.value.reason, caught.value.ambiguous) == (404, "NotFound", False)
 
 
-async def test_each_kind_of_patch_has_its_content_type(tmp_path: Path) -> None:
-    async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
-        await api.put(POD, pod("a"))
-        seen = []
-        for kind in ("merge", "strategic", "apply"):
-            await client.patch(f"{POD}/status", {}, kind=kind, force=True)  # type: ignore[arg-type]
-            seen.append(api.headers[-1]["Content-Type"].split("/")[1])
-        assert seen == ["merge-patch+json", "strategic-merge-patch+json", "apply-patch+yaml"]
-        assert api.requests[-1][2] == {"force": "true"}
+async def test_each_kind_of_patch_has_its_content_type(api: FakeApi, client: KubeClient) -> None:
+    await api.put(POD, pod("a"))
+    seen = []
+    for kind in ("merge", "strategic", "apply"):
+        await client.patch(f"{POD}/status", {}, kind=kind, force=True)  # type: ignore[arg-type]
+        seen.append(api.headers[-1]["Content-Type"].split("/")[1])
+    assert seen == ["merge-patch+json", "strategic-merge-patch+json", "apply-patch+yaml"]
+    assert api.requests[-1][2] == {"force": "true"}
 
 
-async def test_errors_carry_the_servers_words(tmp_path: Path) -> None:
+async def test_errors_carry_the_servers_words(api: FakeApi, client: KubeClient) -> None:
     async def because(_: web.Request) -> web.StreamResponse:
         cause = {"reason": "DisruptionBudget", "message": "the budget b"}
         return status(409, "Conflict", "not now", details={"name": "p", "causes": [cause]})
@@ -66,19 +64,18 @@ async def test_errors_carry_the_servers_words(tmp_path: Path) -> None:
     async def html(_: web.Request) -> web.StreamResponse:
         return web.Response(text="<html>")
 
-    async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
-        api.faults = [fail(403, "Forbidden", "you may not"), because, plain, html]
-        with pytest.raises(KubeError, match=r"you may not \(403 Forbidden\)") as caught:
-            await client.get(POD)
-        assert caught.value.causes == {}
-        with pytest.raises(KubeError, match="not now") as caught:
-            await client.get(POD)
-        assert caught.value.causes == {"DisruptionBudget": "the budget b"}
-        with pytest.raises(KubeError, match="bad gateway") as caught:
-            await client.get(POD)
-        assert caught.value.ambiguous
-        with pytest.raises(KubeError, match="sent no JSON"):
-            await client.get(POD)
+    api.faults = [fail(403, "Forbidden", "you may not"), because, plain, html]
+    with pytest.raises(KubeError, match=r"you may not \(403 Forbidden\)") as caught:
+        await client.get(POD)
+    assert caught.value.causes == {}
+    with pytest.raises(KubeError, match="not now") as caught:
+        await client.get(POD)
+    assert caught.value.causes == {"DisruptionBudget": "the budget b"}
+    with pytest.raises(KubeError, match="bad gateway") as caught:
+        await client.get(POD)
+    assert caught.value.ambiguous
+    with pytest.raises(KubeError, match="sent no JSON"):
+        await client.get(POD)
 
 
 async def test_no_answer_is_told_apart_from_never_sent(tmp_path: Path) -> None:
@@ -110,11 +107,11 @@ async def test_no_answer_is_told_apart_from_never_sent(tmp_path: Path) -> None:
     assert "Connect call failed" in caught.value.message
 
 
-async def test_a_mended_kubeconfig_is_used_by_the_next_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_mended_kubeconfig_is_used_by_the_next_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api: FakeApi) -> None:
     monkeypatch.setattr(credentials, "UNANSWERED_SECONDS", 0.0)
     file = tmp_path / "kubeconfig"
     file.write_text(kubeconfig("http://127.0.0.1:9", token="x"))
-    async with serving(FakeApi()) as api, KubeClient(credentials.load(str(file))) as client:
+    async with KubeClient(credentials.load(str(file))) as client:
         await api.put(POD, pod("a"))
         with pytest.raises(KubeError, match=r"http://127\.0\.0\.1:9"):
             await client.get(POD)
@@ -122,18 +119,17 @@ async def test_a_mended_kubeconfig_is_used_by_the_next_request(tmp_path: Path, m
         assert (await client.get(POD))["metadata"]["name"] == "a"
 
 
-async def test_too_many_requests_waits_and_comes_again(tmp_path: Path) -> None:
+async def test_too_many_requests_waits_and_comes_again(api: FakeApi, client: KubeClient) -> None:
     async def busy(_: web.Request) -> web.StreamResponse:
         return web.Response(status=429, headers={"Retry-After": "0"})
 
-    async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
-        api.faults = [busy, busy]
-        await client.create("/api/v1/namespaces/default/pods", pod("a"))
-        assert len(api.requests) == 3
-        api.faults = [fail(429, "TooManyRequests")] * 9
-        with pytest.raises(KubeError) as caught:
-            await client.get(POD, within=0.5)
-        assert caught.value.status == 429
+    api.faults = [busy, busy]
+    await client.create("/api/v1/namespaces/default/pods", pod("a"))
+    assert len(api.requests) == 3
+    api.faults = [fail(429, "TooManyRequests")] * 9
+    with pytest.raises(KubeError) as caught:
+        await client.get(POD, within=0.5)
+    assert caught.value.status == 429
 
 
 async def test_a_401_reads_the_credentials_again(tmp_path: Path) -> None:
@@ -149,7 +145,7 @@ async def test_a_401_reads_the_credentials_again(tmp_path: Path) -> None:
         await client.get(POD)
 
 
-async def test_many_binds_run_at_once(tmp_path: Path) -> None:
+async def test_many_binds_run_at_once(api: FakeApi, client: KubeClient) -> None:
     gate = asyncio.Event()
     arrived = 0
 
@@ -160,59 +156,54 @@ async def test_many_binds_run_at_once(tmp_path: Path) -> None:
             gate.set()
         await gate.wait()
 
-    async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
-        api.faults = [wait] * 150
-        await asyncio.gather(*(client.create("/api/v1/namespaces/default/pods", pod(f"p{n}")) for n in range(150)))
-        assert len(api.objects) == 150
+    api.faults = [wait] * 150
+    await asyncio.gather(*(client.create("/api/v1/namespaces/default/pods", pod(f"p{n}")) for n in range(150)))
+    assert len(api.objects) == 150
 
 
-async def test_pages(tmp_path: Path) -> None:
-    async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
-        for n in range(7):
-            await api.put(f"/api/v1/namespaces/ns{n % 2}/pods/p{n}", pod(f"p{n}"))
-        pages = [page async for page in client.list_pages("/api/v1/pods", limit=3, fieldSelector="a=b")]
-        assert [len(page["items"]) for page in pages] == [3, 3, 1]
-        assert all(query["fieldSelector"] == "a=b" and query["limit"] == "3" for _, _, query in api.requests)
-        assert "continue" not in api.requests[0][2]
-        one = [page async for page in client.list_pages("/api/v1/namespaces/ns1/pods", limit=0)]
-        assert [item["metadata"]["name"] for item in one[0]["items"]] == ["p1", "p3", "p5"]
+async def test_pages(api: FakeApi, client: KubeClient) -> None:
+    for n in range(7):
+        await api.put(f"/api/v1/namespaces/ns{n % 2}/pods/p{n}", pod(f"p{n}"))
+    pages = [page async for page in client.list_pages("/api/v1/pods", limit=3, fieldSelector="a=b")]
+    assert [len(page["items"]) for page in pages] == [3, 3, 1]
+    assert all(query["fieldSelector"] == "a=b" and query["limit"] == "3" for _, _, query in api.requests)
+    assert "continue" not in api.requests[0][2]
+    one = [page async for page in client.list_pages("/api/v1/namespaces/ns1/pods", limit=0)]
+    assert [item["metadata"]["name"] for item in one[0]["items"]] == ["p1", "p3", "p5"]
 
 
-async def test_a_list_that_expires_half_way_says_so(tmp_path: Path) -> None:
-    async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
-        for n in range(3):
-            await api.put(f"/api/v1/namespaces/default/pods/p{n}", pod(f"p{n}"))
-        pages = client.list_pages("/api/v1/pods", limit=2)
+async def test_a_list_that_expires_half_way_says_so(api: FakeApi, client: KubeClient) -> None:
+    for n in range(3):
+        await api.put(f"/api/v1/namespaces/default/pods/p{n}", pod(f"p{n}"))
+    pages = client.list_pages("/api/v1/pods", limit=2)
+    await anext(pages)
+    api.faults = [fail(410, "Expired")]
+    with pytest.raises(KubeError) as caught:
         await anext(pages)
-        api.faults = [fail(410, "Expired")]
-        with pytest.raises(KubeError) as caught:
-            await anext(pages)
-        assert caught.value.status == 410
+    assert caught.value.status == 410
 
 
-async def test_watch_lines_of_any_length(tmp_path: Path) -> None:
-    async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
-        stream = client.watch("/api/v1/pods", "100")
-        await api.put("/api/v1/namespaces/default/pods/a", pod("a", big="x" * 300_000))
-        await api.remove("/api/v1/namespaces/default/pods/a")
-        seen = []
-        async for kind, value in stream:
-            seen.append(kind)
-            if kind == "ADDED":
-                assert len(value["spec"]["big"]) == 300_000
-            if kind == "BOOKMARK":
-                break
-        await stream.aclose()
-        assert seen == ["ADDED", "DELETED", "BOOKMARK"]
+async def test_watch_lines_of_any_length(api: FakeApi, client: KubeClient) -> None:
+    stream = client.watch("/api/v1/pods", "100")
+    await api.put("/api/v1/namespaces/default/pods/a", pod("a", big="x" * 300_000))
+    await api.remove("/api/v1/namespaces/default/pods/a")
+    seen = []
+    async for kind, value in stream:
+        seen.append(kind)
+        if kind == "ADDED":
+            assert len(value["spec"]["big"]) == 300_000
+        if kind == "BOOKMARK":
+            break
+    await stream.aclose()
+    assert seen == ["ADDED", "DELETED", "BOOKMARK"]
 
 
-async def test_watch_errors(tmp_path: Path) -> None:
-    async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
-        await api.compact()
-        with pytest.raises(KubeError) as caught:
-            await anext(client.watch("/api/v1/pods", "100"))
-        assert caught.value.status == 410
-        silent = client.watch("/api/v1/pods", str(api.version), read_timeout=0.2)
-        with pytest.raises(KubeError) as caught:
-            await anext(silent)
-        assert caught.value.reason == TIMEOUT
+async def test_watch_errors(api: FakeApi, client: KubeClient) -> None:
+    await api.compact()
+    with pytest.raises(KubeError) as caught:
+        await anext(client.watch("/api/v1/pods", "100"))
+    assert caught.value.status == 410
+    silent = client.watch("/api/v1/pods", str(api.version), read_timeout=0.2)
+    with pytest.raises(KubeError) as caught:
+        await anext(silent)
+    assert caught.value.reason == TIMEOUT

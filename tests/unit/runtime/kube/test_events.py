@@ -13,8 +13,9 @@ from aiohttp import web
 
 from gpushare_runtime.kube import events
 from gpushare_runtime.kube.backoff import Backoff
+from gpushare_runtime.kube.client import KubeClient
 from gpushare_runtime.kube.events import EventRecorder, ObjectReference
-from unit.runtime.kube.fake_api import FakeApi, connected, fail, serving, until
+from unit.runtime.kube.fake_api import FakeApi, connected, fail, until
 
 POD = ObjectReference("Pod", "a", "uid-a", "default")
 
@@ -39,8 +40,8 @@ async def recording(api: FakeApi, directory: Path, clock: Clock) -> AsyncIterato
                 await task
 
 
-async def test_one_event_with_what_kubectl_shows(tmp_path: Path) -> None:
-    async with serving(FakeApi()) as api, recording(api, tmp_path, Clock()) as recorder:
+async def test_one_event_with_what_kubectl_shows(tmp_path: Path, api: FakeApi) -> None:
+    async with recording(api, tmp_path, Clock()) as recorder:
         recorder.emit(POD, "Warning", "TooLarge", "write 10")
         recorder.emit(ObjectReference("Node", "n1", "uid-n1"), "Normal", "Ready", "x" * 5000)
         await until(lambda: len(api.objects) == 2)
@@ -52,9 +53,9 @@ async def test_one_event_with_what_kubectl_shows(tmp_path: Path) -> None:
         assert len(node["message"]) == 1024
 
 
-async def test_repetitions_are_counted_and_sent_seldom(tmp_path: Path) -> None:
+async def test_repetitions_are_counted_and_sent_seldom(tmp_path: Path, api: FakeApi) -> None:
     clock = Clock()
-    async with serving(FakeApi()) as api, recording(api, tmp_path, clock) as recorder:
+    async with recording(api, tmp_path, clock) as recorder:
         for _ in range(50):
             recorder.emit(POD, "Warning", "TooLarge", "write 10")
         await until(lambda: api.objects)
@@ -69,28 +70,27 @@ async def test_repetitions_are_counted_and_sent_seldom(tmp_path: Path) -> None:
         assert event["count"] == 101
 
 
-async def test_a_restart_makes_no_second_event(tmp_path: Path) -> None:
-    async with serving(FakeApi()) as api:
-        for _ in range(2):
-            async with recording(api, tmp_path, Clock()) as recorder:
-                before = len(api.requests)
-                recorder.emit(POD, "Warning", "TooLarge", "write 10")
-                await until(lambda before=before: len(api.requests) > before)
-                await asyncio.sleep(0.05)
-        assert len(api.objects) == 1
-        assert api.requests[-1][0] == "PATCH"
+async def test_a_restart_makes_no_second_event(tmp_path: Path, api: FakeApi) -> None:
+    for _ in range(2):
+        async with recording(api, tmp_path, Clock()) as recorder:
+            before = len(api.requests)
+            recorder.emit(POD, "Warning", "TooLarge", "write 10")
+            await until(lambda before=before: len(api.requests) > before)
+            await asyncio.sleep(0.05)
+    assert len(api.objects) == 1
+    assert api.requests[-1][0] == "PATCH"
 
 
-async def test_a_rejected_event_does_not_stop_the_others(tmp_path: Path) -> None:
-    async with serving(FakeApi()) as api, recording(api, tmp_path, Clock()) as recorder:
+async def test_a_rejected_event_does_not_stop_the_others(tmp_path: Path, api: FakeApi) -> None:
+    async with recording(api, tmp_path, Clock()) as recorder:
         api.faults = [fail(403, "Forbidden", "namespace is being terminated")]
         recorder.emit(POD, "Warning", "One", "1")
         recorder.emit(POD, "Warning", "Two", "2")
         await until(lambda: [event["reason"] for event in api.objects.values()] == ["Two"])
 
 
-async def test_one_that_fails_is_sent_again_behind_the_others_and_with_its_count(tmp_path: Path) -> None:
-    async with serving(FakeApi()) as api, recording(api, tmp_path, Clock()) as recorder:
+async def test_one_that_fails_is_sent_again_behind_the_others_and_with_its_count(tmp_path: Path, api: FakeApi) -> None:
+    async with recording(api, tmp_path, Clock()) as recorder:
         api.faults = [fail(500, "InternalError", "etcd is away"), fail(429, "TooManyRequests", "later")]
         recorder.emit(POD, "Warning", "One", "write 8 instead")
         recorder.emit(POD, "Warning", "One", "write 8 instead")
@@ -103,14 +103,14 @@ async def test_one_that_fails_is_sent_again_behind_the_others_and_with_its_count
         assert [method for method, _, _ in api.requests] == ["POST"] * 4
 
 
-async def test_one_that_fails_for_an_hour_is_left_out(tmp_path: Path) -> None:
+async def test_one_that_fails_for_an_hour_is_left_out(tmp_path: Path, api: FakeApi) -> None:
     clock = Clock()
 
     async def an_hour_later(request: web.Request) -> web.Response:
         clock.now = 3601
         return await away(request)
 
-    async with serving(FakeApi()) as api, recording(api, tmp_path, clock) as recorder:
+    async with recording(api, tmp_path, clock) as recorder:
         away = fail(500, "InternalError", "etcd is away")
         api.faults = [away, away, an_hour_later]
         recorder.emit(POD, "Warning", "One", "1")
@@ -123,32 +123,30 @@ async def test_one_that_fails_for_an_hour_is_left_out(tmp_path: Path) -> None:
         await until(lambda: [event["count"] for event in api.objects.values()] == [1])
 
 
-async def test_a_full_queue_drops_and_recovers(tmp_path: Path) -> None:
-    async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
-        recorder = EventRecorder(client, "c", "h")
-        for n in range(events._WAITING + 5):
-            recorder.emit(POD, "Normal", "N", str(n))
-        assert recorder._dropped == 5
-        recorder._queue.get_nowait()
-        recorder.emit(POD, "Normal", "N", str(events._WAITING + 4))
-        assert recorder._queue.full()
+async def test_a_full_queue_drops_and_recovers(api: FakeApi, client: KubeClient) -> None:
+    recorder = EventRecorder(client, "c", "h")
+    for n in range(events._WAITING + 5):
+        recorder.emit(POD, "Normal", "N", str(n))
+    assert recorder._dropped == 5
+    recorder._queue.get_nowait()
+    recorder.emit(POD, "Normal", "N", str(events._WAITING + 4))
+    assert recorder._queue.full()
 
 
 async def accept(request: web.Request) -> None:
     """No fault."""
 
 
-async def test_a_minor_event_waits_for_the_others_and_is_dropped_first(tmp_path: Path) -> None:
-    async with serving(FakeApi()) as api, connected(api, tmp_path) as client:
-        recorder = EventRecorder(client, "c", "h", backoff=Backoff(0.01, 0.01))
-        for n in range(events._MINOR_WAITING + 5):
-            recorder.emit(POD, "Normal", "Minor", str(n), minor=True)
-        recorder.emit(POD, "Warning", "Major", "x")
-        assert (len(recorder._minor), recorder._dropped) == (events._MINOR_WAITING, 0)
-        # The major one fails and is sent again; the first minor one fails too, and is not.
-        away = fail(500, "InternalError", "etcd is away")
-        api.faults = [away, accept, away]
-        task = asyncio.create_task(recorder.run())
-        await until(lambda: len(api.objects) == 2)
-        task.cancel()
-        assert [event["message"] for event in api.objects.values()] == ["x", "1"]
+async def test_a_minor_event_waits_for_the_others_and_is_dropped_first(api: FakeApi, client: KubeClient) -> None:
+    recorder = EventRecorder(client, "c", "h", backoff=Backoff(0.01, 0.01))
+    for n in range(events._MINOR_WAITING + 5):
+        recorder.emit(POD, "Normal", "Minor", str(n), minor=True)
+    recorder.emit(POD, "Warning", "Major", "x")
+    assert (len(recorder._minor), recorder._dropped) == (events._MINOR_WAITING, 0)
+    # The major one fails and is sent again; the first minor one fails too, and is not.
+    away = fail(500, "InternalError", "etcd is away")
+    api.faults = [away, accept, away]
+    task = asyncio.create_task(recorder.run())
+    await until(lambda: len(api.objects) == 2)
+    task.cancel()
+    assert [event["message"] for event in api.objects.values()] == ["x", "1"]
