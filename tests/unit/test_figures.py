@@ -35,7 +35,7 @@ from gpushare_runtime.device_plugin import options
 from gpushare_runtime.device_plugin.gpu import discovery, pod_memory
 from gpushare_runtime.device_plugin.host import cdi_specs
 from gpushare_runtime.device_plugin.kubelet import registration
-from gpushare_runtime.device_plugin.node import allocator, turns, usage
+from gpushare_runtime.device_plugin.node import allocator, pod_state, turns
 from gpushare_runtime.device_plugin.publish import eviction_requests, pod_annotations
 from gpushare_runtime.extender import evictor, http_server, leadership
 from gpushare_runtime.kube import events
@@ -124,21 +124,21 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
     [
         (f"{OPERATE}/high-availability.md", text, values)
         for text, values in [
-            ("It reads the Lease every {:g} s", (leadership._POLL_SECONDS,)),
+            ("It reads the Lease every {:g} s", (leadership.POLL_SECONDS,)),
             ("It sends a Binding only within {:g} s after", (leadership.SEND_SECONDS,)),
             ("A Binding carries `timeout={}s`", (leadership.SERVER_SECONDS,)),
             ("`TCP_USER_TIMEOUT` of {:g} s", (leadership.TRANSIT_SECONDS,)),
-            ("With a margin of {:g} s, no Binding happens later than {:g} s", (leadership._MARGIN_SECONDS, leadership.DRAINED_SECONDS)),
+            ("With a margin of {:g} s, no Binding happens later than {:g} s", (leadership.MARGIN_SECONDS, leadership.DRAINED_SECONDS)),
             (
                 "For {:g} + {:g} = **{:g} s** filter and bind",
                 (leadership.SEND_SECONDS, leadership.DRAINED_SECONDS, leadership.TAKEOVER_SECONDS),
             ),
-            ("does not get there within {:g} s", (leadership._GRACE_SECONDS,)),
+            ("does not get there within {:g} s", (leadership.GRACE_SECONDS,)),
             ("nothing is sent after W + {:g} s", (leadership.SEND_SECONDS,)),
             ("happens before W + {:g} + {:g} s", (leadership.SEND_SECONDS, leadership.DRAINED_SECONDS)),
             ("It lasts {:g} s. At its end", (leadership.TAKEOVER_SECONDS,)),
             ("({:g} s from the start with `--lease none`)", (leadership.DRAINED_SECONDS,)),
-            ("the rest of its {:g} s, usually until the next read ({:g} s)", (leadership.SEND_SECONDS, leadership._POLL_SECONDS)),
+            ("the rest of its {:g} s, usually until the next read ({:g} s)", (leadership.SEND_SECONDS, leadership.POLL_SECONDS)),
             ("GPU pods wait {:g} s more. kube-scheduler", (leadership.TAKEOVER_SECONDS,)),
             ("GPU pods wait {:g} s from its first read", (leadership.TAKEOVER_SECONDS,)),
             ("(permissions, no answer for {:g} s)", (leadership.SEND_SECONDS,)),
@@ -226,7 +226,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         ("docs/project/questions.md", "takes more than {:.0f} minutes", (questions.MOST_MINUTES,)),
         (f"{OPERATE}/troubleshooting.md", "systemd replaces a hanging process after {} s", (unit("gpushare-extender", "WatchdogSec"),)),
         (f"{OPERATE}/failures.md", "of which systemd waits {} s", (unit("gpushare-device-plugin", "RestartSec"),)),
-        (f"{OPERATE}/failures.md", "answers end within {:g} s", (registration._DRAIN_SECONDS,)),
+        (f"{OPERATE}/failures.md", "answers end within {:g} s", (registration.DRAIN_SECONDS,)),
         (f"{OPERATE}/failures.md", "registered again | {} after kubelet created its socket", (REGISTERED,)),
         (f"{OPERATE}/failures.md", "others wait | {}, of which systemd", (took("kubelet has the plugin again after kill -9"),)),
         (f"{OPERATE}/failures.md", "two bound pods started in {};", (took("two bound pods start without the API server"),)),
@@ -248,11 +248,11 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         (f"{OPERATE}/failures.md", "allocatable is 0 after {};", (took(f"driver upgraded: {STATUS}"),)),
         (f"{OPERATE}/failures.md", "runs {} after driver and library", (took("driver upgraded: a waiting pod runs after its return"),)),
         (f"{REFERENCE}/device-plugin.md", "the plugin registers in about {}.", (REGISTERED,)),
-        (f"{OPERATE}/failures.md", "In the first {:g} s after kubelet's start", (registration._SETTLED_SECONDS,)),
+        (f"{OPERATE}/failures.md", "In the first {:g} s after kubelet's start", (registration.SETTLED_SECONDS,)),
         (f"{OPERATE}/failures.md", "checks a GPU every {:g} s", (discovery.INTERVAL_SECONDS,)),
         (f"{OPERATE}/failures.md", "for at most {:g} s. After that only", (ledger.UNKNOWN_SECONDS,)),
-        (f"{OPERATE}/failures.md", "has been silent for {:g} s. For", (usage._GRACE,)),
-        (f"{OPERATE}/failures.md", "never ran it is {:g} s", (usage._SILENCE,)),
+        (f"{OPERATE}/failures.md", "has been silent for {:g} s. For", (pod_state.GRACE,)),
+        (f"{OPERATE}/failures.md", "never ran it is {:g} s", (pod_state.SILENCE,)),
         (f"{OPERATE}/failures.md", "holds its GPU back for {:g} s", (ledger.REJECTED_SECONDS,)),
         (f"{OPERATE}/failures.md", "without a record takes {:g} s longer", (turns.ORDER_SECONDS,)),
         (f"{OPERATE}/failures.md", "others, for {:g} s if none has failed", (turns.PATIENCE_SECONDS,)),
@@ -296,8 +296,8 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         (f"{REFERENCE}/device-plugin.md", text, values)
         for text, values in [
             ("For {:g} s afterwards `gpushare/held`", (allocator.LIFETIME,)),
-            ("ends with status 1 after {:g} s", (plugin_main._CONTAINER_ENDING_SECONDS,)),
-            ("the ids are reserved for {:g} s", (usage._CREATION_SECONDS,)),
+            ("ends with status 1 after {:g} s", (plugin_main.CONTAINER_ENDING_SECONDS,)),
+            ("the ids are reserved for {:g} s", (pod_state.CREATION_SECONDS,)),
             ("queries its daemon every {:g} s", (mps_main.INTERVAL_SECONDS,)),
             ("Without an answer for {:g} s", (mps.FRESH_SECONDS,)),
             ('"clients":{}`', (mps.MOST_CLIENTS,)),
@@ -307,20 +307,20 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
                 ((overuse.READINGS - 1) * pod_memory.INTERVAL_SECONDS, overuse.READINGS * pod_memory.INTERVAL_SECONDS),
             ),
             ("The annotation lists at most {} pods", (bounds.MOST_EVICTIONS,)),
-            ("renews it every {:g} s", (eviction_requests._RENEW_BEFORE,)),
+            ("renews it every {:g} s", (eviction_requests.RENEW_BEFORE,)),
             ("tries again after {:g} to {:g} s", (evictor.FIRST_WAIT, evictor.LONGEST_WAIT)),
-            ("end in more than {:g} s", (overuse.REQUEST_SECONDS + overuse._CLOCKS_DIFFER,)),
-            ("must not differ by more than {:g} s", (overuse._CLOCKS_DIFFER,)),
+            ("end in more than {:g} s", (overuse.REQUEST_SECONDS + overuse.CLOCKS_DIFFER,)),
+            ("must not differ by more than {:g} s", (overuse.CLOCKS_DIFFER,)),
             ("`gpushare_overuse_grace` seconds ({} by default)", (default("gpushare_overuse_grace"),)),
-            ("{} to {}; {} by default", (options._SHORTEST_GRACE, options._LONGEST_GRACE, default("gpushare_overuse_grace"))),
+            ("{} to {}; {} by default", (options.SHORTEST_GRACE, options.LONGEST_GRACE, default("gpushare_overuse_grace"))),
             ("a list of at most {} MiB", (discovery.KUBELET_MESSAGE_BYTES // MIB,)),
             ("8 GPUs of 80 GiB make {:,} units of 64 MiB. In units of 1 MiB they would make {:,}", (8 * 80 * 1024 // 64, 8 * 80 * 1024)),
-            ("open calls (at most {:g} s)", (registration._DRAIN_SECONDS,)),
-            ("`gpus: NVML has not answered for {:g} s`", (discovery._HANGING_SECONDS,)),
+            ("open calls (at most {:g} s)", (registration.DRAIN_SECONDS,)),
+            ("`gpus: NVML has not answered for {:g} s`", (discovery.HANGING_SECONDS,)),
         ]
     ]
     + [
-        (f"{REFERENCE}/events.md", "at most every {:g} minutes", (events._REPEAT_SECONDS / 60,)),
+        (f"{REFERENCE}/events.md", "at most every {:g} minutes", (events.REPEAT_SECONDS / 60,)),
         (f"{REFERENCE}/kubectl.md", "it is read every {:g} s", (live.USED_SECONDS,)),
         (f"{REFERENCE}/kubectl.md", "by default {:g} seconds", (cordon.DRAIN_SECONDS,)),
         (f"{REFERENCE}/http.md", "Bodies may have {} MiB", (http_server.MOST_BYTES // MIB,)),
@@ -330,7 +330,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         (f"{REFERENCE}/kubectl.md", "The target is {:g} s of CPU time", (KUBECTL["target_cpu_seconds"],)),
         (f"{REFERENCE}/kubectl.md", "took {:.1f} and {:.1f} times as long", tuple(TIMES_BEFORE)),
         (f"{REFERENCE}/image.md", "each at most {} MB, and at most {} MB", (image.MOST_PACKED_MB, image.MOST_MB)),
-        (f"{REFERENCE}/metrics.md", "At most {} requests are answered at a time", (page_server._MOST,)),
+        (f"{REFERENCE}/metrics.md", "At most {} requests are answered at a time", (page_server.MOST,)),
         (f"{REFERENCE}/metrics.md", "or after {:g} s. It lasts {:g} s for a pod of", (pods.RESERVED_SECONDS, objects.GROUP_SECONDS)),
         (f"{REFERENCE}/metrics.md", "It lasts {:g} minutes for a pod with volumes", (objects.VOLUME_SECONDS / 60,)),
         (f"{REFERENCE}/metrics.md", "installer sets to {} s", (HTTP_TIMEOUT,)),
@@ -361,10 +361,10 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
             ("like kubelet (`{}`)", (unit("gpushare-device-plugin", "OOMScoreAdjust"),)),
             (
                 "at most {} connections without a certificate, each for {:g} seconds",
-                (http_server._UNVERIFIED, http_server._UNVERIFIED_SECONDS),
+                (http_server.UNVERIFIED, http_server.UNVERIFIED_SECONDS),
             ),
-            ("metrics pages keep {} connections without a valid token", (page_server._UNVERIFIED,)),
-            ("and answer {} at a time", (page_server._MOST,)),
+            ("metrics pages keep {} connections without a valid token", (page_server.UNVERIFIED,)),
+            ("and answer {} at a time", (page_server.MOST,)),
             ("annotation | {} entries, {} characters |", (bounds.MOST_ASKED, bounds.MOST_ASKED_BYTES)),
             ("that request GPU resources | {} |", (bounds.MOST_CONTAINERS,)),
             ("| GPUs of a node | {} |", (bounds.MOST_GPUS,)),
@@ -383,13 +383,13 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
     + [
         ("docs/use/dashboard.md", "at most {} nodes, those with room first", (page_of_a_pod.MOST_VERDICTS,)),
         ("docs/use/dashboard.md", "The page reads it every {:g} seconds", (history.EVERY_SECONDS,)),
-        ("docs/use/dashboard.md", "differs by about {} MiB", (feed._STEP_MIB,)),
-        ("docs/use/dashboard.md", "deleted after {:g} seconds", (local._FILE_SECONDS,)),
+        ("docs/use/dashboard.md", "differs by about {} MiB", (feed.STEP_MIB,)),
+        ("docs/use/dashboard.md", "deleted after {:g} seconds", (local.FILE_SECONDS,)),
         ("docs/use/dashboard.md", "{} to {} printable ASCII characters", (access.LEAST_TOKEN, access.MOST_TOKEN)),
         ("docs/use/dashboard.md", "At most {} pages can be open", (server.MOST_STREAMS,)),
         ("docs/use/dashboard.md", "figures for {} nodes and {:,} pods", (PAGE["nodes"], PAGE["pods"])),
         ("docs/use/dashboard.md", "keeps the last {} MiB of differences", (state.MOST_KEPT_BYTES // MIB,)),
-        ("docs/use/requests.md", "in steps of {}.", (core_request._CORE_STEP,)),
+        ("docs/use/requests.md", "in steps of {}.", (core_request.CORE_STEP,)),
         ("docs/use/requests.md", "Each has at most {} entries and {} characters", (bounds.MOST_ASKED, bounds.MOST_ASKED_BYTES)),
         ("docs/use/requests.md", "At most {} containers of a pod", (bounds.MOST_CONTAINERS,)),
         ("docs/use/requests.md", "in steps of {} % of a GPU", (scarcity.STEP_PER_CENT,)),

@@ -27,7 +27,7 @@ ENDS_BELOW: Final = 0.95
 REQUEST_SECONDS: Final = 90.0
 """How long requests count, unless they are renewed: the device plugin that wrote them may be gone."""
 # Two hosts' clocks differ by less.
-_CLOCKS_DIFFER: Final = 30.0
+CLOCKS_DIFFER: Final = 30.0
 _LATEST: Final = 2**40
 
 Key = tuple[str, str]
@@ -145,7 +145,7 @@ class Evictions:
 
     def in_force(self, now: float) -> bool:
         """Whether it counts at this Unix time. A request that ends too late was written by a clock that cannot be trusted."""
-        return now < self.until <= now + REQUEST_SECONDS + _CLOCKS_DIFFER
+        return now < self.until <= now + REQUEST_SECONDS + CLOCKS_DIFFER
 
     def to_json(self) -> str:
         """The annotation's value."""

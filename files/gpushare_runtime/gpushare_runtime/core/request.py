@@ -204,10 +204,10 @@ def _check_core(request: Request) -> None:
                 f"container {container.name!r} asks for {protocol.RESOURCE_CORE} without {protocol.RESOURCE_MEMORY}; "
                 "a share of a GPU's compute goes with a share of its memory: ask for both"
             )
-        if container.core % _CORE_STEP:
+        if container.core % CORE_STEP:
             raise RequestError(
-                f"container {container.name!r}, {protocol.RESOURCE_CORE}: {container.core} is not a multiple of {_CORE_STEP}; "
-                f"write such as {max(_CORE_STEP, container.core // _CORE_STEP * _CORE_STEP)}"
+                f"container {container.name!r}, {protocol.RESOURCE_CORE}: {container.core} is not a multiple of {CORE_STEP}; "
+                f"write such as {max(CORE_STEP, container.core // CORE_STEP * CORE_STEP)}"
             )
     if request.core > 100:
         raise RequestError(f"{protocol.RESOURCE_CORE}: the pod asks for {request.core} per cent of one GPU; write at most 100 in total")
@@ -302,7 +302,7 @@ def _amount(container: str, resource: str, value: object) -> int:
 
 
 # Of a GPU's compute, as ACK shares it out.
-_CORE_STEP: Final = 5
+CORE_STEP: Final = 5
 # 2**63-1 is the largest value that the API server keeps exactly.
 _LARGEST: Final = 2**63 - 1
 

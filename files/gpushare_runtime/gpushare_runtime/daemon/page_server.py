@@ -24,9 +24,9 @@ _at_requests.addFilter(RateLimit())
 
 _REQUEST_SECONDS: Final = 10.0
 # Connections without a valid request yet.
-_UNVERIFIED: Final = 64
+UNVERIFIED: Final = 64
 # Responses at a time: a cluster has a handful of callers.
-_MOST: Final = 16
+MOST: Final = 16
 _RETRY_SECONDS: Final = 30.0
 _LARGEST_REQUEST: Final = 16 * 1024
 
@@ -63,7 +63,7 @@ class PageServer:
         """Never returns; cancel it. Retries an address that is not available, because nothing else depends on it."""
         while True:
             try:
-                listener = Listener(self._host, self.port, most=_UNVERIFIED, seconds=_REQUEST_SECONDS)
+                listener = Listener(self._host, self.port, most=UNVERIFIED, seconds=_REQUEST_SECONDS)
             except OSError as error:
                 log.error("%s not served, trying again in %.0f s: %s", self._what, _RETRY_SECONDS, error)
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -116,7 +116,7 @@ class PageServer:
             given = next((h.partition(":")[2].strip() for h in headers if h.lower().startswith("authorization:")), "")
             if not token or not hmac.compare_digest(given.encode("latin-1"), f"Bearer {token}".encode()):
                 return "401 Unauthorized", b"the bearer token of --metrics-token-file is expected\n"
-        if self._answering >= _MOST:
+        if self._answering >= MOST:
             return "503 Service Unavailable", b"too many at a time, try again later\n"
         return None
 

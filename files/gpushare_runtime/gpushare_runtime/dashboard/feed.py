@@ -27,7 +27,7 @@ REFRESH_SECONDS: Final = 0.25
 """Between two differences: what happens meanwhile is one."""
 MOST_WARNINGS: Final = 50
 _STEP_SECONDS: Final = 0.02
-_STEP_MIB: Final = 64
+STEP_MIB: Final = 64
 """Of memory in use: what is less is no reason to send a node again."""
 
 
@@ -140,7 +140,7 @@ class Feed:
 
 
 def _coarse(mib: int | None) -> int | None:
-    return None if mib is None else mib // _STEP_MIB
+    return None if mib is None else mib // STEP_MIB
 
 
 def _by_shown_name(rows: Mapping[str, Row | None]) -> dict[str, Row | None]:

@@ -30,7 +30,7 @@ from gpushare_runtime.kubectl_gpushare.used import read_used
 from gpushare_runtime.kubectl_gpushare.watcher import Watcher
 
 ADDRESS: Final = "127.0.0.1"
-_FILE_SECONDS: Final = 30.0
+FILE_SECONDS: Final = 30.0
 
 
 def run(arguments: argparse.Namespace, show: Callable[[str], None] = print, opened: Callable[[str], bool] = webbrowser.open) -> int:
@@ -92,7 +92,7 @@ async def _open(url: str, opened: Callable[[str], bool]) -> None:
         page = _write_page(Path(directory), url)
         with suppress(webbrowser.Error, OSError):
             await asyncio.to_thread(opened, page)
-        await asyncio.sleep(_FILE_SECONDS)
+        await asyncio.sleep(FILE_SECONDS)
 
 
 def _write_page(directory: Path, url: str) -> str:

@@ -58,7 +58,7 @@ _API_SILENCE_SECONDS: Final = 150.0
 # The first list takes less; a longer absence is worth a status.
 _API_FIRST_SECONDS: Final = 3.0
 # kubelet starts an ended container at once the first time, then after a pause that it doubles.
-_CONTAINER_ENDING_SECONDS: Final = 10.0
+CONTAINER_ENDING_SECONDS: Final = 10.0
 
 
 class GroupsAndIdentities(Groups, Identities, Protocol):
@@ -113,7 +113,7 @@ class DevicePlugin:
             self.status,
             gpu_interval,
             self._unusable_settings,
-            _CONTAINER_ENDING_SECONDS if settings.in_container else 0.0,
+            CONTAINER_ENDING_SECONDS if settings.in_container else 0.0,
         )
         host = host or HostProcesses(root=settings.cgroup_root)
         if settings.isolation == pod_limits.MPS:

@@ -24,8 +24,8 @@ NAME: Final = "gpushare-device-plugin"
 AUTO: Final = "auto"
 
 # Long enough for several readings.
-_SHORTEST_GRACE: Final = 10
-_LONGEST_GRACE: Final = 86400
+SHORTEST_GRACE: Final = 10
+LONGEST_GRACE: Final = 86400
 
 # Options of the original for querying pods from kubelet over HTTPS.
 _OF_KUBELET: Final = ("kubelet-address", "kubelet-port", "client-cert", "client-key", "token", "timeout")
@@ -223,9 +223,9 @@ def _notes(given: argparse.Namespace) -> Iterator[str]:
 
 
 def _grace(text: str) -> int:
-    if text.isascii() and text.isdigit() and len(text) < 6 and _SHORTEST_GRACE <= int(text) <= _LONGEST_GRACE:
+    if text.isascii() and text.isdigit() and len(text) < 6 and SHORTEST_GRACE <= int(text) <= LONGEST_GRACE:
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a number of seconds from {_SHORTEST_GRACE} to {_LONGEST_GRACE}")
+    raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a number of seconds from {SHORTEST_GRACE} to {LONGEST_GRACE}")
 
 
 def _folder(text: str) -> str:

@@ -41,8 +41,8 @@ MOST_BYTES: Final = 64 * 1024 * 1024
 _REMEMBERED_BYTES: Final = 1024 * 1024
 # More than kube-scheduler opens at once, which is one connection for each bind, and has a handshake before it: the oldest of 256 is
 # not one of its own, also while others connect as fast as they can. Each takes a quarter of a MiB.
-_UNVERIFIED: Final = 256
-_UNVERIFIED_SECONDS: Final = 10.0
+UNVERIFIED: Final = 256
+UNVERIFIED_SECONDS: Final = 10.0
 _INSPECT: Final = f"{EXTENDER_PREFIX}/inspect"
 _LEDGER: Final = f"{EXTENDER_PREFIX}/ledger"
 _VERB_AT: Final = len(EXTENDER_PREFIX) + 1
@@ -231,7 +231,7 @@ class Endpoints:
 
 def listen(endpoints: Endpoints, host: str, port: int, context: ssl.SSLContext | None = None) -> HttpServer:
     """Start serving; `close()` of the result stops. OSError if the address is not available. context: None for plain http."""
-    listener = Listener(host, port, most=_UNVERIFIED, seconds=_UNVERIFIED_SECONDS)
+    listener = Listener(host, port, most=UNVERIFIED, seconds=UNVERIFIED_SECONDS)
     server = HttpServer(endpoints.handle, listener, context, MOST_BYTES)
     server.start()
     return server

@@ -34,12 +34,12 @@ SERVER_SECONDS: Final = 3
 TRANSIT_SECONDS: Final = 1.5
 """The kernel retransmits unacknowledged data for this time, then it closes the connection (TCP_USER_TIMEOUT)."""
 
-_MARGIN_SECONDS: Final = 0.25
+MARGIN_SECONDS: Final = 0.25
 
 
 def drained_after(server_seconds: float) -> float:
     """Seconds from the sending of a Binding to the moment from which it cannot happen any more."""
-    return TRANSIT_SECONDS + server_seconds + _MARGIN_SECONDS
+    return TRANSIT_SECONDS + server_seconds + MARGIN_SECONDS
 
 
 SEND_SECONDS: Final = 2.0
@@ -49,9 +49,9 @@ DRAINED_SECONDS: Final = drained_after(SERVER_SECONDS)
 TAKEOVER_SECONDS: Final = SEND_SECONDS + DRAINED_SECONDS
 """From the first read that shows the Lease with us to the moment from which no Binding of the former holder is under way."""
 
-_POLL_SECONDS: Final = 0.5
+POLL_SECONDS: Final = 0.5
 _POLL_WITHIN: Final = 1.5
-_GRACE_SECONDS: Final = 0.2
+GRACE_SECONDS: Final = 0.2
 _READ_WITHIN: Final = 5.0
 _RETRY_SECONDS: Final = 0.5
 _REMEMBERED: Final = 20
@@ -245,7 +245,7 @@ class Leadership:
                 else:
                     self.failed(str(error))
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), _POLL_SECONDS)
+                await asyncio.wait_for(self._wake.wait(), POLL_SECONDS)
 
     def _absent(self, began: float) -> None:
         if self._seen is not None or self._failure:
@@ -264,7 +264,7 @@ class Leadership:
             term, began = self.terms, self._clock()
             try:
                 page = await client.get(_PODS, limit=1, within=_READ_WITHIN)
-                await pods.catch_up(str((page.get("metadata") or {}).get("resourceVersion") or ""), _GRACE_SECONDS)
+                await pods.catch_up(str((page.get("metadata") or {}).get("resourceVersion") or ""), GRACE_SECONDS)
             except KubeError as error:
                 log.warning("the pods cannot be compared with the API server: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)

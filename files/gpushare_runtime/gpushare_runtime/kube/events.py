@@ -23,7 +23,7 @@ _WAITING: Final = 1000
 # Of minor events.
 _MINOR_WAITING: Final = 100
 _REMEMBERED: Final = 4096
-_REPEAT_SECONDS: Final = 300.0
+REPEAT_SECONDS: Final = 300.0
 _PER_SECOND: Final = 20.0
 _MESSAGE_BYTES: Final = 1024
 # As long as the API server keeps an Event, an older one is not read.
@@ -112,7 +112,7 @@ class EventRecorder:
             self._known.popitem(last=False)
         known.unsent += 1
         now = self._clock()
-        if known.queued_at is not None or (known.sent_at is not None and now - known.sent_at < _REPEAT_SECONDS):
+        if known.queued_at is not None or (known.sent_at is not None and now - known.sent_at < REPEAT_SECONDS):
             return
         self._put(event, known, now)
 

@@ -111,7 +111,7 @@ async def test_who_asks_for_nothing_keeps_nobody_away_and_has_to_go(tmp_path: Pa
         silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(200)]
         assert (await get(server.port, "Authorization: Bearer secret")).endswith("a 1\n")
         # Both ends are in this process.
-        assert len(os.listdir("/proc/self/fd")) - before < 200 + page_server._UNVERIFIED + 10
+        assert len(os.listdir("/proc/self/fd")) - before < 200 + page_server.UNVERIFIED + 10
         for reader, _ in silent:
             assert await asyncio.wait_for(reader.read(), 5) == b""
         await until(lambda: len(os.listdir("/proc/self/fd")) - before <= 200)
@@ -127,10 +127,10 @@ async def test_no_more_than_some_are_answered_at_a_time(monkeypatch: pytest.Monk
     # None of them has to go before the next one has asked, on a busy machine either.
     monkeypatch.setattr(page_server, "_REQUEST_SECONDS", 600.0)
     async with serving(lambda: [LONG]) as server:
-        asking = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(page_server._MOST)]
+        asking = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(page_server.MOST)]
         for _, writer in asking:
             writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
-        await until(lambda: server._answering == page_server._MOST)
+        await until(lambda: server._answering == page_server.MOST)
         assert (await get(server.port)).startswith("HTTP/1.1 503 ")
         for _, writer in asking:
             writer.transport.abort()

@@ -128,7 +128,7 @@ async def test_requests_are_renewed_before_they_end_and_whatever_else_stands_the
         await asyncio.sleep(0.2)
         assert writes() == before, "its use and its time change all the while"
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(eviction_requests, "_RENEW_BEFORE", 1000.0)
+            patched.setattr(eviction_requests, "RENEW_BEFORE", 1000.0)
             await until(lambda: writes() > before)
         for other in ("odd", Evictions(first.requests, first.until + 10_000).to_json(), Evictions((), first.until).to_json()):
             node = it.api.objects[NODE]

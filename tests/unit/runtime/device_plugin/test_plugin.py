@@ -192,7 +192,7 @@ async def test_gpus_that_are_exchanged_reach_kubelet_and_the_annotation() -> Non
 
 async def test_a_container_reports_that_its_library_is_old_before_it_ends() -> None:
     with pytest.MonkeyPatch.context() as patching:
-        patching.setattr(main, "_CONTAINER_ENDING_SECONDS", 0.5)
+        patching.setattr(main, "CONTAINER_ENDING_SECONDS", 0.5)
         async with world(4 * GIB, in_container=True) as it:
             it.nvml.failure = NvmlError("another version", reload=True)
             await until(lambda: it.plugin.status.readiness()[1] == ["gpus"])

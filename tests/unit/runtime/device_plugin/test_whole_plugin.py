@@ -207,7 +207,7 @@ async def test_a_record_that_kubelet_cannot_read_takes_no_unit_away_while_it_adm
         assert {options.pre_start_required for options in it.kubelet.options.values()} == {True}
         # Once that is over, it is told not to ask for what it cannot, and keeps the plugin that it has then.
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("gpushare_runtime.device_plugin.kubelet.registration._SETTLED_SECONDS", 0.0)
+            patch.setattr("gpushare_runtime.device_plugin.kubelet.registration.SETTLED_SECONDS", 0.0)
             await until(lambda: asks_before_start(it) == {MEMORY: False, GPUS: True})
             await until(lambda: len(it.kubelet.manager.healthy[MEMORY]) == 16)
         await asyncio.sleep(5 * DROP_SECONDS)
@@ -220,7 +220,7 @@ async def test_how_long_ago_kubelet_has_started_does_not_depend_on_the_hosts_clo
     clock = {"monotonic": time.monotonic, "time_ns": time.time_ns}
     with pytest.MonkeyPatch.context() as patch:
         # Longer than this test can take on a busy machine, and far shorter than the clock is set by.
-        patch.setattr(f"{registration}._SETTLED_SECONDS", 600.0)
+        patch.setattr(f"{registration}.SETTLED_SECONDS", 600.0)
         async with world(8 * GIB, 8 * GIB) as it:
             await running_pod(it)
             await it.kubelet.stop()
@@ -235,7 +235,7 @@ async def test_how_long_ago_kubelet_has_started_does_not_depend_on_the_hosts_clo
             await asyncio.sleep(2.5)
             assert asks_before_start(it) == {MEMORY: True, GPUS: True}
             patch.setattr(f"{registration}.time", SimpleNamespace(time=lambda: time.time() - 36000, **clock))
-            patch.setattr(f"{registration}._SETTLED_SECONDS", 0.0)
+            patch.setattr(f"{registration}.SETTLED_SECONDS", 0.0)
             await until(lambda: asks_before_start(it) == {MEMORY: False, GPUS: True})
 
 

@@ -109,8 +109,8 @@ async def test_who_may_call_what(tmp_path: Path, api: FakeApi) -> None:
 
 
 async def test_who_shows_no_certificate_takes_no_place_from_the_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "_UNVERIFIED_SECONDS", 1.0)
-    monkeypatch.setattr(http_server, "_UNVERIFIED", 64)
+    monkeypatch.setattr(http_server, "UNVERIFIED_SECONDS", 1.0)
+    monkeypatch.setattr(http_server, "UNVERIFIED", 64)
     pki, port = tmp_path / "pki", free_port()
     tls = Tls(make(pki))
     endpoints = Endpoints(cluster := ClusterCache(), None, None, lambda: "not ready")  # type: ignore[arg-type]
@@ -122,7 +122,7 @@ async def test_who_shows_no_certificate_takes_no_place_from_the_scheduler(tmp_pa
     async with Caller(port, scheduler(pki)) as known:
         assert (await known.ask("POST", FILTER))[0] == 200
         # Each has one descriptor at this end, and where it is kept another one at that end.
-        assert len(os.listdir("/proc/self/fd")) - before < 200 + http_server._UNVERIFIED + 10
+        assert len(os.listdir("/proc/self/fd")) - before < 200 + http_server.UNVERIFIED + 10
         for reader, _ in silent:
             with contextlib.suppress(OSError):
                 assert await asyncio.wait_for(reader.read(), 10) == b""

@@ -289,7 +289,7 @@ def smallest_fitting(inventory: Inventory, units: list[Unit]) -> Unit | None:
 
 
 INTERVAL_SECONDS: Final = 2.0
-_HANGING_SECONDS: Final = 10.0
+HANGING_SECONDS: Final = 10.0
 _PART: Final = "gpus"
 
 
@@ -356,9 +356,9 @@ class GpuPoller:
 
     async def _read(self) -> Inventory:
         reading = asyncio.ensure_future(in_thread(self._reader.read))
-        done, _ = await asyncio.wait({reading}, timeout=_HANGING_SECONDS)
+        done, _ = await asyncio.wait({reading}, timeout=HANGING_SECONDS)
         if not done:
-            why = f"NVML has not answered for {_HANGING_SECONDS:.0f} s: look for Xid and hung tasks in `dmesg`; a reboot may be needed"
+            why = f"NVML has not answered for {HANGING_SECONDS:.0f} s: look for Xid and hung tasks in `dmesg`; a reboot may be needed"
             self._status.degraded(_PART, why)
             last = self._failed(why)
             if last is not None:

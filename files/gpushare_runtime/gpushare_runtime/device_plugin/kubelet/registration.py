@@ -34,10 +34,10 @@ _FIRST_RETRY: Final = 0.02
 _LAST_RETRY: Final = 1.0
 # kubelet opens the list right after its response to Register.
 _STREAM_SECONDS: Final = 3.0
-_DRAIN_SECONDS: Final = 1.0
+DRAIN_SECONDS: Final = 1.0
 # After its start kubelet admits running pods again, and kills pods whose resource is not registered at that moment. It counts from the
 # first registration, which is later than the start.
-_SETTLED_SECONDS: Final = 15.0
+SETTLED_SECONDS: Final = 15.0
 # A moment after a list ends kubelet drops the client by the resource's name: it would drop a new registration instead.
 _DROP_SECONDS: Final = 0.3
 
@@ -77,10 +77,10 @@ class Registration:
                 why = await self._until_lost(socket)
                 log.warning("%s: registering again: %s", self._resource, why)
                 if socket is not None and self._kubelet_socket() == socket:
-                    await self._stop_server(_DRAIN_SECONDS)
+                    await self._stop_server(DRAIN_SECONDS)
                     await self._kubelet_changes(socket, _DROP_SECONDS)
         finally:
-            await self._stop_server(_DRAIN_SECONDS)
+            await self._stop_server(DRAIN_SECONDS)
 
     async def _wait_for_gpus(self) -> None:
         """A plugin that registers without a GPU seems healthy although it is not."""
@@ -178,7 +178,7 @@ class Registration:
                 return "kubelet restarted or stopped"
             if not self._server.listening():
                 return f"{self._socket} was removed"
-            settled = socket is not None and time.monotonic() - self._settling[1] > _SETTLED_SECONDS
+            settled = socket is not None and time.monotonic() - self._settling[1] > SETTLED_SECONDS
             if settled and self._pre_start_fails(self._server.service):
                 return "kubelet has lost its record, and must not call PreStartContainer any more"
             if self._server.service.streams:

@@ -22,15 +22,15 @@ from typing import Final, NamedTuple
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod
 
 # Longer than the watch lags behind kubelet, and kubelet behind its own file.
-_GRACE: Final = 10.0
+GRACE: Final = 10.0
 # After an interruption the plugin takes in what the watch sends at once within this time.
 _BURST: Final = 2.0
 # A pod may be force-deleted while the runtime creates its container: that has no process yet, and soon has one.
 START_GRACE: Final = 2.0
 # The runtime creates a container between kubelet's PreStartContainer and the first process.
-_CREATION_SECONDS: Final = 30.0
+CREATION_SECONDS: Final = 30.0
 # The API server sends each watch a bookmark about every minute.
-_SILENCE: Final = 90.0
+SILENCE: Final = 90.0
 
 
 class Stage(Enum):
@@ -62,7 +62,7 @@ class Watched(NamedTuple):
 
     def has_passed(self, time: float) -> bool:
         """Whether the last contact is so late that the watch has shown what kubelet knew at that time."""
-        return self.synced and self.contact is not None and self.contact > time + _GRACE
+        return self.synced and self.contact is not None and self.contact > time + GRACE
 
 
 @dataclass
@@ -143,7 +143,7 @@ class PodState:
         pod = watched.pod
         if self.offered_at is not None and pod is not None:
             # Of a pod that has run, processes decide; before that nothing shows that kubelet is about to start it.
-            patience = _GRACE if pod.phase == "Running" else _SILENCE
+            patience = GRACE if pod.phase == "Running" else SILENCE
             heard = self.offered_at if watched.contact is None else watched.contact
             if watched.has_passed(self.offered_at):
                 self.offered_at = None
@@ -186,7 +186,7 @@ class PodState:
     def may_be_creating(self, names: tuple[str, ...], last: LocalPod | None, now: float) -> bool:
         """Whether the runtime may be creating one of them: kubelet has not reported a new one since the start."""
         at, before = self.starts[names]
-        return now - at < _CREATION_SECONDS and container_ids(last, names) == before
+        return now - at < CREATION_SECONDS and container_ids(last, names) == before
 
 
 def container_ids(pod: LocalPod | None, names: Collection[str]) -> list[str]:

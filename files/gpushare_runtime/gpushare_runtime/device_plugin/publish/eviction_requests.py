@@ -33,7 +33,7 @@ MODES: Final = (REPORT, EVICT)
 """report: no more than an Event. evict: also a request to the extender to evict the pod."""
 
 INTERVAL_SECONDS: Final = 2.0
-_RENEW_BEFORE: Final = REQUEST_SECONDS / 2
+RENEW_BEFORE: Final = REQUEST_SECONDS / 2
 _MIB: Final = 1024 * 1024
 
 
@@ -113,7 +113,7 @@ class EvictionRequests:
             return True
         pods = {one.uid: (one.gpu, one.reason) for one in found.requests}
         wanted = {uid: (one.gpu, one.reason) for uid, one in requests.items()}
-        return not wanted or pods != wanted or not found.in_force(now) or found.until - now <= _RENEW_BEFORE
+        return not wanted or pods != wanted or not found.in_force(now) or found.until - now <= RENEW_BEFORE
 
     def _requests(self) -> dict[str, EvictionRequest]:
         """By UID; those that can never start first, then those that have lasted longest."""
