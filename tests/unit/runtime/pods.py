@@ -68,6 +68,13 @@ def on(index: int, units: int) -> Allocation:
     return Allocation.of({0: {index: units}})
 
 
+def ledger_of(gpus: Inventory | None) -> Ledger:
+    """One that knows the node n with these."""
+    ledger = Ledger()
+    ledger.set_inventory("n", gpus)
+    return ledger
+
+
 def frees(ledger: Ledger, node: str = "n") -> list[int]:
     found = ledger.node(node)
     assert found is not None

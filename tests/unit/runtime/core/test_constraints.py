@@ -193,8 +193,7 @@ class Gpus:
         return self.ledger.for_pod(pending(request, "default", (("app", app),)))
 
     def gpus(self, app: str, **annotations: str) -> list[int]:
-        node = self.ledger.node("n")
-        assert node is not None
+        node = self.ledger.nodes["n"]
         return [state.gpu.index for state in node.candidates(self.ask(app, **annotations))]
 
     def put(self, app: str, gpu: int, namespace: str = "default", **annotations: str) -> None:

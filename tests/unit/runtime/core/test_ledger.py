@@ -23,12 +23,11 @@ from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from unit.runtime.core.naive import NaiveLife
-from unit.runtime.pods import allocated_pod, frees, gpu, inventory, memory, on, whole
+from unit.runtime.pods import allocated_pod, frees, gpu, inventory, ledger_of, memory, on, whole
 
 
 def test_units_are_taken_from_their_gpu_and_given_back() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(16, 24))
+    ledger = ledger_of(inventory(16, 24))
     ledger.apply(allocated_pod("a", memory(6), on(1, 6)))
     assert frees(ledger) == [16, 18]
     ledger.apply(allocated_pod("a", memory(6), on(1, 6)))
@@ -57,8 +56,7 @@ def test_what_makes_a_difference_to_what_is_held() -> None:
 
 
 def test_the_same_name_again_is_another_pod() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(16))
+    ledger = ledger_of(inventory(16))
     ledger.apply(AllocatedPod("old", "default", "job", "n", memory(6), on(0, 6)))
     ledger.apply(AllocatedPod("new", "default", "job", "n", memory(6), on(0, 6)))
     assert frees(ledger) == [4]
@@ -67,39 +65,33 @@ def test_the_same_name_again_is_another_pod() -> None:
 
 
 def test_a_gpu_held_whole_has_no_memory_left_and_one_in_use_is_not_empty() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(16, 16))
+    ledger = ledger_of(inventory(16, 16))
     ledger.apply(allocated_pod("a", whole(1), on(0, 16)))
     ledger.apply(allocated_pod("b", memory(1), on(1, 1)))
-    node = ledger.node("n")
-    assert node is not None
+    node = ledger.nodes["n"]
     assert [(s.free, s.empty) for s in node.gpu_states] == [(0, False), (15, False)]
     assert node.remaining_after(whole(1)) is None
     assert node.remaining_after(memory(16)) is None
 
 
 def test_a_gpu_held_whole_has_nothing_left_whatever_the_annotation_says_it_had() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(16))
+    ledger = ledger_of(inventory(16))
     ledger.apply(allocated_pod("a", whole(1), on(0, 10)))
     assert frees(ledger) == [0]
 
 
 def test_more_compute_than_a_gpu_shares_out_is_reported() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", Inventory(GIB, (gpu(0, 16),), core=100))
+    ledger = ledger_of(Inventory(GIB, (gpu(0, 16),), core=100))
     for uid in ("a", "b"):
         request = Request((ContainerRequest(Kind.APP, 0, "main", units=1, core=60),))
         ledger.apply(allocated_pod(uid, request, on(0, 1)))
-    node = ledger.node("n")
-    assert node is not None
+    node = ledger.nodes["n"]
     assert node.problems() == ["GPU 0: 120 % of its compute are held, it shares out 100 %"]
     assert node.gpu_states[0].core == 0
 
 
 def test_a_pod_without_a_known_gpu_counts_against_every_gpu() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(5, 6, 24))
+    ledger = ledger_of(inventory(5, 6, 24))
     ledger.apply(allocated_pod("a", memory(6), None))
     assert frees(ledger) == [0, 0, 18], "also where no GPU is as large: it is from days when it needed to be on none alone"
     ledger.apply(allocated_pod("b", whole(1), None))
@@ -108,8 +100,7 @@ def test_a_pod_without_a_known_gpu_counts_against_every_gpu() -> None:
 
 def test_a_pod_without_a_known_gpu_counts_with_what_its_node_says_after_some_seconds() -> None:
     """Who may set spec.nodeName and a finalizer could block all GPUs of a node with it for ever."""
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(16, 16))
+    ledger = ledger_of(inventory(16, 16))
     assert not ledger.expire(100.0)
     ledger.apply(allocated_pod("whole", whole(1), None))
     assert not ledger.expire(101.0)
@@ -136,8 +127,7 @@ def test_a_pod_without_a_known_gpu_counts_with_what_its_node_says_after_some_sec
 
 
 def test_a_pod_whose_gpu_becomes_known_in_time_is_counted_by_it() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(16, 16))
+    ledger = ledger_of(inventory(16, 16))
     ledger.apply(allocated_pod("a", memory(6), None))
     assert not ledger.expire(1.0)
     ledger.apply(allocated_pod("a", memory(6), on(1, 6)))
@@ -148,8 +138,7 @@ def test_a_pod_whose_gpu_becomes_known_in_time_is_counted_by_it() -> None:
 
 
 def test_of_a_static_pods_copy_only_the_nodes_word_counts() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(16, 16))
+    ledger = ledger_of(inventory(16, 16))
     for allocation in (None, on(0, 6)):
         ledger.apply(replace(allocated_pod("a", memory(6), allocation), mirror=True))
         assert (frees(ledger), ledger.nodes["n"].problems()) == ([16, 16], [])
@@ -161,8 +150,7 @@ def test_of_a_static_pods_copy_only_the_nodes_word_counts() -> None:
 @pytest.mark.parametrize("broken", [None, on(9, 6), on(0, 600)])
 def test_what_a_pod_was_bound_with_counts_while_its_annotations_are_broken(broken: Allocation | None) -> None:
     """Before Kubernetes 1.30 a tenant may write on them what he likes: that neither blocks other GPUs nor gives his away."""
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(16, 16))
+    ledger = ledger_of(inventory(16, 16))
     for how in (ledger.assume, ledger.apply):
         how(allocated_pod("a", memory(6), on(1, 6)))
         ledger.apply(allocated_pod("a", memory(6), broken))
@@ -190,8 +178,7 @@ def test_a_node_has_no_say_in_what_is_held_on_another() -> None:
 
 @pytest.mark.parametrize("kinds", [50, 5000])
 def test_a_node_that_does_not_change_remembers_so_many_kinds_of_requests(kinds: int) -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(16))
+    ledger = ledger_of(inventory(16))
     policy, node = Binpack(), ledger.nodes["n"]
     for units in range(1, kinds):
         assert (policy.node_cost(memory(units), node) is None) == (units > 16)
@@ -241,8 +228,7 @@ def test_pods_may_be_known_before_their_nodes_gpus() -> None:
 
 
 def test_a_binding_under_way_is_held_until_it_is_seen_or_forgotten() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(16))
+    ledger = ledger_of(inventory(16))
     ledger.assume(allocated_pod("a", memory(6), on(0, 6)))
     assert frees(ledger) == [10]
     ledger.forget("a")
@@ -254,8 +240,7 @@ def test_a_binding_under_way_is_held_until_it_is_seen_or_forgotten() -> None:
 
 
 def test_a_fresh_list_drops_what_is_gone_and_keeps_a_binding_that_it_may_not_have_seen() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(16))
+    ledger = ledger_of(inventory(16))
     ledger.apply(allocated_pod("gone", memory(1), on(0, 1)))
     ledger.assume(allocated_pod("under way", memory(2), on(0, 2)))
     ledger.assume(allocated_pod("deleted", memory(4), on(0, 4)))
@@ -265,31 +250,26 @@ def test_a_fresh_list_drops_what_is_gone_and_keeps_a_binding_that_it_may_not_hav
 
 
 def test_bad_and_cordoned_gpus_are_not_offered_but_still_counted() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", Inventory(GIB, (gpu(0, 16, health="lost"), gpu(1, 24, cordoned=True), gpu(2, 8))))
-    node = ledger.node("n")
-    assert node is not None
+    ledger = ledger_of(Inventory(GIB, (gpu(0, 16, health="lost"), gpu(1, 24, cordoned=True), gpu(2, 8))))
+    node = ledger.nodes["n"]
     assert (node.free, node.largest_free(), node.empty_gpus()) == (8, 8, 1)
     assert node.remaining_after(memory(9)) is None
 
 
 def test_a_node_without_a_usable_gpu_has_nothing() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", Inventory(GIB, (gpu(0, 16, health="lost"),)))
+    ledger = ledger_of(Inventory(GIB, (gpu(0, 16, health="lost"),)))
     node = ledger.nodes["n"]
     assert (node.free, node.largest_free(), node.empty_gpus(), node.remaining_after(memory(1))) == (0, 0, 0, None)
 
 
 def test_an_impossible_state_is_reported() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(16, 16, 16))
+    ledger = ledger_of(inventory(16, 16, 16))
     ledger.apply(allocated_pod("a", memory(10), on(0, 10)))
     ledger.apply(allocated_pod("b", memory(10), on(0, 10)))
     ledger.apply(allocated_pod("c", memory(2), on(7, 2)))
     ledger.apply(allocated_pod("d", whole(1), on(1, 16)))
     ledger.apply(allocated_pod("e", memory(1), on(1, 1)))
-    node = ledger.node("n")
-    assert node is not None
+    node = ledger.nodes["n"]
     assert node.overbooked() == {0: 4, 7: 2, 1: 1}
     assert frees(ledger) == [0, 0, 14], "nobody has a GPU 7: that pod counts against every GPU"
     assert [line.split(":")[0] for line in node.problems()] == ["GPU 0", "GPU 1", "GPU 7", "pod default/c"]
@@ -300,8 +280,7 @@ def compute(core: int, units: int = 1) -> Request:
 
 
 def test_all_of_a_gpus_compute_may_be_held() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", Inventory(GIB, (gpu(0, 16),), core=100))
+    ledger = ledger_of(Inventory(GIB, (gpu(0, 16),), core=100))
     ledger.apply(allocated_pod("a", compute(60), on(0, 1)))
     ledger.apply(allocated_pod("b", compute(40), on(0, 1)))
     node = ledger.nodes["n"]
@@ -312,8 +291,7 @@ def test_all_of_a_gpus_compute_may_be_held() -> None:
 
 
 def test_two_that_hold_a_gpu_whole_are_one_too_many_however_few_units_they_name() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(16, 16))
+    ledger = ledger_of(inventory(16, 16))
     ledger.apply(allocated_pod("a", whole(1), on(0, 8)))
     node = ledger.nodes["n"]
     assert node.overbooked() == {}
@@ -327,8 +305,7 @@ def test_two_that_hold_a_gpu_whole_are_one_too_many_however_few_units_they_name(
 
 
 def test_the_words_for_what_cannot_be() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(16, 16))
+    ledger = ledger_of(inventory(16, 16))
     ledger.apply(allocated_pod("a", memory(2), Allocation.of({0: {9: 1, 8: 1}})))
     ledger.apply(allocated_pod("b", memory(2), None))
     assert ledger.nodes["n"].problems() == [
@@ -340,15 +317,13 @@ def test_the_words_for_what_cannot_be() -> None:
 
 
 def test_what_stays_free_beside_a_pod_on_several_gpus() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(16, 7, 3, 5))
+    ledger = ledger_of(inventory(16, 7, 3, 5))
     asking = [Request((ContainerRequest(Kind.APP, 0, "main", units=4 * gpus),), gpus) for gpus in (1, 2, 3, 4)]
     assert [ledger.nodes["n"].remaining_after(request) for request in asking] == [1, 4, 16, None]
 
 
 def test_a_pod_of_which_one_gpu_cannot_be_may_be_anywhere() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(16, 16))
+    ledger = ledger_of(inventory(16, 16))
     pod = allocated_pod("a", memory(2), Allocation.of({0: {0: 1, 9: 1}}))
     ledger.apply(pod)
     assert (ledger.nodes["n"].gpus_of(pod), frees(ledger)) == (None, [14, 14])
@@ -360,15 +335,13 @@ def test_a_pod_of_which_one_gpu_cannot_be_may_be_anywhere() -> None:
 
 
 def test_a_pod_with_compute_alone_that_is_there_all_the_same_may_be_anywhere() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", Inventory(GIB, (gpu(0, 16), gpu(1, 16)), core=100))
+    ledger = ledger_of(Inventory(GIB, (gpu(0, 16), gpu(1, 16)), core=100))
     ledger.apply(allocated_pod("a", compute(20, units=0), None))
     assert [(state.free, state.core, state.empty) for state in ledger.nodes["n"].gpu_states] == [(16, 80, False)] * 2
 
 
 def test_a_pod_may_hold_all_units_of_its_gpu() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(16, 16))
+    ledger = ledger_of(inventory(16, 16))
     ledger.apply(allocated_pod("a", memory(16), on(0, 16)))
     assert (frees(ledger), ledger.nodes["n"].problems()) == ([0, 16], [])
 
@@ -416,8 +389,7 @@ def test_what_a_node_would_be_with_others_on_it() -> None:
 
 
 def test_every_answer_is_given_anew_when_something_has_changed() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(16, 24))
+    ledger = ledger_of(inventory(16, 24))
     node = ledger.nodes["n"]
 
     def answers() -> tuple[object, ...]:
@@ -501,8 +473,7 @@ def test_every_history_of_one_pod(first: str) -> None:
 
 
 def test_what_was_reserved_first_and_again_later_runs_out_later() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(16))
+    ledger = ledger_of(inventory(16))
     ledger.reserve(allocated_pod("a", memory(1), on(0, 1)), 10.0)
     ledger.reserve(allocated_pod("b", memory(2), on(0, 2)), 12.0)
     ledger.reserve(allocated_pod("a", memory(1), on(0, 1)), 14.0)
@@ -511,8 +482,7 @@ def test_what_was_reserved_first_and_again_later_runs_out_later() -> None:
 
 
 def test_who_is_held_is_so_until_the_time_that_was_said_first() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(16))
+    ledger = ledger_of(inventory(16))
     for uid in ("a", "b"):
         ledger.apply(allocated_pod(uid, memory(1), on(0, 1)))
     ledger.hold_until("a", 5.0)
@@ -525,8 +495,7 @@ def test_who_is_held_is_so_until_the_time_that_was_said_first() -> None:
 
 
 def test_a_list_leaves_others_as_they_are() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(16))
+    ledger = ledger_of(inventory(16))
     for uid, put in {"a": ledger.apply, "b": ledger.assume, "c": lambda pod: ledger.reserve(pod, 1.0), "d": ledger.apply}.items():
         put(allocated_pod(uid, memory(1), on(0, 1)))
     ledger.hold_until("d", 9.0)
@@ -537,8 +506,7 @@ def test_a_list_leaves_others_as_they_are() -> None:
 
 
 def test_only_the_node_that_says_so_ends_the_doubt_about_a_pod() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(16))
+    ledger = ledger_of(inventory(16))
     for uid in ("a", "b"):
         ledger.apply(allocated_pod(uid, memory(6), on(0, 6)))
     ledger.hold_until("b", 9.0)
@@ -547,8 +515,7 @@ def test_only_the_node_that_says_so_ends_the_doubt_about_a_pod() -> None:
 
 
 def test_gpus_that_are_gone_or_unreadable_leave_what_else_the_node_says() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", None)
+    ledger = ledger_of(None)
     assert ledger.node("n") is None
     ledger.set_node(replace(SAYS_A, model="T4", placement="spread"))
     ledger.set_inventory("n", None, "broken")

@@ -124,8 +124,7 @@ class Events(RuleBasedStateMachine):
         if request.unsupported is not None:
             return
         pod = NaivePod(raw, node, None)
-        found = self.ledger.node(node)
-        assert found is not None
+        found = self.ledger.nodes[node]
         asked = self.ledger.for_pod(pending(request, "x", labels_of(raw["metadata"])))
         self.asked[asked.key] = asked
         while len(self.asked) > 3:
@@ -243,8 +242,7 @@ class Events(RuleBasedStateMachine):
     @invariant()
     def every_gpu_is_counted_right_and_none_is_given_twice(self) -> None:
         for name, gpus in self.naive.nodes.items():
-            node = self.ledger.node(name)
-            assert node is not None
+            node = self.ledger.nodes[name]
             counted = [(state.free, state.core, state.empty) for state in node.gpu_states]
             assert counted == [self.naive.free(name, index) for index in range(len(gpus))]
         if not self.forged:

@@ -19,15 +19,13 @@ from gpushare_runtime.core.placement import explain
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.preemption import Preemption, Victims
 from gpushare_runtime.core.request import Request, parse_request
-from unit.runtime.pods import allocated_pod, container, inventory, memory, on, pending, pod
+from unit.runtime.pods import allocated_pod, container, inventory, ledger_of, memory, on, pending, pod
 
 MPS = replace(inventory(100, 100), isolation="mps", core=100, clients=MOST_CLIENTS)
 
 
 def ledger(having: Inventory = MPS) -> Ledger:
-    made = Ledger()
-    made.set_inventory("n", having)
-    return made
+    return ledger_of(having)
 
 
 def asked(*containers: dict[str, Any], **metadata: Any) -> Request:

@@ -22,7 +22,7 @@ from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import NOTHING_HELD, Held, HeldEntry, HeldError, Rejection
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
-from unit.runtime.pods import allocated_pod, frees, inventory, memory, on, whole
+from unit.runtime.pods import allocated_pod, frees, inventory, ledger_of, memory, on, whole
 
 GPUS = inventory(16, 16)
 FIRST, SECOND = (gpu.uuid for gpu in GPUS.gpus)
@@ -219,8 +219,7 @@ def test_the_processes_of_a_deleted_pod_still_hold() -> None:
 
 
 def test_the_nodes_word_tells_the_gpu_of_a_pod_that_nobody_placed() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", GPUS)
+    ledger = ledger_of(GPUS)
     ledger.apply(allocated_pod("stray", memory(6), None))
     assert frees(ledger) == [10, 10]
     ledger.set_node(NodeRecord("n", GPUS, "", Held((HeldEntry(SECOND, "stray", "x/stray", 6, "unmanaged"),))))
@@ -246,8 +245,7 @@ def test_a_gpu_that_rejected_a_size_takes_no_such_pod_for_a_minute(until: float)
     """From when that is first seen here, whatever the node's clock says."""
     first = Rejection("u", FIRST, 6, until)
     ledger = told(rejected=(first,))
-    node = ledger.node("n")
-    assert node is not None
+    node = ledger.nodes["n"]
 
     def takes() -> dict[str, list[int]]:
         asks = {"5": memory(5), "6": memory(6), "whole": whole(1)}
@@ -349,8 +347,7 @@ def test_what_is_held_whole_leaves_nothing_whoever_else_is_there() -> None:
 
 
 def test_a_given_gpu_is_good_until_it_is_not_usable_or_rejected_or_given_twice() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", GPUS)
+    ledger = ledger_of(GPUS)
     pod, second = allocated_pod("u", memory(6), on(0, 6)), Allocation.of({0: {0: 1, 1: 1}})
     both = AllocatedPod("w", "default", "w", "n", Request((ContainerRequest(Kind.APP, 0, "main", units=2),), 2), second)
     ledger.apply(pod)

@@ -68,6 +68,11 @@ class Node:
         self.pods.event("MODIFIED", parse_local_pod(pod))
         return pod
 
+    def takes(self, pod: dict[str, Any]) -> dict[str, Any]:
+        """The plugin sees the pod, and kubelet admits it."""
+        self.admit(self.see(pod))
+        return pod
+
     def admit(self, pod: dict[str, Any]) -> dict[str, dict[str, str]]:
         return asyncio.run(self.manager.admit(pod))
 

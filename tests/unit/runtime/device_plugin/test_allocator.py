@@ -24,7 +24,7 @@ from gpushare_runtime.device_plugin.node.state import NodeState
 from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError
 from unit.runtime.device_plugin.fake_processes import FakeProcesses
 from unit.runtime.device_plugin.local_pods import bound, memory, whole
-from unit.runtime.device_plugin.node import Node
+from unit.runtime.device_plugin.node import Node, ids_of
 from unit.runtime.pods import container, gpu, inventory
 
 MEMORY, GPUS = RESOURCES
@@ -43,22 +43,19 @@ def environment_of(pod: dict[str, Any], gpus: Inventory, units: int) -> dict[str
 
 
 def test_the_container_reads_what_the_annotations_say() -> None:
-    gpus = inventory(16, 24)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16, 24))
     pod = node.see(memory(gpus, 1, 8))
     assert node.admit(pod) == {"main": environment_of(pod, gpus, 8)}
 
 
 def test_pods_of_one_size_get_their_own_gpus_in_the_order_of_arrival() -> None:
-    gpus = inventory(16, 16, 16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16, 16, 16))
     pods = [node.see(memory(gpus, gpu, 6)) for gpu in (2, 0, 1, 0)]
     assert [node.admit(pod)["main"]["ALIYUN_COM_GPU_MEM_IDX"] for pod in pods] == ["2", "0", "1", "0"]
 
 
 def test_two_at_once_get_their_own_gpus_before_the_checkpoint_shows_the_first() -> None:
-    gpus = inventory(16, 16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16, 16))
     for index in (1, 0):
         node.see(memory(gpus, index, 6))
     free = [i for i, _ in node.state.devices.reported(MEMORY)]
@@ -69,8 +66,7 @@ def test_two_at_once_get_their_own_gpus_before_the_checkpoint_shows_the_first() 
 
 
 def test_an_allocation_that_did_not_come_about_is_asked_again() -> None:
-    gpus = inventory(16, 16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16, 16))
     pod = node.see(memory(gpus, 1, 6))
     node.manager.failing.add(pod["metadata"]["uid"])
     free = [i for i, _ in node.state.devices.reported(MEMORY)]
@@ -82,8 +78,7 @@ def test_an_allocation_that_did_not_come_about_is_asked_again() -> None:
 
 
 def test_containers_of_a_pod_come_in_order_and_before_other_pods() -> None:
-    gpus = inventory(16, 16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16, 16))
     pair = node.see(bound(gpus, {0: {0: 4}, 1: {1: 4}}, container("a", mem=4), container("b", mem=4)))
     node.see(memory(gpus, 0, 4))
     got = node.admit(pair)
@@ -92,16 +87,14 @@ def test_containers_of_a_pod_come_in_order_and_before_other_pods() -> None:
 
 
 def test_a_pod_with_only_the_annotations_of_the_original_gets_its_gpu() -> None:
-    gpus = inventory(16, 16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16, 16))
     pod = memory(gpus, 1, 4)
     del pod["metadata"]["annotations"]["scheduler.framework.gpushare.allocation"]
     assert node.admit(node.see(pod))["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "1"
 
 
 def test_a_pod_that_the_scheduler_did_not_place_leaves_room_for_those_it_placed() -> None:
-    gpus = inventory(16, 16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16, 16))
     stray = node.see(memory(None, 0, 10))
     placed = node.see(memory(gpus, 0, 16))
     assert node.admit(stray)["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "1"
@@ -109,8 +102,7 @@ def test_a_pod_that_the_scheduler_did_not_place_leaves_room_for_those_it_placed(
 
 
 def test_a_pod_that_the_watch_has_not_shown_gets_one_gpu_with_its_own_size_as_total() -> None:
-    gpus = inventory(4, 16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(4, 16))
     assert node.admit(memory(gpus, 0, 6))["main"] == {
         "NVIDIA_VISIBLE_DEVICES": gpus.by_index[1].uuid,
         "ALIYUN_COM_GPU_MEM_IDX": "1",
@@ -121,15 +113,13 @@ def test_a_pod_that_the_watch_has_not_shown_gets_one_gpu_with_its_own_size_as_to
 
 
 def test_after_a_lost_checkpoint_a_pod_marked_assigned_gets_its_gpu_again() -> None:
-    gpus = inventory(16, 16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16, 16))
     pod = node.see(memory(gpus, 1, 6, annotations={"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}))
     assert node.admit(pod)["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "1"
 
 
 def test_an_init_containers_ids_go_on_in_the_same_pod() -> None:
-    gpus = inventory(16, 16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16, 16))
     other = node.see(memory(gpus, 0, 4))
     pod = node.see(bound(gpus, {0: {1: 4}}, container(mem=4), init=[container("first", mem=4)]))
     node.admit(other)
@@ -139,16 +129,14 @@ def test_an_init_containers_ids_go_on_in_the_same_pod() -> None:
 
 
 def test_more_than_the_init_container_had_comes_from_its_gpu() -> None:
-    gpus = inventory(16, 16)
-    node = Node(gpus)
+    node = Node(inventory(16, 16))
     pod = node.see(bound(None, {}, container(mem=8), init=[container("first", mem=4)]))
     got = node.admit(pod)
     assert got["first"]["NVIDIA_VISIBLE_DEVICES"] == got["main"]["NVIDIA_VISIBLE_DEVICES"]
 
 
 def test_whole_gpus_are_those_of_the_annotation() -> None:
-    gpus = inventory(16, 24, 16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16, 24, 16))
     pod = node.see(whole(gpus, 1, 2))
     assert node.admit(pod)["main"] == {
         "NVIDIA_VISIBLE_DEVICES": f"{gpus.by_index[1].uuid},{gpus.by_index[2].uuid}",
@@ -160,15 +148,13 @@ def test_whole_gpus_are_those_of_the_annotation() -> None:
 
 
 def test_units_of_two_gpus_are_rejected_with_both_numbers() -> None:
-    gpus = inventory(4, 4)
-    node = Node(gpus)
+    node = Node(inventory(4, 4))
     with pytest.raises(AllocationRejected, match=r"units of 2 GPUs \(1 of GPU 0 .*, 2 of GPU 1 .*\), it needs one GPU; delete the pod"):
         node.state.allocator.allocate(MEMORY, ["GPU-00000000-_-0", "GPU-00000001-_-0", "GPU-00000001-_-1"])
 
 
 def test_no_gpu_with_enough_room_is_said_in_numbers() -> None:
-    gpus = inventory(4, 8, 4)
-    node = Node(gpus)
+    node = Node(gpus := inventory(4, 8, 4))
     node.admit(node.see(memory(gpus, 1, 3, name="first")))
     node.admit(node.see(whole(gpus, 2, name="second")))
     with pytest.raises(
@@ -188,16 +174,14 @@ def test_an_id_of_no_gpu_is_rejected() -> None:
 
 
 def test_a_gpu_that_does_not_answer_is_rejected() -> None:
-    gpus = inventory(4)
-    node = Node(gpus)
+    node = Node(gpus := inventory(4))
     node.state.devices.set_inventory(Inventory(gpus.unit, (gpu(0, 4, health="lost"),)))
     with pytest.raises(AllocationRejected, match=r"GPU 0 .* is not usable \(lost\)"):
         node.state.allocator.allocate(GPUS, ["GPU-00000000"])
 
 
 def test_a_gpu_with_memory_in_use_is_not_given_whole_and_the_holder_is_named() -> None:
-    gpus = inventory(16, 16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16, 16))
     node.admit(node.see(memory(gpus, 0, 1, name="small")))
     with pytest.raises(AllocationRejected, match=r"GPU 0 .* has memory allocated to pod default/small"):
         node.state.allocator.allocate(GPUS, [gpus.by_index[0].uuid])
@@ -205,16 +189,14 @@ def test_a_gpu_with_memory_in_use_is_not_given_whole_and_the_holder_is_named() -
 
 
 def test_a_gpu_held_whole_has_no_memory() -> None:
-    gpus = inventory(16, 16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16, 16))
     node.admit(node.see(whole(gpus, 0, name="big")))
     with pytest.raises(AllocationRejected, match=r"GPU 0 .* is allocated whole to pod default/big"):
         node.state.allocator.allocate(MEMORY, ["GPU-00000000-_-0"])
 
 
 def test_a_gpu_given_a_moment_ago_counts_before_the_checkpoint_shows_it() -> None:
-    gpus = inventory(16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16))
     node.state.allocator.allocate(GPUS, [gpus.by_index[0].uuid])
     with pytest.raises(AllocationRejected, match="allocated whole to a pod admitted just now"):
         node.state.allocator.allocate(MEMORY, ["GPU-00000000-_-0"])
@@ -222,8 +204,7 @@ def test_a_gpu_given_a_moment_ago_counts_before_the_checkpoint_shows_it() -> Non
 
 @pytest.mark.parametrize("watched", [True, False], ids=["seen to go", "gone before the first list"])
 def test_what_ended_pods_held_is_free_although_the_file_still_lists_it(watched: bool) -> None:
-    gpus = inventory(16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16))
     pod = whole(gpus, 0)
     if watched:
         node.see(pod)
@@ -242,16 +223,14 @@ def test_what_ended_pods_held_is_free_although_the_file_still_lists_it(watched: 
 
 
 def test_a_pod_in_the_checkpoint_that_the_watch_has_not_shown_yet_holds_its_gpu() -> None:
-    gpus = inventory(16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16))
     node.admit(whole(gpus, 0))
     with pytest.raises(AllocationRejected, match="allocated whole"):
         node.state.allocator.allocate(MEMORY, ["GPU-00000000-_-0"])
 
 
 def test_while_the_api_server_has_not_been_reached_every_entry_counts() -> None:
-    gpus = inventory(16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16))
     node.pods.synced = False
     node.admit(whole(gpus, 0, uid="unknown"))
     node.now += 3600
@@ -267,8 +246,7 @@ def ids(gpu: int, *slots: int) -> set[str]:
 
 
 def test_what_was_preferred_is_given_to_whom_it_was_preferred_for_once() -> None:
-    gpus = inventory(16, 16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16, 16))
     first, second = (node.see(memory(gpus, gpu, 4, name=name)) for gpu, name in enumerate(("first", "second")))
     chosen, turn = node.state.allocator.prefer(MEMORY, node.free(MEMORY), [], 4)
     # Another resource with as many ids.
@@ -282,8 +260,7 @@ def test_what_was_preferred_is_given_to_whom_it_was_preferred_for_once() -> None
 
 @pytest.mark.parametrize(("others", "whose"), [(7, "first"), (8, "second")])
 def test_a_few_answers_are_remembered(others: int, whose: str) -> None:
-    gpus = inventory(16, 16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16, 16))
     first = node.see(memory(gpus, 0, 16, name="first"))
     node.see(memory(gpus, 1, 16, name="second"))
     chosen, _ = node.state.allocator.prefer(MEMORY, node.free(MEMORY), [], 16)
@@ -296,8 +273,7 @@ def test_a_few_answers_are_remembered(others: int, whose: str) -> None:
 
 
 def test_what_an_init_container_leaves_is_its_pods_own() -> None:
-    gpus = inventory(16, 16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16, 16))
     pod = node.see(bound(gpus, {0: {1: 4}}, container(mem=4), init=[container("first", mem=2)], phase="Pending"))
     must, _ = node.state.allocator.prefer(MEMORY, node.free(MEMORY), [], 2)
     node.state.allocator.allocate(MEMORY, must)
@@ -310,10 +286,8 @@ def test_what_an_init_container_leaves_is_its_pods_own() -> None:
 
 
 def test_a_pod_that_kubelet_has_forgotten_is_not_what_it_asks_for() -> None:
-    gpus = inventory(16, 16)
-    node = Node(gpus)
-    old = node.see(memory(gpus, 0, 4, phase="Running", name="old"))
-    node.admit(old)
+    node = Node(gpus := inventory(16, 16))
+    old = node.takes(memory(gpus, 0, 4, phase="Running", name="old"))
     node.admit(node.see(memory(gpus, 1, 1, phase="Running")))
     node.live = {old["metadata"]["uid"]}
     node.manager.active.discard(old["metadata"]["uid"])
@@ -338,10 +312,8 @@ def test_a_pod_that_kubelet_has_forgotten_is_not_what_it_asks_for() -> None:
     ids=["the chosen GPU has it", "and just so", "another GPU would be given", "no GPU is known to have it"],
 )
 def test_processes_are_looked_at_only_where_somebodys_end_makes_a_difference(asked: tuple[int, int], looks: int, gpu: int) -> None:
-    gpus = inventory(16, 16, 12)
-    node = Node(gpus)
-    gone = node.see(memory(gpus, 0, 4, phase="Running"))
-    node.admit(gone)
+    node = Node(gpus := inventory(16, 16, 12))
+    gone = node.takes(memory(gpus, 0, 4, phase="Running"))
     node.admit(node.see(memory(gpus, 1, 1, phase="Running")))
     node.force_delete(gone, alive=False)
     pod = node.see(memory(gpus, *asked) if asked[0] < 2 else memory(None, 0, 16))
@@ -351,11 +323,9 @@ def test_processes_are_looked_at_only_where_somebodys_end_makes_a_difference(ask
 
 def test_ids_that_are_in_doubt_are_given_when_a_look_shows_nobody() -> None:
     for alive in (False, True):
-        gpus = inventory(16)
-        node = Node(gpus)
-        gone = node.see(memory(gpus, 0, 4, phase="Running"))
-        node.admit(gone)
-        held = node.manager.given[gone["metadata"]["uid"]]["main"][MEMORY]
+        node = Node(gpus := inventory(16))
+        gone = node.takes(memory(gpus, 0, 4, phase="Running"))
+        held = ids_of(node, gone)
         node.force_delete(gone, alive=alive)
         if alive:
             with pytest.raises(AllocationRejected, match="is still used by processes of pod default/"):
@@ -366,8 +336,7 @@ def test_ids_that_are_in_doubt_are_given_when_a_look_shows_nobody() -> None:
 
 
 def test_a_conflict_with_pods_that_are_there_needs_no_look() -> None:
-    gpus = inventory(16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16))
     node.admit(node.see(whole(gpus, 0, phase="Running")))
     with pytest.raises(AllocationRejected):
         node.state.allocator.allocate(MEMORY, ids(0, 0))
@@ -391,8 +360,7 @@ def test_the_fullest_gpu_that_just_has_it_is_taken_where_nothing_is_promised() -
 
 
 def test_promises_add_up_and_end_when_they_are_kept_or_cannot_be() -> None:
-    gpus = inventory(8, 10)
-    node = Node(gpus)
+    node = Node(gpus := inventory(8, 10))
     first = node.see(memory(gpus, 0, 2))
     assert stray(node, 6) == 0
     second = node.see(memory(gpus, 0, 1))
@@ -411,8 +379,7 @@ def test_promises_add_up_and_end_when_they_are_kept_or_cannot_be() -> None:
 
 
 def test_a_promise_does_not_stand_in_the_way_of_whom_it_was_made_to() -> None:
-    gpus = inventory(5, 3, 8, 8)
-    node = Node(gpus)
+    node = Node(gpus := inventory(5, 3, 8, 8))
     node.admit(node.see(memory(gpus, 0, 3)))
     # GPU 0 has too little now; of the others GPU 1 is the fullest, and promised to nobody else.
     pod = node.see(bound(gpus, {0: {0: 3, 1: 3}}, container(mem=6), labels={"aliyun.com/gpu-count": "2"}))
@@ -420,8 +387,7 @@ def test_a_promise_does_not_stand_in_the_way_of_whom_it_was_made_to() -> None:
 
 
 def test_a_pod_may_have_the_gpu_that_one_like_it_has_left() -> None:
-    gpus = inventory(8, 8, 8)
-    node = Node(gpus)
+    node = Node(gpus := inventory(8, 8, 8))
     wish = {"gpushare.request/models": "T4"}
     left, asks = (node.see(memory(gpus, gpu, 6, annotations=wish)) for gpu in (2, 1))
     # kubelet gave the first one the second one's GPU.
@@ -434,8 +400,7 @@ def test_a_pod_may_have_the_gpu_that_one_like_it_has_left() -> None:
 
 
 def test_a_pod_that_was_rejected_waits_no_more_until_nobody_else_can_be_meant() -> None:
-    gpus = inventory(4, 16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(4, 16))
     node.admit(node.see(memory(gpus, 0, 4, phase="Running")))
     wish = {"gpushare.request/models": "T4"}
     with pytest.raises(AdmissionError, match="not the one it was placed on"):
@@ -454,8 +419,7 @@ def test_a_pod_that_was_rejected_waits_no_more_until_nobody_else_can_be_meant() 
 
 
 def test_whole_gpus_that_are_not_free_to_kubelet_are_not_preferred() -> None:
-    gpus = inventory(4, 4, 4)
-    node = Node(gpus)
+    node = Node(inventory(4, 4, 4))
     chosen, _ = node.state.allocator.prefer(GPUS, {"GPU-00000001", "GPU-00000002"}, [], 1)
     assert chosen == ["GPU-00000001"]
     with pytest.raises(AllocationRejected, match="asked for 2 whole GPUs, but GPU 0 is taken, GPU 1 is free, GPU 2 is taken"):
@@ -463,19 +427,16 @@ def test_whole_gpus_that_are_not_free_to_kubelet_are_not_preferred() -> None:
 
 
 def test_a_pods_other_gpus_come_before_strangers_where_the_chosen_one_is_not_free() -> None:
-    gpus = inventory(4, 8, 8, 8)
-    node = Node(gpus)
+    node = Node(gpus := inventory(4, 8, 8, 8))
     node.see(bound(gpus, {0: {1: 8}, 1: {2: 8, 3: 8}}, container("a", count=1), container("b", count=2)))
     chosen, _ = node.state.allocator.prefer(GPUS, {"GPU-00000000", "GPU-00000002", "GPU-00000003"}, [], 1)
     assert chosen == ["GPU-00000002"]
 
 
 def test_what_kubelet_insists_on_is_preferred_although_processes_hold_it() -> None:
-    gpus = inventory(4)
-    node = Node(gpus)
-    gone = node.see(memory(gpus, 0, 2, phase="Running"))
-    node.admit(gone)
-    held = node.manager.given[gone["metadata"]["uid"]]["main"][MEMORY]
+    node = Node(gpus := inventory(4))
+    gone = node.takes(memory(gpus, 0, 2, phase="Running"))
+    held = ids_of(node, gone)
     node.force_delete(gone, alive=True)
     must = [min(held)]
     chosen, _ = node.state.allocator.prefer(MEMORY, ids(0, 0, 1, 2, 3), must, 2)
@@ -517,16 +478,14 @@ def test_a_node_without_gpus_says_so() -> None:
 
 
 def test_units_of_one_gpu_are_not_enough_for_a_pod_that_spreads() -> None:
-    gpus = inventory(8, 8)
-    node = Node(gpus)
+    node = Node(gpus := inventory(8, 8))
     node.see(bound(gpus, {0: {0: 2, 1: 2}}, container(mem=4), labels={"aliyun.com/gpu-count": "2"}))
     with pytest.raises(AllocationRejected, match=r"units of 1 GPUs \(4 of GPU 0 .*\), it needs the same on each of 2 GPUs"):
         node.state.allocator.allocate(MEMORY, ids(0, 0, 1, 2, 3))
 
 
 def test_every_gpu_that_was_chosen_is_held_back_and_the_pod_is_told_who_should_have_placed_it() -> None:
-    gpus = inventory(8, 8, 8)
-    node = Node(gpus)
+    node = Node(gpus := inventory(8, 8, 8))
     for index in (0, 2):
         node.admit(node.see(memory(gpus, index, 6, phase="Running")))
     with pytest.raises(AdmissionError) as rejection:
@@ -552,10 +511,8 @@ def test_every_gpu_that_was_chosen_is_held_back_and_the_pod_is_told_who_should_h
 
 @pytest.mark.parametrize("change", ["memory", "whole", "out of use", "gone", "another GPU", "other words for it"])
 def test_a_rejection_ends_when_the_gpu_is_another_or_somebody_elses(change: str) -> None:
-    gpus = inventory(4, 4, 4)
-    node = Node(gpus)
-    first = node.see((whole(gpus, 0, phase="Running")) if change == "whole" else memory(gpus, 0, 4, phase="Running"))
-    node.admit(first)
+    node = Node(gpus := inventory(4, 4, 4))
+    first = node.takes((whole(gpus, 0, phase="Running")) if change == "whole" else memory(gpus, 0, 4, phase="Running"))
     for index in (1, 2):
         node.admit(node.see(memory(gpus, index, 1, phase="Running")))
     with pytest.raises(AdmissionError):
@@ -605,8 +562,7 @@ class Cluster:
     def schedule(self, *containers: dict[str, Any]) -> None:
         request = parse_request({"metadata": {}, "spec": {"containers": list(containers)}})
         assert request is not None
-        node = self.ledger.node("gpu1")
-        assert node is not None
+        node = self.ledger.nodes["gpu1"]
         allocation = Binpack().choose(request, node)
         if allocation is None:
             return

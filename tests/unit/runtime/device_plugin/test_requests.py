@@ -27,19 +27,17 @@ def sidecar(name: str, **limits: int) -> dict[str, Any]:
 
 
 def test_memory_on_several_gpus_is_the_same_on_each() -> None:
-    gpus = inventory(16, 16, 16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16, 16, 16))
     pod = node.see(bound(gpus, {0: {0: 4, 2: 4}}, container(mem=8), labels={"aliyun.com/gpu-count": "2"}))
     got = node.admit(pod)["main"]
     assert got[VISIBLE] == "GPU-00000000,GPU-00000002"
     assert (got["ALIYUN_COM_GPU_MEM_CONTAINER"], got["ALIYUN_COM_GPU_MEM_POD"], got["ALIYUN_COM_GPU_MEM_DEV"]) == ("8", "8", "16")
-    ids = node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY]
+    ids = ids_of(node, pod)
     assert sorted(i.partition("-_-")[0] for i in ids) == ["GPU-00000000"] * 4 + ["GPU-00000002"] * 4
 
 
 def test_other_gpus_where_the_chosen_have_no_room_and_never_uneven() -> None:
-    gpus = inventory(8, 8, 8)
-    node = Node(gpus)
+    node = Node(gpus := inventory(8, 8, 8))
     node.admit(node.see(memory(gpus, 0, 6)))
     pod = node.see(bound(gpus, {0: {0: 3, 1: 3}}, container(mem=6), labels={"aliyun.com/gpu-count": "2"}))
     assert node.admit(pod)["main"][VISIBLE] == "GPU-00000001,GPU-00000002"
@@ -51,8 +49,7 @@ def test_other_gpus_where_the_chosen_have_no_room_and_never_uneven() -> None:
 
 
 def test_init_containers_and_sidecars_get_the_pods_gpu_in_any_order() -> None:
-    gpus = inventory(16, 16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16, 16))
     node.see(memory(gpus, 0, 3))
     pod = node.see(
         bound(
@@ -76,8 +73,7 @@ def test_whole_gpus_stay_the_pods_whichever_of_them_the_init_container_leaves(se
 
 
 def test_a_model_that_was_asked_for_is_not_exchanged_for_room_on_another_gpu() -> None:
-    gpus = inventory(8, 8)
-    node = Node(gpus)
+    node = Node(gpus := inventory(8, 8))
     node.admit(node.see(memory(gpus, 0, 6)))
     with pytest.raises(AdmissionError, match="GPU 1 has 8 free but is not the one it was placed on"):
         node.admit(node.see(memory(gpus, 0, 4, annotations={"gpushare.request/models": "T4"})))
@@ -85,8 +81,7 @@ def test_a_model_that_was_asked_for_is_not_exchanged_for_room_on_another_gpu() -
 
 
 def test_pods_of_the_same_shape_may_have_each_others_gpus_whatever_they_asked_for() -> None:
-    gpus = inventory(8, 8)
-    node = Node(gpus)
+    node = Node(gpus := inventory(8, 8))
     wish = {"gpushare.request/models": "T4"}
     first = node.see(memory(gpus, 0, 6, annotations=wish))
     second = node.see(memory(gpus, 1, 6, annotations=wish))
@@ -100,16 +95,14 @@ def test_pods_of_the_same_shape_may_have_each_others_gpus_whatever_they_asked_fo
 
 def test_later_containers_follow_the_first_one_to_the_gpu_that_it_got() -> None:
     """kubelet asks for the second pod first; its first container gets the other's GPU, and its second one had its own."""
-    gpus = inventory(8, 8)
-    node = Node(gpus)
+    node = Node(gpus := inventory(8, 8))
     node.see(memory(gpus, 0, 2, name="first"))
     later = node.see(bound(gpus, {0: {1: 2}, 1: {1: 1}}, container("c0", mem=2), container("c1", mem=1), name="later"))
     assert indexes_of(node.admit(later)) == {"c0": "0", "c1": "0"}
 
 
 def test_where_containers_are_meant_for_gpus_of_their_own_each_needs_room_for_itself_alone() -> None:
-    gpus = inventory(2, 3)
-    node = Node(gpus)
+    node = Node(gpus := inventory(2, 3))
     pod = node.see(bound(gpus, {0: {0: 2}, 1: {1: 3}}, container("c0", mem=2), container("c1", mem=3)))
     assert indexes_of(node.admit(pod)) == {"c0": "0", "c1": "1"}
 
@@ -117,8 +110,7 @@ def test_where_containers_are_meant_for_gpus_of_their_own_each_needs_room_for_it
 @pytest.mark.parametrize("sizes", [(2, 1), (1, 2)])
 def test_a_chosen_gpu_that_has_room_for_a_part_of_the_pod_alone_gets_none_of_it(sizes: tuple[int, int]) -> None:
     """kubelet has admitted a pod that the API server had no more, with what was meant for this one."""
-    gpus = inventory(8, 8)
-    node = Node(gpus)
+    node = Node(gpus := inventory(8, 8))
     first, second = sizes
     pod = node.see(bound(gpus, {0: {1: first}, 1: {1: second}}, container("c0", mem=first), container("c1", mem=second)))
     node.admit(memory(gpus, 1, 7, name="unseen"))
@@ -133,8 +125,7 @@ def test_a_chosen_gpu_that_has_room_for_a_part_of_the_pod_alone_gets_none_of_it(
 
 
 def test_where_the_rest_of_a_pod_has_no_room_beside_its_first_container_it_is_rejected() -> None:
-    gpus = inventory(2, 8)
-    node = Node(gpus)
+    node = Node(gpus := inventory(2, 8))
     node.see(memory(gpus, 0, 2, name="first"))
     later = node.see(bound(gpus, {0: {1: 2}, 1: {1: 1}}, container("c0", mem=2), container("c1", mem=1), name="later"))
     with pytest.raises(AdmissionError, match=r"GPU 0 has 0 free, GPU 1 has 8 free but is not the one it was placed on"):
@@ -149,8 +140,7 @@ def test_where_the_rest_of_a_pod_has_no_room_beside_its_first_container_it_is_re
 def test_a_pod_that_nobody_placed_gets_a_gpu_with_room_for_all_of_it(
     sizes: tuple[int, ...], containers: list[int], init: list[int]
 ) -> None:
-    gpus = inventory(*sizes)
-    node = Node(gpus)
+    node = Node(inventory(*sizes))
     asked = [container(f"c{place}", mem=units) for place, units in enumerate(containers)]
     pod = node.see(bound(None, {}, *asked, init=[container(f"i{place}", mem=units) for place, units in enumerate(init)]))
     large = str(sizes.index(16))
@@ -161,10 +151,8 @@ def test_a_pod_that_nobody_placed_gets_a_gpu_with_room_for_all_of_it(
 
 
 def test_what_a_force_deleted_pod_still_uses_is_avoided() -> None:
-    gpus = inventory(16, 16)
-    node = Node(gpus)
-    zombie = node.see(memory(gpus, 0, 12, phase="Running"))
-    node.admit(zombie)
+    node = Node(gpus := inventory(16, 16))
+    zombie = node.takes(memory(gpus, 0, 12, phase="Running"))
     node.force_delete(zombie, alive=True)
     assert indexes_of(node.admit(node.see(memory(gpus, 0, 4))))["main"] == "0"
     assert indexes_of(node.admit(node.see(memory(gpus, 0, 4))))["main"] == "1"
@@ -175,11 +163,9 @@ def test_what_a_force_deleted_pod_still_uses_is_avoided() -> None:
 
 
 def test_ids_that_processes_hold_are_rejected_where_kubelet_gives_them_all_the_same() -> None:
-    gpus = inventory(4)
-    node = Node(gpus)
-    zombie = node.see(memory(gpus, 0, 2, phase="Running", name="zombie"))
-    node.admit(zombie)
-    ids = node.manager.given[zombie["metadata"]["uid"]]["main"][MEMORY]
+    node = Node(gpus := inventory(4))
+    zombie = node.takes(memory(gpus, 0, 2, phase="Running", name="zombie"))
+    ids = ids_of(node, zombie)
     node.force_delete(zombie, alive=True)
     with pytest.raises(AllocationRejected, match="is still used by processes of pod default/zombie, though kubelet has freed it"):
         node.state.allocator.allocate(MEMORY, ids)
@@ -190,8 +176,7 @@ def test_ids_that_processes_hold_are_rejected_where_kubelet_gives_them_all_the_s
 
 
 def test_a_gpu_that_processes_use_is_not_given_whole_and_the_other_way_round() -> None:
-    gpus = inventory(4, 4)
-    node = Node(gpus)
+    node = Node(gpus := inventory(4, 4))
     for pod in (memory(gpus, 0, 2, phase="Running", name="part"), whole(gpus, 1, phase="Running", name="all")):
         node.admit(node.see(pod))
         node.force_delete(pod, alive=True)
@@ -202,14 +187,12 @@ def test_a_gpu_that_processes_use_is_not_given_whole_and_the_other_way_round() -
 
 
 def test_containers_that_start_again_without_kubelets_record_get_their_own_ids() -> None:
-    gpus = inventory(8, 8)
-    node = Node(gpus)
-    pod = node.see(memory(gpus, 1, 6, phase="Running"))
-    node.admit(pod)
+    node = Node(gpus := inventory(8, 8))
+    pod = node.takes(memory(gpus, 1, 6, phase="Running"))
     # Its sandbox lives, the container does not.
     node.live.add(pod["metadata"]["uid"])
     node.processes.up[pod["metadata"]["uid"]] = set()
-    before = node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY]
+    before = ids_of(node, pod)
     node.manager.restore([], RESOURCES)
     node._write()
     for resource in RESOURCES:
@@ -217,7 +200,7 @@ def test_containers_that_start_again_without_kubelets_record_get_their_own_ids()
     # Another pod meanwhile: kubelet offers it everything.
     assert indexes_of(node.admit(node.see(memory(gpus, 1, 4))))["main"] == "0"
     assert indexes_of(node.admit(pod))["main"] == "1"
-    assert node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY] == before
+    assert ids_of(node, pod) == before
 
 
 # A record that is lost: who asks is a guess.
@@ -233,8 +216,7 @@ def lose(node: Node, *pods: dict[str, Any]) -> None:
 
 
 def test_a_container_that_starts_again_without_a_record_does_not_get_its_living_siblings_ids() -> None:
-    gpus = inventory(16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16))
     pod = node.see(bound(gpus, {0: {0: 8}, 1: {0: 8}}, container("a", mem=8), container("b", mem=8), phase="Running"))
     uid = pod["metadata"]["uid"]
     node.admit(pod)
@@ -250,10 +232,8 @@ def test_a_container_that_starts_again_without_a_record_does_not_get_its_living_
 
 @pytest.mark.parametrize("up", [{"main"}, None], ids=["it runs", "nobody can tell"])
 def test_the_ids_of_a_container_that_may_live_are_nobodys_even_if_the_api_server_does_not_show_it_running(up: set[str] | None) -> None:
-    gpus = inventory(8)
-    node = Node(gpus)
-    pod = node.see(memory(gpus, 0, 6, phase="Running", name="seems down"))
-    node.admit(pod)
+    node = Node(gpus := inventory(8))
+    pod = node.takes(memory(gpus, 0, 6, phase="Running", name="seems down"))
     lose(node, pod)
     if up is not None:
         node.processes.up[pod["metadata"]["uid"]] = up
@@ -262,10 +242,8 @@ def test_the_ids_of_a_container_that_may_live_are_nobodys_even_if_the_api_server
 
 
 def test_a_guess_that_was_wrong_does_not_keep_the_other_from_starting() -> None:
-    gpus = inventory(8)
-    node = Node(gpus)
-    down = node.see(memory(gpus, 0, 6, phase="Running", name="down"))
-    node.admit(down)
+    node = Node(gpus := inventory(8))
+    down = node.takes(memory(gpus, 0, 6, phase="Running", name="down"))
     lose(node, down)
     node.processes.up[down["metadata"]["uid"]] = set()
     # Of the same size, and the plugin has not heard of it.

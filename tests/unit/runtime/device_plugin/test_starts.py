@@ -24,34 +24,29 @@ VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
 def test_a_container_starts_with_what_kubelet_recorded() -> None:
-    gpus = inventory(8)
-    node = Node(gpus)
-    pod = node.see(memory(gpus, 0, 4))
-    node.admit(pod)
-    ids = node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY]
+    node = Node(gpus := inventory(8))
+    pod = node.takes(memory(gpus, 0, 4))
+    ids = ids_of(node, pod)
     assert node.state.allocator.may_start(MEMORY, ids)
     free = node.state.devices.reported(MEMORY)[-2:]
     assert not node.state.allocator.may_start(MEMORY, [i for i, _ in free])
 
 
 def test_a_container_does_not_start_with_ids_that_are_another_containers() -> None:
-    gpus = inventory(8)
-    node = Node(gpus)
+    node = Node(gpus := inventory(8))
     pods = [node.see(memory(gpus, 0, 2, name=name)) for name in ("one", "two")]
     for pod in pods:
         node.admit(pod)
-    first, second = (node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY] for pod in pods)
+    first, second = (ids_of(node, pod) for pod in pods)
     with pytest.raises(AllocationRejected, match=r"1 of its 2 ids .* are those of container main of pod default/two by kubelet's record"):
         node.state.allocator.may_start(MEMORY, [min(second), "GPU-00000000-_-7"])
     assert node.state.allocator.may_start(MEMORY, first)
 
 
 def test_a_container_does_not_start_on_a_gpu_that_is_bad_or_gone() -> None:
-    gpus = inventory(8)
-    node = Node(gpus)
-    pod = node.see(memory(gpus, 0, 4))
-    node.admit(pod)
-    ids = node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY]
+    node = Node(gpus := inventory(8))
+    pod = node.takes(memory(gpus, 0, 4))
+    ids = ids_of(node, pod)
     with_gpu(node, 0, health="XID 79")
     with pytest.raises(AllocationRejected, match=r"GPU 0 .* is not usable \(XID 79\); kubelet will retry"):
         node.state.allocator.may_start(MEMORY, ids)
@@ -62,13 +57,12 @@ def test_a_container_does_not_start_on_a_gpu_that_is_bad_or_gone() -> None:
 
 
 def test_a_container_that_got_a_pods_gpus_which_asked_for_another_number_of_them_does_not_start() -> None:
-    gpus = inventory(8, 8)
-    node = Node(gpus)
+    node = Node(gpus := inventory(8, 8))
     first = node.see(bound(gpus, {0: {0: 2, 1: 2}}, container(mem=4), labels={"aliyun.com/gpu-count": "2"}, name="two"))
     second = node.see(memory(gpus, 0, 4, name="one"))
     # kubelet dropped the first one for another reason, and asks for the second: nobody can tell yet.
     assert node.admit(second)["main"][VISIBLE] == "GPU-00000000,GPU-00000001"
-    ids = node.manager.given[second["metadata"]["uid"]]["main"][MEMORY]
+    ids = ids_of(node, second)
     with pytest.raises(AllocationRejected, match="container main of pod default/one has units of 2 GPUs, it needs one GPU; delete the pod"):
         node.state.allocator.may_start(MEMORY, ids)
     assert first
@@ -80,10 +74,8 @@ def test_a_start_before_the_gpus_were_read_is_not_rejected() -> None:
 
 
 def test_whole_gpus_that_are_gone_or_cordoned() -> None:
-    gpus = inventory(4, 4, 4)
-    node = Node(gpus)
-    pod = node.see(whole(gpus, 1, 2))
-    node.admit(pod)
+    node = Node(gpus := inventory(4, 4, 4))
+    node.takes(whole(gpus, 1, 2))
     node.state.devices.set_cordon("all")
     assert node.state.allocator.may_start(GPUS, ["GPU-00000001", "GPU-00000002"])
     assert not node.state.allocator.may_start(GPUS, ["GPU-00000000"])
@@ -104,11 +96,9 @@ def test_of_several_bad_gpus_the_first_is_named() -> None:
 
 @pytest.mark.parametrize("alive", [True, False])
 def test_a_start_with_ids_in_doubt_looks_at_the_processes_once(alive: bool) -> None:
-    gpus = inventory(4)
-    node = Node(gpus)
-    gone = node.see(memory(gpus, 0, 2, phase="Running", name="gone"))
-    node.admit(gone)
-    ids = node.manager.given[gone["metadata"]["uid"]]["main"][MEMORY]
+    node = Node(gpus := inventory(4))
+    gone = node.takes(memory(gpus, 0, 2, phase="Running", name="gone"))
+    ids = ids_of(node, gone)
     node.force_delete(gone, alive=alive)
     # The processes of the pod itself are its own; another's ids are not in doubt.
     assert node.state.allocator.may_start(MEMORY, ids)
@@ -125,11 +115,9 @@ def test_a_start_with_ids_in_doubt_looks_at_the_processes_once(alive: bool) -> N
 
 
 def test_a_container_of_a_pod_that_the_watch_has_not_shown_may_start_on_any_number_of_gpus() -> None:
-    gpus = inventory(4, 4)
-    node = Node(gpus)
-    pod = node.see(bound(gpus, {0: {0: 1, 1: 1}}, container(mem=2), labels={"aliyun.com/gpu-count": "2"}))
-    node.admit(pod)
-    ids = node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY]
+    node = Node(gpus := inventory(4, 4))
+    pod = node.takes(bound(gpus, {0: {0: 1, 1: 1}}, container(mem=2), labels={"aliyun.com/gpu-count": "2"}))
+    ids = ids_of(node, pod)
     assert node.state.allocator.may_start(MEMORY, ids)
     unseen = NodeState(type(node.pods)(), lambda: 0.0, lambda: 0.0, FakeProcesses())
     unseen.devices.set_inventory(gpus)
@@ -138,15 +126,12 @@ def test_a_container_of_a_pod_that_the_watch_has_not_shown_may_start_on_any_numb
 
 
 def test_whole_gpus_and_memory_of_one_container_start_each_with_their_own_shape() -> None:
-    gpus = inventory(4, 4, 4)
-    node = Node(gpus)
-    pod = node.see(bound(None, {}, container(mem=2, count=2)))
-    node.admit(pod)
+    node = Node(inventory(4, 4, 4))
+    pod = node.takes(bound(None, {}, container(mem=2, count=2)))
     given = node.manager.given[pod["metadata"]["uid"]]["main"]
     assert all(node.state.allocator.may_start(resource, given[resource]) for resource in RESOURCES)
     node = Node(inventory(4, 4, 4))
-    pod = node.see(bound(None, {}, container("a", count=1), container("b", mem=2), labels={"aliyun.com/gpu-count": "2"}))
-    node.admit(pod)
+    pod = node.takes(bound(None, {}, container("a", count=1), container("b", mem=2), labels={"aliyun.com/gpu-count": "2"}))
     assert node.state.allocator.may_start(MEMORY, node.manager.given[pod["metadata"]["uid"]]["b"][MEMORY])
 
 
@@ -156,8 +141,7 @@ def test_whole_gpus_and_memory_of_one_container_start_each_with_their_own_shape(
 def taken_for_over(gpus: Inventory) -> tuple[Node, set[str]]:
     """A node whose pod `slow` has gone before it had a process, long enough ago for its ids to be free; and these."""
     node = Node(gpus)
-    slow = node.see(memory(gpus, 0, 12, name="slow"))
-    node.admit(slow)
+    slow = node.takes(memory(gpus, 0, 12, name="slow"))
     ids = ids_of(node, slow)
     node.pods.event("DELETED", parse_local_pod(slow))
     for _ in range(2):
@@ -186,8 +170,7 @@ def test_a_start_of_a_pod_that_was_taken_for_over_is_rejected_where_others_have_
 
 
 def test_ids_that_a_container_starts_with_and_nobody_knows_of_are_held_for_a_while() -> None:
-    gpus = inventory(12)
-    node = Node(gpus)
+    node = Node(inventory(12))
     assert not node.state.allocator.may_start(MEMORY, {f"GPU-00000000-_-{slot}" for slot in range(6)})
     with pytest.raises(AllocationRejected, match="has memory allocated to a pod admitted just now"):
         node.state.allocator.allocate(GPUS, ["GPU-00000000"])
@@ -204,22 +187,19 @@ def test_ids_that_a_container_starts_with_and_nobody_knows_of_are_held_for_a_whi
     ids=["gpus", "GPUs refused", "company", "same GPU"],
 )
 def test_a_pod_that_got_a_gpu_against_its_rules_does_not_start(rule: dict[str, str], why: str) -> None:
-    gpus = inventory(16, 16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16, 16))
     node.admit(node.see(memory(gpus, 0, 4, name="noisy", labels={"app": "noisy"}, phase="Running")))
     node.admit(node.see(memory(gpus, 1, 4, name="encoder", labels={"app": "encoder"}, phase="Running")))
     # It waits no more, which the watch is to say yet.
     node.see(memory(gpus, 0, 6, name="turned away"))
-    strict = node.see(memory(gpus, 1, 6, name="strict", annotations=rule))
-    node.admit(strict)
+    strict = node.takes(memory(gpus, 1, 6, name="strict", annotations=rule))
     with pytest.raises(AllocationRejected, match=f"container main of pod default/strict has GPU 0 .*, {why}; delete the pod"):
         node.state.allocator.may_start(MEMORY, ids_of(node, strict))
 
 
 @pytest.mark.parametrize("company", ["came later", "has gone", "is still to come", "of another namespace"])
 def test_a_pod_that_was_not_placed_apart_from_its_company_starts(company: str) -> None:
-    gpus = inventory(16, 16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16, 16))
     encoder = {"labels": {"app": "encoder"}}
     there = memory(gpus, 0, 4, name="there", **encoder)
     if company == "of another namespace":
@@ -238,26 +218,21 @@ def test_a_pod_that_was_not_placed_apart_from_its_company_starts(company: str) -
 
 
 def test_who_was_there_first_starts_again_whatever_others_wish() -> None:
-    gpus = inventory(16, 16)
-    node = Node(gpus)
-    first = node.see(memory(gpus, 0, 4, name="noisy", labels={"app": "noisy"}, phase="Running"))
-    node.admit(first)
+    node = Node(gpus := inventory(16, 16))
+    first = node.takes(memory(gpus, 0, 4, name="noisy", labels={"app": "noisy"}, phase="Running"))
     node.see(memory(gpus, 0, 6, name="turned away"))
     node.admit(node.see(memory(gpus, 1, 6, name="strict", annotations={"gpushare.request/not-with": "app=noisy"})))
     assert node.state.allocator.may_start(MEMORY, ids_of(node, first))
 
 
 def test_gpus_that_are_all_alike_are_not_told_apart_by_the_model_that_the_nodes_label_names() -> None:
-    gpus = inventory(16, 16)
-    node = Node(gpus)
-    pod = node.see(memory(gpus, 0, 4, annotations={"gpushare.request/models": "Company-Name-Of-It"}))
-    node.admit(pod)
+    node = Node(gpus := inventory(16, 16))
+    pod = node.takes(memory(gpus, 0, 4, annotations={"gpushare.request/models": "Company-Name-Of-It"}))
     assert node.state.allocator.may_start(MEMORY, ids_of(node, pod))
 
 
 def test_the_newest_answer_counts_where_the_same_ids_were_preferred_twice() -> None:
-    gpus = inventory(16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16))
     old = node.see(bound(gpus, {0: {0: 4}, 1: {0: 8}}, container("main", mem=4), container("more", mem=8), name="old"))
     free = sorted(node.free(MEMORY))
     ids, _ = node.state.allocator.prefer(MEMORY, free, [], 4)
@@ -268,10 +243,8 @@ def test_the_newest_answer_counts_where_the_same_ids_were_preferred_twice() -> N
 
 
 def test_an_init_container_that_only_podresources_leaves_out_starts_with_what_its_pod_has() -> None:
-    gpus = inventory(16)
-    node = Node(gpus)
-    pod = node.see(bound(gpus, {0: {0: 4}}, container(mem=4), init=[container("first", mem=2)]))
-    node.admit(pod)
+    node = Node(gpus := inventory(16))
+    pod = node.takes(bound(gpus, {0: {0: 4}}, container(mem=4), init=[container("first", mem=2)]))
     first = ids_of(node, pod, "first")
     node.state.usage.set_checkpoint(tuple(entry for entry in node.file if entry.container != "first"))
     node.now += 60
@@ -286,8 +259,7 @@ def test_an_init_container_that_only_podresources_leaves_out_starts_with_what_it
 
 def test_an_unknown_container_gets_the_shape_that_all_known_ones_of_its_size_want() -> None:
     """As when kubelet starts a container anew whose pod cannot be told from others."""
-    gpus = inventory(16, 16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16, 16))
     pod = node.see(bound(gpus, {0: {0: 4, 1: 4}}, container(mem=8), labels={"aliyun.com/gpu-count": "2"}))
     node.state.pending.reject(node.state.pods.get(pod["metadata"]["uid"]))  # type: ignore[arg-type]
     assert node.state.pending.gpus_per_pod(MEMORY, 8, None) == 2
@@ -296,8 +268,7 @@ def test_an_unknown_container_gets_the_shape_that_all_known_ones_of_its_size_wan
 
 
 def test_a_start_that_can_never_succeed_is_remembered_until_it_does_or_its_pod_is_gone() -> None:
-    gpus = inventory(16, 16)
-    node = Node(gpus)
+    node = Node(gpus := inventory(16, 16))
     ids = [f"GPU-00000000-_-{slot}" for slot in range(8)]
     pod = bound(gpus, {0: {0: 4, 1: 4}}, container(mem=8), labels={"aliyun.com/gpu-count": "2"})
     # The plugin saw it too late.
@@ -309,16 +280,14 @@ def test_a_start_that_can_never_succeed_is_remembered_until_it_does_or_its_pod_i
         node.state.allocator.may_start(MEMORY, ids)
     assert node.state.allocator.never_start() == {uid: 0}
     node.state.pods.event("DELETED", parse_local_pod(pod))
-    other = node.see(memory(gpus, 1, 2))
-    node.admit(other)
-    node.state.allocator.may_start(MEMORY, node.manager.given[other["metadata"]["uid"]]["main"][MEMORY])
+    other = node.takes(memory(gpus, 1, 2))
+    node.state.allocator.may_start(MEMORY, ids_of(node, other))
     assert node.state.allocator.never_start() == {}
 
 
 def crowded() -> tuple[Node, str, str]:
     """Two ended containers of the same size without a record: the first one's GPU is full, the other one's former ids are free."""
-    gpus = inventory(8, 4)
-    node = Node(gpus)
+    node = Node(gpus := inventory(8, 4))
     first, second = node.see(memory(gpus, 0, 4, phase="Running", name="first")), node.see(memory(gpus, 1, 4, name="second"))
     node.admit(second)
     node.see({**second, "status": {"phase": "Running"}})

@@ -18,7 +18,7 @@ from gpushare_runtime.device_plugin.publish.node_annotations import report
 from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError
 from unit.runtime.device_plugin.fake_processes import FakeProcesses
 from unit.runtime.device_plugin.local_pods import bound, memory, whole
-from unit.runtime.device_plugin.node import Node, indexes_of, stopped, with_gpu
+from unit.runtime.device_plugin.node import Node, ids_of, indexes_of, stopped, with_gpu
 from unit.runtime.pods import container, gpu, inventory
 
 MEMORY, GPUS = RESOURCES
@@ -33,18 +33,15 @@ def said(state: NodeState) -> Held:
 
 
 def test_on_the_normal_path_there_is_nothing_to_say() -> None:
-    gpus = inventory(8, 8)
-    node = Node(gpus)
-    pod = node.see(memory(gpus, 0, 4, phase="Running"))
-    node.admit(pod)
+    node = Node(gpus := inventory(8, 8))
+    pod = node.takes(memory(gpus, 0, 4, phase="Running"))
     assert said(node.state) == Held()
     node.delete(pod)
     assert said(node.state) == Held()
 
 
 def test_units_of_pods_that_are_gone_are_leaving_until_their_processes_are() -> None:
-    gpus = inventory(8, 8)
-    node = Node(gpus)
+    node = Node(gpus := inventory(8, 8))
     part, all_of_it = node.see(memory(gpus, 0, 4, phase="Running", name="part")), node.see(whole(gpus, 1, phase="Running", name="all"))
     for pod in (part, all_of_it):
         node.admit(pod)
@@ -58,8 +55,7 @@ def test_units_of_pods_that_are_gone_are_leaving_until_their_processes_are() -> 
 
 
 def test_a_static_pod_is_unmanaged() -> None:
-    gpus = inventory(8)
-    node = Node(gpus)
+    node = Node(inventory(8))
     copy = memory(None, 0, 3, uid="of-the-copy", name="static", annotations={"kubernetes.io/config.mirror": 32 * "a"})
     node.see(copy)
     node.admit({**copy, "metadata": {**copy["metadata"], "uid": 32 * "a"}})
@@ -68,8 +64,7 @@ def test_a_static_pod_is_unmanaged() -> None:
 
 def test_a_false_copy_of_a_static_pod_has_no_turn_and_no_promise() -> None:
     """Everybody may write the annotation; kubelet makes a true copy only after it has admitted the pod."""
-    gpus = inventory(8, 8)
-    node = Node(gpus)
+    node = Node(gpus := inventory(8, 8))
     false = memory(gpus, 0, 3, uid="false", name="false", annotations={"kubernetes.io/config.mirror": 32 * "a"})
     node.see(false)
     node.see(memory(gpus, 0, 8, uid="copy", name="another", annotations={"kubernetes.io/config.mirror": 32 * "b"}))
@@ -82,8 +77,7 @@ def test_a_false_copy_of_a_static_pod_has_no_turn_and_no_promise() -> None:
 
 
 def test_a_static_pod_that_has_begun_has_its_turn() -> None:
-    gpus = inventory(8, 8)
-    node = Node(gpus)
+    node = Node(gpus := inventory(8, 8))
     node.admit(node.see(memory(gpus, 0, 1)))
     copy = bound(None, {}, container("a", mem=2), container("b", mem=3), name="static", uid="copy")
     copy["metadata"]["annotations"] = {"kubernetes.io/config.mirror": 32 * "a"}
@@ -99,10 +93,8 @@ def test_a_static_pod_that_has_begun_has_its_turn() -> None:
 
 
 def test_a_rejection_is_told_until_its_time_is_over_or_the_gpu_has_changed() -> None:
-    gpus = inventory(8, 8)
-    node = Node(gpus)
-    holder = node.see(memory(gpus, 0, 6, phase="Running"))
-    node.admit(holder)
+    node = Node(gpus := inventory(8, 8))
+    holder = node.takes(memory(gpus, 0, 6, phase="Running"))
     node.admit(node.see(memory(gpus, 1, 6, phase="Running")))
     for _ in range(2):
         late = node.see(memory(gpus, 0, 4))
@@ -127,11 +119,9 @@ def healthy(node: Node, resource: str) -> set[str]:
 
 
 def test_of_a_bad_gpu_free_ids_go_at_once_and_held_ones_as_they_are_released() -> None:
-    gpus = inventory(4, 4)
-    node = Node(gpus)
-    pod = node.see(memory(gpus, 0, 3, phase="Running"))
-    node.admit(pod)
-    held = node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY]
+    node = Node(gpus := inventory(4, 4))
+    pod = node.takes(memory(gpus, 0, 3, phase="Running"))
+    held = ids_of(node, pod)
     key = node.state.devices.reported_key(MEMORY)
     with_gpu(node, 0, health="XID 79")
     assert node.state.devices.reported_key(MEMORY) != key
@@ -146,8 +136,7 @@ def test_of_a_bad_gpu_free_ids_go_at_once_and_held_ones_as_they_are_released() -
 
 
 def test_a_bad_gpu_that_is_held_whole_stays_in_kubelets_sum_of_whole_gpus() -> None:
-    gpus = inventory(4, 4)
-    node = Node(gpus)
+    node = Node(gpus := inventory(4, 4))
     node.admit(node.see(whole(gpus, 0, phase="Running")))
     with_gpu(node, 0, health="XID 79")
     assert healthy(node, GPUS) == {"GPU-00000000", "GPU-00000001"}
@@ -171,17 +160,15 @@ def test_an_administrator_names_gpus_by_index_or_uuid(text: str, named: set[int]
 
 
 def test_a_cordoned_gpu_takes_no_new_pods_and_those_on_it_may_start_again() -> None:
-    gpus = inventory(8, 8)
-    node = Node(gpus)
-    running = node.see(memory(gpus, 0, 4, phase="Running"))
-    node.admit(running)
+    node = Node(gpus := inventory(8, 8))
+    running = node.takes(memory(gpus, 0, 4, phase="Running"))
     node.state.devices.set_cordon("0")
     assert node.state.devices.inventory is not None
     assert [c.cordoned for c in node.state.devices.inventory.gpus] == [True, False]
     assert indexes_of(node.admit(node.see(memory(gpus, 0, 4))))["main"] == "1"
     with pytest.raises(AdmissionError, match="GPU 0 is cordoned"):
         node.admit(node.see(memory(gpus, 0, 8)))
-    assert node.state.allocator.may_start(MEMORY, node.manager.given[running["metadata"]["uid"]]["main"][MEMORY])
+    assert node.state.allocator.may_start(MEMORY, ids_of(node, running))
     node.state.devices.set_cordon("")
     assert indexes_of(node.admit(node.see(memory(gpus, 0, 4))))["main"] == "0"
 
@@ -217,8 +204,7 @@ def test_a_cordon_outlives_a_reading_and_what_was_read_as_cordoned_stays_so() ->
 
 
 def test_the_list_for_kubelet_is_a_new_one_exactly_when_it_has_changed() -> None:
-    gpus = inventory(4, 4)
-    node = Node(gpus)
+    node = Node(gpus := inventory(4, 4))
     pods = [node.see(memory(gpus, 0, size, phase="Running")) for size in (1, 2)]
     for pod in pods:
         node.admit(pod)
@@ -252,12 +238,11 @@ def test_the_list_for_kubelet_is_a_new_one_exactly_when_it_has_changed() -> None
 
 
 def test_units_of_a_bad_gpu_that_kubelet_has_freed_do_not_come_back() -> None:
-    gpus = inventory(4, 4)
-    node = Node(gpus)
+    node = Node(gpus := inventory(4, 4))
     pods = [node.see(memory(gpus, 0, 1, phase="Running")) for _ in range(2)]
     for pod in pods:
         node.admit(pod)
-    gone, stays = (node.manager.given[pod["metadata"]["uid"]]["main"][MEMORY] for pod in pods)
+    gone, stays = (ids_of(node, pod) for pod in pods)
     with_gpu(node, 0, health="XID 79")
     assert healthy(node, MEMORY) == gone | stays | {f"GPU-00000001-_-{slot}" for slot in range(4)}
     node.force_delete(pods[0], alive=True)

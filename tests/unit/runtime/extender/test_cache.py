@@ -37,8 +37,7 @@ def cluster() -> ClusterCache:
 
 
 def free(cluster: ClusterCache) -> int:
-    node = cluster.ledger.node("n")
-    assert node is not None
+    node = cluster.ledger.nodes["n"]
     return node.free
 
 
@@ -554,8 +553,7 @@ async def test_the_watches_keep_the_cache_as_the_api_server_is(api: FakeApi, cli
     try:
         await until(lambda: "n" in cluster.ledger.nodes and set(cluster.pending) == {"w"} and len(list(cluster.budgets)) == 1)
         assert free(cluster) == 8
-        odd = cluster.ledger.node("odd")
-        assert odd is not None
+        odd = cluster.ledger.nodes["odd"]
         assert odd.inventory_error
         await api.put(f"{nodes}n", raw_node("n", 16, 24))
         await api.put(f"{pods}b", raw_pod("b", "n"))
@@ -585,8 +583,7 @@ def rejected_by_its_node(uid: str = "a") -> FinishedPod:
 
 
 def takes(cluster: ClusterCache, units: int) -> bool:
-    node = cluster.ledger.node("n")
-    assert node is not None
+    node = cluster.ledger.nodes["n"]
     return bool(node.candidates(Request((ContainerRequest(Kind.APP, 0, "main", units=units),))))
 
 

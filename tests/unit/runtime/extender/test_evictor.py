@@ -114,8 +114,7 @@ def test_an_annotation_that_cannot_be_used_is_that_nodes_fault_alone(caplog: pyt
         == 1
     )
     # It can still take pods.
-    odd = world.cluster.ledger.node("odd")
-    assert odd is not None
+    odd = world.cluster.ledger.nodes["odd"]
     assert (odd.inventory_error, odd.free) == ("", 16)
 
 

@@ -131,8 +131,7 @@ def test_a_nodes_word_counts_before_the_wait_for_it_is_over() -> None:
     it.event("MODIFIED", raw("n", 16, held=Held((entry,))))
     it.now = FORCED_SECONDS
     it.cluster.expire()
-    node = it.cluster.ledger.node("n")
-    assert node is not None
+    node = it.cluster.ledger.nodes["n"]
     assert (node.free, it.cluster.ledger.held_until) == (8, set()), "nobody got its GPUs in between"
 
 

@@ -286,8 +286,7 @@ def test_bind_takes_what_was_reserved_and_the_node_changes_once() -> None:
     world = World(n=(16, 24), m=(80,))
     assert world.schedule("a", 4) == "n"
     reserved = world.ledger.pod("a")
-    node = world.ledger.node("n")
-    assert node is not None
+    node = world.ledger.nodes["n"]
     assert reserved is not None
     assert reserved.allocation is not None
     world.ledger.apply(allocated_pod("later", memory(13), on(1, 13)))

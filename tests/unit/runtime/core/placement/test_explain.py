@@ -21,7 +21,7 @@ from gpushare_runtime.core.placement import explain
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.quantity import UNITS, parse_unit
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
-from unit.runtime.pods import allocated_pod, gpu, inventory, memory, on, whole
+from unit.runtime.pods import allocated_pod, gpu, inventory, ledger_of, memory, on, whole
 
 
 def failed_nodes(request: Request, nodes: Iterable[NodeLedger]) -> dict[str, str]:
@@ -47,8 +47,7 @@ def test_few_nodes_are_named_each_with_its_numbers() -> None:
 
 
 def test_gpus_that_are_out_are_mentioned() -> None:
-    ledger = Ledger()
-    ledger.set_inventory("n", Inventory(UNITS["256MiB"], (gpu(0, 64, health="lost"), gpu(1, 64))))
+    ledger = ledger_of(Inventory(UNITS["256MiB"], (gpu(0, 64, health="lost"), gpu(1, 64))))
     assert failed_nodes(memory(65), ledger.nodes.values()) == {
         "n": "n: needs 65 units of 256 MiB on one GPU, its largest GPU has 64 (64 in total on 1 GPU, 1 not usable)"
     }

@@ -21,13 +21,12 @@ from gpushare_runtime.core.placement.preemption import Preemption, Victims
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.request import Request
 from unit.runtime.core.placement.disruption_budgets import budget
-from unit.runtime.pods import inventory, memory, on, pending, whole
+from unit.runtime.pods import inventory, ledger_of, memory, on, pending, whole
 
 
 def world(*pods: tuple[str, int, int, int], gpus: tuple[int, ...] = (16, 16), leaving: tuple[str, ...] = ()) -> Ledger:
     """pods: (UID, GPU, units, priority)."""
-    ledger = Ledger()
-    ledger.set_inventory("n", inventory(*gpus))
+    ledger = ledger_of(inventory(*gpus))
     for uid, gpu, units, priority in pods:
         labels = (("app", uid),)
         ledger.apply(AllocatedPod(uid, "default", uid, "n", memory(units), on(gpu, units), labels, priority, uid in leaving))
@@ -165,8 +164,7 @@ def test_the_victims_are_enough_and_none_of_those_added_is_too_many(
     lower = [f"p{i}" for i, (_, _, priority) in enumerate(pods) if priority < 10]
     proposed = data.draw(st.sets(st.sampled_from(lower), min_size=1)) if lower else set()
     found = evicted(ledger, memory(40 + units), *sorted(proposed))
-    node = ledger.node("n")
-    assert node is not None
+    node = ledger.nodes["n"]
 
     def fits(without: set[str]) -> bool:
         return node.simulate(without=without).remaining_after(memory(40 + units)) is not None
@@ -215,8 +213,7 @@ def crowds(draw: st.DrawFn) -> tuple[Ledger, Request]:
 
 def naive(ledger: Ledger, request: Request, proposed: set[str]) -> set[str] | None:
     """All that are less away, then each put back where it still fits: with a fresh node for each question."""
-    node = ledger.node("n")
-    assert node is not None
+    node = ledger.nodes["n"]
 
     def fits(without: set[str]) -> bool:
         return node.simulate(without=without).remaining_after(request) is not None
@@ -238,8 +235,7 @@ def naive(ledger: Ledger, request: Request, proposed: set[str]) -> set[str] | No
 @given(crowds(), st.data())
 def test_whatever_is_on_the_node_the_victims_are_those_of_a_naive_count(crowd: tuple[Ledger, Request], data: st.DataObject) -> None:
     ledger, request = crowd
-    node = ledger.node("n")
-    assert node is not None
+    node = ledger.nodes["n"]
     proposed = data.draw(st.sets(st.sampled_from(sorted(h.uid for h in node.pods if h.priority < 10) or ["none"]), min_size=1))
     found = evicted(ledger, request, *sorted(proposed))
     assert (None if found is None else set(found.uids)) == naive(ledger, request, proposed)
