@@ -12,7 +12,7 @@ import pytest
 
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.device_plugin.node.candidates import allowed_gpus
-from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey
 from gpushare_runtime.device_plugin.node.local_pods import ContainerDevices, LocalPod, PendingContainer, PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.node.pending import match_request
 from gpushare_runtime.device_plugin.node.usage import Usage
@@ -86,18 +86,18 @@ def test_the_first_that_asks_for_this_size() -> None:
 
 def test_what_has_its_ids_is_passed() -> None:
     pods = table(memory(NODE, 0, 2, name="one", uid="1"), memory(NODE, 0, 2, name="two"))
-    assert asked(pods, 2, ("1", "main", MEMORY)) == "two/main"
+    assert asked(pods, 2, DeviceKey("1", "main", MEMORY)) == "two/main"
 
 
 def test_a_later_container_waits_for_its_turn() -> None:
     pods = table(bound(NODE, {0: {0: 1}, 1: {0: 2}}, container("a", mem=1), container("b", mem=2), name="pair", uid="1"))
-    assert (asked(pods, 2), asked(pods, 2, ("1", "a", MEMORY))) == (None, "pair/b")
+    assert (asked(pods, 2), asked(pods, 2, DeviceKey("1", "a", MEMORY))) == (None, "pair/b")
 
 
 def test_a_pod_that_is_half_served_comes_before_older_ones() -> None:
     pair = bound(NODE, {0: {0: 2}, 1: {0: 2}}, container("a", mem=2), container("b", mem=2), name="pair", uid="1")
     pods = table(memory(NODE, 0, 2, name="older"), pair)
-    assert asked(pods, 2, ("1", "a", MEMORY)) == "pair/b"
+    assert asked(pods, 2, DeviceKey("1", "a", MEMORY)) == "pair/b"
 
 
 def test_finished_pods_are_out_and_running_or_assigned_ones_come_last() -> None:

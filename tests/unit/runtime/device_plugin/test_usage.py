@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey
 from gpushare_runtime.device_plugin.node.local_pods import parse_local_pod
 from gpushare_runtime.device_plugin.node.pod_state import START_GRACE
 from unit.runtime.device_plugin.usage import BURST, GRANT_LIFETIME, MAKING, NODE, WATCH_GRACE, Case, entry, units, whole
@@ -105,7 +105,10 @@ def test_a_lost_record_is_told_from_a_forgotten_pod() -> None:
     assert (case.former_ids("a"), case.former_ids("b")) == (set(), units(1)), "its own again, of the one whose record was lost"
     case.usage.set_checkpoint((entry("b", 2),))
     assert case.release() == {"a", "b"}
-    assert case.usage.snapshot() == {("a", "main", MEMORY): frozenset({"GPU-00000000-_-0"}), ("b", "main", MEMORY): entry("b", 2).ids}
+    assert case.usage.snapshot() == {
+        DeviceKey("a", "main", MEMORY): frozenset({"GPU-00000000-_-0"}),
+        DeviceKey("b", "main", MEMORY): entry("b", 2).ids,
+    }
 
 
 def test_the_next_process_knows_what_this_one_knew() -> None:
@@ -220,7 +223,7 @@ def test_a_pod_that_ran_has_no_process_still_to_come() -> None:
 
 def test_what_was_held_before_the_start_by_pods_that_nobody_knows_gets_the_same_grace() -> None:
     case = Case()
-    case.usage.restore({("old", "main", MEMORY): units(0)}, {"old": "default/old"})
+    case.usage.restore({DeviceKey("old", "main", MEMORY): units(0)}, {"old": "default/old"})
     case.record(entry("other", 5))
     for more, held in ((0, {"old"}), (START_GRACE - 0.1, {"old"}), (0.1, set())):
         case.now += more
@@ -330,7 +333,7 @@ def test_a_pod_that_loses_one_container_of_its_record_keeps_its_ids_until_its_pr
     case.record(entry("a", 0))
     case.release()
     assert case.still_in_use(MEMORY) == {min(units(1)): "a"}
-    assert case.usage.snapshot() == {("a", "main", MEMORY): units(0), ("a", "second", MEMORY): units(1)}
+    assert case.usage.snapshot() == {DeviceKey("a", "main", MEMORY): units(0), DeviceKey("a", "second", MEMORY): units(1)}
     assert case.usage.dropped_by_kubelet() == set(), "kubelet counts the pod"
     case.record(entry("a", 0), entry("a", 1, container="second"))
     case.release()
@@ -377,7 +380,7 @@ def test_of_a_lost_record_a_container_may_run_that_has_a_process_or_is_about_to(
     case = Case()
     case.add("a")
     case.live = {"a"}
-    main, second = ("a", "main", MEMORY), ("a", "second", MEMORY)
+    main, second = DeviceKey("a", "main", MEMORY), DeviceKey("a", "second", MEMORY)
     case.record(entry("a", 0), entry("a", 1, container="second"))
 
     def may_run(running: Set[str] | None) -> list[bool]:
@@ -467,7 +470,7 @@ def test_what_was_given_is_of_the_pod_that_it_was_given_to() -> None:
     case.usage.record_grant(GPUS, frozenset({"GPU-00000001"}), None)
     users = case.usage.gpu_users()
     assert (users.memory, users.whole) == ({"GPU-00000000": {"a"}}, {"GPU-00000001": ""})
-    key = ("a", "main", MEMORY)
+    key = DeviceKey("a", "main", MEMORY)
     assert case.usage.allocated() == {key}
     assert case.usage.gpu_uuids() == {key: {"GPU-00000000"}}
     assert case.usage.ids_of(MEMORY, ["GPU-00000001"]) == units(0, 1), "whatever was given just now"
@@ -492,7 +495,7 @@ def test_all_questions_about_pods_that_run_outlive_or_are_gone() -> None:
     users = usage.gpu_users()
     assert users.memory == {"GPU-00000000": {"runs"}, "GPU-00000001": {"outlives"}}
     assert users.whole == {"GPU-00000001": "gpu"}
-    assert usage.still_in_use(MEMORY) == {("outlives", "main", MEMORY): units(3, gpu=1)}
+    assert usage.still_in_use(MEMORY) == {DeviceKey("outlives", "main", MEMORY): units(3, gpu=1)}
     assert usage.still_in_use(GPUS) == {}
     assert usage.orphaned() == {("outlives", MEMORY): units(3, gpu=1)}
     assert usage.ids_of(MEMORY, ["GPU-00000000"]) == units(0, 1)
@@ -509,16 +512,16 @@ def test_all_questions_about_pods_that_run_outlive_or_are_gone() -> None:
     nothing = [("runs", GPUS), ("outlives", MEMORY), ("done", MEMORY), ("nobody", MEMORY)]
     assert {usage.recorded_ids(uid, resource) for uid, resource in nothing} == {frozenset()}
     assert usage.gpu_uuids() == {
-        ("runs", "main", MEMORY): {"GPU-00000000"},
-        ("outlives", "main", MEMORY): {"GPU-00000001"},
-        ("gpu", "main", GPUS): {"GPU-00000001"},
+        DeviceKey("runs", "main", MEMORY): {"GPU-00000000"},
+        DeviceKey("outlives", "main", MEMORY): {"GPU-00000001"},
+        DeviceKey("gpu", "main", GPUS): {"GPU-00000001"},
     }
     assert usage.snapshot() == {
-        ("runs", "main", MEMORY): units(0, 1),
-        ("outlives", "main", MEMORY): units(3, gpu=1),
-        ("gpu", "main", GPUS): {"GPU-00000001"},
+        DeviceKey("runs", "main", MEMORY): units(0, 1),
+        DeviceKey("outlives", "main", MEMORY): units(3, gpu=1),
+        DeviceKey("gpu", "main", GPUS): {"GPU-00000001"},
     }
-    assert usage.allocated() == {*usage.snapshot(), ("done", "main", MEMORY)}, "kubelet's file still has it"
+    assert usage.allocated() == {*usage.snapshot(), DeviceKey("done", "main", MEMORY)}, "kubelet's file still has it"
     assert usage.names() == {uid: f"default/{uid}" for uid in ("runs", "outlives", "gpu")}
     assert [usage.name(uid) for uid in ("runs", "outlives", "done", "nobody")] == ["default/runs", "default/outlives", "default/done", ""]
 

@@ -16,7 +16,7 @@ import pytest
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import UNITS
 from gpushare_runtime.device_plugin.host.usage_file import StateFile
-from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.options import directory
@@ -59,7 +59,7 @@ def test_what_was_held_is_known_again_in_the_same_boot(tmp_path: Path) -> None:
     written(tmp_path / "made", entry)
     after = node_state()
     state(tmp_path / "made", after).load()
-    assert after.usage.snapshot() == {("a", "main", MEMORY): entry.ids}
+    assert after.usage.snapshot() == {DeviceKey("a", "main", MEMORY): entry.ids}
     rebooted = node_state()
     state(tmp_path / "made", rebooted, boot="two").load()
     assert rebooted.usage.snapshot() == {}
@@ -131,7 +131,7 @@ def test_gpus_that_cannot_be_read_cost_nothing_else(tmp_path: Path, gpus: object
     held = node_state()
     file = state(tmp_path, held)
     file.load()
-    assert (file.gpus, file.unit, set(held.usage.snapshot())) == (None, "GiB", {("a", "main", MEMORY)})
+    assert (file.gpus, file.unit, set(held.usage.snapshot())) == (None, "GiB", {DeviceKey("a", "main", MEMORY)})
     assert "the plugin ignores its GPUs" in caplog.text
 
 
@@ -227,7 +227,8 @@ def test_all_of_it_is_written_and_read(tmp_path: Path) -> None:
     held = node_state()
     two = CheckpointEntry("a", "second", "aliyun.com/gpu-count", frozenset({"GPU-2", "GPU-3"}))
     held.usage.restore(
-        {("a", "main", MEMORY): A.ids, ("a", "second", two.resource): two.ids, ("b", "main", MEMORY): B.ids}, {"a": "default/a"}
+        {DeviceKey("a", "main", MEMORY): A.ids, DeviceKey("a", "second", two.resource): two.ids, DeviceKey("b", "main", MEMORY): B.ids},
+        {"a": "default/a"},
     )
     held.limited = {("a", "GPU-1"), ("c", "GPU-2"), ("c", "GPU-1")}
     held.limited_gpus, held.exempt = {"GPU-2", "GPU-1"}, {("b", "GPU-1")}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey
 from gpushare_runtime.device_plugin.node.local_pods import parse_local_pod
 from gpushare_runtime.device_plugin.node.pod_state import START_GRACE
 from unit.runtime.device_plugin.local_pods import memory
@@ -73,11 +73,11 @@ def test_what_a_pod_had_is_forgotten_when_kubelet_and_its_processes_are_done_wit
     case.live = {"b"}
     case.record(entry("a", 0))
     assert case.release() == {"a", "b"}
-    assert (case.usage.was_allocated("b"), case.usage.keys_of("b")) == (True, [("b", "main", MEMORY)])
+    assert (case.usage.was_allocated("b"), case.usage.keys_of("b")) == (True, [DeviceKey("b", "main", MEMORY)])
     case.live = set()
     assert case.release() == {"a"}
     assert (case.usage.was_allocated("b"), case.usage.keys_of("b")) == (False, [])
-    assert case.usage.keys_of("a") == [("a", "main", MEMORY)]
+    assert case.usage.keys_of("a") == [DeviceKey("a", "main", MEMORY)]
 
 
 def test_memory_and_whole_gpus_of_one_pod_are_told_apart() -> None:
@@ -85,7 +85,7 @@ def test_memory_and_whole_gpus_of_one_pod_are_told_apart() -> None:
     case.record(entry("a", 0, 1), CheckpointEntry("a", "second", GPUS, frozenset({"GPU-00000001"})), entry("b", 7))
     assert case.usage.memory_of("a") == {"GPU-00000000": 2}
     assert case.usage.units_by_pod(NODE) == {("a", "GPU-00000000"): 2, ("a", "GPU-00000001"): 16, ("b", "GPU-00000000"): 1}
-    assert case.usage.containers_with(MEMORY, units(0, 1)) == [("a", "main", MEMORY)]
+    assert case.usage.containers_with(MEMORY, units(0, 1)) == [DeviceKey("a", "main", MEMORY)]
     assert case.usage.containers_with(GPUS, units(0, 1)) == []
     assert case.usage.containers_with(MEMORY, units(0)) == []
 
@@ -109,7 +109,7 @@ def test_what_another_device_plugin_gave_shifts_units_between_gpus() -> None:
         CheckpointEntry(uid, "main", MEMORY, ids, index) for uid, ids, index in (("moved", units(0, 1), 1), ("same", units(2), 0))
     )
     case.record(moved, same, entry("ours", 3))
-    keys = [("gone", "main", MEMORY), ("ours", "main", MEMORY), ("moved", "main", MEMORY)]
+    keys = [DeviceKey("gone", "main", MEMORY), DeviceKey("ours", "main", MEMORY), DeviceKey("moved", "main", MEMORY)]
     assert [case.usage.given_index(keys), case.usage.given_index(keys[:2]), case.usage.given_index([])] == [1, None, None]
     assert (case.usage.displaced(), case.usage.displaced(orphaned=True)) == ({first: -2, second: 2}, {})
     assert case.usage.units_by_gpu(NODE) == {first: 2, second: 2}
@@ -132,7 +132,7 @@ def test_a_start_that_was_asked_for_is_waited_for() -> None:
     pod = case.add("a")
     case.pods.event("MODIFIED", parse_local_pod({**pod, "status": status}))
     case.record(entry("a", 0))
-    case.usage.record_start([("a", "main", MEMORY)])
+    case.usage.record_start([DeviceKey("a", "main", MEMORY)])
     case.delete({**pod, "status": status})
     assert case.release() == {"a"}, "its container may be in the making"
     case.wait(MAKING - 1)
@@ -146,17 +146,17 @@ def test_a_start_that_was_asked_for_is_waited_for() -> None:
 def test_a_start_of_a_pod_that_the_watch_has_not_shown_is_waited_for() -> None:
     case = Case()
     case.record(entry("a", 0))
-    case.usage.record_start([("a", "main", MEMORY)])
-    assert case.usage.is_starting(("a", "main", MEMORY))
+    case.usage.record_start([DeviceKey("a", "main", MEMORY)])
+    assert case.usage.is_starting(DeviceKey("a", "main", MEMORY))
     case.wait(MAKING)
-    assert not case.usage.is_starting(("a", "main", MEMORY))
+    assert not case.usage.is_starting(DeviceKey("a", "main", MEMORY))
 
 
 def test_a_start_that_was_reported_is_not_waited_for() -> None:
     case = Case()
     pod = case.add("a", phase="Pending")
     case.record(entry("a", 0))
-    case.usage.record_start([("a", "main", MEMORY)])
+    case.usage.record_start([DeviceKey("a", "main", MEMORY)])
     running = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}, "containerID": "run://1"}]}
     case.delete({**pod, "status": running})
     assert case.release() == set()
@@ -166,11 +166,11 @@ def test_a_start_of_one_of_two_with_the_same_ids_is_reported_by_either() -> None
     case = Case()
     pod = case.add("a", phase="Pending")
     case.record(entry("a", 0, container="first"), entry("a", 0))
-    case.usage.record_start([("a", "first", MEMORY), ("a", "main", MEMORY)])
-    assert case.usage.is_starting(("a", "main", MEMORY))
+    case.usage.record_start([DeviceKey("a", "first", MEMORY), DeviceKey("a", "main", MEMORY)])
+    assert case.usage.is_starting(DeviceKey("a", "main", MEMORY))
     running = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}, "containerID": "run://1"}]}
     case.delete({**pod, "status": running})
-    assert not case.usage.is_starting(("a", "first", MEMORY))
+    assert not case.usage.is_starting(DeviceKey("a", "first", MEMORY))
     assert case.release() == set()
 
 
@@ -180,12 +180,12 @@ def test_a_start_of_what_was_released_holds_it_again() -> None:
     case.record(entry("a", 0))
     case.wait(MAKING)
     assert case.release() == set()
-    case.usage.record_start([("a", "main", MEMORY)])
+    case.usage.record_start([DeviceKey("a", "main", MEMORY)])
     assert case.release() == {"a"}
     assert case.still_in_use(MEMORY) == {min(units(0)): "a"}
-    assert case.usage.is_starting(("a", "main", MEMORY))
+    assert case.usage.is_starting(DeviceKey("a", "main", MEMORY))
     case.wait(MAKING)
-    assert not case.usage.is_starting(("a", "main", MEMORY))
+    assert not case.usage.is_starting(DeviceKey("a", "main", MEMORY))
     assert case.release() == set()
 
 
@@ -199,7 +199,7 @@ def test_a_pod_that_runs_and_is_in_no_record_is_a_lost_record_when_both_have_had
     if known == "lost with the file":
         case.record(entry("crash loop without a sandbox", 0))
     elif known == "lost while no plugin looked":
-        case.usage.restore({("crash loop without a sandbox", "main", MEMORY): units(0)}, {})
+        case.usage.restore({DeviceKey("crash loop without a sandbox", "main", MEMORY): units(0)}, {})
     case.record()
     for more, lost in ((0, False), (WATCH_GRACE, False), (1, True)):
         case.wait(more)
@@ -251,7 +251,7 @@ def test_of_a_lost_record_only_what_no_other_container_has_is_a_containers_own()
     case.live = {"a"}
     case.record(entry("a", 0, 1, container="first"), entry("a", 0, 1), entry("a", 5, container="side"))
     case.record()
-    assert (case.former_ids("a"), case.usage.former_ids(("a", "side", MEMORY))) == (set(), units(5))
+    assert (case.former_ids("a"), case.usage.former_ids(DeviceKey("a", "side", MEMORY))) == (set(), units(5))
 
 
 @pytest.mark.parametrize(("phase", "patience"), [("Running", WATCH_GRACE), ("Pending", 90.0)])
@@ -292,11 +292,11 @@ def test_ids_that_kubelets_record_has_twice_are_of_the_pod_that_had_them_first()
         case.add(uid)
     case.record(entry("a", 0, 1))
     case.record(entry("a", 0, 1), entry("b", 1, 2), entry("c", 0, 1))
-    twice = {uid: case.usage.recorded_twice((uid, "main", MEMORY)) for uid in "abc"}
+    twice = {uid: case.usage.recorded_twice(DeviceKey(uid, "main", MEMORY)) for uid in "abc"}
     # Of the same ids nobody can tell whose start kubelet asks about.
     assert twice == {"a": "c", "b": "a", "c": "a"}
     case.pods.event("MODIFIED", parse_local_pod(memory(NODE, 0, 2, uid="a", name="a", phase="Succeeded")))
-    assert case.usage.recorded_twice(("b", "main", MEMORY)) is None
+    assert case.usage.recorded_twice(DeviceKey("b", "main", MEMORY)) is None
 
 
 def test_of_a_container_without_a_process_nothing_is_kept_when_it_gets_other_ids() -> None:
@@ -365,7 +365,7 @@ def test_what_an_init_container_passed_on_goes_with_the_ids_that_its_container_i
     case.release()
     case.record(entry("a", 2, 3, gpu=1))
     assert case.usage.snapshot() == {
-        ("a", "main", MEMORY): units(2, 3, gpu=1),
-        ("b", "main", MEMORY): units(0, 1),
-        ("b", "first", MEMORY): units(0),
+        DeviceKey("a", "main", MEMORY): units(2, 3, gpu=1),
+        DeviceKey("b", "main", MEMORY): units(0, 1),
+        DeviceKey("b", "first", MEMORY): units(0),
     }

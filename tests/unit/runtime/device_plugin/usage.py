@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Any
 
-from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey
 from gpushare_runtime.device_plugin.node.local_pods import PendingContainer, PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.node.usage import Usage
 from unit.runtime.device_plugin.local_pods import memory
@@ -64,7 +64,7 @@ class Case:
         return {i: key[0] for key, ids in self.usage.still_in_use(resource).items() for i in ids}
 
     def former_ids(self, uid: str, resource: str = MEMORY) -> frozenset[str]:
-        return self.usage.former_ids((uid, "main", resource))
+        return self.usage.former_ids(DeviceKey(uid, "main", resource))
 
     def pending(self, uid: str) -> PendingContainer:
         pod = self.pods.get(uid)

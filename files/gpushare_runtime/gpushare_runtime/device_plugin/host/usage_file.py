@@ -117,9 +117,9 @@ class StateFile:
             return self._rendered[1]
         # Each change affects few of thousands of ids.
         self._texts = {key: self._text(key, ids) for key, ids in used.items()}
-        for uid, container, resource in sorted(used):
-            of = pods.setdefault(uid, {"name": names.get(uid, ""), "containers": {}})["containers"]
-            of.setdefault(container, {})[resource] = self._texts[uid, container, resource][1]
+        for key in sorted(used):
+            containers = pods.setdefault(key.pod, {"name": names.get(key.pod, ""), "containers": {}})["containers"]
+            containers.setdefault(key.container, {})[key.resource] = self._texts[key][1]
         # The next process reads health itself; with health in it, the file would change more often.
         gpus = replace(inventory, gpus=tuple(replace(gpu, health=HEALTHY, cordoned=False) for gpu in inventory.gpus))
         written = orjson.Fragment(gpus.to_json())
@@ -183,14 +183,14 @@ def _by_pod(pairs: Set[tuple[str, str]]) -> dict[str, list[str]]:
 
 def _kept(entries: Sequence[Any]) -> dict[DeviceKey, tuple[frozenset[str], str | None]]:
     return {
-        (str(uid), str(container), str(resource)): (frozenset(map(str, ids)), None if container_id is None else str(container_id))
+        DeviceKey(str(uid), str(container), str(resource)): (frozenset(map(str, ids)), None if container_id is None else str(container_id))
         for uid, container, resource, ids, container_id in entries
     }
 
 
 def _usage(pods: Mapping[str, Any]) -> tuple[dict[DeviceKey, frozenset[str]], dict[str, str]]:
     snapshot = {
-        (uid, container, resource): frozenset(map(str, ids))
+        DeviceKey(uid, container, resource): frozenset(map(str, ids))
         for uid, pod in pods.items()
         for container, resources in pod["containers"].items()
         for resource, ids in resources.items()

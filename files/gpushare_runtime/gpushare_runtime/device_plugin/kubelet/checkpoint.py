@@ -69,7 +69,7 @@ def parse_reusing(known: Parsed, data: bytes, resources: Iterable[str]) -> Parse
                 raise CheckpointError(f"an entry of {resource} has no {error.args[0]}") from None
             if not (isinstance(pod, str) and isinstance(container, str)):
                 raise CheckpointError(f"an entry of {resource} has a PodUID or ContainerName that is not a string")
-            key = pod, container, resource
+            key = DeviceKey(pod, container, resource)
             before = known.get(key)
             # Comparing lists costs a tenth of making sets of them.
             same = before is not None and before[0] == ids

@@ -304,14 +304,14 @@ class Allocator:
         for gpu in gpus:
             if gpu.health != HEALTHY:
                 raise AllocationRejected(f"{resource}: {gpu_name(gpu)} is not usable ({gpu.health}); {_RETRIES}")
-        recorded = [key for key in owners if not usage.released(key[0])]
+        recorded = [key for key in owners if not usage.released(key.pod)]
         for key in owners:
             if other := usage.recorded_twice(key):
-                names = f"{usage.pod_name(key[0])} and {usage.pod_name(other)}"
+                names = f"{usage.pod_name(key.pod)} and {usage.pod_name(other)}"
                 raise AllocationRejected(
                     f"{resource}: kubelet's record has the same ids for {names}; delete the one that was created later"
                 )
-        uids = {key[0] for key in recorded}
+        uids = {key.pod for key in recorded}
         try:
             self._check_gpus(resource, gpus, recorded)
             self._check_share(resource, given, recorded)
@@ -332,8 +332,8 @@ class Allocator:
                 raise AllocationRejected(f"{resource}: {others}; {_DELETE_POD}")
             if not owners:
                 usage.record_grant(resource, given, None)
-        for uid in {key[0] for key in recorded or owners}:
-            usage.record_start([key for key in recorded or owners if key[0] == uid])
+        for uid in {key.pod for key in recorded or owners}:
+            usage.record_start([key for key in recorded or owners if key.pod == uid])
         return bool(recorded)
 
     def _check_share(self, resource: str, ids: frozenset[str], recorded: Collection[DeviceKey]) -> None:
@@ -435,9 +435,9 @@ class Allocator:
         pods = {uid for uid, _, _ in owners}
         for key, of in self.usage.still_in_use(resource).items():
             shared = of & ids
-            passed_on = key[0] in pods and not self.usage.record_lost(key[0])
+            passed_on = key.pod in pods and not self.usage.record_lost(key.pod)
             if shared and key not in owners and not passed_on and self.usage.may_run(key, self.processes.containers):
-                return f"id {min(shared)!r} is still used by processes of {self.usage.pod_name(key[0])}, though kubelet has freed it"
+                return f"id {min(shared)!r} is still used by processes of {self.usage.pod_name(key.pod)}, though kubelet has freed it"
         return ""
 
     def _taken(self, resource: str, gpus: Collection[Gpu], owners: Collection[str]) -> str:

@@ -123,7 +123,7 @@ def allowed_gpus(
         if pod.uid == container.pod.uid or not same or pod.namespace != container.pod.namespace:
             continue
         for devices in pod.container_devices:
-            gpus = has.get((pod.uid, devices.container, devices.resource))
+            gpus = has.get(DeviceKey(pod.uid, devices.container, devices.resource))
             if gpus is not None and devices.units_by_gpu:
                 allowed |= set(devices.units_by_gpu) - set(gpus)
     return allowed
@@ -187,9 +187,9 @@ class Candidates:
         others = {
             key: frozenset(gpus)
             for key, gpus in self._gpu_indexes().items()
-            if key[0] == pod.uid
-            and key[2] == devices.resource
-            and key[1] not in {devices.container, *ended}
+            if key.pod == pod.uid
+            and key.resource == devices.resource
+            and key.container not in {devices.container, *ended}
             and len(gpus) == devices.gpus_per_pod
         }
         moved = [gpus for key, gpus in others.items() if gpus != (plans.get(key[1:]) or {}).keys()]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation, allocation_of
@@ -13,8 +14,13 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import parse_unit_id
 from gpushare_runtime.core.request import ContainerRequest, Request
 
-DeviceKey = tuple[str, str, str]
-"""(pod UID, container, resource)."""
+
+class DeviceKey(NamedTuple):
+    """Whose ids they are, and of which resource. pod: its UID."""
+
+    pod: str
+    container: str
+    resource: str
 
 
 @dataclass(frozen=True)

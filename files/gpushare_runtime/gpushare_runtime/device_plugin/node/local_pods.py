@@ -119,7 +119,7 @@ class PendingContainer:
 
     @property
     def key(self) -> DeviceKey:
-        return self.pod.uid, self.devices.container, self.devices.resource
+        return DeviceKey(self.pod.uid, self.devices.container, self.devices.resource)
 
     def __str__(self) -> str:
         return f"{self.pod} container {self.devices.container}"

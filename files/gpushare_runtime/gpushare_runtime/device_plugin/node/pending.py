@@ -74,7 +74,10 @@ class PendingContainers:
         if found is None and late:
             # The report of the API server may be old: the processes of these pods say whether they run.
             shown = [pod for pod in known if pod.running and self.usage.record_lost(pod.uid)]
-            lost = [replace(pod, running=frozenset(c for c in pod.running if not self.usage.lost((pod.uid, c, resource)))) for pod in shown]
+            lost = [
+                replace(pod, running=frozenset(c for c in pod.running if not self.usage.lost(DeviceKey(pod.uid, c, resource))))
+                for pod in shown
+            ]
             found = self._match(lost, resource, size, not_for, late=True)
         return found
 
@@ -102,7 +105,8 @@ class PendingContainers:
         return {
             uid
             for uid, of in left
-            if not self.usage.record_lost(uid) or not self.usage.may_run((uid, of.container, of.resource), self.processes.containers)
+            if not self.usage.record_lost(uid)
+            or not self.usage.may_run(DeviceKey(uid, of.container, of.resource), self.processes.containers)
         }
 
     def gpus_per_pod(self, resource: str, size: int, container: PendingContainer | None) -> int:

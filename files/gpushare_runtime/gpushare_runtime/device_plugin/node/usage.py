@@ -32,27 +32,27 @@ class Usage(UsageTable):
         """Take kubelet's checkpoint. age: seconds since kubelet wrote it; it has had these pods for at least that long."""
         now = self._clock()
         self.moment += 1
-        listed = {(entry.pod, entry.container, entry.resource): entry for entry in entries}
-        counted = {key[0] for key in listed}
+        listed = {DeviceKey(entry.pod, entry.container, entry.resource): entry for entry in entries}
+        counted = {key.pod for key in listed}
         for key, usage in self._table.items():
             if usage.listed and key not in listed:
                 self._table[key] = replace(usage, listed=False)
                 # kubelet forgets pods one by one and completely: all at once, or a part of one, is a lost record.
-                self._states[key[0]].drop(not entries or key[0] in counted, self.moment)
+                self._states[key.pod].drop(not entries or key.pod in counted, self.moment)
         for key, entry in listed.items():
-            ids, before, state = entry.ids, self._table.get(key), self._states.setdefault(key[0], PodState(now - age))
-            known = self._pods.removed(key[0]) is not None if before is None else not before.listed and state.record is not Record.LISTED
+            ids, before, state = entry.ids, self._table.get(key), self._states.setdefault(key.pod, PodState(now - age))
+            known = self._pods.removed(key.pod) is not None if before is None else not before.listed and state.record is not Record.LISTED
             if known:
                 # kubelet allocates again when it starts a container, and does not call PreStartContainer. The pod may have gone meanwhile.
-                state.starts[key[1],] = now, self._container_ids(key[0], [key[1]])
+                state.starts[key.container,] = now, self._container_ids(key.pod, [key.container])
             # Mostly the very same object: comparing it costs nothing.
             if before is None or not (before.ids is ids or before.ids == ids):
                 if before is not None and not before.listed and not before.ids <= ids and not state.released:
                     if self._runs(key):
-                        self.kept.setdefault(key, (replace(before, listed=False), self._container_ids(key[0], [key[1]])[0] or None))
+                        self.kept.setdefault(key, (replace(before, listed=False), self._container_ids(key.pod, [key.container])[0] or None))
                     else:
                         self._exchange(key, before.ids, ids)
-                self._table[key] = ContainerUsage(ids, gpu_uuids_of(key[2], ids), moment=self.moment, index=entry.index)
+                self._table[key] = ContainerUsage(ids, gpu_uuids_of(key.resource, ids), moment=self.moment, index=entry.index)
                 state.count(self.moment)
             elif not before.listed or entry.index not in (None, before.index):
                 # Only the checkpoint itself has the index: not the file of the process before, nor podresources.
@@ -61,8 +61,8 @@ class Usage(UsageTable):
                 state.count(self.moment)
             elif not before.moment:
                 self._table[key] = replace(before, moment=self.moment)
-        self._remove(key for key, usage in self._table.items() if not usage.listed and self._states[key[0]].released)
-        for uid in {key[0] for key in self._table} - {key[0] for key, usage in self._table.items() if not usage.listed}:
+        self._remove(key for key, usage in self._table.items() if not usage.listed and self._states[key.pod].released)
+        for uid in {key.pod for key in self._table} - {key.pod for key, usage in self._table.items() if not usage.listed}:
             self._states[uid].record = Record.LISTED
         self.entries = entries
         # kubelet forgets the pod that had these ids before it allocates them: a listing is of the new pod.
@@ -75,27 +75,27 @@ class Usage(UsageTable):
         A container that had these ids, and waits for its own start, has those that it left. Those that init containers passed on to one
         of the two go with it.
         """
-        pod = self._pods.get(key[0])
-        mine = {(key[0], name, key[2]) for name in (pod.ordinary_init if pod is not None else ())}
-        moved = {key[0]: (left, got)}
-        others = [other for other, usage in self._table.items() if other != key and not usage.listed and other[2] == key[2]]
+        pod = self._pods.get(key.pod)
+        mine = {(key.pod, name, key.resource) for name in (pod.ordinary_init if pod is not None else ())}
+        moved = {key.pod: (left, got)}
+        others = [other for other, usage in self._table.items() if other != key and not usage.listed and other.resource == key.resource]
         for other in others:
-            if self._table[other].ids == got and other not in {*mine, *self.kept} and self.record_lost(other[0]):
+            if self._table[other].ids == got and other not in {*mine, *self.kept} and self.record_lost(other.pod):
                 self._have(other, left)
-                moved.setdefault(other[0], (got, left))
+                moved.setdefault(other.pod, (got, left))
         for other in others:
-            pod, ids = self._pods.get(other[0]), self._table[other].ids
-            before, now = moved.get(other[0], (frozenset(), frozenset()))
-            if pod is not None and other[1] in pod.ordinary_init and ids & before and len(ids) <= len(now):
+            pod, ids = self._pods.get(other.pod), self._table[other].ids
+            before, now = moved.get(other.pod, (frozenset(), frozenset()))
+            if pod is not None and other.container in pod.ordinary_init and ids & before and len(ids) <= len(now):
                 self._have(other, frozenset(sorted(now)[: len(ids)]))
 
     def _have(self, key: DeviceKey, ids: frozenset[str]) -> None:
-        self._table[key] = replace(self._table[key], ids=ids, gpu_uuids=gpu_uuids_of(key[2], ids), index=None)
-        self._states[key[0]].version = self.moment
+        self._table[key] = replace(self._table[key], ids=ids, gpu_uuids=gpu_uuids_of(key.resource, ids), index=None)
+        self._states[key.pod].version = self.moment
 
     def _runs(self, key: DeviceKey) -> bool:
-        names = self.running(key[0])
-        return names is None or key[1] in names
+        names = self.running(key.pod)
+        return names is None or key.container in names
 
     def _confirms(self, allocation: UnconfirmedAllocation) -> bool:
         return any(entry.resource == allocation.resource and allocation.ids <= entry.ids for entry in self.entries)
@@ -115,14 +115,14 @@ class Usage(UsageTable):
         available = ids if isinstance(ids, (set, frozenset)) else set(ids)
         known = self.moment if moment is None else moment
         self._unconfirmed = [a for a in self._unconfirmed if a.resource != resource or a.moment > known or a.ids.isdisjoint(available)]
-        for (uid, _, of), usage in self._table.items():
-            if usage.listed and usage.moment <= known and of == resource and not usage.ids.isdisjoint(available):
-                self._states[uid].offer(self._pods.get(uid), self._clock())
+        for key, usage in self._table.items():
+            if usage.listed and usage.moment <= known and key.resource == resource and not usage.ids.isdisjoint(available):
+                self._states[key.pod].offer(self._pods.get(key.pod), self._clock())
 
     def record_start(self, keys: Collection[DeviceKey]) -> None:
         """kubelet is about to start one of these containers of one pod in the table: it will soon have a process."""
-        [uid] = {key[0] for key in keys}
-        names = tuple(sorted(key[1] for key in keys))
+        [uid] = {key.pod for key in keys}
+        names = tuple(sorted(key.container for key in keys))
         if self._states[uid].start(names, self._container_ids(uid, names), self._clock()):
             self._changed()
 
@@ -157,7 +157,7 @@ class Usage(UsageTable):
         self._update_unrecorded(now)
         if stopped or changed:
             self._release(stopped)
-        kept = frozenset(key[0] for key in self.kept)
+        kept = frozenset(key.pod for key in self.kept)
         kept |= {u for u, since in self._unrecorded.items() if u not in self._states and self._watch_has_passed(since)} - self._admitted
         return kept.union(uid for uid, state in self._states.items() if state.stage is Stage.ENDING or self.record_lost(uid))
 
@@ -165,7 +165,7 @@ class Usage(UsageTable):
         """Forget what containers had before they were started again; whether there was any."""
         before = len(self.kept)
         for key, (usage, container_id) in list(self.kept.items()):
-            now = self._container_ids(key[0], [key[1]])[0]
+            now = self._container_ids(key.pod, [key.container])[0]
             if container_id is None and now:
                 self.kept[key] = usage, now
             elif now and now != container_id:
@@ -177,7 +177,7 @@ class Usage(UsageTable):
     def _forget(self, key: DeviceKey) -> None:
         del self.kept[key]
         self.moment += 1
-        self._states[key[0]].version = self.moment
+        self._states[key.pod].version = self.moment
 
     def apply_process_scan(self, scanned: Set[str], live: Set[str]) -> None:
         """Of `scanned`, which `terminated_pods` returned before the scan, only the pods in `live` have a process."""
@@ -185,7 +185,7 @@ class Usage(UsageTable):
         self._admitted = (self._admitted | (scanned & live)) & self._unrecorded.keys()
         for uid in scanned & self._states.keys():
             state = self._states[uid]
-            for key in [key for key in self.kept if key[0] == uid and uid not in live and not self.is_starting(key)]:
+            for key in [key for key in self.kept if key.pod == uid and uid not in live and not self.is_starting(key)]:
                 self._forget(key)
                 changed = True
             watched = self._watched(uid)
@@ -198,15 +198,15 @@ class Usage(UsageTable):
     def _release(self, uids: Collection[str]) -> None:
         for uid in uids:
             self._states[uid].stage = Stage.RELEASED
-        self._remove(key for key, usage in self._table.items() if not usage.listed and key[0] in uids)
+        self._remove(key for key, usage in self._table.items() if not usage.listed and key.pod in uids)
         self._changed()
 
     def _remove(self, keys: Iterable[DeviceKey]) -> None:
         for key in list(keys):
             del self._table[key]
-        left = {key[0] for key in self._table}
+        left = {key.pod for key in self._table}
         self._states = {uid: state for uid, state in self._states.items() if uid in left}
-        self.kept = {key: usage for key, usage in self.kept.items() if key[0] in left}
+        self.kept = {key: usage for key, usage in self.kept.items() if key.pod in left}
 
     def _changed(self) -> None:
         for uid, state in self._states.items():
@@ -236,9 +236,9 @@ class Usage(UsageTable):
         """Take what was in use when the previous process ended. Call it before the first checkpoint, which is newer."""
         now = self._clock()
         for key, ids in snapshot.items():
-            self._table[key] = ContainerUsage(ids, gpu_uuids_of(key[2], ids))
-            self._states.setdefault(key[0], PodState(now, name=names.get(key[0], "")))
+            self._table[key] = ContainerUsage(ids, gpu_uuids_of(key.resource, ids))
+            self._states.setdefault(key.pod, PodState(now, name=names.get(key.pod, "")))
         for key, (ids, container_id) in (kept or {}).items():
             if key in self._table:
-                self.kept[key] = ContainerUsage(ids, gpu_uuids_of(key[2], ids), listed=False), container_id
+                self.kept[key] = ContainerUsage(ids, gpu_uuids_of(key.resource, ids), listed=False), container_id
         self._changed()

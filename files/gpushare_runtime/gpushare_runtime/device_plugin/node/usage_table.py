@@ -85,25 +85,29 @@ class UsageTable:
 
     def is_starting(self, key: DeviceKey) -> bool:
         """Whether the runtime may be creating the container."""
-        state, last, now = self._states.get(key[0]), self._last_seen(key[0]), self._clock()
-        return state is not None and any(key[1] in names and state.may_be_creating(names, last, now) for names in state.starts)
+        state, last, now = self._states.get(key.pod), self._last_seen(key.pod), self._clock()
+        return state is not None and any(key.container in names and state.may_be_creating(names, last, now) for names in state.starts)
 
     def may_run(self, key: DeviceKey, running: Callable[[str], Set[str] | None]) -> bool:
         """Whether the container may use ids that kubelet does not count. running: see Processes.containers.
 
         Of a pod that kubelet no longer counts, any process may use them.
         """
-        if not self.record_lost(key[0]) or self.is_starting(key):
+        if not self.record_lost(key.pod) or self.is_starting(key):
             return True
-        names = running(key[0])
-        return names is None or key[1] in names
+        names = running(key.pod)
+        return names is None or key.container in names
 
     def _listed(self) -> set[DeviceKey]:
         return {key for key, usage in self._table.items() if usage.listed}
 
     def _lacks_record(self, pod: LocalPod, listed: Set[DeviceKey], resource: str = "") -> bool:
         """Whether kubelet's record lacks some ids that the pod requests."""
-        requested = ((pod.uid, of.container, of.resource) for of in pod.container_devices if resource in ("", of.resource))
+        requested = (
+            DeviceKey(pod.uid, devices.container, devices.resource)
+            for devices in pod.container_devices
+            if resource in ("", devices.resource)
+        )
         return pod.active and any(key not in listed for key in requested)
 
     def _was_admitted(self, pod: LocalPod) -> bool:
@@ -133,7 +137,7 @@ class UsageTable:
     def lost(self, key: DeviceKey) -> bool:
         """Whether kubelet has lost its record of this container, and the plugin has it."""
         usage = self._table.get(key)
-        return usage is not None and not usage.listed and self.record_lost(key[0]) and not self._states[key[0]].released
+        return usage is not None and not usage.listed and self.record_lost(key.pod) and not self._states[key.pod].released
 
     def dropped_by_kubelet(self) -> set[str]:
         """UIDs of the pods that kubelet no longer counts, even if the watch still shows them."""
@@ -158,18 +162,18 @@ class UsageTable:
     def _in_use(self, *, orphaned: bool = False) -> Iterator[tuple[DeviceKey, ContainerUsage]]:
         """orphaned: only what kubelet may allocate to others although it is in use."""
         for key, usage in self._table.items():
-            state = self._states[key[0]]
+            state = self._states[key.pod]
             if not state.released and not (orphaned and usage.listed and not state.ending):
                 yield key, usage
         for key, (usage, _) in self.kept.items():
-            if not self._states[key[0]].released:
+            if not self._states[key.pod].released:
                 yield key, usage
 
     def gpu_users(self) -> GpuUsers:
         """The pods that use each GPU."""
         memory: dict[str, set[str]] = {}
         whole: dict[str, str] = {}
-        used = [(key[0], key[2], self._gpus_of(usage)) for key, usage in self._in_use()]
+        used = [(key.pod, key.resource, self._gpus_of(usage)) for key, usage in self._in_use()]
         used += [(a.container.pod.uid if a.container else "", a.resource, gpu_uuids_of(a.resource, a.ids)) for a in self._recent()]
         for uid, resource, gpu_uuids in used:
             for gpu in gpu_uuids:
@@ -190,7 +194,7 @@ class UsageTable:
 
     def keys_of(self, uid: str) -> list[DeviceKey]:
         """The pod's containers that have ids."""
-        return [key for key in self._table if key[0] == uid]
+        return [key for key in self._table if key.pod == uid]
 
     def displaced(self, *, orphaned: bool = False) -> dict[str, int]:
         """GPU UUID → units that containers have of it without its ids, less the ids of it that they have without its memory.
@@ -202,8 +206,8 @@ class UsageTable:
         for key, usage in self._in_use(orphaned=orphaned):
             gpu = None if usage.index is None else self.gpus_by_index().get(usage.index)
             # Init containers pass their ids on.
-            new = [i for i in usage.ids if (key[0], i) not in seen] if gpu is not None else []
-            seen.update((key[0], i) for i in new)
+            new = [i for i in usage.ids if (key.pod, i) not in seen] if gpu is not None else []
+            seen.update((key.pod, i) for i in new)
             if gpu is not None:
                 shifts[gpu.uuid] += len(new)
                 shifts.subtract(gpu_of_unit(i) for i in new)
@@ -213,15 +217,15 @@ class UsageTable:
         """The ids that containers use although kubelet may list them as free."""
         used: dict[DeviceKey, frozenset[str]] = {}
         for key, usage in self._in_use(orphaned=True):
-            if key[2] == resource:
+            if key.resource == resource:
                 used[key] = used.get(key, frozenset()) | usage.ids
         return used
 
     def _counted(self, resource: str) -> Iterator[tuple[DeviceKey, frozenset[str]]]:
         """The ids that kubelet has given to containers and counts for them."""
         for key, usage in self._table.items():
-            state = self._states[key[0]]
-            if key[2] == resource and usage.listed and not state.freed and not state.ending:
+            state = self._states[key.pod]
+            if key.resource == resource and usage.listed and not state.freed and not state.ending:
                 yield key, usage.ids
 
     def counted_ids(self, resource: str) -> frozenset[str]:
@@ -237,11 +241,11 @@ class UsageTable:
 
     def recorded_twice(self, key: DeviceKey) -> str | None:
         """UID of another active pod for which kubelet's record has all the ids of this container, or had some of them before it."""
-        mine, own = self._table[key], self._pods.get(key[0])
+        mine, own = self._table[key], self._pods.get(key.pod)
         for other, usage in self._table.items() if mine.listed and own is not None and own.active else ():
-            pod = self._pods.get(other[0]) if usage.listed and other[0] != key[0] and other[2] == key[2] else None
+            pod = self._pods.get(other.pod) if usage.listed and other.pod != key.pod and other.resource == key.resource else None
             if pod is not None and pod.active and (usage.ids == mine.ids or (usage.moment < mine.moment and usage.ids & mine.ids)):
-                return other[0]
+                return other.pod
         return None
 
     def allocated_to_others(self, resource: str, ids: frozenset[str], container: PendingContainer | None) -> str | None:
@@ -251,28 +255,30 @@ class UsageTable:
         """
         mine = container.key if container else None
         counted = [*self._counted(resource), *((a.container.key, a.ids) for a in self._granted(resource) if a.container)]
-        for key, of in counted:
-            pod = self._pods.get(key[0])
-            passes_on = pod is None or key[1] in pod.ordinary_init
-            if key != mine and not passes_on and not of.isdisjoint(ids):
-                return key[0]
+        for key, given in counted:
+            pod = self._pods.get(key.pod)
+            passes_on = pod is None or key.container in pod.ordinary_init
+            if key != mine and not passes_on and not given.isdisjoint(ids):
+                return key.pod
         return None
 
     def former_ids(self, key: DeviceKey) -> frozenset[str]:
         """The ids of this container in a record that kubelet lost, without those that another container has. Init containers of its pod
         passed theirs on to it."""
         mine = self._table.get(key)
-        if mine is None or mine.listed or not self.record_lost(key[0]):
+        if mine is None or mine.listed or not self.record_lost(key.pod):
             return frozenset()
-        ids, pod = self.kept[key][0].ids if key in self.kept else mine.ids, self._pods.get(key[0])
-        own = {(key[0], name, key[2]) for name in (pod.ordinary_init if pod else ())} | {key}
-        granted = (a.ids for a in self._granted(key[2]))
-        return ids.difference(*(usage.ids for other, usage in self._in_use() if other not in own and other[2] == key[2]), *granted)
+        ids, pod = self.kept[key][0].ids if key in self.kept else mine.ids, self._pods.get(key.pod)
+        own = {(key.pod, name, key.resource) for name in (pod.ordinary_init if pod else ())} | {key}
+        granted = (a.ids for a in self._granted(key.resource))
+        return ids.difference(
+            *(usage.ids for other, usage in self._in_use() if other not in own and other.resource == key.resource), *granted
+        )
 
     def ids_of(self, resource: str, gpu_uuids: Collection[str], *, orphaned: bool = False) -> set[str]:
         """The ids in use by containers that have some of these GPUs. orphaned: only by pods that are terminated."""
         used = self._in_use(orphaned=orphaned)
-        ids = {i for key, usage in used if key[2] == resource and not usage.gpu_uuids.isdisjoint(gpu_uuids) for i in usage.ids}
+        ids = {i for key, usage in used if key.resource == resource and not usage.gpu_uuids.isdisjoint(gpu_uuids) for i in usage.ids}
         return ids if orphaned else ids.union(*(a.ids for a in self._recent() if a.resource == resource))
 
     def gpu_uuids(self) -> dict[DeviceKey, Collection[str]]:
@@ -285,8 +291,8 @@ class UsageTable:
         """(pod UID, resource) → ids that the pod uses although it is terminated."""
         ids: dict[tuple[str, str], frozenset[str]] = {}
         for key, usage in self._in_use(orphaned=True):
-            of = self._table[key].ids if key in self.kept else usage.ids
-            ids[key[0], key[2]] = ids.get((key[0], key[2]), frozenset()) | usage.ids | of
+            recorded = self._table[key].ids if key in self.kept else usage.ids
+            ids[key.pod, key.resource] = ids.get((key.pod, key.resource), frozenset()) | usage.ids | recorded
         return ids
 
     def recorded_ids(self, uid: str, resource: str) -> frozenset[str]:
@@ -294,7 +300,7 @@ class UsageTable:
         state = self._states.get(uid)
         if state is None or state.ending:
             return frozenset()
-        return frozenset().union(*(u.ids for key, u in self._table.items() if u.listed and key[0] == uid and key[2] == resource))
+        return frozenset().union(*(u.ids for key, u in self._table.items() if u.listed and key.pod == uid and key.resource == resource))
 
     def units_by_gpu(self, inventory: Inventory | None, *, orphaned: bool = False) -> dict[str, int]:
         """GPU UUID → units in use. orphaned: only by pods that are terminated."""
@@ -326,7 +332,7 @@ class UsageTable:
         units: Counter[str] = Counter()
         seen: set[str] = set()
         for key, usage in self._in_use():
-            if key[0] == uid and key[2] == protocol.RESOURCE_MEMORY:
+            if key.pod == uid and key.resource == protocol.RESOURCE_MEMORY:
                 gpu = None if usage.index is None else self.gpus_by_index().get(usage.index)
                 units.update(gpu.uuid if gpu is not None else gpu_of_unit(i) for i in usage.ids if i not in seen)
                 seen |= usage.ids
@@ -339,9 +345,9 @@ class UsageTable:
     def entries_of(self, uid: str) -> list[CheckpointEntry]:
         """The ids of this pod's containers, by kubelet's checkpoint or by the record that kubelet lost."""
         lost = self.record_lost(uid)
-        mine = ((key, usage) for key, usage in self._table.items() if key[0] == uid and (usage.listed or lost))
-        of = ((key, self.kept[key][0] if key in self.kept else usage) for key, usage in mine)
-        return [CheckpointEntry(*key, usage.ids, usage.index) for key, usage in of]
+        mine = ((key, usage) for key, usage in self._table.items() if key.pod == uid and (usage.listed or lost))
+        had = ((key, self.kept[key][0] if key in self.kept else usage) for key, usage in mine)
+        return [CheckpointEntry(*key, usage.ids, usage.index) for key, usage in had]
 
     def version(self, uid: str) -> int:
         """Another number after each change of what this pod has."""
@@ -354,7 +360,7 @@ class UsageTable:
 
     def containers_with(self, resource: str, ids: frozenset[str]) -> list[DeviceKey]:
         """The containers that have exactly these ids, including released ones."""
-        return [key for key, usage in self._table.items() if key[2] == resource and usage.ids == ids]
+        return [key for key, usage in self._table.items() if key.resource == resource and usage.ids == ids]
 
     def released(self, uid: str) -> bool:
         """Whether this pod of the table uses its ids no longer."""
@@ -374,7 +380,7 @@ class UsageTable:
 
     def snapshot(self) -> dict[DeviceKey, frozenset[str]]:
         """All ids in use."""
-        return {key: usage.ids for key, usage in self._table.items() if not self._states[key[0]].released}
+        return {key: usage.ids for key, usage in self._table.items() if not self._states[key.pod].released}
 
     def names(self) -> Mapping[str, str]:
         """Pod UID → namespace and name, of the pods that use something."""
