@@ -161,7 +161,8 @@ RESULTS: Mapping[str, Shape] = {
         "problem": Maybe(Problem),
     },
     **dict.fromkeys(("gpushare_driver present", "gpushare_driver absent"), _DRIVEN),
-    "gpushare_images": {"imported": [IMAGE], "missing?": [re.compile(r"images/[^/]{1,200}")]},
+    "gpushare_host_runtime images": {"imported": [IMAGE], "missing?": [re.compile(r"images/[^/]{1,200}")]},
+    "gpushare_host_runtime rancher": {"imported": [IMAGE], "restarted": str, "missing?": bool},
     "gpushare_in_cluster facts": {
         "facts": {
             "version": str,
@@ -228,7 +229,6 @@ RESULTS: Mapping[str, Shape] = {
         "notes": [str],
         "diff": [_CHANGE],
     },
-    "gpushare_rancher": {"restarted": str, "imported": bool, "missing?": bool},
     "gpushare_runtime_env": {
         "environment?": str,
         "python?": str,

@@ -411,7 +411,7 @@ SUITES = (
             f"{UTILS}/_host/received.py",
             f"{UTILS}/_runtimes/images.py",
             "plugins/*/gpushare_bundle.py",
-            "plugins/*/gpushare_images.py",
+            "plugins/*/gpushare_host_runtime.py",
             "plugins/*/gpushare_runtime_env.py",
             "roles/bundle/*",
             "roles/python_environment/*",

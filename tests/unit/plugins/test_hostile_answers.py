@@ -498,9 +498,8 @@ OF_ACTIONS = {
 }
 #: Steps between a module and its action plugin, which nobody else sees.
 BETWEEN = {
-    "gpushare_images": {"missing"},
+    "gpushare_host_runtime": {"missing"},
     "gpushare_packages": {"missing", "system"},
-    "gpushare_rancher": {"missing"},
     "gpushare_runtime_env": {"missing", "python_version", "machine"},
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.action import gpushare_rancher
+from ansible_collections.gpushare.kubernetes.plugins.action import gpushare_host_runtime
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.rancher import (
@@ -141,21 +141,22 @@ def test_the_archive_is_sent_only_to_a_host_that_lacks_it(tmp_path: Path) -> Non
     archive, sent, asked = tmp_path / "gpushare.tar", [], []
     archive.write_bytes(b"image")
     told: list[dict[str, object]] = [
-        {"changed": False, "restarted": "", "imported": False, "missing": True},
-        {"changed": True, "restarted": "", "imported": True},
-        {"changed": False, "restarted": "", "imported": False},
+        {"changed": False, "restarted": "", "imported": [], "missing": True},
+        {"changed": True, "restarted": "", "imported": [IMAGE]},
+        {"changed": False, "restarted": "", "imported": []},
     ]
-    task = SimpleNamespace(args={"distribution": "k3s", "archive": str(archive)}, action="gpushare_rancher", async_val=0, check_mode=False)
+    arguments = {"what": "rancher", "distribution": "k3s", "archive": str(archive)}
+    task = SimpleNamespace(args=arguments, action="gpushare_host_runtime", async_val=0, check_mode=False)
     shell = SimpleNamespace(tmpdir="/remote", join_path=lambda *parts: "/".join(parts))
     connection = SimpleNamespace(_shell=shell, has_pipelining=True, become=None)
-    made = gpushare_rancher.ActionModule(task, connection, SimpleNamespace(), None, None, None)
+    made = gpushare_host_runtime.ActionModule(task, connection, SimpleNamespace(), None, None, None)
     made._early_needs_tmp_path = lambda: False
-    made._execute_module = lambda module_args, **_more: (asked.append(module_args["received"].copy()), told.pop(0))[1]
+    made._execute_module = lambda module_args, **_more: (asked.append((module_args["sha256"], module_args.get("received"))), told.pop(0))[1]
     made._find_needle = lambda folder, name: name
     made._transfer_file = lambda *names: sent.append(names)
     made._fixup_perms2 = lambda names: None
-    assert made.run(None, {}) == {"changed": True, "restarted": "", "imported": True}
+    assert made.run(None, {}) == {"changed": True, "restarted": "", "imported": [IMAGE]}
     assert made.run(None, {})["changed"] is False
     assert sent == [(str(archive), "/remote/gpushare.tar")]
-    received = {"sha256": hashlib.sha256(b"image").hexdigest()}
-    assert asked == [received, {**received, "path": "/remote/gpushare.tar"}, received]
+    sha256 = hashlib.sha256(b"image").hexdigest()
+    assert asked == [(sha256, None), (sha256, {"path": "/remote/gpushare.tar", "sha256": sha256}), (sha256, None)]
