@@ -31,8 +31,8 @@ options:
       - V(verify) judges the results of M(gpushare.kubernetes.gpushare_verify_host) and M(gpushare.kubernetes.gpushare_verify_cluster).
         Fails with every finding if one of them is an error. Each finding has a stable code, and states what was found, what was expected,
         and what to do. One that another one causes refers to it. Reaches no host. Use it with C(run_once).
-      - V(take_over) compares the device plugins of others, by M(gpushare.kubernetes.gpushare_look_cluster), with the facts of the GPU
-        hosts. Returns a reason for each host or DaemonSet that prevents the take-over.
+      - V(take_over) compares the device plugins of others, by M(gpushare.kubernetes.gpushare_api), with the facts of the GPU hosts. Returns
+        a reason for each host or DaemonSet that prevents the take-over.
       - V(dead_nodes) finds the Kubernetes node of each dead host by the inventory, because a dead host cannot report its node. Fails if
         one of these nodes is Ready. A node that the API server no longer has is found by its account.
       - V(in_cluster) judges a cluster before gpushare is installed in it, by M(gpushare.kubernetes.gpushare_in_cluster) and the variables,
@@ -101,9 +101,7 @@ options:
     description: Inventory group of the GPU nodes. V(preflight) requires it.
     type: str
   answers:
-    description: >-
-      Result of M(gpushare.kubernetes.gpushare_look_cluster) about V(api) on each control plane, whose name is C(item). By default there
-      is none.
+    description: Results of M(gpushare.kubernetes.gpushare_api) about V(facts), one for each control plane, whose name is C(item).
     type: list
     elements: dict
   plans:
@@ -384,7 +382,7 @@ on_hosts:
   type: list
   elements: str
 plugins:
-  description: As M(gpushare.kubernetes.gpushare_look_cluster) returns them, with C(active), C(writers) and C(node_ports).
+  description: As M(gpushare.kubernetes.gpushare_api) returns them, with C(active), C(writers) and C(node_ports).
   returned: with O(what=take_over)
   type: list
   elements: dict
@@ -403,7 +401,7 @@ dead:
   type: list
   elements: str
 pods:
-  description: The pods of these nodes with a share of a GPU, as M(gpushare.kubernetes.gpushare_look_cluster) returns them.
+  description: The pods of these nodes with a share of a GPU, as M(gpushare.kubernetes.gpushare_api) returns them.
   returned: with O(what=dead_nodes)
   type: list
   elements: dict

@@ -129,6 +129,7 @@ _REMOVED = {"stopped": [str], "removed": [str], "restored": [str], "left": _LEFT
 _DRIVEN = {"steps": [str], "files": [str], "notes": [str], "reboot": str, "at": float, "diff": [_CHANGE]}
 _DRAINED = {"done": bool, "left": [str], "why": str, "diff": [_CHANGE]}
 _PROOF = {"nodes": [str], "unproven": [str], "findings": [str]}
+_MOVED = {"objects": [str], "left": [str], "kept": [str], "served": [str], "diff": [_CHANGE]}
 _GPU_POD = {"pod": str, "node": str, "asks": str}
 
 #: By the module's name, and by its option `what` where the answer depends on that. `?`: not in every answer.
@@ -143,6 +144,22 @@ RESULTS: Mapping[str, Shape] = {
         # Only what was gathered.
         **{key if key in _ALWAYS else f"{key}?": shape for key, shape in of_dataclass(NodeFacts).items()},
     },
+    "gpushare_api facts": {
+        "version": str,
+        "nodes": [str],
+        "authorities": [str],
+        "may_grant": bool,
+        "in_cluster": [str],
+        "gpu_operator": _OPERATOR,
+    },
+    "gpushare_api nodes": {"accounts": [str], "without_node": [str], "states": Map(str), "pods": [_GPU_POD]},
+    "gpushare_api plugins": {
+        "plugins": [Open({"kind": str, "title": str, "owner": str, "rejection": str, "original": bool, "nodes": [str]})],
+        "active": Map(str),
+        "writers": [str],
+        "node_ports": [int],
+    },
+    **dict.fromkeys((f"gpushare_api {what}" for what in ("aside", "returned", "operator_off", "operator_returned", "retired")), _MOVED),
     "gpushare_bundle": {},
     "gpushare_cluster objects": {"objects": [str], "unserved": [str], "missing": [str], "diff": [_CHANGE]},
     "gpushare_cluster identity": {"kubeconfig": str, "due": Map(str), "seeds": Map(str)},
@@ -199,21 +216,6 @@ RESULTS: Mapping[str, Shape] = {
     **dict.fromkeys(("gpushare_in_cluster trial", "gpushare_in_cluster scheduler", "gpushare_in_cluster everything"), _PROOF),
     "gpushare_in_cluster handover": {"objects": [str], "diff": [_CHANGE]},
     "gpushare_judge": {},
-    "gpushare_look_cluster api": {
-        "version": str,
-        "nodes": [str],
-        "authorities": [str],
-        "may_grant": bool,
-        "in_cluster": [str],
-        "gpu_operator": _OPERATOR,
-    },
-    "gpushare_look_cluster nodes": {"accounts": [str], "without_node": [str], "states": Map(str), "pods": [_GPU_POD]},
-    "gpushare_look_cluster take_over": {
-        "plugins": [Open({"kind": str, "title": str, "owner": str, "rejection": str, "original": bool, "nodes": [str]})],
-        "active": Map(str),
-        "writers": [str],
-        "node_ports": [int],
-    },
     **dict.fromkeys(("gpushare_node cordon", "gpushare_node drain", "gpushare_node uncordon"), _DRAINED),
     "gpushare_node ready": {"ready": bool},
     "gpushare_packages": {
@@ -241,7 +243,6 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_scheduler_join": {"files?": Map(str), "kept?": [str], "diff?": [_CHANGE]},
     "gpushare_sharing strategy": {"strategy": str, "kept": str, "obstacles": [str], "cdi": CdiFacts, "mps": [str]},
     "gpushare_sharing mps": {"waiting": [str], "diff": [_CHANGE]},
-    "gpushare_takeover": {"objects": [str], "left": [str], "kept": [str], "served": [str], "diff": [_CHANGE]},
     "gpushare_toolkit": {"version": str, "managed_by": str, "files": [str], "notes": [str], "diff": [_CHANGE]},
     "gpushare_traces report": {"words": [str], "report": Any},
     **dict.fromkeys(("gpushare_traces services", "gpushare_traces dashboard", "gpushare_traces leftovers"), _REMOVED),

@@ -87,7 +87,7 @@ def test_the_role_hands_the_plans_of_all_roles_and_the_clusters_answers_to_the_v
     ]
     assert {"ansible.builtin.import_tasks": "control_planes.yml", "name": "Ask each control plane about the cluster"} in tasks
     asked = {task["register"]: task for task in yaml.safe_load((ROOT / "roles/preflight/tasks/control_planes.yml").read_text())}
-    assert "gpushare.kubernetes.gpushare_look_cluster" in asked["__preflight_api"]
+    assert "gpushare.kubernetes.gpushare_api" in asked["__preflight_api"]
     verdict = tasks[-1]["gpushare.kubernetes.gpushare_judge"]
     assert verdict["answers"] == "{{ __preflight_api.results }}"
     of_the_toolkit = {"packages": "__toolkit_packages", "toolkit": "__toolkit"}

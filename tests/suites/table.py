@@ -65,7 +65,7 @@ TAKE_OVER = (
     f"{UTILS}/_takeover/*",
     f"{UTILS}/_facts/device_managers.py",
     f"{PLUGIN_UTILS}/_takeover/*",
-    "plugins/*/gpushare_takeover*.py",
+    "plugins/*/gpushare_api.py",
     "tests/hosts/stand_in*",
 )
 # What Ansible runs.
@@ -843,7 +843,7 @@ SUITES = (
             f"{UTILS}/_removal/cluster.py",
             f"{PLUGIN_UTILS}/_removal/*",
             "plugins/modules/gpushare_node.py",
-            "plugins/modules/gpushare_look_cluster.py",
+            "plugins/modules/gpushare_api.py",
             f"{PLUGIN_UTILS}/_judge/dead_nodes.py",
             "tests/ways/test_[ru]*",
             "tests/ways/[!t]*",

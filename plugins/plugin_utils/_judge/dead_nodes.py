@@ -26,7 +26,7 @@ class DeadNodesJudge(Judge):
 
     def answer(self, arguments: dict[str, Any]) -> dict[str, Any]:
         asked = {"what": "nodes", "kubectl": arguments["kubectl"], "kubeconfig": arguments["kubeconfig"]}
-        found = ask(self._action, self._known, "gpushare.kubernetes.gpushare_look_cluster", asked)
+        found = ask(self._action, self._known, "gpushare.kubernetes.gpushare_api", asked)
         if found.get("failed") or "states" not in found:
             return found
         choice = choose([self._host(str(name)) for name in arguments["hosts"]], found["states"], found["accounts"])

@@ -22,7 +22,7 @@ KUBECTL: Mapping[str, Mapping[str, Any]] = {
     "kubectl": {"type": "str", "default": "kubectl"},
     "kubeconfig": {"type": "str", "default": "/etc/kubernetes/admin.conf"},
 }
-"""Options of a judge that has gpushare_look_cluster ask the API server."""
+"""Options of a judge that has gpushare_api ask the API server."""
 
 
 class Judge(ABC):

@@ -33,10 +33,10 @@ class TakeOverJudge(Judge):
     def answer(self, arguments: dict[str, Any]) -> dict[str, Any]:
         states = [self._state(host, arguments["facts"]) for host in arguments["hosts"]]
         hosts = [state for state in states if state.node]
-        asked = {"what": "take_over", "pods_of": [state.node for state in hosts]}
+        asked = {"what": "plugins", "pods_of": [state.node for state in hosts]}
         asked |= {key: arguments[key] for key in ("kubectl", "kubeconfig")}
         try:
-            found = ask(self._action, self._known, "gpushare.kubernetes.gpushare_look_cluster", asked)
+            found = ask(self._action, self._known, "gpushare.kubernetes.gpushare_api", asked)
         except AnsibleConnectionFailure as error:
             return {"failed": True, "changed": False, "msg": str(error)}
         if found.get("failed") or "plugins" not in found:

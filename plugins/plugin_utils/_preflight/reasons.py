@@ -203,7 +203,7 @@ class Answer:
 
     @classmethod
     def of(cls, result: Mapping[str, Any]) -> Answer:
-        """From a result of gpushare_look_cluster."""
+        """From a result of gpushare_api."""
         if "nodes" not in result:
             return cls(str(result["item"]), None, why=failure_of(result))
         nodes, authorities, pods = (tuple(map(str, result.get(key) or ())) for key in ("nodes", "authorities", "in_cluster"))

@@ -47,8 +47,8 @@ class TakeoverVerdict:
 
 
 def judge(hosts: Sequence[HostState], found: Mapping[str, Any], port: int, drain: bool, without_operator: bool = False) -> TakeoverVerdict:
-    """found: the result of gpushare_look_cluster. port: of our extender. drain: whether pods are evicted first. without_operator: whether
-    this run switches the GPU Operator's device plugin off.
+    """found: the result of gpushare_api. port: of our extender. drain: whether pods are evicted first. without_operator: whether this
+    run switches the GPU Operator's device plugin off.
     """
     rejections: list[str] = []
     moves: dict[str, list[str]] = {}

@@ -175,9 +175,9 @@ def test_what_these_hosts_really_answer_is_believed() -> None:
 def test_what_modules_really_answer_is_believed(fleet: dict[str, Json]) -> None:
     good = {
         "gpushare_verify_cluster evidence": {"changed": False, "seen": cluster()},
-        "gpushare_look_cluster api": {key: value for key, value in API.items() if key != "item"},
+        "gpushare_api facts": {key: value for key, value in API.items() if key != "item"},
         "gpushare_daemon token": OWN,
-        "gpushare_look_cluster nodes": DEAD,
+        "gpushare_api nodes": DEAD,
         "gpushare_driver facts": fleet["driver_info"],
         "gpu_node_info": fleet["gpu1"],
     }
@@ -376,7 +376,7 @@ def test_preflight(fleet: dict[str, Json], data: st.DataObject) -> None:
 @given(answers(API))
 def test_a_control_planes_answer_about_the_cluster(fleet: dict[str, Json], said: Any) -> None:
     honest = {name: preflight(name, fleet[name]) for name in ("cp1", "gpu1", "evil")}
-    verdict(honest, [{"item": "cp1", **asked("gpushare_look_cluster api", mapped(said))}])
+    verdict(honest, [{"item": "cp1", **asked("gpushare_api facts", mapped(said))}])
 
 
 OWN = {"changed": False, "own": {"subject": "s", "uid": "u", "issued": 1, "expires": 2, "accepted": None}}

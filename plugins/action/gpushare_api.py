@@ -18,12 +18,10 @@ class ActionModule(HostAction):
     Where any error is fatal, one that is unreachable ends the play, ignored or not, before anybody has said why.
     """
 
-    _requires_connection = False
-
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         try:
             return super().run(tmp, task_vars)
         except AnsibleConnectionFailure as error:
-            if self._task.args.get("what") != "api":
+            if self._task.args.get("what") != "facts":
                 raise
             return {"failed": True, "changed": False, "msg": str(error)}
