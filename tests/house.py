@@ -25,7 +25,7 @@ AREAS = {"runtime": f"{RUNTIME}/", "plugins": "plugins/", "roles": "roles/", "te
 MADE = re.compile(r".*_pb2(?:_grpc)?\.pyi?")
 #: Measure → its limit.
 LIMITS = {
-    "modules": 23,
+    "modules": 22,
     "breaches of the language in the code of runtime": 0,
     "breaches of the language in the code of plugins": 0,
     "class names used twice": 0,

@@ -15,8 +15,6 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers impor
 class ActionModule(ActionBase):
     """Fails where the host says that it is another node than the inventory's, or than it said to preflight."""
 
-    _supports_check_mode = True
-
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
         variables = task_vars or {}

@@ -34,7 +34,6 @@ class ActionModule(ActionBase):
     """Reaches a host only where the judge of this subject asks one."""
 
     _requires_connection = False
-    _supports_check_mode = True
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)

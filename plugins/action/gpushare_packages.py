@@ -21,8 +21,6 @@ _MODULE = "gpushare.kubernetes.gpushare_packages"
 class ActionModule(ActionBase):
     """One call, and a second one with the files."""
 
-    _supports_check_mode = True
-
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
         arguments = {name: value for name, value in self._task.args.items() if name != "received"}

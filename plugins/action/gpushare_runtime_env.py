@@ -24,8 +24,6 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import 
 class ActionModule(ActionBase):
     """Ask the module whether the host has the environment; only if not, send what it is made of and have it built."""
 
-    _requires_connection = True
-
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
         arguments = dict(self._task.args)

@@ -21,8 +21,6 @@ _PARTS = {"gpu_node": "gpu", "control_plane": "plane", "dashboard": None}
 class ActionModule(ActionBase):
     """Fails where the host says that it is another node than the inventory's, or has another role."""
 
-    _supports_check_mode = True
-
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
         arguments = dict(self._task.args)

@@ -22,10 +22,10 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wir
 class ActionModule(ActionBase):
     """Read the host's files, compute, and only if something differs run the module to change them."""
 
-    _requires_connection = True
-
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
+        if self._task.args.get("what", "extender") != "extender":
+            return ask(self, task_vars)
         found = self._module({"read": []}, task_vars)
         if found.get("failed") or "files" not in found:
             return found
@@ -56,7 +56,7 @@ class ActionModule(ActionBase):
 
     def _module(self, plan: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
         shape = FOUND if "read" in plan else None
-        return ask(self, task_vars, "gpushare.kubernetes.kube_scheduler_extender", {**self._task.args, "plan": plan}, shape)
+        return ask(self, task_vars, None, {**self._task.args, "what": "extender", "plan": plan}, shape)
 
 
 def _make_plan(found: dict[str, Any]) -> SchedulerPlan:

@@ -29,6 +29,19 @@ extends_documentation_fragment:
   - gpushare.kubernetes.attributes.changes
   - gpushare.kubernetes.kubectl
 options:
+  what:
+    description:
+      - V(extender) adds the extender, or removes it.
+      - V(read_files) reads the files of a control plane that has joined, for one that is to join. kubeadm writes the same C(--config) and
+        volumes into kube-scheduler's manifest on every control plane, and copies no file along. Without the file, the kube-scheduler of a
+        joined control plane does not start.
+      - V(write_files) writes those of O(files) that this host does not have, before it joins.
+    type: str
+    choices: [extender, read_files, write_files]
+    default: extender
+  files:
+    description: Path to text of the files. V(write_files) requires it.
+    type: dict
   state:
     description:
       - With V(absent), unchanged files get their old bytes back. From files that others have changed since, the module removes exactly
@@ -37,9 +50,8 @@ options:
     choices: [present, absent]
     default: present
   node_name:
-    description: Name of the Kubernetes node that this host is.
+    description: Name of the Kubernetes node that this host is. V(extender) requires it.
     type: str
-    required: true
   manifest:
     description: The static pod's manifest.
     type: path
@@ -116,12 +128,23 @@ EXAMPLES = r"""
 - name: Point kube-scheduler at the extender
   gpushare.kubernetes.kube_scheduler_extender:
     node_name: "{{ node.node_name }}"
+
+- name: Read the scheduler's configuration
+  gpushare.kubernetes.kube_scheduler_extender:
+    what: read_files
+  delegate_to: cp1
+  register: found
+
+- name: Write it on a host that is to join
+  gpushare.kubernetes.kube_scheduler_extender:
+    what: write_files
+    files: "{{ found.files }}"
 """
 
 RETURN = r"""
 notes:
   description: Remarks for people, for example about a file that others have changed since.
-  returned: success
+  returned: with O(what=extender)
   type: list
   elements: str
 candidate:
@@ -138,23 +161,34 @@ standby:
       cannot be shown before it becomes active.
   returned: when the scheduler was changed
   type: bool
+files:
+  description: Path to text of the files of this control plane.
+  returned: with O(what=read_files)
+  type: dict
+kept:
+  description: Paths of files that this host has already, with other content, and that stay.
+  returned: with O(what=write_files)
+  type: list
+  elements: str
 """
 
 import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction, TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import host as host_host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply, join
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.service import SchedulerHost
 
 OPTIONS = {
+    "what": {"type": "str", "choices": ["extender", "read_files", "write_files"], "default": "extender"},
+    "files": {"type": "dict"},
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-    "node_name": {"type": "str", "required": True},
+    "node_name": {"type": "str"},
     "manifest": {"type": "path", "default": "/etc/kubernetes/manifests/kube-scheduler.yaml"},
     "config": {"type": "path", "default": "/etc/kubernetes/gpushare/kube-scheduler.yaml"},
     "url_prefix": {"type": "str", "default": "http://127.0.0.1:32766/gpushare-scheduler"},
@@ -177,39 +211,66 @@ OPTIONS = {
 }
 
 
+def extender(module: AnsibleModule) -> dict:
+    """Read what a plan is made from, or carry a plan out."""
+    params, plan = module.params, module.params["plan"]
+    where = (params["manifest"], params["health_url"], params["timeout"], params["health_ca"])
+    host, kubectl = SchedulerHost(os.uname().nodename, params["node_name"], *where), cluster_kubectl.for_module(module)
+    tools = apply.Tools(kubectl, module.run_command, host_host.Host().program("ctr"), module.tmpdir)
+    if "files" not in plan:
+        found = apply.read(host, kubectl, params["config"], params["tls_dir"], plan["read"])
+        if params["state"] == "present" and found["files"][params["manifest"]] is None:
+            module.fail_json(
+                msg=f"{params['manifest']} does not exist: this host has no kube-scheduler as a static pod; take it out of the "
+                "group of control planes, or set gpushare_scheduler_manifest"
+            )
+        return {"changed": False, "settings": dict(params, plan=None), **found}
+    resource = params["managed_resources"][0]
+    result = apply.apply(host, tools, plan, resource, params["tls_dir"], params["state"])
+    for warning in result.pop("warnings"):
+        module.warn(warning)
+    return {"changed": True, **result}
+
+
+def read_files(module: AnsibleModule) -> dict:
+    """The files of a control plane that has joined."""
+    return {"changed": False, "files": join.read(module.params["manifest"])}
+
+
+def write_files(module: AnsibleModule) -> dict:
+    """Write those that this host lacks."""
+    transaction = Transaction(apply.OWNER)
+    kept = join.plan(transaction, module.params["files"])
+    changed, diff = bool(transaction.changes), transaction.diff()
+    if changed and not module.check_mode:
+        transaction.apply()
+    return {"changed": changed, "kept": list(kept), "diff": diff}
+
+
 def main() -> None:
-    module = AnsibleModule(argument_spec=dict(cluster_kubectl.ARGUMENTS, **OPTIONS), supports_check_mode=True)
-    if module.params["plan"] is None:
+    module = AnsibleModule(
+        argument_spec=dict(cluster_kubectl.ARGUMENTS, **OPTIONS),
+        required_if=[("what", "extender", ["node_name"]), ("what", "write_files", ["files"])],
+        supports_check_mode=True,
+    )
+    what = module.params["what"]
+    if what == "extender" and module.params["plan"] is None:
         module.fail_json(msg="kube_scheduler_extender was run without its action plugin; call it by its full name gpushare.kubernetes.…")
     with lock.for_module(module):
         os.umask(0o022)
-        params, plan = module.params, module.params["plan"]
-        where = (params["manifest"], params["health_url"], params["timeout"], params["health_ca"])
-        host, kubectl = SchedulerHost(os.uname().nodename, params["node_name"], *where), cluster_kubectl.for_module(module)
-        tools = apply.Tools(kubectl, module.run_command, host_host.Host().program("ctr"), module.tmpdir)
         try:
-            if "files" not in plan:
-                found = apply.read(host, kubectl, params["config"], params["tls_dir"], plan["read"])
-                if params["state"] == "present" and found["files"][params["manifest"]] is None:
-                    module.fail_json(
-                        msg=f"{params['manifest']} does not exist: this host has no kube-scheduler as a static pod; take it out of the "
-                        "group of control planes, or set gpushare_scheduler_manifest"
-                    )
-                module.exit_json(changed=False, settings=dict(params, plan=None), **found)
-            resource = params["managed_resources"][0]
-            result = apply.apply(host, tools, plan, resource, params["tls_dir"], params["state"])
-            for warning in result.pop("warnings"):
-                module.warn(warning)
+            result = {"extender": extender, "read_files": read_files, "write_files": write_files}[what](module)
         except (
             Rejected,
             TransactionError,
             JournalError,
             cluster_kubectl.KubectlError,
+            join.JoinError,
             OSError,
             UnicodeDecodeError,
         ) as error:
             module.fail_json(msg=str(error))
-        module.exit_json(changed=True, **result)
+    module.exit_json(**result)
 
 
 if __name__ == "__main__":

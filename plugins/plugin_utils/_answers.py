@@ -144,8 +144,6 @@ def _refused(action: ActionBase, task_vars: Mapping[str, Any] | None, why: str) 
 class HostAction(ActionBase):  # type: ignore[misc]
     """Run the module of the task's name on the host, and nothing else."""
 
-    _supports_check_mode = True
-
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
         return ask(self, task_vars)

@@ -240,7 +240,6 @@ RESULTS: Mapping[str, Shape] = {
         "machine?": re.compile("[a-z0-9_]{1,20}"),
         "diff?": _CHANGE,
     },
-    "gpushare_scheduler_join": {"files?": Map(str), "kept?": [str], "diff?": [_CHANGE]},
     "gpushare_sharing strategy": {"strategy": str, "kept": str, "obstacles": [str], "cdi": CdiFacts, "mps": [str]},
     "gpushare_sharing mps": {"waiting": [str], "diff": [_CHANGE]},
     "gpushare_toolkit": {"version": str, "managed_by": str, "files": [str], "notes": [str], "diff": [_CHANGE]},
@@ -258,7 +257,9 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_verify_cluster remove": {"removed": [str]},
     "gpushare_verify_host": {"seen": _SEEN},
     # With a plan; before there is one, FOUND.
-    "kube_scheduler_extender": {"candidate": str, "holder?": str, "standby?": bool},
+    "kube_scheduler_extender extender": {"candidate": str, "holder?": str, "standby?": bool},
+    "kube_scheduler_extender read_files": {"files": Map(str)},
+    "kube_scheduler_extender write_files": {"kept": [str], "diff": [_CHANGE]},
     "kubelet_gates": {
         "version": str,
         "feature_gates": Map(bool),

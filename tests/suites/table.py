@@ -822,7 +822,7 @@ SUITES = (
             "roles/preflight/tasks/control_planes.yml",
             "roles/scheduler/tasks/prepare.yml",
             f"{UTILS}/_scheduler/join.py",
-            "plugins/modules/gpushare_scheduler_join.py",
+            "plugins/*/kube_scheduler_extender.py",
             "tests/ways/test_join.py",
             "tests/ways/[!t]*",
         ),
