@@ -255,16 +255,10 @@ def findings_in(paths: Iterable[Path]) -> dict[str, set[str]]:
                 if name in FOUND and len(call.args) == 4:
                     for text in values(call.args[0], call):
                         codes.setdefault(text, set()).add(FOUND[name])
-                elif name == "GpuFinding":
-                    severity = "error" if getattr(call.args[1], "id", "") == "ERROR" else "warning"
-                    for text in texts(call.args[0]):
-                        codes.setdefault(text, set()).add(severity)
-                elif name in ("_difference", "CapacityDifference"):
-                    given = [*call.args, *(keyword.value for keyword in call.keywords)]
-                    severities = {text for one in given for text in values(one, call)}
-                    for text in severities:
-                        if re.fullmatch(r"[a-z]+(_[a-z]+)+", text):
-                            codes.setdefault(text, set()).add("warning" if "warning" in severities else "error")
+                elif name in ("Finding", "_difference") and len(call.args) > 3:
+                    severities = {getattr(one, "id", "").lower() for one in call.args} & {"warning"} or {"error"}
+                    for text in values(call.args[4 if name == "_difference" else 0], call):
+                        codes.setdefault(text, set()).update(severities)
     return {text: kinds for text, kinds in codes.items() if re.fullmatch(r"[a-z]+(_[a-z]+)*", text)}
 
 
@@ -321,16 +315,11 @@ def verify_codes() -> dict[str, tuple[set[str], str]]:
 
 def preflight_checks() -> dict[str, set[str]]:
     """Check to its severities, as the code of preflight makes reasons."""
-    paths = [*sorted((PLUGIN_UTILS / "_preflight").glob("*.py")), PLUGIN_UTILS / "_judge/host.py"]
+    paths = [*sorted((PLUGIN_UTILS / "_preflight").glob("*.py")), PLUGIN_UTILS / "_judge/host.py", PLUGIN_UTILS / "_answers.py"]
     checks = {name: kinds for name, kinds in findings_in(paths).items() if not name.startswith("gpu_") and name != "driver_too_old"}
     for path in paths:
         for call in [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]:
-            name = getattr(call.func, "id", "")
-            if name == "Reason" and len(call.args) == 6:
-                kinds = {"ERROR": "error", "WARNING": "warning"}
-                for text in texts(call.args[1]):
-                    checks.setdefault(text, set()).add(kinds.get(getattr(call.args[2], "id", ""), "error"))
-            elif isinstance(call.func, ast.IfExp) and len(call.args) == 4:
+            if isinstance(call.func, ast.IfExp) and len(call.args) == 4:
                 for text in texts(call.args[0]):
                     checks.setdefault(text, set()).update({"error", "warning"})
     # Plans of roles, whose words gpushare_judge reports under these names.

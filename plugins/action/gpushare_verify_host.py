@@ -11,7 +11,8 @@ from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, Wrong, ask, wrong_folder, wrong_node
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, ask, wrong_folder, wrong_node
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import SEEN_AGAIN
 
 # The evidence that only such a host has: it decides about probe pods, the scheduler that they name, and objects in the cluster.
@@ -37,11 +38,11 @@ class ActionModule(ActionBase):
         return result if wrong is None else {"changed": False, "failed": True, "msg": f"{known.host} is not believed: {wrong}"}
 
 
-def _wrong_role(seen: Mapping[str, Any], roles: Mapping[str, bool], again: bool) -> Wrong | None:
+def _wrong_role(seen: Mapping[str, Any], roles: Mapping[str, bool], again: bool) -> Finding | None:
     """Why the evidence is not that of a host with these roles, which the inventory's groups say."""
     for name, part in _PARTS.items():
         there = part is not None and seen[part] is not None
         if seen["places"][name] != roles[name] or (there and not roles[name]) or (part and roles[name] and not there and not again):
             cure = "find out who else has root there: the groups of the inventory say what it is"
-            return Wrong(f"evidence that does not fit {name}: {str(roles[name]).lower()}", "what such a host has", cure)
+            return Finding("identity", f"evidence that does not fit {name}: {str(roles[name]).lower()}", "what such a host has", cure)
     return None

@@ -148,7 +148,7 @@ def main() -> None:
         time.sleep(1)
     result = dict(comparison.as_dict(), changed=False)
     if not comparison.ok and module.params["fail_on_difference"]:
-        errors = [str(difference) for difference in comparison.differences if difference.severity == "error"]
+        errors = [f"{one.host}: {one.subject}: {one}" for one in comparison.differences if one.severity == "error"]
         module.fail_json(msg="\n".join(errors), **result)
     module.exit_json(**result)
 

@@ -162,7 +162,7 @@ def facts(host: Host) -> dict:
         "machine_id": host.line("/etc/machine-id") or "",
         "boot_id": host.line("/proc/sys/kernel/random/boot_id") or "",
         "driver": asdict(driver(host)),
-        "problem": None if report.problem is None else asdict(report.problem),
+        "problem": report.as_dict()["problem"],
     }
 
 

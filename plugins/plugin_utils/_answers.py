@@ -19,6 +19,7 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError  # type: ignore[import-untyped]
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import COMMON, PARSED, Shape, shape_of
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._shape import other_shape, quoted
 
@@ -27,18 +28,6 @@ _NODE_LENGTH = 253
 # Without what means something to a shell or to systemd, and without `..`.
 _FOLDER = re.compile(r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9_@.+:,=-]+)+")
 _FOLDER_LENGTH = 1024
-
-
-@dataclass(frozen=True)
-class Wrong:
-    """An answer that is not believed, in the words of a rejection."""
-
-    found: str
-    expected: str
-    cure: str
-
-    def __str__(self) -> str:
-        return f"found {self.found}; expected {self.expected}; {self.cure}"
 
 
 @dataclass(frozen=True)
@@ -62,29 +51,31 @@ class Known:
         return cls(str(task_vars["inventory_hostname"]), str(address), str(node or "").lower(), hosts, str(judged or ""))
 
 
-def wrong_node(known: Known, name: Any) -> Wrong | None:
+def wrong_node(known: Known, name: Any) -> Finding | None:
     """Why the host is not believed to be the node of this name; None if it is."""
     if not isinstance(name, str) or len(name) > _NODE_LENGTH or not _NODE.fullmatch(name):
         cure = "look at the arguments of its kubelet (--hostname-override), and at who else has root there"
-        return Wrong(f"the node name {quoted(name)}", f"a DNS name in lower case of at most {_NODE_LENGTH} characters", cure)
+        return Finding("identity", f"the node name {quoted(name)}", f"a DNS name in lower case of at most {_NODE_LENGTH} characters", cure)
+    found = f"a host that says it is the node {name!r}"
     if known.judged and name != known.judged:
         cure = "find out why the host has changed its mind within a run"
-        return Wrong(f"a host that says it is the node {name!r}", f"{known.judged!r}, as it said to preflight", cure)
+        return Finding("identity", found, f"{known.judged!r}, as it said to preflight", cure)
     if known.node:
         cure = f"correct gpushare_node_name of {known.host} in the inventory, or find out why the host says so"
-        return None if name == known.node else Wrong(f"a host that says it is the node {name!r}", f"{known.node!r}", cure)
+        return None if name == known.node else Finding("identity", found, f"{known.node!r}", cure)
     aliases = [alias.lower().rstrip(".") for alias in (known.host, known.address) if alias]
     if any(name == alias or (_is_short(name, alias) and _is_unique(alias, known.hosts)) for alias in aliases):
         return None
     cure = f"if it is, say so in the inventory, for this host: gpushare_node_name: {name}"
-    return Wrong(f"a host that says it is the node {name!r}", f"a node that is called as in the inventory: {' or '.join(aliases)}", cure)
+    return Finding("identity", found, f"a node that is called as in the inventory: {' or '.join(aliases)}", cure)
 
 
-def wrong_folder(what: str, path: Any) -> Wrong | None:
+def wrong_folder(what: str, path: Any) -> Finding | None:
     """Why the host's answer is not believed to be a folder of this meaning; None if it is."""
     if isinstance(path, str) and len(path) <= _FOLDER_LENGTH and _FOLDER.fullmatch(path):
         return None
-    return Wrong(f"{what} {quoted(path)}", "an absolute path of letters, digits and _@.+:,=-", "look at kubelet's --root-dir on the host")
+    expected, cure = "an absolute path of letters, digits and _@.+:,=-", "look at kubelet's --root-dir on the host"
+    return Finding("identity", f"{what} {quoted(path)}", expected, cure)
 
 
 def ask(

@@ -15,10 +15,9 @@ from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import Places
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import CapacityCounts, CapacityDifference
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import CapacityCounts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import GpuManager
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import CdiFacts, ToolkitFacts
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import Problem
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
@@ -50,9 +49,12 @@ COMMON: Shape = {
 #: The same, which Ansible itself has parsed already; only lists of them are taken.
 PARSED = ("warnings", "deprecations")
 
+_PROBLEM = Maybe(dict.fromkeys(("kind", "found", "expected", "cure"), str))
+_DIFFERENCE = dict.fromkeys(("node", "what", "severity", "code", "found", "expected", "cure"), str)
+_NVIDIA_SMI = {**of_dataclass(SmiReport), "problem": _PROBLEM}
 _DOCTOR = {"problem": str, "cure": str, "answer": str}
 _GPU = {
-    "nvidia_smi": SmiReport,
+    "nvidia_smi": _NVIDIA_SMI,
     "driver": Maybe(Driver),
     "managers": [GpuManager],
     "container_runtime": Maybe(dict.fromkeys(("name", "problem", "broken", "file_default", "running_default", "lacks", "unit"), str)),
@@ -135,7 +137,7 @@ _GPU_POD = {"pod": str, "node": str, "asks": str}
 #: By the module's name, and by its option `what` where the answer depends on that. `?`: not in every answer.
 RESULTS: Mapping[str, Shape] = {
     "container_runtime": {"restarted": bool, "restarted_at": float, "why_restart": str, "files": [str], "notes": [str], "diff": [_CHANGE]},
-    "gpu_mem_capacity": {"ok": bool, "nodes": [CapacityCounts], "differences": [CapacityDifference]},
+    "gpu_mem_capacity": {"ok": bool, "nodes": [CapacityCounts], "differences": [_DIFFERENCE]},
     "gpu_node_info": {
         "node_name": str,
         "kubelet_root": str,
@@ -143,6 +145,7 @@ RESULTS: Mapping[str, Shape] = {
         "effective_uid": int,
         # Only what was gathered.
         **{key if key in _ALWAYS else f"{key}?": shape for key, shape in of_dataclass(NodeFacts).items()},
+        "nvidia_smi?": Maybe(_NVIDIA_SMI),
     },
     "gpushare_api facts": {
         "version": str,
@@ -175,7 +178,7 @@ RESULTS: Mapping[str, Shape] = {
         "machine_id": str,
         "boot_id": str,
         "driver": Driver,
-        "problem": Maybe(Problem),
+        "problem": _PROBLEM,
     },
     **dict.fromkeys(("gpushare_driver present", "gpushare_driver absent"), _DRIVEN),
     "gpushare_host_runtime images": {"imported": [IMAGE], "missing?": [re.compile(r"images/[^/]{1,200}")]},
@@ -268,7 +271,7 @@ RESULTS: Mapping[str, Shape] = {
         "notes": [str],
         "diff": [_CHANGE],
     },
-    "nvidia_smi_info": of_dataclass(SmiReport),
+    "nvidia_smi_info": _NVIDIA_SMI,
 }
 
 

@@ -97,7 +97,7 @@ def download_wheels(source: Path, architecture: str, folder: Path) -> list[Path]
     try:
         download(target(architecture), wanted, folder)
     except BundleError as error:
-        raise SystemExit(f"{error.found}; {error.cure}") from error
+        raise SystemExit(f"{error.finding.found}; {error.finding.cure}") from error
     return sorted(folder.glob("*.whl"))
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding, HostFindings
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.facts import gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import TakeOverError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import OtherPlugins
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import facts
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import believe
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpu_operator import judge
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import Reason, Reasons
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import RESULTS
 
 from blocks import lines
@@ -53,8 +53,8 @@ def cluster(server: Server) -> Iterator[Server]:
     server.delete("nodes")
 
 
-def said(server: Server, mode: str = "check", ours: tuple[str, ...] = ("gpu1", "gpu2")) -> list[Reason]:
-    found = Reasons("cluster")
+def said(server: Server, mode: str = "check", ours: tuple[str, ...] = ("gpu1", "gpu2")) -> list[Finding]:
+    found = HostFindings("cluster")
     judge(found, facts(server.kubectl), ours, mode)
     return found.list
 

@@ -27,6 +27,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.genera
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.names import Names, every
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.options import unreadable, with_defaults
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.advisories import open_in_driver
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 
 OPEN, PROPRIETARY = "open", "proprietary"
@@ -62,19 +63,6 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class DriverRejection:
-    """One reason not to touch the host. check: a stable word."""
-
-    check: str
-    found: str
-    expected: str
-    cure: str
-
-    def __str__(self) -> str:
-        return f"{self.check}: found {self.found}; expected {self.expected}; {self.cure}"
-
-
-@dataclass(frozen=True)
 class DriverPlan:
     """The steps to take. rejected: reasons, with which nothing is done.
 
@@ -85,7 +73,7 @@ class DriverPlan:
     change: "none", "install", "upgrade", "downgrade" or "module".
     """
 
-    rejected: Tuple[DriverRejection, ...] = ()
+    rejected: Tuple[Finding, ...] = ()
     notes: Tuple[str, ...] = ()
     version: str = ""
     source: str = ""
@@ -111,7 +99,7 @@ class _Draft:
     facts: HostFacts
     wish: Wish
     data: Mapping[str, Any]
-    rejected: List[DriverRejection] = field(default_factory=list)
+    rejected: List[Finding] = field(default_factory=list)
     notes: List[str] = field(default_factory=list)
 
     @property
@@ -123,7 +111,7 @@ class _Draft:
         return Names(self.facts, self.wish.version, self.data.get("unbranched_from") or 0)
 
     def reject(self, check: str, found: str, expected: str, cure: str) -> None:
-        self.rejected.append(DriverRejection(check, found, expected, cure))
+        self.rejected.append(Finding(check, found, expected, cure))
 
 
 def make(facts: HostFacts, wish: Wish, data: Optional[Mapping[str, Any]]) -> DriverPlan:
@@ -131,11 +119,11 @@ def make(facts: HostFacts, wish: Wish, data: Optional[Mapping[str, Any]]) -> Dri
     if not _VERSION.fullmatch(wish.version):
         shown = repr(wish.version[:80]) if wish.version else "no gpushare_driver_version"
         cure = "set gpushare_driver_version to one exact version, quoted in YAML; the role nvidia_driver's README says how to choose it"
-        return DriverPlan((DriverRejection("version", shown, "a version such as 580.159.03", cure),))
+        return DriverPlan((Finding("version", shown, "a version such as 580.159.03", cure),))
     if data is None:
         words = f"{facts.name} on {facts.machine}"
         cure = "install the driver yourself and leave gpushare_driver_state: present, or use a run file on a known distribution"
-        return DriverPlan((DriverRejection("distribution", words[:80], "a distribution that the role nvidia_driver has data for", cure),))
+        return DriverPlan((Finding("distribution", words[:80], "a distribution that the role nvidia_driver has data for", cure),))
     draft = _Draft(facts, wish, data)
     vulnerable = open_in_driver(wish.version)
     if vulnerable is not None:

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_GPUS, GPUS, MEMORY, PLUGIN
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import Problem
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import CAPS, SharedGpu, SmiReport
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, WARNING, Finding
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import quantity, unit_mib
 
 VERSION = 1
@@ -26,31 +26,14 @@ _GPU_HEALTH = "dmesg | grep -i xid; nvidia-smi -q -d ECC,PAGE_RETIREMENT"
 _PLUGIN = f"systemctl status {PLUGIN}; journalctl -u {PLUGIN} -n 50"
 
 
+#: Key of a difference in the result to the field of the finding.
+_DIFFERENCE = {"node": "host", "what": "subject", "code": "check", **{key: key for key in ("severity", "found", "expected", "cure")}}
 # Of a text that a node has written.
 _LONGEST_STRATEGY = 32
 
 
 class AnnotationError(ValueError):
     """The annotation with the GPUs cannot be used; says what was found and expected."""
-
-
-@dataclass(frozen=True)
-class CapacityDifference:
-    """One thing that is not as it should be. severity: "error", or "warning" for what is explained and may be wanted.
-
-    code: a stable word for its kind, the same that verify reports.
-    """
-
-    node: str
-    what: str
-    severity: str
-    found: str
-    expected: str
-    cure: str
-    code: str
-
-    def __str__(self) -> str:
-        return f"{self.node}: {self.what}: found {self.found}; expected {self.expected}; {self.cure}"
 
 
 @dataclass(frozen=True)
@@ -103,18 +86,18 @@ class Comparison:
     """All nodes compared. ok: no error; warnings do not count."""
 
     sums: Tuple[CapacityCounts, ...]
-    differences: Tuple[CapacityDifference, ...]
+    differences: Tuple[Finding, ...]
 
     @property
     def ok(self) -> bool:
-        return all(difference.severity != "error" for difference in self.differences)
+        return all(difference.severity != ERROR for difference in self.differences)
 
     def as_dict(self) -> Dict[str, Any]:
         """For a module's result."""
         return {
             "ok": self.ok,
             "nodes": [asdict(sums) for sums in self.sums],
-            "differences": [asdict(difference) for difference in self.differences],
+            "differences": [{key: getattr(one, field) for key, field in _DIFFERENCE.items()} for one in self.differences],
         }
 
 
@@ -122,7 +105,7 @@ def compare(reports: Mapping[str, SmiReport], nodes: Collection[Mapping[str, Any
     """Compare what nvidia-smi says on each node with the nodes of the API. unit: the one that is wanted, "" for any."""
     by_name = {str(node.get("metadata", {}).get("name")): node for node in nodes}
     sums: List[CapacityCounts] = []
-    differences: List[CapacityDifference] = []
+    differences: List[Finding] = []
     for name, report in sorted(reports.items()):
         if name not in by_name:
             differences.append(_missing(name, by_name))
@@ -151,9 +134,9 @@ def published(text: str) -> Published:
     return Published(data["unit"], size, gpus, str(data.get("strategy", ""))[:_LONGEST_STRATEGY])
 
 
-def driver_code(problem: Problem) -> str:
+def driver_code(problem: Finding) -> str:
     """The code of what nvidia-smi complains of."""
-    return {"version_mismatch": "driver_mismatch", "gpu_lost": "gpu_lost"}.get(problem.kind, "driver_problem")
+    return {"version_mismatch": "driver_mismatch", "gpu_lost": "gpu_lost"}.get(problem.check, "driver_problem")
 
 
 def _published_gpu(gpu: Mapping[str, Any]) -> PublishedGpu:
@@ -163,13 +146,12 @@ def _published_gpu(gpu: Mapping[str, Any]) -> PublishedGpu:
     return PublishedGpu(int(gpu["index"]), str(gpu["uuid"]), int(gpu["mib"]), int(gpu["units"]), state == "ok", state, tuple(nodes))
 
 
-def _missing(name: str, known: Collection[str]) -> CapacityDifference:
+def _missing(name: str, known: Collection[str]) -> Finding:
     near = difflib.get_close_matches(name, known, 1)
     also = f"; {near[0]} is one" if near else ""
     cure = "join the host to the cluster, or check that the kubeconfig is of the cluster that its kubelet belongs to"
-    return CapacityDifference(
-        name, "node", "error", f"no node of this name in the API{also}", "the node that the host's kubelet registers", cure, "node_missing"
-    )
+    seen, expected = f"no node of this name in the API{also}", "the node that the host's kubelet registers"
+    return Finding("node_missing", seen, expected, cure, host=name, subject="node")
 
 
 class _Node:
@@ -208,34 +190,25 @@ class _Node:
             gpus_allocatable=self.allocatable[GPUS],
         )
 
-    def differences(self) -> List[CapacityDifference]:
+    def differences(self) -> List[Finding]:
         found = self._of_driver()
         if not self.ready:
-            found.append(
-                self._difference(
-                    "node",
-                    "a node that is not Ready",
-                    "a Ready one",
-                    "look at `kubectl describe node` and at kubelet's journal on the host",
-                    "node_not_ready",
-                )
-            )
+            cure = "look at `kubectl describe node` and at kubelet's journal on the host"
+            found.append(self._difference("node", "a node that is not Ready", "a Ready one", cure, "node_not_ready"))
         if self.annotation is None:
             cure = f"the device plugin has not run here or may not write: {_PLUGIN}"
-            return [
-                *found,
-                self._difference("annotation", f"no annotation {ANNOTATION_GPUS}", "the node's GPUs in it", cure, "annotation_wrong"),
-            ]
+            seen, expected = f"no annotation {ANNOTATION_GPUS}", "the node's GPUs in it"
+            return [*found, self._difference("annotation", seen, expected, cure, "annotation_wrong")]
         if self.published is None:
             cure = "run site.yml again, so that the node and the control plane have the same release"
             expected = "the GPUs as the device plugin writes them"
             return [*found, self._difference("annotation", self.unreadable, expected, cure, "annotation_wrong")]
         return [*found, *self._of_annotation(self.published), *self._of_resources(self.published)]
 
-    def _difference(self, what: str, found: str, expected: str, cure: str, code: str, severity: str = "error") -> CapacityDifference:
-        return CapacityDifference(self.name, what, severity, found, expected, cure, code)
+    def _difference(self, what: str, found: str, expected: str, cure: str, code: str, severity: str = ERROR) -> Finding:
+        return Finding(code, found, expected, cure, severity, self.name, subject=what)
 
-    def _of_driver(self) -> List[CapacityDifference]:
+    def _of_driver(self) -> List[Finding]:
         found = []
         if self.report.problem is not None:
             problem = self.report.problem
@@ -247,7 +220,7 @@ class _Node:
                 found.append(self._difference("gpus", seen, "its memory in MiB", cure, "gpu_without_memory"))
         return found
 
-    def _of_annotation(self, annotation: Published) -> List[CapacityDifference]:
+    def _of_annotation(self, annotation: Published) -> List[Finding]:
         """Where the published GPUs are not those that the driver has now."""
         found = []
         if self.wanted_unit and annotation.unit != self.wanted_unit:
@@ -279,7 +252,7 @@ class _Node:
                 found.append(self._difference("annotation", seen, wanted, reread, "annotation_wrong"))
         return found
 
-    def _of_resources(self, annotation: Published) -> List[CapacityDifference]:
+    def _of_resources(self, annotation: Published) -> List[Finding]:
         """Where kubelet reports something else than the device plugin published."""
         found = []
         for resource, count in ((MEMORY, lambda gpu: gpu.units), (GPUS, lambda gpu: 1)):
@@ -301,7 +274,7 @@ class _Node:
 
     def _of_allocatable(
         self, resource: str, allocatable: Optional[int], usable: int, capacity: int, annotation: Published
-    ) -> List[CapacityDifference]:
+    ) -> List[Finding]:
         what = f"allocatable {resource}"
         if allocatable != usable:
             cure = f"the device plugin has stopped or kubelet has lost it: {_PLUGIN}" if not allocatable else _PLUGIN
@@ -319,7 +292,7 @@ class _Node:
                     if ill
                     else f"when they shall serve again: {'; '.join(closed)}"
                 )
-                return [self._difference(what, seen, str(capacity), cure, code, "warning")]
+                return [self._difference(what, seen, str(capacity), cure, code, WARNING)]
         return []
 
     def _mib(self, gpu: SharedGpu, said: PublishedGpu) -> Optional[int]:

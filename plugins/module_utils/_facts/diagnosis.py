@@ -16,22 +16,10 @@ from typing import Callable, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import CONTAINER, Driver, Pci
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Kernel
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 
 _SHOWN = 160
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Why the GPUs cannot be used as they are. kind: one of the words listed in nvidia_smi_info's documentation."""
-
-    kind: str
-    found: str
-    expected: str
-    cure: str
-
-    def __str__(self) -> str:
-        return f"found {self.found}; expected {self.expected}; {self.cure}"
 
 
 @dataclass(frozen=True)
@@ -101,7 +89,7 @@ _NEEDS_PROPRIETARY = re.compile(r"not supported by open\s+(?:\[[^\]]*\]\s*)?(?:N
 _LEGACY = re.compile(r"supported through the\s+(?:\[[^\]]*\]\s*)?(?:NVRM:\s*)?NVIDIA ([0-9]{2,3}\.[0-9xX.]{1,9}) Legacy", re.I)
 
 
-def not_installed(container: bool) -> Problem:
+def not_installed(container: bool) -> Finding:
     """No nvidia-smi. container: whether a driver container provides the driver."""
     if container:
         found = f"no nvidia-smi on this host; its driver is in a container of NVIDIA's GPU Operator ({CONTAINER})"
@@ -109,70 +97,70 @@ def not_installed(container: bool) -> Problem:
             "this release needs the driver on the host. Do not install one beside the operator's: first have the operator leave this node "
             "(label nvidia.com/gpu.deploy.operands=false), reboot, then install the driver; or take this host out of the group of GPU hosts"
         )
-        return Problem("driver_container", found, _ANSWER, cure)
+        return Finding("driver_container", found, _ANSWER, cure)
     cure = "install the NVIDIA driver with its nvidia-smi, or take this host out of the group of GPU hosts"
-    return Problem("not_installed", "no nvidia-smi on this host", _ANSWER, cure)
+    return Finding("not_installed", "no nvidia-smi on this host", _ANSWER, cure)
 
 
-def unlisted(attached: Optional[int], listed: int) -> Optional[Problem]:
+def unlisted(attached: Optional[int], listed: int) -> Optional[Finding]:
     """GPUs that the driver counts and nvidia-smi does not describe."""
     if attached is not None and attached > listed:
-        return Problem(
+        return Finding(
             "gpu_lost", f"{attached} GPUs attached, of which {listed} answer", "every attached GPU to answer", _CURES["gpu_lost"]
         )
-    return None if listed else Problem("no_devices", "a driver without GPUs", _ANSWER, _CURES["no_devices"])
+    return None if listed else Finding("no_devices", "a driver without GPUs", _ANSWER, _CURES["no_devices"])
 
 
-def unusable(gpu: str, answers: Sequence[str]) -> Optional[Problem]:
+def unusable(gpu: str, answers: Sequence[str]) -> Optional[Finding]:
     """The error that nvidia-smi prints in the place of a GPU's values."""
     for answer in answers:
         kind = {"gpu is lost": "gpu_lost", "gpu requires reset": "reset_required"}.get(answer.strip("[]").lower())
         if kind:
-            return Problem(kind, f"{gpu}, of which nvidia-smi reports {answer!r}", "every attached GPU to answer", _CURES[kind])
+            return Finding(kind, f"{gpu}, of which nvidia-smi reports {answer!r}", "every attached GPU to answer", _CURES[kind])
     return None
 
 
-def failure(outcome: Outcome, unreadable: str) -> Problem:
+def failure(outcome: Outcome, unreadable: str) -> Finding:
     """The complaint of an nvidia-smi that printed no XML. unreadable: why its output cannot be read."""
     command = " ".join(outcome.argv)
     if outcome.timed_out is not None:
         cure = "the driver hangs: look at `dmesg` for Xid and NVRM lines, then reboot the host"
-        return Problem("timeout", f"no answer from {command} within {outcome.timed_out:g} s", _ANSWER, cure)
+        return Finding("timeout", f"no answer from {command} within {outcome.timed_out:g} s", _ANSWER, cure)
     if outcome.status is None:
         cure = "check that it is an executable file of this machine's architecture, and that its libraries are there"
-        return Problem("failed", f"{command} cannot be run ({outcome.words})", _ANSWER, cure)
+        return Finding("failed", f"{command} cannot be run ({outcome.words})", _ANSWER, cure)
     said = f"{outcome.words!r} (exit status {outcome.status})"
     for kind, words, cure in _FAILURES:
         if words.search(outcome.words):
-            return Problem(kind, said, _ANSWER, cure)
+            return Finding(kind, said, _ANSWER, cure)
     kind = _BY_STATUS.get(outcome.status, "")
     if kind:
-        return Problem(kind, said, _ANSWER, _CURES[kind])
+        return Finding(kind, said, _ANSWER, _CURES[kind])
     if outcome.ok:
         cure = "run `nvidia-smi -q -x` on the host to see what it prints"
-        return Problem("unreadable", unreadable, "the XML that nvidia-smi prints", cure)
-    return Problem("failed", said, _ANSWER, "run `nvidia-smi` on the host, and look at `dmesg` for lines with NVRM")
+        return Finding("unreadable", unreadable, "the XML that nvidia-smi prints", cure)
+    return Finding("failed", said, _ANSWER, "run `nvidia-smi` on the host, and look at `dmesg` for lines with NVRM")
 
 
-def refine(problem: Problem, host: Surroundings) -> Problem:
+def refine(problem: Finding, host: Surroundings) -> Finding:
     """The same problem, or the cause of it where the host shows one."""
-    if problem.kind == "driver_not_loaded":
+    if problem.check == "driver_not_loaded":
         return _not_loaded(problem, host)
-    if problem.kind == "no_devices":
+    if problem.check == "no_devices":
         return _no_devices(problem, host)
-    if problem.kind == "not_installed" and host.driver.loaded:
+    if problem.check == "not_installed" and host.driver.loaded:
         cure = f"install the package with nvidia-smi of the same version, {host.driver.loaded}"
         return replace(problem, found=f"no nvidia-smi on this host, though kernel module {host.driver.loaded} is loaded", cure=cure)
     return problem
 
 
-def _not_loaded(problem: Problem, host: Surroundings) -> Problem:
+def _not_loaded(problem: Finding, host: Surroundings) -> Finding:
     driver, kernel = host.driver, host.kernel
     if driver.container:
         return not_installed(container=True)
     if driver.nouveau_loaded:
         cure = "blacklist nouveau (files in /etc/modprobe.d), rebuild the initramfs, then reboot the host"
-        return Problem("nouveau", "the kernel's own driver nouveau loaded, which keeps the GPUs from NVIDIA's", _ANSWER, cure)
+        return Finding("nouveau", "the kernel's own driver nouveau loaded, which keeps the GPUs from NVIDIA's", _ANSWER, cure)
     if driver.installed_path is None:
         others = f" (there is one for {', '.join(driver.other_kernels[:3])})" if driver.other_kernels else ""
         headers = "its headers are installed" if kernel.headers else "its headers are not installed"
@@ -181,7 +169,7 @@ def _not_loaded(problem: Problem, host: Surroundings) -> Problem:
             "module of this kernel, or boot a kernel that has one"
         )
         found = f"no NVIDIA kernel module for the running kernel {kernel.release}{others}; {headers}"
-        return Problem("module_missing", found, "a module for the running kernel", cure)
+        return Finding("module_missing", found, "a module for the running kernel", cure)
     log = host.kernel_log() or ""
     rejected = _REJECTED.search(log)
     strict = kernel.secure_boot == "enabled" or kernel.signed_modules_only
@@ -192,12 +180,12 @@ def _not_loaded(problem: Problem, host: Surroundings) -> Problem:
             "(`mokutil --import KEY`, then confirm at the console during the next boot); or switch Secure Boot off in the firmware"
         )
         found = f"a kernel that accepts signed modules only (Secure Boot {kernel.secure_boot}); {seen}"
-        return Problem("secure_boot", found, "a module that this kernel accepts", cure)
+        return Finding("secure_boot", found, "a module that this kernel accepts", cure)
     unsupported = _unsupported(log)
     return unsupported if unsupported is not None else problem
 
 
-def _no_devices(problem: Problem, host: Surroundings) -> Problem:
+def _no_devices(problem: Finding, host: Surroundings) -> Finding:
     gpus = host.pci.gpus
     if not gpus:
         cure = "check that the GPU is plugged in and powered, or passed through to this virtual machine; `lspci -d 10de:` lists it"
@@ -209,18 +197,18 @@ def _no_devices(problem: Problem, host: Surroundings) -> Problem:
     return _unsupported(host.kernel_log() or "") or problem
 
 
-def _unsupported(log: str) -> Optional[Problem]:
+def _unsupported(log: str) -> Optional[Finding]:
     """The messages that NVIDIA's module logs about a GPU that it does not serve."""
     if _NEEDS_OPEN.search(log):
         cure = "install the open kernel module of the same version: GPUs from Blackwell on work with no other"
-        return Problem("wrong_module", "the proprietary kernel module, which does not support this GPU", "the open kernel module", cure)
+        return Finding("wrong_module", "the proprietary kernel module, which does not support this GPU", "the open kernel module", cure)
     if _NEEDS_PROPRIETARY.search(log):
         cure = "install the proprietary kernel module of the same version: the open one supports GPUs from Turing on"
-        return Problem("wrong_module", "the open kernel module, which does not support this GPU", "the proprietary kernel module", cure)
+        return Finding("wrong_module", "the open kernel module, which does not support this GPU", "the proprietary kernel module", cure)
     legacy = _LEGACY.search(log)
     if legacy:
         cure = f"install a driver of the branch {legacy.group(1)}: newer ones no longer support this GPU"
-        return Problem("unsupported_gpu", "a driver that no longer supports this GPU", f"branch {legacy.group(1)}", cure)
+        return Finding("unsupported_gpu", "a driver that no longer supports this GPU", f"branch {legacy.group(1)}", cure)
     return None
 
 

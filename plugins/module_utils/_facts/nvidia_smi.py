@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import diagnosis
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import Problem
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 
 ARGUMENTS = ("-q", "-x")
@@ -176,7 +176,7 @@ class SmiReport:
     gpus: Tuple[SmiGpu, ...]
     driver_version: Optional[str]
     cuda_version: Optional[str]
-    problem: Optional[Problem]
+    problem: Optional[Finding]
 
     @property
     def shared(self) -> Tuple[SharedGpu, ...]:
@@ -185,6 +185,8 @@ class SmiReport:
 
     def as_dict(self) -> Dict[str, Any]:
         """For a module's result."""
+        problem = self.problem
+        said = problem and {"kind": problem.check, "found": problem.found, "expected": problem.expected, "cure": problem.cure}
         return {
             "gpus": [
                 dict(asdict(gpu), mig_devices=[asdict(m) for m in gpu.mig_devices], processes=[asdict(p) for p in gpu.processes])
@@ -192,7 +194,7 @@ class SmiReport:
             ],
             "driver_version": self.driver_version,
             "cuda_version": self.cuda_version,
-            "problem": None if self.problem is None else asdict(self.problem),
+            "problem": said,
         }
 
     @classmethod
@@ -203,7 +205,7 @@ class SmiReport:
             gpus=tuple(_gpu_from_dict(gpu) for gpu in values["gpus"]),
             driver_version=values["driver_version"],
             cuda_version=values["cuda_version"],
-            problem=None if problem is None else Problem(**problem),
+            problem=None if problem is None else Finding(*(problem[key] for key in ("kind", "found", "expected", "cure"))),
         )
 
 

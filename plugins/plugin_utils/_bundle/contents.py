@@ -24,6 +24,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._shape import Open, other_shape, quoted
 
 FORMAT = 1
@@ -47,8 +48,8 @@ class BundleError(ValueError):
     """The file is not a bundle that may be used: found, expected, and what to do."""
 
     def __init__(self, found: str, expected: str, cure: str) -> None:
-        super().__init__(f"the bundle: found {found}; expected {expected}; {cure}")
-        self.found, self.expected, self.cure = found, expected, cure
+        self.finding = Finding("bundle", found, expected, cure)
+        super().__init__(f"the bundle: {self.finding}")
 
 
 @dataclass(frozen=True)

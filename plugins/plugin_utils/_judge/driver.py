@@ -61,7 +61,7 @@ class DriverJudge(Judge):
         if plan.rejected:
             many = f"{len(plan.rejected)} reasons" if len(plan.rejected) > 1 else "one reason"
             words = f"the driver cannot be installed as required, for {many}; nothing was changed:"
-            return {**result, "failed": True, "msg": "\n".join([words, *map(str, plan.rejected)])}
+            return {**result, "failed": True, "msg": "\n".join([words, *(f"{one.check}: {one}" for one in plan.rejected)])}
         return result
 
 

@@ -14,13 +14,14 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError  # type: ignore[import-untyped]
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, ask, wrong_folder, wrong_node
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import Judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import reasons as preflight_reasons
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import variables as preflight_variables
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import WantedHost, judge
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, Judgement, Reason
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import Judgement
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import of_type, variables
 
 _SUBSETS = {True: ["system", "gpus", "runtimes", "managers"], False: ["system"]}
@@ -68,7 +69,7 @@ class HostJudge(Judge):
         known = Known.of(self._action, task_vars, arguments["node_name"])
         wrong = wrong_node(known, facts.kubelet.node_name) or wrong_folder("kubelet's root folder", facts.kubelet.root)
         if wrong is not None and facts.kubelet.running:
-            return preflight_reasons.not_believed(host, wrong.found, wrong.expected, wrong.cure), {}
+            return Judgement(host, None, (replace(wrong, host=host),)), {}
         names = (
             "gpu_node",
             "control_plane",
@@ -119,7 +120,7 @@ class HostJudge(Judge):
             "runtime_configured": of("gpushare_container_runtime_state") == "present",
         }
 
-    def _variables(self, host: str, task_vars: dict[str, Any]) -> tuple[dict[str, Any], list[Reason]]:
+    def _variables(self, host: str, task_vars: dict[str, Any]) -> tuple[dict[str, Any], list[Finding]]:
         """The variables that this host has, from wherever they come, and what is wrong with them."""
         known = variables()
         given = [name for name in task_vars if name.startswith(preflight_variables.PREFIX)]
@@ -144,8 +145,8 @@ class HostJudge(Judge):
         return values, reasons + preflight_variables.together(host, values)
 
 
-def _of_variable(host: str, name: str, found: str, expected: str) -> Reason:
-    return Reason(host, "variables", ERROR, f"{name}: {found}", expected, f"correct {name} in the inventory")
+def _of_variable(host: str, name: str, found: str, expected: str) -> Finding:
+    return Finding("variables", f"{name}: {found}", expected, f"correct {name} in the inventory", host=host)
 
 
 def _line(words: object) -> str:

@@ -9,10 +9,10 @@ Private to this collection, used on the controller only.
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
 from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACE, PLUGIN_ACCOUNT_PREFIX
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, Finding
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import Judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import presets
@@ -21,9 +21,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.val
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.workloads import node
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import variables as preflight_variables
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.bundle import checked
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import WHERE, Bundled, InClusterSettings, judge
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, Reason, accept, summary
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import blocks
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import Bundled, InClusterSettings, judge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import accept
 
 #: The variables that the objects depend on, by the field of Values, without those that the cluster decides.
 _FIELDS = {
@@ -75,7 +74,7 @@ class InClusterJudge(Judge):
         known = preflight_variables.variables()
         settings, reasons = self._typed(arguments["settings"], known)
         if any(reason.severity == ERROR for reason in reasons):
-            return self._result(reasons)
+            return self.verdict(reasons)
         defaults = {name: known[name].spec.get("default") for name in settings}
         settings = presets.applied(settings, settings["gpushare_preset"], defaults)
         waits = settings["gpushare_image"].startswith("localhost/") and not self._action._task.check_mode
@@ -86,11 +85,11 @@ class InClusterJudge(Judge):
         if answer.get("failed"):
             cure = "name a kubeconfig of the cluster's administrator in gpushare_kubeconfig, and kubectl in gpushare_kubectl"
             seen = f"no answer from the API server ({' '.join(str(answer.get('msg')).split())[-300:]})"
-            return self._result([Reason(WHERE, "api", ERROR, seen, "one to kubectl on this machine", cure)])
+            return self.verdict([Finding("api", seen, "one to kubectl on this machine", cure)])
         facts = answer["facts"]
         bundle = self._bundle(arguments, self._known)
-        if isinstance(bundle, Reason):
-            return self._result([replace(bundle, host=WHERE)])
+        if isinstance(bundle, Finding):
+            return self.verdict([bundle])
         image = settings["gpushare_scheduler_image"] or scheduler_image(facts["version"])
         asked = InClusterSettings(
             image=settings["gpushare_image"],
@@ -123,7 +122,7 @@ class InClusterJudge(Judge):
             percentage=(100 if facts["number"] <= ALL_NODES_UP_TO else 0) if percentage < 0 else percentage,
         )
         accepted = [*settings["gpushare_preflight_accept"], *(["deploy_mode"] if arguments["changes"] else [])]
-        result = self._result([*reasons, *accept(judge(facts, asked), accepted)])
+        result = self.verdict([*reasons, *accept(judge(facts, asked), accepted)])
         if result.get("failed"):
             return result
         made = objects(values)
@@ -139,12 +138,12 @@ class InClusterJudge(Judge):
         }
 
     @staticmethod
-    def _bundle(arguments: dict[str, Any], task_vars: dict[str, Any]) -> Bundled | Reason | None:
+    def _bundle(arguments: dict[str, Any], task_vars: dict[str, Any]) -> Bundled | Finding | None:
         """The images of the bundle, and the nodes by the names of the inventory's hosts."""
         if not arguments["bundle"]:
             return None
         contents = checked(arguments["bundle"], arguments["bundle_key"], preflight_variables.COLLECTION)
-        if isinstance(contents, Reason):
+        if isinstance(contents, Finding):
             return contents
         images: dict[str, set[str]] = {}
         for image in contents.images:
@@ -154,22 +153,9 @@ class InClusterJudge(Judge):
         return Bundled(images, {*names, *(name.partition(".")[0] for name in names)})
 
     @staticmethod
-    def _typed(given: dict[str, Any], known: Any) -> tuple[dict[str, Any], list[Reason]]:
+    def _typed(given: dict[str, Any], known: Any) -> tuple[dict[str, Any], list[Finding]]:
         """The settings as the roles' argument specifications have them, and what is wrong with them together."""
         values = {name: preflight_variables.of_type(name, value, known[name].spec)[0] for name, value in given.items()}
         specs = {name: known[name].spec for name in values}
-        reasons = preflight_variables.impossible(WHERE, values, specs) + preflight_variables.together(WHERE, values)
+        reasons = preflight_variables.impossible("", values, specs) + preflight_variables.together("", values)
         return values, reasons
-
-    def _result(self, reasons: list[Reason]) -> dict[str, Any]:
-        errors = [reason for reason in reasons if reason.severity == ERROR]
-        result = {
-            "changed": False,
-            "reasons": [asdict(reason) for reason in reasons],
-            "warnings": [str(reason) for reason in reasons if reason.severity != ERROR],
-        }
-        if not errors:
-            return result
-        # Ansible prints the result of what failed once more, on one line: it has the sum only.
-        self._action._display.display(f"{summary(reasons)}\n\n{blocks(errors, WHERE)}\n")
-        return {"changed": False, "failed": True, "msg": summary(reasons), "warnings": result["warnings"]}

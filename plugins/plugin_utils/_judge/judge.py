@@ -10,13 +10,13 @@ Private to this collection, used on the controller only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import ReportError, write
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, Finding
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import summary
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import blocks, lines_of, write
 
 KUBECTL: Mapping[str, Mapping[str, Any]] = {
     "kubectl": {"type": "str", "default": "kubectl"},
@@ -33,14 +33,17 @@ class Judge(ABC):
     def __init__(self, action: ActionBase, task_vars: dict[str, Any]) -> None:
         self._action, self._known = action, task_vars
 
-    @staticmethod
-    def write_report(path: str, report: Mapping[str, Any], variable: str) -> None:
-        """Write it to a file on the controller, if there is to be one. variable: that names the file. AnsibleActionFail."""
-        if path:
-            try:
-                write(Path(path), report, variable)
-            except ReportError as error:
-                raise AnsibleActionFail(str(error)) from error
+    def verdict(self, reasons: Sequence[Finding], report: str = "") -> dict[str, Any]:
+        """The result of these reasons of preflight: a failure where one is an error, which the screen then shows. report: a file."""
+        errors = [reason for reason in reasons if reason.severity == ERROR]
+        whole = {"v": 1, "ok": not errors, "reasons": [reason.as_dict() for reason in reasons]}
+        write(report, whole, "gpushare_preflight_report")
+        result = {"changed": False, "warnings": lines_of(reason for reason in reasons if reason.severity != ERROR)}
+        if not errors:
+            return {**result, **whole}
+        # Ansible prints the result of what failed once more, on one line: it has the sum only.
+        self._action._display.display(f"{summary(reasons)}\n\n{blocks(errors)}\n")
+        return dict(result, failed=True, ok=False, msg=summary(reasons))
 
     @abstractmethod
     def answer(self, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -10,12 +10,13 @@ Private to this collection, used on the controller only.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from ansible.errors import AnsibleError  # type: ignore[import-untyped]
 from ansible.release import __version__ as ansible_version  # type: ignore[import-untyped]
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Python
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding, HostFindings
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import MACHINES, PYTHONS
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import Target
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import Judge
@@ -24,11 +25,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.bun
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.bundle import judge as judge_bundle
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import KUBERNETES, chosen_python, packages_label
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
-    ERROR,
     Answer,
     Judgement,
-    Reason,
-    Reasons,
     accept,
     judge_authorities,
     judge_cluster,
@@ -36,10 +34,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
     judge_inventory,
     no_plan,
     not_gathered,
-    summary,
     unreachable,
 )
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import blocks, lines_of
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import (
     COLLECTION,
     COMPARED,
@@ -94,16 +90,8 @@ class PreflightJudge(Judge):
             unplanned = [no_plan(host, check, str(one["msg"])) for host, one in found if "msg" in one and not one.get("skipped")]
             spoiled = [replace(one, because="bundle") if any(not reason.host for reason in of_bundle) else one for one in unplanned]
             of_inventory += spoiled if check == "packages" else unplanned
-        reasons = accept([*of_inventory, *(reason for judgement in judgements for reason in judgement.reasons)], arguments["accept"])
-        errors = [reason for reason in reasons if reason.severity == ERROR]
-        whole = {"v": 1, "ok": not errors, "reasons": [asdict(reason) for reason in reasons]}
-        self.write_report(arguments["report"], whole, "gpushare_preflight_report")
-        result = {"changed": False, "warnings": lines_of(reason for reason in reasons if reason.severity != ERROR)}
-        if not errors:
-            return {**result, **whole}
-        # Ansible prints the result of what failed once more, on one line: it has the sum only.
-        self._action._display.display(f"{summary(reasons)}\n\n{blocks(errors, Reason.nowhere)}\n")
-        return dict(result, failed=True, ok=False, msg=summary(reasons))
+        of_hosts = [reason for judgement in judgements for reason in judgement.reasons]
+        return self.verdict(accept([*of_inventory, *of_hosts], arguments["accept"]), arguments["report"])
 
     @staticmethod
     def _of_cluster(task_vars: dict[str, Any], hosts: list[str], name: str) -> Any:
@@ -116,13 +104,13 @@ class PreflightJudge(Judge):
                     return spec["default"] if wrong else value
         return spec["default"]
 
-    def _bundle(self, task_vars: dict[str, Any], arguments: dict[str, Any]) -> list[Reason]:
+    def _bundle(self, task_vars: dict[str, Any], arguments: dict[str, Any]) -> list[Finding]:
         """Whether the bundle is good, and all that it lacks for these hosts."""
         path = self._of_cluster(task_vars, arguments["hosts"], "gpushare_bundle")
         if not path:
             return []
         contents = checked(path, self._of_cluster(task_vars, arguments["hosts"], "gpushare_bundle_key"), COLLECTION)
-        if isinstance(contents, Reason):
+        if isinstance(contents, Finding):
             return [contents]
         return judge_bundle(contents, [self._needs(task_vars, host, arguments) for host in arguments["hosts"]], COLLECTION)
 
@@ -144,16 +132,16 @@ class PreflightJudge(Judge):
         return Needs(host, Target(python.version, machine) if python and known else None, label, machine, driver)
 
     @staticmethod
-    def _operator(answers: list[dict[str, Any]], gpu_nodes: list[str], mode: str) -> list[Reason]:
+    def _operator(answers: list[dict[str, Any]], gpu_nodes: list[str], mode: str) -> list[Finding]:
         """Of the first control plane that has answered."""
         asked = next((one for one in answers if "gpu_operator" in one), None)
         if asked is None:
             return []
-        found = Reasons(str(asked["item"]))
+        found = HostFindings(str(asked["item"]))
         gpu_operator.judge(found, asked["gpu_operator"], gpu_nodes, mode)
         return found.list
 
-    def _scattered(self, task_vars: dict[str, Any], planes: list[str], gpu_nodes: list[str]) -> list[Reason]:
+    def _scattered(self, task_vars: dict[str, Any], planes: list[str], gpu_nodes: list[str]) -> list[Finding]:
         values: dict[str, dict[str, Any]] = {}
         for host in {*planes, *gpu_nodes}:
             theirs = task_vars["hostvars"][host]

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import Judge
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import WARNING
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import lines_of
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import lines_of, write
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import ReleaseHashes
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import NOTE, Verdict
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Verdict
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import (
     Evidence,
     judge,
@@ -51,9 +51,9 @@ class VerifyJudge(Judge):
         verdict = judge(evidence)
         if not arguments["final"]:
             return {"changed": False, "ok": verdict.ok, **self._plan(arguments, evidence, verdict)}
-        self.write_report(arguments["report"], verdict.as_dict(), "gpushare_verify_report")
+        write(arguments["report"], verdict.as_dict(), "gpushare_verify_report")
         self._action._display.display(verdict.words)
-        warnings = lines_of(finding for finding in verdict.findings if finding.severity in (WARNING, NOTE))
+        warnings = lines_of(finding for finding in verdict.findings if finding.severity != ERROR)
         result = {"changed": False, "msg": verdict.summary, "warnings": warnings}
         # The failures are on the screen already: Ansible would print the whole result once more, on one line.
         return dict(result, report=verdict.as_dict()) if verdict.ok else dict(result, failed=True)

@@ -13,11 +13,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.archive import opened
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.collection import version_of
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import BundleError, Contents
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import LockError, Target, chosen, names
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, Reason
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import WheelError, build_wheel, locked_requirements
 
 
@@ -33,7 +33,7 @@ class Needs:
     driver: bool = False
 
 
-def checked(path: str, key: str, root: Path) -> Contents | Reason:
+def checked(path: str, key: str, root: Path) -> Contents | Finding:
     """The contents of the bundle, every file of which has its sum; or why it is none for this release. root: of the collection."""
     try:
         with opened(path, key) as bundle:
@@ -43,12 +43,12 @@ def checked(path: str, key: str, root: Path) -> Contents | Reason:
                 bundle.check()
             return wrong or contents
     except BundleError as error:
-        return _reason("", error)
+        return error.finding
     except (WheelError, OSError) as error:
-        return _reason("", BundleError(str(error)[:300], "a bundle that can be read", "see the message"))
+        return Finding("bundle", str(error)[:300], "a bundle that can be read", "see the message")
 
 
-def judge(contents: Contents, needs: Collection[Needs], root: Path) -> list[Reason]:
+def judge(contents: Contents, needs: Collection[Needs], root: Path) -> list[Finding]:
     """A reason for each part that a host needs and the bundle lacks."""
     found = []
     lacking: dict[Target, str] = {}
@@ -58,12 +58,12 @@ def judge(contents: Contents, needs: Collection[Needs], root: Path) -> list[Reas
                 lacking[one.target] = _lacking(contents, one.target, root)
             if lacking[one.target]:
                 cure = "make the bundle for it (gpushare_bundle_pythons, gpushare_bundle_architectures), or name another in gpushare_python"
-                found.append(
-                    Reason(one.host, "bundle", ERROR, f"no wheels for {one.target}: {lacking[one.target]}", "those of the lock", cure)
-                )
+                seen = f"no wheels for {one.target}: {lacking[one.target]}"
+                found.append(Finding("bundle", seen, "those of the lock", cure, host=one.host))
         if one.driver and not contents.packages(one.system, one.machine):
             cure = "make the bundle with them (gpushare_bundle_packages), or install the driver by hand (gpushare_driver_state: present)"
-            found.append(Reason(one.host, "bundle", ERROR, f"no packages for {one.system} on {one.machine}", "those of the driver", cure))
+            seen = f"no packages for {one.system} on {one.machine}"
+            found.append(Finding("bundle", seen, "those of the driver", cure, host=one.host))
     return found
 
 
@@ -77,17 +77,13 @@ def _lacking(contents: Contents, target: Target, root: Path) -> str:
         return str(error)[:200]
 
 
-def _other_release(contents: Contents, root: Path) -> Reason | None:
+def _other_release(contents: Contents, root: Path) -> Finding | None:
     own = version_of(root)
     cure = "use the collection of the bundle (its folder collection/), or make the bundle by the playbook of this release"
     if contents.version != own:
-        return _reason("", BundleError(f"release {contents.version}", f"{own}, which is that of this collection", cure))
+        return Finding("bundle", f"release {contents.version}", f"{own}, which is that of this collection", cure)
     wheel = build_wheel(root / "files/gpushare_runtime").sha256
     if contents.runtime != wheel:
         seen = f"another build of the runtime {own} ({contents.runtime[:12]})"
-        return _reason("", BundleError(seen, f"that of this collection ({wheel[:12]})", cure))
+        return Finding("bundle", seen, f"that of this collection ({wheel[:12]})", cure)
     return None
-
-
-def _reason(host: str, error: BundleError) -> Reason:
-    return Reason(host, "bundle", ERROR, error.found, error.expected, error.cure)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import HostFindings
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import (
     API_VERSION,
     GROUP,
@@ -20,13 +21,12 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.oper
     RESOURCE,
     WITHOUT_PLUGIN,
 )
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import Reasons
 
 _SHOWN = 4
 _OFF = "devicePlugin.enabled: false"
 
 
-def judge(found: Reasons, facts: Mapping[str, Any], ours: Collection[str], mode: str) -> None:
+def judge(found: HostFindings, facts: Mapping[str, Any], ours: Collection[str], mode: str) -> None:
     """facts: of `_takeover/operator.py`. ours: names of the GPU nodes of this run. mode: `gpushare_gpu_operator`."""
     policies, versions = facts["policies"], facts["versions"]
     if versions and API_VERSION not in versions:
@@ -48,7 +48,7 @@ def goes(facts: Mapping[str, Any], mode: str) -> bool:
     return mode == PATCH or any(not one["enabled"] for one in facts["policies"])
 
 
-def _one(found: Reasons, policy: Mapping[str, Any], here: Sequence[str], strangers: Sequence[str], mode: str) -> None:
+def _one(found: HostFindings, policy: Mapping[str, Any], here: Sequence[str], strangers: Sequence[str], mode: str) -> None:
     name = policy["name"]
     if policy["problem"]:
         found.error("operator", policy["problem"], _OFF, f"correct it: kubectl edit {RESOURCE} {name}")

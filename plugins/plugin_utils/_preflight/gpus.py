@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import FABRIC_READY, MINIMUM_DRIVER, SmiGpu, SmiReport
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import WARNING, Finding
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, WARNING
 
 _RESET_CURE = "stop what uses the GPU (drain the node), then run `nvidia-smi --gpu-reset -i {index}`, or reboot the host"
 # The words of gpu_recovery_action with which the GPU cannot be used.
@@ -30,18 +30,7 @@ class Expected:
     memory_mib: int = 0
 
 
-@dataclass(frozen=True)
-class GpuFinding:
-    """code: a stable word; severity: ERROR or WARNING."""
-
-    code: str
-    severity: str
-    found: str
-    expected: str
-    cure: str
-
-
-def judge_gpus(report: SmiReport, expected: Expected, lacks_fabric_manager: bool = False) -> Iterator[GpuFinding]:
+def judge_gpus(report: SmiReport, expected: Expected, lacks_fabric_manager: bool = False) -> Iterator[Finding]:
     """All findings. A report with a problem is not compared with the expectations that the problem explains.
 
     lacks_fabric_manager: whether the host has NVSwitches, and no fabric manager that runs.
@@ -51,25 +40,25 @@ def judge_gpus(report: SmiReport, expected: Expected, lacks_fabric_manager: bool
         cure = "install a newer driver, or lower gpushare_minimum_driver"
         if expected.minimum_driver == MINIMUM_DRIVER:
             cure = "install a newer driver: older ones cannot give GPUs to containers"
-        yield GpuFinding("driver_too_old", ERROR, f"driver {report.driver_version}", f"{expected.minimum_driver} or newer", cure)
+        yield Finding("driver_too_old", f"driver {report.driver_version}", f"{expected.minimum_driver} or newer", cure)
     count = len(report.gpus)
     if expected.gpus and count != expected.gpus and (report.problem is None or report.gpus):
         cure = "find the missing GPUs with `lspci -d 10de:` and `dmesg`, or correct gpushare_expect_gpus"
         if count > expected.gpus:
             cure = "correct gpushare_expect_gpus"
         seen = f"{count} GPU{'' if count == 1 else 's'}"
-        yield GpuFinding("gpu_count_unexpected", ERROR, seen, f"{expected.gpus} (gpushare_expect_gpus)", cure)
+        yield Finding("gpu_count_unexpected", seen, f"{expected.gpus} (gpushare_expect_gpus)", cure)
     for gpu in report.gpus:
         name = f"GPU {gpu.index} ({gpu.model})"
         if expected.memory_mib and gpu.memory_mib is not None and gpu.memory_mib < expected.memory_mib:
             wanted = f"{expected.memory_mib} MiB or more (gpushare_expect_memory_mib)"
             cure = "check that it is the intended GPU, and whether ECC takes memory of it; or correct gpushare_expect_memory_mib"
-            yield GpuFinding("gpu_memory_unexpected", ERROR, f"{name} with {gpu.memory_mib} MiB", wanted, cure)
+            yield Finding("gpu_memory_unexpected", f"{name} with {gpu.memory_mib} MiB", wanted, cure)
         yield from _health(name, gpu)
     yield from _fabric(report, lacks_fabric_manager)
 
 
-def _fabric(report: SmiReport, lacks_manager: bool) -> Iterator[GpuFinding]:
+def _fabric(report: SmiReport, lacks_manager: bool) -> Iterator[Finding]:
     """One finding for all GPUs: they wait for the same fabric."""
     waiting = [gpu for gpu in report.gpus if gpu.fabric not in (None, FABRIC_READY)]
     if not waiting and not (lacks_manager and report.gpus and all(gpu.fabric is None for gpu in report.gpus)):
@@ -81,24 +70,22 @@ def _fabric(report: SmiReport, lacks_manager: bool) -> Iterator[GpuFinding]:
     named = ", ".join(f"{gpu.index} ({gpu.fabric})" for gpu in waiting[:4]) + (f" and {len(waiting) - 4} more" if len(waiting) > 4 else "")
     seen = f"an NVLink fabric that is not ready: GPU {named}" if waiting else "NVSwitches, and no nv-fabricmanager that runs"
     expected = f"the state {FABRIC_READY} of each GPU" if waiting else "it to run"
-    yield GpuFinding("gpu_fabric_not_ready", ERROR, seen, expected, cure)
+    yield Finding("gpu_fabric_not_ready", seen, expected, cure)
 
 
-def _health(name: str, gpu: SmiGpu) -> Iterator[GpuFinding]:
+def _health(name: str, gpu: SmiGpu) -> Iterator[Finding]:
     repair, reset = gpu.repair, _RESET_CURE.format(index=gpu.index)
     if repair.failed:
         cure = "take the GPU out of use and have it replaced: NVIDIA accepts such GPUs for return"
-        yield GpuFinding("gpu_failing", ERROR, f"{name} with memory that it cannot repair", "a GPU that can repair its memory", cure)
+        yield Finding("gpu_failing", f"{name} with memory that it cannot repair", "a GPU that can repair its memory", cure)
     elif repair.action is not None and repair.action.lower() in _UNUSABLE:
-        yield GpuFinding("gpu_failing", ERROR, f"{name} that requests {repair.action!r}", "a GPU without a pending recovery", reset)
+        yield Finding("gpu_failing", f"{name} that requests {repair.action!r}", "a GPU without a pending recovery", reset)
     elif repair.pending or repair.action is not None:
         what = f"requests {repair.action!r}" if repair.action else "has memory to retire or remap at the next reset"
-        yield GpuFinding(
-            "gpu_repair_pending", WARNING, f"{name} that {what}", "a GPU without a pending repair", f"at a convenient time, {reset}"
-        )
+        seen, cure = f"{name} that {what}", f"at a convenient time, {reset}"
+        yield Finding("gpu_repair_pending", seen, "a GPU without a pending repair", cure, WARNING)
     for what, now, later in (("ECC", gpu.ecc.mode, gpu.ecc.pending_mode), ("MIG", gpu.mig_mode, gpu.pending_mig_mode)):
         if now and later and now != later:
             cure = f"its memory may change with it: {reset} at a convenient time, or take the change back"
-            yield GpuFinding(
-                "gpu_mode_pending", WARNING, f"{name} with {what} {now}, {later} after the next reset", "no pending change", cure
-            )
+            seen = f"{name} with {what} {now}, {later} after the next reset"
+            yield Finding("gpu_mode_pending", seen, "no pending change", cure, WARNING)

@@ -27,6 +27,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground import MANIFESTS, OF_RUNTIMES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Python, preferred
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import HostFindings
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import gates
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected, judge_gpus
@@ -35,8 +36,6 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
     OLDEST_IN_WORDS,
     OLDEST_KUBERNETES,
     Judgement,
-    Reason,
-    Reasons,
 )
 
 #: Family of a distribution to the versions that this release knows. Older ones are rejected, others are warned of.
@@ -124,7 +123,7 @@ class WantedHost:
 
 def judge(host: str, facts: NodeFacts, wanted: WantedHost) -> Judgement:
     """All that speaks against changing this host."""
-    found = Reasons(host)
+    found = HostFindings(host)
     if wanted.mode == KUBERNETES and facts.distribution.name != "kubeadm":
         _for_pods(found, facts, wanted)
         return Judgement(host, facts.kubelet.node_name, tuple(found.list))
@@ -147,7 +146,7 @@ def judge(host: str, facts: NodeFacts, wanted: WantedHost) -> Judgement:
     return Judgement(host, facts.kubelet.node_name, tuple(found.list))
 
 
-def _system(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
+def _system(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None:
     system = facts.system
     if system is None:
         return
@@ -167,7 +166,7 @@ def _system(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
         _python(found, facts, wanted.python, wanted.prerequisites_managed)
 
 
-def _ground(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
+def _ground(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None:
     """The reasons that would make the run fail halfway."""
     ground = facts.ground
     if ground is None:
@@ -203,7 +202,7 @@ def family_of(name: str, like: Sequence[str]) -> str | None:
     return next((_FAMILIES[word] for word in [name, *like] if word in _FAMILIES), None)
 
 
-def _distribution(found: Reasons, name: str, like: Sequence[str], version: str, words: str) -> None:
+def _distribution(found: HostFindings, name: str, like: Sequence[str], version: str, words: str) -> None:
     family = family_of(name, like)
     # A derivative counts its versions in its own way.
     versioned = name in _FAMILIES and name != "fedora"
@@ -232,7 +231,7 @@ def packages_label(name: str, like: Sequence[str], version: str) -> str:
     return f"{family or name}-{known}"[:_LABEL]
 
 
-def _python(found: Reasons, facts: NodeFacts, wanted: str, managed: bool) -> None:
+def _python(found: HostFindings, facts: NodeFacts, wanted: str, managed: bool) -> None:
     chosen = chosen_python(facts.pythons or (), wanted)
     missing = ", ".join(facts.python_packages or ())
     report, own = found.error, f"install {missing}, or set gpushare_prerequisites: managed" if missing else ""
@@ -250,7 +249,7 @@ def _python(found: Reasons, facts: NodeFacts, wanted: str, managed: bool) -> Non
         report("python", seen, "a Python that can make virtual environments", own or cure)
 
 
-def _gpus(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
+def _gpus(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None:
     report = facts.nvidia_smi
     if report is None:
         return
@@ -258,17 +257,17 @@ def _gpus(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
         problem = report.problem
         on_bus = len(facts.pci.gpus) if facts.pci else 0
         hint = f" ({on_bus or 'no'} NVIDIA GPU{'' if on_bus == 1 else 's'} on the PCI bus)"
-        unseen = problem.kind in ("not_installed", "driver_not_loaded", "module_missing", "no_devices") and "PCI" not in problem.found
+        unseen = problem.check in ("not_installed", "driver_not_loaded", "module_missing", "no_devices") and "PCI" not in problem.found
         seen = problem.found + (hint if unseen else "")
-        if wanted.driver_managed and problem.kind in _INSTALLED_BY_ROLE:
+        if wanted.driver_managed and problem.check in _INSTALLED_BY_ROLE:
             cure = "nothing to do: the role nvidia_driver installs the driver in this run (gpushare_driver_state: managed)"
             found.warn("gpus", seen, problem.expected, cure)
         else:
-            found.error("gpus", seen, problem.expected, problem.cure)
+            found.add(problem, check="gpus", found=seen)
     for one in judge_gpus(report, wanted.expected, facts.driver is not None and facts.driver.lacks_fabric_manager):
-        if wanted.driver_managed and one.code in _MENDED_BY_ROLE:
+        if wanted.driver_managed and one.check in _MENDED_BY_ROLE:
             continue
-        found.list.append(Reason(found.host, "gpus", one.severity, one.found, one.expected, one.cure))
+        found.add(one, check="gpus")
     for gpu in report.gpus:
         name = f"GPU {gpu.index} ({gpu.model})"
         if gpu.memory_mib is None:
@@ -282,18 +281,18 @@ def _gpus(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
             found.warn("gpus", seen, "Default", cure)
 
 
-def _memory_unit(found: Reasons, facts: NodeFacts, unit: str) -> None:
+def _memory_unit(found: HostFindings, facts: NodeFacts, unit: str) -> None:
     gpus = facts.nvidia_smi.shared if facts.nvidia_smi else ()
     memory = [(gpu.uuid, gpu.memory_mib) for gpu in gpus if gpu.memory_mib is not None]
     now = facts.sharing
     judge_unit(found, unit, memory, now.unit if now else "", now.pods if now else ())
 
 
-def _driver(found: Reasons, facts: NodeFacts, managed: bool) -> None:
+def _driver(found: HostFindings, facts: NodeFacts, managed: bool) -> None:
     driver, kernel, pci = facts.driver, facts.kernel, facts.pci
     if driver is None or pci is None:
         return
-    problem = facts.nvidia_smi.problem.kind if facts.nvidia_smi is not None and facts.nvidia_smi.problem is not None else ""
+    problem = facts.nvidia_smi.problem.check if facts.nvidia_smi is not None and facts.nvidia_smi.problem is not None else ""
     if driver.loaded and driver.library and driver.loaded != driver.library and problem != "version_mismatch" and not managed:
         seen = f"kernel module {driver.loaded} and library {driver.library} of the driver"
         found.error("driver", seen, "one version", "reboot the host, or reload the nvidia modules once nothing uses them")
@@ -343,7 +342,7 @@ def _driver(found: Reasons, facts: NodeFacts, managed: bool) -> None:
             found.warn("kernel_headers", f"no headers for the running kernel {kernel.release}", "them, to build the driver with", cure)
 
 
-def _kubelet(found: Reasons, facts: NodeFacts) -> None:
+def _kubelet(found: HostFindings, facts: NodeFacts) -> None:
     kubelet = facts.kubelet
     if not kubelet.installed:
         found.error("kubelet", "no kubelet", "a node of the cluster", "join the host to the cluster first, or take it out of the GPU nodes")
@@ -361,7 +360,7 @@ def _kubelet(found: Reasons, facts: NodeFacts) -> None:
         found.warn("kubelet", "the feature gate DevicePlugins switched off", "DevicePlugins=true", cure)
 
 
-def _target(found: Reasons, facts: NodeFacts, target: str) -> None:
+def _target(found: HostFindings, facts: NodeFacts, target: str) -> None:
     """The flags of this kubelet that the Kubernetes of the next upgrade does not take."""
     version = numbers(target)
     if version is None:
@@ -377,7 +376,7 @@ def _target(found: Reasons, facts: NodeFacts, target: str) -> None:
             found.warn("kubelet", f"the feature gate {name}, which is locked in Kubernetes {target}", expected, cure)
 
 
-def _runtime(found: Reasons, facts: NodeFacts) -> None:
+def _runtime(found: HostFindings, facts: NodeFacts) -> None:
     kubelet = facts.kubelet
     if facts.runtimes is None or not kubelet.installed:
         return
@@ -392,7 +391,7 @@ def _runtime(found: Reasons, facts: NodeFacts) -> None:
         found.error("runtime", f"no running {kubelet.runtime}, though kubelet's endpoint is {kubelet.endpoint}", "it to run", cure)
 
 
-def _strategy(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
+def _strategy(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None:
     now, asked = facts.sharing, wanted.device_strategy
     if facts.cdi is None or now is None or asked not in (AUTO, *STRATEGIES) or facts.kubelet.runtime not in KNOWN_RUNTIMES:
         return  # said of the variable itself, or of the container runtime
@@ -408,7 +407,7 @@ def _strategy(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
     _instances(found, facts, chosen.strategy, wanted.isolation)
 
 
-def _instances(found: Reasons, facts: NodeFacts, strategy: str, isolation: str) -> None:
+def _instances(found: HostFindings, facts: NodeFacts, strategy: str, isolation: str) -> None:
     """The instances that the device plugin will not share out of GPUs in MIG mode; its own word for it is in `no_instances` of
     node/strategy.py."""
     gpus = facts.nvidia_smi.gpus if facts.nvidia_smi is not None else ()
@@ -434,7 +433,7 @@ def _instances(found: Reasons, facts: NodeFacts, strategy: str, isolation: str) 
             found.warn("gpus", seen, "one: they share the memory of their GPU instance", cure)
 
 
-def _isolation(found: Reasons, facts: NodeFacts, asked: str) -> None:
+def _isolation(found: HostFindings, facts: NodeFacts, asked: str) -> None:
     limited = facts.sharing.limited if facts.sharing is not None else ()
     if asked in _WITHOUT_LIMITS and limited:
         seen = f"{len(limited)} pods whose memory the driver limits (UID {_few(limited)}), with gpushare_isolation: {asked}"
@@ -442,7 +441,7 @@ def _isolation(found: Reasons, facts: NodeFacts, asked: str) -> None:
         found.error("isolation", seen, "no such pod, because their limits would stay", cure)
 
 
-def _shared_memory(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
+def _shared_memory(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None:
     """Containers fill it beside their own memory limits once those that wrote it have ended."""
     memory = facts.system.memory_mib if facts.system is not None else None
     # Those in MIG mode get no control daemon.
@@ -456,7 +455,7 @@ def _few(pods: Sequence[str]) -> str:
     return ", ".join(pods[:_PODS_SHOWN]) + (f" and {len(pods) - _PODS_SHOWN} more" if len(pods) > _PODS_SHOWN else "")
 
 
-def _managers(found: Reasons, facts: NodeFacts, take_over: bool) -> None:
+def _managers(found: HostFindings, facts: NodeFacts, take_over: bool) -> None:
     for manager in facts.managers or ():
         evidence = f" ({'; '.join(manager.evidence)})"
         if not manager.active:
@@ -479,7 +478,7 @@ def _managers(found: Reasons, facts: NodeFacts, take_over: bool) -> None:
             found.error("managers", seen, "no other manager of the GPUs", cure)
 
 
-def _distribution_of(found: Reasons, facts: NodeFacts, mode: str) -> bool:
+def _distribution_of(found: HostFindings, facts: NodeFacts, mode: str) -> bool:
     """Whether Kubernetes is of a kind whose hosts a run in this mode knows, or cannot be told."""
     name, known = facts.distribution.name, [one for one, modes in DISTRIBUTIONS.items() if mode in modes]
     if name in known or (mode == SYSTEMD and name in ("none", "unknown")):
@@ -493,7 +492,7 @@ def _distribution_of(found: Reasons, facts: NodeFacts, mode: str) -> bool:
     return False
 
 
-def _for_pods(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
+def _for_pods(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None:
     """The reasons against preparing this host for daemons that are pods."""
     if not _distribution_of(found, facts, KUBERNETES):
         return
@@ -520,7 +519,7 @@ def _for_pods(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
         found.error("control_plane", f"no {wanted.kubectl}", "it in one of the usual folders", cure)
 
 
-def _control_plane(found: Reasons, facts: NodeFacts, wanted: WantedHost) -> None:
+def _control_plane(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None:
     plane = facts.control_plane
     if not _distribution_of(found, facts, SYSTEMD):
         return

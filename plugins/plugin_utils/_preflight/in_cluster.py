@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reasons against an installation in the cluster: what its API server says, and what the variables ask for.
+"""HostFindings against an installation in the cluster: what its API server says, and what the variables ask for.
 
 Private to this collection. Pure. Every reason is found before anything is changed.
 """
@@ -17,16 +17,12 @@ from typing import Any
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import OPERATOR
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import by_status
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding, HostFindings
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import CHECK
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import gpu_operator
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
-    OLDEST_WITH_POLICIES,
-    Reason,
-    Reasons,
-)
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import OLDEST_WITH_POLICIES
 
-WHERE = "cluster"
 _ARCHITECTURES = ("amd64", "arm64")
 _TAG = re.compile(r":v?([0-9]{1,3})\.([0-9]{1,3})\.[0-9]+")
 _SHOWN = 4
@@ -64,9 +60,9 @@ class InClusterSettings:
     strategy: str = "auto"
 
 
-def judge(facts: Mapping[str, Any], asked: InClusterSettings) -> list[Reason]:
+def judge(facts: Mapping[str, Any], asked: InClusterSettings) -> list[Finding]:
     """facts: of the module gpushare_in_cluster."""
-    found = Reasons(WHERE)
+    found = HostFindings("")
     _server(found, facts, asked)
     _nodes(found, facts, asked)
     _space(found, facts, asked)
@@ -103,7 +99,7 @@ def judge(facts: Mapping[str, Any], asked: InClusterSettings) -> list[Reason]:
     return found.list
 
 
-def _server(found: Reasons, facts: Mapping[str, Any], asked: InClusterSettings) -> None:
+def _server(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSettings) -> None:
     version = numbers(facts["version"])
     release = tuple(version[:2]) if version is not None else (0, 0)
     if "ValidatingAdmissionPolicy" not in facts["admission"]:
@@ -118,7 +114,7 @@ def _server(found: Reasons, facts: Mapping[str, Any], asked: InClusterSettings) 
         found.error("scheduler", seen, f"kube-scheduler {release[0]}.{release[1]}", cure)
 
 
-def _scheduler(found: Reasons, facts: Mapping[str, Any], asked: InClusterSettings) -> None:
+def _scheduler(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSettings) -> None:
     default = asked.scheduler == "default"
     if default and not asked.wires:
         cure = "run site with the inventory of the control planes and gpushare_deploy_mode: kubernetes, or set gpushare_scheduler: own"
@@ -135,7 +131,7 @@ def _scheduler(found: Reasons, facts: Mapping[str, Any], asked: InClusterSetting
         found.error("scheduler", seen, "one of the two: both would give the same GPUs", cure)
 
 
-def _nodes(found: Reasons, facts: Mapping[str, Any], asked: InClusterSettings) -> None:
+def _nodes(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSettings) -> None:
     if facts["missing"]:
         found.error("node", f"no node {_few(facts['missing'])}", "the names of GPU nodes", "correct gpushare_cluster_nodes")
     if not facts["nodes"]:
@@ -182,7 +178,7 @@ def _without(facts: Mapping[str, Any], asked: InClusterSettings, image: str) -> 
     return [one["name"] for one in nodes if asked.bundle is None or not asked.bundle.brings(image, one)]
 
 
-def _space(found: Reasons, facts: Mapping[str, Any], asked: InClusterSettings) -> None:
+def _space(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSettings) -> None:
     if not re.fullmatch(NAMESPACES, asked.namespace):
         cure = "correct gpushare_namespace"
         found.error("namespace", f"gpushare_namespace: {asked.namespace[:80]!r}", "kube-system, or a name that begins with gpushare-", cure)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import HostFindings
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import UNITS
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import Reasons
 
 #: kubelet's gRPC client takes messages of up to so many bytes, and the list of all ids is one.
 MESSAGE_BYTES = 4 * 1024 * 1024
@@ -42,7 +42,7 @@ def smallest_fitting(gpus: Collection[tuple[str, int]]) -> str | None:
     return next((unit for unit in reversed(list(UNITS)) if list_bytes(gpus, unit) <= MESSAGE_BYTES), None)
 
 
-def judge_unit(found: Reasons, unit: str, gpus: Collection[tuple[str, int]], now: str, pods: Collection[str]) -> None:
+def judge_unit(found: HostFindings, unit: str, gpus: Collection[tuple[str, int]], now: str, pods: Collection[str]) -> None:
     """Whether these GPUs can be published in this unit. now: the unit in which they are, "" for none; pods: UIDs of those that have
     some."""
     if unit not in UNITS:

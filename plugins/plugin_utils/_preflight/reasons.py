@@ -12,13 +12,13 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, WARNING, Finding, HostFindings
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import count, problems
 
-ERROR, WARNING = "error", "warning"
 _HOSTS_SHOWN = 4
 #: Checks of hosts of which nothing else is known.
 _SILENT = ("unreachable", "facts", "become", "identity")
@@ -40,66 +40,25 @@ _NO_PYTHON = re.compile("not found|No such file or directory")
 
 
 @dataclass(frozen=True)
-class Reason:
-    """One reason. host: its inventory name, "" for the inventory as a whole; check: a word by which it can be accepted.
-
-    because: the check of the reason that it follows from, "" for a cause.
-    """
-
-    host: str
-    check: str
-    severity: str
-    found: str
-    expected: str
-    cure: str
-    because: str = ""
-
-    #: Where a reason does not belong to a single host.
-    nowhere: ClassVar[str] = "inventory"
-
-    def __str__(self) -> str:
-        return self.line(self.host)
-
-    def line(self, hosts: str) -> str:
-        """All of it on one line; hosts: those of which it is said."""
-        words = f"{hosts or self.nowhere}: {self.check}: found {self.found}; expected {self.expected}; {self.cure}"
-        return f"{words} (follows from {self.because})" if self.because else words
-
-
-@dataclass(frozen=True)
 class Judgement:
     """The facts found on one host. node_name: of its Kubernetes node, None where nothing could be asked."""
 
     host: str
     node_name: str | None
-    reasons: tuple[Reason, ...]
+    reasons: tuple[Finding, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        return {"host": self.host, "node_name": self.node_name, "reasons": [asdict(reason) for reason in self.reasons]}
+        return {"host": self.host, "node_name": self.node_name, "reasons": [reason.as_dict() for reason in self.reasons]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Judgement:
-        return cls(values["host"], values["node_name"], tuple(Reason(**reason) for reason in values["reasons"]))
-
-
-class Reasons:
-    """Collects the reasons of one host."""
-
-    def __init__(self, host: str) -> None:
-        self.host = host
-        self.list: list[Reason] = []
-
-    def error(self, check: str, found: str, expected: str, cure: str) -> None:
-        self.list.append(Reason(self.host, check, ERROR, found, expected, cure))
-
-    def warn(self, check: str, found: str, expected: str, cure: str) -> None:
-        self.list.append(Reason(self.host, check, WARNING, found, expected, cure))
+        return cls(values["host"], values["node_name"], tuple(Finding(**reason) for reason in values["reasons"]))
 
 
 def unreachable(host: str, why: str) -> Judgement:
     """A host that could not be connected to."""
     cure = "bring it back, take it out of the inventory, or leave it out of this run with --limit"
-    return Judgement(host, None, (Reason(host, "unreachable", ERROR, f"no connection ({why})", "every host of the run to answer", cure),))
+    return Judgement(host, None, (Finding("unreachable", f"no connection ({why})", "every host of the run to answer", cure, host=host),))
 
 
 def not_gathered(host: str, why: str, become: str = "") -> Judgement:
@@ -117,14 +76,14 @@ def not_gathered(host: str, why: str, become: str = "") -> Judgement:
         )
         return not_root(host, f"a module that printed nothing ({why})", cure)
     cure = "Ansible needs Python 3.8 or newer there (ansible_python_interpreter), and root by way of become"
-    return Judgement(host, None, (Reason(host, "facts", ERROR, f"a module that failed ({why})", "gpu_node_info to run on the host", cure),))
+    return Judgement(host, None, (Finding("facts", f"a module that failed ({why})", "gpu_node_info to run on the host", cure, host=host),))
 
 
 def not_root(
     host: str, found: str, cure: str = "correct ansible_become and ansible_become_user of this host, or leave them out"
 ) -> Judgement:
     """A host on which Ansible is not root: what it shows to others would not be a reason."""
-    return Judgement(host, None, (Reason(host, "become", ERROR, found, "Ansible to become root there", cure),))
+    return Judgement(host, None, (Finding("become", found, "Ansible to become root there", cure, host=host),))
 
 
 def failure_of(result: Mapping[str, Any]) -> str:
@@ -138,15 +97,10 @@ def is_silent(result: Mapping[str, Any]) -> bool:
     return "module_stdout" in result and not str(result["module_stdout"]).strip()
 
 
-def no_plan(host: str, check: str, why: str) -> Reason:
+def no_plan(host: str, check: str, why: str) -> Finding:
     """A host on which a role has found out, without changing anything, that it cannot do its part."""
     words = " ".join(why.split())
-    return Reason(host, check, ERROR, f"no plan for this part ({words[-600:]})", "a plan without errors", "do what the message states")
-
-
-def not_believed(host: str, found: str, expected: str, cure: str) -> Judgement:
-    """A host that says something of itself that would be another host's: its other answers are not read."""
-    return Judgement(host, None, (Reason(host, "identity", ERROR, found, expected, cure),))
+    return Finding(check, f"no plan for this part ({words[-600:]})", "a plan without errors", "do what the message states", host=host)
 
 
 def judge_inventory(
@@ -155,12 +109,12 @@ def judge_inventory(
     control_planes: str,
     gpu_nodes: str,
     machines: Mapping[str, str] | None = None,
-) -> list[Reason]:
+) -> list[Finding]:
     """The reasons against the hosts as a whole. groups: the inventory's; the next two: names of those that are used.
 
     machines: host to its machine id, "" if unknown.
     """
-    found = Reasons("")
+    found = HostFindings("")
     for name, variable, what in (
         (control_planes, "gpushare_control_plane_group", "the control planes"),
         (gpu_nodes, "gpushare_gpu_group", "the GPU nodes"),
@@ -210,7 +164,7 @@ class Answer:
         return cls(str(result["item"]), nodes, str(result["version"]), bool(result["may_grant"]), "", authorities, pods)
 
 
-def judge_authorities(known: Mapping[str, Collection[str]]) -> list[Reason]:
+def judge_authorities(known: Mapping[str, Collection[str]]) -> list[Finding]:
     """Whether all hosts belong to one cluster. known: host to the hashes of its cluster's authorities, none where it has not said.
 
     Hosts with an authority in common are of one cluster, also over others: while it is exchanged, not all have both.
@@ -234,16 +188,16 @@ def judge_authorities(known: Mapping[str, Collection[str]]) -> list[Reason]:
         "each cluster is a run of its own"
     )
     seen = f"hosts of {len(clusters)} clusters: {'; '.join(parts)}"
-    return [Reason("", "clusters", ERROR, seen, "one cluster in the groups of a run", cure)]
+    return [Finding("clusters", seen, "one cluster in the groups of a run", cure)]
 
 
-def judge_controller(ansible: str) -> list[Reason]:
+def judge_controller(ansible: str) -> list[Finding]:
     """Whether the controller's ansible-core has what the roles use."""
     version = numbers(ansible)
     if version is None or version[:2] >= OLDEST_ANSIBLE:
         return []
     oldest = ".".join(map(str, OLDEST_ANSIBLE))
-    return [Reason("", "controller", ERROR, f"ansible-core {ansible[:80]} on the controller", f"{oldest} or newer", "upgrade ansible-core")]
+    return [Finding("controller", f"ansible-core {ansible[:80]} on the controller", f"{oldest} or newer", "upgrade ansible-core")]
 
 
 def judge_cluster(
@@ -252,13 +206,13 @@ def judge_cluster(
     without_policies: bool = False,
     evicts: Collection[str] = (),
     pods: bool = False,
-) -> list[Reason]:
+) -> list[Finding]:
     """Whether the control planes may ask the API server, what it is, and whether the hosts of the run are its nodes.
 
     without_policies, evicts: what the inventory accepts, and the variables by which pods may be evicted; pods: whether the daemons will be
     pods, of which the role in_cluster judges the rest.
     """
-    found: list[Reason] = []
+    found: list[Finding] = []
     unasked = {judgement.host for judgement in judgements if not judgement.node_name}
     of_run = {judgement.host for judgement in judgements} - unasked
     planes = [answer.plane for answer in answers]
@@ -268,9 +222,9 @@ def judge_cluster(
         seen = f"no control plane to ask ({', '.join(planes)})"
         of_planes = [one.check for judgement in judgements if judgement.host in planes for one in judgement.reasons]
         because = next((check for check in of_planes if check in _SILENT), "")
-        found.append(Reason("", "api", ERROR, seen, "one that reaches the API server", cure, because))
+        found.append(Finding("api", seen, "one that reaches the API server", cure, because=because))
     for answer in answers:
-        reasons = Reasons(answer.plane)
+        reasons = HostFindings(answer.plane)
         # One that is gone is said elsewhere; another one can be asked.
         if answer.nodes is None and (answer.plane in of_run or (nobody and answer.plane not in unasked)):
             cure = "name the kubeconfig and kubectl of its administrator in gpushare_admin_kubeconfig and gpushare_kubectl"
@@ -285,35 +239,35 @@ def judge_cluster(
     if asked.in_cluster and not pods:
         seen = f"gpushare as pods (DaemonSet {asked.in_cluster[0][:_SHOWN]})"
         cure = "keep one mode: change it by the playbook change_mode, or set gpushare_deploy_mode: kubernetes"
-        found.append(Reason(asked.plane, "deploy_mode", ERROR, seen, "no gpushare of the other mode", cure))
+        found.append(Finding("deploy_mode", seen, "no gpushare of the other mode", cure, host=asked.plane))
     version = numbers(asked.version)
     if version is not None and version[:2] < OLDEST_KUBERNETES:
         cure = (
             "upgrade it: the daemons were never run on an older one; the playbooks kubelet_gates and scheduler_extender change kubelet and "
             "scheduler alone"
         )
-        found.append(Reason(asked.plane, "kubernetes", ERROR, f"Kubernetes {asked.version}", OLDEST_IN_WORDS, cure))
+        found.append(Finding("kubernetes", f"Kubernetes {asked.version}", OLDEST_IN_WORDS, cure, host=asked.plane))
     elif version is not None and version[:2] < OLDEST_WITH_POLICIES:
         seen = f"Kubernetes {asked.version}, whose API server has no ValidatingAdmissionPolicy"
         oldest = f"{'.'.join(map(str, OLDEST_WITH_POLICIES))} or newer"
         if without_policies and not evicts:
             cure = "nothing to do: gpushare_without_policies accepts it"
-            found.append(Reason(asked.plane, "policies", WARNING, seen, oldest, cure))
+            found.append(Finding("policies", seen, oldest, cure, WARNING, asked.plane))
         else:
             cure = "upgrade it, or accept that nothing restricts the daemons' tokens further: gpushare_without_policies"
             if without_policies:
                 chosen = " and ".join(evicts)
                 seen, cure = f"{seen}, and {chosen}: evict", f"upgrade it, or set {chosen}: report"
-            found.append(Reason(asked.plane, "policies", ERROR, seen, oldest, cure))
+            found.append(Finding("policies", seen, oldest, cure, host=asked.plane))
     for judgement in judgements:
         if judgement.node_name and judgement.node_name not in (asked.nodes or ()):
             seen = f"no node {judgement.node_name[:80]!r} in the cluster of {asked.plane}"
             cure = "join the host to the cluster first, or leave it out with --limit; another cluster needs an inventory of its own"
-            found.append(Reason(judgement.host, "node", ERROR, seen, "each host to be a node of the cluster", cure))
+            found.append(Finding("node", seen, "each host to be a node of the cluster", cure, host=judgement.host))
     return found
 
 
-def accept(reasons: Iterable[Reason], accepted: Collection[str]) -> list[Reason]:
+def accept(reasons: Iterable[Finding], accepted: Collection[str]) -> list[Finding]:
     """The reasons, with the errors of the accepted checks as warnings. Errors come first, and causes before what follows from them."""
     softened = [replace(reason, severity=WARNING) if reason.check in accepted else reason for reason in reasons]
     left = {reason.check for reason in softened if reason.severity == ERROR}
@@ -321,7 +275,7 @@ def accept(reasons: Iterable[Reason], accepted: Collection[str]) -> list[Reason]
     return sorted(marked, key=lambda reason: (reason.severity != ERROR, bool(reason.because), reason.host, reason.check))
 
 
-def summary(reasons: Sequence[Reason]) -> str:
+def summary(reasons: Sequence[Finding]) -> str:
     """How many problems there are, on one line: those that are blocks, and the hosts of which nothing is known."""
     errors = [reason for reason in reasons if reason.severity == ERROR]
     away = len({reason.host for reason in errors if reason.check == "unreachable"})

@@ -2,51 +2,52 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How reasons of preflight and findings of verify reach people, as blocks, and machines, as a file.
+"""How the findings of preflight and verify reach people, as blocks and lines that name all of their hosts, and machines, as a file.
 
-Private to this collection. Both kinds are a `Reason`.
+Private to this collection.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import Reason
+from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import NO_HOST, Finding
 
 #: In the first line of a block. The report has all of them.
 _HOSTS_SHOWN = 8
+_BLOCK = ("check", "expected", "cure")
 
 
-class ReportError(Exception):
-    """The file cannot be written; says so with the variable that named it."""
+def grouped(findings: Iterable[Finding], *fields: str) -> list[list[Finding]]:
+    """The findings that agree in these fields, side by side, in the order in which each was the first one."""
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    for one in findings:
+        groups.setdefault(tuple(getattr(one, field) for field in fields), []).append(one)
+    return list(groups.values())
 
 
-def blocks(reasons: Sequence[Reason], nowhere: str) -> str:
-    """A block for each problem, which names all of its hosts; at the end, a line for each of those that only follow from another one.
-
-    reasons: errors, in their order; nowhere: the word for a reason that does not belong to a single host.
-    """
-    causes: dict[tuple[str, str, str], list[Reason]] = {}
-    for one in reasons:
-        if not one.because:
-            causes.setdefault((one.check, one.expected, one.cure), []).append(one)
+def blocks(errors: Iterable[Finding]) -> str:
+    """A block for each problem, which names all of its hosts; at the end, a line for each of those that only follow from another one."""
+    errors = list(errors)
     parts = []
-    for (check, expected, cure), same in causes.items():
-        lines = [f"✗ {check:<12} {_hosts((one.host for one in same), nowhere)}", *_found(same, nowhere)]
-        parts.append("\n".join([*lines, f"    expected  {_flat(expected)}", f"    do        {_flat(cure)}"]))
-    follow = [f"  {line}" for line in lines_of([one for one in reasons if one.because])]
+    for same in grouped((one for one in errors if not one.because), *_BLOCK):
+        alike = grouped(same, "found")
+        found = [f"    found     {_flat(few[0].found)}{f' ({_hosts(few)})' if len(alike) > 1 else ''}" for few in alike]
+        rest = [f"    expected  {_flat(same[0].expected)}", f"    do        {_flat(same[0].cure)}"]
+        parts.append("\n".join([f"✗ {same[0].check:<12} {_hosts(same)}", *found, *rest]))
+    follow = lines_of(one for one in errors if one.because)
     if follow:
-        parts.append("\n".join(["These follow from the problems above:", *follow]))
+        parts.append("\n  ".join(["These follow from the problems above:", *follow]))
     return "\n\n".join(parts)
 
 
-def problems(reasons: Sequence[Reason]) -> int:
+def problems(errors: Iterable[Finding]) -> int:
     """How many blocks there are of problems that do not follow from another one."""
-    return len({(one.check, one.expected, one.cure) for one in reasons if not one.because})
+    return len(grouped((one for one in errors if not one.because), *_BLOCK))
 
 
 def count(number: int, word: str) -> str:
@@ -54,34 +55,24 @@ def count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-def lines_of(reasons: Iterable[Reason]) -> list[str]:
+def lines_of(findings: Iterable[Finding]) -> list[str]:
     """One line for all hosts of which the same is said."""
-    hosts: dict[tuple[Any, ...], tuple[Reason, list[str]]] = {}
-    for one in reasons:
-        said = (one.check, one.severity, one.found, one.expected, one.cure, one.because)
-        hosts.setdefault(said, (one, []))[1].append(one.host)
-    return [_flat(one.line(", ".join(of))) for one, of in hosts.values()]
+    groups = grouped(findings, *_BLOCK, "severity", "found", "because")
+    return [_flat(same[0].line(", ".join(one.host or NO_HOST for one in same))) for same in groups]
 
 
-def write(path: Path, report: Mapping[str, Any], variable: str) -> None:
-    """Write the report as JSON in one step. ReportError names the variable that chose the path."""
+def write(path: str, report: Mapping[str, Any], variable: str) -> None:
+    """Write the report as JSON in one step; "" for no report. variable: that names the file. AnsibleActionFail."""
+    if not path:
+        return
+    file = Path(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        staged = path.with_name(f".{path.name}.new")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        staged = file.with_name(f".{file.name}.new")
         staged.write_text(json.dumps(report, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        staged.replace(path)
+        staged.replace(file)
     except OSError as error:
-        raise ReportError(f"the report cannot be written: {error}; name a file that can be in {variable}") from error
-
-
-def _found(same: Sequence[Reason], nowhere: str) -> list[str]:
-    """The facts that were found, with its hosts where it differs between them."""
-    hosts: dict[str, list[str]] = {}
-    for one in same:
-        hosts.setdefault(one.found, []).append(one.host)
-    if len(hosts) == 1:
-        return [f"    found     {_flat(found)}" for found in hosts]
-    return [f"    found     {_flat(found)} ({_hosts(of, nowhere)})" for found, of in hosts.items()]
+        raise AnsibleActionFail(f"the report cannot be written: {error}; name a file that can be in {variable}") from error
 
 
 def _flat(words: str) -> str:
@@ -89,7 +80,7 @@ def _flat(words: str) -> str:
     return " ".join(words.split())
 
 
-def _hosts(hosts: Iterable[str], nowhere: str) -> str:
-    names = [host or nowhere for host in hosts]
+def _hosts(findings: Iterable[Finding]) -> str:
+    names = [one.host or NO_HOST for one in findings]
     more = len(names) - _HOSTS_SHOWN
     return ", ".join(names[:_HOSTS_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # type: ignore[import-untyped]
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.public import public
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, WARNING, Reason
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, WARNING, Finding
 
 COLLECTION = Path(__file__).resolve().parents[3]
 # Every worker of Ansible reads them again, for each host.
@@ -127,17 +127,17 @@ def of_type(name: str, value: Any, spec: Mapping[str, Any]) -> tuple[Any, str]:
     return result.validated_parameters[name], ""
 
 
-def unknown(host: str, names: Collection[str], known: Collection[str]) -> list[Reason]:
+def unknown(host: str, names: Collection[str], known: Collection[str]) -> list[Finding]:
     """Variables that are named like ours and are not: typing errors, or those of another release."""
     found = []
     for name in sorted(name for name in names if name.startswith(PREFIX) and name not in known):
         near = difflib.get_close_matches(name, known, 1, 0.75)
         cure = f"did you mean {near[0]}?" if near else "remove it; docs/operate/variables.md lists all"
-        found.append(Reason(host, "variables", ERROR, f"the variable {name}, which does not exist", "a variable of this collection", cure))
+        found.append(Finding("variables", f"the variable {name}, which does not exist", "a variable of this collection", cure, host=host))
     return found
 
 
-def impossible(host: str, values: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any]]) -> list[Reason]:
+def impossible(host: str, values: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
     """Values of the right type that nevertheless cannot be. specs: the variables' argument specifications."""
     found = []
     for name, value in sorted(values.items()):
@@ -146,11 +146,11 @@ def impossible(host: str, values: Mapping[str, Any], specs: Mapping[str, Mapping
         if wrong is not None:
             expected, severity = wrong
             seen = f"{name}: {shown(value, specs.get(name, {}))}"
-            found.append(Reason(host, "variables", severity, seen, expected, f"correct {name} in the inventory"))
+            found.append(Finding("variables", seen, expected, f"correct {name} in the inventory", severity, host))
     return found
 
 
-def scattered(values: Mapping[str, Mapping[str, Any]], planes: Collection[str], gpu_nodes: Collection[str]) -> list[Reason]:
+def scattered(values: Mapping[str, Mapping[str, Any]], planes: Collection[str], gpu_nodes: Collection[str]) -> list[Finding]:
     """Variables that must be the same on several hosts and are not.
 
     values: host to name to value; a variable that is not set has its default. planes, gpu_nodes: the hosts of the two groups.
@@ -172,11 +172,11 @@ def scattered(values: Mapping[str, Mapping[str, Any]], planes: Collection[str], 
             if len(by_value) > 1:
                 seen = "; ".join(f"{value} on {_few(hosts_)}" for value, hosts_ in by_value.items())
                 cure = "set it for all of them, in the group_vars of a group that they are all in"
-                found.append(Reason("", "variables", ERROR, f"{name}: {seen}", f"one value {words}", cure))
+                found.append(Finding("variables", f"{name}: {seen}", f"one value {words}", cure))
     return found
 
 
-def shared(values: Mapping[str, Mapping[str, Any]]) -> list[Reason]:
+def shared(values: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
     """Hosts with one token for their metrics: root of each of them could read those of the others. values: as for `scattered`."""
     by_token: dict[str, list[str]] = {}
     for host in sorted(values):
@@ -185,9 +185,7 @@ def shared(values: Mapping[str, Mapping[str, Any]]) -> list[Reason]:
     words = "a token of its own for each host, because whoever is root there can read it"
     cure = f"""set {METRICS_TOKEN}: "{{{{ (inventory_hostname ~ vault_gpushare_metrics_secret) | ansible.builtin.hash('sha256') }}}}\""""
     return [
-        Reason("", "variables", ERROR, f"{METRICS_TOKEN}: one token on {_few(hosts)}", words, cure)
-        for hosts in by_token.values()
-        if len(hosts) > 1
+        Finding("variables", f"{METRICS_TOKEN}: one token on {_few(hosts)}", words, cure) for hosts in by_token.values() if len(hosts) > 1
     ]
 
 
@@ -195,13 +193,13 @@ def _few(hosts: list[str]) -> str:
     return ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
 
 
-def together(host: str, values: Mapping[str, Any]) -> list[Reason]:
+def together(host: str, values: Mapping[str, Any]) -> list[Finding]:
     """Values that can be, but not with each other. values: of all variables that are given; the others have their defaults."""
 
     def reject(found_: str, expected: str, cure: str) -> None:
-        found.append(Reason(host, "variables", ERROR, found_, expected, cure))
+        found.append(Finding("variables", found_, expected, cure, host=host))
 
-    found: list[Reason] = []
+    found: list[Finding] = []
     if values.get("gpushare_deploy_mode") == "kubernetes":
         if values.get("gpushare_isolation") == "mps":
             cure = "set gpushare_isolation to auto, watch, driver or none, or gpushare_deploy_mode: systemd"
@@ -219,7 +217,7 @@ def together(host: str, values: Mapping[str, Any]) -> list[Reason]:
     if values.get("gpushare_taint_gpu_nodes"):
         seen = "gpushare_taint_gpu_nodes: true, by which GPU nodes get the taint gpushare.kubernetes/gpu:PreferNoSchedule"
         expected = "nodes without GPUs for the pods that have none, which come to GPU nodes only where no other has room"
-        found.append(Reason(host, "variables", WARNING, seen, expected, "leave it, or set it to false to remove the taint"))
+        found.append(Finding("variables", seen, expected, "leave it, or set it to false to remove the taint", WARNING, host))
     mode, isolation = str(values.get("gpushare_node_schedule") or ""), str(values.get("gpushare_isolation") or "auto")
     if mode in _MODES and isolation not in _MODES[mode]:
         seen = f"gpushare_node_schedule: {mode} with gpushare_isolation: {isolation}"

@@ -20,14 +20,14 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
     ANNOTATION_INDEX,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import AnnotationError, published
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import VerifyFindings
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import HostFindings
 
 #: Seconds that the device plugin has to write what kubelet gave.
 _GRACE = 30.0
 
 
 def judge_containers(
-    found: VerifyFindings,
+    found: HostFindings,
     pods: Iterable[Mapping[str, Any]],
     has: Mapping[str, list[str]],
     gpus: Mapping[int, Sequence[str] | None],
@@ -55,7 +55,7 @@ def judge_containers(
     return count
 
 
-def judge_strangers(found: VerifyFindings, strangers: Iterable[Mapping[str, Any]]) -> None:
+def judge_strangers(found: HostFindings, strangers: Iterable[Mapping[str, Any]]) -> None:
     """Containers that have GPUs and have asked for none: no memory is counted for them."""
     for one in strangers:
         how = "open in a privileged container" if one["privileged"] else "in its /dev"
@@ -67,7 +67,7 @@ def judge_strangers(found: VerifyFindings, strangers: Iterable[Mapping[str, Any]
 
 
 def _one(
-    found: VerifyFindings,
+    found: HostFindings,
     pod: Mapping[str, Any],
     container: Mapping[str, Any],
     running: Mapping[str, Any],

@@ -22,19 +22,19 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
     MEMORY,
     NAMESPACE,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import HostFindings
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils import _yaml
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE, judge_metrics
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Doctor
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import VerifyFindings
 
 PREFIX = "/gpushare-scheduler"
 _VERBS = ("filterVerb", "bindVerb")
 
 
-def judge_plane(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, mirror: Mapping[str, Any] | None, asked: bool) -> None:
+def judge_plane(found: HostFindings, seen: Mapping[str, Any], doctor: Doctor, mirror: Mapping[str, Any] | None, asked: bool) -> None:
     """seen: of gpushare_verify_host. doctor: its answer there. mirror: the API's copy of the scheduler's static pod on this node.
 
     asked: whether the API was.
@@ -43,7 +43,7 @@ def judge_plane(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, 
     _scheduler(found, seen, doctor, mirror, asked)
 
 
-def _scheduler(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, mirror: Mapping[str, Any] | None, asked: bool) -> None:
+def _scheduler(found: HostFindings, seen: Mapping[str, Any], doctor: Doctor, mirror: Mapping[str, Any] | None, asked: bool) -> None:
     files, path = seen["plane"]["scheduler"], seen["places"]["scheduler_manifest"]
     if files["manifest"] is None:
         cure = "restore it (kubeadm init phase control-plane scheduler), then " + SITE
@@ -72,7 +72,7 @@ def _scheduler(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, m
         _running(found, manifest, mirror, noted, path)
 
 
-def _others(found: VerifyFindings, others: Mapping[str, str], path: str, manifest: Mapping[str, Any]) -> None:
+def _others(found: HostFindings, others: Mapping[str, str], path: str, manifest: Mapping[str, Any]) -> None:
     """Other files beside the manifest that kubelet runs as kube-scheduler, too."""
     for other, text in sorted(others.items()):
         try:
@@ -93,7 +93,7 @@ def _lease(manifest: Mapping[str, Any]) -> object:
     return scheduler_config.lease(manifest, {})
 
 
-def _config(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, path: str, text: str) -> None:
+def _config(found: HostFindings, seen: Mapping[str, Any], doctor: Doctor, path: str, text: str) -> None:
     """Whether the configuration on the disk calls our extender, for our resources, where it listens."""
     try:
         config = _yaml.load(text) or {}
@@ -154,7 +154,7 @@ def _address(url: str) -> tuple[str, str, int | None, str]:
     return parts.scheme, (parts.hostname or "").replace("localhost", "127.0.0.1"), port, parts.path.rstrip("/")
 
 
-def _running(found: VerifyFindings, manifest: Mapping[str, Any], mirror: Mapping[str, Any] | None, noted: str | None, path: str) -> None:
+def _running(found: HostFindings, manifest: Mapping[str, Any], mirror: Mapping[str, Any] | None, noted: str | None, path: str) -> None:
     """Whether the scheduler that runs is the one of the manifest."""
     try:
         missing = proof.not_running(mirror, noted, scheduler_manifest.shape(manifest))

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import DASHBOARD
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import HostFindings
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Doctor
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import VerifyFindings
 
 SITE = "run site.yml again"
 
@@ -33,7 +33,7 @@ class ReleaseHashes:
         return self.kubectl_requirements_sha256 if plane else self.requirements_sha256
 
 
-def judge_runtime(found: VerifyFindings, runtime: Mapping[str, Any], wanted: ReleaseHashes, *, plane: bool) -> None:
+def judge_runtime(found: HostFindings, runtime: Mapping[str, Any], wanted: ReleaseHashes, *, plane: bool) -> None:
     """Whether the runtime in use was made from what this collection ships; the doctor judges its files."""
     if not runtime["environment"]:
         found.error("runtime_missing", "no runtime in use", "the link to it in gpushare_install_dir", SITE)
@@ -47,7 +47,7 @@ def judge_runtime(found: VerifyFindings, runtime: Mapping[str, Any], wanted: Rel
         found.error("runtime_differs", seen, "those of this collection", SITE)
 
 
-def judge_doctor(found: VerifyFindings, doctor: Doctor, environment: str) -> None:
+def judge_doctor(found: HostFindings, doctor: Doctor, environment: str) -> None:
     """The findings of the host's doctor, or that it could not be asked. environment: the runtime in use; without one, that is said."""
     found.list += doctor.findings
     if doctor.problem and environment:
@@ -56,7 +56,7 @@ def judge_doctor(found: VerifyFindings, doctor: Doctor, environment: str) -> Non
         found.error("not_checked", f"nothing of the daemons, because {doctor.problem}", "the findings of gpushare-doctor", cure)
 
 
-def judge_files(found: VerifyFindings, files: Mapping[str, Any]) -> None:
+def judge_files(found: HostFindings, files: Mapping[str, Any]) -> None:
     """Whether what runs the daemons is what the roles have written, and the journal knows of it."""
     diff = "site.yml --check --diff shows the lines"
     if files["changed"]:
@@ -76,14 +76,14 @@ def judge_files(found: VerifyFindings, files: Mapping[str, Any]) -> None:
         found.warn("journal_lost", seen, "an entry of each file of ours in /var/lib/gpushare/journal, by which uninstall.yml goes", cure)
 
 
-def judge_dashboard(found: VerifyFindings, doctor: Doctor, *, wanted: bool) -> None:
+def judge_dashboard(found: HostFindings, doctor: Doctor, *, wanted: bool) -> None:
     """Whether a host without the dashboard has none; the doctor judges one that shall be there."""
     if DASHBOARD in doctor.daemons and not wanted:
         cure = "set gpushare_dashboard_state: absent for this host and run site.yml, or present to keep it"
         found.warn("dashboard_unexpected", f"the unit {DASHBOARD}.service", "none, because gpushare_dashboard_state is not present", cure)
 
 
-def judge_metrics(found: VerifyFindings, doctor: Doctor, name: str, wanted: str) -> None:
+def judge_metrics(found: HostFindings, doctor: Doctor, name: str, wanted: str) -> None:
     """Whether a daemon that runs serves its metrics where it is to; "" for nowhere."""
     daemon = doctor.daemons.get(name)
     if daemon is not None and daemon.runs and daemon.metrics != wanted:

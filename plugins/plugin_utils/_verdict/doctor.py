@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, WARNING
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import VerifyFinding
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, WARNING, Finding
 
 VERSION = 1
 CODES = frozenset(
@@ -64,7 +63,7 @@ class Doctor:
 
     problem: str = ""
     cure: str = ""
-    findings: tuple[VerifyFinding, ...] = ()
+    findings: tuple[Finding, ...] = ()
     daemons: Mapping[str, DaemonReport] = field(default_factory=dict)
     health: ExtenderReport = ExtenderReport(why="the extender does not run")
     strangers: tuple[str, ...] = ()
@@ -92,10 +91,10 @@ def read(answer: Mapping[str, str], host: str) -> Doctor:
         return Doctor(problem=f"gpushare-doctor answered in another form than {VERSION} ({_words(str(error))})")
 
 
-def _finding(one: Mapping[str, Any], host: str) -> VerifyFinding:
+def _finding(one: Mapping[str, Any], host: str) -> Finding:
     if one["check"] not in CODES or one["severity"] not in (ERROR, WARNING):
         raise ValueError(f"a finding {one['check']!r} of severity {one['severity']!r}")
-    return VerifyFinding(host, one["check"], one["severity"], _words(one["found"]), _words(one["expected"]), _words(one["cure"]))
+    return Finding(one["check"], _words(one["found"]), _words(one["expected"]), _words(one["cure"]), one["severity"], host)
 
 
 def _health(one: Mapping[str, Any]) -> ExtenderReport:

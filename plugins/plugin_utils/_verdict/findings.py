@@ -10,13 +10,12 @@ Private to this collection. Pure. The codes (`check`) are stable: monitoring may
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR, WARNING, Reason
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import blocks, count, problems
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, NOTE, WARNING, Finding
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import blocks, count, grouped, problems
 
-NOTE = "note"
 VERSION = 1
 _SEVERITIES = (ERROR, WARNING, NOTE)
 
@@ -112,34 +111,10 @@ FOLLOWS_FROM: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 
 @dataclass(frozen=True)
-class VerifyFinding(Reason):
-    """One finding. check: its stable code."""
-
-    nowhere: ClassVar[str] = "cluster"
-
-
-class VerifyFindings:
-    """Collects the findings of one host; "" is the cluster."""
-
-    def __init__(self, host: str) -> None:
-        self.host = host
-        self.list: list[VerifyFinding] = []
-
-    def error(self, check: str, found: str, expected: str, cure: str) -> None:
-        self.list.append(VerifyFinding(self.host, check, ERROR, found, expected, cure))
-
-    def warn(self, check: str, found: str, expected: str, cure: str) -> None:
-        self.list.append(VerifyFinding(self.host, check, WARNING, found, expected, cure))
-
-    def note(self, check: str, found: str, expected: str, cure: str) -> None:
-        self.list.append(VerifyFinding(self.host, check, NOTE, found, expected, cure))
-
-
-@dataclass(frozen=True)
 class Verdict:
     """All findings, causes first. ok: none of them is an error."""
 
-    findings: tuple[VerifyFinding, ...]
+    findings: tuple[Finding, ...]
     looked_at: Mapping[str, Any]
 
     @property
@@ -147,13 +122,13 @@ class Verdict:
         return not any(finding.severity == ERROR for finding in self.findings)
 
     @property
-    def causes(self) -> tuple[VerifyFinding, ...]:
+    def causes(self) -> tuple[Finding, ...]:
         """The errors that do not follow from another one."""
         return tuple(finding for finding in self.findings if finding.severity == ERROR and not finding.because)
 
     def as_dict(self) -> dict[str, Any]:
         """The report."""
-        findings = [asdict(finding) for finding in self.findings]
+        findings = [finding.as_dict() for finding in self.findings]
         return {"v": VERSION, "ok": self.ok, "findings": findings, "looked_at": dict(self.looked_at)}
 
     @property
@@ -170,30 +145,28 @@ class Verdict:
     def words(self) -> str:
         """For people: the summary, then a block for each problem."""
         errors = [finding for finding in self.findings if finding.severity == ERROR]
-        return "\n\n".join([self.summary, *([blocks(errors, VerifyFinding.nowhere)] if errors else [])])
+        return "\n\n".join([self.summary, *([blocks(errors)] if errors else [])])
 
 
-def verdict(findings: Iterable[VerifyFinding], looked_at: Mapping[str, Any]) -> Verdict:
+def verdict(findings: Iterable[Finding], looked_at: Mapping[str, Any]) -> Verdict:
     """Merge what says the same of one host, mark what only follows, and sort: errors first, causes before what follows."""
     marked = mark(merge(findings))
     order = sorted(marked, key=lambda one: (_SEVERITIES.index(one.severity), bool(one.because), one.host, one.check))
     return Verdict(tuple(order), looked_at)
 
 
-def merge(findings: Iterable[VerifyFinding]) -> list[VerifyFinding]:
+def merge(findings: Iterable[Finding]) -> list[Finding]:
     """One finding for each host and code: what was found and expected stands side by side, and the first cure is tried first."""
-    groups: dict[tuple[str, str, str], list[VerifyFinding]] = {}
-    for one in findings:
-        groups.setdefault((one.host, one.check, one.severity), []).append(one)
-    return [replace(same[0], found=_joined(f.found for f in same), expected=_joined(f.expected for f in same)) for same in groups.values()]
+    groups = grouped(findings, "host", "check", "severity")
+    return [replace(same[0], found=_joined(one.found for one in same), expected=_joined(one.expected for one in same)) for same in groups]
 
 
-def mark(findings: Sequence[VerifyFinding]) -> list[VerifyFinding]:
+def mark(findings: Sequence[Finding]) -> list[Finding]:
     """Name the cause of each finding that has one among the others."""
     errors = {(one.host, one.check) for one in findings if one.severity == ERROR}
     anywhere = {check for _host, check in errors}
 
-    def cause(one: VerifyFinding) -> str:
+    def cause(one: Finding) -> str:
         for code, where in FOLLOWS_FROM.get(one.check, ()):
             if (one.host, code) in errors or (where == _ANY and code in anywhere):
                 return code

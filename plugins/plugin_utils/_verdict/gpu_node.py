@@ -15,18 +15,17 @@ from typing import Any
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_NODE, PLUGIN, SOCKETS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import compare, driver_code
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, HostFindings
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected, judge_gpus
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import ERROR
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE, judge_metrics
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Doctor
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import VerifyFindings
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.visibility import judge_visibility, needs_no_runtime
 
 _RUNTIME = "nvidia"
 _MOST_NAMED = 4
 
 
-def judge_node(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, node: Mapping[str, Any] | None) -> None:
+def judge_node(found: HostFindings, seen: Mapping[str, Any], doctor: Doctor, node: Mapping[str, Any] | None) -> None:
     """seen: of gpushare_verify_host. doctor: its answer there. node: as the API has it, None if the API was not asked."""
     gpu = seen["gpu"]
     report = SmiReport.from_dict(gpu["nvidia_smi"])
@@ -34,7 +33,7 @@ def judge_node(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, n
     places = seen["places"]
     expected = Expected(places["minimum_driver"], places["expect_gpus"], places["expect_memory_mib"])
     for one in judge_gpus(report, expected, _lacks_fabric_manager(gpu["driver"] or {})):
-        (found.error if one.severity == ERROR else found.warn)(one.code, one.found, one.expected, one.cure)
+        found.add(one)
     if not seen["kubelet"]["running"]:
         found.error("kubelet_stopped", "no kubelet that runs", "a running one", "systemctl restart kubelet; journalctl -u kubelet says why")
     judge_metrics(found, doctor, PLUGIN, seen["places"]["metrics_plugin"])
@@ -54,10 +53,9 @@ def _lacks_fabric_manager(driver: Mapping[str, Any]) -> bool:
     return bool(driver.get("switches") or driver.get("nvlink5")) and not driver.get("fabric_manager")
 
 
-def _driver(found: VerifyFindings, report: SmiReport, driver: Mapping[str, Any] | None) -> None:
+def _driver(found: HostFindings, report: SmiReport, driver: Mapping[str, Any] | None) -> None:
     if report.problem is not None:
-        problem = report.problem
-        found.error(driver_code(problem), problem.found, problem.expected, problem.cure)
+        found.add(report.problem, check=driver_code(report.problem))
     elif driver and driver["loaded"] and driver["library"] and driver["loaded"] != driver["library"]:
         seen = f"kernel module {driver['loaded']} and library {driver['library']} of the driver"
         found.error("driver_mismatch", seen, "one version", "reboot the host, or reload the nvidia modules once nothing uses them")
@@ -66,7 +64,7 @@ def _driver(found: VerifyFindings, report: SmiReport, driver: Mapping[str, Any] 
         found.warn("reboot_required", seen, "the installed driver loaded", "drain the node and reboot the host at a time of your choice")
 
 
-def _second_plugin(found: VerifyFindings, gpu: Mapping[str, Any], doctor: Doctor, report: SmiReport) -> None:
+def _second_plugin(found: HostFindings, gpu: Mapping[str, Any], doctor: Doctor, report: SmiReport) -> None:
     """Whether another program allocates the GPUs, by what only verify compares: the host's programs, and ids with the GPUs."""
     evidence = [f"{one['name']} ({'; '.join(one['evidence'])})" for one in gpu["managers"]]
     ours = {gpu.uuid for gpu in report.shared}
@@ -84,7 +82,7 @@ def _second_plugin(found: VerifyFindings, gpu: Mapping[str, Any], doctor: Doctor
         found.error("second_plugin", ", ".join(evidence), "one device plugin for the GPUs, ours", cure)
 
 
-def _container_runtime(found: VerifyFindings, runtime: Mapping[str, Any], default: str) -> None:
+def _container_runtime(found: HostFindings, runtime: Mapping[str, Any], default: str) -> None:
     """default: what gpushare_default_runtime says."""
     name, unit, running, file = runtime["name"], runtime["unit"], runtime["running_default"], runtime["file_default"]
     if runtime["problem"]:
@@ -105,7 +103,7 @@ def _container_runtime(found: VerifyFindings, runtime: Mapping[str, Any], defaul
         found.warn("runtime_older_than_file", seen, "the process that the files mean", cure)
 
 
-def _devices(found: VerifyFindings, devices: Mapping[str, Any]) -> None:
+def _devices(found: HostFindings, devices: Mapping[str, Any]) -> None:
     """Whether the driver's device files are there, and open to whom the driver means them."""
     wanted, nodes = devices["mode"], devices["nodes"]
     gone = [path for path, mode in nodes.items() if mode < 0]
@@ -121,7 +119,7 @@ def _devices(found: VerifyFindings, devices: Mapping[str, Any]) -> None:
         found.warn("gpu_device_closed", seen, expected, cure)
 
 
-def _cdi(found: VerifyFindings, cdi: Mapping[str, Any], report: SmiReport) -> None:
+def _cdi(found: HostFindings, cdi: Mapping[str, Any], report: SmiReport) -> None:
     cure = "nvidia-ctk cdi generate --output=PATH, and enable nvidia-cdi-refresh.path so that it follows the driver"
     if cdi["mode"] == "cdi" and not cdi["specs"]:
         seen = "no CDI spec of nvidia.com/gpu, though nvidia-container-runtime is in mode cdi"
@@ -143,16 +141,13 @@ def _cdi(found: VerifyFindings, cdi: Mapping[str, Any], report: SmiReport) -> No
             found.error("cdi_stale", f"in {spec['path']} {'; '.join(stale)}", expected, cure.replace("PATH", spec["path"]))
 
 
-def _api(found: VerifyFindings, seen: Mapping[str, Any], report: SmiReport, node: Mapping[str, Any]) -> None:
+def _api(found: HostFindings, seen: Mapping[str, Any], report: SmiReport, node: Mapping[str, Any]) -> None:
     name = seen["node_name"]
     compared = compare({name: report}, [node] if node else [], seen["places"]["memory_unit"])
     for one in compared.differences:
-        if report.problem is not None and one.what == "gpus" and one.code == driver_code(report.problem):
-            continue  # said already, by the host
-        if one.severity == ERROR or one.code == "gpu_unusable":
-            found.error(one.code, f"{one.what}: {one.found}", one.expected, one.cure)
-        else:
-            found.warn(one.code, f"{one.what}: {one.found}", one.expected, one.cure)
+        if report.problem is None or one.subject != "gpus" or one.check != driver_code(report.problem):  # the host has said it already
+            severity = ERROR if one.check == "gpu_unusable" else one.severity
+            found.add(one, found=f"{one.subject}: {one.found}", severity=severity)
     if node and (node["metadata"].get("labels") or {}).get(LABEL_NODE) != "true":
         labels = node["metadata"].get("labels") or {}
         seen_label = f"label {LABEL_NODE}={labels[LABEL_NODE]}" if LABEL_NODE in labels else f"no label {LABEL_NODE}"

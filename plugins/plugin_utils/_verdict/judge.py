@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding, HostFindings
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
@@ -31,7 +32,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemo
     judge_runtime,
 )
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import ExtenderReport, read
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Verdict, VerifyFinding, VerifyFindings, verdict
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Verdict, verdict
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.gpu_node import judge_node
 
 _FULL = "no free unit"
@@ -68,13 +69,13 @@ class Evidence:
 
 def judge(evidence: Evidence) -> Verdict:
     """The verdict over all of it."""
-    findings: list[VerifyFinding] = []
+    findings: list[Finding] = []
     containers = 0
     cluster = evidence.cluster if not isinstance(evidence.cluster, str) else None
     findings += _not_checked(evidence)
     nodes = {node["metadata"]["name"]: node for node in cluster["nodes"]} if cluster else {}
     for host, seen in evidence.seen.items():
-        found = VerifyFindings(host)
+        found = HostFindings(host)
         judge_runtime(found, seen["runtime"], evidence.artifact, plane=seen["plane"] is not None)
         doctor = read(seen["doctor"], host)
         judge_doctor(found, doctor, seen["runtime"]["environment"])
@@ -161,12 +162,12 @@ def scheduler_names(evidence: Evidence) -> list[str]:
     return names
 
 
-def _not_checked(evidence: Evidence) -> list[VerifyFinding]:
-    found = VerifyFindings("")
+def _not_checked(evidence: Evidence) -> list[Finding]:
+    found = HostFindings("")
     cure = "bring it back, or leave it out with --limit; then run verify again"
     for host, why in evidence.hosts.items():
         if isinstance(why, str):
-            of_host = VerifyFindings(host)
+            of_host = HostFindings(host)
             of_host.error("not_checked", f"nothing, because {why}", "an answer of every host of the run", cure)
             found.list += of_host.list
     if isinstance(evidence.cluster, str):
@@ -181,20 +182,20 @@ def _pods_of(cluster: Mapping[str, Any] | None, seen: Mapping[str, Any]) -> list
 
 
 def _containers(
-    found: VerifyFindings, seen: Mapping[str, Any], has: Mapping[str, list[str]], now: float, pods: list[Mapping[str, Any]]
+    found: HostFindings, seen: Mapping[str, Any], has: Mapping[str, list[str]], now: float, pods: list[Mapping[str, Any]]
 ) -> int:
     gpus = {gpu.index: gpu.nodes for gpu in SmiReport.from_dict(seen["gpu"]["nvidia_smi"]).shared}
     # A driver that does not answer is said already, and without it no index has a device node.
     return judge_containers(found, pods, has, gpus, now) if gpus else 0
 
 
-def _twice(evidence: Evidence) -> list[VerifyFinding]:
+def _twice(evidence: Evidence) -> list[Finding]:
     """GPUs of several hosts that have one UUID."""
     hosts: dict[str, list[str]] = {}
     for host, seen in evidence.gpu.items():
         for gpu in seen["gpu"]["nvidia_smi"]["gpus"]:
             hosts.setdefault(gpu["uuid"], []).append(host)
-    found = VerifyFindings("")
+    found = HostFindings("")
     for uuid, several in hosts.items():
         if len(several) > 1:
             cure = "see nvidia-smi -L on each: clones of one virtual machine, or one host under two names? metrics and requests go by UUID"
@@ -202,9 +203,9 @@ def _twice(evidence: Evidence) -> list[VerifyFinding]:
     return found.list
 
 
-def _by_others(pods: Iterable[Mapping[str, Any]], ours: Sequence[str]) -> list[VerifyFinding]:
+def _by_others(pods: Iterable[Mapping[str, Any]], ours: Sequence[str]) -> list[Finding]:
     """Pods with a request whose scheduler does not call the extender: it knows nothing of single GPUs."""
-    found = VerifyFindings("")
+    found = HostFindings("")
     others: dict[str, list[str]] = {}
     for pod in pods:
         asks = any(one["units"] or one["gpus"] for one in pod["containers"])
@@ -221,8 +222,8 @@ def _by_others(pods: Iterable[Mapping[str, Any]], ours: Sequence[str]) -> list[V
     return found.list
 
 
-def _objects(objects: Mapping[str, Any]) -> list[VerifyFinding]:
-    found = VerifyFindings("")
+def _objects(objects: Mapping[str, Any]) -> list[Finding]:
+    found = HostFindings("")
     for title in sorted({*objects["missing"], *objects["differs"]}):
         gone = title in objects["missing"]
         policy = title.startswith("ValidatingAdmissionPolicy")
@@ -235,31 +236,31 @@ def _objects(objects: Mapping[str, Any]) -> list[VerifyFinding]:
     return found.list
 
 
-def _probes(evidence: Evidence) -> tuple[int, list[VerifyFinding]]:
+def _probes(evidence: Evidence) -> tuple[int, list[Finding]]:
     """(how many probe pods verified their node, what is wrong with the others)."""
-    findings: list[VerifyFinding] = []
+    findings: list[Finding] = []
     host_of = {seen["node_name"]: host for host, seen in evidence.gpu.items()}
     for node, why in evidence.unproven.items():
-        found = VerifyFindings(host_of.get(node, ""))
+        found = HostFindings(host_of.get(node, ""))
         cure = "run verify again when there is room, if you want it" if why.startswith(_FULL) else "then run verify again"
         found.note("not_proven", f"not proven: {why}", "a probe pod on every GPU node", cure)
         findings += found.list
     if evidence.probes is None:
         return 0, findings
-    found = VerifyFindings("")
+    found = HostFindings("")
     if isinstance(evidence.probes, str):
         cure = "run verify again; kubectl must be able to create pods in kube-system"
         found.error("probe_failed", f"no probe pods, because {evidence.probes}", "a probe pod on every GPU node", cure)
         return 0, findings + found.list
     proven = 0
     for node, pod in evidence.probes.items():
-        of_node = VerifyFindings(host_of.get(node, ""))
+        of_node = HostFindings(host_of.get(node, ""))
         proven += _probe(of_node, evidence, host_of.get(node, ""), node, pod)
         findings += of_node.list
     return proven, findings + _calls(evidence)
 
 
-def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod: Mapping[str, Any] | None) -> int:
+def _probe(found: HostFindings, evidence: Evidence, host: str, node: str, pod: Mapping[str, Any] | None) -> int:
     if pod is None:
         found.error("probe_failed", f"the probe pod of {node} gone", "it to stay until it was checked", "run verify again; who deletes it?")
         return 0
@@ -283,9 +284,9 @@ def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod:
     return int(checked == 1 and len(found.list) == before)
 
 
-def _calls(evidence: Evidence) -> list[VerifyFinding]:
+def _calls(evidence: Evidence) -> list[Finding]:
     """Whether an extender was asked for the probe pods."""
-    found = VerifyFindings("")
+    found = HostFindings("")
     planes = {host: seen for host, seen in evidence.seen.items() if seen["plane"] is not None and host in evidence.probed}
     reasons = []
     for host, seen in planes.items():

@@ -24,8 +24,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_
     ToolkitFacts,
     choose,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import HostFindings
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import VerifyFindings
 
 _RUNTIME = "nvidia"
 _ALL = "NVIDIA_VISIBLE_DEVICES=all"
@@ -36,7 +36,7 @@ def needs_no_runtime(gpu: Mapping[str, Any], default: str) -> bool:
     return default == "unchanged" or (default == AUTO and gpu["strategy"]["now"] == CDI)
 
 
-def judge_visibility(found: VerifyFindings, seen: Mapping[str, Any], node: Mapping[str, Any] | None) -> None:
+def judge_visibility(found: HostFindings, seen: Mapping[str, Any], node: Mapping[str, Any] | None) -> None:
     """seen: of gpushare_verify_host; node: as the API has it, None if the API was not asked."""
     gpu, asked = seen["gpu"], seen["places"]["device_strategy"]
     facts = gpu["strategy"]
@@ -49,7 +49,7 @@ def judge_visibility(found: VerifyFindings, seen: Mapping[str, Any], node: Mappi
         _no_cgroups(found, needed=facts["now"] != CDI and gpu["cdi"]["mode"] != CDI)
 
 
-def _no_cgroups(found: VerifyFindings, *, needed: bool) -> None:
+def _no_cgroups(found: HostFindings, *, needed: bool) -> None:
     """needed: whether it is nvidia's mode legacy that gives containers their GPUs; by CDI the low-level runtime sets up the cgroups."""
     seen = f"no-cgroups = true in {CONFIG}" + ("" if needed else ", which has no effect in the mode cdi that this host has now")
     expected = "no-cgroups = false: with it containers have the files of their GPUs and may not open them"
@@ -60,7 +60,7 @@ def _no_cgroups(found: VerifyFindings, *, needed: bool) -> None:
         found.warn("no_cgroups", seen, expected, cure)
 
 
-def _published(found: VerifyFindings, node: Mapping[str, Any], asked: str, cdi: CdiFacts, holders: list[str]) -> None:
+def _published(found: HostFindings, node: Mapping[str, Any], asked: str, cdi: CdiFacts, holders: list[str]) -> None:
     try:
         now = published(node["metadata"]["annotations"][ANNOTATION_GPUS]).strategy
     except (KeyError, AnnotationError):
@@ -75,7 +75,7 @@ def _published(found: VerifyFindings, node: Mapping[str, Any], asked: str, cdi: 
         found.note("strategy_kept", seen, expected.kept, f"{SITE} when no pod of the node has GPUs")
 
 
-def _visible(found: VerifyFindings, strategy: str, runtime: Mapping[str, Any] | None, toolkit: ToolkitFacts) -> None:
+def _visible(found: HostFindings, strategy: str, runtime: Mapping[str, Any] | None, toolkit: ToolkitFacts) -> None:
     by_default = runtime is not None and runtime["running_default"] == _RUNTIME
     if strategy == MOUNTS and not toolkit.mounts:
         seen = f"{CONFIG} that does not accept volume mounts: containers get no GPU by the strategy {MOUNTS}"

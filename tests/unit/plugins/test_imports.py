@@ -77,7 +77,7 @@ CONTRACTS = {
             "_takeover",
         )
     ),
-    "plugin_utils._answers": ("plugin_utils._results", "plugin_utils._shape"),
+    "plugin_utils._answers": ("module_utils._formats.finding", "plugin_utils._results", "plugin_utils._shape"),
     "plugin_utils._results": ("module_utils", "plugin_utils._scheduler.wiring", "plugin_utils._shape"),
     "plugin_utils._shape": (),
     "plugin_utils._wheel": (),
@@ -105,7 +105,7 @@ CONTRACTS = {
         "plugin_utils._wheel",
     ),
     "plugin_utils._judge": (
-        *(f"module_utils.{name}" for name in ("_cluster.names", "_driver", "_facts", "_takeover.operator")),
+        *(f"module_utils.{name}" for name in ("_cluster.names", "_driver", "_facts", "_formats.finding", "_takeover.operator")),
         *(
             f"plugin_utils.{name}"
             for name in ("_answers", "_bundle", "_driver", "_preflight", "_manifests", "_removal", "_takeover", "_verdict", "_wheel")
@@ -122,9 +122,9 @@ CONTRACTS = {
         "plugin_utils._yaml",
     ),
     "plugin_utils._verdict": (
-        *(f"module_utils.{name}" for name in ("_facts.capacity", "_facts.device_strategy", "_facts.nvidia_smi", "_cluster", "_scheduler")),
+        *(f"module_utils.{name}" for name in ("_facts.capacity", "_facts.device_strategy", "_facts.nvidia_smi")),
+        *(f"module_utils.{name}" for name in ("_cluster", "_formats.finding", "_scheduler")),
         "plugin_utils._preflight.gpus",
-        "plugin_utils._preflight.reasons",
         "plugin_utils._preflight.report",
         "plugin_utils._yaml",
     ),

@@ -20,7 +20,7 @@ SITE: Final = "run site.yml again"
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     """check: a stable code, the same as in the report of verify; severity: ERROR or WARNING."""
 
     check: str
@@ -38,17 +38,17 @@ class Findings:
     registered: resource to the GPUs that kubelet has recorded.
     """
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[DoctorFinding] = field(default_factory=list)
     daemons: dict[str, dict[str, Any]] = field(default_factory=dict)
     health: dict[str, Any] | None = None
     strangers: list[dict[str, Any]] = field(default_factory=list)
     registered: dict[str, list[str]] = field(default_factory=dict)
 
     def error(self, check: str, found: str, expected: str, cure: str) -> None:
-        self.findings.append(Finding(check, ERROR, found, expected, cure))
+        self.findings.append(DoctorFinding(check, ERROR, found, expected, cure))
 
     def warn(self, check: str, found: str, expected: str, cure: str) -> None:
-        self.findings.append(Finding(check, WARNING, found, expected, cure))
+        self.findings.append(DoctorFinding(check, WARNING, found, expected, cure))
 
     def as_json(self) -> str:
         return json.dumps({"v": VERSION, "version": __version__, **asdict(self)})

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import Contents
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import Target
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.preflight import PreflightJudge
@@ -15,7 +16,6 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.bun
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import packages_label
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import Bundled
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import judge as judge_cluster
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import Reason
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import together
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import build_wheel
 
@@ -87,16 +87,16 @@ def test_the_needs_of_a_host_by_its_facts_and_variables(variables: dict[str, obj
 
 def test_another_release_another_build_and_damage(collection: Path) -> None:
     found = checked(str(bundle(collection, **{RUNTIME.replace("/", "__"): b"other"})), "", collection)
-    assert isinstance(found, Reason)
+    assert isinstance(found, Finding)
     assert found.found.startswith("another build of the runtime 0.1.0")
     (collection / "galaxy.yml").write_text("version: 0.2.0\n")
     found = checked(str(bundle(collection)), "", collection)
-    assert isinstance(found, Reason)
+    assert isinstance(found, Finding)
     assert (found.host, found.check, found.found) == ("", "bundle", "release 0.1.0")
     assert found.expected.startswith("0.2.0, ")
     (collection / "cut.tar").write_bytes(bundle(collection).read_bytes()[:3000])
     found = checked(str(collection / "cut.tar"), "", collection)
-    assert isinstance(found, Reason)
+    assert isinstance(found, Finding)
     assert found.cure.startswith("copy the file again")
 
 

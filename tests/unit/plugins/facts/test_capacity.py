@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import AnnotationError, compare, published
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import Problem
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import MigDevice, SmiGpu, SmiReport
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import quantity, unit_mib
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,7 +68,7 @@ def test_a_gpu_in_mig_mode_counts_by_its_instances() -> None:
     assert (compared.sums[0].nvml, compared.sums[0].gpus_nvml) == (34, 3)
     assert published(text).gpus[1].nodes == ("nvidia1", "nvidia-caps/nvidia-cap66", "nvidia-caps/nvidia-cap67")
     (gone,) = compare({"gpu1": replace(mixed, gpus=mixed.gpus[:1])}, [node(text, whole)]).differences[:1]
-    assert (gone.code, gone.found) == ("wrong_gpu_count", "GPU 11070 (MIG-0), which nvidia-smi does not list")
+    assert (gone.check, gone.found) == ("wrong_gpu_count", "GPU 11070 (MIG-0), which nvidia-smi does not list")
 
 
 def differences(of: SmiReport, api: dict[str, Any], unit: str = "") -> list[tuple[str, str, str]]:
@@ -76,7 +76,7 @@ def differences(of: SmiReport, api: dict[str, Any], unit: str = "") -> list[tupl
     compared = compare({"gpu1": of}, [api], unit)
     assert all(difference.cure and difference.expected for difference in compared.differences)
     assert compared.ok == all(difference.severity == "warning" for difference in compared.differences)
-    return [(difference.what, difference.found, difference.severity) for difference in compared.differences]
+    return [(difference.subject, difference.found, difference.severity) for difference in compared.differences]
 
 
 def test_all_is_equal() -> None:
@@ -102,7 +102,7 @@ def test_a_node_that_the_api_does_not_know() -> None:
     other = node(annotation(16384), {MEMORY: "16", GPUS: "1"})
     other["metadata"]["name"] = "gpu10"
     (difference,) = compare({"gpu1": report(16384)}, [other]).differences
-    assert (difference.what, difference.found) == ("node", "no node of this name in the API; gpu10 is one")
+    assert (difference.subject, difference.found) == ("node", "no node of this name in the API; gpu10 is one")
 
 
 @pytest.mark.parametrize(
@@ -172,9 +172,9 @@ def test_exactly_what_differs_is_named(of: SmiReport, api: dict[str, Any], expec
 
 
 def test_what_is_wrong_with_the_driver_comes_with_its_cure() -> None:
-    broken = SmiReport((), None, None, Problem("timeout", "no answer", "an answer", "reboot"))
+    broken = SmiReport((), None, None, Finding("timeout", "no answer", "an answer", "reboot"))
     (only,) = compare({"gpu1": broken}, [node(annotation(16384), {MEMORY: "16", GPUS: "1"})]).differences
-    assert str(only) == "gpu1: gpus: found no answer; expected an answer; reboot"
+    assert (only.host, only.subject, str(only)) == ("gpu1", "gpus", "found no answer; expected an answer; reboot")
 
 
 def test_another_unit_than_the_wanted_one() -> None:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import Problem
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.gpus import gpus
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import Process
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 from unit.plugins.fake_root import NVIDIA_SMI, FakeRoot, debian
@@ -57,7 +57,7 @@ def secure_boot(root: FakeRoot) -> None:
     root.file(SECURE_BOOT, b"\6\0\0\0\1")
 
 
-def problem(root: FakeRoot) -> Problem:
+def problem(root: FakeRoot) -> Finding:
     found = gpus(Host(str(root))).problem
     assert found is not None
     return found
@@ -129,7 +129,7 @@ def test_no_driver_has_one_message_and_many_causes(root: FakeRoot, changes: list
     for change in changes:
         change(root)
     seen = problem(root)
-    assert seen.kind == kind
+    assert seen.check == kind
     assert found in seen.found
     assert cure in seen.cure
 
@@ -138,7 +138,7 @@ def test_no_devices_by_what_the_bus_shows(root: FakeRoot) -> None:
     root.program("/usr/bin/nvidia-smi", "No devices were found\n", 6)
     assert problem(root).found == "'No devices were found' (exit status 6)"
     root.program("/usr/bin/dmesg", NEEDS_OPEN)
-    assert problem(root).kind == "wrong_module"
+    assert problem(root).check == "wrong_module"
     root.at("/usr/bin/dmesg").unlink()
     root.link("/sys/bus/pci/devices/0000:04:00.0/driver", "../../../../bus/pci/drivers/vfio-pci")
     assert "all GPUs (0000:04:00.0) given to virtual machines" in problem(root).found
@@ -149,18 +149,18 @@ def test_no_devices_by_what_the_bus_shows(root: FakeRoot) -> None:
 
 def test_a_host_without_nvidia_smi(root: FakeRoot) -> None:
     root.at("/usr/bin/nvidia-smi").unlink()
-    assert (problem(root).kind, problem(root).found) == ("not_installed", "no nvidia-smi on this host")
+    assert (problem(root).check, problem(root).found) == ("not_installed", "no nvidia-smi on this host")
     root.file("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.261.03  Wed Jan\n")
     assert "kernel module 535.261.03 is loaded" in problem(root).found
     root.file("/run/nvidia/driver/usr/bin/nvidia-smi")
-    assert problem(root).kind == "driver_container"
+    assert problem(root).check == "driver_container"
 
 
 def test_a_log_that_is_hostile_is_cut_and_printable(root: FakeRoot) -> None:
     module(root)
     secure_boot(root)
     root.program("/usr/bin/dmesg", "Loading of module \x1b[31m" + "x" * 60 + " is rejected" + "y" * 100_000)
-    assert problem(root).kind == "secure_boot"
+    assert problem(root).check == "secure_boot"
     assert problem(root).found.isprintable()
     assert len(problem(root).found) < 400
 

@@ -49,7 +49,7 @@ def test_an_empty_host_has_facts_too(root: FakeRoot) -> None:
     assert (found.system.id, found.system.init) == ("unknown", "other")
     assert found.nvidia_smi is not None
     assert found.nvidia_smi.problem is not None
-    assert found.nvidia_smi.problem.kind == "not_installed"
+    assert found.nvidia_smi.problem.check == "not_installed"
 
 
 def test_this_very_host_can_be_looked_at() -> None:

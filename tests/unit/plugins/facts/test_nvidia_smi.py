@@ -161,7 +161,7 @@ def test_580_lists_a_gpu_that_is_lost_with_its_error_in_place_of_its_memory() ->
     found = report(Outcome(ARGV, 0, read("580_lost")))
     assert [gpu.memory_mib for gpu in found.gpus] == [189471, None]
     assert found.problem is not None
-    assert found.problem.kind == "gpu_lost"
+    assert found.problem.check == "gpu_lost"
     assert found.problem.found == "GPU 1 (0000:0b:00.0), of which nvidia-smi reports 'GPU is lost'"
     assert "Xid" in found.problem.cure
 
@@ -169,7 +169,7 @@ def test_580_lists_a_gpu_that_is_lost_with_its_error_in_place_of_its_memory() ->
 def test_a_gpu_that_requires_a_reset_is_listed_with_that() -> None:
     problem = parse(read("580_lost").replace("GPU is lost", "[GPU requires reset]")).problem
     assert problem is not None
-    assert problem.kind == "reset_required"
+    assert problem.check == "reset_required"
     assert "nvidia-smi --gpu-reset" in problem.cure
 
 
@@ -239,7 +239,7 @@ def test_each_failure_has_its_kind_and_its_cure(out: str, status: int, kind: str
     found = report(Outcome(ARGV, status, out))
     assert found.gpus == ()
     assert found.problem is not None
-    assert found.problem.kind == kind
+    assert found.problem.check == kind
     assert found.problem.cure
     if out and kind != "unreadable":
         assert " ".join(out.split())[:40] in found.problem.found
@@ -248,19 +248,19 @@ def test_each_failure_has_its_kind_and_its_cure(out: str, status: int, kind: str
 def test_a_host_without_nvidia_smi() -> None:
     problem = report(None).problem
     assert problem is not None
-    assert problem.kind == "not_installed"
+    assert problem.check == "not_installed"
 
 
 def test_a_driver_that_hangs() -> None:
     problem = report(Outcome(ARGV, None, timed_out=30)).problem
     assert problem is not None
-    assert (problem.kind, problem.found) == ("timeout", "no answer from /usr/bin/nvidia-smi -q -x within 30 s")
+    assert (problem.check, problem.found) == ("timeout", "no answer from /usr/bin/nvidia-smi -q -x within 30 s")
 
 
 def test_a_program_that_cannot_be_run() -> None:
     problem = report(Outcome(ARGV, None, err="[Errno 8] Exec format error")).problem
     assert problem is not None
-    assert problem.kind == "failed"
+    assert problem.check == "failed"
     assert "Exec format error" in problem.found
 
 
@@ -269,7 +269,7 @@ def test_a_gpu_that_is_attached_and_does_not_answer() -> None:
     found = report(Outcome(ARGV, 0, "Unable to determine the device handle for GPU2\n" + text))
     assert len(found.gpus) == 2
     assert found.problem is not None
-    assert (found.problem.kind, found.problem.found) == ("gpu_lost", "3 GPUs attached, of which 2 answer")
+    assert (found.problem.check, found.problem.found) == ("gpu_lost", "3 GPUs attached, of which 2 answer")
 
 
 @pytest.mark.parametrize("name", [one.stem.removeprefix("nvidia_smi_") for one in FIXTURES.glob("nvidia_smi_*.xml")])

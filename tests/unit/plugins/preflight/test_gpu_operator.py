@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding, HostFindings
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpu_operator import goes, judge
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import Reason, Reasons
 
 from unit.plugins.preflight.operator_facts import operator, policy
 
@@ -18,8 +18,8 @@ OF_HELM = {"owner": "the Helm release gpu", "release": "gpu-operator/gpu"}
 ELSEWHERE = "gpu9 lose nvidia.com/gpu then, until NVIDIA's device plugin serves them by its own chart"
 
 
-def judged(facts: dict[str, Any], mode: str = "check", ours: tuple[str, ...] = ("gpu1", "gpu2")) -> list[Reason]:
-    found = Reasons("cp1")
+def judged(facts: dict[str, Any], mode: str = "check", ours: tuple[str, ...] = ("gpu1", "gpu2")) -> list[Finding]:
+    found = HostFindings("cp1")
     judge(found, facts, ours, mode)
     return found.list
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import Problem
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import Ecc, Repair, SmiReport, parse
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected, judge_gpus
 
 from unit.plugins.fake_root import NVIDIA_SMI
@@ -17,7 +17,7 @@ TWO = parse(NVIDIA_SMI.read_text())
 
 
 def codes(report: SmiReport, **expected: object) -> list[tuple[str, str]]:
-    return [(one.code, one.severity) for one in judge_gpus(report, Expected(**expected))]  # type: ignore[arg-type]
+    return [(one.check, one.severity) for one in judge_gpus(report, Expected(**expected))]  # type: ignore[arg-type]
 
 
 def first_with(**changes: object) -> SmiReport:
@@ -49,7 +49,7 @@ def test_the_number_of_gpus(gpus: int, expected: int) -> None:
 
 
 def test_a_driver_that_lists_nothing_has_no_number_of_gpus() -> None:
-    silent = SmiReport((), None, None, Problem("no_devices", "a", "b", "c"))
+    silent = SmiReport((), None, None, Finding("no_devices", "a", "b", "c"))
     assert codes(silent, gpus=8) == []
     assert codes(replace(silent, problem=None), gpus=8) == [("gpu_count_unexpected", "error")]
 
@@ -100,5 +100,5 @@ def test_modes_that_the_next_reset_changes(now: str | None, later: str | None, e
 def test_a_fabric_that_keeps_cuda_from_starting(states: tuple[str | None, str | None], lacks: bool, words: str) -> None:
     report = replace(TWO, gpus=tuple(replace(gpu, fabric=state) for gpu, state in zip(TWO.gpus, states, strict=True)))
     found = list(judge_gpus(report, Expected(), lacks))
-    assert [(one.code, one.severity, one.found) for one in found] == ([("gpu_fabric_not_ready", "error", words)] if words else [])
+    assert [(one.check, one.severity, one.found) for one in found] == ([("gpu_fabric_not_ready", "error", words)] if words else [])
     assert all("error 802" in one.cure for one in found)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import apart
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import Sharing, recorded, sharing
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding, HostFindings
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import UNITS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.memory_unit import (
@@ -21,7 +22,6 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.mem
     list_bytes,
     smallest_fitting,
 )
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import Reason, Reasons
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,8 +38,8 @@ def of(number: int, gib: int) -> list[tuple[str, int]]:
     return [(UUID.format(index), gib * 1024) for index in range(number)]
 
 
-def judged(unit: str, gpus: list[tuple[str, int]], now: str = "", pods: tuple[str, ...] = ()) -> list[Reason]:
-    found = Reasons("gpu1")
+def judged(unit: str, gpus: list[tuple[str, int]], now: str = "", pods: tuple[str, ...] = ()) -> list[Finding]:
+    found = HostFindings("gpu1")
     judge_unit(found, unit, gpus, now, pods)
     return found.list
 

@@ -20,8 +20,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.hos
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
     OLDEST_ANSIBLE,
     Answer,
+    Finding,
     Judgement,
-    Reason,
     accept,
     failure_of,
     is_silent,
@@ -67,7 +67,7 @@ def plane(tmp_path: Path) -> FakeRoot:
     return control_plane(kubelet(debian(FakeRoot(tmp_path))))
 
 
-def reasons(root: FakeRoot, wanted: WantedHost = GPU_NODE) -> tuple[Reason, ...]:
+def reasons(root: FakeRoot, wanted: WantedHost = GPU_NODE) -> tuple[Finding, ...]:
     return judge("h", gather(Host(str(root))), wanted).reasons
 
 
@@ -373,7 +373,7 @@ def test_too_little_space(node: FakeRoot) -> None:
     facts = gather(Host(str(node)))
     assert facts.disk is not None
     judged = judge("h", replace(facts, disk=replace(facts.disk, free_mib=499)), GPU_NODE)
-    assert [str(reason) for reason in judged.reasons] == [
+    assert [reason.line() for reason in judged.reasons] == [
         "h: disk: found 499 MiB free for /opt/gpushare; expected 500 MiB or more; free some space, or put gpushare_install_dir elsewhere"
     ]
 
@@ -387,7 +387,7 @@ def test_limits_of_the_driver_are_left_without_pods_only(node: FakeRoot, isolati
     assert facts.sharing is not None
     with_pods = replace(facts, sharing=replace(facts.sharing, limited=tuple(limited)))
     judged = judge("h", NodeFacts.from_dict(with_pods.as_dict()), replace(GPU_NODE, isolation=isolation))
-    assert [str(reason) for reason in judged.reasons] == rejected * [
+    assert [reason.line() for reason in judged.reasons] == rejected * [
         f"h: isolation: found 1 pods whose memory the driver limits (UID u1), with gpushare_isolation: {isolation}; expected no such pod, "
         "because their limits would stay; drain the node and run again, or keep gpushare_isolation as it was"
     ]
@@ -401,13 +401,12 @@ def test_the_shared_memory_of_all_gpus_fits_the_host(node: FakeRoot, isolation: 
     if memory is not None:
         node.file("/proc/meminfo", f"MemTotal:       {memory * 1024} kB\nMemFree:  1 kB\n")
     assert reasons(node, replace(GPU_NODE, isolation=isolation, mps_shared_memory_mib=each)) == rejected * (
-        Reason(
-            "h",
+        Finding(
             "isolation",
-            "error",
             "gpushare_mps_shared_memory_mib: 1025 for each of 2 GPUs, on a host with 4096 MiB",
             "at most half of the memory for all GPUs together",
             "lower gpushare_mps_shared_memory_mib",
+            host="h",
         ),
     )
 
@@ -458,9 +457,9 @@ def test_the_inventory_as_a_whole() -> None:
 
 def test_accepted_checks_become_warnings_and_errors_come_first() -> None:
     given_reasons = [
-        Reason("b", "os", "error", "f", "e", "c"),
-        Reason("a", "disk", "warning", "f", "e", "c"),
-        Reason("c", "gpus", "error", "f", "e", "c"),
+        Finding("os", "f", "e", "c", host="b"),
+        Finding("disk", "f", "e", "c", "warning", "a"),
+        Finding("gpus", "f", "e", "c", host="c"),
     ]
     after = accept(given_reasons, ["os"])
     assert [(reason.host, reason.check, reason.severity) for reason in after] == [
@@ -483,7 +482,7 @@ def test_what_only_follows_is_no_problem_of_its_own_and_lost_hosts_are_counted()
         ("", "api", "unreachable"),
     ]
     assert summary(after) == "1 problem, nothing was changed (2 hosts unreachable)"
-    shown = blocks(after, Reason.nowhere)
+    shown = blocks(after)
     assert shown.startswith("✗ unreachable  cp1, cp2\n    found     no connection (no route)\n")
     assert shown.endswith("(follows from unreachable)")
     # The cause is accepted: what followed from it is the problem then.
@@ -1008,5 +1007,5 @@ def test_the_pages_show_what_is_printed(node: FakeRoot) -> None:
         "docs/start/quickstart.md": accept(plugin, ()),
         "roles/preflight/README.md": accept([*both, *typo], ()),
     }.items():
-        shown = f"{summary(reasons)}\n\n{blocks(reasons, Reason.nowhere)}"
+        shown = f"{summary(reasons)}\n\n{blocks(reasons)}"
         assert f"```text\n{shown}\n```\n" in (REPOSITORY / page).read_text(), f"{page} does not show\n{shown}"

@@ -9,16 +9,17 @@ from dataclasses import replace
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import write
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import FOLLOWS_FROM, VerifyFinding, mark, merge, verdict
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import FOLLOWS_FROM, mark, merge, verdict
 from hypothesis import given
 from hypothesis import strategies as st
 
 CODES = sorted(FOLLOWS_FROM.keys() | {code for causes in FOLLOWS_FROM.values() for code, _where in causes})
 
 
-def error(host: str, check: str, found: str = "x", severity: str = "error") -> VerifyFinding:
-    return VerifyFinding(host, check, severity, found, "y", "do z")
+def error(host: str, check: str, found: str = "x", severity: str = "error") -> Finding:
+    return Finding(check, found, "y", "do z", severity, host)
 
 
 def test_nothing_follows_from_what_follows_from_it() -> None:
@@ -55,7 +56,7 @@ def test_what_says_the_same_is_one_finding() -> None:
 def test_what_differs_in_how_bad_it_is_or_in_what_was_expected_is_said_in_full() -> None:
     both = merge([error("g", "x", "8"), error("g", "x", "9", severity="warning")])
     assert [(one.severity, one.found) for one in both] == [("error", "8"), ("warning", "9")]
-    (one,) = merge([VerifyFinding("g", "x", "error", "8", "a", "first"), VerifyFinding("g", "x", "error", "8", "b", "second")])
+    (one,) = merge([Finding("x", "8", "a", "first", host="g"), Finding("x", "8", "b", "second", host="g")])
     assert (one.found, one.expected, one.cure) == ("8", "a, b", "first")
 
 
@@ -127,7 +128,7 @@ def test_an_answer_of_a_host_cannot_look_like_a_block() -> None:
 
 def test_the_report_is_json_with_a_version(tmp_path: Path) -> None:
     file = tmp_path / "new" / "report.json"
-    write(file, verdict([error("", "rbac_differs")], {"hosts": 2}).as_dict(), "gpushare_verify_report")
+    write(str(file), verdict([error("", "rbac_differs")], {"hosts": 2}).as_dict(), "gpushare_verify_report")
     text = file.read_text()
     assert text.startswith('{\n  "findings": [\n    {\n      "because": "",\n')
     assert text.endswith('  "ok": false,\n  "v": 1\n}\n')
