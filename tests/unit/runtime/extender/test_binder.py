@@ -10,7 +10,7 @@ import gc
 import itertools
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -194,17 +194,23 @@ def gpu_pod(name: str, units: int = 8, uid: str | None = None, **limits: object)
 
 
 @pytest.fixture
+def failures() -> Iterator[list[object]]:
+    """Those that no task hears of. There is none when the loop has ended."""
+    found: list[object] = []
+    yield found
+    assert not found
+
+
+@pytest.fixture
 @asynccontextmanager
-async def world(virtual_time: None, request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    """The nodes n of two GPUs of 16 and m of one. No failure of a task is lost. Its parameter: options of the binder."""
-    failures: list[object] = []
+async def world(virtual_time: None, failures: list[object], request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """The nodes n of two GPUs of 16 and m of one. Its parameter: options of the binder."""
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
     made = World({"n": (16, 16), "m": (16,)}, **getattr(request, "param", {}))
     watch = asyncio.create_task(made.api.deliver())
     yield made
     watch.cancel()
     gc.collect()
-    assert not failures
 
 
 async def test_one_binding_says_it_all(world: World) -> None:
