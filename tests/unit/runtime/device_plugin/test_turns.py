@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -132,19 +132,10 @@ class Node:
 
 
 @pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def clock(monkeypatch: pytest.MonkeyPatch, virtual_time: None) -> None:
     monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=now))
 
 
-def story(play: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    def test() -> None:
-        virtual.run(play())
-
-    test.__name__ = play.__name__
-    return test
-
-
-@story
 async def test_containers_that_start_again_at_once_after_a_lost_record_get_no_id_twice_and_kubelet_lives() -> None:
     chance = random.Random(1)
     node = Node(16, 16, 16)
@@ -172,7 +163,6 @@ async def test_containers_that_start_again_at_once_after_a_lost_record_get_no_id
     assert (sorted(attempts)[8] <= 3, max(attempts) <= 6, now() - ended < 180) == (True, True, True)
 
 
-@story
 async def test_annotations_are_corrected_when_the_starts_without_a_record_are_over() -> None:
     """A PATCH makes kubelet start an ended container of its pod at once, and not when it would have tried again."""
     node, patched = Node(16, 16), asyncio.Event()
@@ -216,7 +206,6 @@ async def at_once(names: str) -> tuple[Node, list[dict[str, Any]], list[asyncio.
     return node, pods, starts
 
 
-@story
 async def test_a_start_that_comes_back_succeeds_at_once_while_no_other_one_can_begin() -> None:
     """Of the others one waits in the plugin, and one has failed a short time ago."""
     node, pods, starts = await at_once("abc")
@@ -230,7 +219,6 @@ async def test_a_start_that_comes_back_succeeds_at_once_while_no_other_one_can_b
     assert not starts[1].done()
 
 
-@story
 async def test_a_start_that_comes_back_waits_for_the_one_that_comes_back_as_well() -> None:
     node, pods, starts = await at_once("ab")
     assert all(await asyncio.gather(*starts))
@@ -243,7 +231,6 @@ async def test_a_start_that_comes_back_waits_for_the_one_that_comes_back_as_well
     assert await node.start(pods[0]) == ""
 
 
-@story
 async def test_one_that_waits_does_not_fail_while_another_one_is_about_to_succeed() -> None:
     """Its pod may have a second container, which kubelet requests at once."""
     node, pods, starts = await at_once("abc")
@@ -253,7 +240,6 @@ async def test_one_that_waits_does_not_fail_while_another_one_is_about_to_succee
     assert not any(one.done() for one in starts[:2])
 
 
-@story
 async def test_of_two_requests_that_begin_at_the_same_moment_none_succeeds() -> None:
     """The first one arrives last."""
     node = Node(16)
@@ -273,7 +259,6 @@ async def two_held(node: Node) -> tuple[asyncio.Future[str], asyncio.Future[str]
     return first, second
 
 
-@story
 async def test_a_pod_is_admitted_while_a_request_waits_to_fail() -> None:
     node = Node(16)
     first, _ = await two_held(node)
@@ -284,7 +269,6 @@ async def test_a_pod_is_admitted_while_a_request_waits_to_fail() -> None:
     assert "several pods at once" in await first
 
 
-@story
 async def test_a_container_that_comes_back_while_the_others_wait_starts() -> None:
     node = Node(16)
     first, _ = await two_held(node)
@@ -292,7 +276,6 @@ async def test_a_container_that_comes_back_while_the_others_wait_starts() -> Non
     assert "several pods at once" in await first
 
 
-@story
 async def test_a_plugin_that_stops_lets_nothing_wait() -> None:
     node = Node(16)
     first, _ = await two_held(node)
@@ -302,7 +285,6 @@ async def test_a_plugin_that_stops_lets_nothing_wait() -> None:
     assert now() - began < 0.5
 
 
-@story
 async def test_an_admission_that_looked_like_a_start_fails_as_soon_as_its_pod_is_known() -> None:
     """kubelet's loop waits for it."""
     node = Node(16)
@@ -319,7 +301,6 @@ async def test_an_admission_that_looked_like_a_start_fails_as_soon_as_its_pod_is
     assert await start != ""
 
 
-@story
 async def test_an_admission_ends_no_kubelet_whose_container_starts_again() -> None:
     node = Node(16)
     old = await node.run(0, 4, "a")
@@ -333,7 +314,6 @@ async def test_an_admission_ends_no_kubelet_whose_container_starts_again() -> No
     assert len(node.manager.given["a"]["main"][MEMORY] | node.manager.given["new"]["main"][MEMORY]) == 8
 
 
-@story
 async def test_a_container_that_starts_again_waits_for_others_and_for_no_pod() -> None:
     node = Node(16)
     old = await node.run(0, 4, "a")
@@ -346,7 +326,6 @@ async def test_a_container_that_starts_again_waits_for_others_and_for_no_pod() -
     assert node.manager.given["a"]["main"][MEMORY] == before
 
 
-@story
 async def test_kubelet_tries_a_start_again_that_was_rejected_for_want_of_units() -> None:
     node = Node(16)
     old = await node.run(0, 4, "a")
@@ -359,7 +338,6 @@ async def test_kubelet_tries_a_start_again_that_was_rejected_for_want_of_units()
     assert now() - began > 0.4
 
 
-@story
 async def test_a_container_that_starts_again_alone_waits_no_longer_than_for_the_order() -> None:
     """kubelet ends if it admits or resizes any pod meanwhile, and does not ask the plugin for each."""
     node = Node(16)
@@ -374,7 +352,6 @@ async def test_a_container_that_starts_again_alone_waits_no_longer_than_for_the_
     assert node.manager.given["a"]["main"][MEMORY]
 
 
-@story
 async def test_the_first_of_many_that_end_together_does_not_start_before_the_others_have_shown_it() -> None:
     """In the lab kubelet had begun all of them while the processes of the others seemed to run."""
     node = Node(16)
@@ -388,7 +365,6 @@ async def test_the_first_of_many_that_end_together_does_not_start_before_the_oth
     assert "several pods at once" in await first
 
 
-@story
 async def test_admissions_one_after_the_other_wait_for_nothing() -> None:
     node = Node(16)
     began = now()
@@ -397,7 +373,6 @@ async def test_admissions_one_after_the_other_wait_for_nothing() -> None:
     assert now() - began < 0.05
 
 
-@story
 async def test_a_pod_that_is_known_is_admitted_at_once_though_records_are_lost() -> None:
     node = Node(16)
     await node.lose(await node.run(0, 4, "a"), await node.run(0, 4, "b"))
@@ -407,7 +382,6 @@ async def test_a_pod_that_is_known_is_admitted_at_once_though_records_are_lost()
     assert now() - began < 0.05
 
 
-@story
 async def test_an_old_offer_says_nothing_of_a_pod_that_was_admitted_since() -> None:
     """kubelet computes what is free and then asks. While the answer waits, it admits another pod."""
     node = Node(16)
@@ -426,7 +400,6 @@ async def test_an_old_offer_says_nothing_of_a_pod_that_was_admitted_since() -> N
     assert pod
 
 
-@story
 async def test_ids_that_kubelet_offers_although_it_has_given_them_are_left_and_rejected() -> None:
     """It forgets what waits for Allocate when somebody asks podresources for a list."""
     node = Node(16)
@@ -446,7 +419,6 @@ async def test_ids_that_kubelet_offers_although_it_has_given_them_are_left_and_r
         await node._allocate(MEMORY, sorted(mine))
 
 
-@story
 async def test_a_running_container_keeps_what_it_has_when_a_resize_makes_kubelet_allocate_anew() -> None:
     node = Node(16, 16)
     raw = await node.run(0, 12, "x")
@@ -470,7 +442,6 @@ async def test_a_running_container_keeps_what_it_has_when_a_resize_makes_kubelet
     assert {i.partition("-_-")[0] for entry in usage.entries_of("x") for i in entry.ids} == {"GPU-00000001"}
 
 
-@story
 async def test_a_container_that_got_anothers_place_leaves_its_own_to_it() -> None:
     """No request says which container it is for."""
     node = Node(16, 16)
@@ -485,7 +456,6 @@ async def test_a_container_that_got_anothers_place_leaves_its_own_to_it() -> Non
     assert node.gpus_of("a") == {"GPU-00000001"}
 
 
-@story
 async def test_what_init_containers_had_goes_where_their_pods_container_goes() -> None:
     node = Node(16, 16)
     plain = await node.run(0, 4, "a")
@@ -500,7 +470,6 @@ async def test_what_init_containers_had_goes_where_their_pods_container_goes() -
     assert {gpu_of_unit(i) for entry in usage.entries_of("a") for i in entry.ids} == {"GPU-00000001"}
 
 
-@story
 async def test_a_container_starts_whose_ids_are_free_though_another_one_of_its_size_has_lost_them() -> None:
     node = Node(12)
     first, second = await node.run(0, 4, "a"), await node.run(0, 4, "b")
@@ -515,7 +484,6 @@ async def test_a_container_starts_whose_ids_are_free_though_another_one_of_its_s
     assert await node.start(first) != ""
 
 
-@story
 async def test_a_container_that_has_no_process_starts_again_though_the_api_server_shows_it_as_running() -> None:
     node = Node(4)
     raw = await node.run(0, 4, "a")
@@ -524,7 +492,6 @@ async def test_a_container_that_has_no_process_starts_again_though_the_api_serve
     assert await node.start(raw) == ""
 
 
-@story
 async def test_a_resized_container_leaves_its_place_when_it_starts_again_to_the_one_whose_ids_it_got() -> None:
     node = Node(16, 16)
     ended, resized = await node.run(0, 12, "a"), await node.run(1, 12, "b")
@@ -543,7 +510,6 @@ async def test_a_resized_container_leaves_its_place_when_it_starts_again_to_the_
     assert node.gpus_of("a") == {"GPU-00000001"}
 
 
-@story
 async def test_what_an_ended_init_container_gets_anew_does_not_move_the_pods_containers() -> None:
     node = Node(16, 16)
     raw = bound(node.gpus, {0: {0: 10}}, container("main", mem=10), init=[container("first", mem=8)], name="a", uid="a")
@@ -581,7 +547,6 @@ def test_a_container_gets_its_ids_back_after_its_init_container_on_a_full_gpu(fi
     virtual.run(play())
 
 
-@story
 async def test_a_pod_that_is_deleted_before_its_container_has_started_again_keeps_its_ids_a_while() -> None:
     node = Node(16)
     raw = await node.run(0, 4, "a")
@@ -601,7 +566,6 @@ async def test_a_pod_that_is_deleted_before_its_container_has_started_again_keep
     assert not node.state.usage.orphaned()
 
 
-@story
 async def test_a_pod_whose_start_was_rejected_holds_nothing_after_its_end() -> None:
     """kubelet creates no container then."""
     node = Node(16)

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -23,7 +23,6 @@ from gpushare_runtime.extender.extender_v1 import Arguments
 from gpushare_runtime.extender.requeue import MOST_UNSCHEDULABLE, Requeue
 from gpushare_runtime.extender.verbs import Verbs
 from gpushare_runtime.kube.client import KubeError
-from unit.runtime.extender import virtual
 from unit.runtime.pods import allocated_pod, container, inventory, memory, on, pod
 
 
@@ -213,101 +212,92 @@ class Server:
         return [path.split("/")[-2] for _, path, _ in self.patches]
 
 
-def requeuing(story: Callable[[ClusterCache, Requeue, Verbs, Server], Awaitable[None]], **options: Any) -> None:
-    """Run a story in virtual time on the node n of one GPU of 16, which may have room for whoever waits, with both tasks running."""
+class Scene:
+    """The node n of one GPU of 16, which may have room for whoever waits, with both tasks in virtual time."""
 
-    async def run() -> None:
+    def __init__(self) -> None:
         clock = asyncio.get_running_loop().time
-        cluster, server = ClusterCache(clock=clock), Server()
-        requeue = Requeue(cluster, Binpack(), clock=clock, **options)
-        cluster.on_capacity_freed = requeue.on_capacity_freed
-        service = Verbs(cluster.ledger, Binpack(), requeue.on_filter, clock=clock)
-        cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
-        tasks = [asyncio.create_task(requeue.run(server)), asyncio.create_task(cluster.expire_for_ever())]  # type: ignore[arg-type]
-        await asyncio.sleep(5)
-        await story(cluster, requeue, service, server)
-        for task in tasks:
-            task.cancel()
+        self.leads = True
+        self.cluster, self.server = ClusterCache(clock=clock), Server()
+        self.requeue = Requeue(self.cluster, Binpack(), clock=clock, active=lambda: self.leads)
+        self.cluster.on_capacity_freed = self.requeue.on_capacity_freed
+        self.service = Verbs(self.cluster.ledger, Binpack(), self.requeue.on_filter, clock=clock)
+        self.cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
 
-    virtual.run(run())
+    def waits(self, uid: str, *nodes: str) -> None:
+        self.cluster.pod_event("ADDED", PendingPod(uid, "default", uid, memory(6)))
+        self.requeue.on_filter(uid, nodes or ["n"])
 
 
-def waits(cluster: ClusterCache, requeue: Requeue, uid: str, *nodes: str) -> None:
-    cluster.pod_event("ADDED", PendingPod(uid, "default", uid, memory(6)))
-    requeue.on_filter(uid, nodes or ["n"])
+@pytest.fixture
+@asynccontextmanager
+async def scene(virtual_time: None) -> AsyncIterator[Scene]:
+    it = Scene()
+    tasks = [asyncio.create_task(it.requeue.run(it.server)), asyncio.create_task(it.cluster.expire_for_ever())]  # type: ignore[arg-type]
+    await asyncio.sleep(5)
+    yield it
+    for task in tasks:
+        task.cancel()
 
 
-def test_when_the_pods_are_touched() -> None:
+async def test_when_the_pods_are_touched(scene: Scene) -> None:
     """A second after the room, each second another one, and nothing while nothing has changed."""
-
-    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
-        for uid in "ab":
-            waits(cluster, requeue, uid)
-        await asyncio.sleep(4)
-        assert server.patches == []
-        server.errors = {1: KubeError(409, "Conflict", "the next one has its turn all the same")}
-        requeue.on_capacity_freed()
-        await asyncio.sleep(10)
-        assert server.touched == ["a", "b"]
-        assert [when for when, _, _ in server.patches] == pytest.approx([10, 11])
-
-    requeuing(story)
+    for uid in "ab":
+        scene.waits(uid)
+    await asyncio.sleep(4)
+    assert scene.server.patches == []
+    scene.server.errors = {1: KubeError(409, "Conflict", "the next one has its turn all the same")}
+    scene.requeue.on_capacity_freed()
+    await asyncio.sleep(10)
+    assert scene.server.touched == ["a", "b"]
+    assert [when for when, _, _ in scene.server.patches] == pytest.approx([10, 11])
 
 
-def test_one_that_the_api_server_did_not_hear_of_has_another_turn() -> None:
-    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
-        again, gone = (0, 429, 500, 503), (403, 404, 409, 422)
-        for status in (*again, *gone):
-            waits(cluster, requeue, str(status))
-        server.errors = {number: KubeError(status, "Whatever", "w") for number, status in enumerate((*again, *gone), 1)}
-        requeue.on_capacity_freed()
-        await asyncio.sleep(60)
-        assert server.touched == [*map(str, again), *map(str, gone), *map(str, again)]
-
-    requeuing(story)
+async def test_one_that_the_api_server_did_not_hear_of_has_another_turn(scene: Scene) -> None:
+    again, gone = (0, 429, 500, 503), (403, 404, 409, 422)
+    for status in (*again, *gone):
+        scene.waits(str(status))
+    scene.server.errors = {number: KubeError(status, "Whatever", "w") for number, status in enumerate((*again, *gone), 1)}
+    scene.requeue.on_capacity_freed()
+    await asyncio.sleep(60)
+    assert scene.server.touched == [*map(str, again), *map(str, gone), *map(str, again)]
 
 
-def test_an_api_server_that_fails_is_asked_less_and_less_often_until_it_answers() -> None:
-    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
-        waits(cluster, requeue, "a")
-        server.errors = {number: KubeError(503, "ServiceUnavailable", "s") for number in range(1, 1000)}
-        requeue.on_capacity_freed()
-        await asyncio.sleep(600)
-        failed = len(server.patches)
-        assert failed < 150
-        server.errors.clear()
-        await asyncio.sleep(30)
-        assert len(server.patches) == failed + 1
-        # What came before is forgotten.
-        server.errors = {failed + 2: KubeError(503, "ServiceUnavailable", "s")}
-        requeue.on_capacity_freed()
-        await asyncio.sleep(4)
-        assert len(server.patches) == failed + 3
-
-    requeuing(story)
+async def test_an_api_server_that_fails_is_asked_less_and_less_often_until_it_answers(scene: Scene) -> None:
+    scene.waits("a")
+    scene.server.errors = {number: KubeError(503, "ServiceUnavailable", "s") for number in range(1, 1000)}
+    scene.requeue.on_capacity_freed()
+    await asyncio.sleep(600)
+    failed = len(scene.server.patches)
+    assert failed < 150
+    scene.server.errors.clear()
+    await asyncio.sleep(30)
+    assert len(scene.server.patches) == failed + 1
+    # What came before is forgotten.
+    scene.server.errors = {failed + 2: KubeError(503, "ServiceUnavailable", "s")}
+    scene.requeue.on_capacity_freed()
+    await asyncio.sleep(4)
+    assert len(scene.server.patches) == failed + 3
 
 
-def test_a_pod_that_got_an_answer_while_its_requeue_failed_has_no_other_turn() -> None:
-    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
-        for uid in "ab":
-            waits(cluster, requeue, uid)
-        patch = server.patch
+async def test_a_pod_that_got_an_answer_while_its_requeue_failed_has_no_other_turn(scene: Scene) -> None:
+    for uid in "ab":
+        scene.waits(uid)
+    patch = scene.server.patch
 
-        async def meanwhile(path: str, body: object, *, kind: str, within: float) -> None:
-            if "/pods/a/" in path:
-                ask(service, "a")
-            await patch(path, body, kind=kind, within=within)
+    async def meanwhile(path: str, body: object, *, kind: str, within: float) -> None:
+        if "/pods/a/" in path:
+            ask(scene.service, "a")
+        await patch(path, body, kind=kind, within=within)
 
-        server.patch = meanwhile  # type: ignore[method-assign]
-        server.errors = {1: KubeError(503, "ServiceUnavailable", "s")}
-        requeue.on_capacity_freed()
-        await asyncio.sleep(5)
-        waits(cluster, requeue, "c")
-        requeue.on_capacity_freed()
-        await asyncio.sleep(5)
-        assert server.touched == ["a", "b", "b", "c"]
-
-    requeuing(story)
+    scene.server.patch = meanwhile  # type: ignore[method-assign]
+    scene.server.errors = {1: KubeError(503, "ServiceUnavailable", "s")}
+    scene.requeue.on_capacity_freed()
+    await asyncio.sleep(5)
+    scene.waits("c")
+    scene.requeue.on_capacity_freed()
+    await asyncio.sleep(5)
+    assert scene.server.touched == ["a", "b", "b", "c"]
 
 
 @pytest.mark.parametrize("nominated", [False, True])
@@ -335,149 +325,118 @@ def test_a_pod_whose_binding_is_under_way_waits_for_its_end() -> None:
     assert requeue.next() == pending
 
 
-def test_who_is_rejected_again_lets_the_others_pass_and_nobody_is_kept_from_expiring() -> None:
+async def test_who_is_rejected_again_lets_the_others_pass_and_nobody_is_kept_from_expiring(scene: Scene) -> None:
     """x fits by memory and is rejected again and again; there is room somewhere each second."""
-
-    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
-        for uid in "xy":
-            waits(cluster, requeue, uid)
-        cluster.ledger.reserve(allocated_pod("r", memory(2), on(0, 2)), asyncio.get_running_loop().time() + 10)
-        for _ in range(60):
-            requeue.on_capacity_freed()
-            await asyncio.sleep(0.5)
-            for uid in server.touched[-1:]:
-                requeue.on_filter(uid, ["n"])
-        assert cluster.ledger.pod("r") is None
-        assert min(server.touched.count(uid) for uid in "xy") >= 10
-
-    requeuing(story)
+    for uid in "xy":
+        scene.waits(uid)
+    scene.cluster.ledger.reserve(allocated_pod("r", memory(2), on(0, 2)), asyncio.get_running_loop().time() + 10)
+    for _ in range(60):
+        scene.requeue.on_capacity_freed()
+        await asyncio.sleep(0.5)
+        for uid in scene.server.touched[-1:]:
+            scene.requeue.on_filter(uid, ["n"])
+    assert scene.cluster.ledger.pod("r") is None
+    assert min(scene.server.touched.count(uid) for uid in "xy") >= 10
 
 
-def test_only_nodes_that_the_scheduler_asks_about_are_room() -> None:
+async def test_only_nodes_that_the_scheduler_asks_about_are_room(scene: Scene) -> None:
     """Others are ruled out for the pod by what only the scheduler knows, such as a taint."""
-
-    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
-        for name in ("tainted", "later"):
-            waits(cluster, requeue, f"on-{name}", name)
-        cluster.node_event("ADDED", NodeRecord("elsewhere", inventory(16)))
-        await asyncio.sleep(10)
-        assert server.touched == []
-        # Also one that nothing was known of yet.
-        cluster.node_event("ADDED", NodeRecord("later", inventory(16)))
-        await asyncio.sleep(10)
-        assert server.touched == ["on-later"]
-
-    requeuing(story)
+    for name in ("tainted", "later"):
+        scene.waits(f"on-{name}", name)
+    scene.cluster.node_event("ADDED", NodeRecord("elsewhere", inventory(16)))
+    await asyncio.sleep(10)
+    assert scene.server.touched == []
+    # Also one that nothing was known of yet.
+    scene.cluster.node_event("ADDED", NodeRecord("later", inventory(16)))
+    await asyncio.sleep(10)
+    assert scene.server.touched == ["on-later"]
 
 
-def test_of_samples_of_many_nodes_all_count_and_of_few_the_last() -> None:
-    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
-        # kube-scheduler's minFeasibleNodesToFind.
-        few, many = [f"f{n}" for n in range(99)], [f"m{n}" for n in range(100)]
-        waits(cluster, requeue, "sampled", "n", *many)
-        waits(cluster, requeue, "all", "n", *few[1:])
-        requeue.on_filter("sampled", many)
-        requeue.on_filter("all", few)
-        requeue.on_capacity_freed()
-        await asyncio.sleep(10)
-        assert server.touched == ["sampled"]
-
-    requeuing(story)
+async def test_of_samples_of_many_nodes_all_count_and_of_few_the_last(scene: Scene) -> None:
+    # kube-scheduler's minFeasibleNodesToFind.
+    few, many = [f"f{n}" for n in range(99)], [f"m{n}" for n in range(100)]
+    scene.waits("sampled", "n", *many)
+    scene.waits("all", "n", *few[1:])
+    scene.requeue.on_filter("sampled", many)
+    scene.requeue.on_filter("all", few)
+    scene.requeue.on_capacity_freed()
+    await asyncio.sleep(10)
+    assert scene.server.touched == ["sampled"]
 
 
-def test_a_bound_on_what_is_remembered_wakes_rather_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bound_on_what_is_remembered_wakes_rather_too_many(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
     monkeypatch.setattr("gpushare_runtime.extender.requeue._MOST_NAMES", 4)
-
-    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
-        waits(cluster, requeue, "a", "x", "y")
-        waits(cluster, requeue, "c", "x", "z")
-        waits(cluster, requeue, "b", "y", "x")
-        waits(cluster, requeue, "d", "x", "u")
-        requeue.on_capacity_freed()
-        await asyncio.sleep(5)
-        assert server.touched == ["d"], "anywhere will do"
-        # What nobody waits for any more makes place.
-        requeue.on_filter("c", ())
-        waits(cluster, requeue, "e", "x", "v")
-        requeue.on_capacity_freed()
-        await asyncio.sleep(5)
-        assert server.touched == ["d", "d"]
-        # Of a sample that was too large, the next one says no more.
-        for _ in range(2):
-            waits(cluster, requeue, "sampled", *(f"s{number}" for number in range(100)))
-        requeue.on_capacity_freed()
-        await asyncio.sleep(5)
-        assert server.touched[2:] == ["d", "sampled"]
-
-    requeuing(story)
+    scene.waits("a", "x", "y")
+    scene.waits("c", "x", "z")
+    scene.waits("b", "y", "x")
+    scene.waits("d", "x", "u")
+    scene.requeue.on_capacity_freed()
+    await asyncio.sleep(5)
+    assert scene.server.touched == ["d"], "anywhere will do"
+    # What nobody waits for any more makes place.
+    scene.requeue.on_filter("c", ())
+    scene.waits("e", "x", "v")
+    scene.requeue.on_capacity_freed()
+    await asyncio.sleep(5)
+    assert scene.server.touched == ["d", "d"]
+    # Of a sample that was too large, the next one says no more.
+    for _ in range(2):
+        scene.waits("sampled", *(f"s{number}" for number in range(100)))
+    scene.requeue.on_capacity_freed()
+    await asyncio.sleep(5)
+    assert scene.server.touched[2:] == ["d", "sampled"]
 
 
-def test_who_has_got_an_answer_since_is_not_woken() -> None:
-    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
-        waits(cluster, requeue, "a")
-        assert ask(service, "a") == ["n"]
-        requeue.on_capacity_freed()
-        await asyncio.sleep(10)
-        assert server.touched == []
-
-    requeuing(story)
+async def test_who_has_got_an_answer_since_is_not_woken(scene: Scene) -> None:
+    scene.waits("a")
+    assert ask(scene.service, "a") == ["n"]
+    scene.requeue.on_capacity_freed()
+    await asyncio.sleep(10)
+    assert scene.server.touched == []
 
 
-def test_a_pod_that_our_watch_has_not_shown_yet_is_woken_when_it_has() -> None:
-    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
-        requeue.on_filter("late", ["n"])
-        requeue.on_capacity_freed()
-        await asyncio.sleep(5)
-        cluster.pod_event("ADDED", PendingPod("late", "default", "late", memory(6)))
-        requeue.on_capacity_freed()
-        await asyncio.sleep(5)
-        assert server.touched == ["late"]
-
-    requeuing(story)
+async def test_a_pod_that_our_watch_has_not_shown_yet_is_woken_when_it_has(scene: Scene) -> None:
+    scene.requeue.on_filter("late", ["n"])
+    scene.requeue.on_capacity_freed()
+    await asyncio.sleep(5)
+    scene.cluster.pod_event("ADDED", PendingPod("late", "default", "late", memory(6)))
+    scene.requeue.on_capacity_freed()
+    await asyncio.sleep(5)
+    assert scene.server.touched == ["late"]
 
 
-def test_room_that_is_kept_for_a_nominated_pod_wakes_nobody_else() -> None:
-    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
-        waits(cluster, requeue, "other")
-        cluster.pod_event("ADDED", PendingPod("vip", "default", "vip", memory(12), (), 5, "n"))
-        requeue.on_filter("vip", ["n"])
-        requeue.on_capacity_freed()
-        await asyncio.sleep(5)
-        assert server.touched == ["vip"]
-        cluster.pod_event("DELETED", cluster.pending["vip"])
-        await asyncio.sleep(5)
-        assert server.touched == ["vip", "other"]
-
-    requeuing(story)
+async def test_room_that_is_kept_for_a_nominated_pod_wakes_nobody_else(scene: Scene) -> None:
+    scene.waits("other")
+    scene.cluster.pod_event("ADDED", PendingPod("vip", "default", "vip", memory(12), (), 5, "n"))
+    scene.requeue.on_filter("vip", ["n"])
+    scene.requeue.on_capacity_freed()
+    await asyncio.sleep(5)
+    assert scene.server.touched == ["vip"]
+    scene.cluster.pod_event("DELETED", scene.cluster.pending["vip"])
+    await asyncio.sleep(5)
+    assert scene.server.touched == ["vip", "other"]
 
 
-def test_a_former_leader_leaves_its_pods_to_the_new_one() -> None:
-    leads = [False]
-
-    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
-        waits(cluster, requeue, "a")
-        requeue.on_capacity_freed()
-        await asyncio.sleep(60)
-        assert server.touched == []
-        leads[0] = True
-        await asyncio.sleep(5)
-        assert server.touched == ["a"]
-
-    requeuing(story, active=lambda: leads[0])
+async def test_a_former_leader_leaves_its_pods_to_the_new_one(scene: Scene) -> None:
+    scene.leads = False
+    scene.waits("a")
+    scene.requeue.on_capacity_freed()
+    await asyncio.sleep(60)
+    assert scene.server.touched == []
+    scene.leads = True
+    await asyncio.sleep(5)
+    assert scene.server.touched == ["a"]
 
 
-def test_the_pending_pod_is_touched_and_nothing_but_an_annotation() -> None:
-    async def story(cluster: ClusterCache, requeue: Requeue, service: Verbs, server: Server) -> None:
-        waits(cluster, requeue, "first")
-        requeue.on_capacity_freed()
-        await asyncio.sleep(5)
-        [(_, path, body)] = server.patches
-        assert path == "/api/v1/namespaces/default/pods/first/status"
-        assert isinstance(body, dict)
-        assert list(body) == ["metadata"]
-        assert body["metadata"]["uid"] == "first"
-        [(key, when)] = body["metadata"]["annotations"].items()
-        assert key == "gpushare/requeued"
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", when)
-
-    requeuing(story)
+async def test_the_pending_pod_is_touched_and_nothing_but_an_annotation(scene: Scene) -> None:
+    scene.waits("first")
+    scene.requeue.on_capacity_freed()
+    await asyncio.sleep(5)
+    [(_, path, body)] = scene.server.patches
+    assert path == "/api/v1/namespaces/default/pods/first/status"
+    assert isinstance(body, dict)
+    assert list(body) == ["metadata"]
+    assert body["metadata"]["uid"] == "first"
+    [(key, when)] = body["metadata"]["annotations"].items()
+    assert key == "gpushare/requeued"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", when)
