@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -199,11 +200,12 @@ class Answers(FakeApi):
         return await super().handle(request)
 
 
-async def running(world: World, tmp_path: Path, api: Answers, body: Any) -> None:
+@asynccontextmanager
+async def running(world: World, tmp_path: Path, api: Answers) -> AsyncIterator[Answers]:
     async with serving(api), connected(api, tmp_path) as client:
         task = asyncio.ensure_future(world.evictor.run(client))
         try:
-            await body(api)
+            yield api
         finally:
             task.cancel()
 
@@ -220,10 +222,9 @@ def results(world: World) -> dict[str, float]:
     return {sample.labels["result"]: sample.value for sample in family.samples}
 
 
-def test_the_eviction_names_the_pod_by_its_uid(tmp_path: Path) -> None:
+async def test_the_eviction_names_the_pod_by_its_uid(tmp_path: Path) -> None:
     world = World(on_a_gpu("a"))
-
-    async def body(api: Answers) -> None:
+    async with running(world, tmp_path, Answers()) as api:
         await until(lambda: world.events)
         await asyncio.sleep(0.1)
         assert api.asked == [
@@ -241,20 +242,17 @@ def test_the_eviction_names_the_pod_by_its_uid(tmp_path: Path) -> None:
         assert world.events == [("a", "GPUShareEvicted", f"It is evicted, because {why}; reduce its use, or request more")]
         assert results(world) == {"evicted": 1, "blocked": 0, "failed": 0}
 
-    asyncio.run(running(world, tmp_path, Answers(), body))
-
 
 def budget(message: str = "The disruption budget b needs 1 healthy pods and has 1 currently") -> web.Response:
     """As `checkAndDecrement` of the API server answers."""
     return status(429, "TooManyRequests", BUDGET, details={"causes": [{"reason": "DisruptionBudget", "message": message}]})
 
 
-def test_a_budget_is_respected_and_the_eviction_tried_again_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_budget_is_respected_and_the_eviction_tried_again_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     world, api = World(on_a_gpu("a")), Answers()
     two = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
     api.answers = [budget(), status(500, "", two), budget("")]
-
-    async def body(api: Answers) -> None:
+    async with running(world, tmp_path, api) as api:
         for count, said in enumerate(("The disruption budget b needs 1 healthy pods and has 1 currently", two, BUDGET), 1):
             await until(lambda count=count: len(world.events) == count)
             await asyncio.sleep(0.1)
@@ -272,8 +270,6 @@ def test_a_budget_is_respected_and_the_eviction_tried_again_later(tmp_path: Path
             world.clock += subject.LONGEST_WAIT
         await until(lambda: results(world) == {"evicted": 1, "blocked": 3, "failed": 0})
 
-    asyncio.run(running(world, tmp_path, api, body))
-
 
 @pytest.mark.parametrize(
     "answer",
@@ -287,21 +283,18 @@ def test_a_budget_is_respected_and_the_eviction_tried_again_later(tmp_path: Path
     ],
     ids=["fault", "priority and fairness", "busy", "webhook"],
 )
-def test_what_is_no_budget_is_a_failure(tmp_path: Path, answer: Callable[[], web.Response]) -> None:
+async def test_what_is_no_budget_is_a_failure(tmp_path: Path, answer: Callable[[], web.Response]) -> None:
     world, api = World(on_a_gpu("a")), Answers()
     api.answers = [answer()]
-
-    async def body(api: Answers) -> None:
+    async with running(world, tmp_path, api):
         await until(lambda: world.events)
         assert "But the API server did not do it: " in world.events[0][2]
         assert results(world) == {"evicted": 0, "blocked": 0, "failed": 1}
         world.clock += subject.LONGEST_WAIT
         await until(lambda: results(world)["evicted"] == 1)
 
-    asyncio.run(running(world, tmp_path, api, body))
 
-
-def test_a_pod_whose_budget_keeps_it_for_ever_hinders_no_other(tmp_path: Path) -> None:
+async def test_a_pod_whose_budget_keeps_it_for_ever_hinders_no_other(tmp_path: Path) -> None:
     world = World(on_a_gpu("a"), on_a_gpu("b"))
 
     class Kept(Answers):
@@ -310,51 +303,40 @@ def test_a_pod_whose_budget_keeps_it_for_ever_hinders_no_other(tmp_path: Path) -
                 return budget()
             return await super().handle(request)
 
-    async def body(api: Answers) -> None:
+    async with running(world, tmp_path, Kept()) as api:
         await until(lambda: results(world) == {"evicted": 1, "blocked": 1, "failed": 0})
         assert [path.split("/")[-2] for path, _ in api.asked] == ["b"]
 
-    asyncio.run(running(world, tmp_path, Kept(), body))
 
-
-def test_a_request_that_was_withdrawn_and_comes_again_does_not_wait_for_the_former_one(tmp_path: Path) -> None:
+async def test_a_request_that_was_withdrawn_and_comes_again_does_not_wait_for_the_former_one(tmp_path: Path) -> None:
     world, api = World(on_a_gpu("a")), Answers()
     api.answers = [budget()]
-
-    async def body(api: Answers) -> None:
+    async with running(world, tmp_path, api):
         await until(lambda: world.events)
         world.ask()
         assert world.due() == []
         world.ask(request("a"))
         await until(lambda: results(world)["evicted"] == 1)
 
-    asyncio.run(running(world, tmp_path, api, body))
-
 
 @pytest.mark.parametrize("code", [404, 409])
-def test_another_pod_under_the_same_name_stays(tmp_path: Path, code: int) -> None:
+async def test_another_pod_under_the_same_name_stays(tmp_path: Path, code: int) -> None:
     world, api = World(on_a_gpu("a")), Answers()
     api.answers = [status(code, "Conflict", "the UID in the precondition does not match")]
-
-    async def body(api: Answers) -> None:
+    async with running(world, tmp_path, api) as api:
         await until(lambda: api.asked)
         await asyncio.sleep(0.1)
         assert (world.events, sum(results(world).values())) == ([], 0)
 
-    asyncio.run(running(world, tmp_path, api, body))
 
-
-def test_only_the_leader_evicts(tmp_path: Path) -> None:
+async def test_only_the_leader_evicts(tmp_path: Path) -> None:
     world = World(on_a_gpu("a"))
     world.active = False
-
-    async def body(api: Answers) -> None:
+    async with running(world, tmp_path, Answers()) as api:
         await asyncio.sleep(0.2)
         assert api.asked == []
         world.active = True
         await until(lambda: api.asked)
-
-    asyncio.run(running(world, tmp_path, Answers(), body))
 
 
 def test_a_pod_with_whole_gpus_that_starts_never_is_evicted() -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,20 +36,20 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(control, name, 2.0)
 
 
-async def running(root: Path, gpus: Gpus, body: Callable[[asyncio.Task[None]], Awaitable[None]], program: str = str(STAND_IN)) -> None:
+@asynccontextmanager
+async def running(root: Path, gpus: Gpus, program: str = str(STAND_IN)) -> AsyncIterator[asyncio.Task[None]]:
     stop = asyncio.Event()
     task = asyncio.ensure_future(MpsOfGpu(settings(root, program), gpus, interval=0.05).run(stop))
     try:
-        await body(task)
+        yield task
     finally:
         stop.set()
         await asyncio.gather(task, return_exceptions=True)
 
 
-def test_a_gpu_gets_its_daemon_and_the_former_mode_comes_back(root: Path, program: str) -> None:
+async def test_a_gpu_gets_its_daemon_and_the_former_mode_comes_back(root: Path, program: str) -> None:
     gpus = Gpus()
-
-    async def body(task: asyncio.Task[None]) -> None:
+    async with running(root, gpus, program):
         await until(lambda: state(root).problem == "")
         assert gpus.gpu.mode == 3
         first = state(root)
@@ -63,26 +64,22 @@ def test_a_gpu_gets_its_daemon_and_the_former_mode_comes_back(root: Path, progra
         daemon.ask = lambda command, within=0: asyncio.sleep(0, "9G")  # type: ignore[method-assign,assignment]
         with pytest.raises(ControlError, match="the daemon's memory limit is"):
             await daemon.bound_clients(1024)
-
-    asyncio.run(running(root, gpus, body, program))
     assert (gpus.modes, gpus.gpu.mode) == ([3, 0], 0)
     assert state(root).problem == "it was stopped"
     assert not list((root / "s").iterdir())
     with pytest.raises(ControlError, match="'get_server_list' was answered with 'Cannot find MPS control daemon process'"):
-        asyncio.run(ControlDaemon(program, UUID, root / "r" / UUID, root / "l" / UUID).servers())
+        await ControlDaemon(program, UUID, root / "r" / UUID, root / "l" / UUID).servers()
 
 
-def test_the_daemon_sees_its_gpu_alone(root: Path) -> None:
-    async def body(task: asyncio.Task[None]) -> None:
+async def test_the_daemon_sees_its_gpu_alone(root: Path) -> None:
+    async with running(root, Gpus()):
         await until(lambda: state(root).problem == "")
         found = (root / "r" / UUID / "pipe/environment").read_text().splitlines()
         own = f"CUDA_MPS_LOG_DIRECTORY={root}/l/{UUID}", f"CUDA_MPS_PIPE_DIRECTORY={root}/r/{UUID}/pipe", f"CUDA_VISIBLE_DEVICES={UUID}"
         assert [line for line in found if line.startswith("CUDA")] == list(own)
 
-    asyncio.run(running(root, Gpus(), body))
 
-
-def test_what_lies_beside_the_pipes_neither_stops_a_daemon_nor_is_followed(root: Path, program: str) -> None:
+async def test_what_lies_beside_the_pipes_neither_stops_a_daemon_nor_is_followed(root: Path, program: str) -> None:
     """As a container left it to which a release before gave the folder."""
     outside = root / "outside"
     (outside / "folder").mkdir(parents=True)
@@ -91,12 +88,9 @@ def test_what_lies_beside_the_pipes_neither_stops_a_daemon_nor_is_followed(root:
     (pipes / "folder/in/folder").mkdir(parents=True)
     for name, target in (("log", "file"), ("control_lock", "new"), ("folder/in/link", "folder"), ("control", "folder")):
         (pipes / name).symlink_to(outside / target)
-
-    async def body(task: asyncio.Task[None]) -> None:
+    async with running(root, Gpus(), program):
         await until(lambda: state(root).problem == "")
         assert not (pipes / "folder").exists()
-
-    asyncio.run(running(root, Gpus(), body, program))
     assert {path.name for path in outside.iterdir()} == {"folder", "file"}
     assert (outside / "file").read_text() == "kept"
     assert list((outside / "folder").iterdir()) == []
@@ -111,36 +105,28 @@ def test_what_lies_beside_the_pipes_neither_stops_a_daemon_nor_is_followed(root:
         ("dies", f"the MPS control daemon of GPU {UUID} ended, and its clients are lost: status 3; it logged last: 'Shutting down'"),
     ],
 )
-def test_a_daemon_that_fails_ends_the_service_which_says_why(root: Path, kind: str, said: str) -> None:
+async def test_a_daemon_that_fails_ends_the_service_which_says_why(root: Path, kind: str, said: str) -> None:
     fault(root, kind)
     gpus = Gpus()
-
-    async def body(task: asyncio.Task[None]) -> None:
+    async with running(root, gpus) as task:
         with pytest.raises(FatalError, match=said) as failed:
             await asyncio.wait_for(task, 60)
         assert failed.value.restart
-
-    asyncio.run(running(root, gpus, body))
     assert gpus.gpu.mode == 0, "the GPU works without MPS again"
     assert state(root).problem
 
 
-def test_a_daemon_that_does_not_end_is_killed(root: Path) -> None:
+async def test_a_daemon_that_does_not_end_is_killed(root: Path) -> None:
     fault(root, "deaf")
-
-    async def body(task: asyncio.Task[None]) -> None:
+    async with running(root, Gpus()):
         await until(lambda: state(root).problem == "")
-
-    asyncio.run(running(root, Gpus(), body))
     assert state(root).problem == "it was stopped"
 
 
-def test_without_the_program_the_message_says_what_to_install(root: Path) -> None:
-    async def body(task: asyncio.Task[None]) -> None:
+async def test_without_the_program_the_message_says_what_to_install(root: Path) -> None:
+    async with running(root, Gpus(), "/nonexistent/mps") as task:
         with pytest.raises(FatalError, match=r"cannot be run .*: install the part of the driver"):
             await task
-
-    asyncio.run(running(root, Gpus(), body, "/nonexistent/mps"))
 
 
 @pytest.mark.parametrize(
@@ -151,14 +137,11 @@ def test_without_the_program_the_message_says_what_to_install(root: Path) -> Non
         (replace(VOLTA, processes=(7, 8, 9, 10, 11, 12)), "6 processes use GPU .* without MPS .PID 7, 8, 9, 10, 11 …."),
     ],
 )
-def test_a_gpu_that_cannot_have_mps_is_left_as_it_is(root: Path, gpu: GpuForMps, said: str) -> None:
+async def test_a_gpu_that_cannot_have_mps_is_left_as_it_is(root: Path, gpu: GpuForMps, said: str) -> None:
     gpus = Gpus(gpu)
-
-    async def body(task: asyncio.Task[None]) -> None:
+    async with running(root, gpus) as task:
         with pytest.raises(FatalError, match=said):
             await task
-
-    asyncio.run(running(root, gpus, body))
     assert (gpus.modes, gpus.gpu) == ([], gpu)
 
 
