@@ -97,27 +97,13 @@ def placed(draw: st.DrawFn) -> tuple[Request, Allocation]:
 
 
 @given(placed())
-def test_what_is_written_is_read_back(case: tuple[Request, Allocation]) -> None:
+def test_what_is_written_is_read_back_and_gives_each_what_it_asks_for_of_what_kubelet_keeps(case: tuple[Request, Allocation]) -> None:
     request, allocation = case
     written = allocation.to_annotations(inventory(*[300] * 16), 1)
     assert read_allocation(written, request) == allocation
     assert all(isinstance(value, str) for value in written.values())
-
-
-@given(placed())
-def test_the_sums_are_what_kubelet_keeps(case: tuple[Request, Allocation]) -> None:
-    request, allocation = case
-    if request.whole_gpus:
-        assert allocation.by_gpu == dict.fromkeys(allocation.by_gpu, 300)
-        assert len(allocation.by_gpu) == request.whole_gpus
-    else:
-        assert set(allocation.by_gpu.values()) == {request.per_gpu}
-        assert len(allocation.by_gpu) == request.gpus_per_pod
-
-
-@given(placed())
-def test_every_container_is_given_what_it_asks_for_on_the_pods_gpus(case: tuple[Request, Allocation]) -> None:
-    request, allocation = case
+    assert allocation.by_gpu == dict.fromkeys(allocation.by_gpu, 300 if request.whole_gpus else request.per_gpu)
+    assert len(allocation.by_gpu) == (request.whole_gpus or request.gpus_per_pod)
     for container_ in request.containers:
         given_ = wanted(request, allocation, container_)
         assert set(given_) <= set(allocation.by_gpu)

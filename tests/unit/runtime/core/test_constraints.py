@@ -210,32 +210,6 @@ def test_the_same_gpu_as_others() -> None:
     assert world.gpus("client", same_gpu_as="app=server") == [1]
 
 
-def test_the_first_of_a_group_may_go_anywhere() -> None:
-    world = Gpus()
-    assert world.gpus("server", same_gpu_as="app=server") == [0, 1, 2]
-    world.put("server", 2)
-    assert world.gpus("server", same_gpu_as="app=server") == [2]
-
-
-def test_not_with_others_whoever_comes_first() -> None:
-    world = Gpus()
-    world.put("noisy", 0)
-    assert world.gpus("quiet", not_with="app=noisy") == [1, 2]
-    world.put("quiet", 1, not_with="app=noisy")
-    assert world.gpus("noisy") == [0, 2]
-    assert world.gpus("other") == [0, 1, 2]
-    world.ledger.remove("quiet-1")
-    assert world.gpus("noisy") == [0, 1, 2]
-
-
-def test_a_pod_whose_gpu_nobody_knows_may_be_on_any() -> None:
-    world = Gpus()
-    request = world.ask("noisy").in_context(None)
-    world.ledger.apply(AllocatedPod("u", "default", "u", "n", request, None, (("app", "noisy"),)))
-    assert world.gpus("quiet", not_with="app=noisy") == []
-    assert world.gpus("quiet", same_gpu_as="app=noisy") == []
-
-
 def test_the_first_of_a_group_is_so_in_its_own_namespace_and_with_its_own_labels() -> None:
     world = Gpus()
     world.put("server", 2, namespace="elsewhere")

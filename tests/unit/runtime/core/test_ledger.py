@@ -26,19 +26,6 @@ from unit.runtime.core.naive import NaiveLife
 from unit.runtime.pods import allocated_pod, frees, gpu, inventory, ledger_of, memory, on, whole
 
 
-def test_units_are_taken_from_their_gpu_and_given_back() -> None:
-    ledger = ledger_of(inventory(16, 24))
-    ledger.apply(allocated_pod("a", memory(6), on(1, 6)))
-    assert frees(ledger) == [16, 18]
-    ledger.apply(allocated_pod("a", memory(6), on(1, 6)))
-    assert frees(ledger) == [16, 18]
-    ledger.apply(allocated_pod("a", memory(6), on(0, 6)))
-    assert frees(ledger) == [10, 24]
-    ledger.remove("a")
-    ledger.remove("a")
-    assert frees(ledger) == [16, 24]
-
-
 def test_of_a_pod_nothing_is_supposed_that_was_not_said() -> None:
     pod = allocated_pod("a", memory(6), None)
     assert (pod.labels, pod.priority, pod.terminating, pod.alive) == ((), 0, False, False)
@@ -62,16 +49,6 @@ def test_the_same_name_again_is_another_pod() -> None:
     assert frees(ledger) == [4]
     ledger.remove("old")
     assert frees(ledger) == [10]
-
-
-def test_a_gpu_held_whole_has_no_memory_left_and_one_in_use_is_not_empty() -> None:
-    ledger = ledger_of(inventory(16, 16))
-    ledger.apply(allocated_pod("a", whole(1), on(0, 16)))
-    ledger.apply(allocated_pod("b", memory(1), on(1, 1)))
-    node = ledger.nodes["n"]
-    assert [(s.free, s.empty) for s in node.gpu_states] == [(0, False), (15, False)]
-    assert node.remaining_after(whole(1)) is None
-    assert node.remaining_after(memory(16)) is None
 
 
 def test_a_gpu_held_whole_has_nothing_left_whatever_the_annotation_says_it_had() -> None:
@@ -225,28 +202,6 @@ def test_pods_may_be_known_before_their_nodes_gpus() -> None:
     ledger.set_inventory("n", None)
     ledger.remove("a")
     assert ledger.node("n") is None
-
-
-def test_a_binding_under_way_is_held_until_it_is_seen_or_forgotten() -> None:
-    ledger = ledger_of(inventory(16))
-    ledger.assume(allocated_pod("a", memory(6), on(0, 6)))
-    assert frees(ledger) == [10]
-    ledger.forget("a")
-    assert frees(ledger) == [16]
-    ledger.assume(allocated_pod("a", memory(6), on(0, 6)))
-    ledger.apply(allocated_pod("a", memory(6), on(0, 6)))
-    ledger.forget("a")
-    assert frees(ledger) == [10]
-
-
-def test_a_fresh_list_drops_what_is_gone_and_keeps_a_binding_that_it_may_not_have_seen() -> None:
-    ledger = ledger_of(inventory(16))
-    ledger.apply(allocated_pod("gone", memory(1), on(0, 1)))
-    ledger.assume(allocated_pod("under way", memory(2), on(0, 2)))
-    ledger.assume(allocated_pod("deleted", memory(4), on(0, 4)))
-    ledger.replace([allocated_pod("seen", memory(8), on(0, 8))], {"seen", "under way"})
-    assert {uid for uid in ("gone", "under way", "deleted", "seen") if ledger.pod(uid)} == {"under way", "seen"}
-    assert frees(ledger) == [6]
 
 
 def test_bad_and_cordoned_gpus_are_not_offered_but_still_counted() -> None:

@@ -136,12 +136,6 @@ def test_per_gpu_is_never_less_than_what_is_asked_for() -> None:
     assert Request((ContainerRequest(Kind.APP, 0, "main", units=9),), gpus_per_pod=2).per_gpu == 5
 
 
-def test_whole_gpus() -> None:
-    request = parse_request(pod(container(count=2)))
-    assert request is not None
-    assert (request.units, request.whole_gpus, request.unsupported) == (0, 2, None)
-
-
 @pytest.mark.parametrize(
     "containers",
     [
@@ -194,24 +188,6 @@ def sidecar(name: str, **limits: object) -> dict[str, object]:
     return container(name, **limits) | {"restartPolicy": "Always"}
 
 
-@pytest.mark.parametrize(
-    ("init", "apps", "kept"),
-    [
-        ([], [3, 5], 8),
-        ([container("i", mem=2)], [3], 3),
-        ([container("i", mem=9)], [3], 9),
-        ([container("i", mem=2), container("j", mem=6)], [3, 1], 6),
-        ([container("i", mem=4), sidecar("s", mem=3)], [3], 6),
-        ([sidecar("s", mem=3), container("i", mem=4)], [3], 7),
-        ([container("i", mem=4)], [], 4),
-    ],
-)
-def test_what_kubelet_keeps_for_a_pod(init: list[dict[str, object]], apps: list[int], kept: int) -> None:
-    request = parse_request(pod(*[container(f"c{n}", mem=units) for n, units in enumerate(apps)] or [{"name": "c"}], init=init))
-    assert request is not None
-    assert (request.units, request.unsupported) == (kept, None)
-
-
 ASKS = st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=8)
 
 
@@ -238,12 +214,6 @@ def test_the_pool_is_that_of_kubelets_sets_of_ids(asks: list[tuple[bool, int]], 
         used += len(new)
         reusable = reusable - taken - new if keeps else reusable | taken | new
     assert request.held(asks) == used
-
-
-def test_several_gpus() -> None:
-    request = parse_request(pod(container(mem=8), labels={"aliyun.com/gpu-count": "2"}))
-    assert request is not None
-    assert (request.units, request.per_gpu, request.gpus_per_pod, request.unsupported) == (8, 4, 2, None)
 
 
 @pytest.mark.parametrize(("init", "app", "kept_right"), [(4, 4, True), (2, 4, True), (4, 2, False), (2, 0, True)])

@@ -42,25 +42,6 @@ def counted(pods: list[AllocatedPod], *raws: dict[str, Any]) -> list[bool]:
     return violations(pods, looked_up(Budgets(map(read_budget, raws))))
 
 
-@pytest.mark.parametrize(
-    ("raw", "expected"),
-    [
-        (budget(0, matchLabels={"app": "a"}), [True, False, True]),
-        (budget(1, matchLabels={"app": "a"}), [False, False, True]),
-        (budget(2, matchLabels={"app": "a"}), [False, False, False]),
-        (budget(0, namespace="other", matchLabels={"app": "a"}), [False] * 3),
-        (budget(0), [False] * 3),
-        (budget(0, disrupted=("p0",), matchLabels={"app": "a"}), [False, False, True]),
-        (budget(0, matchExpressions=[{"key": "app", "operator": "In", "values": ["b", "c"]}]), [False, True, False]),
-        (budget(0, matchExpressions=[{"key": "app", "operator": "NotIn", "values": ["b"]}]), [True, False, True]),
-        (budget(0, matchExpressions=[{"key": "app", "operator": "Exists"}]), [True] * 3),
-        (budget(0, matchExpressions=[{"key": "app", "operator": "DoesNotExist"}]), [False] * 3),
-    ],
-)
-def test_who_violates_it(raw: dict[str, Any], expected: list[bool]) -> None:
-    assert counted(pods("a", "b", "a"), raw) == expected
-
-
 def test_they_follow_lists_and_events_and_are_told_apart_by_namespace_and_name() -> None:
     known = Budgets()
     budgets = [
@@ -89,35 +70,10 @@ def test_they_follow_lists_and_events_and_are_told_apart_by_namespace_and_name()
 NAMES = ("ax", "ay", "bx")
 
 
-def test_without_budgets_nobody_does() -> None:
-    assert counted(pods("a")) == [False]
-
-
 def test_a_budget_without_status_allows_nothing() -> None:
     raw = budget(3, matchLabels={"app": "a"})
     del raw["status"]
     assert counted(pods("a"), raw) == [True]
-
-
-def test_every_part_of_a_selector_must_hold() -> None:
-    both = budget(0, matchLabels={"app": "a"}, matchExpressions=[{"key": "tier", "operator": "Exists"}])
-    two = budget(0, matchLabels={"app": "a", "tier": "x"})
-    two_expressions = [{"key": "app", "operator": "Exists"}, {"key": "tier", "operator": "In", "values": ["x"]}]
-    for raw in (both, two, budget(0, matchExpressions=two_expressions)):
-        half, whole = pods("a", "a")
-        whole = replace(whole, labels=(("app", "a"), ("tier", "x")))
-        assert counted([half, whole], raw) == [False, True]
-    absent = budget(0, matchExpressions=[{"key": "tier", "operator": "NotIn", "values": ["x"]}])
-    assert counted(pods("a"), absent) == [True], "who has no such label is not in"
-    missing = budget(0, matchExpressions=[{"key": "tier", "operator": "DoesNotExist"}])
-    assert counted(pods("a"), missing) == [True]
-
-
-def test_each_budget_counts_on_its_own_and_every_eviction_counts() -> None:
-    one = budget(1, name="one", matchLabels={"app": "a"})
-    all_of_them = budget(2, name="all", matchExpressions=[{"key": "app", "operator": "Exists"}])
-    assert counted(pods("b", "a", "b", "a"), one, all_of_them) == [False, False, True, True]
-    assert counted(pods("a", "a"), all_of_them, one) == [False, True]
 
 
 def test_a_budget_as_the_api_server_has_it() -> None:
@@ -125,21 +81,6 @@ def test_a_budget_as_the_api_server_has_it() -> None:
     assert read_budget(raw) == Budget("n", "b", {"a": "b"}, (("k", "Exists", frozenset()),), 2, frozenset({"p"}))
     bare = {"metadata": {"namespace": "n", "name": "b"}}
     assert read_budget(bare) == read_budget(bare | {"spec": {"selector": None}}) == Budget("n", "b", {}, (), 0, frozenset())
-
-
-def test_a_pod_without_labels_counts_against_none() -> None:
-    """kube-scheduler does not even look then, also where a selector wants a label not to be there."""
-    bare = [replace(pod, labels=()) for pod in pods("a", "b")]
-    for operator in ("NotIn", "DoesNotExist"):
-        raw = budget(0, matchExpressions=[{"key": "app", "operator": operator, "values": ["c"]}])
-        assert counted(bare, raw) == [False, False]
-
-
-def test_each_namespace_has_budgets_of_its_own() -> None:
-    first, second = pods("a", "a")
-    mixed = [first, replace(second, namespace="other"), second, replace(first, namespace="other")]
-    both = [budget(allowed, namespace, matchLabels={"app": "a"}) for allowed, namespace in ((1, "default"), (0, "other"))]
-    assert counted(mixed, *both) == [False, True, True, True]
 
 
 LABELS = st.dictionaries(st.sampled_from("abc"), st.sampled_from("xy"), max_size=3)

@@ -44,26 +44,10 @@ def evicted(
     return preemption.victims(preemptor(request, priority), {"n": Victims(proposed, 0)}).get("n")
 
 
-def test_what_the_scheduler_proposes_may_be_enough() -> None:
-    ledger = world(("a", 0, 16, 0), ("b", 1, 16, 0))
-    assert evicted(ledger, memory(8), "a") == Victims(("a",))
-
-
-def test_victims_on_different_gpus_are_not_enough_and_more_are_added() -> None:
-    ledger = world(("a", 0, 8, 0), ("b", 1, 8, 0), ("c", 0, 8, 1), ("d", 1, 8, 2))
-    assert evicted(ledger, memory(16), "a", "b") == Victims(("a", "b", "c"))
-
-
 def test_of_equals_those_go_whose_gpu_gets_room_anyway() -> None:
     ledger = world(("a", 1, 8, 0), ("b", 1, 4, 0), ("c", 1, 4, 0), ("d", 0, 8, 0), ("e", 0, 8, 0))
     assert evicted(ledger, whole(1), "a") == Victims(("a", "b", "c"))
     assert evicted(ledger, whole(1), "e") == Victims(("e", "d"))
-
-
-def test_nobody_of_equal_or_higher_priority_is_evicted() -> None:
-    ledger = world(("a", 0, 8, 0), ("b", 1, 8, 0), ("c", 0, 8, 10), ("d", 1, 8, 11))
-    assert evicted(ledger, memory(16), "a", "b") is None
-    assert evicted(ledger, memory(16), "a", "b", priority=11) == Victims(("a", "b", "c"))
 
 
 def test_a_node_that_evictions_cannot_help_is_left_out() -> None:
@@ -73,17 +57,6 @@ def test_a_node_that_evictions_cannot_help_is_left_out() -> None:
 
 def test_never_a_node_without_victims() -> None:
     assert evicted(world(), memory(8)) is None
-
-
-def test_whole_gpus() -> None:
-    ledger = world(("a", 0, 2, 0), ("b", 0, 2, 3), ("c", 1, 2, 5))
-    assert evicted(ledger, whole(1), "a") == Victims(("a", "b"))
-    assert evicted(ledger, whole(2), "a") == Victims(("a", "c", "b"))
-
-
-def test_who_is_leaving_already_need_not_be_named() -> None:
-    ledger = world(("a", 0, 8, 0), ("going", 0, 8, 0), ("b", 1, 16, 0), leaving=("going",))
-    assert evicted(ledger, memory(16), "a") == Victims(("a",))
 
 
 def test_those_whose_budget_is_used_up_are_spared_where_that_is_possible() -> None:
@@ -153,28 +126,6 @@ def test_of_those_that_may_be_spared_the_important_are_then_those_beside_no_vict
 
 
 PODS = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 8), st.integers(0, 12)), min_size=1, max_size=6)
-
-
-@settings(max_examples=50)
-@given(PODS, st.integers(1, 20), st.data())
-def test_the_victims_are_enough_and_none_of_those_added_is_too_many(
-    pods: list[tuple[int, int, int]], units: int, data: st.DataObject
-) -> None:
-    ledger = world(*((f"p{i}", gpu, size, priority) for i, (gpu, size, priority) in enumerate(pods)), gpus=(48, 48))
-    lower = [f"p{i}" for i, (_, _, priority) in enumerate(pods) if priority < 10]
-    proposed = data.draw(st.sets(st.sampled_from(lower), min_size=1)) if lower else set()
-    found = evicted(ledger, memory(40 + units), *sorted(proposed))
-    node = ledger.nodes["n"]
-
-    def fits(without: set[str]) -> bool:
-        return node.simulate(without=without).remaining_after(memory(40 + units)) is not None
-
-    assert (found is not None) == (bool(proposed) and fits(set(lower)))
-    if found is not None:
-        victims = set(found.uids)
-        assert proposed <= victims <= set(lower)
-        assert fits(victims)
-        assert not any(fits(victims - {uid}) for uid in victims - proposed)
 
 
 @st.composite
