@@ -13,12 +13,16 @@ from e2e.churn_log import ALLOCATION, REJECTED, Log, Plan, Pod
 from unit.churn.logs import Story
 
 
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
 def all_problems(story: Story) -> list[str]:
     return wrong_gpus(story.log) + over_booked(story.log) + never_seen(story.log)
 
 
-def test_a_right_log() -> None:
-    story = Story()
+def test_a_right_log(story: Story) -> None:
     story.pod(Plan("one", (8,)), {0: 8})
     story.pod(Plan("two", (3, 5)), {1: 3}, {1: 5})
     story.pod(Plan("spread", (8,), spread=2), {0: 4, 1: 4})
@@ -26,8 +30,7 @@ def test_a_right_log() -> None:
     assert {where: peak[:2] for where, peak in peaks(story.log).items()} == {("gpu2", "nvidia0"): (12, 16), ("gpu2", "nvidia5"): (12, 24)}
 
 
-def test_another_device_than_annotated() -> None:
-    story = Story()
+def test_another_device_than_annotated(story: Story) -> None:
     story.pod(Plan("one", (8,)), {0: 8})
     container = story.log.containers["uid-0-0"]
     container.devices = ("nvidia5",)
@@ -39,8 +42,7 @@ def test_another_device_than_annotated() -> None:
 
 
 @pytest.mark.parametrize("name", ["IDX", "DEV", "POD", "CONTAINER"])
-def test_another_variable_than_annotated(name: str) -> None:
-    story = Story()
+def test_another_variable_than_annotated(name: str, story: Story) -> None:
     story.pod(Plan("one", (8,)), {0: 8})
     environment = dict(story.log.containers["uid-0-0"].environment)
     story.log.containers["uid-0-0"].environment = {**environment, f"ALIYUN_COM_GPU_MEM_{name}": "7"}
@@ -62,15 +64,13 @@ def test_another_variable_than_annotated(name: str) -> None:
         ({"ALIYUN_COM_GPU_MEM_ASSIGNED": "false"}, "annotation ALIYUN_COM_GPU_MEM_ASSIGNED is 'false' although it ran"),
     ],
 )
-def test_annotations_that_are_wrong(change: dict[str, str], words: str) -> None:
-    story = Story()
+def test_annotations_that_are_wrong(change: dict[str, str], words: str, story: Story) -> None:
     pod = story.pod(Plan("one", (8,)), {0: 8})
     pod.annotations = {**pod.annotations, **change}
     assert any(words in problem for problem in wrong_gpus(story.log))
 
 
-def test_a_container_without_ids_or_without_a_pod() -> None:
-    story = Story()
+def test_a_container_without_ids_or_without_a_pod(story: Story) -> None:
     story.pod(Plan("one", (8,)), {0: 8})
     story.log.given.clear()
     assert "kubelet's record never had ids for it" in wrong_gpus(story.log)[0]
@@ -78,8 +78,7 @@ def test_a_container_without_ids_or_without_a_pod() -> None:
     assert wrong_gpus(story.log) == ["container c0 on gpu2 has a GPU and is of no pod of the churn"]
 
 
-def test_a_start_that_the_node_did_not_log() -> None:
-    story = Story()
+def test_a_start_that_the_node_did_not_log(story: Story) -> None:
     story.pod(Plan("one", (8,)), {0: 8}).containers.add("f" * 64)
     assert len(never_seen(story.log)) == 1
 
@@ -100,23 +99,20 @@ def test_a_container_that_may_have_ended_between_two_looks_is_not_missed() -> No
     assert len(container({"terminated": {"startedAt": started, "finishedAt": third}})) == 1
 
 
-def test_more_units_than_the_gpu_for_a_moment() -> None:
-    story = Story()
+def test_more_units_than_the_gpu_for_a_moment(story: Story) -> None:
     story.pod(Plan("one", (10,)), {0: 10}, at=0, end=5.0)
     story.pod(Plan("two", (10,)), {0: 10}, at=4.9, end=9.0)
     (problem,) = over_booked(story.log)
     assert problem.startswith("nvidia0 of gpu2 has 16 units, and live processes had 20 when c0 of two")
 
 
-def test_one_after_the_other_is_not_too_much() -> None:
-    story = Story()
+def test_one_after_the_other_is_not_too_much(story: Story) -> None:
     story.pod(Plan("one", (10,)), {0: 10}, at=0, end=5.0, slots=0)
     story.pod(Plan("two", (10,)), {0: 10}, at=5.0, end=9.0, slots=0)
     assert over_booked(story.log) == []
 
 
-def test_an_id_given_before_its_last_bearer_has_ended() -> None:
-    story = Story()
+def test_an_id_given_before_its_last_bearer_has_ended(story: Story) -> None:
     story.pod(Plan("one", (2,)), {0: 2}, at=0, end=5.0, slots=0)
     story.pod(Plan("two", (1,)), {0: 1}, at=4.0, end=9.0, slots=1)
     (problem,) = over_booked(story.log)
@@ -127,16 +123,14 @@ def rejected(name: str, number: int, at: float, reason: str = REJECTED) -> Pod:
     return Pod(f"{name}-{number}", Plan(name, (4,)), at, failed=at + 1, reason=reason)
 
 
-def test_rejections_in_a_row_of_one_name() -> None:
-    story = Story()
+def test_rejections_in_a_row_of_one_name(story: Story) -> None:
     story.log.pods = {pod.uid: pod for pod in [rejected("a", 0, 0), rejected("a", 1, 1), rejected("b", 0, 2), rejected("a", 2, 4)]}
     story.log.pods["fine"] = Pod("fine", Plan("a", (4,)), 3, running=4)
     assert rejection_runs(story.log) == {"a": 2, "b": 1}
     assert (counts(story.log).rejected, counts(story.log).rejected_in_a_row) == (4, 2)
 
 
-def test_pairs_are_of_one_group_one_size_and_different_gpus() -> None:
-    story = Story()
+def test_pairs_are_of_one_group_one_size_and_different_gpus(story: Story) -> None:
     story.pod(Plan("a", (4,), group=1), {0: 4})
     story.pod(Plan("b", (4,), group=1), {1: 4})
     story.pod(Plan("c", (4,), group=1), {1: 4})
@@ -146,8 +140,7 @@ def test_pairs_are_of_one_group_one_size_and_different_gpus() -> None:
     assert [pod.plan.name for pod in in_pairs(story.log)] == ["a", "b", "c"]
 
 
-def test_survivors_outlive_their_object() -> None:
-    story = Story()
+def test_survivors_outlive_their_object(story: Story) -> None:
     for name, end, forced in (("lives-on", 9.0, True), ("ended", 5.2, True), ("not-forced", 9.0, False)):
         pod = story.pod(Plan(name, (4,)), {1: 4}, end=end)
         pod.asked_away = pod.gone = 5.0
@@ -155,8 +148,7 @@ def test_survivors_outlive_their_object() -> None:
     assert [pod.plan.name for pod in survivors(story.log)] == ["lives-on"]
 
 
-def test_who_had_room_and_ran() -> None:
-    story = Story()
+def test_who_had_room_and_ran(story: Story) -> None:
     story.pod(Plan("ran", (4,)), {1: 4})
     late = story.pod(Plan("late", (4,), room=False), {1: 4})
     never = story.pod(Plan("never", (4,)), {1: 4})

@@ -202,16 +202,19 @@ class Gpus:
         self.ledger.apply(AllocatedPod(uid, namespace, uid, "n", request, allocate(request, [(gpu, 16)]), (("app", app),)))
 
 
-def test_the_same_gpu_as_others() -> None:
-    world = Gpus()
+@pytest.fixture
+def world() -> Gpus:
+    return Gpus()
+
+
+def test_the_same_gpu_as_others(world: Gpus) -> None:
     assert world.gpus("client", same_gpu_as="app=server") == [], "there is none yet"
     world.put("server", 1)
     world.put("server", 2, namespace="elsewhere")
     assert world.gpus("client", same_gpu_as="app=server") == [1]
 
 
-def test_the_first_of_a_group_is_so_in_its_own_namespace_and_with_its_own_labels() -> None:
-    world = Gpus()
+def test_the_first_of_a_group_is_so_in_its_own_namespace_and_with_its_own_labels(world: Gpus) -> None:
     world.put("server", 2, namespace="elsewhere")
     assert world.gpus("server", same_gpu_as="app=server") == [0, 1, 2]
     assert world.gpus("client", same_gpu_as="app=server") == []
@@ -219,8 +222,7 @@ def test_the_first_of_a_group_is_so_in_its_own_namespace_and_with_its_own_labels
     assert world.gpus("server", same_gpu_as="app=server") == [0, 1, 2]
 
 
-def test_another_nodes_pod_is_the_first_too() -> None:
-    world = Gpus()
+def test_another_nodes_pod_is_the_first_too(world: Gpus) -> None:
     world.ledger.set_inventory("m", inventory(16))
     request = world.ask("server").in_context(None)
     world.ledger.apply(AllocatedPod("u", "default", "u", "m", request, allocate(request, [(0, 16)]), (("app", "server"),)))
@@ -229,8 +231,7 @@ def test_another_nodes_pod_is_the_first_too() -> None:
     assert world.gpus("server", same_gpu_as="app=server") == [0, 1, 2], "its labels have changed"
 
 
-def test_both_rules_of_a_pod_must_hold() -> None:
-    world = Gpus()
+def test_both_rules_of_a_pod_must_hold(world: Gpus) -> None:
     world.put("server", 0)
     world.put("server", 1)
     world.put("noisy", 1)
@@ -238,16 +239,14 @@ def test_both_rules_of_a_pod_must_hold() -> None:
     assert world.gpus("client", same_gpu_as="app=server", not_with="app=noisy") == [0]
 
 
-def test_a_namespaces_rules_are_its_own() -> None:
-    world = Gpus()
+def test_a_namespaces_rules_are_its_own(world: Gpus) -> None:
     world.put("noisy", 0, namespace="elsewhere")
     world.put("quiet", 1, namespace="elsewhere", not_with="app=noisy")
     assert world.gpus("quiet", not_with="app=noisy") == [0, 1, 2]
     assert world.gpus("noisy") == [0, 1, 2]
 
 
-def test_the_pod_is_named_only_where_rules_about_neighbours_matter() -> None:
-    world = Gpus()
+def test_the_pod_is_named_only_where_rules_about_neighbours_matter(world: Gpus) -> None:
     plain, fussy = world.ask("a"), world.ask("a", not_with="app=b")
     assert plain.context is None
     assert world.ask("a", models="T4").context is None
@@ -266,9 +265,8 @@ def test_the_pod_is_named_only_where_rules_about_neighbours_matter() -> None:
     assert world.ledger.for_pod(pending(fussy.in_context(None), "x", ())).context == Context("x", ())
 
 
-def test_pods_that_differ_in_what_no_rule_looks_at_ask_the_same() -> None:
+def test_pods_that_differ_in_what_no_rule_looks_at_ask_the_same(world: Gpus) -> None:
     """As those of Jobs and StatefulSets do: what is remembered of one is good for the others."""
-    world = Gpus()
     world.put("fussy", 0, not_with="app=a")
     asked = world.ask("a")
     jobs = {world.ledger.for_pod(pending(asked, "default", (("app", "a"), ("job-name", str(number))))).key for number in range(9)}
@@ -308,8 +306,7 @@ def test_what_was_found_is_quoted_in_few_words(name: str) -> None:
     assert str(error.value).isprintable()
 
 
-def test_the_nodes_label_names_its_gpus_where_they_are_alike() -> None:
-    world = Gpus()
+def test_the_nodes_label_names_its_gpus_where_they_are_alike(world: Gpus) -> None:
     node = world.ledger.nodes["n"]
     gpus = node.inventory.gpus if node.inventory else ()
     world.ledger.set_node(replace(node.record, model="Tesla-V100"))
@@ -320,8 +317,7 @@ def test_the_nodes_label_names_its_gpus_where_they_are_alike() -> None:
     assert world.gpus("a", models="A100") == [1]
 
 
-def test_labels_that_a_pod_loses_bind_nobody_any_more() -> None:
-    world = Gpus()
+def test_labels_that_a_pod_loses_bind_nobody_any_more(world: Gpus) -> None:
     world.put("noisy", 0)
     assert world.gpus("quiet", not_with="app=noisy") == [1, 2]
     (pod,) = world.ledger.nodes["n"].pods
@@ -329,8 +325,7 @@ def test_labels_that_a_pod_loses_bind_nobody_any_more() -> None:
     assert world.gpus("quiet", not_with="app=noisy") == [0, 1, 2]
 
 
-def test_rules_that_a_pod_loses_bind_nobody_any_more() -> None:
-    world = Gpus()
+def test_rules_that_a_pod_loses_bind_nobody_any_more(world: Gpus) -> None:
     world.put("quiet", 0, not_with="app=noisy")
     assert world.gpus("noisy") == [1, 2]
     world.put("quiet", 0)

@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 
 from unit.runtime.device_plugin import cdi_folder
+from unit.runtime.device_plugin.usage import Case
 
 
 @pytest.fixture
 def cdi(tmp_path: Path) -> Path:
     """A folder of specs."""
     return cdi_folder.made(tmp_path)
+
+
+@pytest.fixture
+def case() -> Case:
+    """Usage of one node of which nothing is known yet."""
+    return Case()

@@ -17,8 +17,7 @@ from unit.runtime.device_plugin.usage import BURST, GRANT_LIFETIME, MAKING, NODE
 MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 
 
-def test_on_the_normal_path_nobody_looks_at_processes() -> None:
-    case = Case()
+def test_on_the_normal_path_nobody_looks_at_processes(case: Case) -> None:
     case.add("a")
     case.record(entry("a", 0, 1))
     assert case.release() == {"a"}
@@ -26,8 +25,7 @@ def test_on_the_normal_path_nobody_looks_at_processes() -> None:
 
 
 @pytest.mark.parametrize("how", ["dropped from the file", "gone from the API", "offered again", "Failed in the API"])
-def test_what_processes_hold_stays_held(how: str) -> None:
-    case = Case()
+def test_what_processes_hold_stays_held(how: str, case: Case) -> None:
     pod = case.add("a")
     case.usage.set_checkpoint((entry("a", 0, 1), entry("b", 5)))
     case.add("b")
@@ -51,8 +49,7 @@ def test_what_processes_hold_stays_held(how: str) -> None:
     assert (case.still_in_use(MEMORY), case.usage.orphaned()) == ({}, {})
 
 
-def test_a_container_that_was_being_made_may_still_get_a_process() -> None:
-    case = Case()
+def test_a_container_that_was_being_made_may_still_get_a_process(case: Case) -> None:
     pod = case.add("a", phase="Pending")
     case.usage.set_checkpoint((entry("a", 0),))
     case.pods.event("DELETED", parse_local_pod(pod))
@@ -64,8 +61,7 @@ def test_a_container_that_was_being_made_may_still_get_a_process() -> None:
     assert case.release() == set()
 
 
-def test_a_pod_that_is_gone_without_a_process_is_free_after_the_grace() -> None:
-    case = Case()
+def test_a_pod_that_is_gone_without_a_process_is_free_after_the_grace(case: Case) -> None:
     pod = case.add("a", phase="Pending")
     case.usage.set_checkpoint((entry("a", 0),))
     case.pods.event("DELETED", parse_local_pod(pod))
@@ -74,8 +70,7 @@ def test_a_pod_that_is_gone_without_a_process_is_free_after_the_grace() -> None:
     assert case.release() == set()
 
 
-def test_a_pod_that_comes_again_holds_again() -> None:
-    case = Case()
+def test_a_pod_that_comes_again_holds_again(case: Case) -> None:
     pod = case.add("a")
     case.usage.set_checkpoint((entry("a", 0),))
     case.pods.event("DELETED", parse_local_pod(pod))
@@ -87,8 +82,7 @@ def test_a_pod_that_comes_again_holds_again() -> None:
     assert case.release() == {"a"}
 
 
-def test_a_lost_record_is_told_from_a_forgotten_pod() -> None:
-    case = Case()
+def test_a_lost_record_is_told_from_a_forgotten_pod(case: Case) -> None:
     for uid in ("a", "b"):
         case.add(uid)
     case.live = {"a", "b"}
@@ -111,8 +105,7 @@ def test_a_lost_record_is_told_from_a_forgotten_pod() -> None:
     }
 
 
-def test_the_next_process_knows_what_this_one_knew() -> None:
-    case = Case()
+def test_the_next_process_knows_what_this_one_knew(case: Case) -> None:
     case.add("a")
     case.record(entry("a", 0, 1))
     after = Case()
@@ -131,8 +124,7 @@ def test_the_next_process_knows_what_this_one_knew() -> None:
 
 
 @pytest.mark.parametrize("kind", ["MODIFIED", "DELETED"])
-def test_kubelets_word_that_all_containers_have_ended_needs_no_look_at_processes(kind: str) -> None:
-    case = Case()
+def test_kubelets_word_that_all_containers_have_ended_needs_no_look_at_processes(kind: str, case: Case) -> None:
     pod = case.add("a")
     case.record(entry("a", 0), entry("other", 1))
     case.live = {"a"}
@@ -145,9 +137,8 @@ def test_kubelets_word_that_all_containers_have_ended_needs_no_look_at_processes
     assert (case.release(), case.looks, case.still_in_use(MEMORY)) == ({"other"}, 0, {})
 
 
-def test_a_container_that_has_started_again_holds_although_its_pod_was_deleted_between_two_runs_by_the_api_server() -> None:
+def test_a_container_that_has_started_again_holds_although_its_pod_was_deleted_between_two_runs_by_the_api_server(case: Case) -> None:
     """kubelet has told of the end of the first run, and not yet of the second, when the pod is deleted by force."""
-    case = Case()
     pod = case.add("a")
     case.record(entry("a", 0))
     case.live = {"a"}
@@ -164,8 +155,7 @@ def test_a_container_that_has_started_again_holds_although_its_pod_was_deleted_b
 
 @pytest.mark.parametrize("synced", [True, False])
 @pytest.mark.parametrize("runs", [True, False])
-def test_a_pod_that_nobody_has_seen_is_over_when_the_watch_must_have_shown_it(synced: bool, runs: bool) -> None:
-    case = Case()
+def test_a_pod_that_nobody_has_seen_is_over_when_the_watch_must_have_shown_it(synced: bool, runs: bool, case: Case) -> None:
     case.add("seen")
     case.pods.synced = synced
     case.live = {"unseen"} if runs else set()
@@ -179,8 +169,7 @@ def test_a_pod_that_nobody_has_seen_is_over_when_the_watch_must_have_shown_it(sy
     assert case.still_in_use(MEMORY) == ({min(units(0)): "unseen"} if synced and runs else {})
 
 
-def test_where_all_pods_are_unseen_time_alone_brings_a_change() -> None:
-    case = Case()
+def test_where_all_pods_are_unseen_time_alone_brings_a_change(case: Case) -> None:
     case.record(entry("unseen", 0))
     assert case.release() == {"unseen"}
     case.wait(WATCH_GRACE + 1)
@@ -190,8 +179,7 @@ def test_where_all_pods_are_unseen_time_alone_brings_a_change() -> None:
         assert case.release() == held
 
 
-def test_a_pod_that_had_no_process_yet_when_it_went_is_waited_for_from_then_on() -> None:
-    case = Case()
+def test_a_pod_that_had_no_process_yet_when_it_went_is_waited_for_from_then_on(case: Case) -> None:
     pod = case.add("a", phase="Pending")
     case.record(entry("a", 0))
     case.release()
@@ -203,8 +191,7 @@ def test_a_pod_that_had_no_process_yet_when_it_went_is_waited_for_from_then_on()
 
 
 @pytest.mark.parametrize("age", [1, WATCH_GRACE])
-def test_a_pod_that_kubelet_took_back_before_anybody_saw_it_may_still_get_a_process(age: float) -> None:
-    case = Case()
+def test_a_pod_that_kubelet_took_back_before_anybody_saw_it_may_still_get_a_process(age: float, case: Case) -> None:
     case.record(entry("unseen", 0))
     case.wait(age)
     case.usage.observe_available(MEMORY, units(0))
@@ -213,16 +200,14 @@ def test_a_pod_that_kubelet_took_back_before_anybody_saw_it_may_still_get_a_proc
         assert case.release() == held
 
 
-def test_a_pod_that_ran_has_no_process_still_to_come() -> None:
-    case = Case()
+def test_a_pod_that_ran_has_no_process_still_to_come(case: Case) -> None:
     pod = case.add("a", phase="Running")
     case.record(entry("a", 0))
     case.delete(pod)
     assert case.release() == set()
 
 
-def test_what_was_held_before_the_start_by_pods_that_nobody_knows_gets_the_same_grace() -> None:
-    case = Case()
+def test_what_was_held_before_the_start_by_pods_that_nobody_knows_gets_the_same_grace(case: Case) -> None:
     case.usage.restore({DeviceKey("old", "main", MEMORY): units(0)}, {"old": "default/old"})
     case.record(entry("other", 5))
     for more, held in ((0, {"old"}), (START_GRACE - 0.1, {"old"}), (0.1, set())):
@@ -230,8 +215,7 @@ def test_what_was_held_before_the_start_by_pods_that_nobody_knows_gets_the_same_
         assert case.release() - {"other"} == held
 
 
-def test_only_those_that_were_doubtful_before_the_look_are_decided_by_it() -> None:
-    case = Case()
+def test_only_those_that_were_doubtful_before_the_look_are_decided_by_it(case: Case) -> None:
     pods = {uid: case.add(uid) for uid in "ab"}
     case.record(entry("a", 0), entry("b", 1))
     case.delete(pods["a"])
@@ -249,8 +233,7 @@ def test_only_those_that_were_doubtful_before_the_look_are_decided_by_it() -> No
     assert case.release() == {"b"}
 
 
-def test_a_pod_that_came_back_and_goes_again_is_looked_at_afresh() -> None:
-    case = Case()
+def test_a_pod_that_came_back_and_goes_again_is_looked_at_afresh(case: Case) -> None:
     pod = case.add("static", phase="Pending")
     case.record(entry("static", 0))
     case.live = {"static"}
@@ -265,9 +248,7 @@ def test_a_pod_that_came_back_and_goes_again_is_looked_at_afresh() -> None:
     assert case.release() == set()
 
 
-def test_each_change_of_who_holds_is_counted_once() -> None:
-    case = Case()
-
+def test_each_change_of_who_holds_is_counted_once(case: Case) -> None:
     def counted() -> int:
         before = case.usage.changes.count
         case.release()
@@ -287,8 +268,7 @@ def test_each_change_of_who_holds_is_counted_once() -> None:
 # What kubelet says.
 
 
-def test_kubelet_gives_ids_to_a_pod_whose_end_was_seen_so_that_its_processes_count_again() -> None:
-    case = Case()
+def test_kubelet_gives_ids_to_a_pod_whose_end_was_seen_so_that_its_processes_count_again(case: Case) -> None:
     case.record(entry("a", 0))
     case.delete(case.add("a"))
     assert case.release() == set()
@@ -297,8 +277,7 @@ def test_kubelet_gives_ids_to_a_pod_whose_end_was_seen_so_that_its_processes_cou
     assert case.release() == {"a"}
 
 
-def test_the_same_record_again_changes_nothing_and_new_ids_say_that_kubelet_counts_the_pod() -> None:
-    case = Case()
+def test_the_same_record_again_changes_nothing_and_new_ids_say_that_kubelet_counts_the_pod(case: Case) -> None:
     case.add("a")
     case.live = {"a"}
     case.record(entry("a", 0))
@@ -314,8 +293,7 @@ def test_the_same_record_again_changes_nothing_and_new_ids_say_that_kubelet_coun
     assert case.still_in_use(MEMORY) == {}
 
 
-def test_ids_of_another_resource_and_other_ids_say_nothing_of_a_pod_when_they_are_offered() -> None:
-    case = Case()
+def test_ids_of_another_resource_and_other_ids_say_nothing_of_a_pod_when_they_are_offered(case: Case) -> None:
     case.add("a", "Succeeded")
     case.record(entry("a", 0))
     case.usage.observe_available(GPUS, units(0))
@@ -325,8 +303,7 @@ def test_ids_of_another_resource_and_other_ids_say_nothing_of_a_pod_when_they_ar
     assert case.usage.dropped_by_kubelet() == {"a"}
 
 
-def test_a_pod_that_loses_one_container_of_its_record_keeps_its_ids_until_its_processes_end() -> None:
-    case = Case()
+def test_a_pod_that_loses_one_container_of_its_record_keeps_its_ids_until_its_processes_end(case: Case) -> None:
     case.add("a")
     case.live = {"a"}
     case.record(entry("a", 0), entry("a", 1, container="second"))
@@ -340,8 +317,7 @@ def test_a_pod_that_loses_one_container_of_its_record_keeps_its_ids_until_its_pr
     assert (case.still_in_use(MEMORY), case.usage.dropped_by_kubelet()) == ({}, set())
 
 
-def test_a_record_that_is_lost_twice_is_lost_twice() -> None:
-    case = Case()
+def test_a_record_that_is_lost_twice_is_lost_twice(case: Case) -> None:
     case.add("a")
     case.live = {"a"}
     case.record(entry("a", 0))
@@ -360,8 +336,7 @@ def test_a_record_that_is_lost_twice_is_lost_twice() -> None:
     assert case.usage.dropped_by_kubelet() == {"a"}, "this time it was dropped alone"
 
 
-def test_a_record_that_is_back_was_never_lost() -> None:
-    case = Case()
+def test_a_record_that_is_back_was_never_lost(case: Case) -> None:
     case.add("a")
     case.live = {"a"}
     for entries in ((entry("a", 0, 1),), (entry("a", 0, 1), entry("b", 5))):
@@ -376,8 +351,7 @@ def test_a_record_that_is_back_was_never_lost() -> None:
         assert (case.still_in_use(MEMORY), case.usage.dropped_by_kubelet()) == ({}, set())
 
 
-def test_of_a_lost_record_a_container_may_run_that_has_a_process_or_is_about_to() -> None:
-    case = Case()
+def test_of_a_lost_record_a_container_may_run_that_has_a_process_or_is_about_to(case: Case) -> None:
     case.add("a")
     case.live = {"a"}
     main, second = DeviceKey("a", "main", MEMORY), DeviceKey("a", "second", MEMORY)
@@ -398,8 +372,7 @@ def test_of_a_lost_record_a_container_may_run_that_has_a_process_or_is_about_to(
 
 
 @pytest.mark.parametrize("end", ["processes", "phase"])
-def test_a_lost_record_is_no_loss_when_the_pod_has_ended(end: str) -> None:
-    case = Case()
+def test_a_lost_record_is_no_loss_when_the_pod_has_ended(end: str, case: Case) -> None:
     pod = case.add("a")
     case.live = {"a"}
     case.record(entry("a", 0))
@@ -413,8 +386,7 @@ def test_a_lost_record_is_no_loss_when_the_pod_has_ended(end: str) -> None:
     assert not case.usage.any_record_lost(MEMORY)
 
 
-def test_a_pod_whose_record_was_lost_may_have_its_own_ids_again_and_nobody_elses() -> None:
-    case = Case()
+def test_a_pod_whose_record_was_lost_may_have_its_own_ids_again_and_nobody_elses(case: Case) -> None:
     for uid in ("a", "b"):
         case.add(uid)
     case.live = {"a", "b"}
@@ -452,8 +424,9 @@ def test_a_pod_whose_record_was_lost_may_have_its_own_ids_again_and_nobody_elses
         "time",
     ],
 )
-def test_what_was_given_counts_until_kubelet_records_it_or_offers_it_or_time_is_over(end: Callable[[Case], None], still: bool) -> None:
-    case = Case()
+def test_what_was_given_counts_until_kubelet_records_it_or_offers_it_or_time_is_over(
+    end: Callable[[Case], None], still: bool, case: Case
+) -> None:
     case.usage.record_grant(MEMORY, units(0, 1), None)
     case.wait(GRANT_LIFETIME - 1)
     # A file from before it.
@@ -463,8 +436,7 @@ def test_what_was_given_counts_until_kubelet_records_it_or_offers_it_or_time_is_
     assert ("" in case.usage.gpu_users().memory["GPU-00000000"]) == still
 
 
-def test_what_was_given_is_of_the_pod_that_it_was_given_to() -> None:
-    case = Case()
+def test_what_was_given_is_of_the_pod_that_it_was_given_to(case: Case) -> None:
     case.add("a")
     case.usage.record_grant(MEMORY, units(0, 1), case.pending("a"))
     case.usage.record_grant(GPUS, frozenset({"GPU-00000001"}), None)
@@ -483,8 +455,7 @@ def test_what_was_given_is_of_the_pod_that_it_was_given_to() -> None:
 # Who holds what.
 
 
-def test_all_questions_about_pods_that_run_outlive_or_are_gone() -> None:
-    case = Case()
+def test_all_questions_about_pods_that_run_outlive_or_are_gone(case: Case) -> None:
     pods = {uid: case.add(uid) for uid in ("runs", "outlives", "done", "gpu")}
     case.live = {"outlives"}
     case.record(entry("runs", 0, 1), entry("outlives", 3, gpu=1), entry("done", 4), whole("gpu", 1))
@@ -526,8 +497,7 @@ def test_all_questions_about_pods_that_run_outlive_or_are_gone() -> None:
     assert [usage.name(uid) for uid in ("runs", "outlives", "done", "nobody")] == ["default/runs", "default/outlives", "default/done", ""]
 
 
-def test_orphaned_containers_of_one_pod_are_one_answer() -> None:
-    case = Case()
+def test_orphaned_containers_of_one_pod_are_one_answer(case: Case) -> None:
     pod = case.add("a")
     case.live = {"a"}
     case.record(entry("a", 0), entry("a", 1, container="second"))
@@ -537,16 +507,14 @@ def test_orphaned_containers_of_one_pod_are_one_answer() -> None:
     assert case.usage.ids_of(MEMORY, ["GPU-00000000"], orphaned=True) == units(0, 1)
 
 
-def test_a_container_that_has_other_ids_now_is_on_their_gpu() -> None:
-    case = Case()
+def test_a_container_that_has_other_ids_now_is_on_their_gpu(case: Case) -> None:
     case.add("a")
     case.record(entry("a", 0))
     case.record(entry("a", 5, gpu=1))
     assert case.usage.gpu_users().memory == {"GPU-00000001": {"a"}}
 
 
-def test_a_name_is_kept_as_long_as_something_is_held_under_it() -> None:
-    case = Case()
+def test_a_name_is_kept_as_long_as_something_is_held_under_it(case: Case) -> None:
     case.record(entry("a", 0))
     assert case.usage.names() == {}
     pod = case.add("a")

@@ -19,8 +19,7 @@ MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 # While the API server is not heard.
 
 
-def test_a_pod_that_the_watch_could_not_show_is_held_for_as_long_as_the_watch_is_interrupted() -> None:
-    case = Case()
+def test_a_pod_that_the_watch_could_not_show_is_held_for_as_long_as_the_watch_is_interrupted(case: Case) -> None:
     case.heard = False
     case.record(entry("pulls its image", 0))
     case.wait(600)
@@ -33,16 +32,14 @@ def test_a_pod_that_the_watch_could_not_show_is_held_for_as_long_as_the_watch_is
     assert case.release() == {"pulls its image"}
 
 
-def test_what_an_old_file_lists_and_the_first_list_does_not_is_over_at_once() -> None:
-    case = Case()
+def test_what_an_old_file_lists_and_the_first_list_does_not_is_over_at_once(case: Case) -> None:
     case.usage.set_checkpoint((entry("gone before the start", 0),), age=WATCH_GRACE + 1)
     for held in ({"gone before the start"}, {"gone before the start"}, set()):
         assert case.release() == held
         case.wait(BURST)
 
 
-def test_kubelets_own_offer_ends_it_at_once_whether_the_api_server_is_heard_or_not() -> None:
-    case = Case()
+def test_kubelets_own_offer_ends_it_at_once_whether_the_api_server_is_heard_or_not(case: Case) -> None:
     case.heard = False
     case.record(entry("unseen", 0))
     case.usage.observe_available(MEMORY, units(0))
@@ -51,8 +48,7 @@ def test_kubelets_own_offer_ends_it_at_once_whether_the_api_server_is_heard_or_n
     assert case.release() == set()
 
 
-def test_what_a_lost_file_listed_is_held_without_a_process_for_as_long_as_the_api_server_shows_the_pod() -> None:
-    case = Case()
+def test_what_a_lost_file_listed_is_held_without_a_process_for_as_long_as_the_api_server_shows_the_pod(case: Case) -> None:
     pod = case.add("pulls its image", phase="Pending")
     case.record(entry("pulls its image", 0))
     case.record()
@@ -64,8 +60,7 @@ def test_what_a_lost_file_listed_is_held_without_a_process_for_as_long_as_the_ap
     assert case.release() == set()
 
 
-def test_what_a_pod_had_is_forgotten_when_kubelet_and_its_processes_are_done_with_it() -> None:
-    case = Case()
+def test_what_a_pod_had_is_forgotten_when_kubelet_and_its_processes_are_done_with_it(case: Case) -> None:
     case.add("a")
     pod = case.add("b")
     case.record(entry("a", 0), entry("b", 1))
@@ -80,8 +75,7 @@ def test_what_a_pod_had_is_forgotten_when_kubelet_and_its_processes_are_done_wit
     assert case.usage.keys_of("a") == [DeviceKey("a", "main", MEMORY)]
 
 
-def test_memory_and_whole_gpus_of_one_pod_are_told_apart() -> None:
-    case = Case()
+def test_memory_and_whole_gpus_of_one_pod_are_told_apart(case: Case) -> None:
     case.record(entry("a", 0, 1), CheckpointEntry("a", "second", GPUS, frozenset({"GPU-00000001"})), entry("b", 7))
     assert case.usage.memory_of("a") == {"GPU-00000000": 2}
     assert case.usage.units_by_pod(NODE) == {("a", "GPU-00000000"): 2, ("a", "GPU-00000001"): 16, ("b", "GPU-00000000"): 1}
@@ -90,8 +84,7 @@ def test_memory_and_whole_gpus_of_one_pod_are_told_apart() -> None:
     assert case.usage.containers_with(MEMORY, units(0)) == []
 
 
-def test_a_pod_is_called_by_the_best_that_is_known_of_it() -> None:
-    case = Case()
+def test_a_pod_is_called_by_the_best_that_is_known_of_it(case: Case) -> None:
     case.add("a")
     case.record(entry("a", 0), entry("unseen", 1))
     assert case.usage.pod_name("a") == "pod default/a"
@@ -99,9 +92,8 @@ def test_a_pod_is_called_by_the_best_that_is_known_of_it() -> None:
     assert "just now" in case.usage.pod_name("")
 
 
-def test_what_another_device_plugin_gave_shifts_units_between_gpus() -> None:
+def test_what_another_device_plugin_gave_shifts_units_between_gpus(case: Case) -> None:
     """By the ids that kubelet chose they have GPU 0; by its index they have another GPU's memory."""
-    case = Case()
     case.usage.gpus_by_index = lambda: NODE.by_index
     first, second = (gpu.uuid for gpu in NODE.gpus)
     pods = {uid: case.add(uid) for uid in ("moved", "same", "ours")}
@@ -126,8 +118,7 @@ def test_what_another_device_plugin_gave_shifts_units_between_gpus() -> None:
 # Starts.
 
 
-def test_a_start_that_was_asked_for_is_waited_for() -> None:
-    case = Case()
+def test_a_start_that_was_asked_for_is_waited_for(case: Case) -> None:
     status = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"waiting": {}}, "containerID": "run://1"}]}
     pod = case.add("a")
     case.pods.event("MODIFIED", parse_local_pod({**pod, "status": status}))
@@ -143,8 +134,7 @@ def test_a_start_that_was_asked_for_is_waited_for() -> None:
     assert case.release() == set(), "it has come and gone"
 
 
-def test_a_start_of_a_pod_that_the_watch_has_not_shown_is_waited_for() -> None:
-    case = Case()
+def test_a_start_of_a_pod_that_the_watch_has_not_shown_is_waited_for(case: Case) -> None:
     case.record(entry("a", 0))
     case.usage.record_start([DeviceKey("a", "main", MEMORY)])
     assert case.usage.is_starting(DeviceKey("a", "main", MEMORY))
@@ -152,8 +142,7 @@ def test_a_start_of_a_pod_that_the_watch_has_not_shown_is_waited_for() -> None:
     assert not case.usage.is_starting(DeviceKey("a", "main", MEMORY))
 
 
-def test_a_start_that_was_reported_is_not_waited_for() -> None:
-    case = Case()
+def test_a_start_that_was_reported_is_not_waited_for(case: Case) -> None:
     pod = case.add("a", phase="Pending")
     case.record(entry("a", 0))
     case.usage.record_start([DeviceKey("a", "main", MEMORY)])
@@ -162,8 +151,7 @@ def test_a_start_that_was_reported_is_not_waited_for() -> None:
     assert case.release() == set()
 
 
-def test_a_start_of_one_of_two_with_the_same_ids_is_reported_by_either() -> None:
-    case = Case()
+def test_a_start_of_one_of_two_with_the_same_ids_is_reported_by_either(case: Case) -> None:
     pod = case.add("a", phase="Pending")
     case.record(entry("a", 0, container="first"), entry("a", 0))
     case.usage.record_start([DeviceKey("a", "first", MEMORY), DeviceKey("a", "main", MEMORY)])
@@ -174,8 +162,7 @@ def test_a_start_of_one_of_two_with_the_same_ids_is_reported_by_either() -> None
     assert case.release() == set()
 
 
-def test_a_start_of_what_was_released_holds_it_again() -> None:
-    case = Case()
+def test_a_start_of_what_was_released_holds_it_again(case: Case) -> None:
     case.delete(case.add("a"))
     case.record(entry("a", 0))
     case.wait(MAKING)
@@ -193,8 +180,7 @@ def test_a_start_of_what_was_released_holds_it_again() -> None:
 
 
 @pytest.mark.parametrize("known", ["lost with the file", "never had ids", "lost while no plugin looked"])
-def test_a_pod_that_runs_and_is_in_no_record_is_a_lost_record_when_both_have_had_time_to_agree(known: str) -> None:
-    case = Case()
+def test_a_pod_that_runs_and_is_in_no_record_is_a_lost_record_when_both_have_had_time_to_agree(known: str, case: Case) -> None:
     pod = case.add("crash loop without a sandbox")
     if known == "lost with the file":
         case.record(entry("crash loop without a sandbox", 0))
@@ -220,8 +206,9 @@ def test_a_pod_that_runs_and_is_in_no_record_is_a_lost_record_when_both_have_had
     [({"containerID": "containerd://1", "state": {"waiting": {}}}, True), ({"state": {"waiting": {}}}, False)],
     ids=["its init container was started", "nothing was started"],
 )
-def test_a_pod_that_is_not_past_its_init_containers_is_a_lost_record_when_one_was_started(container: dict[str, Any], started: bool) -> None:
-    case = Case()
+def test_a_pod_that_is_not_past_its_init_containers_is_a_lost_record_when_one_was_started(
+    container: dict[str, Any], started: bool, case: Case
+) -> None:
     pod = case.add("a", phase="Pending")
     pod["status"]["initContainerStatuses"] = [{"name": "first", **container}]
     case.pods.event("MODIFIED", parse_local_pod(pod))
@@ -232,8 +219,7 @@ def test_a_pod_that_is_not_past_its_init_containers_is_a_lost_record_when_one_wa
     assert case.usage.any_record_lost(MEMORY) is started
 
 
-def test_a_pod_that_kubelet_has_forgotten_before_the_watch_shows_its_end_is_no_lost_record() -> None:
-    case = Case()
+def test_a_pod_that_kubelet_has_forgotten_before_the_watch_shows_its_end_is_no_lost_record(case: Case) -> None:
     pod = case.add("a")
     case.record(entry("a", 0), entry("other", 1))
     case.record(entry("other", 1))
@@ -245,8 +231,7 @@ def test_a_pod_that_kubelet_has_forgotten_before_the_watch_shows_its_end_is_no_l
     assert not case.usage.any_record_lost(MEMORY)
 
 
-def test_of_a_lost_record_only_what_no_other_container_has_is_a_containers_own() -> None:
-    case = Case()
+def test_of_a_lost_record_only_what_no_other_container_has_is_a_containers_own(case: Case) -> None:
     case.add("a")
     case.live = {"a"}
     case.record(entry("a", 0, 1, container="first"), entry("a", 0, 1), entry("a", 5, container="side"))
@@ -271,8 +256,7 @@ def test_an_offer_ends_an_active_pod_only_when_the_api_server_has_been_silent(ph
         assert (case.usage.recorded_ids("a", MEMORY) == units(0)) is heard
 
 
-def test_an_offer_of_before_says_nothing_of_what_was_listed_or_granted_since() -> None:
-    case = Case()
+def test_an_offer_of_before_says_nothing_of_what_was_listed_or_granted_since(case: Case) -> None:
     pod = case.add("a")
     before = case.usage.moment
     case.record(entry("a", 0))
@@ -286,8 +270,7 @@ def test_an_offer_of_before_says_nothing_of_what_was_listed_or_granted_since() -
     assert case.usage.counted_ids(MEMORY) == frozenset()
 
 
-def test_ids_that_kubelets_record_has_twice_are_of_the_pod_that_had_them_first() -> None:
-    case = Case()
+def test_ids_that_kubelets_record_has_twice_are_of_the_pod_that_had_them_first(case: Case) -> None:
     for uid in "abc":
         case.add(uid)
     case.record(entry("a", 0, 1))
@@ -312,9 +295,8 @@ def test_of_a_container_without_a_process_nothing_is_kept_when_it_gets_other_ids
         assert case.usage.ids_of(MEMORY, ["GPU-00000000"]) == kept | units(5)
 
 
-def test_what_kubelet_starts_of_a_pod_that_has_just_gone_is_its_own_until_no_process_can_come() -> None:
+def test_what_kubelet_starts_of_a_pod_that_has_just_gone_is_its_own_until_no_process_can_come(case: Case) -> None:
     """Its request had waited, and kubelet had not yet heard of the end: it asks nobody before such a start."""
-    case = Case()
     case.delete(case.add("gone"))
     case.record(entry("gone", 0, 1))
     assert case.release() == {"gone"}
@@ -322,8 +304,7 @@ def test_what_kubelet_starts_of_a_pod_that_has_just_gone_is_its_own_until_no_pro
     assert case.release() == set()
 
 
-def test_what_runs_of_a_pod_that_was_gone_at_its_start_stays_its_own() -> None:
-    case = Case()
+def test_what_runs_of_a_pod_that_was_gone_at_its_start_stays_its_own(case: Case) -> None:
     case.delete(case.add("gone"))
     case.record(entry("gone", 0, 1))
     case.live.add("gone")
@@ -334,9 +315,8 @@ def test_what_runs_of_a_pod_that_was_gone_at_its_start_stays_its_own() -> None:
 
 
 @pytest.mark.parametrize("known", ["recorded before", "by its process", "not at all"])
-def test_a_pod_that_kubelet_has_admitted_and_not_started_is_a_lost_record_as_well(known: str) -> None:
+def test_a_pod_that_kubelet_has_admitted_and_not_started_is_a_lost_record_as_well(known: str, case: Case) -> None:
     """kubelet requires nothing for a resource that is not registered yet, and then starts no container for want of a record."""
-    case = Case()
     case.add("new", phase="Pending")
     if known == "recorded before":
         case.record(entry("new", 0, 1))
@@ -352,9 +332,8 @@ def test_a_pod_that_kubelet_has_admitted_and_not_started_is_a_lost_record_as_wel
     assert not case.usage.any_record_lost(MEMORY)
 
 
-def test_what_an_init_container_passed_on_goes_with_the_ids_that_its_container_is_left_with() -> None:
+def test_what_an_init_container_passed_on_goes_with_the_ids_that_its_container_is_left_with(case: Case) -> None:
     """Two containers of one size start without a record, and the first one gets what the other one had."""
-    case = Case()
     case.add("a")
     init = {"name": "first", "resources": {"limits": {MEMORY: "1"}}}
     case.add("b", init=[init])

@@ -134,8 +134,7 @@ def test_a_node_that_complains_of_everything_fills_no_log(caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_a_pod_that_was_failed_while_its_containers_run_waits_for_its_node(listed: bool) -> None:
-    it = Told()
+def test_a_pod_that_was_failed_while_its_containers_run_waits_for_its_node(listed: bool, it: Told) -> None:
     it.cluster.pod_event("ADDED", replace(allocated_pod("a"), alive=True))
 
     def see(record: FinishedPod) -> None:
@@ -232,8 +231,12 @@ class Told:
         return found
 
 
-def test_who_is_told_of_what_happens_to_pods() -> None:
-    it = Told()
+@pytest.fixture
+def it() -> Told:
+    return Told()
+
+
+def test_who_is_told_of_what_happens_to_pods(it: Told) -> None:
     for kind, record, told in (
         ("ADDED", pending("a"), (True, 0)),
         ("MODIFIED", allocated_pod("a"), (False, 0)),
@@ -255,9 +258,8 @@ def test_who_is_told_of_what_happens_to_pods() -> None:
     assert it.told() == (True, 1)
 
 
-def test_two_schedulers_that_are_asked_about_the_same_pods_are_seen_and_no_others() -> None:
+def test_two_schedulers_that_are_asked_about_the_same_pods_are_seen_and_no_others(it: Told) -> None:
     """Each reserves what the other binds, and its own Binding fails: that is how two active ones look."""
-    it = Told()
     ours = [allocated_pod(f"ours-{n}") for n in range(2)]
     for uid in ("reserved", "assumed-elsewhere", "assumed-otherwise", "unknown"):
         it.cluster.pod_event("ADDED", pending(uid))
@@ -277,8 +279,7 @@ def test_two_schedulers_that_are_asked_about_the_same_pods_are_seen_and_no_other
 
 
 @pytest.mark.parametrize("forgotten", [True, False])
-def test_what_we_have_bound_is_no_strangers_however_late_the_watch_is_with_it(forgotten: bool) -> None:
-    it = Told()
+def test_what_we_have_bound_is_no_strangers_however_late_the_watch_is_with_it(forgotten: bool, it: Told) -> None:
     it.cluster.assume(allocated_pod("a"))
     if forgotten:
         it.cluster.forget("a")
@@ -294,8 +295,7 @@ def test_what_we_have_bound_is_no_strangers_however_late_the_watch_is_with_it(fo
     assert it.foreign_bindings == (["a"] if forgotten else [])
 
 
-def test_what_we_have_bound_is_remembered_for_ten_minutes_and_while_its_binding_is_under_way() -> None:
-    it = Told()
+def test_what_we_have_bound_is_remembered_for_ten_minutes_and_while_its_binding_is_under_way(it: Told) -> None:
     for uid in ("under-way", "late", "later"):
         it.cluster.assume(allocated_pod(uid))
     for uid in ("late", "later"):
@@ -312,15 +312,13 @@ def test_what_we_have_bound_is_remembered_for_ten_minutes_and_while_its_binding_
     assert it.foreign_bindings == ["later"]
 
 
-def test_a_pod_that_we_bound_without_gpus_and_that_has_some_has_them_from_a_stranger() -> None:
-    it = Told()
+def test_a_pod_that_we_bound_without_gpus_and_that_has_some_has_them_from_a_stranger(it: Told) -> None:
     it.cluster.assume(replace(allocated_pod("a"), allocation=None))
     it.cluster.pod_event("MODIFIED", allocated_pod("a"))
     assert it.foreign_bindings == ["a"]
 
 
-def test_the_gpu_of_a_pod_that_is_gone_in_doubt_is_kept_until_its_watch_must_have_spoken() -> None:
-    it = Told()
+def test_the_gpu_of_a_pod_that_is_gone_in_doubt_is_kept_until_its_watch_must_have_spoken(it: Told) -> None:
     it.cluster.assume(allocated_pod("a"))
     it.cluster.keep_until_seen("a")
     it.now += UNSEEN_SECONDS - 0.1
@@ -377,8 +375,7 @@ def test_time_goes_on_whatever_else_there_is_to_do() -> None:
     virtual.run(scenario())
 
 
-def test_gpus_that_a_bound_pod_has_no_more_are_room() -> None:
-    it = Told()
+def test_gpus_that_a_bound_pod_has_no_more_are_room(it: Told) -> None:
     it.cluster.node_event("MODIFIED", NodeRecord("n", inventory(16, 16)))
     it.cluster.pod_event("ADDED", allocated_pod("a"))
     it.told()
@@ -388,8 +385,7 @@ def test_gpus_that_a_bound_pod_has_no_more_are_room() -> None:
     assert it.told() == (False, 1)
 
 
-def test_what_a_nominated_pod_needs_no_more_is_room() -> None:
-    it = Told()
+def test_what_a_nominated_pod_needs_no_more_is_room(it: Told) -> None:
     for kind, record, rooms in (
         ("ADDED", replace(pending("a"), nominated="n"), 0),
         ("MODIFIED", replace(pending("a"), nominated="n"), 0),
@@ -436,8 +432,7 @@ def test_a_fresh_list_of_nodes_takes_away_those_that_are_not_in_it(caplog: pytes
     assert "listed the nodes: 1 of 2 have GPUs" in caplog.text
 
 
-def test_rejections_that_are_over_make_room() -> None:
-    it = Told()
+def test_rejections_that_are_over_make_room(it: Told) -> None:
     it.cluster.node_event("MODIFIED", NodeRecord("n", inventory(16), "", Held((), (Rejection("r", "GPU-00000000", 9, 1060),))))
     it.told()
     for now, rooms in ((1001, 0), (1060.9, 0), (1061, 1), (1062, 0)):
@@ -446,8 +441,7 @@ def test_rejections_that_are_over_make_room() -> None:
         assert it.told()[1] == rooms
 
 
-def test_what_is_only_reserved_ends_with_its_own_time_and_not_with_a_list() -> None:
-    it = Told()
+def test_what_is_only_reserved_ends_with_its_own_time_and_not_with_a_list(it: Told) -> None:
     it.cluster.ledger.reserve(allocated_pod("reserved"), 1010.0)
     it.cluster.ledger.assume(replace(allocated_pod("assumed"), allocation=None))
     it.cluster.replace_pods([])
@@ -462,16 +456,14 @@ def test_what_is_only_reserved_ends_with_its_own_time_and_not_with_a_list() -> N
         assert {uid for uid in ("reserved", "assumed") if it.cluster.ledger.pod(uid)} == left
 
 
-def test_what_was_pending_before_a_list_and_is_not_in_it_is_gone_with_its_assumption() -> None:
-    it = Told()
+def test_what_was_pending_before_a_list_and_is_not_in_it_is_gone_with_its_assumption(it: Told) -> None:
     it.cluster.pod_event("ADDED", pending("a"))
     it.cluster.ledger.assume(allocated_pod("a"))
     it.cluster.replace_pods([])
     assert it.cluster.ledger.pod("a") is None
 
 
-def test_the_policy_learns_of_each_pod_once() -> None:
-    it = Told()
+def test_the_policy_learns_of_each_pod_once(it: Told) -> None:
     learned: list[int] = []
     it.cluster.scarcity.observe = lambda requests: learned.append(len(list(requests)))  # type: ignore[method-assign]
 
@@ -497,9 +489,7 @@ def test_the_policy_learns_of_each_pod_once() -> None:
         assert fresh() == count, (kind, record)
 
 
-def test_who_is_nominated_follows_events_and_lists() -> None:
-    it = Told()
-
+def test_who_is_nominated_follows_events_and_lists(it: Told) -> None:
     def nominees(node: str = "n") -> set[str]:
         return set(it.cluster.ledger.nominees.get(node, {}))
 
