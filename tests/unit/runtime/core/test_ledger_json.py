@@ -17,20 +17,8 @@ from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
-from unit.runtime.core.ledger_schema import SCHEMA, check
-from unit.runtime.pods import gpu, inventory, memory, on, whole
-
-
-def ledger() -> Ledger:
-    made = Ledger()
-    gpus = inventory(15, 15)
-    held = Held((HeldEntry("GPU-00000001", "old", "x/old", 3, "orphaned"),), (Rejection("r", "GPU-00000001", 9, 1e9),))
-    made.set_node(NodeRecord("n1", gpus, "", held, "Tesla-T4", "spread"))
-    made.set_node(NodeRecord("broken", None, "version 2 is not known"))
-    made.apply(AllocatedPod("u", "default", "p", "n1", memory(2), on(0, 2), (), 7, True))
-    made.assume(AllocatedPod("v", "default", "q", "n1", memory(7), on(0, 7)))
-    made.nominate("w", PendingPod("w", "default", "w", memory(4), (), 9, nominated="n1"))
-    return made
+from unit.runtime.core.ledger_schema import SCHEMA, check, ledger
+from unit.runtime.pods import gpu, memory, on, whole
 
 
 def test_all_that_is_known_of_a_node() -> None:

@@ -6,22 +6,10 @@ from __future__ import annotations
 
 from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.node_ledger import NodeRecord
-from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
-from gpushare_runtime.core.pods import AllocatedPod, PendingPod
+from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.extender.inspect_api import inspect
+from unit.runtime.core.ledger_schema import ledger
 from unit.runtime.pods import inventory, memory, on
-
-
-def ledger() -> Ledger:
-    made = Ledger()
-    gpus = inventory(15, 15)
-    held = Held((HeldEntry("GPU-00000001", "old", "x/old", 3, "orphaned"),), (Rejection("r", "GPU-00000001", 9, 1e9),))
-    made.set_node(NodeRecord("n1", gpus, "", held, "Tesla-T4", "spread"))
-    made.set_node(NodeRecord("broken", None, "version 2 is not known"))
-    made.apply(AllocatedPod("u", "default", "p", "n1", memory(2), on(0, 2), (), 7, True))
-    made.assume(AllocatedPod("v", "default", "q", "n1", memory(7), on(0, 7)))
-    made.nominate("w", PendingPod("w", "default", "w", memory(4), (), 9, nominated="n1"))
-    return made
 
 
 def test_the_originals_form() -> None:
