@@ -193,6 +193,15 @@ def gpu_pod(name: str, units: int = 8, uid: str | None = None, **limits: object)
     return raw
 
 
+@pytest.fixture(scope="module", autouse=True)
+def nothing_else_is_collected() -> Iterator[None]:
+    """What is there before the first test: else each collection looks through all of it."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture
 def failures() -> Iterator[list[object]]:
     """Those that no task hears of. There is none when the loop has ended."""
