@@ -31,7 +31,6 @@ options:
   version:
     description: Version of the driver. O(what=present) requires it.
     type: str
-    default: ""
   module:
     description: Kind of the kernel module.
     type: str
@@ -170,7 +169,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "what": {"type": "str", "choices": ["facts", "present", "absent"], "required": True},
-            "version": {"type": "str", "default": ""},
+            "version": {"type": "str"},
             "module": {"type": "str", "default": ""},
             "blacklist": {"type": "bool", "default": True},
             "initramfs": {"type": "list", "elements": "str", "default": []},
