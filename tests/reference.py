@@ -8,7 +8,6 @@ A page has each part between `<!-- generated: NAME -->` and `<!-- /generated -->
 from __future__ import annotations
 
 import argparse
-import ast
 import importlib
 import json
 import re
@@ -31,14 +30,15 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import accounts, on_hosts, presets  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import host, reasons  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables  # noqa: E402
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict import doctor  # noqa: E402
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import FOLLOWS_FROM  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import (  # noqa: E402
+    CHECKS,
+    FOLLOWS_FROM,
+    PREFLIGHT,
+)
 
 from gpushare_runtime.device_plugin.gpu import health  # noqa: E402
 from unit.plugins.driver.machines import MACHINES  # noqa: E402
 
-PLUGIN_UTILS: Final = ROOT / "plugins/plugin_utils"
-MODULE_UTILS: Final = ROOT / "plugins/module_utils"
 RESULTS: Final = ROOT / "docs/project/benchmarks"
 BLOCK: Final = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- /generated -->)", re.DOTALL)
 FAMILIES: Final = {"debian": "Debian", "ubuntu": "Ubuntu", "rhel": "Enterprise Linux", "suse": "SUSE"}
@@ -233,112 +233,17 @@ def programs() -> str:
 
 # Codes.
 
-FOUND: Final = {"error": "error", "warn": "warning", "note": "note"}
-
-
-def findings_in(paths: Iterable[Path]) -> dict[str, set[str]]:
-    """Code to its severities: first argument of error(), warn() and note(), and of the dataclasses of findings, in these files."""
-    codes: dict[str, set[str]] = {}
-    for path in paths:
-        tree = ast.parse(path.read_text())
-        for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
-            assigned = assignments(function)
-
-            def values(one: ast.expr, call: ast.Call, assigned: list[tuple[int, str, list[str]]] = assigned) -> list[str]:
-                if not isinstance(one, ast.Name):
-                    return texts(one)
-                before = [found for line, name, found in assigned if name == one.id and line < call.lineno]
-                return before[-1] if before else []
-
-            for call in [node for node in ast.walk(function) if isinstance(node, ast.Call)]:
-                name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-                if name in FOUND and len(call.args) == 4:
-                    for text in values(call.args[0], call):
-                        codes.setdefault(text, set()).add(FOUND[name])
-                elif name in ("Finding", "_difference") and len(call.args) > 3:
-                    severities = {getattr(one, "id", "").lower() for one in call.args} & {"warning"} or {"error"}
-                    for text in values(call.args[4 if name == "_difference" else 0], call):
-                        codes.setdefault(text, set()).update(severities)
-    return {text: kinds for text, kinds in codes.items() if re.fullmatch(r"[a-z]+(_[a-z]+)*", text)}
-
-
-def assignments(function: ast.FunctionDef) -> list[tuple[int, str, list[str]]]:
-    """(line, name, the strings that it may be from there on) of a function, in its order."""
-    found = []
-    for node in ast.walk(function):
-        if not isinstance(node, ast.Assign):
-            continue
-        target, value = node.targets[0], node.value
-        if isinstance(target, ast.Name):
-            found.append((node.lineno, target.id, texts(value)))
-        elif isinstance(target, ast.Tuple) and isinstance(target.elts[0], ast.Name):
-            sides = [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
-            firsts = [text for side in sides if isinstance(side, ast.Tuple) for text in texts(side.elts[0])]
-            found.append((node.lineno, target.elts[0].id, firsts))
-    return sorted(found, key=lambda one: one[0])
-
-
-def texts(node: ast.expr) -> list[str]:
-    """The strings that an expression may be."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return [node.value]
-    if isinstance(node, ast.IfExp):
-        return [*texts(node.body), *texts(node.orelse)]
-    if isinstance(node, ast.Dict):
-        return [text for value in node.values for text in texts(value)]
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
-        return [*texts(node.func.value), *(text for argument in node.args[1:] for text in texts(argument))]
-    return []
-
-
-def verify_codes() -> dict[str, tuple[set[str], str]]:
-    """Code to (severities, program that makes the finding)."""
-    by_verify = findings_in([*sorted((PLUGIN_UTILS / "_verdict").glob("*.py")), PLUGIN_UTILS / "_preflight/gpus.py"])
-    by_verify = {name: kinds for name, kinds in by_verify.items() if "_" in name}
-    for name, kinds in findings_in([MODULE_UTILS / "_facts/capacity.py"]).items():
-        by_verify.setdefault(name, set()).update(kinds)
-    by_verify |= {name: {"error"} for name in ("driver_mismatch", "driver_problem", "gpu_lost") if name not in by_verify}
-    # A warning of the module gpu_mem_capacity, and an error of verify.
-    by_verify["gpu_unusable"] = {"error"}
-    by_doctor = findings_in(sorted((ROOT / "files/gpushare_runtime/gpushare_runtime/doctor").glob("*.py")))
-    found: dict[str, tuple[set[str], str]] = {}
-    for name in sorted({*by_verify, *doctor.CODES}):
-        kinds = by_verify.get(name, set()) | by_doctor.get(name, set())
-        if name in doctor.CODES and not kinds:
-            kinds = {"warning"} if name.endswith("_not_at_boot") else {"error"}
-        both = " and ".join(
-            [*(["gpushare-doctor"] if name in doctor.CODES else []), *(["verify"] if name in by_verify or name not in doctor.CODES else [])]
-        )
-        found[name] = (kinds, both)
-    return found
-
-
-def preflight_checks() -> dict[str, set[str]]:
-    """Check to its severities, as the code of preflight makes reasons."""
-    paths = [*sorted((PLUGIN_UTILS / "_preflight").glob("*.py")), PLUGIN_UTILS / "_judge/host.py", PLUGIN_UTILS / "_answers.py"]
-    checks = {name: kinds for name, kinds in findings_in(paths).items() if not name.startswith("gpu_") and name != "driver_too_old"}
-    for path in paths:
-        for call in [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]:
-            if isinstance(call.func, ast.IfExp) and len(call.args) == 4:
-                for text in texts(call.args[0]):
-                    checks.setdefault(text, set()).update({"error", "warning"})
-    # Plans of roles, whose words gpushare_judge reports under these names.
-    verdict = (ROOT / "roles/preflight/tasks/main.yml").read_text()
-    plans = re.search(r"plans:\n((?: {6}\w+: \w+\n)+)", verdict)
-    for name in re.findall(r"^ +(\w+):", plans[1], re.M) if plans else ():
-        checks.setdefault(name, set()).add("error")
-    return dict(sorted(checks.items()))
-
 
 def codes_of_verify() -> str:
-    rows = []
-    for name, (kinds, program) in verify_codes().items():
-        rows.append([f"`{name}`", ", ".join(sorted(kinds)), program, "yes" if name in FOLLOWS_FROM else ""])
+    """Of verify and gpushare-doctor."""
+    checks = {name: one for name, one in sorted(CHECKS.items()) if PREFLIGHT not in one[1]}
+    rows = [[f"`{name}`", ", ".join(one[0]), " and ".join(one[1]), "yes" * (name in FOLLOWS_FROM)] for name, one in checks.items()]
     return table(["code", "severity", "found by", "may follow from another"], rows)
 
 
 def codes_of_preflight() -> str:
-    return table(["check", "severity"], [[f"`{name}`", ", ".join(sorted(kinds))] for name, kinds in preflight_checks().items()])
+    rows = [[f"`{name}`", ", ".join(severities)] for name, (severities, by) in sorted(CHECKS.items()) if PREFLIGHT in by]
+    return table(["check", "severity"], rows)
 
 
 # Rights.

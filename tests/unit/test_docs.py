@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import CHECKS, PREFLIGHT
 
 import reference
 from gpushare_lab.images import TEST_IMAGES
@@ -32,6 +33,7 @@ VARIABLES = set(variables(REPOSITORY))
 METRICS = set(re.findall(r"^\| `(gpushare_\w+)` \|", (REPOSITORY / "docs/reference/metrics.md").read_text(), re.M))
 MODULES = {path.stem for path in (REPOSITORY / "plugins/modules").glob("*.py")}
 PLAYBOOKS = {path.stem for path in (REPOSITORY / "playbooks").glob("*.yml")}
+PREFLIGHT_CHECKS = {name for name, (_, by) in CHECKS.items() if PREFLIGHT in by}
 EVENTS = {value for name, value in vars(protocol).items() if name.startswith("EVENT_")}
 ALERTS = {
     rule["alert"]
@@ -330,31 +332,45 @@ def between(page: str, name: str) -> str:
     return found[1]
 
 
+def test_the_code_makes_the_findings_of_its_table_and_no_other() -> None:
+    utils = REPOSITORY / "plugins/plugin_utils"
+    files = [*utils.glob("_preflight/*.py"), *utils.glob("_verdict/*.py"), *utils.glob("_judge/*.py")]
+    files += [utils / "_answers.py", utils / "_bundle/contents.py"]
+    files += (REPOSITORY / "files/gpushare_runtime/gpushare_runtime/doctor").glob("*.py")
+    text = "".join(path.read_text() for path in files)
+    said = re.findall(r'(?:\.(error|warn|note)|\bFinding)\)?\(\s*"([a-z_]+)"', text)
+    assert len(said) > 200
+    severity = {"error": "error", "warn": "warning", "note": "note"}
+    assert [name for how, name in said if name not in CHECKS or (how and severity[how] not in CHECKS[name][0])] == []
+    text += "".join((REPOSITORY / f"plugins/module_utils/_facts/{name}.py").read_text() for name in ("capacity", "diagnosis"))
+    assert [name for name in CHECKS if f'"{name}"' not in text and f'"{{short}}_{name.partition("_")[2]}"' not in text] == []
+
+
 def test_troubleshooting_has_each_code_and_no_other() -> None:
     written = [code for row in rows(between(faults.PAGE, "codes")) for code in codes(row[0])]
-    assert sorted(written) == sorted(reference.verify_codes())
+    assert sorted(written) == sorted(CHECKS.keys() - PREFLIGHT_CHECKS)
     assert all(len(row) == 4 and row[1] and row[3] for row in rows(between(faults.PAGE, "codes")))
 
 
 def test_troubleshooting_has_each_check_and_no_other() -> None:
     written = [code for row in rows(between(faults.PAGE, "checks")) for code in codes(row[0])]
-    assert sorted(written) == sorted(reference.preflight_checks())
+    assert sorted(written) == sorted(PREFLIGHT_CHECKS)
     required = rows((REPOSITORY / "docs/start/requirements.md").read_text().partition("## Distributions")[0])
     assert len(required) > 10
     assert [row for row in required if not codes(row[2])] == [], "a requirement that preflight does not assert"
     named = {check for row in required for check in codes(row[2])}
-    assert named - VARIABLES <= {*reference.preflight_checks(), "os"}
+    assert named - VARIABLES <= PREFLIGHT_CHECKS
 
 
 def test_the_readme_of_preflight_has_each_check() -> None:
     table = (REPOSITORY / "roles/preflight/README.md").read_text().partition("| check |")[2]
     written = {code for row in rows("|" + table) for code in codes(row[0]) if re.fullmatch(r"[a-z_]+", code)}
-    assert set(reference.preflight_checks()) - written == set()
+    assert PREFLIGHT_CHECKS - written == set()
 
 
 def test_the_readme_of_verify_has_each_code() -> None:
     text = (REPOSITORY / "roles/verify/README.md").read_text()
-    assert [code for code in reference.verify_codes() if f"`{code}`" not in text] == []
+    assert [code for code in CHECKS.keys() - PREFLIGHT_CHECKS if f"`{code}`" not in text] == []
 
 
 def test_the_rows_that_are_marked_are_those_that_a_test_follows() -> None:

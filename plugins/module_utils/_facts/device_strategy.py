@@ -16,6 +16,7 @@ from typing import Collection, List, Optional, Sequence, Tuple
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cdi_specs import FOLDERS, specs
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubernetes import KubeletFacts, Runtime
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats import toml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import few
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
@@ -146,8 +147,7 @@ def obstacles(
         words = {found.spec: _SPEC_NEEDED, found.reader: _READER_NEEDED}
         reasons += [(f"{variable}, and {why}", *words.get(why, (needed, cure))) for why in brings.lacks(found)]
     if asked in STRATEGIES and now in STRATEGIES and now != asked and holders:
-        named = ", ".join(sorted(holders)[:3]) + (f" and {len(holders) - 3} more" if len(holders) > 3 else "")
-        seen = f"{variable} while {len(holders)} pods have GPUs by {now} (UID {named})"
+        seen = f"{variable} while {len(holders)} pods have GPUs by {now} (UID {few(sorted(holders), 3)})"
         cure = f"delete them first (kubectl drain, or their owners), or keep gpushare_device_strategy: {now} for this host"
         reasons.append((seen, "no pod with GPUs, to change the strategy", cure))
     if configured is not None:

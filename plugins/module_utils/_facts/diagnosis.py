@@ -16,7 +16,7 @@ from typing import Callable, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import CONTAINER, Driver, Pci
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Kernel
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import WARNING, Finding
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 
 _SHOWN = 160
@@ -109,6 +109,18 @@ def unlisted(attached: Optional[int], listed: int) -> Optional[Finding]:
             "gpu_lost", f"{attached} GPUs attached, of which {listed} answer", "every attached GPU to answer", _CURES["gpu_lost"]
         )
     return None if listed else Finding("no_devices", "a driver without GPUs", _ANSWER, _CURES["no_devices"])
+
+
+def versions(driver: Driver) -> Optional[Finding]:
+    """Whether the loaded module, the library and the module on disk are of one version."""
+    if driver.loaded and driver.library and driver.loaded != driver.library:
+        seen = f"kernel module {driver.loaded} and library {driver.library} of the driver"
+        return Finding("driver_mismatch", seen, "one version", _CURES["version_mismatch"])
+    if driver.loaded and driver.installed and driver.loaded != driver.installed:
+        seen = f"kernel module {driver.loaded} loaded, {driver.installed} installed"
+        cure = "the next boot brings the other one: drain the node and reboot the host at a time of your choice, and hold the packages"
+        return Finding("reboot_required", seen, "the installed driver loaded", cure, WARNING)
+    return None
 
 
 def unusable(gpu: str, answers: Sequence[str]) -> Optional[Finding]:

@@ -10,7 +10,7 @@ Private to this collection. Pure.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Dict, List
+from typing import Dict, Iterable, List
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 #: In the place of a host.
@@ -65,3 +65,9 @@ class HostFindings:
 
     def note(self, check: str, found: str, expected: str, cure: str) -> None:
         self.list.append(Finding(check, found, expected, cure, NOTE, self.host))
+
+
+def few(names: Iterable[str], most: int = 4) -> str:
+    """The first ones of many in a finding, and how many more there are."""
+    listed = list(names)
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")

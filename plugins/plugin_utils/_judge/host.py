@@ -9,7 +9,7 @@ Private to this collection, used on the controller only.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError  # type: ignore[import-untyped]
@@ -70,29 +70,7 @@ class HostJudge(Judge):
         wrong = wrong_node(known, facts.kubelet.node_name) or wrong_folder("kubelet's root folder", facts.kubelet.root)
         if wrong is not None and facts.kubelet.running:
             return Judgement(host, None, (replace(wrong, host=host),)), {}
-        names = (
-            "gpu_node",
-            "control_plane",
-            "python",
-            "kubectl",
-            "kubeconfig",
-            "scheduler_manifest",
-            "memory_unit",
-            "target_kubernetes",
-            "take_over",
-            "expected",
-            "extender_port",
-            "driver_managed",
-            "prerequisites_managed",
-            "device_strategy",
-            "isolation",
-            "mps_shared_memory_mib",
-            "toolkit_configured",
-            "toolkit_managed",
-            "runtime_configured",
-            "mode",
-        )
-        judgement = judge(host, facts, WantedHost(**{name: arguments[name] for name in names}))
+        judgement = judge(host, facts, WantedHost(**{one.name: arguments[one.name] for one in fields(WantedHost)}))
         # Without a kubelet that runs no host is to be that node: what the host lacks is what counts.
         return judgement if wrong is None else replace(judgement, node_name=None), facts.as_dict()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import HostFindings
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import HostFindings, few
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import (
     API_VERSION,
     GROUP,
@@ -22,7 +22,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.oper
     WITHOUT_PLUGIN,
 )
 
-_SHOWN = 4
 _OFF = "devicePlugin.enabled: false"
 
 
@@ -30,7 +29,7 @@ def judge(found: HostFindings, facts: Mapping[str, Any], ours: Collection[str], 
     """facts: of `_takeover/operator.py`. ours: names of the GPU nodes of this run. mode: `gpushare_gpu_operator`."""
     policies, versions = facts["policies"], facts["versions"]
     if versions and API_VERSION not in versions:
-        seen = f"a {KIND} of {GROUP}/{_few(versions)}"
+        seen = f"a {KIND} of {GROUP}/{few(versions)}"
         cure = "use a release of the GPU Operator that serves it, or a later release of this collection"
         found.error("operator", seen, f"{GROUP}/{API_VERSION}, which this release knows", cure)
     elif not policies and mode == PATCH:
@@ -38,7 +37,7 @@ def judge(found: HostFindings, facts: Mapping[str, Any], ours: Collection[str], 
         found.error("operator", f"no {KIND} of the GPU Operator, and gpushare_gpu_operator: {PATCH}", "one", cure)
     elif len(policies) > 1:
         cure = f"delete those that it ignores: kubectl get {RESOURCE} shows their state"
-        found.error("operator", f"{len(policies)} objects {KIND} ({_few([one['name'] for one in policies])})", "one", cure)
+        found.error("operator", f"{len(policies)} objects {KIND} ({few([one['name'] for one in policies])})", "one", cure)
     elif policies:
         _one(found, policies[0], sorted(set(facts["nodes"]) & set(ours)), _strangers(facts, ours), mode)
 
@@ -57,8 +56,8 @@ def _one(found: HostFindings, policy: Mapping[str, Any], here: Sequence[str], st
         return
     elsewhere = ""
     if strangers:
-        elsewhere = f"; {_few(strangers)} lose nvidia.com/gpu then, until NVIDIA's device plugin serves them by its own chart"
-    seen = f"{KIND} {name} with the GPU Operator's device plugin, on {_few(here)}"
+        elsewhere = f"; {few(strangers)} lose nvidia.com/gpu then, until NVIDIA's device plugin serves them by its own chart"
+    seen = f"{KIND} {name} with the GPU Operator's device plugin, on {few(here)}"
     expected = f"{_OFF}, because a node where a label switches it off fails the operator's validation"
     if mode == PATCH and not policy["owner"]:
         if strangers:
@@ -83,8 +82,3 @@ def _command(policy: Mapping[str, Any]) -> str:
 def _strangers(facts: Mapping[str, Any], ours: Collection[str]) -> list[str]:
     """The operator's nodes that are none of ours."""
     return sorted(set(facts["nodes"]) - set(facts["ours"]) - set(ours))
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(str(name)[:80] for name in names[:_SHOWN]) + more

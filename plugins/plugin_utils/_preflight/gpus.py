@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import FABRIC_READY, MINIMUM_DRIVER, SmiGpu, SmiReport
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import WARNING, Finding
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import WARNING, Finding, few
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 
 _RESET_CURE = "stop what uses the GPU (drain the node), then run `nvidia-smi --gpu-reset -i {index}`, or reboot the host"
@@ -67,7 +67,7 @@ def _fabric(report: SmiReport, lacks_manager: bool) -> Iterator[Finding]:
         "install NVIDIA's fabric manager in exactly the driver's version and start it (systemctl enable --now nvidia-fabricmanager); "
         "journalctl -u nvidia-fabricmanager says why it does not run. Until then CUDA fails with error 802"
     )
-    named = ", ".join(f"{gpu.index} ({gpu.fabric})" for gpu in waiting[:4]) + (f" and {len(waiting) - 4} more" if len(waiting) > 4 else "")
+    named = few(f"{gpu.index} ({gpu.fabric})" for gpu in waiting)
     seen = f"an NVLink fabric that is not ready: GPU {named}" if waiting else "NVSwitches, and no nv-fabricmanager that runs"
     expected = f"the state {FABRIC_READY} of each GPU" if waiting else "it to run"
     yield Finding("gpu_fabric_not_ready", seen, expected, cure)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.generations import DOMAINS, is_coherent
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.advisories import open_in_driver
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL, OTHER_CURE
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import (
     AUTO,
     CDI,
@@ -24,10 +24,11 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_
     choose,
     obstacles,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import versions
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground import MANIFESTS, OF_RUNTIMES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Python, preferred
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import HostFindings
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import WARNING, HostFindings, few
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import gates
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected, judge_gpus
@@ -293,14 +294,9 @@ def _driver(found: HostFindings, facts: NodeFacts, managed: bool) -> None:
     if driver is None or pci is None:
         return
     problem = facts.nvidia_smi.problem.check if facts.nvidia_smi is not None and facts.nvidia_smi.problem is not None else ""
-    if driver.loaded and driver.library and driver.loaded != driver.library and problem != "version_mismatch" and not managed:
-        seen = f"kernel module {driver.loaded} and library {driver.library} of the driver"
-        found.error("driver", seen, "one version", "reboot the host, or reload the nvidia modules once nothing uses them")
-    elif driver.loaded and driver.installed and driver.loaded != driver.installed:
-        seen = f"kernel module {driver.loaded} loaded, {driver.installed} on disk"
-        found.warn(
-            "driver", seen, "one version", "the next boot brings the other one: reboot at a time of your choice, and hold the packages"
-        )
+    parts = versions(driver)
+    if parts is not None and (parts.severity == WARNING or (problem != "version_mismatch" and not managed)):
+        found.add(parts, check="driver")
     vulnerable = open_in_driver(driver.loaded or "") if not managed else None
     if vulnerable is not None:
         cure = "upgrade it at a time of your choice; the README of the role nvidia_driver lists NVIDIA's bulletins"
@@ -317,7 +313,7 @@ def _driver(found: HostFindings, facts: NodeFacts, managed: bool) -> None:
         )
         found.error("driver", seen, "a module for it: after the next reboot the node would have no GPUs", cure)
     if driver.upgraded_alone and not managed:
-        seen = f"unattended-upgrades, which may upgrade {_few(driver.upgraded_alone)} under running pods"
+        seen = f"unattended-upgrades, which may upgrade {few(driver.upgraded_alone, _PODS_SHOWN)} under running pods"
         cure = (
             f"hold them (apt-mark hold {driver.upgraded_alone[0]} ...): with a library of another version than the loaded module pods fail"
         )
@@ -436,7 +432,7 @@ def _instances(found: HostFindings, facts: NodeFacts, strategy: str, isolation: 
 def _isolation(found: HostFindings, facts: NodeFacts, asked: str) -> None:
     limited = facts.sharing.limited if facts.sharing is not None else ()
     if asked in _WITHOUT_LIMITS and limited:
-        seen = f"{len(limited)} pods whose memory the driver limits (UID {_few(limited)}), with gpushare_isolation: {asked}"
+        seen = f"{len(limited)} pods whose memory the driver limits (UID {few(limited, _PODS_SHOWN)}), with gpushare_isolation: {asked}"
         cure = "drain the node and run again, or keep gpushare_isolation as it was"
         found.error("isolation", seen, "no such pod, because their limits would stay", cure)
 
@@ -451,10 +447,6 @@ def _shared_memory(found: HostFindings, facts: NodeFacts, wanted: WantedHost) ->
         found.error("isolation", seen, "at most half of the memory for all GPUs together", "lower gpushare_mps_shared_memory_mib")
 
 
-def _few(pods: Sequence[str]) -> str:
-    return ", ".join(pods[:_PODS_SHOWN]) + (f" and {len(pods) - _PODS_SHOWN} more" if len(pods) > _PODS_SHOWN else "")
-
-
 def _managers(found: HostFindings, facts: NodeFacts, take_over: bool) -> None:
     for manager in facts.managers or ():
         evidence = f" ({'; '.join(manager.evidence)})"
@@ -463,14 +455,13 @@ def _managers(found: HostFindings, facts: NodeFacts, take_over: bool) -> None:
             found.warn("managers", f"traces of {manager.name}" + evidence, "none", cure)
             continue
         pods = manager.pods
-        held = f"; pods that have its devices: {_few(pods)}" if pods else ""
+        held = f"; pods that have its devices: {few(pods, _PODS_SHOWN)}" if pods else ""
         seen = f"{manager.name} on the host{evidence}{held}"
         if manager.name == OPERATOR and not any(other.active and other.name == NVIDIA for other in facts.managers or ()):
             # Its other parts, such as the driver's, may stay: only its device plugin allocates GPUs.
             found.warn("managers", seen, "no other manager of the GPUs", "keep devicePlugin.enabled: false in its ClusterPolicy")
         elif manager.name not in MOVABLE:
-            cure = "remove it from this node first (its DaemonSet, or the label that selects this node): both would allocate the same GPUs"
-            found.error("managers", seen, "no other manager of the GPUs", cure)
+            found.error("managers", seen, "no other manager of the GPUs", OTHER_CURE)
         elif take_over:
             found.warn("managers", seen, "no other manager of the GPUs", "nothing to do: this playbook moves it aside on this node")
         else:
@@ -511,21 +502,24 @@ def _for_pods(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None
             cure = "upgrade it, or set gpushare_device_strategy: envvar, by which any container with NVIDIA's runtime selects GPUs"
             seen = f"{name} {facts.kubelet.version}, whose containerd has no CDI by default"
             found.warn("strategy", seen, "1.31.6 or 1.32.2, or newer", cure)
-    if wanted.control_plane and not facts.control_plane.present:
+    if wanted.control_plane:
+        _is_plane(found, facts, wanted, f"server of {name}")
+
+
+def _is_plane(found: HostFindings, facts: NodeFacts, wanted: WantedHost, what: str) -> bool:
+    """Whether the host is a control plane, which runs this."""
+    if not facts.control_plane.present:
         cure = "take the host out of the group of control planes, or name the right group in gpushare_control_plane_group"
-        found.error("control_plane", f"a host that runs no server of {name}", "a control plane", cure)
-    elif wanted.control_plane and facts.control_plane.kubectl is None and not wanted.kubectl.startswith("/"):
+        found.error("control_plane", f"a host that runs no {what}", "a control plane", cure)
+    elif facts.control_plane.kubectl is None and not wanted.kubectl.startswith("/"):
         cure = "install it, or name its path in gpushare_kubectl"
         found.error("control_plane", f"no {wanted.kubectl}", "it in one of the usual folders", cure)
+    return facts.control_plane.present
 
 
 def _control_plane(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None:
     plane = facts.control_plane
-    if not _distribution_of(found, facts, SYSTEMD):
-        return
-    if not plane.present:
-        cure = "take the host out of the group of control planes, or name the right group in gpushare_control_plane_group"
-        found.error("control_plane", "a host that runs no API server", "a control plane", cure)
+    if not _distribution_of(found, facts, SYSTEMD) or not _is_plane(found, facts, wanted, "API server"):
         return
     if wanted.scheduler_manifest not in plane.manifests.values():
         others = ", ".join(plane.manifests.values()) or "none"
@@ -534,10 +528,6 @@ def _control_plane(found: HostFindings, facts: NodeFacts, wanted: WantedHost) ->
     elif facts.ground is not None and not facts.ground.scheduler:
         cure = "see why: crictl ps -a --name kube-scheduler, crictl logs, journalctl -u kubelet; correct the manifest first"
         found.error("scheduler", f"no process of kube-scheduler, though {wanted.scheduler_manifest} is there", "it to run", cure)
-    if plane.kubectl is None and not wanted.kubectl.startswith("/"):
-        found.error(
-            "control_plane", f"no {wanted.kubectl}", "it in one of the usual folders", "install it, or name its path in gpushare_kubectl"
-        )
     if plane.kubeconfig is None and wanted.kubeconfig == WantedHost.kubeconfig:
         cure = "name the administrator's kubeconfig in gpushare_admin_kubeconfig"
         found.error("control_plane", f"no {wanted.kubeconfig}", "a kubeconfig that may create the accounts of the daemons", cure)

@@ -10,14 +10,14 @@ Private to this collection. Pure. Every reason is found before anything is chang
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import OPERATOR
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import by_status
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding, HostFindings
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding, HostFindings, few
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import CHECK
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import gpu_operator
@@ -25,7 +25,6 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
 
 _ARCHITECTURES = ("amd64", "arm64")
 _TAG = re.compile(r":v?([0-9]{1,3})\.([0-9]{1,3})\.[0-9]+")
-_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -68,19 +67,17 @@ def judge(facts: Mapping[str, Any], asked: InClusterSettings) -> list[Finding]:
     _space(found, facts, asked)
     if facts["on_hosts"]:
         cure = "keep one mode: change it by the playbook change_mode with the inventory of the hosts, or keep the services"
-        found.error("deploy_mode", f"accounts of services on hosts ({_few(facts['on_hosts'])})", "no gpushare of the other mode", cure)
+        found.error("deploy_mode", f"accounts of services on hosts ({few(facts['on_hosts'])})", "no gpushare of the other mode", cure)
     nodes = [one["name"] for one in facts["nodes"]]
     gpu_operator.judge(found, facts["gpu_operator"], nodes, asked.operator)
     without = gpu_operator.goes(facts["gpu_operator"], asked.operator)
-    others = [
-        f"{one['title']} ({one['kind']}) on {_few(one['nodes'])}" for one in facts["others"] if one["kind"] != OPERATOR or not without
-    ]
+    others = [f"{one['title']} ({one['kind']}) on {few(one['nodes'])}" for one in facts["others"] if one["kind"] != OPERATOR or not without]
     if others:
         cure = "remove it from these nodes: two device plugins would give the same GPUs twice"
-        found.error("managers", f"another device plugin: {_few(others)}", "none on the GPU nodes", cure)
+        found.error("managers", f"another device plugin: {few(others)}", "none on the GPU nodes", cure)
     if facts["holders"]:
         cure = "end them first (kubectl drain NODE), because these GPUs would be given twice"
-        found.error("managers", f"pods with GPUs of NVIDIA's device plugin: {_few(facts['holders'])}", "none on the GPU nodes", cure)
+        found.error("managers", f"pods with GPUs of NVIDIA's device plugin: {few(facts['holders'])}", "none on the GPU nodes", cure)
     if asked.isolation == "mps":
         cure = "set gpushare_isolation to auto, watch, driver or none, or install with gpushare_deploy_mode: systemd"
         found.error("isolation", "gpushare_isolation: mps", "another one: each MPS control daemon needs a mount namespace of its own", cure)
@@ -91,7 +88,7 @@ def judge(facts: Mapping[str, Any], asked: InClusterSettings) -> list[Finding]:
         )
         found.error("isolation", "gpushare_isolation: driver on OpenShift, which needs CAP_SYS_ADMIN", "another one", cure)
     if facts["unit"] and facts["unit"] != asked.memory_unit and facts["pods"]:
-        seen = f"gpushare_memory_unit: {asked.memory_unit}, {facts['unit']} before, and pods with GPUs ({_few(facts['pods'])})"
+        seen = f"gpushare_memory_unit: {asked.memory_unit}, {facts['unit']} before, and pods with GPUs ({few(facts['pods'])})"
         found.error("memory_unit", seen, "no pod that was counted in the other unit", f"end these pods first, or keep {facts['unit']}")
     if facts["may_bind"]:
         cure = "name a kubeconfig that may in gpushare_kubeconfig (the cluster's administrator)"
@@ -133,41 +130,41 @@ def _scheduler(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSe
 
 def _nodes(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSettings) -> None:
     if facts["missing"]:
-        found.error("node", f"no node {_few(facts['missing'])}", "the names of GPU nodes", "correct gpushare_cluster_nodes")
+        found.error("node", f"no node {few(facts['missing'])}", "the names of GPU nodes", "correct gpushare_cluster_nodes")
     if not facts["nodes"]:
         cure = "name the GPU nodes in gpushare_cluster_nodes, or label them: kubectl label node NAME gpushare.kubernetes/node=true"
         found.error("node", "no GPU node", "at least one node with the label gpushare.kubernetes/node=true", cure)
     odd = [f"{one['name']} ({one['architecture']})" for one in facts["nodes"] if one["architecture"] not in _ARCHITECTURES]
     if odd:
         cure = "take them out of gpushare_cluster_nodes, or remove their label"
-        found.error("image", f"nodes of another architecture: {_few(odd)}", " or ".join(_ARCHITECTURES), cure)
+        found.error("image", f"nodes of another architecture: {few(odd)}", " or ".join(_ARCHITECTURES), cure)
     managed = [f"{one['name']} ({one['platform']})" for one in facts["nodes"] if one["platform"]]
     if managed:
         cure = "use nodes of another kind: a managed or own node group of EKS, a Standard cluster of GKE"
-        found.error("node", f"nodes whose pods get no folder of the host: {_few(managed)}", "nodes with hostPath and hostPID", cure)
+        found.error("node", f"nodes whose pods get no folder of the host: {few(managed)}", "nodes with hostPath and hostPID", cure)
     away = [one["name"] for one in facts["nodes"] if not one["ready"]]
     if away:
         found.error(
-            "node", f"nodes that are not Ready: {_few(away)}", "Ready", "bring them back, or take them out of gpushare_cluster_nodes"
+            "node", f"nodes that are not Ready: {few(away)}", "Ready", "bring them back, or take them out of gpushare_cluster_nodes"
         )
     old = [f"{one['name']}: {why}" for one in facts["nodes"] if (why := by_status(one["kubelet"], one["runtime"]))]
     if old and asked.strategy == "cdi":
         cure = "set gpushare_device_strategy to auto, by which each node has the strategy that it can, or upgrade these nodes"
-        found.error("strategy", f"gpushare_device_strategy: cdi, and {_few(old)}", "nodes that pass CDI devices on", cure)
+        found.error("strategy", f"gpushare_device_strategy: cdi, and {few(old)}", "nodes that pass CDI devices on", cure)
     # No node can pull such an image.
     if asked.image.startswith("localhost/") and (without := _without(facts, asked, asked.image)):
         cure = "import it there (ctr -n k8s.io images import gpushare-VERSION-ARCH.tar), or name an image of a registry in gpushare_image"
         if asked.bundle is not None:
             cure = "put it into the bundle (gpushare_bundle_images), and the hosts of these nodes into the inventory"
-        found.error("image", f"no image {asked.image} on {_few(without)}", "the image on every GPU node", cure)
+        found.error("image", f"no image {asked.image} on {few(without)}", "the image on every GPU node", cure)
     if asked.bundle is not None and (without := _without(facts, asked, asked.scheduler_image)):
         cure = (
             "put it into the bundle (gpushare_bundle_images), and the hosts of these nodes into the inventory; or accept that they pull it "
             "from a registry of yours by gpushare_preflight_accept: [image]"
         )
-        found.error("image", f"no image {asked.scheduler_image[:120]} on {_few(without)}", "the scheduler's image on every node", cure)
+        found.error("image", f"no image {asked.scheduler_image[:120]} on {few(without)}", "the scheduler's image on every node", cure)
     if asked.runtime_class and asked.runtime_class not in facts["runtime_classes"]:
-        known = _few(facts["runtime_classes"]) or "none"
+        known = few(facts["runtime_classes"]) or "none"
         cure = "make it (docs/operate/kubernetes.md), or set gpushare_runtime_class: '' where NVIDIA's runtime is the nodes' default"
         found.error("runtime", f"no RuntimeClass {asked.runtime_class} ({known})", "it, for containers with GPUs", cure)
 
@@ -188,8 +185,3 @@ def _space(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSettin
             "gpushare_namespace: the device plugin sees the host's processes"
         )
         found.error("namespace", f"namespace {asked.namespace} that enforces {facts['enforces']} pods", "privileged", cure)
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

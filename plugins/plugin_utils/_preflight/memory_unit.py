@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import HostFindings
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import HostFindings, few
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import UNITS
 
 #: kubelet's gRPC client takes messages of up to so many bytes, and the list of all ids is one.
@@ -53,8 +53,7 @@ def judge_unit(found: HostFindings, unit: str, gpus: Collection[tuple[str, int]]
         cure = f"set gpushare_memory_unit: {fitting} for this host" if fitting else "offer fewer GPUs of this node"
         found.error("memory_unit", seen, "as many as fit into kubelet's message of 4 MiB (about 67,000)", cure)
     elif now and now != unit and pods:
-        named = ", ".join(sorted(pods)[:3]) + (f" and {len(pods) - 3} more" if len(pods) > 3 else "")
         plural = "pod that has" if len(pods) == 1 else "pods that have"
-        seen = f"{len(pods)} {plural} memory of the GPUs in units of {now} (UID {named})"
+        seen = f"{len(pods)} {plural} memory of the GPUs in units of {now} (UID {few(sorted(pods), 3)})"
         cure = f"delete them first (kubectl drain, or their owners), or keep gpushare_memory_unit: {now} for this host"
         found.error("memory_unit", seen, f"none, to change the unit to {unit}", cure)

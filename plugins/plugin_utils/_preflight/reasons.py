@@ -15,11 +15,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, WARNING, Finding, HostFindings
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, WARNING, Finding, HostFindings, few
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import count, problems
 
-_HOSTS_SHOWN = 4
 #: Checks of hosts of which nothing else is known.
 _SILENT = ("unreachable", "facts", "become", "identity")
 _SHOWN = 80
@@ -137,7 +136,7 @@ def judge_inventory(
         by_machine.setdefault(machine, []).append(host)
     for machine, hosts in sorted(by_machine.items()):
         if machine and len(hosts) > 1:
-            seen = f"{', '.join(sorted(hosts)[:_HOSTS_SHOWN])} with the same /etc/machine-id {machine}"
+            seen = f"{few(sorted(hosts))} with the same /etc/machine-id {machine}"
             cure = "on each clone: rm /etc/machine-id; systemd-machine-id-setup; reboot it. DHCP and logs take them for one machine"
             found.warn("machine_id", seen, "one machine id for each host", cure)
     return found.list
@@ -180,9 +179,7 @@ def judge_authorities(known: Mapping[str, Collection[str]]) -> list[Finding]:
         return []
     parts = []
     for hosts, hashes in sorted(clusters, key=lambda one: min(one[0])):
-        names = sorted(hosts)
-        more = f" and {len(names) - _HOSTS_SHOWN} more" if len(names) > _HOSTS_SHOWN else ""
-        parts.append(f"{', '.join(names[:_HOSTS_SHOWN])}{more} (authority {min(hashes)[:12]})")
+        parts.append(f"{few(sorted(hosts))} (authority {min(hashes)[:12]})")
     cure = (
         "give each cluster groups of its own, and name those of one cluster in gpushare_control_plane_group and gpushare_gpu_group (-e): "
         "each cluster is a run of its own"
@@ -224,15 +221,15 @@ def judge_cluster(
         because = next((check for check in of_planes if check in _SILENT), "")
         found.append(Finding("api", seen, "one that reaches the API server", cure, because=because))
     for answer in answers:
-        reasons = HostFindings(answer.plane)
         # One that is gone is said elsewhere; another one can be asked.
         if answer.nodes is None and (answer.plane in of_run or (nobody and answer.plane not in unasked)):
             cure = "name the kubeconfig and kubectl of its administrator in gpushare_admin_kubeconfig and gpushare_kubectl"
-            reasons.error("api", f"no answer from the API server ({answer.why})", "one to this host's kubectl", cure)
+            seen = f"no answer from the API server ({answer.why})"
+            found.append(Finding("api", seen, "one to this host's kubectl", cure, host=answer.plane))
         elif answer.nodes is not None and not answer.may_grant:
             cure = "name one that may in gpushare_admin_kubeconfig"
-            reasons.error("api", "a kubeconfig that may not create ClusterRoleBindings", "an administrator's", cure)
-        found += reasons.list
+            seen = "a kubeconfig that may not create ClusterRoleBindings"
+            found.append(Finding("api", seen, "an administrator's", cure, host=answer.plane))
     asked = next((answer for answer in answers if answer.nodes is not None), None)
     if asked is None:
         return found

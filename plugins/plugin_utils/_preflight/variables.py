@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # type: ignore[import-untyped]
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.public import public
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, WARNING, Finding
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, WARNING, Finding, few
 
 COLLECTION = Path(__file__).resolve().parents[3]
 # Every worker of Ansible reads them again, for each host.
@@ -170,7 +170,7 @@ def scattered(values: Mapping[str, Mapping[str, Any]], planes: Collection[str], 
             for host in sorted(hosts & set(values)):
                 by_value.setdefault(repr(values[host][name])[:80] if name in values[host] else "its default", []).append(host)
             if len(by_value) > 1:
-                seen = "; ".join(f"{value} on {_few(hosts_)}" for value, hosts_ in by_value.items())
+                seen = "; ".join(f"{value} on {few(hosts_, 3)}" for value, hosts_ in by_value.items())
                 cure = "set it for all of them, in the group_vars of a group that they are all in"
                 found.append(Finding("variables", f"{name}: {seen}", f"one value {words}", cure))
     return found
@@ -185,12 +185,8 @@ def shared(values: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
     words = "a token of its own for each host, because whoever is root there can read it"
     cure = f"""set {METRICS_TOKEN}: "{{{{ (inventory_hostname ~ vault_gpushare_metrics_secret) | ansible.builtin.hash('sha256') }}}}\""""
     return [
-        Finding("variables", f"{METRICS_TOKEN}: one token on {_few(hosts)}", words, cure) for hosts in by_token.values() if len(hosts) > 1
+        Finding("variables", f"{METRICS_TOKEN}: one token on {few(hosts, 3)}", words, cure) for hosts in by_token.values() if len(hosts) > 1
     ]
-
-
-def _few(hosts: list[str]) -> str:
-    return ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
 
 
 def together(host: str, values: Mapping[str, Any]) -> list[Finding]:

@@ -16,19 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, WARNING, Finding
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import CHECKS, DOCTOR
 
 VERSION = 1
-CODES = frozenset(
-    [
-        *(f"{daemon}_{what}" for daemon in ("plugin", "extender", "dashboard") for what in ("missing", "older_than_file", "not_at_boot")),
-        *("plugin_stopped", "plugin_not_registered", "second_plugin", "gpu_unhealthy"),
-        *("plugin_not_synced", "state_not_kept", "token_foreign", "token_forbidden", "token_exposed", "token_unreadable"),
-        *("extender_down", "extender_not_synced", "runtime_differs"),
-        *("dashboard_down", "dashboard_not_synced", "dashboard_open"),
-        *("token_missing", "token_expired", "token_rejected", "token_not_renewed", "certificate_expired", "certificate_wrong"),
-        *("metrics_down", "metrics_open", "port_taken", "socket_stopped", "cdi_stale"),
-    ]
-)
+CODES = frozenset(code for code, (severities, by) in CHECKS.items() if DOCTOR in by)
 _MOST = 100
 _LONGEST = 1000
 

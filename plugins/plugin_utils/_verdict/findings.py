@@ -4,7 +4,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Findings of verify: what they are made of, which of them only follow from another one, and the verdict.
 
-Private to this collection. Pure. The codes (`check`) are stable: monitoring may read them in the report.
+Private to this collection. Pure. The codes (`check`) are stable: monitoring may read them in the report. CHECKS lists them
+with those of preflight and the doctor. docs/reference/codes.md is made of it, docs/operate/troubleshooting.md has a row for each.
 """
 
 from __future__ import annotations
@@ -18,95 +19,100 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rep
 
 VERSION = 1
 _SEVERITIES = (ERROR, WARNING, NOTE)
+#: Programs that make findings.
+PREFLIGHT, VERIFY, DOCTOR = "preflight", "verify", "gpushare-doctor"
+# (severities of a finding, programs that make it) to its codes.
+_CODES = {
+    ((ERROR,), (PREFLIGHT,)): (
+        "api become bundle clusters control_plane controller deploy_mode facts groups identity image isolation kubernetes memory_unit "
+        "namespace node node_names packages port rights runtime scheduler toolkit unreachable"
+    ),
+    ((ERROR, WARNING), (PREFLIGHT,)): (
+        "clock disk distribution driver gpus kubelet managers operator os policies python strategy variables"
+    ),
+    ((WARNING,), (PREFLIGHT,)): "kernel_headers machine_id secure_boot selinux",
+    ((ERROR,), (VERIFY,)): (
+        "annotation_wrong capacity_over capacity_short cdi_missing container_not_seen default_runtime_missing default_runtime_not_running "
+        "driver_mismatch driver_problem driver_too_old environment_ignored extender_address_wrong extender_entry_differs "
+        "extender_not_called files_changed gpu_count_unexpected gpu_device_missing gpu_fabric_not_ready gpu_failing gpu_lost "
+        "gpu_memory_unexpected gpu_missing gpu_unusable gpu_without_memory kubelet_stopped label_missing metrics_wrong mounts_ignored "
+        "node_missing node_not_ready not_annotated not_checked policy_differs probe_failed probe_not_called probe_not_running "
+        "probe_not_scheduled rbac_differs runtime_file_broken runtime_missing runtime_silent scheduler_not_configured "
+        "scheduler_older_than_file scheduler_stopped stale_scheduler_file strategy_wrong unit_overridden wrong_gpu wrong_gpu_count"
+    ),
+    ((WARNING,), (VERIFY,)): (
+        "dashboard_unexpected extender_called_for_all extender_elsewhere gpu_cordoned gpu_device_closed gpu_mode_pending "
+        "gpu_repair_pending gpu_without_request journal_lost other_scheduler reboot_required runtime_older_than_file unit_extended "
+        "uuid_twice"
+    ),
+    ((ERROR, NOTE), (VERIFY,)): "gpus_visible",
+    ((ERROR, WARNING), (VERIFY,)): "no_cgroups",
+    ((NOTE,), (VERIFY,)): "not_proven policies_not_served strategy_kept",
+    ((ERROR,), (DOCTOR, VERIFY)): "cdi_stale runtime_differs second_plugin",
+    ((ERROR,), (DOCTOR,)): (
+        "certificate_expired certificate_wrong dashboard_down dashboard_missing dashboard_not_synced dashboard_older_than_file "
+        "dashboard_open extender_down extender_missing extender_not_synced extender_older_than_file gpu_unhealthy metrics_down "
+        "metrics_open plugin_missing plugin_not_registered plugin_not_synced plugin_older_than_file plugin_stopped port_taken "
+        "state_not_kept token_expired token_exposed token_forbidden token_foreign token_missing token_rejected token_unreadable"
+    ),
+    ((WARNING,), (DOCTOR,)): "dashboard_not_at_boot extender_not_at_boot plugin_not_at_boot socket_stopped token_not_renewed",
+}
+CHECKS = {code: key for key, codes in _CODES.items() for code in codes.split()}
 
-# Everywhere in the cluster, or on the finding's own host only.
-_ANY, _SAME = "any", "same"
+# "*": on any host, not on that of the finding only.
 _NO_PLUGIN = (
-    ("driver_mismatch", _SAME),
-    ("driver_problem", _SAME),
-    ("gpu_lost", _SAME),
-    ("runtime_missing", _SAME),
-    ("plugin_missing", _SAME),
-    ("plugin_stopped", _SAME),
-    ("plugin_not_registered", _SAME),
-    ("second_plugin", _SAME),
-    ("node_not_ready", _SAME),
-    ("kubelet_stopped", _SAME),
+    "driver_mismatch driver_problem gpu_lost runtime_missing plugin_missing plugin_stopped plugin_not_registered second_plugin "
+    "node_not_ready kubelet_stopped"
 )
-_NO_API = (
-    *(("rbac_differs", _ANY), ("policy_differs", _ANY)),
-    *((f"token_{what}", _SAME) for what in ("unreadable", "foreign", "expired", "missing", "rejected", "forbidden")),
-)
-_NO_EXTENDER = (
-    ("runtime_missing", _SAME),
-    ("certificate_wrong", _SAME),
-    ("certificate_expired", _SAME),
-    ("extender_missing", _SAME),
-    ("extender_down", _SAME),
-)
+_NO_API = "rbac_differs* policy_differs* token_unreadable token_foreign token_expired token_missing token_rejected token_forbidden"
+_NO_EXTENDER = "runtime_missing certificate_wrong certificate_expired extender_missing extender_down"
 _NO_CALL = (
-    *((code, _ANY) for code in ("extender_missing", "extender_down", "extender_not_synced", "certificate_wrong", "certificate_expired")),
-    *(
-        (code, _ANY)
-        for code in (
-            "scheduler_not_configured",
-            "extender_not_called",
-            "extender_entry_differs",
-            "extender_address_wrong",
-            "stale_scheduler_file",
-        )
-    ),
-    *((code, _ANY) for code in ("scheduler_older_than_file", "scheduler_stopped")),
+    "extender_missing* extender_down* extender_not_synced* certificate_wrong* certificate_expired* scheduler_not_configured* "
+    "extender_not_called* extender_entry_differs* extender_address_wrong* stale_scheduler_file* scheduler_older_than_file* "
+    "scheduler_stopped*"
 )
-
-#: Code to the codes that explain it: (code, where). The first one that was found is named as the cause.
-FOLLOWS_FROM: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "not_checked": (("runtime_differs", _SAME),),
-    "plugin_stopped": (("driver_mismatch", _SAME), ("driver_problem", _SAME), ("runtime_missing", _SAME), ("kubelet_stopped", _SAME)),
-    "plugin_missing": (("runtime_missing", _SAME),),
-    "plugin_older_than_file": (("plugin_stopped", _SAME),),
-    "plugin_not_registered": (
-        ("driver_mismatch", _SAME),
-        ("driver_problem", _SAME),
-        ("second_plugin", _SAME),
-        ("plugin_stopped", _SAME),
-        ("kubelet_stopped", _SAME),
-    ),
-    "token_forbidden": (("rbac_differs", _ANY),),
-    "token_missing": (("token_unreadable", _SAME),),
-    "token_expired": (("state_not_kept", _SAME),),
+#: Code to the codes that explain it. The first one that was found is named as the cause.
+FOLLOWS_FROM = {
+    "not_checked": "runtime_differs",
+    "plugin_stopped": "driver_mismatch driver_problem runtime_missing kubelet_stopped",
+    "plugin_missing": "runtime_missing",
+    "plugin_older_than_file": "plugin_stopped",
+    "plugin_not_registered": "driver_mismatch driver_problem second_plugin plugin_stopped kubelet_stopped",
+    "token_forbidden": "rbac_differs*",
+    "token_missing": "token_unreadable",
+    "token_expired": "state_not_kept",
     "plugin_not_synced": _NO_API,
-    "files_changed": (("runtime_missing", _SAME),),
-    "annotation_wrong": (("unit_overridden", _SAME), ("files_changed", _SAME), *_NO_PLUGIN, *_NO_API),
-    "wrong_gpu_count": (("gpu_missing", _SAME), *_NO_PLUGIN, *_NO_API),
-    "capacity_short": (*_NO_PLUGIN, ("wrong_gpu_count", _SAME)),
-    "capacity_over": (*_NO_PLUGIN, ("wrong_gpu_count", _SAME)),
-    "gpu_unusable": (*_NO_PLUGIN, ("gpu_unhealthy", _SAME)),
-    "gpu_unhealthy": (("driver_mismatch", _SAME), ("driver_problem", _SAME), ("gpu_lost", _SAME), ("gpu_failing", _SAME)),
-    "gpu_lost": (("driver_mismatch", _SAME),),
-    "cdi_stale": tuple((code, _SAME) for code in ("driver_mismatch", "driver_problem", "gpu_lost", "gpu_missing", "gpu_device_missing")),
-    "gpu_device_missing": (("gpu_lost", _SAME), ("gpu_missing", _SAME)),
-    "gpu_missing": (("driver_mismatch", _SAME), ("driver_problem", _SAME), ("gpu_lost", _SAME)),
-    "node_not_ready": (("kubelet_stopped", _SAME), ("default_runtime_not_running", _SAME), ("runtime_silent", _SAME)),
-    "certificate_wrong": (("runtime_missing", _SAME),),
-    "extender_missing": (("runtime_missing", _SAME),),
-    "extender_down": (*((code, _SAME) for code in ("runtime_missing", "port_taken", "certificate_wrong", "certificate_expired")),),
-    "extender_older_than_file": (("extender_down", _SAME),),
-    "extender_not_synced": (*_NO_EXTENDER, *_NO_API),
-    "extender_address_wrong": (("extender_down", _SAME), ("extender_missing", _SAME), ("stale_scheduler_file", _SAME)),
-    "extender_not_called": (("stale_scheduler_file", _SAME),),
-    "dashboard_missing": (("runtime_missing", _SAME),),
-    "dashboard_down": (("runtime_missing", _SAME), ("certificate_expired", _SAME), ("port_taken", _SAME), *_NO_API),
-    "dashboard_older_than_file": (("dashboard_down", _SAME),),
+    "files_changed": "runtime_missing",
+    "annotation_wrong": f"unit_overridden files_changed {_NO_PLUGIN} {_NO_API}",
+    "wrong_gpu_count": f"gpu_missing {_NO_PLUGIN} {_NO_API}",
+    "capacity_short": f"{_NO_PLUGIN} wrong_gpu_count",
+    "capacity_over": f"{_NO_PLUGIN} wrong_gpu_count",
+    "gpu_unusable": f"{_NO_PLUGIN} gpu_unhealthy",
+    "gpu_unhealthy": "driver_mismatch driver_problem gpu_lost gpu_failing",
+    "gpu_lost": "driver_mismatch",
+    "cdi_stale": "driver_mismatch driver_problem gpu_lost gpu_missing gpu_device_missing",
+    "gpu_device_missing": "gpu_lost gpu_missing",
+    "gpu_missing": "driver_mismatch driver_problem gpu_lost",
+    "node_not_ready": "kubelet_stopped default_runtime_not_running runtime_silent",
+    "certificate_wrong": "runtime_missing",
+    "extender_missing": "runtime_missing",
+    "extender_down": "runtime_missing port_taken certificate_wrong certificate_expired",
+    "extender_older_than_file": "extender_down",
+    "extender_not_synced": f"{_NO_EXTENDER} {_NO_API}",
+    "extender_address_wrong": "extender_down extender_missing stale_scheduler_file",
+    "extender_not_called": "stale_scheduler_file",
+    "dashboard_missing": "runtime_missing",
+    "dashboard_down": f"runtime_missing certificate_expired port_taken {_NO_API}",
+    "dashboard_older_than_file": "dashboard_down",
     "dashboard_not_synced": _NO_API,
-    "scheduler_older_than_file": (("stale_scheduler_file", _SAME),),
-    "scheduler_stopped": (("stale_scheduler_file", _SAME),),
-    "probe_not_scheduled": (*_NO_CALL, *_NO_PLUGIN, *_NO_API),
-    "probe_not_running": (*_NO_PLUGIN, ("cdi_stale", _SAME), ("default_runtime_not_running", _SAME), *_NO_CALL),
+    "scheduler_older_than_file": "stale_scheduler_file",
+    "scheduler_stopped": "stale_scheduler_file",
+    "probe_not_scheduled": f"{_NO_CALL} {_NO_PLUGIN} {_NO_API}",
+    "probe_not_running": f"{_NO_PLUGIN} cdi_stale default_runtime_not_running {_NO_CALL}",
     "probe_not_called": _NO_CALL,
-    "wrong_gpu": (("default_runtime_not_running", _SAME), ("second_plugin", _SAME)),
+    "wrong_gpu": "default_runtime_not_running second_plugin",
     # The API repeats kubelet's last word about its containers.
-    "container_not_seen": (("runtime_silent", _SAME), ("node_not_ready", _SAME), ("kubelet_stopped", _SAME)),
+    "container_not_seen": "runtime_silent node_not_ready kubelet_stopped",
 }
 
 
@@ -118,13 +124,17 @@ class Verdict:
     looked_at: Mapping[str, Any]
 
     @property
+    def errors(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity == ERROR]
+
+    @property
     def ok(self) -> bool:
-        return not any(finding.severity == ERROR for finding in self.findings)
+        return not self.errors
 
     @property
     def causes(self) -> tuple[Finding, ...]:
         """The errors that do not follow from another one."""
-        return tuple(finding for finding in self.findings if finding.severity == ERROR and not finding.because)
+        return tuple(finding for finding in self.errors if not finding.because)
 
     def as_dict(self) -> dict[str, Any]:
         """The report."""
@@ -134,7 +144,7 @@ class Verdict:
     @property
     def summary(self) -> str:
         """On one line: what was verified, or how many problems there are."""
-        errors = [finding for finding in self.findings if finding.severity == ERROR]
+        errors = self.errors
         if not errors:
             return "verified: " + ", ".join(f"{number} {what[:-1] if number == 1 else what}" for what, number in self.looked_at.items())
         after = len(errors) - len(self.causes)
@@ -144,8 +154,7 @@ class Verdict:
     @property
     def words(self) -> str:
         """For people: the summary, then a block for each problem."""
-        errors = [finding for finding in self.findings if finding.severity == ERROR]
-        return "\n\n".join([self.summary, *([blocks(errors)] if errors else [])])
+        return "\n\n".join([self.summary, *([blocks(self.errors)] if self.errors else [])])
 
 
 def verdict(findings: Iterable[Finding], looked_at: Mapping[str, Any]) -> Verdict:
@@ -167,8 +176,9 @@ def mark(findings: Sequence[Finding]) -> list[Finding]:
     anywhere = {check for _host, check in errors}
 
     def cause(one: Finding) -> str:
-        for code, where in FOLLOWS_FROM.get(one.check, ()):
-            if (one.host, code) in errors or (where == _ANY and code in anywhere):
+        for word in FOLLOWS_FROM.get(one.check, "").split():
+            code = word.rstrip("*")
+            if (one.host, code) in errors or (word != code and code in anywhere):
                 return code
         return ""
 

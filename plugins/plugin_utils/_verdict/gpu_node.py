@@ -9,13 +9,16 @@ Private to this collection, used on the controller only. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_NODE, PLUGIN, SOCKETS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import compare, driver_code
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import OTHER_CURE
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import versions
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, HostFindings
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, HostFindings, few
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected, judge_gpus
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE, judge_metrics
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Doctor
@@ -29,10 +32,15 @@ def judge_node(found: HostFindings, seen: Mapping[str, Any], doctor: Doctor, nod
     """seen: of gpushare_verify_host. doctor: its answer there. node: as the API has it, None if the API was not asked."""
     gpu = seen["gpu"]
     report = SmiReport.from_dict(gpu["nvidia_smi"])
-    _driver(found, report, gpu["driver"])
+    driver = None if gpu["driver"] is None else Driver(**gpu["driver"])
+    parts = None if driver is None else versions(driver)
+    if report.problem is not None:
+        found.add(report.problem, check=driver_code(report.problem))
+    elif parts is not None:
+        found.add(parts)
     places = seen["places"]
     expected = Expected(places["minimum_driver"], places["expect_gpus"], places["expect_memory_mib"])
-    for one in judge_gpus(report, expected, _lacks_fabric_manager(gpu["driver"] or {})):
+    for one in judge_gpus(report, expected, driver is not None and driver.lacks_fabric_manager):
         found.add(one)
     if not seen["kubelet"]["running"]:
         found.error("kubelet_stopped", "no kubelet that runs", "a running one", "systemctl restart kubelet; journalctl -u kubelet says why")
@@ -49,21 +57,6 @@ def judge_node(found: HostFindings, seen: Mapping[str, Any], doctor: Doctor, nod
         _api(found, seen, report, node)
 
 
-def _lacks_fabric_manager(driver: Mapping[str, Any]) -> bool:
-    return bool(driver.get("switches") or driver.get("nvlink5")) and not driver.get("fabric_manager")
-
-
-def _driver(found: HostFindings, report: SmiReport, driver: Mapping[str, Any] | None) -> None:
-    if report.problem is not None:
-        found.add(report.problem, check=driver_code(report.problem))
-    elif driver and driver["loaded"] and driver["library"] and driver["loaded"] != driver["library"]:
-        seen = f"kernel module {driver['loaded']} and library {driver['library']} of the driver"
-        found.error("driver_mismatch", seen, "one version", "reboot the host, or reload the nvidia modules once nothing uses them")
-    elif driver and driver["loaded"] and driver.get("installed") and driver["loaded"] != driver["installed"]:
-        seen = f"kernel module {driver['loaded']} loaded, {driver['installed']} installed"
-        found.warn("reboot_required", seen, "the installed driver loaded", "drain the node and reboot the host at a time of your choice")
-
-
 def _second_plugin(found: HostFindings, gpu: Mapping[str, Any], doctor: Doctor, report: SmiReport) -> None:
     """Whether another program allocates the GPUs, by what only verify compares: the host's programs, and ids with the GPUs."""
     evidence = [f"{one['name']} ({'; '.join(one['evidence'])})" for one in gpu["managers"]]
@@ -75,10 +68,7 @@ def _second_plugin(found: HostFindings, gpu: Mapping[str, Any], doctor: Doctor, 
             who = " or ".join(doctor.strangers)
             evidence.append(f"ids such as {foreign[0]} registered for {resource}, which are no GPU's, by {who}")
     if evidence:
-        cure = (
-            "stop the other one and keep it off this node (its DaemonSet, unit, or the label that selects the node), "
-            "then: systemctl restart gpushare-device-plugin"
-        )
+        cure = f"{OTHER_CURE}; then: systemctl restart {PLUGIN}"
         found.error("second_plugin", ", ".join(evidence), "one device plugin for the GPUs, ours", cure)
 
 
@@ -110,7 +100,7 @@ def _devices(found: HostFindings, devices: Mapping[str, Any]) -> None:
     if gone:
         numbers = [path.replace("/dev/nvidia", "").replace("ctl", "255") for path in gone]
         cure = f"{'; '.join(f'nvidia-modprobe -c {number}' for number in numbers)}; then see what removes them: udev rules, dmesg"
-        found.error("gpu_device_missing", f"no {_some(gone)}", "the device file of every GPU that nvidia-smi lists", cure)
+        found.error("gpu_device_missing", f"no {few(gone, 3)}", "the device file of every GPU that nvidia-smi lists", cure)
     closed = [path for path, mode in nodes.items() if mode >= 0 and wanted & ~mode]
     if closed:
         seen = ", ".join(f"{path} with mode {nodes[path]:04o}" for path in closed[:_MOST_NAMED])
@@ -135,7 +125,7 @@ def _cdi(found: HostFindings, cdi: Mapping[str, Any], report: SmiReport) -> None
         if report.driver_version and others:
             stale.append(f"libraries of driver {', '.join(others)}")
         if spec["missing"]:
-            stale.append(f"{_some(spec['missing'])}, which the host does not have")
+            stale.append(f"{few(spec['missing'], 3)}, which the host does not have")
         if stale:
             expected = f"the {len(have)} GPUs and driver {report.driver_version} that nvidia-smi shows"
             found.error("cdi_stale", f"in {spec['path']} {'; '.join(stale)}", expected, cure.replace("PATH", spec["path"]))
@@ -151,14 +141,5 @@ def _api(found: HostFindings, seen: Mapping[str, Any], report: SmiReport, node: 
     if node and (node["metadata"].get("labels") or {}).get(LABEL_NODE) != "true":
         labels = node["metadata"].get("labels") or {}
         seen_label = f"label {LABEL_NODE}={labels[LABEL_NODE]}" if LABEL_NODE in labels else f"no label {LABEL_NODE}"
-        found.error(
-            "label_missing",
-            f"{seen_label} on node {name}",
-            f"{LABEL_NODE}=true",
-            f"{SITE}, or: kubectl label node {name} {LABEL_NODE}=true",
-        )
-
-
-def _some(paths: Iterable[str]) -> str:
-    listed = list(paths)
-    return ", ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")
+        cure = f"{SITE}, or: kubectl label node {name} {LABEL_NODE}=true"
+        found.error("label_missing", f"{seen_label} on node {name}", f"{LABEL_NODE}=true", cure)

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding, HostFindings
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import NOTE, WARNING, Finding, HostFindings, few
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
@@ -35,7 +35,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.docto
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Verdict, verdict
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.gpu_node import judge_node
 
-_FULL = "no free unit"
+_FULL, _PROBE_EACH = "no free unit", "a probe pod on every GPU node"
 _NAMED = 3
 _SHOWN = 80
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
@@ -163,17 +163,13 @@ def scheduler_names(evidence: Evidence) -> list[str]:
 
 
 def _not_checked(evidence: Evidence) -> list[Finding]:
-    found = HostFindings("")
-    cure = "bring it back, or leave it out with --limit; then run verify again"
-    for host, why in evidence.hosts.items():
-        if isinstance(why, str):
-            of_host = HostFindings(host)
-            of_host.error("not_checked", f"nothing, because {why}", "an answer of every host of the run", cure)
-            found.list += of_host.list
+    cure, expected = "bring it back, or leave it out with --limit; then run verify again", "an answer of every host of the run"
+    gone = {host: why for host, why in evidence.hosts.items() if isinstance(why, str)}
+    found = [Finding("not_checked", f"nothing, because {why}", expected, cure, host=host) for host, why in gone.items()]
     if isinstance(evidence.cluster, str):
-        cure = "run it again once kubectl works on a control plane"
-        found.error("not_checked", f"nothing in the API, because {evidence.cluster}", "an answer of the cluster", cure)
-    return found.list
+        cure, seen = "run it again once kubectl works on a control plane", f"nothing in the API, because {evidence.cluster}"
+        found.append(Finding("not_checked", seen, "an answer of the cluster", cure))
+    return found
 
 
 def _pods_of(cluster: Mapping[str, Any] | None, seen: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -195,12 +191,9 @@ def _twice(evidence: Evidence) -> list[Finding]:
     for host, seen in evidence.gpu.items():
         for gpu in seen["gpu"]["nvidia_smi"]["gpus"]:
             hosts.setdefault(gpu["uuid"], []).append(host)
-    found = HostFindings("")
-    for uuid, several in hosts.items():
-        if len(several) > 1:
-            cure = "see nvidia-smi -L on each: clones of one virtual machine, or one host under two names? metrics and requests go by UUID"
-            found.warn("uuid_twice", f"{uuid} on {' and '.join(sorted(several))}", "each UUID on one host", cure)
-    return found.list
+    cure = "see nvidia-smi -L on each: clones of one virtual machine, or one host under two names? metrics and requests go by UUID"
+    twice = {uuid: " and ".join(sorted(several)) for uuid, several in hosts.items() if len(several) > 1}
+    return [Finding("uuid_twice", f"{uuid} on {names}", "each UUID on one host", cure, WARNING) for uuid, names in twice.items()]
 
 
 def _by_others(pods: Iterable[Mapping[str, Any]], ours: Sequence[str]) -> list[Finding]:
@@ -212,12 +205,11 @@ def _by_others(pods: Iterable[Mapping[str, Any]], ours: Sequence[str]) -> list[F
         if asks and ours and pod["scheduler"] not in ours and not (pod["deleted"] or pod["probe"]):
             others.setdefault(pod["scheduler"][:_SHOWN], []).append(f"{pod['namespace']}/{pod['name']}")
     for scheduler, names in sorted(others.items())[:_NAMED]:
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         cure = (
             f"write schedulerName: {ours[0]} into their manifests and make the pods anew; or give {scheduler!r} the extender's entry of "
             "kube-scheduler's configuration"
         )
-        seen = f"pods of the scheduler {scheduler!r}: {', '.join(sorted(names)[:_NAMED])}{more}"
+        seen = f"pods of the scheduler {scheduler!r}: {few(sorted(names), _NAMED)}"
         found.warn("other_scheduler", seen, f"{' or '.join(ours)}, which calls the extender for each pod with a GPU", cure)
     return found.list
 
@@ -241,17 +233,13 @@ def _probes(evidence: Evidence) -> tuple[int, list[Finding]]:
     findings: list[Finding] = []
     host_of = {seen["node_name"]: host for host, seen in evidence.gpu.items()}
     for node, why in evidence.unproven.items():
-        found = HostFindings(host_of.get(node, ""))
         cure = "run verify again when there is room, if you want it" if why.startswith(_FULL) else "then run verify again"
-        found.note("not_proven", f"not proven: {why}", "a probe pod on every GPU node", cure)
-        findings += found.list
+        findings.append(Finding("not_proven", f"not proven: {why}", _PROBE_EACH, cure, NOTE, host_of.get(node, "")))
     if evidence.probes is None:
         return 0, findings
-    found = HostFindings("")
     if isinstance(evidence.probes, str):
         cure = "run verify again; kubectl must be able to create pods in kube-system"
-        found.error("probe_failed", f"no probe pods, because {evidence.probes}", "a probe pod on every GPU node", cure)
-        return 0, findings + found.list
+        return 0, [*findings, Finding("probe_failed", f"no probe pods, because {evidence.probes}", _PROBE_EACH, cure)]
     proven = 0
     for node, pod in evidence.probes.items():
         of_node = HostFindings(host_of.get(node, ""))
@@ -286,7 +274,6 @@ def _probe(found: HostFindings, evidence: Evidence, host: str, node: str, pod: M
 
 def _calls(evidence: Evidence) -> list[Finding]:
     """Whether an extender was asked for the probe pods."""
-    found = HostFindings("")
     planes = {host: seen for host, seen in evidence.seen.items() if seen["plane"] is not None and host in evidence.probed}
     reasons = []
     for host, seen in planes.items():
@@ -298,8 +285,8 @@ def _calls(evidence: Evidence) -> list[Finding]:
         reasons.append(reason)
     if evidence.probes and reasons and all(reasons):
         cure = "see which scheduler places pods (kubectl get lease -n kube-system kube-scheduler) and whether its configuration names us"
-        found.error("probe_not_called", "; ".join(filter(None, reasons)), "an extender asked for each probe pod", cure)
-    return found.list
+        return [Finding("probe_not_called", "; ".join(filter(None, reasons)), "an extender asked for each probe pod", cure)]
+    return []
 
 
 def _health(seen: Mapping[str, Any], host: str) -> ExtenderReport:

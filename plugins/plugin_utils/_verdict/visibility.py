@@ -24,7 +24,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_
     ToolkitFacts,
     choose,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import HostFindings
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, WARNING, Finding, HostFindings
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE
 
 _RUNTIME = "nvidia"
@@ -54,10 +54,7 @@ def _no_cgroups(found: HostFindings, *, needed: bool) -> None:
     seen = f"no-cgroups = true in {CONFIG}" + ("" if needed else ", which has no effect in the mode cdi that this host has now")
     expected = "no-cgroups = false: with it containers have the files of their GPUs and may not open them"
     cure = "nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups=false; then start the pods of this node with GPUs anew"
-    if needed:
-        found.error("no_cgroups", seen, expected, cure)
-    else:
-        found.warn("no_cgroups", seen, expected, cure)
+    found.add(Finding("no_cgroups", seen, expected, cure, ERROR if needed else WARNING))
 
 
 def _published(found: HostFindings, node: Mapping[str, Any], asked: str, cdi: CdiFacts, holders: list[str]) -> None:

@@ -23,7 +23,6 @@ from ansible_collections.gpushare.kubernetes.plugins.action import (
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import gather as driver_facts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import Places
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import CdiFacts
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
@@ -134,8 +133,6 @@ def whole(host: Json, **roles: bool) -> Json:
     seen = copy.deepcopy(printed(host))
     seen["places"] = {**asdict(Places(**roles)), **seen["places"]}
     if seen["gpu"]:
-        lacking = dict.fromkeys(("installed", "installed_path", "library_path", "nvidia_smi"))
-        seen["gpu"]["driver"] = asdict(Driver(**lacking, nouveau_loaded=False, **seen["gpu"]["driver"]))
         seen["gpu"]["nvidia_smi"] = SmiReport.from_dict(seen["gpu"]["nvidia_smi"]).as_dict()
         seen["gpu"]["strategy"]["cdi"] = asdict(CdiFacts(**seen["gpu"]["strategy"]["cdi"]))
     return json.loads(json.dumps({"changed": False, "seen": {**seen, "node_name": "evil"}}))

@@ -122,8 +122,7 @@ CONTRACTS = {
         "plugin_utils._yaml",
     ),
     "plugin_utils._verdict": (
-        *(f"module_utils.{name}" for name in ("_facts.capacity", "_facts.device_strategy", "_facts.nvidia_smi")),
-        *(f"module_utils.{name}" for name in ("_cluster", "_formats.finding", "_scheduler")),
+        *(f"module_utils.{name}" for name in ("_facts", "_cluster", "_formats", "_scheduler")),
         "plugin_utils._preflight.gpus",
         "plugin_utils._preflight.report",
         "plugin_utils._yaml",

@@ -7,9 +7,11 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+from dataclasses import asdict
 from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import ReleaseHashes
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import Evidence
 
@@ -123,7 +125,7 @@ def gpu_host() -> Json:
     """Of gpu1, whose node is node-1."""
     seen = {
         "nvidia_smi": {"gpus": [gpu(0), gpu(1)], "driver_version": "535.261.03", "cuda_version": "12.2", "problem": None},
-        "driver": {"loaded": "535.261.03", "library": "535.261.03"},
+        "driver": asdict(Driver("535.261.03", None, None, "535.261.03", None, None, False)),
         "managers": [],
         "container_runtime": {
             "name": "containerd",

@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import CODES, Doctor, read
 
 from gpushare_runtime import doctor
-from gpushare_runtime.doctor.findings import VERSION, Findings
+from gpushare_runtime.doctor.findings import VERSION, DoctorFinding, Findings
 from unit.plugins.verdict import evidence as seen
 
 Json = dict[str, Any]
@@ -100,3 +102,4 @@ def test_the_codes_are_those_of_the_doctor() -> None:
     named = re.findall(r'found\.(?:error|warn)\(\s*f?"([a-z_{}]+)"', source)
     of_daemons = {name.replace("{short}", short) for name in named for short in ("plugin", "extender", "dashboard")}
     assert of_daemons | {"plugin_stopped", "extender_down"} == CODES
+    assert {one.name for one in fields(DoctorFinding)} <= {one.name for one in fields(Finding)}
