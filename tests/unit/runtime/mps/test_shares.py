@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from unit.runtime.kube.fake_api import until
 from unit.runtime.mps.stand_ins import STAND_IN, UUID, Gpus, fault, settings, state
 
 OTHER = "GPU-00000000-0000-0000-0000-000000000001"
-BOOT = "b"
+BOOT, THIS_BOOT = "b", Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def memory(uuid: str, count: int, first: int = 0) -> list[str]:
@@ -101,54 +102,46 @@ def put(file: Path, usage: bytes) -> None:
     temporary.rename(file)
 
 
-def running(folder: Path, body: Any) -> None:
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-    async def go() -> None:
-        stop = asyncio.Event()
-        made = MpsOfGpu(settings(folder), Gpus(), interval=0.05)
-        task = asyncio.ensure_future(made.run(stop))
-        try:
-            await body(made, ControlDaemon(str(STAND_IN), UUID, folder / "r" / UUID, folder / "l" / UUID), boot)
-            assert not task.done()
-        finally:
-            stop.set()
-            await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(go())
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[tuple[MpsOfGpu, ControlDaemon]]:
+    """The service and its daemon."""
+    stop = asyncio.Event()
+    made = MpsOfGpu(settings(folder), Gpus(), interval=0.05)
+    task = asyncio.ensure_future(made.run(stop))
+    try:
+        yield made, ControlDaemon(str(STAND_IN), UUID, folder / "r" / UUID, folder / "l" / UUID)
+        assert not task.done()
+    finally:
+        stop.set()
+        await asyncio.gather(task, return_exceptions=True)
 
 
-def test_the_daemon_and_its_servers_follow_the_largest_share(root: Path) -> None:
-    async def body(_made: MpsOfGpu, daemon: ControlDaemon, boot: str) -> None:
+async def test_the_daemon_and_its_servers_follow_the_largest_share(root: Path) -> None:
+    async with running(root) as (_, daemon):
         await until(lambda: state(root).limit == 16160)
         (root / "r" / UUID / "servers").write_text("4711 4712")
-        put(root / "u/held.json", record(of_memory(UUID, 4), boot=boot))
+        put(root / "u/held.json", record(of_memory(UUID, 4), boot=THIS_BOOT))
         await until(lambda: state(root).limit == 4096)
         assert await daemon.ask("get_default_device_pinned_mem_limit 0") == "4G"
         assert await daemon.ask("get_device_pinned_mem_limit 4712 0") == "4G"
-        put(root / "u/held.json", record(of_memory(UUID, 4), of_memory(UUID, 7), boot=boot))
+        put(root / "u/held.json", record(of_memory(UUID, 4), of_memory(UUID, 7), boot=THIS_BOOT))
         await until(lambda: state(root).limit == 7168)
         assert await daemon.ask("get_device_pinned_mem_limit 4711 0") == "7G"
         assert state(root).problem == ""
 
-    running(root, body)
 
-
-def test_a_server_that_keeps_another_limit_is_reported_and_tried_again(root: Path) -> None:
+async def test_a_server_that_keeps_another_limit_is_reported_and_tried_again(root: Path) -> None:
     fault(root, "stubborn")
-
-    async def body(made: MpsOfGpu, _daemon: ControlDaemon, boot: str) -> None:
+    async with running(root) as (made, _):
         await until(lambda: state(root).limit == 16160)
         (root / "r" / UUID / "servers").write_text("4711")
-        put(root / "u/held.json", record(of_memory(UUID, 4), boot=boot))
+        put(root / "u/held.json", record(of_memory(UUID, 4), boot=THIS_BOOT))
         await until(lambda: "the memory limit of server 4711 is '' after 4096M was set" in made.status.report()[1])
         # A container with more than the former limit still waits for it; with less it is as it was.
         assert state(root).limit == 16160
         (root / "r" / UUID / "servers").write_text("")
         await until(lambda: state(root).limit == 4096)
         await until(lambda: "degraded" not in made.status.report()[1])
-
-    running(root, body)
 
 
 def shared_memory(folder: Path) -> list[str]:
@@ -163,30 +156,27 @@ def leave(folder: Path) -> None:
         path.write_text("x" * 4096)
 
 
-def test_once_no_container_has_the_gpu_its_servers_end_and_its_shared_memory_is_emptied(
+async def test_once_no_container_has_the_gpu_its_servers_end_and_its_shared_memory_is_emptied(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpushare_runtime.mps.main._COARSE_SECONDS", 0.1)
-
-    async def body(_made: MpsOfGpu, daemon: ControlDaemon, boot: str) -> None:
+    async with running(root) as (_, daemon):
         await until(lambda: state(root).limit == 16160)
-        put(root / "u/held.json", record(of_memory(UUID, 4), of_memory(OTHER, 9), boot=boot))
+        put(root / "u/held.json", record(of_memory(UUID, 4), of_memory(OTHER, 9), boot=THIS_BOOT))
         await until(lambda: state(root).limit == 4096)
         leave(root)
         (root / "r" / UUID / "servers").write_text("4711 4712")
         await asyncio.sleep(1)
         assert len(shared_memory(root)) == 3
         assert await daemon.servers() == [4711, 4712]
-        put(root / "u/held.json", record(of_memory(OTHER, 9), boot=boot))
+        put(root / "u/held.json", record(of_memory(OTHER, 9), boot=THIS_BOOT))
         await until(lambda: shared_memory(root) == ["cuda_injection_path_shm"])
         assert await daemon.servers() == []
 
-    running(root, body)
-
 
 @pytest.mark.parametrize("usage", [None, b"broken"])
-def test_where_it_is_not_known_who_has_the_gpu_nothing_is_removed(root: Path, usage: bytes | None) -> None:
-    async def body(made: MpsOfGpu, _daemon: ControlDaemon, _boot: str) -> None:
+async def test_where_it_is_not_known_who_has_the_gpu_nothing_is_removed(root: Path, usage: bytes | None) -> None:
+    async with running(root) as (made, _):
         await until(lambda: state(root).limit == 16160)
         if usage is not None:
             put(root / "u/held.json", usage)
@@ -194,8 +184,6 @@ def test_where_it_is_not_known_who_has_the_gpu_nothing_is_removed(root: Path, us
         leave(root)
         await asyncio.sleep(2)
         assert len(shared_memory(root)) == 3
-
-    running(root, body)
 
 
 def test_a_state_of_the_release_before_has_no_limit() -> None:
