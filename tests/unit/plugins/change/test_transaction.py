@@ -7,9 +7,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import signal
 import stat
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unit.plugins.host.attributes import LABEL, Attributes
+from unit.plugins.kills import at, killed, killed_around
 
 FIRST, SECOND = "/etc/kubernetes/manifests/scheduler.yaml", "/etc/gpushare/scheduler.yaml"
 THIRD = "/etc/gpushare.token"
@@ -440,11 +441,7 @@ def test_killed_at_any_point_files_are_old_or_new_and_the_next_run_finishes(host
     for victim in all_points:
         shutil.rmtree(host)
         shutil.copytree(pristine, host)
-        child = os.fork()
-        if child == 0:
-            plan(host, lambda point, v=victim: os.kill(os.getpid(), signal.SIGKILL) if point == v else None).apply(Daemon(host))
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        assert killed(partial(plan(host, at(victim)).apply, Daemon(host)))
         assert content(host, FIRST) in (b"old", b"new")
         assert content(host, SECOND) in (None, b"config")
         daemon = Daemon(host)
@@ -454,33 +451,6 @@ def test_killed_at_any_point_files_are_old_or_new_and_the_next_run_finishes(host
         entries = Journal(str(host)).entries()
         assert [(e.path, e.untouched(content(host, e.path))) for e in entries] == [(SECOND, True), (FIRST, True)]
         assert [e.original.content if e.original else None for e in entries] == [None, b"old"]
-
-
-def killed(host: Path, transaction: Callable[[], Transaction], when: int, hooked: tuple[str, ...] = ("rename", "unlink")) -> bool:
-    """Apply in a process that kills itself at the n-th moment around a call that changes a folder; whether it came to that."""
-    child = os.fork()
-    if child == 0:
-        seen = 0
-
-        def at_a_moment() -> None:
-            nonlocal seen
-            seen += 1
-            if seen == when:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        def around(real: Callable[..., None]) -> Callable[..., None]:
-            def call(*arguments: str) -> None:
-                at_a_moment()
-                real(*arguments)
-                at_a_moment()
-
-            return call
-
-        for name in hooked:
-            setattr(os, name, around(getattr(os, name)))
-        transaction().apply(Daemon(host))
-        os._exit(0)
-    return os.waitpid(child, 0)[1] == signal.SIGKILL
 
 
 def test_killed_around_any_rename_the_next_run_finishes_and_nothing_is_left(host: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -493,7 +463,7 @@ def test_killed_around_any_rename_the_next_run_finishes_and_nothing_is_left(host
         moment += 1
         shutil.rmtree(host)
         shutil.copytree(pristine, host)
-        if not killed(host, lambda: plan(host), moment):
+        if not killed_around(lambda: plan(host).apply(Daemon(host)), moment, ("rename", "unlink")):
             break
         assert content(host, FIRST) in (b"old", b"new")
         assert content(host, SECOND) in (None, b"config")
@@ -506,12 +476,7 @@ def test_killed_around_any_rename_the_next_run_finishes_and_nothing_is_left(host
 def test_what_a_killed_run_began_is_put_back_by_the_next_if_it_proves_bad(host: Path, after: str) -> None:
     plan(host, first=b"good").apply()
     before = tree(host)
-    child = os.fork()
-    if child == 0:
-        victim = f"{after} {FIRST}"
-        plan(host, lambda point: os.kill(os.getpid(), signal.SIGKILL) if point == victim else None, b"bad").apply()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert killed(plan(host, at(f"{after} {FIRST}"), b"bad").apply)
     again = plan(host, first=b"bad")
     assert again.unfinished
     assert (again.changes == []) == (after == "written")
@@ -524,10 +489,7 @@ def test_what_a_killed_run_began_is_put_back_by_the_next_if_it_proves_bad(host: 
 
 
 def test_an_edit_after_a_killed_run_is_not_taken_away_by_the_next(host: Path) -> None:
-    def stopped() -> Transaction:
-        return plan(host, lambda point: os.unlink("/the/victim") if point == f"written {FIRST}" else None)
-
-    assert killed(host, stopped, 1, ("unlink",))
+    assert killed(partial(plan(host, at(f"written {FIRST}")).apply, Daemon(host)))
     assert content(host, FIRST) == b"new"
     (host / FIRST.lstrip("/")).write_bytes(b"an administrator's")
     with pytest.raises(TransactionError):

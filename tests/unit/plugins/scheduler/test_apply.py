@@ -7,9 +7,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply, manifest, service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.kubeadm import PATH
 
+from unit.plugins.kills import at, killed, killed_around
 from unit.plugins.scheduler.control_plane import CLUSTER, ControlPlane, now, parsed
 from unit.plugins.scheduler.manifests import MANIFEST
 
@@ -332,7 +333,7 @@ def test_an_extender_that_is_not_in_sync_stops_what_would_restart_a_scheduler_an
         plane.converge()
     assert plane.tree() == before
     plane.synced = True
-    assert killed(plane, "present", f"written {plane.manifest}")
+    assert killed(partial(plane.converge, "present", at(f"written {plane.manifest}")))
     plane.synced = False
     plan, _due = plane.plan("present")
     with pytest.raises(Rejected, match=words):
@@ -445,35 +446,6 @@ def test_a_change_that_could_not_be_put_back_keeps_its_folder_for_the_next_run(p
 # Kills.
 
 
-def killed(plane: ControlPlane, state: str, victim: str, when: int = 0) -> bool:
-    """Converge in a process that kills itself at a point, or around the n-th call that changes a folder; whether it came to that."""
-    child = os.fork()
-    if child == 0:
-        seen = 0
-
-        def moment() -> None:
-            nonlocal seen
-            seen += 1
-            if seen == when:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        def around(real: Callable[..., None]) -> Callable[..., None]:
-            def call(*arguments: str) -> None:
-                moment()
-                real(*arguments)
-                moment()
-
-            return call
-
-        for name in ("rename", "unlink", "rmdir") if when else ():
-            setattr(os, name, around(getattr(os, name)))
-        try:
-            plane.converge(state, lambda point: os.kill(os.getpid(), signal.SIGKILL) if point == victim else None)
-        finally:
-            os._exit(0)
-    return os.waitpid(child, 0)[1] == signal.SIGKILL
-
-
 def starting_as(plane: ControlPlane, state: str, folder: Path) -> tuple[Callable[[], None], dict[str, tuple[int, bytes]], str]:
     """What puts the host into the other state again, and the files and kubeadm's part when all is done."""
     if state == "absent":
@@ -502,7 +474,7 @@ def test_killed_at_any_point_the_next_run_finishes(plane: ControlPlane, state: s
     old = (tmp_path / "start" / plane.manifest.relative_to(plane.folder)).read_bytes()
     for victim in points:
         again()
-        assert killed(plane, state, victim), victim
+        assert killed(partial(plane.converge, state, at(victim))), victim
         assert plane.manifest.read_bytes() in (old, wanted[str(plane.manifest.relative_to(plane.folder))][1])
         assert [path.name for path in plane.manifest.parent.iterdir()] == ["kube-scheduler.yaml"]
         plane.converge(state)
@@ -517,7 +489,7 @@ def test_killed_around_any_rename_the_next_run_finishes_and_nothing_is_left(plan
     while True:
         when += 1
         again()
-        if not killed(plane, state, "", when):
+        if not killed_around(partial(plane.converge, state), when):
             break
         assert [path.name for path in plane.manifest.parent.iterdir()] == ["kube-scheduler.yaml"]
         plane.converge(state)
@@ -528,7 +500,7 @@ def test_killed_around_any_rename_the_next_run_finishes_and_nothing_is_left(plan
 
 def test_what_a_killed_run_left_broken_is_put_back_by_the_next(plane: ControlPlane) -> None:
     before = plane.tree()
-    assert killed(plane, "present", f"written {plane.manifest}")
+    assert killed(partial(plane.converge, "present", at(f"written {plane.manifest}")))
     plane.runs_with = lambda config: "aliyun.com" not in config
     plane.kubelet()
     assert plane.pod()["status"]["containerStatuses"][0]["restartCount"] == 3
