@@ -47,7 +47,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "core/ledger.py": (*_CORE, _RESERVED, "core/placement/test_preemption.py"),
     "core/ledger_json.py": ("core/test_ledger_json.py",),
     "core/mps.py": ("core/test_mps.py", "mps/test_shares.py"),
-    "core/node_ledger.py": (*_CORE, "core/test_mps.py", "extender/test_cache.py"),
+    "core/node_ledger.py": (*_CORE, "core/test_mps.py", "core/placement/test_scarcity.py", "extender/test_cache.py"),
     "core/node_report.py": _CORE,
     "core/overuse.py": ("core/test_overuse.py",),
     "core/quantity.py": ("core/test_quantity.py", "core/test_request.py"),
