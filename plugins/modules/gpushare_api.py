@@ -1,5 +1,4 @@
 #!/usr/bin/python
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
@@ -34,7 +33,8 @@ options:
       - V(operator_off) sets C(spec.devicePlugin.enabled) of the GPU Operator's ClusterPolicy to V(false), by which the operator deletes its
         device plugin on every node. An annotation stores the state before. Rejects a ClusterPolicy that a chart or a tool owns.
       - V(operator_returned) restores the ClusterPolicy as soon as no other node is one of this collection, as V(returned) does, too.
-      - V(retired) deletes the parts of the original gpushare, and fails while they serve a node.
+      - V(retired) deletes the parts of the original gpushare, and fails while they serve a node. C(kubectl apply -f) restores them from the
+        file C(/var/lib/gpushare-original/objects.json) on this host.
     type: str
     choices: [facts, nodes, plugins, aside, returned, operator_off, operator_returned, retired]
     required: true
@@ -51,10 +51,6 @@ options:
     description: Names of the nodes whose pods are listed. By default all, and with V(plugins) none.
     type: list
     elements: str
-  save_to:
-    description: File on this host for the objects that V(retired) deletes. C(kubectl apply -f) restores them.
-    type: path
-    default: /var/lib/gpushare-original/objects.json
 """
 
 EXAMPLES = r"""
@@ -198,6 +194,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.asid
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import OtherPlugins, active_pods
 
 CHANGES = ("aside", "returned", "operator_off", "operator_returned", "retired")
+SAVED = "/var/lib/gpushare-original/objects.json"
 KUBELET_CONFIG = "/var/lib/kubelet/config.yaml"
 PLACED = "--field-selector=spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
@@ -253,7 +250,7 @@ def change(kubectl: cluster_kubectl.Kubectl, params: dict, dry: bool) -> dict:
     """Move the device plugins of others aside, or restore them."""
     cluster = OtherPlugins(kubectl)
     if params["what"] == "retired":
-        return _retire(kubectl, cluster, params["save_to"], dry)
+        return _retire(kubectl, cluster, dry)
     calls = {
         "aside": cluster.move_aside,
         "returned": cluster.give_back,
@@ -271,33 +268,33 @@ def change(kubectl: cluster_kubectl.Kubectl, params: dict, dry: bool) -> dict:
     }
 
 
-def _retire(kubectl: cluster_kubectl.Kubectl, cluster: OtherPlugins, save_to: str, dry: bool) -> dict:
+def _retire(kubectl: cluster_kubectl.Kubectl, cluster: OtherPlugins, dry: bool) -> dict:
     found = original.parts(kubectl, cluster)
     titles = [original.title(one) for one in found.all]
     if titles:
         serving = [name for name, node in cluster.nodes.items() if ANNOTATION_GPUS in (node["metadata"].get("annotations") or {})]
         original.check_unused(found, cluster, serving)
         if not dry:
-            _save(save_to, original.for_file(found))
+            _save(original.for_file(found))
             original.retire(kubectl, found)
     return {"changed": bool(titles), "objects": titles, "left": [], "kept": [], "served": [], "diff": diff_of(titles)}
 
 
-def _save(path: str, text: str) -> None:
+def _save(text: str) -> None:
     """Beside what an earlier run has saved: it may have been interrupted between two deletions."""
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    known = _saved(path)
+    os.makedirs(os.path.dirname(SAVED), mode=0o700, exist_ok=True)
+    known = _saved()
     names = {_key(one) for one in json.loads(text)["items"]}
     items = json.loads(text)["items"] + [one for one in known if _key(one) not in names]
-    descriptor = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    descriptor = os.open(SAVED + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=1, sort_keys=True) + "\n")
-    os.replace(path + ".new", path)
+    os.replace(SAVED + ".new", SAVED)
 
 
-def _saved(path: str) -> list:
+def _saved() -> list:
     try:
-        with open(path) as file:
+        with open(SAVED) as file:
             return list(json.load(file)["items"])
     except (OSError, ValueError, KeyError, TypeError):
         return []
@@ -317,7 +314,6 @@ def main() -> None:
             nodes={"type": "list", "elements": "str", "default": []},
             pods={"type": "bool", "default": True},
             pods_of={"type": "list", "elements": "str"},
-            save_to={"type": "path", "default": "/var/lib/gpushare-original/objects.json"},
         ),
         supports_check_mode=True,
     )

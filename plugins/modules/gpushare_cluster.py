@@ -1,5 +1,4 @@
 #!/usr/bin/python
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
@@ -64,10 +63,6 @@ options:
     description: Name of a node to whether it has the taint. Nodes that are not there are left out.
     type: dict
     default: {}
-  field_manager:
-    description: The field manager's name for the fields of this collection.
-    type: str
-    default: gpushare.kubernetes
   accounts:
     description:
       - Name of the ServiceAccount by key of the daemon in the result, such as its host. The account must exist, except in check mode.
@@ -245,7 +240,6 @@ def objects(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> dict:
         apply=params["objects"],
         create=params["create"],
         skip_unserved=params["unserved"] == "skip",
-        field_manager=params["field_manager"],
         namespace=params["namespace"] or "",
         taints={str(name): module.boolean(value) for name, value in params["taints"].items()},
     )
@@ -311,7 +305,6 @@ def main() -> None:
             create={"type": "bool", "default": True},
             unserved={"type": "str", "choices": ["fail", "skip"], "default": "fail"},
             taints={"type": "dict", "default": {}},
-            field_manager={"type": "str", "default": "gpushare.kubernetes"},
             accounts={"type": "dict"},
             tokens={"type": "dict", "default": {}, "no_log": False},
             server={"type": "str", "default": ""},

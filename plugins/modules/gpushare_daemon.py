@@ -1,5 +1,4 @@
 #!/usr/bin/python
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
@@ -82,15 +81,11 @@ options:
     type: dict
     default: {}
   health_url:
-    description: URL on this host that answers a JSON object. By default only systemd's state counts.
+    description: URL on this host that answers a JSON object, whose C(synced) must be true. By default only systemd's state counts.
     type: str
   health_ca:
     description: File with the certificate authority that must have signed the certificate of an https O(health_url).
     type: path
-  health_key:
-    description: The key that must be true in the answer of O(health_url).
-    type: str
-    default: synced
   timeout:
     description: Seconds within which the daemon must become healthy.
     type: int
@@ -206,7 +201,6 @@ ARGUMENTS = {
     "companions": {"type": "dict", "default": {}},
     "health_url": {"type": "str"},
     "health_ca": {"type": "path"},
-    "health_key": {"type": "str", "default": "synced", "no_log": False},
     "timeout": {"type": "int", "default": 60},
     "path": {"type": "path", "default": "/etc/gpushare/pki"},
     "program": {"type": "path", "default": "/opt/gpushare/current/bin/gpushare-pki"},
@@ -235,7 +229,7 @@ def service(module: AnsibleModule) -> dict:
     with lock.for_module(module):
         os.umask(0o022)
         wanted = DaemonFiles(**{key: params[key] for key in _OF_FILES})
-        health = health_of(wanted, params["health_url"], params["health_ca"], params["health_key"], params["timeout"])
+        health = health_of(wanted, params["health_url"], params["health_ca"], "synced", params["timeout"])
         folder, run = os.path.dirname(params["kubeconfig_path"]), module.run_command
 
         def hurt() -> "str | None":

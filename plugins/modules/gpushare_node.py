@@ -1,5 +1,4 @@
 #!/usr/bin/python
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
@@ -21,7 +20,8 @@ options:
   what:
     description:
       - V(cordon) cordons the node, and marks it with the annotations C(gpushare/cordoned-by) and C(gpushare/cordon-reason).
-      - V(drain) also evicts its pods through the API, within their disruption budgets. DaemonSets' pods and static pods stay.
+      - V(drain) also evicts its pods through the API, within their disruption budgets, for at most 20 seconds.
+        RV(done) reports whether they were enough. Otherwise call again. DaemonSets' pods and static pods stay.
       - V(uncordon) makes a node that has the first of these annotations schedulable again, and no other.
       - V(ready) reads the node's condition C(Ready) and its lease, once. The condition counts only with a heartbeat of kubelet that is
         later than O(since), by the time that kubelet needs to notice a restart. Use it with C(until).
@@ -40,10 +40,6 @@ options:
     description: Value of the annotation C(gpushare/cordon-reason). With V(cordon), also on a node that this collection cordoned.
     type: str
     default: ""
-  seconds:
-    description: Seconds for this call of V(drain). RV(done) reports whether they were enough. Otherwise call again.
-    type: int
-    default: 20
   force:
     description: Whether to delete pods that no controller creates again.
     type: bool
@@ -100,6 +96,9 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster impor
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.drain import Drained, DrainError, cordon, drain, uncordon
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.node_ready import not_ready
 
+#: Of one call: nothing on the way may take the connection for dead.
+SECONDS = 20
+
 
 def ready(kubectl: cluster_kubectl.Kubectl, name: str, since: float) -> dict:
     """Whether the node is ready since then, and what it lacks."""
@@ -121,7 +120,6 @@ def main() -> None:
             node={"type": "str", "required": True},
             owner={"type": "str", "default": "nvidia_driver"},
             reason={"type": "str", "default": ""},
-            seconds={"type": "int", "default": 20},
             force={"type": "bool", "default": False},
             since={"type": "float"},
         ),
@@ -135,7 +133,7 @@ def main() -> None:
     try:
         found = {
             "cordon": lambda: Drained(cordon(kubectl, node, owner, dry, reason), True),
-            "drain": lambda: drain(kubectl, node, owner, params["seconds"], params["force"], dry, reason),
+            "drain": lambda: drain(kubectl, node, owner, SECONDS, params["force"], dry, reason),
             "uncordon": lambda: Drained(uncordon(kubectl, node, dry), True),
         }[params["what"]]()
     except (DrainError, cluster_kubectl.KubectlError) as error:

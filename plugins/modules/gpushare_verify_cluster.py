@@ -1,5 +1,4 @@
 #!/usr/bin/python
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
@@ -60,10 +59,6 @@ options:
     description: Name of each node to the image of its probe pod.
     type: dict
     default: {}
-  resource:
-    description: The resource of which a probe pod requests one unit.
-    type: str
-    default: aliyun.com/gpu-mem
   scheduler_name:
     description: The scheduler that is to place the probe pods.
     type: str
@@ -111,6 +106,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import MEMORY
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import cluster
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.probes import Probes, name, probe_pod
 
@@ -136,7 +132,7 @@ def place(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
     """Create the probe pods, and wait."""
     found, images = remove(kubectl, params, check), params["images"]
     if images and not check:
-        wanted = [probe_pod(node, str(image), params["resource"], params["scheduler_name"]) for node, image in sorted(images.items())]
+        wanted = [probe_pod(node, str(image), MEMORY, params["scheduler_name"]) for node, image in sorted(images.items())]
         placed = Probes(kubectl).place(wanted, params["timeout"])
         found["pods"] = {node: placed[name(node)] for node in images}
     return {**found, "changed": bool(images) or found["changed"]}
@@ -159,7 +155,6 @@ def main() -> None:
             objects={"type": "list", "elements": "dict", "default": []},
             settle={"type": "int", "default": 0},
             images={"type": "dict", "default": {}},
-            resource={"type": "str", "default": "aliyun.com/gpu-mem"},
             scheduler_name={"type": "str", "default": "default-scheduler"},
             timeout={"type": "int", "default": 60},
         ),
