@@ -1,12 +1,11 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The answer of a host, before anything in the cluster or on another host is made of it.
 
-Private to this collection, used on the controller only. The root user of a host decides what its modules answer. So every answer has
-the shape that `_results` says, or it is none, which is that host's fault alone. Which node the host is must be what the inventory says.
-Names and paths must have the form of names and paths, and it sets no variables.
+The root user of a host decides what its modules answer. So every answer has the shape that `_results` says, or it is none, which is that
+host's fault alone. Which node the host is must be what the inventory says. Names and paths must have the form of names and paths, and it
+sets no variables.
 """
 
 from __future__ import annotations

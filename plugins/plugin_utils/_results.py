@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The shape of what each module answers, beside Ansible's own keys. A key that is not here reaches no reader.
 
-Private to this collection, used on the controller only. Data.
+Data.
 """
 
 from __future__ import annotations

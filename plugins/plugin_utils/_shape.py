@@ -1,12 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether a value that a host has sent has the shape of what its reader takes it for.
 
-Private to this collection, used on the controller only. Pure. A shape is a type, a dataclass, a compiled pattern of a text, a list of one
-shape for lists of it, a tuple of shapes for a list with exactly these, a dict of shapes for an object with exactly these keys (one that
-ends in `?` may be missing), Map, Maybe, Either or Open.
+Pure. A shape is a type, a dataclass, a compiled pattern of a text, a list of one shape for lists of it, a tuple of shapes for a list with
+exactly these, a dict of shapes for an object with exactly these keys (one that ends in `?` may be missing), Map, Maybe, Either or Open.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Build the wheel of a pure-Python package, the same bytes from the same sources on every controller.
 
-Private to this collection, used on the controller only. Needs no build tool: the sources, pyproject.toml, nothing else.
+Needs no build tool: the sources, pyproject.toml, nothing else.
 """
 
 from __future__ import annotations

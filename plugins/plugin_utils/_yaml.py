@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """YAML that a host or the cluster has sent, in bounds and in the shape of its kind: a few lines with aliases may mean gigabytes.
 
-Private to this collection, used on the controller only (it needs PyYAML, which hosts may not have).
+It needs PyYAML, which hosts may not have.
 """
 
 from __future__ import annotations

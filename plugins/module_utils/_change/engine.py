@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The lifecycle of a subject: what the installer brings to a state on a host, and takes back. No Ansible here.
+"""The lifecycle of a subject: what the installer brings to a state on a host, and takes back.
 
 A subject reads its part of the host, plans texts, and knows the service that runs on them. `converge` alone has the journal, the
 transaction, check mode and the diff.

@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Our changes of this host, so that uninstall can undo exactly that and a report can tell. No Ansible here.
+"""Our changes of this host, so that uninstall can undo exactly that and a report can tell.
 
 One JSON file per changed file under `<root>/var/lib/gpushare/journal`:
 {"v": 1, "path", "owner", "original" (base64, null if there was no file), "mode", "uid", "gid", "label", "left", "others"}.

@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A change to a host's files as a transaction. No Ansible here.
+"""A change to a host's files as a transaction.
 
 Plan with `write` and `remove`, show `diff()`, check the candidate by the strongest means there is, then `apply`: write all new files
 beside their places, note the originals in the journal, put each file in its place atomically, restart if that is due, verify health; if

@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The content that a file of the journal gets when our change is taken back, decided here for every owner. No Ansible here.
+"""The content that a file of the journal gets when our change is taken back, decided here for every owner.
 
 A file that is as we left it gets its old bytes. One that is gone stays away. Of one that others have changed, its owner takes out our part;
 an owner that cannot do that removes a file which is there by us alone, and leaves any other file, with its entry in the journal.

@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Cordons a node and evicts its pods within their disruption budgets, and makes it schedulable again where it was we who cordoned it.
 
-Private to this collection. kubectl drain evicts; the node's annotation says that the cordon is ours, so that a run that was killed is known
-by the next one, and an administrator's own cordon stays.
+kubectl drain evicts; the node's annotation says that the cordon is ours, so that a run that was killed is known by the next one, and an
+administrator's own cordon stays.
 """
 
 from __future__ import annotations

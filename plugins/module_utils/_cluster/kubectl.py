@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The API server, reached through the host's own kubectl: JSON in, JSON out.
-
-Private to this collection.
-"""
+"""The API server, reached through the host's own kubectl: JSON in, JSON out."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Every name that this collection shares with the cluster: resources, annotations, labels, accounts, units, sockets, files.
 
-Private to this collection. Those that the daemons use, too, are the ones in the runtime's protocol.py, which a test compares.
+Those that the daemons use, too, are the ones in the runtime's protocol.py, which a test compares.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether a node is ready although its container runtime was restarted a moment ago.
 
-Private to this collection. Pure. The Ready condition of the moment after the restart is that of before it: kubelet asks the runtime every
-5 seconds, and tells the API server within 10 more. So what counts is the condition beside a heartbeat (kubelet's lease, renewed every 10
-seconds whatever happens) that is so much younger. Before Kubernetes 1.14 there is no lease, and the condition has the heartbeat. Both times
-are of the node's own clock.
+Pure. The Ready condition of the moment after the restart is that of before it: kubelet asks the runtime every 5 seconds, and tells the API
+server within 10 more. So what counts is the condition beside a heartbeat (kubelet's lease, renewed every 10 seconds whatever happens) that
+is so much younger. Before Kubernetes 1.14 there is no lease, and the condition has the heartbeat. Both times are of the node's own clock.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Brings objects of a cluster to what they shall be, through kubectl: as few calls as can be, none that writes if nothing differs.
-
-Private to this collection.
-"""
+"""Brings objects of a cluster to what they shall be, through kubectl: as few calls as can be, none that writes if nothing differs."""
 
 from __future__ import annotations
 

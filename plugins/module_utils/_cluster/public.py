@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The facts that every user of the cluster may read of gpushare: where Prometheus is, for `kubectl gpushare top`.
 
-Private to this collection. Pure. Of the namespace kube-public users may read by default only what Kubernetes itself has there, so the
-right to read this one ConfigMap goes with it.
+Pure. Of the namespace kube-public users may read by default only what Kubernetes itself has there, so the right to read this one ConfigMap
+goes with it.
 """
 
 from __future__ import annotations

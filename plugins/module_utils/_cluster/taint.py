@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The taint of GPU nodes that keeps pods without GPUs off them as long as others have room. No taint of another key is touched.
 
-Private to this collection. A node's taints are one list without keys to merge by (`kubectl explain node.spec.taints`), which kubelet,
-controllers and administrators write too. So ours is put in and taken out by a JSON patch that fails if the node was written in between.
+A node's taints are one list without keys to merge by (`kubectl explain node.spec.taints`), which kubelet, controllers and administrators
+write too. So ours is put in and taken out by a JSON patch that fails if the node was written in between.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The runtime's virtual environments under one folder: which one is wanted, whether it is whole, building and switching.
 
-Private to this collection. An environment is built where it stays, because its scripts name its path; a marker that is
-written last tells a whole one from one whose building was killed.
+An environment is built where it stays, because its scripts name its path; a marker that is written last tells a whole one from one whose
+building was killed.
 """
 
 from __future__ import annotations

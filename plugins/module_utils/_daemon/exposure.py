@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which running containers would lose their GPUs at a `systemctl daemon-reload`. No Ansible here.
+"""Which running containers would lose their GPUs at a `systemctl daemon-reload`.
 
 systemd then writes the device rules of every unit again, from what it knows. A container is exposed if systemd manages its cgroup
 (the systemd cgroup driver), restricts devices there, and does not know one of the GPUs that the container has: NVIDIA's runtime

@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The files that one of our daemons is made of, and when it is healthy with them. No Ansible here."""
+"""The files that one of our daemons is made of, and when it is healthy with them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The MPS control daemons of a host, one systemd service per GPU. No Ansible here.
+"""The MPS control daemons of a host, one systemd service per GPU.
 
 A restart ends all CUDA work on its GPU. So nothing is started, restarted or stopped while pods have GPUs: a change that pods forbid
 is an error, and one that can wait, such as that of a new release, waits.

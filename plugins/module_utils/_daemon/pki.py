@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The certificates between kube-scheduler and the extender of a host, or of its dashboard, as gpushare-pki makes and reports them.
-
-Private to this collection.
-"""
+"""The certificates between kube-scheduler and the extender of a host, or of its dashboard, as gpushare-pki makes and reports them."""
 
 from __future__ import annotations
 

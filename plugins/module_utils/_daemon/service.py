@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One of our daemons under systemd, which a transaction restarts and verifies. No Ansible here.
+"""One of our daemons under systemd, which a transaction restarts and verifies.
 
 The unit gives its process a hash of all that it reads at its start. So the running process itself says whether it is older
 than the files, also after a run that was killed between writing and restarting.

@@ -1,12 +1,11 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The needs of a driver on a host besides its packages: nouveau blacklisted, an initramfs without it, NVIDIA's installer where no packages
 are wanted, the module loaded, its services enabled; and whether the host must reboot. `absent` takes all of that back by the journal.
 
-Private to this collection. No Ansible here. The packages themselves are those of _packages. After a kill at any point the next run
-continues: what is due is asked of the host, and what was there before is noted before it changes.
+The packages themselves are those of _packages. After a kill at any point the next run continues: what is due is asked of the host, and what
+was there before is noted before it changes.
 """
 
 from __future__ import annotations

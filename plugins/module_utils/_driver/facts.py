@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The facts of a host that decide how its driver is installed.
 
-Private to this collection. Read-only. Works on any host, with or without GPUs or a driver.
+Read-only. Works on any host, with or without GPUs or a driver.
 """
 
 from __future__ import annotations

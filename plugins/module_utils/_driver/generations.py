@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The generation of a GPU by its PCI device id, and the drivers and kernel modules that serve it.
 
-Private to this collection. Pure. NVIDIA assigns device ids in blocks by chip; the blocks are those of the public PCI id database. The
-branches are NVIDIA's: its driver archive, and its installation guide for what the open kernel modules support.
+Pure. NVIDIA assigns device ids in blocks by chip; the blocks are those of the public PCI id database. The branches are NVIDIA's: its driver
+archive, and its installation guide for what the open kernel modules support.
 """
 
 from __future__ import annotations

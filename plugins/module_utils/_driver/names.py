@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Names of packages: those that the data of a distribution has for a driver's branch, and the installed ones that they mean.
 
-Private to this collection. Pure. A name of the data has parts in braces. A name with a range is {name, from, before, machines}.
+Pure. A name of the data has parts in braces. A name with a range is {name, from, before, machines}.
 """
 
 from __future__ import annotations

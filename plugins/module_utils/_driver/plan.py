@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """How the driver of a host is to be installed: its facts, the wish and the data of its distribution in, a plan or its rejection out.
 
-Private to this collection. Pure. The data are the files roles/nvidia_driver/vars/*.yml; README.md of the role describes them.
+Pure. The data are the files roles/nvidia_driver/vars/*.yml; README.md of the role describes them.
 """
 
 from __future__ import annotations

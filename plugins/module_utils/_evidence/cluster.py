@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The objects of the API that verify needs: nodes, pods that have or ask for GPUs, schedulers, and how our own objects differ.
 
-Private to this collection. Every object is cut down to what is judged: the result travels to the controller once. Pods are listed in
-pages, because a large cluster's list is hundreds of MB.
+Every object is cut down to what is judged: the result travels to the controller once. Pods are listed in pages, because a large cluster's
+list is hundreds of MB.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The state of a control plane: the files that its kube-scheduler is run from. Read-only.
 
-Private to this collection. Plain JSON, judged on the controller, which has a YAML parser, by _verdict/control_plane.py.
+Plain JSON, judged on the controller, which has a YAML parser, by _verdict/control_plane.py.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The state of our daemons on a host: the runtime that is in use, and what its own program gpushare-doctor answers. Read-only.
 
-Private to this collection. Returns plain JSON: what it means is judged on the controller (_verdict/daemons.py, _verdict/doctor.py).
+Returns plain JSON: what it means is judged on the controller (_verdict/daemons.py, _verdict/doctor.py).
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The state of the files that run our daemons: against the journal, which has the hash of what the roles wrote last. Read-only.
 
-Private to this collection. Plain JSON, judged on the controller by _verdict/daemons.py.
+Plain JSON, judged on the controller by _verdict/daemons.py.
 """
 
 from __future__ import annotations

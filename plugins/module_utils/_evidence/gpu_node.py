@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The state of a GPU node: its container runtime, CDI specs, containers. Read-only.
 
-Private to this collection. Plain JSON, judged on the controller by _verdict/gpu_node.py.
+Plain JSON, judged on the controller by _verdict/gpu_node.py.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """All that verify must see of one host, in one go. Read-only.
 
-Private to this collection. The result is plain JSON: {"places", "now", "node_name", "kubelet", "runtime", "doctor",
-"files", "gpu": {…} or null, "plane": {…} or null}; the second reading during a probe has only what changes then.
+The result is plain JSON: {"places", "now", "node_name", "kubelet", "runtime", "doctor", "files", "gpu": {…} or null, "plane": {…} or null};
+the second reading during a probe has only what changes then.
 """
 
 from __future__ import annotations

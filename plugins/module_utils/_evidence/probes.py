@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Probe pods: one per node, placed by the real scheduler, that ask for one unit and do nothing.
 
-Private to this collection. All have one label, by which a later run removes what a killed one has left behind.
+All have one label, by which a later run removes what a killed one has left behind.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The vulnerabilities of NVIDIA's container toolkit and of its Linux driver for data centre GPUs, and the releases without them.
 
-Private to this collection. Data: from NVIDIA's security bulletins, https://github.com/NVIDIA/product-security, column "Updated
-Version"; of the driver the rows "Tesla" for Linux. To bring it up to date, read the bulletins since READ_UP_TO, add their rows here,
-raise the minimum of the toolkit, and run `python tests/reference.py --write`.
+Data: from NVIDIA's security bulletins, https://github.com/NVIDIA/product-security, column "Updated Version"; of the driver the rows "Tesla"
+for Linux. To bring it up to date, read the bulletins since READ_UP_TO, add their rows here, raise the minimum of the toolkit, and run
+`python tests/reference.py --write`.
 """
 
 from __future__ import annotations

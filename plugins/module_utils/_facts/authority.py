@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which cluster a host belongs to: the certificate authorities that its kubelet believes, by their hashes.
 
-Private to this collection. Read-only. Every cluster has an authority of its own, and node names are the same in many clusters.
+Read-only. Every cluster has an authority of its own, and node names are the same in many clusters.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether the GPUs of a node, what its device plugin published and what Kubernetes reports are the same memory.
 
-Private to this collection. Pure: nodes as the API has them and reports of nvidia-smi in, differences out.
+Pure: nodes as the API has them and reports of nvidia-smi in, differences out.
 """
 
 from __future__ import annotations

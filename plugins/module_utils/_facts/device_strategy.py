@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which device strategy a host is capable of, what its toolkit is configured for, and what `auto` means there.
 
-Private to this collection. The installer decides, because the roles before the device plugin need the answer, and because only it
-reads kubelet's gates and the configuration of the running container runtime. docs/operate/isolation.md has the sources of the versions.
+The installer decides, because the roles before the device plugin need the answer, and because only it reads kubelet's gates and the
+configuration of the running container runtime. docs/operate/isolation.md has the sources of the versions.
 """
 
 from __future__ import annotations

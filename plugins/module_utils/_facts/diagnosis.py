@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Why nvidia-smi lists no GPUs, or not all of them, and what to do: by its messages first, then by what the host shows.
 
-Private to this collection. Pure. nvidia-smi prints one sentence for many causes ("couldn't communicate with the NVIDIA driver"); the PCI
-bus, the modules on disk and the kernel's log tell them apart.
+Pure. nvidia-smi prints one sentence for many causes ("couldn't communicate with the NVIDIA driver"); the PCI bus, the modules on disk and
+the kernel's log tell them apart.
 """
 
 from __future__ import annotations

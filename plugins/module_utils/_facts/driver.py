@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """NVIDIA's GPUs and driver as the kernel and the disk show them, without asking the driver.
 
-Private to this collection. Read-only. NVML decides about GPUs (nvidia-smi): PCI is a hint, since a host may hide it.
+Read-only. NVML decides about GPUs (nvidia-smi): PCI is a hint, since a host may hide it.
 """
 
 from __future__ import annotations

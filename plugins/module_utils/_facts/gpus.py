@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The GPUs of a host: nvidia-smi's report, with the pod of each process, and the cause where it reports none.
 
-Private to this collection. Read-only.
+Read-only.
 """
 
 from __future__ import annotations

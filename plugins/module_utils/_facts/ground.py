@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The ground of an installation: folders that can be written, a free port, an API server that is reached, a scheduler that runs, a clock.
 
-Private to this collection. Read-only.
+Read-only.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The kernel that boots next, and the driver's packages that the host upgrades by itself.
 
-Private to this collection. Read-only.
+Read-only.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """All that must be known of a host before anything on it is changed, gathered in one go.
 
-Private to this collection. Read-only. Works on any host, with or without GPUs, Kubernetes or a driver.
+Read-only. Works on any host, with or without GPUs, Kubernetes or a driver.
 """
 
 from __future__ import annotations

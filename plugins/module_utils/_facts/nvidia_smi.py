@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The output of `nvidia-smi -q -x`: the GPUs and their state, the driver, or the problem that prevents it.
 
-Private to this collection. Reads the output of every driver since 384 (document types v4 to v13); pure.
+Reads the output of every driver since 384 (document types v4 to v13); pure.
 """
 
 from __future__ import annotations

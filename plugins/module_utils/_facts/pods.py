@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The pod of a process: its UID by the process's control group, its name by kubelet's folder of logs.
 
-Private to this collection. Read-only; asks neither the API server nor the container runtime.
+Read-only; asks neither the API server nor the container runtime.
 """
 
 from __future__ import annotations

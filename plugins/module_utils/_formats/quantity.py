@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Counts as the API writes them, and units of GPU memory.
 
-Private to this collection. Pure. The runtime's quantity.py has the same.
+Pure. The runtime's quantity.py has the same.
 """
 
 from __future__ import annotations

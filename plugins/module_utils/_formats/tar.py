@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Archives of plain files in the format of GNU tar: the same files make the same bytes, and anything else in an archive is rejected.
 
-Private to this collection. No Ansible here. Python's tarfile follows every form that an archive may have, and reads a name of any length
-into memory. Here an archive has regular files with short relative names, each of them once, and nothing else.
+Python's tarfile follows every form that an archive may have, and reads a name of any length into memory. Here an archive has regular files
+with short relative names, each of them once, and nothing else.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads TOML 1.0 and remembers where everything stands. No Ansible here.
+"""Reads TOML 1.0 and remembers where everything stands.
 
 Hosts may run Python 3.8, which has no tomllib. And toml_edit.py needs the places. Dates and times, which no container
 runtime uses, are rejected; all else is read as tomllib reads it.

@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Changes single values of a TOML text and leaves every other byte alone. No Ansible here.
+"""Changes single values of a TOML text and leaves every other byte alone.
 
 New lines have the form of their neighbours: indentation, quotes, blank lines, line ends. Every edit is read back: if the data is
 not exactly the old data with that one change, TomlError, and nothing is returned. The lines that `set_value` or `append` added,

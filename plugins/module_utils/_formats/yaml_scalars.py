@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The plain values in a YAML or JSON file, on hosts that have no YAML library.
 
-Private to this collection. Pure. Understands block mappings of scalars, as Kubernetes' and k3s' own configuration files are
-written; lists and multi-line text are passed over, never misread as something else.
+Pure. Understands block mappings of scalars, as Kubernetes' and k3s' own configuration files are written; lists and multi-line text are
+passed over, never misread as something else.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Runs a command that only answers a question, and never waits longer than it was told.
 
-Private to this collection. AnsibleModule.run_command has no time limit, and a command that hangs inside the NVIDIA driver
-cannot even be killed: it is left behind, and the answer is that it did not answer.
+AnsibleModule.run_command has no time limit, and a command that hangs inside the NVIDIA driver cannot even be killed: it is left behind, and
+the answer is that it did not answer.
 """
 
 from __future__ import annotations

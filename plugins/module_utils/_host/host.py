@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A host to be read only: its files, processes and programs, below `/` or a folder that stands for it.
 
-Private to this collection. A file that is missing or unreadable is None or empty, never an error: these are facts about any host.
+A file that is missing or unreadable is None or empty, never an error: these are facts about any host.
 """
 
 from __future__ import annotations

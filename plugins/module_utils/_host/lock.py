@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Only one run changes a host at a time.
 
-Private to this collection. The kernel releases the lock when its process ends, however that happens. The file is removed with it, so that
-it leaves no trace on the host; a run that waited for a file that is gone opens the new one.
+The kernel releases the lock when its process ends, however that happens. The file is removed with it, so that it leaves no trace on the
+host; a run that waited for a file that is gone opens the new one.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether a file that root runs or installs can be another one by then: no other user may write it, nor put another one in its place.
-
-Private to this collection. No Ansible here.
-"""
+"""Whether a file that root runs or installs can be another one by then: no other user may write it, nor put another one in its place."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files that the controller has sent as one archive, unpacked where only root may write. No Ansible here.
+"""Files that the controller has sent as one archive, unpacked where only root may write.
 
 The archive lies in a folder of the user whom Ansible logs in as. So a copy is unpacked, whose sum was compared.
 """

@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The facts that systemd knows of a unit: the one reader of `systemctl show`.
 
-Private to this collection. The caller of the command differs (a module, or with a time limit), its output does not.
+The caller of the command differs (a module, or with a time limit), its output does not.
 """
 
 from __future__ import annotations

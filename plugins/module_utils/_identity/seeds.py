@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The credentials by which the API server knows daemons on several hosts: a kubeconfig, and a seed token where their own is unusable.
 
-Private to this collection. Speaks to the cluster through kubectl.
+Speaks to the cluster through kubectl.
 """
 
 from __future__ import annotations

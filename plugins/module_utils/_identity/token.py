@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Tokens of ServiceAccounts: what one says of itself, whether a daemon can go on with it, and whether the API server takes it.
 
-Private to this collection. Nothing here verifies a signature: only the API server can.
+Nothing here verifies a signature: only the API server can.
 """
 
 from __future__ import annotations

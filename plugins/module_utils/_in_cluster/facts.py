@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The facts about a cluster before gpushare is installed in it, through the API alone.
 
-Private to this collection. Every object is cut down to what is judged.
+Every object is cut down to what is judged.
 """
 
 from __future__ import annotations

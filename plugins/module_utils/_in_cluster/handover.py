@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The steps in the cluster by which a node's device plugin, and then the scheduler, change between a service of a host and a pod.
 
-Private to this collection. A label keeps the DaemonSet off the nodes whose service serves them. Two schedulers with an extender each
-would give the same GPUs twice, so one has ended before the other one begins.
+A label keeps the DaemonSet off the nodes whose service serves them. Two schedulers with an extender each would give the same GPUs twice, so
+one has ended before the other one begins.
 """
 
 from __future__ import annotations

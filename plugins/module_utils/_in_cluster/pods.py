@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pods of gpushare's image that run to their end, one on each node: the probe of verify, and what removes files at uninstall.
-
-Private to this collection.
-"""
+"""Pods of gpushare's image that run to their end, one on each node: the probe of verify, and what removes files at uninstall."""
 
 from __future__ import annotations
 

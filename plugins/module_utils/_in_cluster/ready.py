@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Waits until gpushare's pods serve, and says what keeps them from it.
-
-Private to this collection.
-"""
+"""Waits until gpushare's pods serve, and says what keeps them from it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Takes gpushare's pods out of a cluster, and what they have left on the nodes, through the API alone.
 
-Private to this collection. Accounts, policies and the nodes' fields go by `_removal/cluster.py`, as in the other mode.
+Accounts, policies and the nodes' fields go by `_removal/cluster.py`, as in the other mode.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Before anything is installed: a pod on each GPU node that needs what the device plugin's pod needs, and ends at once.
 
-Private to this collection. The API server does not say where a kubelet has its folder, which images a node can run, and which runtimes it
-knows: kubelet says it of a pod. Afterwards nothing of the trial is left.
+The API server does not say where a kubelet has its folder, which images a node can run, and which runtimes it knows: kubelet says it of a
+pod. Afterwards nothing of the trial is left.
 """
 
 from __future__ import annotations

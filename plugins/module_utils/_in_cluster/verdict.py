@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether a probe pod has the GPU that its annotation says.
 
-Private to this collection. Pure. The output of a pod is text of others: it is read in bounds.
+Pure. The output of a pod is text of others: it is read in bounds.
 """
 
 from __future__ import annotations

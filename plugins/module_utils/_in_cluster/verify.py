@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The verification of an installation in the cluster: a pod with one unit on each GPU node has the GPU that its annotation says.
-
-Private to this collection.
-"""
+"""The verification of an installation in the cluster: a pod with one unit on each GPU node has the GPU that its annotation says."""
 
 from __future__ import annotations
 

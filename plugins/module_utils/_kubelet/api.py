@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The facts that the API server knows of this host's node, asked with kubelet's own credentials. Reads two objects, writes nothing.
 
-Private to this collection. A node may read itself and its lease. Needs no kubectl, which a worker may not have.
+A node may read itself and its lease. Needs no kubectl, which a worker may not have.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Where the arguments of kubelet's next start come from: its unit, drop-ins and environment files, and edits of --feature-gates in them.
 
-Private to this collection. Pure: works on texts. Follows systemd: a later assignment wins, an environment file wins over Environment=,
-`$NAME` that stands alone becomes several words.
+Pure: works on texts. Follows systemd: a later assignment wins, an environment file wins over Environment=, `$NAME` that stands alone
+becomes several words.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """featureGates in a KubeletConfiguration, as YAML or JSON, on hosts that have no YAML library. Comments and order stay.
 
-Private to this collection. Pure. An edit is compared with what the text says before and after: it is exactly the change, or an error.
+Pure. An edit is compared with what the text says before and after: it is exactly the change, or an error.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Brings a host's kubelet to have the feature gates that device plugins need, or back to what it had. No Ansible here."""
+"""Brings a host's kubelet to have the feature gates that device plugins need, or back to what it had."""
 
 from __future__ import annotations
 

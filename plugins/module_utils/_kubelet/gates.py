@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """kubelet's feature gates about devices: in which versions they exist, which ones a kubelet must be given, and how a flag writes them.
 
-Private to this collection. Pure. Versions are those of kubernetes.io, "Feature Gates" and "Feature Gates (removed)".
+Pure. Versions are those of kubernetes.io, "Feature Gates" and "Feature Gates (removed)".
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""kubelet under systemd, as what a transaction restarts and verifies. No Ansible here.
+"""kubelet under systemd, as what a transaction restarts and verifies.
 
 Whether a restart is due is asked of the running process: its arguments, and whether it is older than a file of ours. It is healthy when
 the same process answers its health check, has the gates, and the API server has a heartbeat and Ready from after the restart.

@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""apt: a candidate is fetched and resolved in a scratch folder, so that the host's own sources are not touched before it is verified.
-
-Private to this collection. No Ansible here.
-"""
+"""apt: a candidate is fetched and resolved in a scratch folder, so that the host's own sources are not touched before it is verified."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Brings a host to have packages from a repository at exact versions, with a hold. It takes all of that back by the journal.
 
-Private to this collection. No Ansible here. The order: resolve the candidate in a scratch folder, write the repository and its keys as
-a transaction that the package manager verifies, note each package in the journal, install, hold. After a kill at any point the next run
-compares again and continues, because what a package was before us is noted before it changes, and only the first time.
+The order: resolve the candidate in a scratch folder, write the repository and its keys as a transaction that the package manager verifies,
+note each package in the journal, install, hold. After a kill at any point the next run compares again and continues, because what a package
+was before us is noted before it changes, and only the first time.
 
 The scripts of packages that bring units call `systemctl daemon-reload`. No package changes while that would hurt running containers.
 

@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """dnf 4 and rpm: a candidate repository is read into a cache of its own, with a key ring of its own, before the host knows it.
 
-Private to this collection. No Ansible here. Packages get their hold by dnf's plugin versionlock where the host has it, and else by
-excludepkgs in dnf.conf, which every program that stands on libdnf respects.
+Packages get their hold by dnf's plugin versionlock where the host has it, and else by excludepkgs in dnf.conf, which every program that
+stands on libdnf respects.
 """
 
 from __future__ import annotations

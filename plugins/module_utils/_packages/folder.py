@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Package files in a folder of the host. They need no signature, so that a user who may write them is root of the host.
-
-Private to this collection. No Ansible here.
-"""
+"""Package files in a folder of the host. They need no signature, so that a user who may write them is root of the host."""
 
 from __future__ import annotations
 

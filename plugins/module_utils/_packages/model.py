@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The packages that are wanted on a host, what a package manager would do for them, and the manager as all kinds of it are used.
 
-Private to this collection. No Ansible here. A version is the distribution's whole one ("1.17.8-1", "3:570.86-1", "570.86-1.el9") or
-its upstream part alone ("1.17.8"), which every revision of it satisfies. "" is any version.
+A version is the distribution's whole one ("1.17.8-1", "3:570.86-1", "570.86-1.el9") or its upstream part alone ("1.17.8"), which every
+revision of it satisfies. "" is any version.
 """
 
 from __future__ import annotations

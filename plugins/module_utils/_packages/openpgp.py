@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The public keys of a repository: their fingerprints, and the same keys written again. No Ansible here.
+"""The public keys of a repository: their fingerprints, and the same keys written again.
 
 A host may have no gpg. The written keys are made of the packets that were read and of nothing else, so that apt and rpm cannot see
 another key in a file than the one whose fingerprint was compared. Subkeys are written only where their own fingerprints were

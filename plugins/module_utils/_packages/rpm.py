@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The common part of dnf and zypper: rpm's database, files of packages, and the folder of repositories.
-
-Private to this collection. No Ansible here.
-"""
+"""The common part of dnf and zypper: rpm's database, files of packages, and the folder of repositories."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The texts of apt's sources and of rpm's repository files: ours, and those of others without the repositories that ours takes over.
 
-Private to this collection. No Ansible here. apt does not work at all where one repository is listed twice with two keys, so what
-names the same address must go before ours comes.
+apt does not work at all where one repository is listed twice with two keys, so what names the same address must go before ours comes.
 """
 
 from __future__ import annotations

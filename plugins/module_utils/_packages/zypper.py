@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """zypper and rpm: a candidate repository is tried in a scratch root, with a copy of rpm's database, before the host knows it.
 
-Private to this collection. No Ansible here. zypper trusts each key in rpm's database for each repository, so the scratch root has a copy
-of it, in which the candidate's key is imported. zypper's locks keep packages, which are by name.
+zypper trusts each key in rpm's database for each repository, so the scratch root has a copy of it, in which the candidate's key is
+imported. zypper's locks keep packages, which are by name.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Takes our objects, and our traces on nodes, out of a cluster through kubectl, and tells ours from those of others. No Ansible here.
+"""Takes our objects, and our traces on nodes, out of a cluster through kubectl, and tells ours from those of others.
 
-Private to this collection. Ours is an object whose name begins with `gpushare-` and that our field manager has applied, and a
-ConfigMap `unhealthy-gpu-<node>` that only our device plugin has written; others use such names, too (the original gpushare has an account
-gpushare-device-plugin, and such ConfigMaps).
+Ours is an object whose name begins with `gpushare-` and that our field manager has applied, and a ConfigMap `unhealthy-gpu-<node>` that
+only our device plugin has written; others use such names, too (the original gpushare has an account gpushare-device-plugin, and such
+ConfigMaps).
 """
 
 from __future__ import annotations

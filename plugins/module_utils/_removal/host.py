@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Takes what is ours off a host: first the daemons and what they read and keep, at last the runtime's environments and the journal.
 
-Private to this collection. A unit is stopped before its file goes, and a file of the journal is forgotten after it is put right:
-killed anywhere, the next run sees what is left.
+A unit is stopped before its file goes, and a file of the journal is forgotten after it is put right: killed anywhere, the next run sees
+what is left.
 """
 
 from __future__ import annotations

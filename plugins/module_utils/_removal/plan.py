@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Takes off a host what this collection put there: what is ours is found by reading the host, so that a killed run is finished by the next.
 
-Private to this collection. Two plans, because the container runtime goes back between them and needs its journal:
-`services` (daemons, what they read and keep), `leftovers` (runtime, links, the journal itself).
+Two plans, because the container runtime goes back between them and needs its journal: `services` (daemons, what they read and keep),
+`leftovers` (runtime, links, the journal itself).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""containerd's configuration files, and what containerd itself makes of them or of a candidate. No Ansible here.
+"""containerd's configuration files, and what containerd itself makes of them or of a candidate.
 
 A candidate is a copy of all files in a scratch folder that containerd does not read, with `imports` that name the copies.
 Which file can hold our change is not guessed from a version: each is tried on such a copy, and the first that has exactly

@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""containerd under systemd: what its CRI status says of the process decides, never the files' dates. No Ansible here."""
+"""containerd under systemd: what its CRI status says of the process decides, never the files' dates."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The status that a running container runtime has of itself: the CRI's verbose Status over its unix socket. No Ansible here.
+"""The status that a running container runtime has of itself: the CRI's verbose Status over its unix socket.
 
 This is the only source that knows the configuration of the process, not of the files. One unary gRPC call is spoken
 by hand, because a host has neither grpcio nor, for certain, crictl: since Kubernetes 1.32 the package kubeadm no longer

@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""CRI-O under systemd: its drop-ins, and what its own page /config says of the process. No Ansible here.
+"""CRI-O under systemd: its drop-ins, and what its own page /config says of the process.
 
 CRI-O reads its main file and then every file of its folder in the order of their names. A runtime's table in a later file replaces
 that of an earlier one as a whole, so ours has all keys that the low-level runtime has in the process. A restart ends no container.

@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Brings a host's container runtime to have, or not to have, nvidia as its default runtime. No Ansible here.
+"""Brings a host's container runtime to have, or not to have, nvidia as its default runtime.
 
 One way for all of them: find the service, plan the files, check them, and apply them as a transaction that the service verifies.
 """

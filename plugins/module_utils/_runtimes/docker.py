@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""docker under systemd: its daemon.json, and what its API says of the process. No Ansible here.
+"""docker under systemd: its daemon.json, and what its API says of the process.
 
 dockerd reads runtimes and the default runtime again when it is told to reload, and no container ends. It is restarted only where that
 does not suffice: a default runtime that is no longer in the file, or one that the command line names.

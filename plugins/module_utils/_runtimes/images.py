@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The images that a node's container runtime has, and the import of archives of images.
 
-Private to this collection. No Ansible here. Which images there are is asked of the runtime by kubelet's own interface; to import one, that
-interface has no call, so the runtime's own program does it.
+Which images there are is asked of the runtime by kubelet's own interface; to import one, that interface has no call, so the runtime's own
+program does it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The common part of all container runtimes: what pods get, and what is to be written so that they do. No Ansible here."""
+"""The common part of all container runtimes: what pods get, and what is to be written so that they do."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """k3s and RKE2 on a host: whether their containerd knows NVIDIA's runtime, the one restart by which it finds it, and their image store.
 
-Private to this collection. Both search for the program when they start, and write containerd's configuration themselves: no file of theirs
-is changed here (k3s-io/k3s pkg/agent/containerd/runtimes.go, docs.rke2.io/reference/cli_tools, read on 2026-11-25).
+Both search for the program when they start, and write containerd's configuration themselves: no file of theirs is changed here (k3s-io/k3s
+pkg/agent/containerd/runtimes.go, docs.rke2.io/reference/cli_tools, read on 2026-11-25).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A container runtime under systemd, as what a transaction restarts and verifies. No Ansible here.
+"""A container runtime under systemd, as what a transaction restarts and verifies.
 
 Whether a restart is due, and whether it worked, is asked of the running process. So a restart that was lost to a kill is made up
 for, and files that were restored by hand need none.

@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One HTTP request over a unix socket. No Ansible here."""
+"""One HTTP request over a unix socket."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads what a plan for a host's kube-scheduler is made from, and carries the plan out. No Ansible here."""
+"""Reads what a plan for a host's kube-scheduler is made from, and carries the plan out."""
 
 from __future__ import annotations
 

@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Let the kube-scheduler of the manifest's own image read a configuration before it is put in place.
-
-Private to this collection.
-"""
+"""Let the kube-scheduler of the manifest's own image read a configuration before it is put in place."""
 
 from __future__ import annotations
 

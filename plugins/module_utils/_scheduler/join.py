@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The scheduler's configuration on a host that has not joined yet: `kubeadm join` starts a kube-scheduler that names it at once.
 
-Private to this collection. kubeadm writes the manifest of every control plane from the ClusterConfiguration of the cluster, and copies no
-file along. So the configuration must be there before, as another control plane has it; afterwards the role scheduler keeps it.
+kubeadm writes the manifest of every control plane from the ClusterConfiguration of the cluster, and copies no file along. So the
+configuration must be there before, as another control plane has it; afterwards the role scheduler keeps it.
 """
 
 from __future__ import annotations

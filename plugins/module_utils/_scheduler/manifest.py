@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """kube-scheduler's static pod: where it reads its configuration, and the pod with ours, its volumes and the annotation that restarts it.
 
-Private to this collection. Pure: works on what the YAML files load as, and never changes its arguments.
+Pure: works on what the YAML files load as, and never changes its arguments.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The scheduler of OpenShift up to 4.9: a policy in a ConfigMap that the object Scheduler/cluster names, with our extender in it.
 
-Private to this collection. An annotation of the ConfigMap has the state before, so that any run can restore it. The fields are
-those of openshift/api, config/v1/types_scheduling.go (read on 2026-08-21), where `policy` is deprecated.
+An annotation of the ConfigMap has the state before, so that any run can restore it. The fields are those of openshift/api,
+config/v1/types_scheduling.go (read on 2026-08-21), where `policy` is deprecated.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The scheduler's Policy, which Kubernetes up to 1.22 reads, with our extender in it. Predicates and priorities stay as they are.
 
-Private to this collection. Pure: works on what the file loads as, and never changes its arguments.
+Pure: works on what the file loads as, and never changes its arguments.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The verification that a changed kube-scheduler works: its pod runs as written, it holds its lease, it has called the extender.
 
-Private to this collection. Each check takes what the API server or the extender answered and returns what is still missing,
-or None; nothing here waits or calls.
+Each check takes what the API server or the extender answered and returns what is still missing, or None; nothing here waits or calls.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A host's kube-scheduler as what a transaction restarts and verifies. No Ansible here.
+"""A host's kube-scheduler as what a transaction restarts and verifies.
 
 kubelet restarts the static pod by itself when its manifest changes: restarting means to wait until it has. The scheduler is
 healthy when it holds its lease, or stands by for another one that does, and has called the extender.

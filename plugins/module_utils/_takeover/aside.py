@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The changes of a node and a DaemonSet when another device plugin is moved aside, and when it is given back.
 
-Private to this collection. Pure. The state before stands in an annotation of the object itself, so that any control plane, and a run
-after this one, can give it back. Parts that others have changed since stay; then exactly our part goes.
+Pure. The state before stands in an annotation of the object itself, so that any control plane, and a run after this one, can give it back.
+Parts that others have changed since stay; then exactly our part goes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Moves other device plugins away from nodes and gives them back, through kubectl: reads everything first, then writes.
 
-Private to this collection. Nothing of theirs is deleted here.
+Nothing of theirs is deleted here.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """NVIDIA's GPU Operator in the cluster: its ClusterPolicy, and what that becomes without its device plugin and with it again.
 
-Private to this collection. Only `read` and `facts` ask. The field is that of GPU Operator 26.7 (`api/nvidia/v1/clusterpolicy_types.go`,
-read on 2026-08-21). A node's label instead would leave its validator waiting for that device plugin for ever.
+Only `read` and `facts` ask. The field is that of GPU Operator 26.7 (`api/nvidia/v1/clusterpolicy_types.go`, read on 2026-08-21). A node's
+label instead would leave its validator waiting for that device plugin for ever.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The parts of the original gpushare in a cluster, and their end: after everything else, and only once nothing of it is in use.
 
-Private to this collection. Until then its accounts and rights stay as they are, so that there is a way back.
+Until then its accounts and rights stay as they are, so that there is a way back.
 """
 
 from __future__ import annotations

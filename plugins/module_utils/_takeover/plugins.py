@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Device plugins of others in the cluster: whose a DaemonSet is, who owns it, and by which label of a node it leaves that node.
 
-Private to this collection. Pure: objects as the API has them.
+Pure: objects as the API has them.
 """
 
 from __future__ import annotations

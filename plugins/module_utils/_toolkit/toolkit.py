@@ -1,8 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NVIDIA's container toolkit on a host: its version, what its config.toml lets containers ask for, and its CDI spec. No Ansible here.
+"""NVIDIA's container toolkit on a host: its version, what its config.toml lets containers ask for, and its CDI spec.
 
 The runtime reads config.toml at each start of a container, so that nothing is restarted. A candidate is read by the host's own
 nvidia-ctk before it takes its place. A new unit needs no daemon-reload, which would take GPUs from running containers.

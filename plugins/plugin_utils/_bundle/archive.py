@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reading a bundle from its file: whole once, to check it, and the parts that a host gets. Only bytes whose sum is right are handed on.
-
-Private to this collection, used on the controller only.
-"""
+"""Reading a bundle from its file: whole once, to check it, and the parts that a host gets. Only bytes whose sum is right are handed on."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """This collection and its chart as archives, the same bytes from the same files.
 
-Private to this collection, used on the controller only. An installed collection has the list of its files with their checksums, and the
-archive that it came from is made of these. A checkout has none: ansible-galaxy makes it.
+An installed collection has the list of its files with their checksums, and the archive that it came from is made of these. A checkout has
+none: ansible-galaxy makes it.
 """
 
 from __future__ import annotations

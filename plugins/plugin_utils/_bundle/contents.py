@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The files of a bundle: their names, their description, their checksums, and those that a host gets.
 
-Private to this collection, used on the controller only. Pure. A bundle is an archive (see _formats/tar.py) of
+Pure. A bundle is an archive (see _formats/tar.py) of
 
     gpushare-bundle.json                   what this file makes of it, form FORMAT
     SHA256SUMS, SHA256SUMS.asc             of every other file; the second where it is signed

@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The images of an archive that `docker save`, `podman save` or `ctr images export` has written.
-
-Private to this collection, used on the controller only.
-"""
+"""The images of an archive that `docker save`, `podman save` or `ctr images export` has written."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which locked packages a Python on an architecture needs, and which wheel of each it can use.
 
-Private to this collection, used on the controller only. Pure. pip evaluates the markers of a lock for the Python that runs it, even where
-it is told to download for another one. Here they are evaluated for that one.
+Pure. pip evaluates the markers of a lock for the Python that runs it, even where it is told to download for another one. Here they are
+evaluated for that one.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Make a bundle: download, describe, sum, and write it. The same input makes the same bytes, except for the signature.
-
-Private to this collection, used on the controller only.
-"""
+"""Make a bundle: download, describe, sum, and write it. The same input makes the same bytes, except for the signature."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The administrator's packages for a bundle: those in a folder, or downloaded by name with the hosts' own kind of package manager.
 
-Private to this collection, used on the controller only. No page of NVIDIA permits others to pass its driver on: only what is named here
-comes into a bundle.
+No page of NVIDIA permits others to pass its driver on: only what is named here comes into a bundle.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Bills of materials, CycloneDX 1.6 as JSON. The same input gives the same bytes.
 
-Private to this collection, used on the controller only. Pure. The form: https://cyclonedx.org/docs/1.6/json/ (read 2026-11-25); a test
-checks it against CycloneDX's own schema.
+Pure. The form: https://cyclonedx.org/docs/1.6/json/ (read 2026-11-25); a test checks it against CycloneDX's own schema.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files that a host gets: any of the controller, or the part of a bundle as one archive.
-
-Private to this collection, used on the controller only.
-"""
+"""Files that a host gets: any of the controller, or the part of a bundle as one archive."""
 
 from __future__ import annotations
 

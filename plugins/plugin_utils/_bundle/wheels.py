@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The locked wheels for Pythons and architectures other than those of this machine, downloaded by pip with their hashes.
-
-Private to this collection, used on the controller only.
-"""
+"""The locked wheels for Pythons and architectures other than those of this machine, downloaded by pip with their hashes."""
 
 from __future__ import annotations
 

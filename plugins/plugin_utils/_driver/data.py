@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The data of a host's distribution, from the files of the role nvidia_driver.
 
-Private to this collection, used on the controller only. A file is called FAMILY_VERSION.yml, with the version as far as it counts.
+A file is called FAMILY_VERSION.yml, with the version as far as it counts.
 """
 
 from __future__ import annotations

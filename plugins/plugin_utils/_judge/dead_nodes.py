@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Find the Kubernetes node of each dead host by the inventory, because a dead host cannot report its node.
-
-Private to this collection, used on the controller only.
-"""
+"""Find the Kubernetes node of each dead host by the inventory, because a dead host cannot report its node."""
 
 from __future__ import annotations
 

@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Gather the facts of one host in one call and judge them, with its variables, on the controller.
-
-Private to this collection, used on the controller only.
-"""
+"""Gather the facts of one host in one call and judge them, with its variables, on the controller."""
 
 from __future__ import annotations
 

@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ask the API server, judge what it says together with the variables, and make the objects of an installation in the cluster.
-
-Private to this collection, used on the controller only.
-"""
+"""Ask the API server, judge what it says together with the variables, and make the objects of an installation in the cluster."""
 
 from __future__ import annotations
 

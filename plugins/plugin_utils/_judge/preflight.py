@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Put what was found on all hosts together, and stop the run if there is a reason to.
-
-Private to this collection, used on the controller only.
-"""
+"""Put what was found on all hosts together, and stop the run if there is a reason to."""
 
 from __future__ import annotations
 

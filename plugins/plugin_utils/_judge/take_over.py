@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Compare the device plugins of others with the facts of the GPU hosts, and give a reason for each that prevents the take-over.
-
-Private to this collection, used on the controller only.
-"""
+"""Compare the device plugins of others with the facts of the GPU hosts, and give a reason for each that prevents the take-over."""
 
 from __future__ import annotations
 

@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Judge what was seen on all hosts and in the cluster, once before probe pods and once after.
-
-Private to this collection, used on the controller only.
-"""
+"""Judge what was seen on all hosts and in the cluster, once before probe pods and once after."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The accounts of gpushare's daemons and their rights: the one place where these are decided.
 
-Private to this collection, used on the controller only. Pure. A limit that a right does not say (that a device plugin corrects only the
-pods of its own node) is what the admission policies add: policies.py.
+Pure. A limit that a right does not say (that a device plugin corrects only the pods of its own node) is what the admission policies add:
+policies.py.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """OpenShift admits our pods by these objects: SecurityContextConstraints of the device plugin, and the rights to use them.
 
-Private to this collection, used on the controller only. Pure. The fields are those of openshift/api, security/v1/types.go (read on
-2026-11-25), all of which that type requires.
+Pure. The fields are those of openshift/api, security/v1/types.go (read on 2026-11-25), all of which that type requires.
 """
 
 from __future__ import annotations

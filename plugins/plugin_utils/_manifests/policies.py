@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The policies of who may write the annotations that say which GPU a pod has (on pods and their Bindings) and which GPUs a node has.
 
-Private to this collection, used on the controller only. Pure. RBAC knows objects, not fields: these policies keep each daemon to what it
-is there for, and everybody else off. Other annotations that begin with gpushare/ are wishes, and their pods' owners may write them.
+Pure. RBAC knows objects, not fields: these policies keep each daemon to what it is there for, and everybody else off. Other annotations
+that begin with gpushare/ are wishes, and their pods' owners may write them.
 
 The one place where this is decided, for daemons on the hosts and in the cluster; the modes differ in how a daemon is recognised (Daemons).
 """

@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The list of all that a bundle lacks for the hosts of a run, before anything is changed.
-
-Private to this collection, used on the controller only.
-"""
+"""The list of all that a bundle lacks for the hosts of a run, before anything is changed."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The state that the administrator expects of a host's driver and GPUs, and what the GPUs report about their own health.
 
-Private to this collection, used on the controller only. Pure. preflight and verify judge by the same rules.
+Pure. preflight and verify judge by the same rules.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """HostFindings against an installation in the cluster: what its API server says, and what the variables ask for.
 
-Private to this collection. Pure. Every reason is found before anything is changed.
+Pure. Every reason is found before anything is changed.
 """
 
 from __future__ import annotations

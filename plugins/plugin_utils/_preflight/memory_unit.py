@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Units of GPU memory, and whether a node's GPUs in a unit are few enough ids for kubelet.
 
-Private to this collection. Pure. The device plugin counts in the same way and is the one that decides.
+Pure. The device plugin counts in the same way and is the one that decides.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Reasons why nothing may be changed: what they are made of, those of the inventory as a whole, and the verdict.
 
-Private to this collection. Pure. Every reason is found before anything is changed, not the first one only.
+Pure. Every reason is found before anything is changed, not the first one only.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How the findings of preflight and verify reach people, as blocks and lines that name all of their hosts, and machines, as a file.
-
-Private to this collection.
-"""
+"""How the findings of preflight and verify reach people, as blocks and lines that name all of their hosts, and machines, as a file."""
 
 from __future__ import annotations
 

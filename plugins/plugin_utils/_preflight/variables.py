@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The variables of this collection: which there are (the options of all roles), and values that cannot be.
 
-Private to this collection, used on the controller only. Rules that a type cannot express (a port, a percentage, an absolute path) are here.
+Rules that a type cannot express (a port, a percentage, an absolute path) are here.
 """
 
 from __future__ import annotations

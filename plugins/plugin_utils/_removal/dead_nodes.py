@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which Kubernetes node a dead host was: the host cannot be asked, so the inventory and the cluster must agree.
 
-Private to this collection, used on the controller only. Pure.
+Pure.
 """
 
 from __future__ import annotations

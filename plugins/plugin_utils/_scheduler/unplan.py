@@ -1,12 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """How one host's kube-scheduler files, and kubeadm's ClusterConfiguration, go back to what they would be without us.
 
-Private to this collection, used on the controller only. Pure. A file that still is as we left it gets its old bytes back; one
-that others have changed since loses exactly our part. A configuration that we made and others have changed since continues being
-used, without our part: their settings live in it.
+Pure. A file that still is as we left it gets its old bytes back; one that others have changed since loses exactly our part. A configuration
+that we made and others have changed since continues being used, without our part: their settings live in it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Where a kube-scheduler of any release is told of extenders: its configuration, a policy file, or a policy in a ConfigMap.
 
-Private to this collection, used on the controller only. Pure. The files of the host decide. Where it has nothing, the release does: up to
-1.18 a policy file; from 1.19 on a configuration, because Kubernetes 1.23 no longer starts with a policy.
+Pure. The files of the host decide. Where it has nothing, the release does: up to 1.18 a policy file; from 1.19 on a configuration, because
+Kubernetes 1.23 no longer starts with a policy.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The findings of verify about one control plane: the scheduler's files against what runs, and both against the extender.
 
-Private to this collection, used on the controller only, which has a YAML parser. Pure.
+Pure. The controller has a YAML parser, hosts may have none.
 """
 
 from __future__ import annotations

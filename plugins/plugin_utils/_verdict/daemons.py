@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The findings of verify about one host's daemons: the runtime that they were installed from, and what gpushare-doctor found.
 
-Private to this collection, used on the controller only. Pure: what gpushare_verify_host saw in, findings out.
+Pure: what gpushare_verify_host saw in, findings out.
 """
 
 from __future__ import annotations

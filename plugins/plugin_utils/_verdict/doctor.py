@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The answer of gpushare-doctor on a host, read at this one place.
 
-Private to this collection, used on the controller only. Pure. The root user of the host decides what the doctor answers: so the
-answer has this form and no other, its findings are that host's, have codes of the doctor only, and their words are short and printable.
+Pure. The root user of the host decides what the doctor answers: so the answer has this form and no other, its findings are that host's,
+have codes of the doctor only, and their words are short and printable.
 """
 
 from __future__ import annotations

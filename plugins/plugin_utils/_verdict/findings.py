@@ -1,11 +1,10 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Findings of verify: what they are made of, which of them only follow from another one, and the verdict.
 
-Private to this collection. Pure. The codes (`check`) are stable: monitoring may read them in the report. CHECKS lists them
-with those of preflight and the doctor. docs/reference/codes.md is made of it, docs/operate/troubleshooting.md has a row for each.
+Pure. The codes (`check`) are stable: monitoring may read them in the report. CHECKS lists them with those of preflight and the doctor.
+docs/reference/codes.md is made of it, docs/operate/troubleshooting.md has a row for each.
 """
 
 from __future__ import annotations

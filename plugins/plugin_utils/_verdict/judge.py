@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Everything that verify has seen, judged together: hosts, cluster, and probe pods.
 
-Private to this collection, used on the controller only. Pure.
+Pure.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-# -*- coding: utf-8 -*-
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether a node has the device strategy that the inventory asks for, and what an image that sets NVIDIA_VISIBLE_DEVICES=all sees there.
 
-Private to this collection, used on the controller only. Pure. docs/operate/isolation.md has the table behind it.
+Pure. docs/operate/isolation.md has the table behind it.
 """
 
 from __future__ import annotations
