@@ -85,14 +85,6 @@ class Contents:
         """The administrator's packages for such a host."""
         return [name for name in self.sums if name.startswith(f"{PACKAGES}{system}/{machine}/")]
 
-    def image_files(self, references: Collection[str], machine: str) -> dict[str, list[BundledImage]]:
-        """The archives that have one of these images for the architecture, all without references; with all of their images."""
-        found: dict[str, list[BundledImage]] = {}
-        for image in self.images:
-            if image.architecture == MACHINES.get(machine) and (not references or set(references) & set(image.references)):
-                found.setdefault(image.file, []).append(image)
-        return found
-
 
 def manifest(version: str, pythons: Collection[str], architectures: Collection[str], images: Collection[BundledImage]) -> bytes:
     """The bundle's description of itself."""

@@ -41,8 +41,8 @@ def test_a_whole_bundle() -> None:
     assert (contents.version, contents.pythons, contents.architectures) == ("0.1.0", ("3.10", "3.11"), ("x86_64", "aarch64"))
     assert contents.packages("debian-12", "x86_64") == ["packages/debian-12/x86_64/toolkit_1.20.1-1_amd64.deb"]
     assert contents.packages("debian-12", "aarch64") == contents.packages("debian-13", "x86_64") == []
-    assert list(contents.image_files([REFERENCE], "x86_64")) == ["images/gpushare-0.1.0-amd64.tar"]
-    assert contents.image_files([REFERENCE], "aarch64") == contents.image_files(["other"], "x86_64") == {}
+    named = [(image.file, image.architecture) for image in contents.images if REFERENCE in image.references]
+    assert named == [("images/gpushare-0.1.0-amd64.tar", "amd64")]
     assert contents.runtime == sha256(b"runtime")
 
 
