@@ -316,48 +316,6 @@ def test_256_kib_of_annotations_cost_the_api_server_what_they_cost_without_polic
     assert of_pod <= 3 * of_map, f"{of_pod:.2f} s of CPU time, and {of_map:.2f} s for a ConfigMap"
 
 
-def test_the_policies_take_the_place_of_others_with_their_names_at_once(cluster: Cluster, tenant: Api) -> None:
-    """As another release would have left them: nothing of it stays."""
-
-    def in_force() -> bool:
-        try:
-            tenant.create(PODS, placed(1), **DRY)
-        except ApiError as error:
-            return error.status == 403
-        return False
-
-    def run(argv: list[str], data: str | None) -> tuple[int, str, str]:
-        try:
-            return 0, cluster.lab("exec", CONTROL_PLANE, *argv, stdin=data), ""
-        except CommandError as error:
-            return 1, "", str(error)
-
-    kubectl = Kubectl(run, "kubectl", "/etc/kubernetes/admin.conf")
-    wanted = of_role("admission", writers=[], token_seconds=WEEK)
-    others = copy.deepcopy(wanted)
-    for item in others:
-        item["metadata"]["labels"] = {"of": "another-release"}
-        if item["kind"] == "ValidatingAdmissionPolicy":
-            item["spec"].setdefault("variables", []).append({"name": "ofAnother", "expression": "request.name"})
-            item["spec"]["matchConditions"] = [{"name": "of-another", "expression": "request.name == 'nothing'"}]
-            item["spec"]["validations"] *= 2
-    assert not converge(kubectl, WantedObjects(wanted), check_mode=True)["changed"]
-    try:
-        converge(kubectl, WantedObjects(others), check_mode=False)
-    finally:
-        changed = converge(kubectl, WantedObjects(wanted), check_mode=False)["objects"]
-        # The API server applies them a moment after it has stored them.
-        cluster.until("a tenant's pod is forbidden again", in_force, 30)
-    assert len(changed) == len(wanted)
-    live = kubectl.json(["get", "validatingadmissionpolicies,validatingadmissionpolicybindings"])
-    ours = [item for item in live["items"] if item["metadata"]["name"].startswith("gpushare-")]
-    assert len(ours) == len(wanted)
-    assert not re.search(
-        "another-release|ofAnother|of-another", json.dumps([[item["metadata"].get("labels"), item["spec"]] for item in ours])
-    )
-    assert not converge(kubectl, WantedObjects(wanted), check_mode=True)["changed"]
-
-
 def placed(memory: int | None, **annotations: str) -> Json:
     """A pod that says itself where it runs."""
     manifest = pod("identity-placed", memory=memory)
@@ -513,3 +471,51 @@ def test_a_device_plugin_writes_its_sockets_and_its_state_and_has_the_gpus_alone
     assert [path for path in paths if not found[path]] == [*own, "/dev/nvidiactl", "/dev/nvidia0"]
     assert {found[path] for path in others} == {"EROFS"}
     assert found[disk] == "EPERM"
+
+
+def test_the_policies_take_the_place_of_others_with_their_names_at_once(cluster: Cluster, tenant: Api) -> None:
+    """As another release would have left them: nothing of it stays. The last test here, because the others need the policies."""
+
+    forged = pod("rights-forged", memory=1)
+    forged["metadata"]["annotations"] = {INDEX: "1"}
+
+    def in_force() -> bool:
+        for body in (placed(1), forged):
+            try:
+                tenant.create(PODS, body, **DRY)
+                return False
+            except ApiError as error:
+                if error.status != 403:
+                    raise
+        return True
+
+    def run(argv: list[str], data: str | None) -> tuple[int, str, str]:
+        try:
+            return 0, cluster.lab("exec", CONTROL_PLANE, *argv, stdin=data), ""
+        except CommandError as error:
+            return 1, "", str(error)
+
+    kubectl = Kubectl(run, "kubectl", "/etc/kubernetes/admin.conf")
+    wanted = of_role("admission", writers=[], token_seconds=WEEK)
+    others = copy.deepcopy(wanted)
+    for item in others:
+        item["metadata"]["labels"] = {"of": "another-release"}
+        if item["kind"] == "ValidatingAdmissionPolicy":
+            item["spec"].setdefault("variables", []).append({"name": "ofAnother", "expression": "request.name"})
+            item["spec"]["matchConditions"] = [{"name": "of-another", "expression": "request.name == 'nothing'"}]
+            item["spec"]["validations"] *= 2
+    assert not converge(kubectl, WantedObjects(wanted), check_mode=True)["changed"]
+    try:
+        converge(kubectl, WantedObjects(others), check_mode=False)
+    finally:
+        changed = converge(kubectl, WantedObjects(wanted), check_mode=False)["objects"]
+        # The API server applies each of them a moment after it has stored it.
+        cluster.until("a tenant's pods are forbidden again", in_force, 30)
+    assert len(changed) == len(wanted)
+    live = kubectl.json(["get", "validatingadmissionpolicies,validatingadmissionpolicybindings"])
+    ours = [item for item in live["items"] if item["metadata"]["name"].startswith("gpushare-")]
+    assert len(ours) == len(wanted)
+    assert not re.search(
+        "another-release|ofAnother|of-another", json.dumps([[item["metadata"].get("labels"), item["spec"]] for item in ours])
+    )
+    assert not converge(kubectl, WantedObjects(wanted), check_mode=True)["changed"]

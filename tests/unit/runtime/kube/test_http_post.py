@@ -146,7 +146,7 @@ async def test_what_comes_too_late_is_no_answer_to_the_next_request() -> None:
     async with scripted(OK.replace(b"{}", b"[]"), OK) as (it, poster):
         it.go.clear()
         with pytest.raises(PostTimeoutError):
-            await post(poster, it.server, within=0.1)
+            await post(poster, it.server, within=0.5)
         waiting = asyncio.create_task(post(poster, it.server))
         await until(lambda: len(it.requests) == 2)
         waiting.cancel()
