@@ -49,7 +49,7 @@ class _Kind:
     allots: str = ""
 
 
-OTHER_CURE = "remove it from this node (its DaemonSet, unit, or the label that selects this node): both would allocate the same GPUs"
+OTHER_CURE = "stop it and keep it off this node (its DaemonSet, unit, or the label that selects it): both would allocate the same GPUs"
 #: The managers that take_over.yml moves aside.
 NVIDIA, OPERATOR, HAMI, ORIGINAL = "NVIDIA device plugin", "NVIDIA GPU Operator", "HAMi", "original gpushare device plugin"
 _NVIDIA_RESOURCE = r"nvidia\.com/(gpu|mig-.*)"
