@@ -184,7 +184,7 @@ def _checked(stated: dict[int, dict[int, int]], request: Request, text: str) -> 
     if any(c.kind is Kind.APP for c in missing):
         raise AllocationError(f"{where} leaves out container {missing[0].name!r}, which asks for some: {quote(text)}")
     extra = {gpu: units for key, gpus in stated.items() if not asking[key].keeps for gpu, units in gpus.items()}
-    gpus_of_pod = {gpu for of in stated.values() for gpu in of}
+    gpus_of_pod = {gpu for gpus in stated.values() for gpu in gpus}
     if not request.whole_gpus and len(gpus_of_pod) == request.gpus_per_pod:
         for container in missing:
             own[container.key] = dict.fromkeys(gpus_of_pod, container.units // len(gpus_of_pod))

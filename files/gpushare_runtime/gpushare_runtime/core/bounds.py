@@ -56,7 +56,7 @@ def _written(value: object, depth: int) -> str:
             return f"{opening}...{closing}"
         parts = [_written(item, depth - 1) for item in islice(value, _ITEMS)]
         if isinstance(value, dict):
-            parts = [f"{part}: {_written(of, depth - 1)}" for part, of in zip(parts, value.values(), strict=False)]
+            parts = [f"{part}: {_written(member, depth - 1)}" for part, member in zip(parts, value.values(), strict=False)]
         more = ["..."] if len(value) > _ITEMS else []
         return f"{opening}{', '.join([*parts, *more])}{closing}"
     try:
@@ -75,7 +75,7 @@ def as_text(value: str, most: int = MOST_TEXT) -> str:
     """A text that `is_text` lets pass, made of any text."""
     if is_text(value, most):
         return value
-    return "".join(one if one.isprintable() else " " for one in value[:most])
+    return "".join(character if character.isprintable() else " " for character in value[:most])
 
 
 def read_versioned(text: str, version: int, error: type[ValueError], most: int = MOST_REPORT_BYTES) -> dict[str, Any]:

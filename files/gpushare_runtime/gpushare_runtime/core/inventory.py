@@ -202,7 +202,7 @@ def _gpu(entry: object, place: int) -> Gpu:
 
 
 def _caps(value: object, where: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or len(value) > _MOST_CAPS or not all(_is_cap(one) for one in value):
+    if not isinstance(value, list) or len(value) > _MOST_CAPS or not all(_is_cap(cap) for cap in value):
         raise InventoryError(f"{where}.caps must be a list of at most {_MOST_CAPS} numbers, found {quote(value)}")
     return tuple(value)
 

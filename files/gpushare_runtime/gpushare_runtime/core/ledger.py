@@ -256,7 +256,7 @@ class Ledger:
 
     def nominate(self, uid: str, nominee: PendingPod | None) -> None:
         """The pod with this UID is nominated to a node now; None: to none (any more)."""
-        for name in [name for name, of in self._nominees.items() if uid in of and of[uid] != nominee]:
+        for name in [name for name, nominees in self._nominees.items() if uid in nominees and nominees[uid] != nominee]:
             del self._nominees[name][uid]
             if not self._nominees[name]:
                 del self._nominees[name]

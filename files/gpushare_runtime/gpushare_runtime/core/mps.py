@@ -101,7 +101,7 @@ def largest_share(usage: bytes, boot: str, uuid: str, gpu_mib: int) -> int:
             for resources in pod["containers"].values():
                 if uuid in resources.get(protocol.RESOURCE_GPUS, ()):
                     return gpu_mib
-                units = Counter(parse_unit_id(one)[0] for one in resources.get(protocol.RESOURCE_MEMORY, ()))
+                units = Counter(parse_unit_id(unit_id)[0] for unit_id in resources.get(protocol.RESOURCE_MEMORY, ()))
                 most = max(most, units[uuid] * unit)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise MpsStateError(

@@ -160,10 +160,10 @@ class PodReader:
 
 def _asked(spec: Mapping[str, Any], metadata: Mapping[str, Any], annotations: Mapping[str, Any]) -> str | None:
     """All that `parse_request` reads of a pod, as text; None if it surely asks for nothing of ours."""
-    text = repr([(one.get("name"), one.get("resources")) for one in spec.get("containers") or ()])
+    text = repr([(container.get("name"), container.get("resources")) for container in spec.get("containers") or ()])
     before = spec.get("initContainers")
     if before:
-        text += repr([(one.get("name"), one.get("resources"), one.get("restartPolicy")) for one in before])
+        text += repr([(container.get("name"), container.get("resources"), container.get("restartPolicy")) for container in before])
     if _RESOURCES not in text:
         return None
     label = (metadata.get("labels") or {}).get(protocol.LABEL_GPUS_PER_POD)
@@ -178,7 +178,7 @@ _RESOURCES: Final = protocol.RESOURCE_MEMORY.removesuffix("mem")
 
 def _states(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Of all containers of which kubelet has said something."""
-    return [one.get("state") or {} for kind in _STATUSES for one in status.get(kind) or ()]
+    return [container.get("state") or {} for kind in _STATUSES for container in status.get(kind) or ()]
 
 
 _STATUSES: Final = ("initContainerStatuses", "containerStatuses")
@@ -195,8 +195,8 @@ def _alive(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
     silent = True
     # It is asked for every pod of a cluster: no list.
     for kind in _STATUSES:
-        for one in status.get(kind) or ():
-            if "terminated" not in (one.get("state") or {}):
+        for container in status.get(kind) or ():
+            if "terminated" not in (container.get("state") or {}):
                 return True
             silent = False
     return silent

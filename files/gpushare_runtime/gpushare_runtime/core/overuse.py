@@ -149,7 +149,7 @@ class Evictions:
 
     def to_json(self) -> str:
         """The annotation's value."""
-        pods = [one.fields() for one in self.requests]
+        pods = [request.fields() for request in self.requests]
         return json.dumps({"v": VERSION, "until": self.until, "pods": pods}, separators=(",", ":"))
 
     @classmethod
@@ -160,7 +160,9 @@ class Evictions:
         if len(pods) > MOST_EVICTIONS:
             raise EvictionsError(f"it lists {len(pods)} pods; expected at most {MOST_EVICTIONS}")
         requests = [EvictionRequest.read(entry, f"pods[{place}]") for place, entry in enumerate(pods)]
-        return cls(tuple({one.uid: one for one in requests}.values()), natural(data, "until", most=_LATEST, error=EvictionsError))
+        return cls(
+            tuple({request.uid: request for request in requests}.values()), natural(data, "until", most=_LATEST, error=EvictionsError)
+        )
 
 
 NO_EVICTIONS: Final = Evictions()

@@ -250,7 +250,9 @@ def _all_containers(spec: Mapping[str, Any]) -> Iterator[tuple[Kind, int, Mappin
 def _cpu(spec: Mapping[str, Any]) -> int:
     """As kube-scheduler counts it. A value that is not a quantity counts nothing: the API server lets none pass."""
     whole_pod = _cpu_of(spec.get("resources"))
-    cpu = whole_pod or held((kind is not Kind.INIT, _cpu_of(one.get("resources"))) for kind, place, one in _all_containers(spec))
+    cpu = whole_pod or held(
+        (kind is not Kind.INIT, _cpu_of(container.get("resources"))) for kind, place, container in _all_containers(spec)
+    )
     return min(MOST_UNITS, cpu + _cpu_of({"requests": spec.get("overhead")}))
 
 

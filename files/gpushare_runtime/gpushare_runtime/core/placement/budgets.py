@@ -112,23 +112,25 @@ class _Namespace:
             self.too_long.add(budget.name)
         elif budget.labels or budget.expressions:
             # As for kube-scheduler, an empty selector covers none.
-            below = min(budget.wants(), key=lambda wants: max((len(self._wanted.get(one, ())) for one in wants), default=0), default=[_ANY])
+            below = min(
+                budget.wants(), key=lambda wants: max((len(self._wanted.get(want, ())) for want in wants), default=0), default=[_ANY]
+            )
             self._below[budget.name] = below
-            for one in below:
-                self._wanted.setdefault(one, {})[budget.name] = budget
+            for want in below:
+                self._wanted.setdefault(want, {})[budget.name] = budget
 
     def drop(self, name: str) -> None:
         self.budgets.pop(name, None)
         self.too_long.discard(name)
-        for one in self._below.pop(name, ()):
-            del self._wanted[one][name]
-            if not self._wanted[one]:
-                del self._wanted[one]
+        for want in self._below.pop(name, ()):
+            del self._wanted[want][name]
+            if not self._wanted[want]:
+                del self._wanted[want]
 
     def candidates(self, labels: Mapping[str, str]) -> Iterator[Budget]:
         """All that may cover a pod of these labels, none twice."""
-        for one in chain((_ANY,), labels, labels.items()):
-            yield from self._wanted.get(one, {}).values()
+        for want in chain((_ANY,), labels, labels.items()):
+            yield from self._wanted.get(want, {}).values()
 
 
 class Effort:
@@ -142,11 +144,11 @@ class Effort:
 
     def take(self, namespace: str, requirements: int) -> bool:
         """Whether so many more of this namespace's budgets may be compared."""
-        of = self._of.get(namespace, MOST_COMPARED_OF_ONE)
-        if requirements > min(of, self._left):
+        allowance = self._of.get(namespace, MOST_COMPARED_OF_ONE)
+        if requirements > min(allowance, self._left):
             self.beyond.add(namespace)
             return False
-        self._of[namespace] = of - requirements
+        self._of[namespace] = allowance - requirements
         self._left -= requirements
         return True
 

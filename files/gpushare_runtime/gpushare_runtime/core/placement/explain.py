@@ -49,7 +49,7 @@ def failed_nodes(request: Request, unfit: Mapping[str, NoFit], node_of: Callable
     """Node name → why the request does not fit there. Up to ten nodes are named each with its numbers, more in groups."""
     if len(unfit) <= MOST_WORDINGS:
         return {name: f"{name}: {_guarded(exact, request, node_of(name))}" for name in unfit}
-    groups = {name: one.words for name, one in unfit.items()}
+    groups = {name: reason.words for name, reason in unfit.items()}
     if len(set(groups.values())) > MOST_WORDINGS:
         return dict.fromkeys(groups, f"no node has {_wanted(request, None)}")
     return groups
@@ -167,13 +167,13 @@ class Largest:
 
 def largest_of(inventories: Iterable[Inventory]) -> Largest | None:
     """None while no GPUs are known. Health does not count: a GPU that is out today may be back tomorrow."""
-    unit, mib, gpu, gpus = None, 0, 0, 0
+    unit, mib, units, gpus = None, 0, 0, 0
     for inventory in inventories:
         gpus = max(gpus, len(inventory.gpus))
-        for one in inventory.gpus:
-            if one.units * inventory.unit.mib > mib:
-                unit, mib, gpu = inventory.unit, one.units * inventory.unit.mib, one.units
-    return Largest(unit, gpu, gpus) if unit else None
+        for gpu in inventory.gpus:
+            if gpu.units * inventory.unit.mib > mib:
+                unit, mib, units = inventory.unit, gpu.units * inventory.unit.mib, gpu.units
+    return Largest(unit, units, gpus) if unit else None
 
 
 def too_large(request: Request, largest: Largest) -> str | None:

@@ -96,7 +96,7 @@ class Binpack(Rule):
 
     def choose_gpus(self, request: Request, node: NodeLedger, candidates: Sequence[GpuState]) -> Sequence[GpuState]:
         surcharge, count = self._scarcity.surcharge(request), request.whole_gpus or request.gpus_per_pod
-        if not surcharge.of:
+        if not surcharge.prices:
             # They come in the order of their indexes, and sorting keeps that of equals.
             return sorted(candidates, key=_units if request.whole_gpus else _free)[:count]
         extra = {state.gpu.index: surcharge.on(node, node.class_of(state.gpu)) for state in candidates}
@@ -113,7 +113,7 @@ class Binpack(Rule):
 
     def _cost(self, request: Request, surcharge: Surcharge, node: NodeLedger) -> int | None:
         left = node.remaining_after(request)
-        if left is None or not surcharge.of:
+        if left is None or not surcharge.prices:
             return left if left is None else self._steps(request, surcharge, left)
         if node.only_class is not None:
             # Of nearly all nodes the GPUs are alike: whichever it gets.

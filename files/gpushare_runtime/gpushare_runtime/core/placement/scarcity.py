@@ -73,16 +73,16 @@ class Surcharge:
     """
 
     step: int = 1
-    of: Mapping[GpuClass, int] = field(default_factory=dict)
+    prices: Mapping[GpuClass, int] = field(default_factory=dict)
     cpu: Mapping[GpuClass, int] = field(default_factory=dict)
 
     @cached_property
     def key(self) -> Hashable:
-        return self.step, frozenset(self.of.items()), frozenset(self.cpu.items())
+        return self.step, frozenset(self.prices.items()), frozenset(self.cpu.items())
 
     def on(self, node: NodeLedger, gpu: GpuClass | None) -> int:
         """The price of this class there: that of the GPUs for which the node still has CPU, spread over all that are empty."""
-        price = self.of.get(gpu, 0) if gpu is not None else 0
+        price = self.prices.get(gpu, 0) if gpu is not None else 0
         if not price or gpu is None:
             return 0
         each, free = self.cpu.get(gpu, 0), node.free_cpu
@@ -144,9 +144,9 @@ class Scarcity:
             asked.pods += 1
             self._total += 1
         if self._total > _MEMORY:
-            self._asked = {need: of.half() for need, of in self._asked.items() if of.pods > 1}
+            self._asked = {need: demand.half() for need, demand in self._asked.items() if demand.pods > 1}
             self._alike.clear()
-            self._total = sum(of.pods for of in self._asked.values())
+            self._total = sum(demand.pods for demand in self._asked.values())
             self._due = 0
         if len(self._asked) > _REMEMBERED:
             self._asked = dict(nlargest(_REMEMBERED // 2, self._asked.items(), key=lambda each: each[1].pods))
@@ -189,7 +189,7 @@ class Scarcity:
                 steps[gpu] = round(picture.scarce.get(gpu, 0) * taken / (PARTS * self._step))
         # The least of them makes no difference: it must pay that anyway.
         least = min(steps.values(), default=0)
-        return {gpu: of - least for gpu, of in steps.items() if of > least}
+        return {gpu: count - least for gpu, count in steps.items() if count > least}
 
     def _look(self) -> None:
         self._due = max(_FIRST, self._total + self._total // 2)
@@ -204,10 +204,12 @@ class Scarcity:
         shares: dict[GpuClass, dict[Need, float]] = {}
         cpu: dict[GpuClass, float] = {}
         total = 0.0
-        for need, asked in nlargest(_MOST_NEEDS, ((need, of.units) for need, of in self._asked.items()), key=itemgetter(1)):
+        for need, asked in nlargest(_MOST_NEEDS, ((need, demand.units) for need, demand in self._asked.items()), key=itemgetter(1)):
             accepted = {gpu: units for gpu, units in classes.items() if need.accepts(gpu)}
             whole = not need.per_gpu
-            room, everything = (sum(units // (gpu.units if whole else 1) for gpu, units in of.items()) for of in (accepted, classes))
+            room, everything = (
+                sum(units // (gpu.units if whole else 1) for gpu, units in totals.items()) for totals in (accepted, classes)
+            )
             if not room:
                 continue
             total += asked / everything
@@ -216,11 +218,11 @@ class Scarcity:
                     shares.setdefault(gpu, {})[need] = asked / room
                     cpu[gpu] = cpu.get(gpu, 0) + self._asked[need].cpu / room * (1 if whole else gpu.units)
         before = self._picture.scarce
-        exact = {gpu: min(PARTS, PARTS * sum(of.values()) / total) for gpu, of in shares.items()}
+        exact = {gpu: min(PARTS, PARTS * sum(by_need.values()) / total) for gpu, by_need in shares.items()}
         scarce = {
             gpu: before[gpu] if abs(parts - before.get(gpu, 0)) < 1 and gpu in before else round(parts) for gpu, parts in exact.items()
         }
-        most = {gpu: max(of, key=of.__getitem__) for gpu, of in shares.items()}
+        most = {gpu: max(by_need, key=by_need.__getitem__) for gpu, by_need in shares.items()}
         scarce = {gpu: parts for gpu, parts in scarce.items() if parts}
         return Picture(scarce, {gpu: most[gpu] for gpu in scarce}, {gpu: self._cpu(gpu, cpu[gpu], shares[gpu].values()) for gpu in scarce})
 

@@ -203,10 +203,10 @@ def test_the_price_on_a_node_is_what_a_naive_count_says(nodes: list[Node], asked
         offered, pods = cpus[number] if number < len(cpus) else 0, used[number] if number < len(used) else 0
         empty = sum(not taken and not (index == 0 and number < len(used)) for index, (_, _, taken) in enumerate(gpus))
         for model in MODELS:
-            one = GpuClass((model,), 16)
-            price, each = surcharge.of.get(one, 0), surcharge.cpu.get(one, 0)
+            gpu_class = GpuClass((model,), 16)
+            price, each = surcharge.prices.get(gpu_class, 0), surcharge.cpu.get(gpu_class, 0)
             for_so_many = max(0, offered - pods) // each if each and offered else empty or 1
-            assert surcharge.on(node, one) == int(Fraction(price * min(for_so_many, empty or 1), empty or 1))
+            assert surcharge.on(node, gpu_class) == int(Fraction(price * min(for_so_many, empty or 1), empty or 1))
         assert surcharge.on(node, None) == 0
 
 
