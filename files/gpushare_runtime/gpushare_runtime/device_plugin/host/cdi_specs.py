@@ -126,7 +126,7 @@ def _check_events(text: str) -> None:
 def _entries(value: object, where: str) -> list[dict[str, Any]]:
     if value in _NULLS:
         return []
-    if not isinstance(value, list) or len(value) > MOST_ENTRIES or not all(isinstance(one, dict) for one in value):
+    if not isinstance(value, list) or len(value) > MOST_ENTRIES or not all(isinstance(entry, dict) for entry in value):
         raise SpecError(f"{where} must be a list of at most {MOST_ENTRIES} objects, found {quote(value)}")
     return value
 
@@ -137,8 +137,8 @@ def _edits(value: object, where: str) -> Edits:
         raise SpecError(f"{where} must be an object, found {quote(value)}")
     minors, paths, caps = set(), set(), set()
     for key, names in (("deviceNodes", ("hostPath", "path")), ("mounts", ("hostPath",)), ("hooks", ("path",))):
-        for place, one in enumerate(_entries(edits.get(key), f"{where}.{key}")):
-            path = next((one[name] for name in names if one.get(name)), None)
+        for place, entry in enumerate(_entries(edits.get(key), f"{where}.{key}")):
+            path = next((entry[name] for name in names if entry.get(name)), None)
             if not isinstance(path, str) or not path.startswith("/") or "\0" in path or len(path) > 4096:
                 raise SpecError(f"{where}.{key}[{place}].{names[0]} must be an absolute path, found {quote(path)}")
             paths.add(path)

@@ -93,8 +93,11 @@ class MpsStates:
         if inventory is None:
             return {}
         if resource == protocol.RESOURCE_GPUS:
-            return {known[one].uuid: known[one].mib for one in ids if one in known}
-        return {uuid: units * inventory.unit.mib for uuid, units in Counter(known[one].uuid for one in ids if one in known).items()}
+            return {known[device_id].uuid: known[device_id].mib for device_id in ids if device_id in known}
+        return {
+            uuid: units * inventory.unit.mib
+            for uuid, units in Counter(known[device_id].uuid for device_id in ids if device_id in known).items()
+        }
 
     def _limit(self, uuid: str) -> int:
         try:

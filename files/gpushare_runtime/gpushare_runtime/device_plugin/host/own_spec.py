@@ -110,9 +110,9 @@ def on_host(text: bytes, root: str, hooks: bytes) -> dict[str, Any]:
 
 def _replaced(value: Any, root: str) -> Any:
     if isinstance(value, dict):
-        return {key: _replaced(one, root) for key, one in value.items()}
+        return {key: _replaced(entry, root) for key, entry in value.items()}
     if isinstance(value, list):
-        return [_replaced(one, root) for one in value]
+        return [_replaced(entry, root) for entry in value]
     if not isinstance(value, str):
         return value
     # Also in an argument such as --folder=PATH.

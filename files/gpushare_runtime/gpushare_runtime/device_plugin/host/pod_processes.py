@@ -190,7 +190,7 @@ class HostProcesses:
             # It has ended, or /proc hides it (hidepid): its group decides.
             if not mounts and pid in _members(group, deep=deep):
                 return None
-            names = {name.decode() for of, name in _CONTAINER.findall(mounts) if of.decode() == uid}
+            names = {name.decode() for pod, name in _CONTAINER.findall(mounts) if pod.decode() == uid}
             if names:
                 return names
         return set()
@@ -229,7 +229,7 @@ class HostProcesses:
     def _find(self) -> Sequence[str]:
         """kubelet's groups for all pods, the highest first. Two, where its settings have changed since the host has started."""
         found = ((hierarchy, self._kubepods(hierarchy.mount)) for hierarchy in self._hierarchies())
-        known = next((one for one in found if one[1]), None)
+        known = next(((hierarchy, groups) for hierarchy, groups in found if groups), None)
         self._known = (replace(known[0], own=self._namespace(known[0])), known[1]) if known else None
         self._known_at = self._clock()
         return self._known[1] if self._known else ()
@@ -239,7 +239,9 @@ class HostProcesses:
         level = [mount]
         for _ in range(_DEEPEST):
             below: list[str] = []
-            for name, path in (one for folder in level[:_MOST_GROUPS] for one in sorted(islice(self._of_root(folder), _MOST_GROUPS))):
+            for name, path in (
+                subfolder for folder in level[:_MOST_GROUPS] for subfolder in sorted(islice(self._of_root(folder), _MOST_GROUPS))
+            ):
                 if name == _KUBEPODS or _slice(name) == path[len(mount) :]:
                     found.append(path)
                 elif not _OF_OTHERS.search(name):

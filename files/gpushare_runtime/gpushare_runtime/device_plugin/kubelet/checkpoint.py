@@ -108,7 +108,9 @@ def registered_gpus(data: bytes, resources: Iterable[str]) -> dict[str, list[str
         found = {resource: devices[resource] or [] for resource in resources if resource in devices}
     except (orjson.JSONDecodeError, LookupError, TypeError) as error:
         raise CheckpointError(f"no Data.RegisteredDevices in it: {error!r}") from None
-    return {resource: sorted({one.partition("-_-")[0] for one in _ids(ids)})[: MOST_GPUS + 1] for resource, ids in found.items()}
+    return {
+        resource: sorted({device_id.partition("-_-")[0] for device_id in _ids(ids)})[: MOST_GPUS + 1] for resource, ids in found.items()
+    }
 
 
 def _ids(value: object) -> Iterator[str]:

@@ -106,8 +106,8 @@ def twice(entries: Iterable[CheckpointEntry], pods: PodTable) -> Iterator[tuple[
         for device_id in entry.ids if pod is not None and pod.active else ():
             owner = owners.setdefault((entry.resource, device_id), entry.pod)
             if owner != entry.pod:
-                one, other = sorted((str(pods.get(owner)), str(pod)))
-                found.add((entry.resource, one, other))
+                name, other = sorted((str(pods.get(owner)), str(pod)))
+                found.add((entry.resource, name, other))
     yield from sorted(found)
 
 
@@ -202,9 +202,9 @@ class CrossCheck:
             usage.set_checkpoint(entries)
 
     def _log_twice(self, found: frozenset[tuple[str, str, str]]) -> None:
-        for resource, one, other in sorted(found - self._twice):
+        for resource, pod, other in sorted(found - self._twice):
             self._counters.checkpoint_mismatches += 1
-            log.error("kubelet's checkpoint has the same ids of %s for pods %s and %s: delete the one created later", resource, one, other)
+            log.error("kubelet's checkpoint has the same ids of %s for pods %s and %s: delete the one created later", resource, pod, other)
         self._twice = found
 
     def _log(self, lasting: frozenset[Difference]) -> None:

@@ -210,15 +210,17 @@ class ResourceService(DevicePluginServicer):
 
     async def _prefer(self, request: pb.PreferredAllocationRequest, context: _Context) -> pb.PreferredAllocationResponse:
         responses, started = [], time.monotonic()
-        for of in request.container_requests:
-            size, moment, turn = of.allocation_size, self._node.usage.moment, self._node.turns.begin(self.resource)
+        for container in request.container_requests:
+            size, moment, turn = container.allocation_size, self._node.usage.moment, self._node.turns.begin(self.resource)
             try:
                 await self._wait_for_pod(size, turn, started + POD_WAIT_SECONDS)
                 if self._node.turns.must_fail(turn):
                     if turn.again:
                         await self._hold(size, turn, started + POD_WAIT_SECONDS)
                     await self._reject(context, AllocationRejected(f"{self.resource}: {_OVERTAKEN}"), grpc.StatusCode.ABORTED)
-                ids, pending = self._node.allocator.prefer(self.resource, of.available_deviceIDs, of.must_include_deviceIDs, size, moment)
+                ids, pending = self._node.allocator.prefer(
+                    self.resource, container.available_deviceIDs, container.must_include_deviceIDs, size, moment
+                )
                 self._node.turns.tell(turn, frozenset(ids))
             except AllocationRejected as rejection:
                 await self._reject(context, rejection)
@@ -288,19 +290,19 @@ class ResourceService(DevicePluginServicer):
     async def _allocate(self, request: pb.AllocateRequest, context: _Context) -> pb.AllocateResponse:
         responses, started = [], time.monotonic()
         self._refresh()
-        for of in request.container_requests:
-            turn = self._node.turns.resume(self.resource, frozenset(of.devices_ids))
+        for container in request.container_requests:
+            turn = self._node.turns.resume(self.resource, frozenset(container.devices_ids))
             try:
                 if not turn.ids:
-                    self._recognize(len(of.devices_ids), turn)
+                    self._recognize(len(container.devices_ids), turn)
                 if self._node.turns.must_fail(turn):
                     await self._reject(context, AllocationRejected(f"{self.resource}: {_OVERTAKEN}"), grpc.StatusCode.ABORTED)
-                result = self._node.allocator.allocate(self.resource, of.devices_ids)
+                result = self._node.allocator.allocate(self.resource, container.devices_ids)
             except AllocationRejected as rejection:
                 await self._reject(context, rejection)
             finally:
                 self._node.turns.end(turn)
-            self._report(result, len(of.devices_ids))
+            self._report(result, len(container.devices_ids))
             responses.append(self._response(result))
         self._counters.observe("Allocate", time.monotonic() - started)
         return pb.AllocateResponse(container_responses=responses)
@@ -310,7 +312,7 @@ class ResourceService(DevicePluginServicer):
         nodes = [name for name in access.device_nodes if (self._dev / name).exists()]
         return pb.ContainerAllocateResponse(
             envs=dict(result.environment),
-            mounts=[pb.Mount(container_path=one.inside, host_path=one.outside, read_only=one.read_only) for one in access.mounts],
+            mounts=[pb.Mount(container_path=mount.inside, host_path=mount.outside, read_only=mount.read_only) for mount in access.mounts],
             devices=[pb.DeviceSpec(container_path=f"/dev/{name}", host_path=f"/dev/{name}", permissions="rw") for name in nodes],
             cdi_devices=[pb.CDIDevice(name=name) for name in access.cdi_devices],
         )

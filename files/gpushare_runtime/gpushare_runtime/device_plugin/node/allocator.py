@@ -255,8 +255,8 @@ class Allocator:
             while len(self.shares) > _MOST_SHARES:
                 self.shares.popitem(last=False)
         unit = self.devices.inventory.unit.mib if self.devices.inventory else 0
-        of = self.devices
-        return allocate_response(resource, given, gpus, container, of.strategy, unit, of.isolation, of.cdi_kind)
+        devices = self.devices
+        return allocate_response(resource, given, gpus, container, devices.strategy, unit, devices.isolation, devices.cdi_kind)
 
     def _gpus_of(self, resource: str, ids: frozenset[str], container: PendingContainer | None) -> tuple[Gpu, ...]:
         known = self.devices.gpu_of(resource)
@@ -352,8 +352,8 @@ class Allocator:
 
     def _check_overlap(self, resource: str, ids: frozenset[str]) -> None:
         """Ids without a record may belong to a lost one; ids of another container never belong to this one."""
-        for (uid, container, of_resource), of in self.usage.snapshot().items():
-            if of_resource == resource and (shared := ids & of) and not self._may_be_of_init(uid, resource, len(ids)):
+        for (uid, container, of_resource), their_ids in self.usage.snapshot().items():
+            if of_resource == resource and (shared := ids & their_ids) and not self._may_be_of_init(uid, resource, len(ids)):
                 raise AllocationRejected(
                     f"{resource}: {len(shared)} of its {len(ids)} ids ({min(shared)} …) are those of container {container} of "
                     f"{self.usage.pod_name(uid)} by kubelet's record; restart kubelet on this node if this stays, and {_DELETE_POD}"
@@ -365,8 +365,12 @@ class Allocator:
         if pod is None or pod.request is None:
             return False
         allocated = self.usage.allocated()
-        requests = [of for of in pod.container_devices if of.container in pod.ordinary_init and (of.resource, of.size) == (resource, size)]
-        return any((uid, of.container, resource) not in allocated for of in requests)
+        requests = [
+            request
+            for request in pod.container_devices
+            if request.container in pod.ordinary_init and (request.resource, request.size) == (resource, size)
+        ]
+        return any((uid, request.container, resource) not in allocated for request in requests)
 
     def _check_gpus(self, resource: str, gpus: Collection[Gpu], recorded: Collection[DeviceKey]) -> None:
         """Only now is the owner of the ids certain: at Allocate they may have been meant for a pod of the same size."""
@@ -433,8 +437,8 @@ class Allocator:
         owners: the containers that should have them. Those of one pod have an init container's ids one after another.
         """
         pods = {uid for uid, _, _ in owners}
-        for key, of in self.usage.still_in_use(resource).items():
-            shared = of & ids
+        for key, used in self.usage.still_in_use(resource).items():
+            shared = used & ids
             passed_on = key.pod in pods and not self.usage.record_lost(key.pod)
             if shared and key not in owners and not passed_on and self.usage.may_run(key, self.processes.containers):
                 return f"id {min(shared)!r} is still used by processes of {self.usage.pod_name(key.pod)}, though kubelet has freed it"

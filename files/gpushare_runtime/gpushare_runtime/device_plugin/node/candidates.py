@@ -181,7 +181,7 @@ class Candidates:
         """
         if devices.resource != protocol.RESOURCE_MEMORY:
             return ()
-        plans = {(of.container, of.resource): of.units_by_gpu for of in pod.container_devices}
+        plans = {(request.container, request.resource): request.units_by_gpu for request in pod.container_devices}
         # Ids that an init container got again after a lost record, long after it ended, move no pod.
         ended = () if pod.waiting else pod.ordinary_init
         others = {

@@ -19,10 +19,14 @@ def next_requests(pod: LocalPod, allocated: Collection[DeviceKey], *, admitted: 
     admitted: for any container that has ended, likeliest first: ordinary init containers run again only in a new sandbox.
     kubelet requests nothing for a container that runs, even if it lost its record.
     """
-    left = [of for of in pod.container_devices if (pod.uid, of.container, of.resource) not in allocated and of.container not in pod.running]
+    left = [
+        request
+        for request in pod.container_devices
+        if (pod.uid, request.container, request.resource) not in allocated and request.container not in pod.running
+    ]
     if admitted:
-        return sorted(left, key=lambda of: of.container in pod.ordinary_init)
-    return [of for of in left if of.container == left[0].container]
+        return sorted(left, key=lambda request: request.container in pod.ordinary_init)
+    return [request for request in left if request.container == left[0].container]
 
 
 def match_request(
@@ -44,10 +48,13 @@ def match_request(
         past = not pod.waiting or pod.uid in rejected
         if pod.finished or (past and not late):
             continue
-        devices = next((of for of in next_requests(pod, allocated, admitted=past) if of.resource == resource and of.size == size), None)
+        devices = next(
+            (request for request in next_requests(pod, allocated, admitted=past) if request.resource == resource and request.size == size),
+            None,
+        )
         if devices is None:
             continue
-        begun = any((pod.uid, of.container, of.resource) in allocated for of in pod.container_devices)
+        begun = any((pod.uid, request.container, request.resource) in allocated for request in pod.container_devices)
         rank = (2 if past else 0) + (not begun)
         if best is None or rank < best[0]:
             best = rank, PendingContainer(pod, devices)
@@ -100,13 +107,16 @@ class PendingContainers:
         """UIDs of the pods for which kubelet may request something at this moment: to admit them, or to start an ended container."""
         over, allocated = self.usage.dropped_by_kubelet(), self.usage.allocated()
         left = (
-            (pod.uid, of) for pod in self.pods if pod.active and pod.uid not in over for of in next_requests(pod, allocated, admitted=True)
+            (pod.uid, request)
+            for pod in self.pods
+            if pod.active and pod.uid not in over
+            for request in next_requests(pod, allocated, admitted=True)
         )
         return {
             uid
-            for uid, of in left
+            for uid, request in left
             if not self.usage.record_lost(uid)
-            or not self.usage.may_run(DeviceKey(uid, of.container, of.resource), self.processes.containers)
+            or not self.usage.may_run(DeviceKey(uid, request.container, request.resource), self.processes.containers)
         }
 
     def gpus_per_pod(self, resource: str, size: int, container: PendingContainer | None) -> int:
@@ -115,10 +125,12 @@ class PendingContainers:
             return container.devices.gpus_per_pod
         allocated = self.usage.allocated()
         shapes = {
-            of.gpus_per_pod
+            request.gpus_per_pod
             for pod in self.pods
-            for of in pod.container_devices
-            if pod.active and (of.resource, of.size) == (resource, size) and (pod.uid, of.container, resource) not in allocated
+            for request in pod.container_devices
+            if pod.active
+            and (request.resource, request.size) == (resource, size)
+            and (pod.uid, request.container, resource) not in allocated
         }
         return shapes.pop() if len(shapes) == 1 else 1
 

@@ -111,8 +111,8 @@ class EvictionRequests:
             found, now = Evictions.from_json(text or ""), self._now()
         except EvictionsError:
             return True
-        pods = {one.uid: (one.gpu, one.reason) for one in found.requests}
-        wanted = {uid: (one.gpu, one.reason) for uid, one in requests.items()}
+        pods = {request.uid: (request.gpu, request.reason) for request in found.requests}
+        wanted = {uid: (request.gpu, request.reason) for uid, request in requests.items()}
         return not wanted or pods != wanted or not found.in_force(now) or found.until - now <= RENEW_BEFORE
 
     def _requests(self) -> dict[str, EvictionRequest]:
@@ -120,7 +120,7 @@ class EvictionRequests:
         found = self._never_started()
         doubts: dict[str, str] = {}
         lasting = self._memory.lasting(self._grace) if self._mode == EVICT else {}
-        for (uid, gpu), excess in sorted(lasting.items(), key=lambda one: (one[1].since, one[0])):
+        for (uid, gpu), excess in sorted(lasting.items(), key=lambda pair: (pair[1].since, pair[0])):
             pod = self._node.pods.get(uid)
             if pod is None or not pod.active:
                 continue
