@@ -121,7 +121,7 @@ class Evictor:
             rejections.warning("%s", text)
         self._said = said
         self._waits = {uid: wait for uid, wait in self._waits.items() if uid in followed}
-        return [one for uid, one in followed.items() if uid not in self._waits or self._clock() >= self._waits[uid][0]]
+        return [eviction for uid, eviction in followed.items() if uid not in self._waits or self._clock() >= self._waits[uid][0]]
 
     def _unusable(self, evictions: Evictions) -> str:
         now = self._now()

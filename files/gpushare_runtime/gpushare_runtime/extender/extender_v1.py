@@ -171,9 +171,9 @@ def write_preempted(victims: Mapping[str, Victims]) -> bytes:
     return orjson.dumps(
         {
             "NodeNameToMetaVictims": {
-                name: {"Pods": [{"UID": uid} for uid in of.uids], "NumPDBViolations": of.violations}
-                for name, of in victims.items()
-                if of.uids
+                name: {"Pods": [{"UID": uid} for uid in node_victims.uids], "NumPDBViolations": node_victims.violations}
+                for name, node_victims in victims.items()
+                if node_victims.uids
             }
         }
     )

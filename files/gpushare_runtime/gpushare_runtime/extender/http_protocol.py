@@ -103,7 +103,7 @@ class HttpServer:
 
         A connection that is being made is soon idle as well: the client needed it a moment ago, and perhaps uses another one now.
         """
-        idle = sum(one.idle for one in self.connections) + self.listener.connecting
+        idle = sum(connection.idle for connection in self.connections) + self.listener.connecting
         if took > _PROMPT_SECONDS or idle < _KEPT_IDLE:
             connection.finish(response)
             return

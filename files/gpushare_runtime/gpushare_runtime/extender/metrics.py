@@ -85,7 +85,7 @@ def families(cluster: ClusterCache) -> Iterator[Metric]:
     yield _per_node("units", "Units of all GPUs of the node.", nodes, lambda node: node.inventory.units if node.inventory else 0)
     yield _per_node("units_free", "Unallocated units on the GPUs of the node that accept new pods.", nodes, lambda node: node.free)
     text = "Units of the node that pods have, that are reserved for pods, or that orphaned pods use."
-    yield _per_node("units_allocated", text, nodes, lambda node: sum(one.gpu.units - one.free for one in node.gpu_states))
+    yield _per_node("units_allocated", text, nodes, lambda node: sum(state.gpu.units - state.free for state in node.gpu_states))
     text = "GPUs of the node with more allocated units than they have."
     yield _per_node("gpus_overbooked", text, nodes, lambda node: len(node.overbooked()))
     yield _per_node(
@@ -151,7 +151,7 @@ def _per_node(name: str, text: str, nodes: Sequence[NodeLedger], value: Callable
 
 
 def _counted(label: str, counted: Mapping[str, int], all_of: Sequence[str]) -> list[Value]:
-    return [(counted.get(one, 0), {label: one}) for one in all_of]
+    return [(counted.get(value, 0), {label: value}) for value in all_of]
 
 
 def _known(nodes: Sequence[NodeLedger]) -> Mapping[str, int]:
@@ -182,7 +182,7 @@ def _rooms(pods: Iterable[PendingPod | InvalidPod], nodes: Sequence[NodeLedger])
     units = empty = most_empty = 0
     largest: list[int] = []  # [m]: units free on each of m + 1 GPUs of one node, at most
     for node in nodes:
-        frees = sorted(node.guarded(lambda of=node: of.free_units, nothing), reverse=True)  # type: ignore[misc]
+        frees = sorted(node.guarded(lambda ledger=node: ledger.free_units, nothing), reverse=True)  # type: ignore[misc]
         largest += [0] * (len(frees) - len(largest))
         for at, free in enumerate(frees):
             largest[at] = max(largest[at], free)

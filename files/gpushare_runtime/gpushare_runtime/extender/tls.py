@@ -81,7 +81,9 @@ class Tls:
 
     def ends(self) -> tuple[float | None, float | None]:
         """When the certificate in use and the newest CA of clients expire, Unix time in seconds; None for what cannot be read."""
-        authorities = [ssl.cert_time_to_seconds(str(one["notAfter"])) for one in self._newest.get_ca_certs() if "notAfter" in one]
+        authorities = [
+            ssl.cert_time_to_seconds(str(authority["notAfter"])) for authority in self._newest.get_ca_certs() if "notAfter" in authority
+        ]
         return self._certificate_ends, max(authorities, default=None)
 
     def reload(self) -> None:

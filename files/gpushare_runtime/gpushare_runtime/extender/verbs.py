@@ -92,7 +92,7 @@ class Verbs:
         reasons = self._reasons(unfit, pod)
         self._log_faults(reasons)
         failed = failed_nodes(pod.request, reasons, lambda name: self._node(name, pod))
-        return Filtered(fitting, failed, unresolvable=frozenset(name for name, one in reasons.items() if one.hopeless))
+        return Filtered(fitting, failed, unresolvable=frozenset(name for name, reason in reasons.items() if reason.hopeless))
 
     def prioritize(self, args: Arguments) -> Mapping[str, int]:
         """Node name → 1 … 10. Nodes that are left out get 0."""
@@ -199,7 +199,7 @@ class Verbs:
 
     def _log_faults(self, reasons: Mapping[str, NoFit]) -> None:
         """Once each, as long as they are the same ones."""
-        faults = {name: one.fault for name, one in reasons.items() if one.fault}
+        faults = {name: reason.fault for name, reason in reasons.items() if reason.fault}
         if faults.keys() - self._faulty:
             name, fault = next(item for item in faults.items() if item[0] not in self._faulty)
             log.error("nodes that cannot be evaluated and are omitted: %d; node %s: %s", len(faults), name, fault)
