@@ -55,11 +55,16 @@ class Findings:
 
     def as_text(self) -> str:
         lines = [
-            f"{name}: {one['active']} ({one['state']}), PID {one['pid']}, {one['says'] or 'no status'}"
-            for name, one in self.daemons.items()
+            f"{name}: {daemon['active']} ({daemon['state']}), PID {daemon['pid']}, {daemon['says'] or 'no status'}"
+            for name, daemon in self.daemons.items()
         ]
-        for one in self.findings:
-            mark = "✗" if one.severity == ERROR else "!"
-            parts = [f"{mark} {one.check}", f"    found     {one.found}", f"    expected  {one.expected}", f"    do        {one.cure}"]
+        for finding in self.findings:
+            mark = "✗" if finding.severity == ERROR else "!"
+            parts = [
+                f"{mark} {finding.check}",
+                f"    found     {finding.found}",
+                f"    expected  {finding.expected}",
+                f"    do        {finding.cure}",
+            ]
             lines += ["", *parts]
         return "\n".join([*lines, "", f"findings: {len(self.findings)}"])

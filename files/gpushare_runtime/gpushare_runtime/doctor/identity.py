@@ -45,10 +45,10 @@ def judge_tokens(found: Findings, host: HostReader, unit: DaemonUnit, now: float
         why = f"then see why it was not renewed: journalctl -u {unit.name} | grep -i token"
         found.error("token_expired", f"the token in {own} expired {ago} ago", "a valid one", f"{renew}; {why}")
         return
-    token = max(alive, key=lambda one: one.issued)
+    token = max(alive, key=lambda token: token.issued)
     wanted, node = _account(unit), unit.option("node-name")
     if token.account != wanted:
-        files = " ".join(path for path, one in tokens.items() if one is not None and one.account != wanted)
+        files = " ".join(path for path, token in tokens.items() if token is not None and token.account != wanted)
         seen = f"a token of ServiceAccount {token.account} in {files}"
         what = f"rm {files}; then {renew}"
         found.error("token_foreign", seen, f"one of {wanted}, the account of this daemon", what)

@@ -67,7 +67,7 @@ def listener(path: Path) -> int | None:
 
 def registered_soon(host: HostReader, unit: DaemonUnit, listening: list[SocketOwner]) -> dict[str, list[str]]:
     """As `registered`, after a wait for kubelet: it accepts the registration, then reads the list of ids, then writes its checkpoint."""
-    if unit.active != "active" or not set(SOCKETS.values()) <= {one.name for one in listening}:
+    if unit.active != "active" or not set(SOCKETS.values()) <= {owner.name for owner in listening}:
         return registered(host, unit)
     return host.wait(partial(registered, host, unit), lambda found: found.keys() >= SOCKETS.keys())
 
@@ -84,11 +84,11 @@ def registered(host: HostReader, unit: DaemonUnit) -> dict[str, list[str]]:
 def judge_second_plugin(found: Findings, unit: DaemonUnit, listening: list[SocketOwner]) -> bool:
     """Whether another device plugin allocates the GPUs."""
     evidence = [
-        f"{one} listening on the device plugin's own socket {one.name}"
-        for one in listening
-        if one.name in SOCKETS.values() and one.pid != unit.pid
+        f"{owner} listening on the device plugin's own socket {owner.name}"
+        for owner in listening
+        if owner.name in SOCKETS.values() and owner.pid != unit.pid
     ]
-    strangers = [str(one) for one in listening if one.name not in SOCKETS.values()]
+    strangers = [str(owner) for owner in listening if owner.name not in SOCKETS.values()]
     if strangers and not evidence and "does not read the list" in unit.says:
         evidence.append(f"kubelet not listening to our device plugin ({unit.says}) while {' and '.join(strangers)} serves it")
     if evidence:
@@ -102,7 +102,7 @@ def judge_second_plugin(found: Findings, unit: DaemonUnit, listening: list[Socke
 
 def judge_registration(found: Findings, unit: DaemonUnit, listening: list[SocketOwner], recorded: Mapping[str, list[str]]) -> None:
     """Whether the device plugin, which runs, is registered with kubelet for each of its resources."""
-    names = {one.name for one in listening}
+    names = {owner.name for owner in listening}
     log = f"journalctl -u {unit.name} -n 50, and kubelet's journal"
     for resource, name in SOCKETS.items():
         if name not in names:
