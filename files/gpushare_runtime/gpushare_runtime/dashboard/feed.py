@@ -124,8 +124,8 @@ class Feed:
             before.set()
 
     def _waiting_row(self, uid: str) -> Row | None:
-        one = self.cluster.waiting.get(uid)
-        return None if one is None else waiting_row(one, self._largest)
+        wait = self.cluster.waiting.get(uid)
+        return None if wait is None else waiting_row(wait, self._largest)
 
     def _header(self) -> dict[str, Any]:
         warnings = [as_text(text) for text in self.cluster.warnings[:MOST_WARNINGS]]

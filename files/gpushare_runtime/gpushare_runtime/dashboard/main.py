@@ -142,7 +142,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _name(text: str) -> str:
-    if not text or len(text) > 253 or not all(one.isascii() and (one.isalnum() or one in ".-") for one in text):
+    if not text or len(text) > 253 or not all(character.isascii() and (character.isalnum() or character in ".-") for character in text):
         raise argparse.ArgumentTypeError(f"found {quote(text)}; expected a host name without a port, such as gpushare.example.org")
     return text
 

@@ -24,10 +24,10 @@ _STEP_SECONDS: Final = 0.02
 async def pod_page(cluster: Cluster, namespace: str, name: str, lock: asyncio.Lock) -> list[dict[str, Any]]:
     """Of each pod of that name: usually one. [] if none requests GPUs or has some. lock: one explanation at a time."""
     found = [_bound(cluster, node, share) for node, share in _shares(cluster, namespace, name)]
-    for one in list(cluster.waiting.values()):
-        if (one.pod.namespace, one.pod.name) == (namespace, name):
+    for wait in list(cluster.waiting.values()):
+        if (wait.pod.namespace, wait.pod.name) == (namespace, name):
             async with lock:
-                found.append(await _waiting(cluster, one))
+                found.append(await _waiting(cluster, wait))
     return found
 
 
@@ -70,9 +70,9 @@ def _bound(cluster: Cluster, node: NodeLedger, share: Share) -> dict[str, Any]:
     }
 
 
-async def _waiting(cluster: Cluster, one: Waiting) -> dict[str, Any]:
+async def _waiting(cluster: Cluster, wait: Waiting) -> dict[str, Any]:
     """`document` of `kubectl gpushare explain`, with at most so many nodes, best first."""
-    pod, reason = one.pod, reason_of(one, cluster.largest())
+    pod, reason = wait.pod, reason_of(wait, cluster.largest())
     head = {
         "uid": as_text(pod.uid, MOST_NAME),
         "namespace": as_text(pod.namespace, MOST_NAME),
@@ -81,7 +81,7 @@ async def _waiting(cluster: Cluster, one: Waiting) -> dict[str, Any]:
     if isinstance(pod, InvalidPod):
         return {"kind": "invalid", **head, "reason": reason}
     found = await _verdicts(cluster, pod)
-    sentence = headline(pod, found, one.reported, cluster.largest(), one.scheduler)
+    sentence = headline(pod, found, wait.reported, cluster.largest(), wait.scheduler)
     made = document(pod, reason, found[:MOST_VERDICTS], as_text(sentence, 1024))
     for node in made["nodes"]:
         node["name"], node["reason"] = as_text(node["name"], MOST_NAME), as_text(node["reason"])

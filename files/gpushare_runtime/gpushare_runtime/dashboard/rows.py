@@ -125,16 +125,16 @@ def _node(cluster: Cluster, node: NodeLedger, gpus: list[Any], pods: list[Any], 
     }
 
 
-def waiting_row(one: Waiting, largest: Largest | None) -> Row:
+def waiting_row(wait: Waiting, largest: Largest | None) -> Row:
     """A pod on no node. largest: as `Cluster.largest` has it."""
-    pod, invalid = one.pod, isinstance(one.pod, InvalidPod)
+    pod, invalid = wait.pod, isinstance(wait.pod, InvalidPod)
     data = {
         "uid": as_text(pod.uid, MOST_NAME),
         "namespace": as_text(pod.namespace, MOST_NAME),
         "name": as_text(pod.name, MOST_NAME),
         "request": "" if isinstance(pod, InvalidPod) else as_text(amount(pod.request)),
         "invalid": invalid,
-        "reason": reason_of(one, largest)[:MOST_REASON],
+        "reason": reason_of(wait, largest)[:MOST_REASON],
     }
     return Row(orjson.dumps(data))
 

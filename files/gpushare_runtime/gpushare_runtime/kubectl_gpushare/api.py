@@ -203,10 +203,10 @@ def read_manifests(file: str) -> list[tuple[dict[str, Any], int]]:
     """(pod, how many) of each Pod, and of each object with a pod template, in a YAML or JSON file; "-" is the standard input."""
     text = read_file(file, MOST_MANIFEST_BYTES, "manifests of pods")
     try:
-        documents = [one for one in yaml.safe_load_all(text) if one is not None]
+        documents = [document for document in yaml.safe_load_all(text) if document is not None]
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InputError(f"{file}: found no YAML ({quote(str(error))}); expected manifests of pods") from None
-    found = [pod for one in documents for pod in _pods_of(one, file)]
+    found = [pod for document in documents for pod in _pods_of(document, file)]
     if not found:
         raise InputError(f"{file}: found no pod; expected a Pod, or an object with spec.template such as a Deployment or a Job")
     return found
@@ -231,8 +231,8 @@ def _pods_of(value: object, file: str) -> Iterator[tuple[dict[str, Any], int]]:
         count = spec.get("replicas", spec.get("parallelism", 1))
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST_REPLICAS:
             raise InputError(f"{file}: found {quote(count)} replicas of {quote(name)}; expected 0 to {MOST_REPLICAS}")
-        of = {"namespace": metadata.get("namespace") or "default", **(template.get("metadata") or {}), "name": name}
-        yield {"metadata": of, "spec": template.get("spec") or {}}, count
+        pod_metadata = {"namespace": metadata.get("namespace") or "default", **(template.get("metadata") or {}), "name": name}
+        yield {"metadata": pod_metadata, "spec": template.get("spec") or {}}, count
 
 
 def explain_error(error: KubeError, server: str, needs: str) -> str:

@@ -188,24 +188,24 @@ class Cluster:
     def reasons(self) -> dict[str, str]:
         """By UID of each waiting pod, what keeps it from a GPU: its own fault, or no GPU is large enough, or kube-scheduler's words."""
         largest = self.largest()
-        return {uid: reason_of(one, largest) for uid, one in self.waiting.items()}
+        return {uid: reason_of(wait, largest) for uid, wait in self.waiting.items()}
 
     def largest(self) -> Largest | None:
         """The largest GPU, and the most GPUs of a node; None where it is unknown."""
         return largest_of(node.inventory for node in self.ledger.nodes.values() if node.inventory) if self.knows_nodes else None
 
 
-def reason_of(one: Waiting, largest: Largest | None) -> str:
+def reason_of(wait: Waiting, largest: Largest | None) -> str:
     """The reason that keeps a pod from a GPU: its own fault, or no GPU is as large, or kube-scheduler's words."""
-    reason = why_pending(one.pod)
-    if not reason and largest and isinstance(one.pod, PendingPod):
-        reason = too_large(one.pod.request, largest) or ""
-    return as_text(reason or one.reported, MOST_REASON)
+    reason = why_pending(wait.pod)
+    if not reason and largest and isinstance(wait.pod, PendingPod):
+        reason = too_large(wait.pod.request, largest) or ""
+    return as_text(reason or wait.reported, MOST_REASON)
 
 
 def _info_of(metadata: Mapping[str, Any]) -> PodInfo:
     owners = metadata.get("ownerReferences")
-    owner = next((one for one in owners if isinstance(one, dict)), {}) if isinstance(owners, list) else {}
+    owner = next((reference for reference in owners if isinstance(reference, dict)), {}) if isinstance(owners, list) else {}
     return PodInfo(_time_of(metadata.get("creationTimestamp")), f"{owner.get('kind')}/{owner.get('name')}" if owner else "")
 
 
@@ -220,7 +220,9 @@ def _time_of(text: object) -> float:
 
 def _is_ready(raw: Mapping[str, Any]) -> bool:
     conditions = (raw.get("status") or {}).get("conditions") or ()
-    return all(one.get("status") == "True" for one in conditions if isinstance(one, dict) and one.get("type") == "Ready")
+    return all(
+        condition.get("status") == "True" for condition in conditions if isinstance(condition, dict) and condition.get("type") == "Ready"
+    )
 
 
 def _offered(raw: Mapping[str, Any]) -> int | None:

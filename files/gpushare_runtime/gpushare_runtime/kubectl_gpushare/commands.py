@@ -85,9 +85,11 @@ def run_explain(arguments: argparse.Namespace, form: Format) -> int:
         return _explain_one(cluster, _pending(raw, arguments.filename), "", form, scheduler_of(raw))
     if not arguments.pod:
         return _explain_all(cluster, form)
-    waiting = [one for one in cluster.waiting.values() if one.pod.name == arguments.pod and (everywhere or one.pod.namespace == namespace)]
+    waiting = [
+        wait for wait in cluster.waiting.values() if wait.pod.name == arguments.pod and (everywhere or wait.pod.namespace == namespace)
+    ]
     if len(waiting) > 1:
-        names = ", ".join(sorted(one.pod.namespace for one in waiting)[:_LISTED])
+        names = ", ".join(sorted(wait.pod.namespace for wait in waiting)[:_LISTED])
         raise InputError(f"found {len(waiting)} pods {quote(arguments.pod)}; choose one of the namespaces with -n: {as_text(names, 1000)}")
     if not waiting:
         return _on_a_node(cluster, "" if everywhere else namespace, arguments.pod)
@@ -110,19 +112,19 @@ def _explain_one(cluster: Cluster, pod: PendingPod | InvalidPod, reported: str, 
         never = pod.request.unsupported or ((largest := cluster.largest()) and too_large(pod.request, largest))
         for line in ["", *form.lines(table)] if table.rows and (form.name == "wide" or not never) else ():
             print(line)
-    return 0 if any(one.fits for one in verdicts) else FITS_NOWHERE
+    return 0 if any(verdict.fits for verdict in verdicts) else FITS_NOWHERE
 
 
 def _explain_all(cluster: Cluster, form: Format) -> int:
     """A line for each pod that waits: its verdict. FITS_NOWHERE if one of them fits nowhere."""
     largest = cluster.largest()
     table, made, fits = Table((Column("NAMESPACE"), Column("NAME"), Column("FITS"), Column("VERDICT", flexible=True))), [], True
-    waiting = sorted(cluster.waiting.values(), key=lambda one: (one.pod.namespace, one.pod.name))
+    waiting = sorted(cluster.waiting.values(), key=lambda wait: (wait.pod.namespace, wait.pod.name))
     placement = usual(cluster)
-    for one in waiting[:MOST_EXPLAINED]:
-        pod = one.pod
+    for wait in waiting[:MOST_EXPLAINED]:
+        pod = wait.pod
         verdicts = [] if isinstance(pod, InvalidPod) else explain(cluster, pod, placement)
-        sentence = pod.error if isinstance(pod, InvalidPod) else headline(pod, verdicts, one.reported, largest, one.scheduler)
+        sentence = pod.error if isinstance(pod, InvalidPod) else headline(pod, verdicts, wait.reported, largest, wait.scheduler)
         good = any(verdict.fits for verdict in verdicts)
         fits &= good
         names = [as_text(pod.namespace, 253), as_text(pod.name, 253)]
@@ -164,7 +166,7 @@ def _on_a_node(cluster: Cluster, namespace: str, name: str) -> int:
         print(as_text(f"pod {share.namespace}/{share.name} is on node {node.name} and has {has}{state}", 4096))
     if found:
         return 0
-    waiting = sorted(one.pod.name for one in cluster.waiting.values() if namespace in ("", one.pod.namespace))
+    waiting = sorted(wait.pod.name for wait in cluster.waiting.values() if namespace in ("", wait.pod.namespace))
     there = ", ".join(waiting[:_LISTED]) or "none"
     where = f"in namespace {quote(namespace)}" if namespace else "in any namespace"
     raise InputError(f"found no pod {quote(name)} that requests GPUs {where}; pending there: {as_text(there, 1000)}")
@@ -184,7 +186,7 @@ def run_simulate(arguments: argparse.Namespace, form: Format) -> int:
     else:
         for line in form.lines(table):
             print(line)
-    return 0 if all(one.node for found in outcomes.values() for one in found) else FITS_NOWHERE
+    return 0 if all(outcome.node for found in outcomes.values() for outcome in found) else FITS_NOWHERE
 
 
 def _simulate_pods(arguments: argparse.Namespace) -> dict[str, list[simulate.SimulatedPod]]:
@@ -261,7 +263,7 @@ async def _leases_named(client: KubeClient, name: str, namespace: str) -> list[s
     """In any namespace, where those of all may be listed; else in this one."""
     try:
         items = (await client.get(f"{_LEASES}/leases", fieldSelector=f"metadata.name={name}", limit=_LISTED)).get("items") or []
-        return [status.read_lease(one) for one in items]
+        return [status.read_lease(lease) for lease in items]
     except KubeError as error:
         if error.status == 404:
             return []
@@ -314,7 +316,7 @@ def run_status(arguments: argparse.Namespace, form: Format) -> int:
     else:
         for line in form.lines(status.table_of(findings)):
             print(line)
-    return WRONG if any(one.severity == status.ERROR for one in findings) else 0
+    return WRONG if any(finding.severity == status.ERROR for finding in findings) else 0
 
 
 def run_drain(arguments: argparse.Namespace) -> int:

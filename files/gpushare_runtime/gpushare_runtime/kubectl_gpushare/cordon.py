@@ -99,9 +99,9 @@ def _inventory(raw: dict[str, Any], node: str) -> Inventory:
 
 async def drain(client: KubeClient, cluster: Cluster, arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
     """Cordon GPUs of a node and evict what has something of them. 1 if a pod stays. arguments: node, gpus, dry_run, force, timeout."""
-    node = next((one for one in cluster.nodes if one.name == arguments.node), None)
+    node = next((node for node in cluster.nodes if node.name == arguments.node), None)
     if node is None or node.inventory is None:
-        there = ", ".join(one.name for one in cluster.nodes if one.inventory)[:400] or "none"
+        there = ", ".join(node.name for node in cluster.nodes if node.inventory)[:400] or "none"
         raise InputError(f"found no node {quote(arguments.node)} with shared GPUs; there are: {there}")
     indexes = {gpu.index for gpu in chosen_gpus(node.inventory, node.name, arguments.gpus)}
     names, dry = f"node/{node.name} GPU {','.join(map(str, sorted(indexes)))}", " (dry run)" if arguments.dry_run else ""
@@ -111,7 +111,7 @@ async def drain(client: KubeClient, cluster: Cluster, arguments: argparse.Namesp
             say(f"{names}: gpushare/gpus does not show the cordon yet; is gpushare-device-plugin running on that node?")
     say(f"{names} cordoned{dry}")
     left, deadline = 0, time.monotonic() + arguments.timeout
-    for share in sorted(shares(node), key=lambda one: (one.namespace, one.name)):
+    for share in sorted(shares(node), key=lambda share: (share.namespace, share.name)):
         if not indexes & set(share.by_gpu or ()) or share.pod is None or share.pod.terminating:
             continue
         why = _stays(share, cluster, arguments.force) or await _evict(client, share, arguments.dry_run, deadline)

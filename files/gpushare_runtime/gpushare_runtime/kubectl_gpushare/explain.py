@@ -55,7 +55,7 @@ def usual(cluster: Cluster) -> Placement:
     """The default policy, which has seen the requests of all pods."""
     scarcity = Scarcity(cluster.ledger.classes)
     scarcity.observe(pod.request for node in cluster.nodes for pod in node.pods)
-    scarcity.observe(one.pod.request for one in cluster.waiting.values() if isinstance(one.pod, PendingPod))
+    scarcity.observe(wait.pod.request for wait in cluster.waiting.values() if isinstance(wait.pod, PendingPod))
     return Placement(scarcity=scarcity)
 
 
@@ -69,9 +69,9 @@ def verdicts(cluster: Cluster, pod: PendingPod, placement: Placement) -> Iterato
 
 def ranked(cluster: Cluster, pod: PendingPod, found: Collection[NodeVerdict], placement: Placement) -> list[NodeVerdict]:
     """In the order of `explain`."""
-    fit, request = {one.node for one in found if one.fits}, cluster.ledger.for_pod(pod)
+    fit, request = {verdict.node for verdict in found if verdict.fits}, cluster.ledger.for_pod(pod)
     ranks = placement.rank(request, [node for node in cluster.nodes if node.name in fit]) if fit else {}
-    return sorted(found, key=lambda one: (not one.fits, -ranks.get(one.node, 0), one.node))
+    return sorted(found, key=lambda verdict: (not verdict.fits, -ranks.get(verdict.node, 0), verdict.node))
 
 
 def _verdict(cluster: Cluster, node: NodeLedger, request: Request, placement: Placement) -> NodeVerdict:
@@ -173,7 +173,7 @@ def headline(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, large
 
 def _headline(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, largest: Largest | None, who: str) -> str:
     """`who`: reports."""
-    fitting = sum(one.fits for one in found)
+    fitting = sum(verdict.fits for verdict in found)
     if fitting:
         nodes = f"{fitting} {'node' if fitting == 1 else 'nodes'}"
         what = _waits_for(reported, fitting)
@@ -227,19 +227,19 @@ def _waits_for(reported: str, fitting: int) -> str:
 def _cheapest(request: Request, found: Sequence[NodeVerdict]) -> str:
     """Ending a cordon first, then a request at least half as large, then the end of the fewest pods, then what is left."""
     best: tuple[int, int, str] | None = None
-    for one in found:
-        for cure in one.cures:
+    for verdict in found:
+        for cure in verdict.cures:
             smaller = re.fullmatch(r"ask for at most (\d+) (.+)", cure)
             if smaller:
                 units = int(smaller[1])
                 enough = 2 * units >= (request.whole_gpus or request.per_gpu)
                 rank, text = (1 if enough else 3, -units), f"request {smaller[1]} {smaller[2]}"
             elif "uncordon" in cure:
-                rank, text = (0, 0), cure if cure.startswith("kubectl") else f"kubectl gpushare uncordon {one.node} {cure.split()[-1]}"
+                rank, text = (0, 0), cure if cure.startswith("kubectl") else f"kubectl gpushare uncordon {verdict.node} {cure.split()[-1]}"
             elif cure.startswith("end "):
                 rank, text = (2, cure.count(",") + cure.count(" and ")), cure
             else:
-                rank, text = (4, 0), f"{cure} of {one.node}"
+                rank, text = (4, 0), f"{cure} of {verdict.node}"
             if best is None or (*rank, text) < best:
                 best = (*rank, text)
     return best[2] if best else ""
@@ -252,21 +252,21 @@ _SUMS: Final = re.compile(r" \([^()]* in total[^()]*\)")
 def grouped(found: Sequence[NodeVerdict]) -> list[tuple[list[str], NodeVerdict]]:
     """The nodes of each kind of verdict, in the order of the first of them, and one verdict for them: that of the best of them."""
     groups: dict[tuple[str, str], list[NodeVerdict]] = {}
-    for one in found:
-        groups.setdefault((_SUMS.sub("", one.reason), one.kept), []).append(one)
+    for verdict in found:
+        groups.setdefault((_SUMS.sub("", verdict.reason), verdict.kept), []).append(verdict)
     merged = []
     for (reason, _), some in groups.items():
         best = max(some, key=_ease)
         if len(some) > 1:
             best = replace(best, reason=f"first choice: GPU {','.join(map(str, best.gpus))} of {best.node}" if best.fits else reason)
-        merged.append(([one.node for one in some], best))
+        merged.append(([verdict.node for verdict in some], best))
     return merged
 
 
-def _ease(one: NodeVerdict) -> tuple[int, int]:
+def _ease(verdict: NodeVerdict) -> tuple[int, int]:
     """Larger for one whose cures cost less. Of equal ones the first is taken."""
-    smaller = next((re.search(r"\d+", cure) for cure in one.cures if cure.startswith("ask")), None)
-    return len(one.cures), int(smaller[0]) if smaller else 0
+    smaller = next((re.search(r"\d+", cure) for cure in verdict.cures if cure.startswith("ask")), None)
+    return len(verdict.cures), int(smaller[0]) if smaller else 0
 
 
 def names_in_words(names: Iterable[str]) -> str:
@@ -294,15 +294,15 @@ def table_of(verdicts: Sequence[NodeVerdict], each: bool = False) -> Table:
     """One row per kind of verdict, with its nodes. each: one row per node."""
     columns = (Column("NODES"), Column("FITS"), Column("GPU"), Column("REASON", flexible=True))
     table = Table(columns, legend=[NOT_JUDGED])
-    for nodes, one in [([one.node], one) for one in verdicts] if each else grouped(verdicts):
-        where = f" on {one.node}" if len(nodes) > 1 else ""
-        cures = f"; it fits{where} if you {', or '.join(one.cures)}" if one.cures else ""
+    for nodes, verdict in [([verdict.node], verdict) for verdict in verdicts] if each else grouped(verdicts):
+        where = f" on {verdict.node}" if len(nodes) > 1 else ""
+        cures = f"; it fits{where} if you {', or '.join(verdict.cures)}" if verdict.cures else ""
         names = as_text(names_in_words(nodes), 253)
         cells = [
             Cell(names),
-            Cell("yes", GOOD) if one.fits else Cell("no", BAD),
-            Cell(",".join(map(str, one.gpus)) if one.gpus and len(nodes) == 1 else ABSENT),
-            Cell(as_text("; ".join(filter(None, (f"{one.reason}{cures}", one.kept))), 4096)),
+            Cell("yes", GOOD) if verdict.fits else Cell("no", BAD),
+            Cell(",".join(map(str, verdict.gpus)) if verdict.gpus and len(nodes) == 1 else ABSENT),
+            Cell(as_text("; ".join(filter(None, (f"{verdict.reason}{cures}", verdict.kept))), 4096)),
         ]
         table.rows.append(TableRow(f"node/{names}", cells))
     return table
@@ -311,8 +311,15 @@ def table_of(verdicts: Sequence[NodeVerdict], each: bool = False) -> Table:
 def document(pod: PendingPod, reason: str, verdicts: Sequence[NodeVerdict], verdict: str = "") -> dict[str, Any]:
     """As JSON. reason: what kube-scheduler reported, or what is wrong with the pod; verdict: the sentence."""
     nodes = [
-        {"name": one.node, "fits": one.fits, "gpus": list(one.gpus), "reason": one.reason, "cures": list(one.cures), "kept": one.kept}
-        for one in verdicts
+        {
+            "name": node_verdict.node,
+            "fits": node_verdict.fits,
+            "gpus": list(node_verdict.gpus),
+            "reason": node_verdict.reason,
+            "cures": list(node_verdict.cures),
+            "kept": node_verdict.kept,
+        }
+        for node_verdict in verdicts
     ]
     return {
         "v": VERSION,
@@ -321,6 +328,6 @@ def document(pod: PendingPod, reason: str, verdicts: Sequence[NodeVerdict], verd
         "request": amount(pod.request),
         "verdict": verdict,
         "reason": reason,
-        "fits": any(one.fits for one in verdicts),
+        "fits": any(node_verdict.fits for node_verdict in verdicts),
         "nodes": nodes,
     }

@@ -51,7 +51,7 @@ def context_namespace(kubeconfig: str, context: str | None = None) -> str:
     except ModuleNotFoundError:
         return credentials.namespace_in(kubeconfig)
     contexts, active = kubernetes_config.list_kube_config_contexts(config_file=kubeconfig)  # type: ignore[no-untyped-call]
-    chosen = next((one for one in contexts if one.get("name") == context), None) if context else active
+    chosen = next((entry for entry in contexts if entry.get("name") == context), None) if context else active
     return str(((chosen or {}).get("context") or {}).get("namespace") or "default")
 
 

@@ -162,7 +162,7 @@ def _with_glyphs(table: Table, colours: bool) -> Table:
             Cell(letter or (_EMPTY if not share else _EIGHTHS_UP[min(7, int(share * 8))]), cell.style)
             for cell, share, letter in zip(row.grid, row.shares, row.glyphs, strict=True)
         ]
-        text = "".join(paint(one.text, one.style) if colours else one.text for one in letters)
+        text = "".join(paint(letter.text, letter.style) if colours else letter.text for letter in letters)
         rows.append(replace(row, grid=[Cell(text, PAINTED, len(letters))]))
     return replace(table, rows=rows, grid=[f"GPU0-{len(table.grid) - 1}"])
 
@@ -209,12 +209,12 @@ def _length(text: str) -> int:
     return cell_len(text)
 
 
-def _joined(parts: Sequence[str], grid: list[Sequence[Cell]], of: _Grid, colours: bool) -> list[str]:
+def _joined(parts: Sequence[str], lines: list[Sequence[Cell]], grid: _Grid, colours: bool) -> list[str]:
     """One row, and the lines that its GPUs need besides. parts: of the columns, aligned."""
-    if not grid:
+    if not lines:
         return [GAP.join(parts).rstrip()]
-    first, *others = (GAP.join(_sized(cell, of.size, False, colours) for cell in cells) for cells in grid)
-    return [GAP.join([*parts, first]).rstrip(), *((of.indent + more).rstrip() for more in others)]
+    first, *others = (GAP.join(_sized(cell, grid.size, False, colours) for cell in cells) for cells in lines)
+    return [GAP.join([*parts, first]).rstrip(), *((grid.indent + more).rstrip() for more in others)]
 
 
 def _aligned(cells: Sequence[Cell], size: int, right: bool, colours: bool) -> list[str]:

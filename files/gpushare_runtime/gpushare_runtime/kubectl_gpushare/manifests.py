@@ -77,13 +77,13 @@ def filled(part: Any, values: Mapping[str, Any]) -> Any:
     if isinstance(part, str):
         return _PLACE.sub(lambda place: _text(_at(values, place[1])), part)
     if isinstance(part, list):
-        return [one for one in (filled(each, values) for each in part) if one is not _ABSENT]
+        return [entry for entry in (filled(each, values) for each in part) if entry is not _ABSENT]
     if not isinstance(part, dict):
         return part
     if "$value" in part:
         return _at(values, part["$value"])
     if "$merge" in part:
-        return {key: value for one in part["$merge"] for key, value in filled(one, values).items()}
+        return {key: value for mapping in part["$merge"] for key, value in filled(mapping, values).items()}
     if "$if" in part:
         return filled(part["$then"], values) if _holds(part["$if"], values) else _ABSENT
     pairs = ((key, filled(value, values)) for key, value in part.items())
@@ -121,7 +121,7 @@ def problems(value: Any, schema: Mapping[str, Any], name: str = "") -> Iterator[
     """The parts of a value that are not as its schema says, by those words of JSON Schema that the chart's has."""
     where = name or "the values"
     if "enum" in schema and value not in schema["enum"]:
-        yield f"found {quote(value)} in {where}; expected one of {', '.join(repr(one) for one in schema['enum'])}"
+        yield f"found {quote(value)} in {where}; expected one of {', '.join(repr(choice) for choice in schema['enum'])}"
     kinds: Mapping[str, Any] = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
     kind = schema.get("type")
     if kind and (not isinstance(value, kinds[kind]) or (kind == "integer" and isinstance(value, bool))):
@@ -134,17 +134,17 @@ def problems(value: Any, schema: Mapping[str, Any], name: str = "") -> Iterator[
     if isinstance(value, list):
         if len(value) > schema.get("maxItems", len(value)):
             yield f"found {len(value)} in {where}; expected at most {schema['maxItems']}"
-        for number, one in enumerate(value):
-            yield from problems(one, schema.get("items", {}), f"{name}[{number}]")
+        for number, entry in enumerate(value):
+            yield from problems(entry, schema.get("items", {}), f"{name}[{number}]")
     if isinstance(value, dict):
         known = schema.get("properties", {})
-        for key, one in value.items():
+        for key, entry in value.items():
             if key in known:
-                yield from problems(one, known[key], f"{name}.{key}".lstrip("."))
+                yield from problems(entry, known[key], f"{name}.{key}".lstrip("."))
             elif schema.get("additionalProperties") is False:
                 yield f"found {quote(key)} in {where}; expected {', '.join(known)}"
             else:
-                yield from problems(one, schema.get("additionalProperties", {}), f"{name}.{key}".lstrip("."))
+                yield from problems(entry, schema.get("additionalProperties", {}), f"{name}.{key}".lstrip("."))
 
 
 def read_values(text: bytes, words: Sequence[str]) -> Json:
@@ -178,8 +178,8 @@ def _known(schema: Mapping[str, Any], path: str) -> Mapping[str, Any] | None:
 
 
 def _names(schema: Mapping[str, Any], before: str = "") -> Iterator[str]:
-    for key, one in schema["properties"].items():
-        yield from _names(one, f"{before}{key}.") if "properties" in one else (before + key,)
+    for key, subschema in schema["properties"].items():
+        yield from _names(subschema, f"{before}{key}.") if "properties" in subschema else (before + key,)
 
 
 def _typed(text: str, schema: Mapping[str, Any]) -> Any:
@@ -190,7 +190,7 @@ def _typed(text: str, schema: Mapping[str, Any]) -> Any:
     if kind == "boolean" and text in ("true", "false"):
         return text == "true"
     if kind == "array":
-        return [one for one in text.split(",") if one]
+        return [word for word in text.split(",") if word]
     return text
 
 
@@ -211,4 +211,4 @@ _Dumper.add_representer(
 
 def written(made: Iterable[Any]) -> str:
     """As YAML, a document for each object."""
-    return "".join(f"---\n{yaml.dump(one, Dumper=_Dumper, sort_keys=False, width=136, allow_unicode=True)}" for one in made)
+    return "".join(f"---\n{yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=136, allow_unicode=True)}" for document in made)

@@ -35,8 +35,8 @@ def parse_selector(text: str) -> Callable[[Labels], bool]:
     requirements = [_requirement(part.strip()) for part in parts]
 
     def fulfils(labels: Labels) -> bool:
-        of = dict(labels)
-        return all(_has(of, *requirement) for requirement in requirements)
+        values = dict(labels)
+        return all(_has(values, *requirement) for requirement in requirements)
 
     return fulfils
 

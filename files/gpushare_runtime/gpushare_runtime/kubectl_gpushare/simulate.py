@@ -103,31 +103,31 @@ def run_trace(policy: str, hosts: Sequence[FreeResources], ledger: Ledger, pods:
     A pod without GPUs goes to the node that has most CPU left, of those without GPUs first.
     """
     by_name = {host.name: host for host in hosts}
-    of = {f"{number}": pod for number, pod in enumerate(pods)}
+    by_uid = {f"{number}": pod for number, pod in enumerate(pods)}
     without: dict[str, SimulatedPod] = {}
 
     def has_room(pending: PendingPod, node: str) -> bool:
-        pod, host = of[pending.uid], by_name[node]
+        pod, host = by_uid[pending.uid], by_name[node]
         return host.cpu >= pod.cpu and host.memory >= pod.memory
 
     def taken(pending: PendingPod, node: str) -> None:
-        _take(by_name[node], of[pending.uid])
+        _take(by_name[node], by_uid[pending.uid])
 
     def asking() -> Iterator[PendingPod]:
         """Those with GPUs; the others are placed in between, when it is their turn."""
-        for uid, pod in of.items():
+        for uid, pod in by_uid.items():
             if pod.request is not None:
                 yield PendingPod(uid, "trace", pod.name, pod.request)
                 continue
             fits = [host for host in hosts if host.cpu >= pod.cpu and host.memory >= pod.memory]
-            host = max(fits, key=lambda one: (one.name not in ledger.nodes, one.cpu), default=None)
+            host = max(fits, key=lambda host: (host.name not in ledger.nodes, host.cpu), default=None)
             if host is not None:
                 _take(host, pod)
             elsewhere = "" if host is not None else f"{len(hosts)} nodes: takes no such pods"
             without[uid] = SimulatedPod(f"trace/{pod.name}", host.name if host is not None else "", (), len(fits), elsewhere)
 
     placed = iter(run(policy, ledger, asking(), has_room=has_room, taken=taken, reasons=False))
-    return [without[uid] if uid in without else next(placed) for uid in of]
+    return [without[uid] if uid in without else next(placed) for uid in by_uid]
 
 
 def _take(host: FreeResources, pod: TracePod) -> None:
@@ -142,9 +142,12 @@ def table_of(outcomes: dict[str, list[SimulatedPod]]) -> Table:
     )
     for row in zip(*outcomes.values(), strict=True):
         # The first policy's; of one that places the pod nowhere, its own.
-        told = next((one for one in row if not one.node), row[0])
+        told = next((outcome for outcome in row if not outcome.node), row[0])
         places = [
-            Cell(f"{one.node}/{','.join(map(str, one.gpus))}" if one.gpus else one.node) if one.node else Cell(ABSENT, BAD) for one in row
+            Cell(f"{outcome.node}/{','.join(map(str, outcome.gpus))}" if outcome.gpus else outcome.node)
+            if outcome.node
+            else Cell(ABSENT, BAD)
+            for outcome in row
         ]
         cells = [Cell(as_text(row[0].pod, 512)), *places, Cell(str(told.fitting), "", told.fitting), Cell(told.elsewhere)]
         table.rows.append(TableRow(f"pod/{as_text(row[0].pod, 512)}", cells))
@@ -163,8 +166,8 @@ def summary_of(outcomes: dict[str, list[SimulatedPod]], pods: Sequence[TracePod]
         )
     )
     for policy, found in outcomes.items():
-        placed = sum(pod.asked for one, pod in zip(found, pods, strict=True) if one.node)
-        count = sum(bool(one.node) for one in found)
+        placed = sum(pod.asked for outcome, pod in zip(found, pods, strict=True) if outcome.node)
+        count = sum(bool(outcome.node) for outcome in found)
         share = f"{100 * placed / (gpus * UNITS):.1f}%" if gpus else ABSENT
         row = [Cell(policy), *(Cell(str(n), "", n) for n in (len(found), count, len(found) - count)), Cell(share, "", placed)]
         table.rows.append(TableRow(f"policy/{policy}", row))
@@ -178,8 +181,14 @@ def document(outcomes: dict[str, list[SimulatedPod]]) -> dict[str, Any]:
         "v": VERSION,
         "policies": {
             policy: [
-                {"pod": one.pod, "node": one.node, "gpus": list(one.gpus), "fitting": one.fitting, "elsewhere": one.elsewhere}
-                for one in found
+                {
+                    "pod": outcome.pod,
+                    "node": outcome.node,
+                    "gpus": list(outcome.gpus),
+                    "fitting": outcome.fitting,
+                    "elsewhere": outcome.elsewhere,
+                }
+                for outcome in found
             ]
             for policy, found in outcomes.items()
         },

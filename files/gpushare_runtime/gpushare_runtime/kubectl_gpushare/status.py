@@ -76,16 +76,16 @@ def read_lease(raw: Mapping[str, Any]) -> LeaseState:
 
 def judge(cluster: Cluster, leases: Sequence[LeaseState]) -> list[StatusEntry]:
     """Everything, what is worst first. leases: () where there is no cluster to ask."""
-    pods = next((f"-n {one.namespace} -l app.kubernetes.io/part-of=gpushare" for one in leases if one.scheduler == IN_CLUSTER), "")
+    pods = next((f"-n {lease.namespace} -l app.kubernetes.io/part-of=gpushare" for lease in leases if lease.scheduler == IN_CLUSTER), "")
     found = [
-        *(one for lease in leases for one in _scheduler(lease, cluster.now(), pods)),
+        *(finding for lease in leases for finding in _scheduler(lease, cluster.now(), pods)),
         *_extender(cluster, pods),
         *_nodes(cluster, pods),
         *_gpus(cluster),
         *_waiting(cluster),
     ]
     order = (ERROR, WARNING, OK)
-    return sorted([*found, *_drift(cluster)], key=lambda one: order.index(one.severity))
+    return sorted([*found, *_drift(cluster)], key=lambda finding: order.index(finding.severity))
 
 
 def _scheduler(lease: LeaseState, now: float, pods: str) -> Iterator[StatusEntry]:
@@ -109,7 +109,7 @@ def _scheduler(lease: LeaseState, now: float, pods: str) -> Iterator[StatusEntry
 
 
 def _extender(cluster: Cluster, pods: str) -> Iterator[StatusEntry]:
-    silent = [one for one in cluster.waiting.values() if EXTENDER_SILENT.search(one.reported)]
+    silent = [wait for wait in cluster.waiting.values() if EXTENDER_SILENT.search(wait.reported)]
     if silent:
         words = as_text(silent[0].reported, 200)
         cure = "on the control plane of the leader: gpushare-doctor, then systemctl restart gpushare-extender"
@@ -170,19 +170,19 @@ def _gpus(cluster: Cluster) -> Iterator[StatusEntry]:
 def _waiting(cluster: Cluster) -> Iterator[StatusEntry]:
     """Pods that wait although GPUs have room."""
     waiting, largest, now, found = selected_waiting(cluster, Selection()), cluster.largest(), cluster.now(), 0
-    for one in waiting[:MOST_WAITING]:
-        created = cluster.pods.get(one.pod.uid, UNKNOWN_POD).created
-        if isinstance(one.pod, InvalidPod) or GATED.search(one.reported) or (created and now - created < WAITED_SECONDS):
+    for wait in waiting[:MOST_WAITING]:
+        created = cluster.pods.get(wait.pod.uid, UNKNOWN_POD).created
+        if isinstance(wait.pod, InvalidPod) or GATED.search(wait.reported) or (created and now - created < WAITED_SECONDS):
             continue
-        verdicts = explain(cluster, one.pod, Placement())
+        verdicts = explain(cluster, wait.pod, Placement())
         if any(verdict.fits for verdict in verdicts):
             found += 1
             yield StatusEntry(
                 WARNING,
                 "waiting",
-                str(one.pod),
-                headline(one.pod, verdicts, one.reported, largest, one.scheduler),
-                f"kubectl describe pod -n {one.pod.namespace} {one.pod.name}",
+                str(wait.pod),
+                headline(wait.pod, verdicts, wait.reported, largest, wait.scheduler),
+                f"kubectl describe pod -n {wait.pod.namespace} {wait.pod.name}",
             )
     more = f" (the first {MOST_WAITING} were tried)" if len(waiting) > MOST_WAITING else ""
     yield StatusEntry(OK, "waiting", "", f"{_pods(len(waiting))} wait, {found} of them although GPUs have room{more}")
@@ -214,15 +214,15 @@ def _pods(count: int) -> str:
 def table_of(findings: Iterable[StatusEntry]) -> Table:
     """One row per finding."""
     table = Table((Column("STATE"), Column("CHECK"), Column("WHERE"), Column("FOUND", flexible=True)))
-    for one in findings:
-        cure = f"; do: {one.cure}" if one.cure else ""
+    for finding in findings:
+        cure = f"; do: {finding.cure}" if finding.cure else ""
         cells = [
-            Cell(one.severity, _STYLES[one.severity]),
-            Cell(one.check),
-            Cell(as_text(one.where, 253)),
-            Cell(as_text(f"{one.found}{cure}", 4096)),
+            Cell(finding.severity, _STYLES[finding.severity]),
+            Cell(finding.check),
+            Cell(as_text(finding.where, 253)),
+            Cell(as_text(f"{finding.found}{cure}", 4096)),
         ]
-        table.rows.append(TableRow(f"{one.check}/{as_text(one.where, 253)}", cells))
+        table.rows.append(TableRow(f"{finding.check}/{as_text(finding.where, 253)}", cells))
     return table
 
 
@@ -230,12 +230,12 @@ def document(findings: Sequence[StatusEntry]) -> dict[str, Any]:
     """As JSON."""
     made = [
         {
-            "severity": one.severity,
-            "check": one.check,
-            "where": as_text(one.where, 253),
-            "found": as_text(one.found, 4096),
-            "cure": one.cure,
+            "severity": finding.severity,
+            "check": finding.check,
+            "where": as_text(finding.where, 253),
+            "found": as_text(finding.found, 4096),
+            "cure": finding.cure,
         }
-        for one in findings
+        for finding in findings
     ]
-    return {"v": VERSION, "ok": all(one.severity != ERROR for one in findings), "findings": made}
+    return {"v": VERSION, "ok": all(finding.severity != ERROR for finding in findings), "findings": made}

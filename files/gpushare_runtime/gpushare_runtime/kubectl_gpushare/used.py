@@ -100,7 +100,7 @@ def _samples(data: bytes, status: int, url: str) -> Iterator[tuple[Mapping[str, 
         answer = orjson.loads(data)
         if answer["status"] != "success":
             raise InputError(f"Prometheus at {url[:200]} rejected the query: {quote(answer.get('error'))}")
-        found = [(dict(one["metric"]), float(one["value"][1])) for one in answer["data"]["result"]]
+        found = [(dict(sample["metric"]), float(sample["value"][1])) for sample in answer["data"]["result"]]
     except (ValueError, TypeError, KeyError, IndexError, AttributeError):
         raise InputError(f"{url[:200]}: found status {status} and {quote(data[:80].decode(errors='replace'))}; {_EXPECTED}") from None
     for labels, size in found:

@@ -231,9 +231,11 @@ def nodes_view(cluster: Cluster, select: Selection) -> Table:
             Cell((node.inventory.strategy if node.inventory else "") or ABSENT),
             Cell(_node_state(node, info, view)),
         ]
-        of = [cells_of[node.name].get(index) for index in range(most)]
-        shares = [None if gpu is None else gpu.allocated / (gpu.gpu.units or 1) for gpu in of]
-        table.rows.append(TableRow(f"node/{_text(node.name)}", cells, [_grid_cell(gpu) for gpu in of], shares, [_glyph(gpu) for gpu in of]))
+        gpus = [cells_of[node.name].get(index) for index in range(most)]
+        shares = [None if gpu is None else gpu.allocated / (gpu.gpu.units or 1) for gpu in gpus]
+        table.rows.append(
+            TableRow(f"node/{_text(node.name)}", cells, [_grid_cell(gpu) for gpu in gpus], shares, [_glyph(gpu) for gpu in gpus])
+        )
     table.marks = "  ".join(f"{mark} {text}" for mark, text in {**LEGEND, **CLOSED}.items() if mark in seen)
     unit = "" if units <= {"GiB"} or len(units) > 1 else f"one unit is {units.copy().pop()}; "
     table.legend = [unit + _total(cluster, nodes, views)]
@@ -245,17 +247,17 @@ def nodes_view(cluster: Cluster, select: Selection) -> Table:
 def _by_physical(view: list[GpuView]) -> dict[int, GpuView]:
     """NVML index → the GPU, or all MIG instances of it as one: usable as long as one of them is."""
     found: dict[int, GpuView] = {}
-    for one in view:
-        index = physical_index(one.gpu.index)
+    for gpu in view:
+        index = physical_index(gpu.gpu.index)
         if (other := found.get(index)) is None:
-            found[index] = one
+            found[index] = gpu
             continue
-        health = other.gpu.health if one.gpu.health != HEALTHY else HEALTHY
-        cordoned = one.gpu.cordoned and other.gpu.cordoned
-        together = replace(other.gpu, units=one.gpu.units + other.gpu.units, health=health, cordoned=cordoned)
-        marks = "".join(mark for mark in LEGEND if mark in one.marks + other.marks)
-        found[index] = one._replace(
-            gpu=together, marks=marks, allocated=one.allocated + other.allocated, orphaned=one.orphaned + other.orphaned
+        health = other.gpu.health if gpu.gpu.health != HEALTHY else HEALTHY
+        cordoned = gpu.gpu.cordoned and other.gpu.cordoned
+        together = replace(other.gpu, units=gpu.gpu.units + other.gpu.units, health=health, cordoned=cordoned)
+        marks = "".join(mark for mark in LEGEND if mark in gpu.marks + other.marks)
+        found[index] = gpu._replace(
+            gpu=together, marks=marks, allocated=gpu.allocated + other.allocated, orphaned=gpu.orphaned + other.orphaned
         )
     return found
 
@@ -370,13 +372,13 @@ def selected_waiting(cluster: Cluster, select: Selection) -> list[Waiting]:
     if select.node or select.gpu:
         return []
     found = [
-        one
-        for one in cluster.waiting.values()
-        if (not select.namespace or one.pod.namespace == select.namespace)
-        and (not select.names or one.pod.name in select.names)
-        and select.labels(one.labels)
+        wait
+        for wait in cluster.waiting.values()
+        if (not select.namespace or wait.pod.namespace == select.namespace)
+        and (not select.names or wait.pod.name in select.names)
+        and select.labels(wait.labels)
     ]
-    return sorted(found, key=lambda one: (one.pod.namespace, one.pod.name, one.pod.uid))
+    return sorted(found, key=lambda wait: (wait.pod.namespace, wait.pod.name, wait.pod.uid))
 
 
 def pods_view(cluster: Cluster, select: Selection) -> Table:
@@ -405,8 +407,8 @@ def pods_view(cluster: Cluster, select: Selection) -> Table:
         cells = _share_cells(cluster, share, *on[share.node], now)[skip:]
         table.rows.append(TableRow(_pod_name(share.namespace, share.name, select), cells))
     reasons = cluster.reasons()
-    for one in selected_waiting(cluster, select):
-        pod, info = one.pod, cluster.pods.get(one.pod.uid, UNKNOWN_POD)
+    for wait in selected_waiting(cluster, select):
+        pod, info = wait.pod, cluster.pods.get(wait.pod.uid, UNKNOWN_POD)
         cells = [
             Cell(_text(pod.namespace)),
             Cell(_text(pod.name)),
@@ -568,14 +570,14 @@ def namespaces_view(cluster: Cluster, select: Selection) -> Table:
     every = Selection((), select.namespace, select.labels)
     mib_of = {node.name: node.inventory.unit.mib for node in cluster.nodes if node.inventory}
     for share in selected_shares(cluster, every):
-        one = found.setdefault(share.namespace, _Sums())
-        one.pods += 1
-        one.mib += sum((share.by_gpu or {}).values()) * mib_of.get(share.node, 0)
-        one.wholes += len(share.by_gpu or ()) if share.whole else 0
+        sums = found.setdefault(share.namespace, _Sums())
+        sums.pods += 1
+        sums.mib += sum((share.by_gpu or {}).values()) * mib_of.get(share.node, 0)
+        sums.wholes += len(share.by_gpu or ()) if share.whole else 0
         if share.uid in cluster.used.by_pod:
-            one.used = (one.used or 0) + cluster.used.by_pod[share.uid]
-    for waiting in selected_waiting(cluster, every):
-        found.setdefault(waiting.pod.namespace, _Sums()).pending += 1
+            sums.used = (sums.used or 0) + cluster.used.by_pod[share.uid]
+    for wait in selected_waiting(cluster, every):
+        found.setdefault(wait.pod.namespace, _Sums()).pending += 1
     total = sum(node.inventory.units * mib_of[node.name] for node in cluster.nodes if node.inventory)
     table = Table(columns)
     for name, sums in sorted(found.items()):
@@ -651,7 +653,7 @@ def names_of(cluster: Cluster, view: str, select: Selection) -> set[str]:
     every = Selection((), select.namespace, select.labels)
     if view in OF_PODS:
         found = {(share.namespace, share.name) for share in _shares(cluster, every)}
-        found |= {(one.pod.namespace, one.pod.name) for one in selected_waiting(cluster, every)}
+        found |= {(wait.pod.namespace, wait.pod.name) for wait in selected_waiting(cluster, every)}
         return {namespace if view == "namespaces" else name for namespace, name in found}
     nodes = selected_nodes(cluster, every)
     if view == "models":
@@ -669,7 +671,7 @@ def shows_any(cluster: Cluster, view: str, select: Selection) -> bool:
 
 def document(cluster: Cluster, view: str, select: Selection) -> dict[str, Any]:
     """`ledger_json` of what a view shows: of views of pods the chosen pods, with their nodes; of others the chosen nodes, whole."""
-    waiting = [one.pod for one in cluster.waiting.values()]
+    waiting = [wait.pod for wait in cluster.waiting.values()]
     if view not in OF_PODS:
         names = {node.name for node in selected_nodes(cluster, Selection(() if view == "models" else select.names, "", select.labels))}
     else:
@@ -677,7 +679,7 @@ def document(cluster: Cluster, view: str, select: Selection) -> dict[str, Any]:
         chosen = replace(select, names=()) if by_namespace else select
         found = [s for s in selected_shares(cluster, chosen) if not by_namespace or not select.names or s.namespace in select.names]
         uids, names = {share.uid for share in found}, {share.node for share in found}
-        waiting = [one.pod for one in selected_waiting(cluster, chosen)]
+        waiting = [wait.pod for wait in selected_waiting(cluster, chosen)]
         waiting = [pod for pod in waiting if not by_namespace or not select.names or pod.namespace in select.names]
     made = ledger_json(cluster.ledger, cluster.warnings, waiting, cluster.reasons(), cluster.complete)
     made["nodes"] = [node for node in made["nodes"] if node["name"] in names]

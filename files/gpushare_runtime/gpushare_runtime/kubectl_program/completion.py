@@ -75,7 +75,7 @@ def _arguments(command: str, before: Sequence[str], names: Names) -> Iterable[st
 
 
 def _starting(current: str, candidates: Iterable[str]) -> list[str]:
-    return [one for one in candidates if one.startswith(current) and is_text(one)][:_MOST]
+    return [candidate for candidate in candidates if candidate.startswith(current) and is_text(candidate)][:_MOST]
 
 
 async def _read(kind: str, namespace: str, before: Sequence[str]) -> list[str]:
@@ -101,8 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return ()
 
     found = complete(words, names)
-    for one in found or ():
-        print(one)
+    for candidate in found or ():
+        print(candidate)
     print(_FILES if found is None else _NO_FILES)
     return 0
 

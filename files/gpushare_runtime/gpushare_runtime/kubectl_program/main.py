@@ -167,10 +167,10 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command, text in {**VIEWS, **OTHERS}.items():
         sentence = f"Show {text}." if command in (*VIEWS, "status", "explain", "simulate") else f"{text[:1].upper()}{text[1:]}."
-        one = commands.add_parser(
+        subparser = commands.add_parser(
             command, help=text, description=sentence, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        _add_arguments(one, command)
+        _add_arguments(subparser, command)
     return parser
 
 
