@@ -151,27 +151,27 @@ def _passed() -> list[socket.socket]:
     for number in range(_FIRST_PASSED, _FIRST_PASSED + min(int(count[:4]), _MOST_PASSED)):
         with contextlib.suppress(OSError):
             found.append(socket.socket(fileno=os.dup(number)))
-    return [one for one in found if one.type == socket.SOCK_STREAM and one.family in (socket.AF_INET, socket.AF_INET6)]
+    return [sock for sock in found if sock.type == socket.SOCK_STREAM and sock.family in (socket.AF_INET, socket.AF_INET6)]
 
 
 def _held(host: str, port: int) -> int | None:
     """The descriptor of a copy of systemd's socket for this address, None without one."""
     held = None
-    for one in _passed():
-        with one:
-            bound = one.getsockname()
+    for sock in _passed():
+        with sock:
+            bound = sock.getsockname()
             if held is None and (ip_address(bound[0]), bound[1]) == (ip_address(host), port):
-                held = one.detach()
+                held = sock.detach()
     return held
 
 
 def hang_up_on_waiting() -> None:
     """At the end of a process that has failed: who waits at systemd's sockets learns it now, and does not start the service again."""
-    for one in _passed():
-        with one, contextlib.suppress(OSError):
-            one.setblocking(False)
+    for sock in _passed():
+        with sock, contextlib.suppress(OSError):
+            sock.setblocking(False)
             for _ in range(_WAITING):
-                one.accept()[0].close()
+                sock.accept()[0].close()
 
 
 class RateLimit(logging.Filter):

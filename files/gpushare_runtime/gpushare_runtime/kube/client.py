@@ -387,8 +387,8 @@ def _error(status: int, data: bytes) -> KubeError:
 def _status_error(status: int, value: Mapping[str, Any]) -> KubeError:
     details = value.get("details")
     causes = details.get("causes") if isinstance(details, dict) else None
-    listed = [one for one in causes if isinstance(one, dict)] if isinstance(causes, list) else []
-    found = {str(one.get("reason") or ""): str(one.get("message") or "") for one in listed}
+    listed = [cause for cause in causes if isinstance(cause, dict)] if isinstance(causes, list) else []
+    found = {str(cause.get("reason") or ""): str(cause.get("message") or "") for cause in listed}
     return KubeError(status, str(value.get("reason") or ""), str(value.get("message") or "the server gave no reason"), found)
 
 

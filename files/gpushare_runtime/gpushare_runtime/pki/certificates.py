@@ -67,11 +67,13 @@ class Server:
         return {"ca": self.authority, "server": self.name, "client": CLIENT_NAME}[role]
 
     def alternative_names(self) -> x509.SubjectAlternativeName:
-        return x509.SubjectAlternativeName([x509.IPAddress(ip_address(one)) if _is_ip(one) else x509.DNSName(one) for one in self.names])
+        return x509.SubjectAlternativeName(
+            [x509.IPAddress(ip_address(name)) if _is_ip(name) else x509.DNSName(name) for name in self.names]
+        )
 
     def constraints(self) -> x509.NameConstraints:
         return x509.NameConstraints(
-            [x509.IPAddress(ip_network(one)) if _is_ip(one) else x509.DNSName(one) for one in self.names], excluded_subtrees=None
+            [x509.IPAddress(ip_network(name)) if _is_ip(name) else x509.DNSName(name) for name in self.names], excluded_subtrees=None
         )
 
 
