@@ -31,6 +31,7 @@ LIMITS = {
     "class names used twice": 0,
     "imports of a test by a test": 0,
     "folder circles": 0,
+    "variables of runtime that are called `of` or `one`": 0,
 }
 #: A limit that is further above its measure is lowered.
 SLACK = 60
@@ -48,6 +49,7 @@ def measures(texts: Mapping[str, str]) -> dict[str, int]:
     found["class names used twice"] = len(twice(python))
     found["imports of a test by a test"] = len(test_imports(python))
     found["folder circles"] = len(circles(python))
+    found["variables of runtime that are called `of` or `one`"] = len(unnamed(python, AREAS["runtime"]))
     return found
 
 
@@ -56,6 +58,23 @@ def breaches(python: Mapping[str, str], start: str) -> Iterator[str]:
     for path, text in python.items():
         if path.startswith(start):
             yield from (f"{path}:{block.line}: {problem}" for block in language.code(text) for problem in language.problems(block))
+
+
+def unnamed(python: Mapping[str, str], start: str) -> list[str]:
+    """The variables, arguments and fields in the code below a path whose name is no noun, each with its place."""
+    found = []
+    for path, text in python.items():
+        for node in ast.walk(ast.parse(text)) if path.startswith(start) else ():
+            name = node.arg if isinstance(node, ast.arg) else _assigned(node)
+            if name in ("of", "one"):
+                found.append(f"{path}:{getattr(node, 'lineno', 0)}: {name}")
+    return found
+
+
+def _assigned(node: ast.AST) -> str:
+    if isinstance(node, ast.Name):
+        return node.id if isinstance(node.ctx, ast.Store) else ""
+    return node.attr if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) else ""
 
 
 def twice(python: Mapping[str, str]) -> dict[str, list[str]]:
@@ -144,6 +163,7 @@ def main(arguments: list[str]) -> None:
         print("\nclass names used twice:", *(f"{name}: {', '.join(paths)}" for name, paths in twice(python).items()), sep="\n  ")
         print("\nimports of a test by a test:", *test_imports(python), sep="\n  ")
         print("\nfolder circles:", *map(" ↔ ".join, circles(python)), sep="\n  ")
+        print("\nvariables that are called `of` or `one`:", *unnamed(python, AREAS["runtime"]), sep="\n  ")
         for area in ("runtime", "plugins"):
             by_file = Counter(line.split(":")[0] for line in breaches(python, AREAS[area]))
             print(f"\nbreaches in {area}:", *(f"{count} {path}" for path, count in by_file.most_common()), sep="\n  ")

@@ -14,6 +14,7 @@ TREE = {
     "plugins/module_utils/_b/y.py": f"def f():\n    from {UTILS}._c import z\nclass Plan: ...\n",
     "plugins/module_utils/_c/z.py": f"from {UTILS}._a.x import Found\n# It goes on\n# anew.\nclass Alone: ...\n",
     f"{CORE}/w.py": "class Plan: ...\nclass _Inner:\n    class Found: ...\nraise ValueError(f'held by {x}')\n",
+    f"{CORE}/v.py": "class Rest:\n    of: int\n    def of(self, one): self.one = sum(one for one in self.of)\nasync def f(of): ...\n",
     f"{CORE}/w_pb2.py": "class Plan: ...\n",
     "tests/fakes.py": "def memory(): ...\n",
     "tests/core/test_w.py": "from fakes import memory\n",
@@ -24,7 +25,7 @@ TREE = {
 
 def test_each_measure_counts_what_it_says() -> None:
     assert house.measures(TREE) == {
-        "lines of runtime": 5,
+        "lines of runtime": 9,
         "lines of plugins": 11,
         "lines of roles": 2,
         "lines of tests": 5,
@@ -34,6 +35,7 @@ def test_each_measure_counts_what_it_says() -> None:
         "class names used twice": 1,
         "imports of a test by a test": 2,
         "folder circles": 1,
+        "variables of runtime that are called `of` or `one`": 5,
     }
 
 
