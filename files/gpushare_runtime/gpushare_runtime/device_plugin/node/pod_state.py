@@ -45,24 +45,27 @@ class Record(Enum):
     LISTED, DROPPED, LOST = range(3)
 
 
-class Watched(NamedTuple):
-    """A pod as the watch shows it. pod: None if it does not exist; removed: as it was last seen, if it was removed recently.
+class Contact(NamedTuple):
+    """The watch itself. synced: the first list is complete; at: when the API server last sent something, None for never."""
 
-    synced: the first list is complete. contact: when the API server last sent something; None for never.
-    """
+    synced: bool
+    at: float | None
+
+    def has_passed(self, time: float) -> bool:
+        """Whether it is so late that the watch has shown what kubelet knew at that time."""
+        return self.synced and self.at is not None and self.at > time + GRACE
+
+
+class Watched(NamedTuple):
+    """A pod as the watch shows it. pod: None if it does not exist; removed: as it was last seen, if it was removed recently."""
 
     pod: LocalPod | None
     removed: LocalPod | None
-    synced: bool
-    contact: float | None
+    contact: Contact
 
     @property
     def last(self) -> LocalPod | None:
         return self.pod or self.removed
-
-    def has_passed(self, time: float) -> bool:
-        """Whether the last contact is so late that the watch has shown what kubelet knew at that time."""
-        return self.synced and self.contact is not None and self.contact > time + GRACE
 
 
 @dataclass
@@ -144,8 +147,8 @@ class PodState:
         if self.offered_at is not None and pod is not None:
             # Of a pod that has run, processes decide; before that nothing shows that kubelet is about to start it.
             patience = GRACE if pod.phase == "Running" else SILENCE
-            heard = self.offered_at if watched.contact is None else watched.contact
-            if watched.has_passed(self.offered_at):
+            heard = self.offered_at if watched.contact.at is None else watched.contact.at
+            if watched.contact.has_passed(self.offered_at):
                 self.offered_at = None
             elif now - max(self.offered_at, heard) >= patience:
                 self.freed = True
@@ -156,7 +159,7 @@ class PodState:
         if self.ending or watched.removed is not None:
             return True
         # The watch never showed the pod: it may lag behind kubelet, for as long as it is interrupted.
-        if not watched.has_passed(self.seen_at):
+        if not watched.contact.has_passed(self.seen_at):
             self.missing_since = None
             return False
         self.missing_since = now if self.missing_since is None else self.missing_since

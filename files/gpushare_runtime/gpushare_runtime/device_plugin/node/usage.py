@@ -158,7 +158,7 @@ class Usage(UsageTable):
         if stopped or changed:
             self._release(stopped)
         kept = frozenset(key.pod for key in self.kept)
-        kept |= {u for u, since in self._unrecorded.items() if u not in self._states and self._watch_has_passed(since)} - self._admitted
+        kept |= {u for u, since in self._unrecorded.items() if u not in self._states and self._contact().has_passed(since)} - self._admitted
         return kept.union(uid for uid, state in self._states.items() if state.stage is Stage.ENDING or self.record_lost(uid))
 
     def _forget_kept(self) -> bool:
@@ -221,7 +221,7 @@ class Usage(UsageTable):
         self._unrecorded = {pod.uid: self._unrecorded.get(pod.uid, now) for pod in self._pods if self._lacks_record(pod, listed)}
         for uid, since in self._unrecorded.items():
             state = self._states.get(uid)
-            if state is not None and state.record is not Record.LISTED and self._watch_has_passed(since):
+            if state is not None and state.record is not Record.LISTED and self._contact().has_passed(since):
                 # Had kubelet forgotten a deleted pod, the API server would have reported its end by now.
                 state.record = Record.LOST
 

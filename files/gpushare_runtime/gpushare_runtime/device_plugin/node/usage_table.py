@@ -13,7 +13,7 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey, gpu_of_unit, gpu_uuids_of
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PendingContainer, PodTable
-from gpushare_runtime.device_plugin.node.pod_state import PodState, Record, Watched
+from gpushare_runtime.device_plugin.node.pod_state import Contact, PodState, Record, Watched
 
 # kubelet writes its checkpoint within milliseconds of an Allocate that it accepted.
 _UNCONFIRMED_SECONDS: Final = 30.0
@@ -125,7 +125,7 @@ class UsageTable:
             plain = state is not None and state.record is Record.LOST and state.alive
             if not pod or not self._was_admitted(pod) or not self._lacks_record(pod, listed, resource):
                 continue
-            if plain or self._watch_has_passed(since):
+            if plain or self._contact().has_passed(since):
                 return True
         return False
 
@@ -146,13 +146,13 @@ class UsageTable:
     # The ids and GPUs in use.
 
     def _watched(self, uid: str) -> Watched:
-        return Watched(self._pods.get(uid), self._pods.removed(uid), self._pods.synced, self._pods.last_contact())
+        return Watched(self._pods.get(uid), self._pods.removed(uid), self._contact())
 
-    def _watch_has_passed(self, time: float) -> bool:
-        return self._watched("").has_passed(time)
+    def _contact(self) -> Contact:
+        return Contact(self._pods.synced, self._pods.last_contact())
 
     def _last_seen(self, uid: str) -> LocalPod | None:
-        return self._watched(uid).last
+        return self._pods.get(uid) or self._pods.removed(uid)
 
     def _recent(self) -> list[UnconfirmedAllocation]:
         now = self._clock()
