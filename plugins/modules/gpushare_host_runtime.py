@@ -206,7 +206,8 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
-    if params["wanted"] is None if params["what"] == "images" else params["archive"] and not params["sha256"]:
+    without_action = {"images": params["wanted"] is None, "rancher": bool(params["archive"]) and not params["sha256"]}
+    if without_action[params["what"]]:
         module.fail_json(msg="gpushare_host_runtime was run without its action plugin; call it by its full name gpushare.kubernetes.…")
     with lock.for_module(module):
         os.umask(0o022)
