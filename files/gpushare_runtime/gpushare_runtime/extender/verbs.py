@@ -156,8 +156,7 @@ class Verbs:
         """(the best node, "" for none; name → 1 … 10)."""
         if not self._ledger.nominees:
             return self._policy.ranking(pod.request, self._ledger).scores(names)
-        weights = [weight for weight in self._weights(names, pod) if weight is not None]
-        return min(weights)[-1] if weights else "", scores_of(weights)
+        return scores_of(list(filter(None, self._weights(names, pod))))
 
     def _weights(self, names: Sequence[str], pod: PendingPod) -> list[NodeCost | None]:
         """Of each node as this pod may use it, while room on some is kept for nominees; None where it does not fit or nothing is known."""

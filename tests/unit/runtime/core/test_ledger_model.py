@@ -268,7 +268,7 @@ class Events(RuleBasedStateMachine):
                 # Of all that fit, as a scheduler asks after its filter; and of fewer.
                 for some in (fitting, names, fitting[1:]):
                     those = [weight for weight in weights if weight[-1] in some]
-                    assert kept.scores(some) == (min(those)[-1] if those else "", scores_of(those))
+                    assert kept.scores(some) == (min(those)[-1] if those else "", scores_of(those)[1])
 
 
 class Forging(Events):

@@ -66,7 +66,7 @@ class Rule(ABC):
     def rank(self, request: Request, nodes: Iterable[NodeLedger]) -> dict[str, int]:
         """As `Policy.rank`."""
         weights = {node.name: self.node_cost(request, node) for node in nodes}
-        return {**dict.fromkeys(weights, 0), **scores_of([weight for weight in weights.values() if weight])}
+        return {**dict.fromkeys(weights, 0), **scores_of([weight for weight in weights.values() if weight])[1]}
 
     def node_cost(self, request: Request, node: NodeLedger) -> NodeCost | None:
         """As `Policy.weigh`."""

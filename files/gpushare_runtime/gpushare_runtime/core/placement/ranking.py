@@ -27,23 +27,25 @@ _FEW: Final = 32
 _cost = itemgetter(0)
 
 
-def scores_of(weights: Sequence[NodeCost], most: int | None = None) -> dict[str, int]:
-    """Node name → 1 … 10: the best exactly one gets 10, the others at most 9; nodes that get 0 are left out.
+def scores_of(weights: Sequence[NodeCost], most: int | None = None) -> tuple[str, dict[str, int]]:
+    """(the best node, "" for none; node name → 1 … 10: exactly the best one gets 10, nodes that get 0 are left out).
 
     most: the highest cost, where some of those that cost it are not in `weights`.
     """
     if not weights:
-        return {}
-    (least, _, best), top = min(weights), BEST_SCORE - 1
-    widest = (max(weights)[0] if most is None else most) - least
+        return "", {}
+    # Few costs, many nodes: comparing all weights as they are would take most of a decision's time.
+    costs = set(map(_cost, weights))
+    least, top = min(costs), BEST_SCORE - 1
+    best = min(weight for weight in weights if weight[0] == least)[-1]
+    widest = (max(costs) if most is None else most) - least
     scores: dict[str, int] = {}
     # Where all cost the same only the tie is left to decide, and other plugins' points must not outweigh it.
     if widest:
-        # Few costs, many nodes.
-        score_of = {cost: top - top * (cost - least) // widest for cost in {weight[0] for weight in weights}}
+        score_of = {cost: top - top * (cost - least) // widest for cost in costs}
         scores = {name: score_of[cost] for cost, _, name in weights if score_of[cost]}
     scores[best] = BEST_SCORE
-    return scores
+    return best, scores
 
 
 def names_of(weights: Sequence[NodeCost]) -> list[str]:
@@ -107,14 +109,13 @@ class Ranking:
         return fitting, unfit
 
     def scores(self, names: Sequence[str]) -> tuple[str, Mapping[str, int]]:
-        """(the best of the names, "" where it fits on none; as `scores_of`). The names are different ones."""
+        """As `scores_of`, of the names, which are different ones."""
         if self._all_known(names) and len(names) == len(self._order) and self._unfit.isdisjoint(names):
             # Every node that fits is asked about: they lie there in order. The node with the highest cost scores 0.
             most = self._order[-1][0] if self._order else 0
             weights = self._order[: bisect_left(self._order, most, key=_cost)] or self._order[:1]
-            return weights[0][-1] if weights else "", scores_of(weights, most)
-        weights = [weight for weight in map(self._weights.get, names) if weight is not None]
-        return min(weights)[-1] if weights else "", scores_of(weights)
+            return scores_of(weights, most)
+        return scores_of(list(filter(None, map(self._weights.get, names))))
 
     def noted(self, names: Iterable[str], look: Callable[[NodeLedger], T]) -> dict[str, T]:
         """The answers of `look` for each of these nodes, of which `fitting` was asked before; kept like the weights: always the same

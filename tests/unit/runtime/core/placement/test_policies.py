@@ -233,10 +233,10 @@ def test_spread_counts_the_usable_gpus_alone() -> None:
 def test_scores_fall_from_nine_to_nothing_with_the_cost() -> None:
     cluster = ledger(**{f"n{left}": [(30, 29 - left)] for left in (0, 1, 5, 9, 10)})
     assert Placement().rank(memory(1), cluster.nodes.values()) == {"n0": 10, "n1": 9, "n5": 5, "n9": 1, "n10": 0}
-    assert scores_of([]) == {}
-    assert scores_of([(3, 0, "b"), (3, 0, "a")]) == {"a": 10}, "where all cost the same only one is named"
-    assert scores_of([(0, 0, "a"), (1, 0, "b"), (2, 0, "c")], most=4) == {"a": 10, "b": 7, "c": 5}
-    assert scores_of([(0, 0, "a"), (0, 1, "b"), (4, 0, "c")]) == {"a": 10, "b": 9}
+    assert scores_of([]) == ("", {})
+    assert scores_of([(3, 0, "b"), (3, 0, "a")]) == ("a", {"a": 10}), "where all cost the same only one is named"
+    assert scores_of([(0, 0, "a"), (1, 0, "b"), (2, 0, "c")], most=4) == ("a", {"a": 10, "b": 7, "c": 5})
+    assert scores_of([(0, 0, "a"), (0, 1, "b"), (4, 0, "c")]) == ("a", {"a": 10, "b": 9})
 
 
 def test_each_policy_remembers_each_kind_of_request_apart() -> None:
@@ -279,7 +279,7 @@ class Weighed:
             else:
                 assert list(fitting) == list(fits)
         assert list(self.ranking.fitting(names)[0]) == list(fits)
-        expected = scores_of(list(fits.values()))
+        expected = scores_of(list(fits.values()))[1]
         assert self.ranking.scores(names) == (min(fits.values())[-1] if fits else "", expected)
 
 
@@ -345,7 +345,7 @@ def test_of_thousands_of_nodes_only_those_that_score_are_looked_at(monkeypatch: 
     start |= {f"full{number}": (90, 0, f"full{number}") for number in range(30)}
     looked_at: list[int] = []
 
-    def counting(weights: Sequence[NodeCost], most: int | None = None) -> dict[str, int]:
+    def counting(weights: Sequence[NodeCost], most: int | None = None) -> tuple[str, dict[str, int]]:
         looked_at.append(len(weights))
         return scores_of(weights, most)
 
