@@ -9,6 +9,7 @@ that nothing behind has to care; the API server alone would let 256 KiB pass.
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
 
@@ -39,6 +40,12 @@ MOST_TEXT: Final = 512
 
 _ITEMS: Final = 8
 _DEPTH: Final = 3
+
+
+@lru_cache(maxsize=8192)
+def shared(text: str) -> str:
+    """One object for equal texts: JSON makes a new one each time, and thousands of pods and GPUs repeat a few."""
+    return text
 
 
 def quote(value: object) -> str:

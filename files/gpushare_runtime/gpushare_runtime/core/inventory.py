@@ -11,7 +11,18 @@ from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any, Final
 
-from gpushare_runtime.core.bounds import MOST_GPUS, MOST_GPUS_BYTES, MOST_UNITS, as_text, is_text, natural, quote, read_versioned, typed
+from gpushare_runtime.core.bounds import (
+    MOST_GPUS,
+    MOST_GPUS_BYTES,
+    MOST_UNITS,
+    as_text,
+    is_text,
+    natural,
+    quote,
+    read_versioned,
+    shared,
+    typed,
+)
 from gpushare_runtime.core.quantity import Unit, parse_unit
 
 VERSION: Final = 1
@@ -40,7 +51,7 @@ def physical_index(index: int) -> int:
     return index if index < _FIRST_INSTANCE else (index - _FIRST_INSTANCE) // 1000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Gpu:
     """One physical GPU, or one MIG instance.
 
@@ -174,7 +185,7 @@ def _gpu(entry: object, place: int) -> Gpu:
         pass
     else:
         # Large clusters have more than 10,000 GPUs, and nearly all entries are right: the others go the long way below.
-        index, uuid, minor, pci, model, mib, units, numa, health, _ = values
+        index, uuid, minor, pci, model, mib, units, numa, health, cordoned = values
         texts = f"{uuid}{pci}{model}{health}"
         if (
             "caps" not in entry
@@ -184,18 +195,18 @@ def _gpu(entry: object, place: int) -> Gpu:
             and max(minor, mib, units, numa or 0) <= MOST_UNITS
             and is_text(texts)
         ):
-            return Gpu(*values)
+            return Gpu(index, uuid, minor, shared(pci), shared(model), mib, units, numa, shared(health), cordoned)
     instance = str(entry.get("uuid")).startswith(INSTANCE_PREFIX)
     return Gpu(
         index=_natural(entry, "index", where, _MOST_INSTANCE if instance else _MOST_INDEX),
         uuid=_typed(entry, "uuid", str, where),
         minor=_natural(entry, "minor", where),
-        pci=_typed(entry, "pci", str, where),
-        model=_typed(entry, "model", str, where),
+        pci=shared(_typed(entry, "pci", str, where)),
+        model=shared(_typed(entry, "model", str, where)),
         mib=_natural(entry, "mib", where),
         units=_natural(entry, "units", where),
         numa=None if entry.get("numa") is None else _natural(entry, "numa", where),
-        health=_typed(entry, "health", str, where),
+        health=shared(_typed(entry, "health", str, where)),
         cordoned=_typed(entry, "cordoned", bool, where),
         caps=_caps(entry.get("caps", []), where),
     )

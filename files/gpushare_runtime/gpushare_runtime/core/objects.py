@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation, AllocationError, read_allocation
-from gpushare_runtime.core.bounds import MOST_TEXT
+from gpushare_runtime.core.bounds import MOST_TEXT, shared
 from gpushare_runtime.core.constraints import RULES_PREFIX, Labels, labels_of
 from gpushare_runtime.core.inventory import Inventory, InventoryError
 from gpushare_runtime.core.node_ledger import NodeRecord
@@ -75,7 +75,7 @@ class PodReader:
             if finished and isinstance(pending, PendingPod):
                 return FinishedPod(pending.uid, _runs(status))
             return self._shared_parts(pending) if isinstance(pending, PendingPod) else pending
-        uid, namespace, name = metadata["uid"], metadata["namespace"], metadata["name"]
+        uid, namespace, name = metadata["uid"], shared(metadata["namespace"]), metadata["name"]
         annotations = metadata.get("annotations") or {}
         asked = _asked(spec, metadata, annotations)
         if asked is None:
@@ -96,7 +96,7 @@ class PodReader:
         allocation = None if mirror else self._allocation(metadata, annotations, node, request, asked)
         terminating = bool(metadata.get("deletionTimestamp"))
         priority, alive = _priority_of(spec), _alive(metadata, status)
-        return AllocatedPod(uid, namespace, name, node, request, allocation, labels, priority, terminating, alive, mirror)
+        return AllocatedPod(uid, namespace, name, shared(node), request, allocation, labels, priority, terminating, alive, mirror)
 
     def _request(self, pod: Mapping[str, Any], asked: str) -> Request | None:
         """Of a pod on a node, read once for all pods that ask in the same words. RequestError."""

@@ -42,6 +42,14 @@ def test_the_documented_form_is_read_and_written() -> None:
     assert found.to_json() == DOCUMENTED
 
 
+@pytest.mark.parametrize("more", ["", ',"caps":[3,4]'])
+def test_texts_that_the_gpus_of_many_nodes_repeat_are_in_memory_once(more: str) -> None:
+    text = DOCUMENTED.replace('"cordoned":false', f'"cordoned":false{more}')
+    (first,), (second,) = (Inventory.from_json(text).gpus for _ in range(2))
+    assert first is not second
+    assert all(getattr(first, name) is getattr(second, name) for name in ("pci", "model", "health"))
+
+
 def test_compute_is_mentioned_where_it_is_shared_out() -> None:
     text = '{"v":1,"unit":"64MiB","core":100,"gpus":[]}'
     found = Inventory.from_json(text)

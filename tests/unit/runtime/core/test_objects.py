@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import tracemalloc
 from typing import Any
 
@@ -48,6 +49,15 @@ def test_pods_whose_cpu_stands_elsewhere_have_requests_of_their_own() -> None:
         assert isinstance(record, PendingPod)
         cpus.append(record.request.cpu)
     assert cpus == [0, 1000, 3000]
+
+
+def test_names_that_many_pods_repeat_are_in_memory_once() -> None:
+    reader, text = PodReader(), json.dumps(bound(container(mem=8)))
+    first, second = (reader(json.loads(text)) for _ in range(2))
+    assert isinstance(first, AllocatedPod)
+    assert isinstance(second, AllocatedPod)
+    assert first.namespace is second.namespace
+    assert first.node is second.node
 
 
 def test_pending_with_a_request_that_cannot_be_meant() -> None:
