@@ -12,17 +12,17 @@ BIN := $(VENV)/bin
 DOCS_VENV := .venv-docs
 RUNTIME := files/gpushare_runtime
 # The newest of this machine: from 3.12 on, the lock has the current ansible-core.
-PYTHON ?= $(eval PYTHON := $(shell python3 tests/quality/pythons.py || echo python3))$(PYTHON)
-LAB := $(BIN)/python tests/lab/lab
+PYTHON ?= $(eval PYTHON := $(shell python3 tools/pythons.py || echo python3))$(PYTHON)
+LAB := $(BIN)/python tools/lab/lab
 LAB_NAME ?= demo
-BENCH := PYTHONPATH=$(RUNTIME):tests:tests/lab $(BIN)/python -m bench.scheduling
-SUITES := PYTHONPATH=$(RUNTIME):tests:tests/lab $(BIN)/python -m suites
+BENCH := PYTHONPATH=$(RUNTIME):tests:tools:tools/lab $(BIN)/python -m bench.scheduling
+SUITES := PYTHONPATH=$(RUNTIME):tests:tools:tools/lab $(BIN)/python -m suites
 # What `make test` runs: quick, or changed (CI: also what belongs to the changed paths).
 MODE ?= quick
 # These goals install what the machine lacks; the others only name it.
 INSTALLS := $(filter demo demo-cluster test test-full pictures,$(MAKECMDGOALS))
 # Python programs without the suffix.
-SCRIPTS := tests/lab/lab tests/lab/demo tests/lab/check-down tests/lab/node/gpu/usr/local/sbin/gpushare-lab-gpu tests/lab/node/docker/usr/local/sbin/runc
+SCRIPTS := tools/lab/lab tools/lab/demo tools/lab/check-down tools/lab/node/gpu/usr/local/sbin/gpushare-lab-gpu tools/lab/node/docker/usr/local/sbin/runc
 STARTED := $(shell date +%s)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONPATH := $(CURDIR)/$(RUNTIME)
@@ -44,7 +44,7 @@ demo: venv ## A real Kubernetes cluster with simulated GPUs on this machine, ins
 	$(call say,ansible-playbook -i <the lab's inventory> site.yml)
 	@ansible-playbook -i "$$($(LAB) --name $(LAB_NAME) inventory)" site.yml
 	$(call say,samples)
-	@$(BIN)/python tests/lab/demo --name $(LAB_NAME)
+	@$(BIN)/python tools/lab/demo --name $(LAB_NAME)
 	@printf '\nmake demo took %d s (from the second time on: under 60 s)\n' $$(($$(date +%s) - $(STARTED)))
 
 # kubectl apply, or helm install.
@@ -54,7 +54,7 @@ demo-cluster: venv ## The same with gpushare as pods, from the manifest; BY=char
 	$(call say,lab $(LAB_NAME): a control plane and two GPU nodes)
 	@$(LAB) --name $(LAB_NAME) up
 	$(call say,gpushare as pods by the $(BY)$(comma) and samples)
-	@PYTHONPATH=$(RUNTIME):tests:tests/lab $(BIN)/python tests/lab/demo --name $(LAB_NAME) --by $(BY)
+	@PYTHONPATH=$(RUNTIME):tests:tools:tools/lab $(BIN)/python tools/lab/demo --name $(LAB_NAME) --by $(BY)
 	@printf '\nmake demo-cluster took %d s\n' $$(($$(date +%s) - $(STARTED)))
 
 .PHONY: demo-dashboard
@@ -89,21 +89,21 @@ lint-code: venv
 	$(call say,mypy)
 	@mypy -p gpushare_runtime
 	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
-	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline suites address life people hosts e2e original ha quality bench mutants scale verify driver_host packages monitoring dashboard ways walks pages pictures six_nodes house policies gpu_proof image cluster_mode others integrations cdi_nodes offline charts chart manifests questions repositories playbooks)
+	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline results suites address tree cores pythons install inventory installer e2e take_over ha collection bench mutants scale verify driver_host packages monitoring dashboard operations docs pages pictures six_nodes house policies gpu_proof image container_image cluster_mode others integrations cdi_nodes offline charts chart manifests questions repositories playbooks)
 	$(call say,yamllint)
 	@yamllint --strict .
 	$(call say,locks agree with their inputs; variables with their documentation)
-	@$(BIN)/python tests/locks.py
-	@$(BIN)/python tests/variables.py
+	@$(BIN)/python tools/locks.py
+	@$(BIN)/python tools/variables.py
 	$(call say,addresses are those of galaxy.yml)
-	@$(BIN)/python tests/address.py
+	@$(BIN)/python tools/address.py
 	$(call say,parts of the docs that are made from code; the picture)
-	@$(BIN)/python tests/reference.py
-	@$(BIN)/python tests/manifests.py
-	@$(BIN)/python tests/picture.py
+	@$(BIN)/python tools/reference.py
+	@$(BIN)/python tools/manifests.py
+	@$(BIN)/python tools/picture.py
 	$(call say,Markdown and the language of documentation)
 	@pymarkdown scan $$(git -c safe.directory=$(CURDIR) ls-files '*.md')
-	@$(BIN)/python tests/language.py
+	@$(BIN)/python tools/language.py
 
 .PHONY: unit
 unit: venv ## Unit and property tests only
@@ -112,7 +112,7 @@ unit: venv ## Unit and property tests only
 
 .PHONY: house
 house: venv ## The order of this repository in numbers: lines, modules, language in code, names twice; WHERE=1 for the places
-	@$(BIN)/python tests/house.py $(if $(WHERE),--where)
+	@$(BIN)/python tools/house.py $(if $(WHERE),--where)
 
 .PHONY: test
 test: venv ## What a change needs: linters, types, unit tests, the release, and the life of a cluster from install to uninstall (root, 15 minutes)
@@ -129,8 +129,8 @@ suite: venv ## Some suites alone: make suite NAMES="pods gpus"; without names, t
 .PHONY: test-binds
 test-binds: venv ## A hundred thousand binds in virtual time twice, and every flaw alone (15 minutes)
 	$(call say,a hundred thousand binds in virtual time$(comma) and every flaw alone)
-	@cd tests && for seed in 1 2; do PYTHONPATH=../$(RUNTIME):. ../$(BIN)/python -m bench.binds --binds 100000 --seed $$seed --json ../docs/project/benchmarks/binds-$$seed.json; done
-	@cd tests && PYTHONPATH=../$(RUNTIME):. ../$(BIN)/python -m bench.binds --without-each 100000
+	@cd tools && for seed in 1 2; do PYTHONPATH=../$(RUNTIME):.:../tests ../$(BIN)/python -m bench.binds --binds 100000 --seed $$seed --json ../docs/project/benchmarks/binds-$$seed.json; done
+	@cd tools && PYTHONPATH=../$(RUNTIME):.:../tests ../$(BIN)/python -m bench.binds --without-each 100000
 
 .PHONY: isolation
 isolation: venv ## What each isolation stops on this machine's GPU, and the throughput of 1, 2 and 4 processes (root, a GPU, minutes)
@@ -151,7 +151,7 @@ gpu-proof-pack: venv ## What a machine without a network needs for gpu-proof, in
 .PHONY: gpu-proof
 gpu-proof: ## Each part of the product on this machine's GPU, with the pack; at most 9 minutes, writes build/gpu-proof (root, a GPU)
 	$(call say,gpu_proof: $(GPU_OUT))
-	@PYTHONPATH=tests $(GPU_PYTHON) -m gpu_proof --pack $(GPU_PACK) --out $(GPU_OUT)
+	@PYTHONPATH=tests:tools $(GPU_PYTHON) -m gpu_proof --pack $(GPU_PACK) --out $(GPU_OUT)
 
 .PHONY: bench
 bench: venv ## Pods bound a second without and with the extender, at 500 and 5000 nodes, and the device plugin's answers; prints ratios and writes JSON (half an hour)
@@ -172,7 +172,7 @@ bench: venv ## Pods bound a second without and with the extender, at 500 and 500
 .PHONY: docs
 docs: $(DOCS_VENV)/.complete ## The documentation as a site in build/docs/html: no warning, nothing from other servers
 	$(call say,the site)
-	@cd tests && PYTHONPATH=. ../$(DOCS_VENV)/bin/python -m pages.build ../build/docs
+	@cd tools && PYTHONPATH=. ../$(DOCS_VENV)/bin/python -m pages.build ../build/docs
 
 ARCH ?=
 .PHONY: image
@@ -185,25 +185,25 @@ TRIAL ?=
 .PHONY: release
 release: $(DOCS_VENV)/.complete ## The files of a release in build/release: tarball, wheel, SBOM, changelog, checksums; KEY=KEYID signs them, TRIAL=1 makes some that are not to be published
 	$(call say,the release)
-	@$(DOCS_VENV)/bin/python tests/release.py build/release $(if $(KEY),--key $(KEY)) $(if $(TRIAL),--trial)
+	@$(DOCS_VENV)/bin/python tools/release.py build/release $(if $(KEY),--key $(KEY)) $(if $(TRIAL),--trial)
 
 .PHONY: pictures
 pictures: venv ## The pictures below docs/pictures, of a made-up cluster: the terminal as SVG, the dashboard by Chromium (root, if it is missing)
 	$(call say,pictures)
-	@$(BIN)/python tests/pictures.py --write
+	@$(BIN)/python tools/pictures.py --write
 
 MUTANTS ?= --sample 300
 .PHONY: mutants
 mutants: venv ## Would the unit tests notice one wrong operator or line in the core? A sample (ten minutes); MUTANTS="--file ledger.py" for others
 	$(call say,mutants: $(MUTANTS))
-	@PYTHONPATH=$(RUNTIME):tests $(BIN)/python -m mutants $(MUTANTS)
+	@PYTHONPATH=$(RUNTIME):tests:tools $(BIN)/python -m mutants $(MUTANTS)
 
 .PHONY: lock
 lock: ## Rewrite the locked requirements with hashes from their .in files: the newest patch releases, and the newest ansible-core
 	$(call say,locking with uv$(comma) itself locked$(comma) in a scratch environment)
 	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
 	$(PYTHON) -m venv "$$scratch" && "$$scratch/bin/pip" install -q --require-hashes -r requirements/lock.txt && \
-	lock() { "$(PYTHON)" tests/locks.py --within "$$2" > "$$scratch/within" && \
+	lock() { "$(PYTHON)" tools/locks.py --within "$$2" > "$$scratch/within" && \
 	  "$$scratch/bin/uv" pip compile --quiet --generate-hashes --universal --no-header --no-emit-index-url --no-annotate --upgrade \
 	    -c "$$scratch/within" --python-version "$$1" "$${@:3}" -o "$$2"; }; \
 	lock 3.10 $(RUNTIME)/requirements.txt $(RUNTIME)/requirements.in && \

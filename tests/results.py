@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CALLBACKS = Path(__file__).resolve().parents[1] / "callback"
+CALLBACKS = Path(__file__).resolve().parent / "callback"
 # Ansible's words, from 2.21 on, for a key of a result that it reserves for itself.
 _RESERVED = re.compile(
     r"Value for result key \S+ of type \S+ was \w+|Removed reserved key \S+|Passing `\w+` to `exit_json`|Task result `\w+` was"

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """Where the project is published: `repository` of galaxy.yml, and what follows from it.
 
-The owner of the repository writes that one line. `python tests/address.py --write` then writes the other addresses of galaxy.yml and
+The owner of the repository writes that one line. `python tools/address.py --write` then writes the other addresses of galaxy.yml and
 the `runbook_url` of each alert; without the option it compares them. `make release` rejects the placeholder.
 """
 
@@ -50,7 +50,7 @@ def rejected(address: str) -> str:
         return ""
     return (
         f"{GALAXY}: found repository {address[:80]!r}, which leads nowhere; expected the https address of the published repository; "
-        f"write it into {GALAXY}, run `python tests/address.py --write`, and commit"
+        f"write it into {GALAXY}, run `python tools/address.py --write`, and commit"
     )
 
 
@@ -79,7 +79,7 @@ def problems(root: Path = ROOT) -> Iterator[str]:
     for path, fill in FILLED.items():
         text = (root / path).read_text()
         if fill(text, address) != text:
-            yield f"{path} has other addresses than those of repository {address} in {GALAXY}; run `python tests/address.py --write`"
+            yield f"{path} has other addresses than those of repository {address} in {GALAXY}; run `python tools/address.py --write`"
 
 
 def main(arguments: list[str]) -> None:

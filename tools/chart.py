@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The templates of charts/gpushare and of `kubectl gpushare manifests`, made from the builders: tests/manifests.py writes and checks them.
+"""The templates of charts/gpushare and of `kubectl gpushare manifests`, made from the builders: tools/manifests.py writes and checks them.
 
 The builders make the objects once with every part that a value may bring. Where they make other objects without one, the difference is
 what the template has in a condition. Values that go into the objects as they are stand there as words, which become expressions.
@@ -223,7 +223,7 @@ def template(values: str, schema: str) -> str:
     # Of Helm alone.
     del described["properties"]["global"]
     found = {
-        "$comment": f"{described.pop('$comment')}. Made by tests/manifests.py.",
+        "$comment": f"{described.pop('$comment')}. Made by tools/manifests.py.",
         "namespace": NAMESPACES,
         "schedulerRepository": SCHEDULER_REPOSITORY,
         "values": yaml.safe_load(values),
@@ -298,7 +298,7 @@ def condition_of(expression: str) -> dict[str, Any]:
 def templates() -> dict[str, str]:
     """Name to text."""
     header = (
-        "{{- /*\nSPDX-License-Identifier: Apache-2.0\nCopyright: gpushare.kubernetes contributors\nMade by tests/manifests.py.\n*/ -}}\n"
+        "{{- /*\nSPDX-License-Identifier: Apache-2.0\nCopyright: gpushare.kubernetes contributors\nMade by tools/manifests.py.\n*/ -}}\n"
     )
     documents = []
     for one in tree():

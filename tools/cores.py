@@ -22,8 +22,8 @@ from pathlib import Path
 
 import yaml
 
-from quality.pythons import DEVELOPMENT, interpreters
-from quality.tree import REPOSITORY
+from pythons import DEVELOPMENT, interpreters
+from tree import REPOSITORY
 
 LOCK = REPOSITORY / "requirements/dev.txt"
 UNUSED_DAYS = 14

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The language of documentation, as far as a program can judge it: `python tests/language.py [FILE…]`.
+"""The language of documentation, as far as a program can judge it: `python tools/language.py [FILE…]`.
 
 It reads the text of Markdown pages, of roles' argument specifications and of modules' documentation, without code and names in code
 quotes. `code` reads docstrings, comments and messages of errors, which `make house` counts. CONTRIBUTING.md has the rules in full;
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import yaml
 
-from quality.tree import REPOSITORY, files
+from tree import REPOSITORY, files
 
 #: A longer sentence is a warning only.
 MOST_WORDS = 30

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """The locked requirements name everything that their inputs ask for, every pin has hashes, and the locks agree.
 
-`python tests/locks.py --within LOCK` prints what `make lock` keeps of a lock: each pin may move to a later patch release, which mends
+`python tools/locks.py --within LOCK` prints what `make lock` keeps of a lock: each pin may move to a later patch release, which mends
 faults and changes nothing else. Another minor release is chosen by hand, in the lock's input. ansible-core moves to the newest.
 """
 

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """docs/manifests, the chart's templates and what `kubectl gpushare manifests` prints, made from the builders.
 
-`python tests/manifests.py` checks, `--write` writes. The manifests are for `kubectl apply` without Ansible: with the default variables,
+`python tools/manifests.py` checks, `--write` writes. The manifests are for `kubectl apply` without Ansible: with the default variables,
 in the namespace gpushare-system.
 """
 
@@ -32,7 +32,7 @@ HEADER = """\
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
 # {what}
-# Made by tests/manifests.py from plugins/plugin_utils/_manifests/.
+# Made by tools/manifests.py from plugins/plugin_utils/_manifests/.
 """
 EVERYTHING = (
     "gpushare in a cluster. Before you apply it: import the image on every node, name the kube-scheduler of your API server's version,\n"
@@ -69,7 +69,7 @@ def main() -> None:
             (ROOT / name).write_text(text)
     stale = [name for name, text in files().items() if not (ROOT / name).is_file() or (ROOT / name).read_text() != text]
     if stale:
-        sys.exit(f"{', '.join(stale)} is not as the code makes it; run `python tests/manifests.py --write`")
+        sys.exit(f"{', '.join(stale)} is not as the code makes it; run `python tools/manifests.py --write`")
     print(f"{len(files())} manifests and templates are as the code makes them")
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The times that tests on a lab print, as a saved result: `python tests/measured.py LOG…` adds a run to failures.json.
+"""The times that tests on a lab print, as a saved result: `python tools/measured.py LOG…` adds a run to failures.json.
 
 A line is `measured: WHAT: SECONDS s`. docs/operate/failures.md has the smallest and the largest of all runs; a unit test compares them.
 """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The picture of the design: `python tests/picture.py` checks docs/picture.svg, `--write` draws it again."""
+"""The picture of the design: `python tools/picture.py` checks docs/picture.svg, `--write` draws it again."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def main() -> None:
     if sys.argv[1:] == ["--write"]:
         FILE.write_text(picture())
     if not FILE.is_file() or FILE.read_text() != picture():
-        sys.exit("docs/picture.svg is not as tests/picture.py draws it; run `python tests/picture.py --write`")
+        sys.exit("docs/picture.svg is not as tools/picture.py draws it; run `python tools/picture.py --write`")
     print("docs/picture.svg is current")
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""`make pictures`: the pictures of README and docs. `python tests/pictures.py` compares those of the terminal, `--write` draws all.
+"""`make pictures`: the pictures of README and docs. `python tools/pictures.py` compares those of the terminal, `--write` draws all.
 
 What is drawn is what the product's own programs show of the made-up cluster in six_nodes.py: a terminal as SVG, the dashboard in
 Chromium as PNG. No cluster is needed, and nobody edits a picture. A diagram shows figures of docs/project/benchmarks.
@@ -27,7 +27,7 @@ from xml.etree import ElementTree
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RUNTIME: Final = ROOT / "files/gpushare_runtime"
-sys.path.insert(0, str(RUNTIME))
+sys.path[:0] = [str(RUNTIME), str(ROOT / "tests")]
 
 from rich.console import Console  # noqa: E402
 from rich.text import Text  # noqa: E402
@@ -190,11 +190,11 @@ def main() -> int:
     if not arguments.write:
         old = stale()
         for name in old:
-            print(f"docs/pictures/{name}.svg does not show what `{command(name)}` prints; run python tests/pictures.py --write")
+            print(f"docs/pictures/{name}.svg does not show what `{command(name)}` prints; run python tools/pictures.py --write")
         others = [name for name in DIAGRAMS if (FOLDER / f"{name}.svg").read_text() != diagram(name)]
         for name in others:
             result = f"docs/project/benchmarks/{name}.json"
-            print(f"docs/pictures/{name}.svg does not show {result}; run python tests/pictures.py --write --terminal")
+            print(f"docs/pictures/{name}.svg does not show {result}; run python tools/pictures.py --write --terminal")
         return 1 if old or others else 0
     FOLDER.mkdir(exist_ok=True)
     draw_terminals()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The Pythons of this machine. `python3 tests/quality/pythons.py` prints the newest that the development environment is made with.
+"""The Pythons of this machine. `python3 tools/pythons.py` prints the newest that the development environment is made with.
 
 Only the standard library, and syntax of 3.8: it runs before there is an environment.
 """

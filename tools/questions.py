@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """The questions of four newcomers, and how long the pages take to answer each: the table of docs/project/questions.md.
 
-`python tests/questions.py --write` writes it. Minutes are counted, the same for everybody: on each page a reader reads the headings up to
+`python tools/questions.py --write` writes it. Minutes are counted, the same for everybody: on each page a reader reads the headings up to
 the right one, then the section up to the link that leads on, or up to the answer, at 200 words a minute; opening a page takes 10 s.
 """
 
@@ -208,7 +208,7 @@ def main() -> None:
     if sys.argv[1:] == ["--write"]:
         path.write_text(filled(text))
     elif filled(text) != text:
-        sys.exit(f"{PAGE} is not what the pages have; run `python tests/questions.py --write`")
+        sys.exit(f"{PAGE} is not what the pages have; run `python tools/questions.py --write`")
 
 
 if __name__ == "__main__":

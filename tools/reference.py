@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The parts of the docs that are made from code and saved results: `python tests/reference.py` checks them, `--write` writes them.
+"""The parts of the docs that are made from code and saved results: `python tools/reference.py` checks them, `--write` writes them.
 
 A page has each part between `<!-- generated: NAME -->` and `<!-- /generated -->`. What people write stands around it.
 """
@@ -21,7 +21,7 @@ from unittest import mock
 import yaml
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-for folder in (".collections", "files/gpushare_runtime"):
+for folder in (".collections", "files/gpushare_runtime", "tests"):
     sys.path.insert(0, str(ROOT / folder))
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import OLDEST  # noqa: E402
@@ -492,7 +492,7 @@ def problems(root: Path = ROOT) -> Iterator[str]:
         if missing:
             yield f"{page} has no part {', '.join(missing)}; expected <!-- generated: NAME --> and <!-- /generated -->"
         elif filled(page, text) != text:
-            yield f"{page} is not as the code makes it; run `python tests/reference.py --write`"
+            yield f"{page} is not as the code makes it; run `python tools/reference.py --write`"
 
 
 def main() -> None:

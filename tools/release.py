@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The files of a release, as docs/project/release.md lists them: `make release`, or `python tests/release.py FOLDER [--key KEYID]`.
+"""The files of a release, as docs/project/release.md lists them: `make release`, or `python tools/release.py FOLDER [--key KEYID]`.
 
 It runs in the environment of requirements/docs.txt. The same commit makes the same files, but for the signature.
 """
@@ -26,7 +26,7 @@ from cyclonedx.model.bom import Bom
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / ".collections"))
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tools"))
 
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle import sbom  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.collection import normal  # noqa: E402
@@ -35,7 +35,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import 
 
 import address  # noqa: E402
 import krew  # noqa: E402
-from quality.tree import copy, files  # noqa: E402
+from tree import copy, files  # noqa: E402
 
 RUNTIME: Final = "files/gpushare_runtime"
 LOCK: Final = f"{RUNTIME}/requirements-kubectl.txt"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Records which packages of roles/nvidia_driver/vars the repositories have: `python tests/repositories.py DISTRIBUTION SOURCE`.
+"""Records which packages of roles/nvidia_driver/vars the repositories have: `python tools/repositories.py DISTRIBUTION SOURCE`.
 
 A unit test compares the data of the role with the records. apt reads apt's repositories, dnf those of rpm packages, into a folder of
 their own, and this machine stays as it is. A record keeps the packages that the data could mean, with their versions. Where a repository

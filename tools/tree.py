@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[1]
 # What a release holds at its top, and nothing else.
 RELEASED = frozenset(
     {

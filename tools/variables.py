@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """The public variables: argument specifications equal defaults, each name means one thing, docs/operate/variables.md lists them all.
 
-`python tests/variables.py` checks; with `--write` it writes docs/operate/variables.md first.
+`python tools/variables.py` checks; with `--write` it writes docs/operate/variables.md first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ INTRODUCTION = """\
 # Variables
 
 This page lists every public variable of the collection `gpushare.kubernetes`. The roles' argument specifications are
-its source (`python tests/variables.py --write`). Set variables for all hosts, for a group or for one host. Ansible's
+its source (`python tools/variables.py --write`). Set variables for all hosts, for a group or for one host. Ansible's
 own precedence applies. The scope limits where values may differ:
 
 - `host`: may differ from host to host. `gpushare_kubectl` and `gpushare_admin_kubeconfig` come from the control plane
@@ -177,9 +177,9 @@ def main() -> None:
     problems = [problem for role in sorted((ROOT / "roles").iterdir()) for problem in role_problems(role)]
     problems += collection_problems()
     problems += [f"_preflight_values gives a scope to {name}, which no role has" for name in sorted(set(SCOPES) - set(variables(ROOT)))]
-    problems += [f"{name} has no topic in TOPICS of tests/variables.py" for name in variables(ROOT) if not topic_of(name)]
+    problems += [f"{name} has no topic in TOPICS of tools/variables.py" for name in variables(ROOT) if not topic_of(name)]
     if not path.is_file() or path.read_text() != document():
-        problems.append(f"{DOCUMENT} is not what the argument specifications say; run `python tests/variables.py --write`")
+        problems.append(f"{DOCUMENT} is not what the argument specifications say; run `python tools/variables.py --write`")
     if problems:
         sys.exit("\n".join(problems))
     print(f"{len(variables(ROOT))} public variables, each with one meaning and documented")

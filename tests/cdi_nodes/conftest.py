@@ -15,7 +15,7 @@ from cluster_mode.conftest import Bare
 from cluster_mode.in_cluster import RUNTIME_CLASS, archive, bring_images
 from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster
 from e2e.conftest import say
-from hosts.site import Site
+from installer.site import Site
 from labs import GPU_OPERATOR, Labs
 
 IMAGE = str(variables()["gpushare_image"].spec["default"])

@@ -29,7 +29,7 @@ from e2e.checks import check_devices, check_environment, check_totals
 from e2e.cluster import GPU_NODES, Cluster, allocation, is_running
 from e2e.manifests import pod
 from e2e.running import Say
-from hosts.visibility import foreign
+from installer.visibility import foreign
 
 FOREIGN = "/run/cdi/foreign.json"
 TOOLKIT_READY = "/run/nvidia/validations/toolkit-ready"

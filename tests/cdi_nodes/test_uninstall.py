@@ -7,7 +7,7 @@ from __future__ import annotations
 from cdi_nodes.operator_nodes import SPEC, Operator
 from cluster_mode.conftest import Bare
 from e2e.cluster import GPU_NODES, Cluster
-from hosts.site import Site, differences
+from installer.site import Site, differences
 
 
 def test_afterwards_everything_is_as_it_was(cluster: Cluster, bare: Bare, here: Operator) -> None:

@@ -18,8 +18,8 @@ from e2e.api import Json
 from e2e.cluster import CONTROL_PLANE, GPU_NODES, REPOSITORY, Cluster, CommandError
 from gpushare_lab import cluster as lab_cluster
 from gpushare_lab import state as lab_state
-from hosts.site import Site
-from quality.results import Results
+from installer.site import Site
+from results import Results
 
 NAMESPACE = "gpushare-system"
 KINDS = (
@@ -34,7 +34,7 @@ _IMPORT = ("ctr", "-n", "k8s.io", "images", "import", "--no-unpack", "-")
 def archive() -> Path:
     """The image of this tree: built where there is none, or an older one."""
     folder = REPOSITORY / "build/image"
-    sources = [path for place in ("files/gpushare_runtime", "tests/image") for path in (REPOSITORY / place).rglob("*.*") if path.is_file()]
+    sources = [path for place in ("files/gpushare_runtime", "tools/image") for path in (REPOSITORY / place).rglob("*.*") if path.is_file()]
     newest = max(path.stat().st_mtime for path in sources if path.suffix != ".pyc")
     found = list(folder.glob("gpushare-*-amd64.tar"))
     if len(found) != 1 or found[0].stat().st_mtime < newest:

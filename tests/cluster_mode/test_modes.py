@@ -18,7 +18,7 @@ from e2e.api import ApiError
 from e2e.checks import check_devices, check_environment, check_totals
 from e2e.cluster import GPU_NODES, MEMORY, Cluster
 from e2e.manifests import pod
-from hosts.site import differences
+from installer.site import differences
 from labs import TWO, Labs
 
 pytestmark = pytest.mark.timeout(1800)

@@ -8,7 +8,7 @@ from cluster_mode.conftest import Bare
 from cluster_mode.in_cluster import InCluster
 from e2e.cluster import GPU_NODES, Cluster
 from e2e.manifests import pod
-from hosts.site import Site, differences
+from installer.site import Site, differences
 
 
 def test_a_pod_that_shares_a_gpu_stops_it_before_anything_is_changed(cluster: Cluster, here: InCluster) -> None:

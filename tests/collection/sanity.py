@@ -14,9 +14,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from quality.cores import Core
-from quality.pythons import interpreters
-from quality.tree import copy, files, released
+from cores import Core
+from pythons import interpreters
+from tree import copy, files, released
 
 GET_PIP = """\
 # pip's own installer, of which only the wheel comes from the index.

@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from quality.tree import REPOSITORY
 from timeline import span
+from tree import REPOSITORY
 
 FOLDER = REPOSITORY / "molecule"
 # In the order of an installation, as they share a cluster.
@@ -37,7 +37,7 @@ ON_LAB = (
 ANYWHERE = ("fake-root",)
 # The bundle is made on a controller: tests/offline. The objects belong to admission, extender and device_plugin. For mps it matters what
 # pods get: tests/e2e/test_mps.py. Packages need repositories: tests/packages. The others need something to take out, to take over or to
-# report: tests/hosts.
+# report: tests/installer.
 ELSEWHERE = {"bundle", "cluster_objects", "in_cluster", "mps", "nvidia_container_toolkit", "report", "take_over", "uninstall"}
 STEPS = ("syntax", "check", "converge", "idempotence", "verify")
 

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from blocks import lines
-from quality.tree import RELEASED, REPOSITORY, copy, files, released
+from tree import RELEASED, REPOSITORY, copy, files, released
 
 BIN = Path(sys.executable).parent
 # What Ansible may use of a collection when it runs, and the runtime's sources.

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from quality.cores import Core, newest, oldest
-from quality.tree import REPOSITORY
+from cores import Core, newest, oldest
+from tree import REPOSITORY
 
 # All that run Ansible, and what is beside them of action plugins.
 TESTS = ("tests/playbooks/test_*.py", "tests/unit/plugins/test_*.py")

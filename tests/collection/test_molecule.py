@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
+from collection.scenarios import ANYWHERE, ON_LAB, run
 from labs import ONE, Labs
-from quality.scenarios import ANYWHERE, ON_LAB, run
 
 
 @pytest.fixture(scope="session")

@@ -19,10 +19,10 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.archive import opened
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import SBOM, SUMS, WHEELS
 
-from walks.pages import steps
-from walks.tarball import COLLECTION, release
+from docs.pages import steps
+from docs.tarball import COLLECTION, release
 
-PAGE, TEST = "docs/operate/offline.md", "tests/quality/test_offline.py"
+PAGE, TEST = "docs/operate/offline.md", "tests/collection/test_offline.py"
 #: Nothing listens there: what connects to a server by HTTP fails.
 NOWHERE = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
 #: Of what one host gets.

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from quality.cores import Core, oldest, own
-from quality.pythons import interpreters
-from quality.sanity import run_sanity
-from quality.tree import REPOSITORY
+from collection.sanity import run_sanity
+from cores import Core, oldest, own
+from pythons import interpreters
+from tree import REPOSITORY
 
 IGNORES = sorted((REPOSITORY / "tests/sanity").glob("ignore-*.txt"))
 # What the community package never accepts in a list of ignored findings.

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from quality.scenarios import FOLDER, problems
-from quality.tree import REPOSITORY
+from collection.scenarios import FOLDER, problems
+from tree import REPOSITORY
 
 ROLES = [path.name for path in (REPOSITORY / "roles").iterdir()]
 

@@ -17,7 +17,7 @@ import pytest
 
 import address
 from pages.build import Assets, loaded_from_elsewhere, problems, relinked
-from quality.tree import REPOSITORY
+from tree import REPOSITORY
 
 SECONDS = 1200
 

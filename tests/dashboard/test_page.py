@@ -22,8 +22,8 @@ from aiohttp import web
 from dashboard.axe import axe_script
 from dashboard.browser import Browser, Loop, Page
 from dashboard.programs import Cluster, Running, bound_pod, kubectl_dashboard, service, small_cluster, waiting_pod
-from quality.tree import REPOSITORY
 from six_nodes import six_nodes
+from tree import REPOSITORY
 from unit.runtime.kube.fake_api import kubeconfig
 from unit.runtime.kubectl_gpushare.objects import node
 from unit.runtime.pods import inventory

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The walks of a new user on a lab: what the pages say is done as they say it."""
+"""A new user on a lab, who does what the pages say as they say it."""
 
 from __future__ import annotations
 

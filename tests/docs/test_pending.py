@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from docs.conftest import Shell, shell
+from docs.faults import CODES, FULL, NO_EXTENDER, NO_UNITS, PAGE, PENDING, TOO_LARGE
+from docs.pages import codes, rows, section
 from e2e.api import Json
 from e2e.cluster import CONTROL_PLANE, GPU_NODES, MEMORY, Cluster, CommandError
 from e2e.manifests import pod
-from walks.conftest import Shell, shell
-from walks.faults import CODES, FULL, NO_EXTENDER, NO_UNITS, PAGE, PENDING, TOO_LARGE
-from walks.pages import codes, rows, section
 
 _DOCTOR = "/opt/gpushare/current/bin/gpushare-doctor"
 

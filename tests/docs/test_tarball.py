@@ -10,13 +10,13 @@ from pathlib import Path
 
 import yaml
 
+from docs.conftest import shell
+from docs.pages import Step, steps
+from docs.tarball import COLLECTION, release
 from e2e.checks import check_devices
 from e2e.cluster import GPU_NODES, Cluster
-from walks.conftest import shell
-from walks.pages import Step, steps
-from walks.tarball import COLLECTION, release
 
-TEST = "tests/walks/test_tarball.py"
+TEST = "tests/docs/test_tarball.py"
 _RECAP = re.compile(r"^(\S+)\s+: ok=\d+\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.M)
 
 

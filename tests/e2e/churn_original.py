@@ -9,7 +9,7 @@ from collections import Counter
 from statistics import median
 
 from e2e.churn_log import ALLOCATION, ASSUME_TIME, CONTAINER_UNITS, INDEX, Container, Log, Pod
-from original.replay import Admission, Bound, Errors, Hasty, replay
+from take_over.replay import Admission, Bound, Errors, Hasty, replay
 
 FOREVER = float("inf")
 

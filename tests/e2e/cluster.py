@@ -22,12 +22,12 @@ from gpushare_lab import cluster as lab_cluster
 from gpushare_lab import nodes as lab_nodes
 from gpushare_lab import state as lab_state
 from gpushare_lab.process import LabError
-from quality.results import reserved_keys
+from results import reserved_keys
 from timeline import span
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SAMPLES = REPOSITORY / "docs/use/samples"
-LAB = REPOSITORY / "tests/lab/lab"
+LAB = REPOSITORY / "tools/lab/lab"
 LONG_LAB_COMMANDS = {"up", "down", "save", "restore", "upgrade"}
 
 MEMORY = "aliyun.com/gpu-mem"

@@ -25,7 +25,7 @@ from e2e.churn import Churn, Stuck
 from e2e.churn_log import Log
 from e2e.churn_original import original_errors
 from e2e.cluster import Cluster, is_running
-from original.replay import Errors
+from take_over.replay import Errors
 
 PODS = 1000 if os.environ.get("GPUSHARE_FULL") == "1" else int(os.environ.get("GPUSHARE_CHURN_PODS", "120"))
 SEED = int(os.environ.get("GPUSHARE_CHURN_SEED", "7"))

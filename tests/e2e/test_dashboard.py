@@ -16,7 +16,7 @@ from dashboard.programs import kubectl_dashboard
 from e2e.cluster import GPU_NODES, Cluster
 from e2e.fake_nodes import fake_nodes, fake_pod, placed, remove
 from e2e.manifests import pod
-from quality.tree import REPOSITORY
+from tree import REPOSITORY
 
 Say = Callable[[str, float], None]
 

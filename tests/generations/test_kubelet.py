@@ -14,7 +14,7 @@ import pytest
 
 from gpushare_lab import components, debian
 from gpushare_lab.prepare import the_cache
-from quality.tree import REPOSITORY
+from tree import REPOSITORY
 
 NAME = "gpushare-test-kubelet"
 LIMITS = '[containers]\ndefault_ulimits=["nofile=20000:20000","nproc=4096:4096"]\n'

@@ -29,7 +29,7 @@ _COLLECTION = "ansible_collections/gpushare/kubernetes"
 
 def modules(pack: Path | None, folder: Path) -> list[str]:
     """Python's path for the steps: this checkout, the pack's wheels, and the collection under its name."""
-    own = [str(REPOSITORY / name) for name in ("files/gpushare_runtime", "tests", "tests/lab")]
+    own = [str(REPOSITORY / name) for name in ("files/gpushare_runtime", "tests", "tools", "tools/lab")]
     # Whoever copies a checkout may leave out its links.
     collection = folder / "collections" / _COLLECTION
     collection.parent.mkdir(parents=True)

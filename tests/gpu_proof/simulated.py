@@ -61,7 +61,7 @@ class Simulated:
 
     @property
     def environment(self) -> dict[str, str]:
-        modules = [str(REPOSITORY / name) for name in ("files/gpushare_runtime", "tests", "tests/lab")]
+        modules = [str(REPOSITORY / name) for name in ("files/gpushare_runtime", "tests", "tools", "tools/lab")]
         return {
             **os.environ,
             "PATH": f"{self.programs}:{os.environ['PATH']}",

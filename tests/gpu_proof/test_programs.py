@@ -76,7 +76,7 @@ def inference_mode(): return contextlib.nullcontext()
 def driver(tmp_path: Path) -> Iterator[Program]:
     (tmp_path / "cuda.c").write_text(LIBCUDA)
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(tmp_path / "libcuda.so.1"), str(tmp_path / "cuda.c")], check=True, timeout=60)
-    modules = os.pathsep.join(str(REPOSITORY / name) for name in ("files/gpushare_runtime", "tests", "tests/lab"))
+    modules = os.pathsep.join(str(REPOSITORY / name) for name in ("files/gpushare_runtime", "tests", "tools", "tools/lab"))
     with programs(DRIVER_CLIENT, 1, {"LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": modules}) as (one,):
         yield one
 

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """The life of a cluster with us: hosts that nobody has touched, site.yml, pods and faults (tests/e2e, tests/verify), uninstall.yml.
 
-The suite `life` runs these tests around the others in one session, on one lab.
+The suite `install` runs these tests around the others in one session, on one lab.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import GPU_NODES, Cluster
-from hosts.site import Site, Untouched
+from installer.site import Site, Untouched
 from labs import TWO, Labs
 
 

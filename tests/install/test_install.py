@@ -9,8 +9,8 @@ import json
 import pytest
 
 from e2e.cluster import GPU_NODES, Cluster
-from hosts.shared import run_again_in_silence
-from hosts.site import ROLES, Site, roles
+from installer.shared import run_again_in_silence
+from installer.site import ROLES, Site, roles
 from labs import Labs
 
 # What a converged run may cost per node: tasks x hosts is what makes an installer slow.

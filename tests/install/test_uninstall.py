@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from e2e.cluster import Cluster
 from e2e.manifests import pod
-from hosts.site import CONTAINERD, Site, Untouched, differences
+from installer.site import CONTAINERD, Site, Untouched, differences
 
 
 def test_a_pod_that_shares_a_gpu_stops_it_before_anything_is_changed(cluster: Cluster, site: Site) -> None:

@@ -5,8 +5,8 @@
 A container cannot boot a kernel. So a unit shows at each boot what the kernel would: the loaded module's version, and another boot id.
 The simulated GPUs answer with the version that is loaded, and not at all while the library on the disk is of another one.
 
-`python -m hosts.driver_nodes FOLDER VERSION...` writes what a node needs into the folder: node.tar, to be unpacked at its root, setup.sh,
-to be run there, and the fingerprint of the repository's key.
+`python -m installer.driver_nodes FOLDER VERSION...` writes what a node needs into the folder: node.tar, to be unpacked at its root,
+setup.sh, to be run there, and the fingerprint of the repository's key.
 """
 
 from __future__ import annotations

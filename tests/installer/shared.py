@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from e2e.checks import check_devices, check_environment, check_no_gpu
 from e2e.cluster import Cluster, allocation
 from e2e.manifests import pod
-from hosts.site import Site
-from quality.results import Results
-from quality.snapshot import settled
+from installer.site import Site
+from installer.snapshot import settled
+from results import Results
 
 
 def share_two_gpus(cluster: Cluster, nodes: Sequence[str]) -> None:

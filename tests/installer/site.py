@@ -20,7 +20,7 @@ import pytest
 
 from e2e.api import Json
 from e2e.cluster import CONTROL_PLANE, REPOSITORY, Cluster, CommandError, run
-from quality.results import Results, environment
+from results import Results, environment
 
 HERE = Path(__file__).parent
 NODE = "gpu1"

@@ -7,9 +7,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from e2e.cluster import Cluster
-from hosts.site import ROLES, Site, differences, roles
+from installer.site import ROLES, Site, differences, roles
+from installer.snapshot import settled
 from labs import Labs
-from quality.snapshot import settled
 
 
 def test_uninstalling_nothing_changes_nothing(bare: Cluster, tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ from e2e.manifests import pod
 from e2e.samples import NVIDIA_SMI, SHARING, apply_samples, running_samples
 from gpushare_lab.components import KUBERNETES
 from gpushare_lab.runtimes import CRIO, CRIO_PROGRAM
-from hosts.shared import run_again_in_silence, see_their_own_gpus_only, share_two_gpus
-from hosts.site import Site, Untouched, differences
+from installer.shared import run_again_in_silence, see_their_own_gpus_only, share_two_gpus
+from installer.site import Site, Untouched, differences
 from labs import Labs, Shape
 
 RESULT = REPOSITORY / "docs/project/benchmarks/cri-o.json"
@@ -129,7 +129,7 @@ def test_a_file_that_cri_o_rejects_stops_the_role_with_cri_os_reason(cluster: Cl
     sh(cluster, node, f"printf '[crio.runtime]\\nlog_level = \"loud\"\\n' > {DROP_INS}/20-broken.conf")
     try:
         with pytest.raises(CommandError) as error:
-            site.play("tests/hosts/visibility.yml", "--limit", node)
+            site.play("tests/installer/visibility.yml", "--limit", node)
     finally:
         sh(cluster, node, f"rm {DROP_INS}/20-broken.conf")
     (said,) = {line.partition("crio config rejects")[2] for line in str(error.value).splitlines() if "crio config rejects" in line}

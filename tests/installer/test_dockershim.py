@@ -18,8 +18,8 @@ from e2e.checks import check_devices, check_environment, check_follows, check_re
 from e2e.cluster import MEMORY, Cluster, CommandError, allocation, annotations_of
 from e2e.manifests import pod
 from gpushare_lab.runtimes import DOCKERSHIM_KUBELET
-from hosts.shared import run_again_in_silence, see_their_own_gpus_only, share_two_gpus
-from hosts.site import NODE, Site, Untouched, differences
+from installer.shared import run_again_in_silence, see_their_own_gpus_only, share_two_gpus
+from installer.site import NODE, Site, Untouched, differences
 from labs import DOCKERSHIM, Labs
 
 DAEMON, ARGUMENTS = "/etc/docker/daemon.json", "/etc/default/kubelet"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from e2e.cluster import Cluster
-from hosts.control_plane import CONFIG, MANIFEST, ControlPlane, calls, gpu_pod
+from installer.control_plane import CONFIG, MANIFEST, ControlPlane, calls, gpu_pod
 from labs import Labs, Shape
 
 OLD, NEW = "1.35.8", "1.36.3"

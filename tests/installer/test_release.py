@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import CONTROL_PLANE, MEMORY, REPOSITORY, Cluster, annotations_of
-from hosts.releases import next_release, play
-from hosts.site import NODE, pod
-from quality.snapshot import settled
+from installer.releases import next_release, play
+from installer.site import NODE, pod
+from installer.snapshot import settled
 
 PLUGIN, EXTENDER = "gpushare-device-plugin", "gpushare-extender"
 DAEMONS = ((NODE, PLUGIN), (CONTROL_PLANE, EXTENDER))
@@ -91,7 +91,7 @@ def test_a_new_release_starts_without_a_daemon_reload_and_a_running_container_ke
     without_sockets(cluster)
     before = {node: (reloads(cluster, node), sh(cluster, node, f"cat /etc/systemd/system/{name}.service")) for node, name in DAEMONS}
 
-    done = play(next_release(tmp_path), cluster, "tests/hosts/daemons.yml", "-e", "gpushare_metrics_address=127.0.0.1")
+    done = play(next_release(tmp_path), cluster, "tests/installer/daemons.yml", "-e", "gpushare_metrics_address=127.0.0.1")
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr
     for node, name in DAEMONS:
         assert (reloads(cluster, node), sh(cluster, node, f"cat /etc/systemd/system/{name}.service")) == before[node]

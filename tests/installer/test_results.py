@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from quality.results import Results, environment
-from quality.snapshot import Snapshot
+from installer.snapshot import Snapshot
+from results import Results, environment
 
 TASKS = [
     {"name": "one module", "ansible.builtin.command": "true", "changed_when": False},

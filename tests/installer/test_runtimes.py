@@ -25,8 +25,8 @@ from cluster_mode.in_cluster import RUNTIME_CLASS
 from e2e.checks import check_devices, check_environment, check_no_gpu
 from e2e.cluster import REPOSITORY, Cluster, annotations_of
 from e2e.manifests import pod
-from hosts.shared import run_again_in_silence, see_their_own_gpus_only, share_two_gpus
-from hosts.site import Site, Untouched, differences
+from installer.shared import run_again_in_silence, see_their_own_gpus_only, share_two_gpus
+from installer.site import Site, Untouched, differences
 from labs import RUNTIMES, Labs
 from timeline import span
 from unit.plugins.runtimes import k3s_config

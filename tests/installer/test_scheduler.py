@@ -14,7 +14,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.pla
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
 
 from e2e.cluster import Cluster
-from hosts.control_plane import CONFIG, KUBEADM, MANIFEST, ControlPlane, calls, gpu_pod, is_placed, plain_pod
+from installer.control_plane import CONFIG, KUBEADM, MANIFEST, ControlPlane, calls, gpu_pod, is_placed, plain_pod
 
 RESOURCES = ("aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage")
 WEIGHT = int(variables()["gpushare_extender_weight"].spec["default"])

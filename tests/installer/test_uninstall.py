@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """uninstall.yml where it is not simple: kubelet holds on, a host is away, it is killed, others have edited.
 
-tests/life has the simple way.
+tests/install has the simple way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from e2e.cluster import CONTROL_PLANE, REPOSITORY, Cluster
-from hosts.site import CONTAINERD, MANIFEST, NODE, SCHEDULER, Site, differences, pod, without
+from installer.site import CONTAINERD, MANIFEST, NODE, SCHEDULER, Site, differences, pod, without
 from labs import ONE, Labs
 
 

@@ -18,8 +18,8 @@ from driver_host.packages import Repositories
 from e2e.api import Json
 from e2e.cluster import GPU_NODES, Cluster, CommandError, is_running
 from e2e.manifests import pod
-from hosts.driver_nodes import driver_of, prepare, repositories, switched_on_again, units_of, variables
-from hosts.site import Site
+from installer.driver_nodes import driver_of, prepare, repositories, switched_on_again, units_of, variables
+from installer.site import Site
 from labs import TWO, Labs
 
 OLD, NEW = "550.163.01", "580.126.20"

@@ -24,9 +24,9 @@ from gpushare_lab import debian
 from gpushare_lab.archive import Image, write_archive, write_layer
 from gpushare_lab.images import test_image_members as members_of_the_test_image
 from gpushare_lab.prepare import the_cache
-from hosts.driver_nodes import switched_on_again
-from hosts.site import Site
-from hosts.visibility import (
+from installer.driver_nodes import switched_on_again
+from installer.site import Site
+from installer.visibility import (
     ALL,
     ATTEMPTS,
     CDI,
@@ -152,7 +152,7 @@ def wrong(container: Container, attempt: Attempt, expected: str, own: RealGpu, o
 @pytest.mark.parametrize("number", range(len(ROUNDS)))
 def test_each_container_sees_what_the_table_says(cluster: Cluster, tmp_path: Path, number: int) -> None:
     settings, page, problems = ROUNDS[number], table(), []
-    set_up(cluster, tmp_path, settings, "tests/hosts/visibility.yml" if number else "site.yml")
+    set_up(cluster, tmp_path, settings, "tests/installer/visibility.yml" if number else "site.yml")
     gpus = {node: cluster.gpus(node) for node in settings}
     for wanted in dict.fromkeys(attempt.settings for attempt in ATTEMPTS):
         tries = {
@@ -238,7 +238,7 @@ def test_a_unit_of_systemd_writes_the_cdi_spec_at_boot_and_after_a_change_of_the
     assert "kind: nvidia.com/gpu" in sh(cluster, node, f"cat {SPEC}")
     again, output = site.play(str(tmp_path / "managed.yml"))
     assert again.changes() == {}, output
-    set_up(cluster, tmp_path, {node: CDI}, "tests/hosts/visibility.yml")
+    set_up(cluster, tmp_path, {node: CDI}, "tests/installer/visibility.yml")
     gpus, boot = cluster.gpus(node), booted_at(cluster, node)
 
     # The lab makes GPUs, and a spec of its own, where a machine loads the driver.

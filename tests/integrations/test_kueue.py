@@ -16,6 +16,8 @@ import pytest
 import yaml
 
 from cluster_mode.installs import gpushare
+from docs.conftest import shell
+from docs.pages import steps
 from e2e.api import ApiError, Json
 from e2e.checks import check_devices, check_environment, check_totals
 from e2e.cluster import CONTROL_PLANE, GPU_NODES, MEMORY, SAMPLES, Cluster, is_running
@@ -23,11 +25,9 @@ from e2e.manifests import pod
 from gpushare_lab.archive import File
 from gpushare_lab.prepare import the_cache
 from gpushare_lab.runtimes import Module, go_programs
-from hosts.stand_ins import give_image_of, give_services
 from labs import TWO, Labs
-from quality.tree import REPOSITORY
-from walks.conftest import shell
-from walks.pages import steps
+from take_over.stand_ins import give_image_of, give_services
+from tree import REPOSITORY
 
 PAGE: Final = "docs/operate/integrations.md"
 TEST: Final = "tests/integrations/test_kueue.py"

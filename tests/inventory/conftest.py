@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import GPU_NODES, Cluster
-from hosts.site import Site, Untouched
+from installer.site import Site, Untouched
+from inventory.hosts import inventory, prepare, settings, ssh_config, written
 from labs import TWO, Labs
-from people.hosts import inventory, prepare, settings, ssh_config, written
 
 MakeSite = Callable[[bool], Site]
 

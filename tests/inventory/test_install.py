@@ -14,10 +14,10 @@ from blocks import lines
 from e2e.checks import check_devices, check_runs
 from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster, CommandError
 from e2e.manifests import pod
-from hosts.site import Site, Untouched, differences
+from installer.site import Site, Untouched, differences
+from inventory.conftest import MakeSite
+from inventory.hosts import BASTION, BEHIND, GUEST, OPS, addresses, inventory, password, settings, written
 from labs import Labs
-from people.conftest import MakeSite
-from people.hosts import BASTION, BEHIND, GUEST, OPS, addresses, inventory, password, settings, written
 
 BOTH = pytest.mark.parametrize("pipelining", [False, True], ids=["without pipelining", "with pipelining"])
 

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from hosts.site import Untouched, differences
-from people.conftest import MakeSite
+from installer.site import Untouched, differences
+from inventory.conftest import MakeSite
 
 
 def test_afterwards_everything_is_as_it_was(site: MakeSite, untouched: Untouched) -> None:

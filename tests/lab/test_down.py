@@ -10,4 +10,4 @@ from e2e.cluster import REPOSITORY, run
 
 
 def test_an_instance_leaves_nothing_behind() -> None:
-    assert run([sys.executable, str(REPOSITORY / "tests/lab/check-down")], seconds=600).endswith(", 0 faults\n")
+    assert run([sys.executable, str(REPOSITORY / "tools/lab/check-down")], seconds=600).endswith(", 0 faults\n")

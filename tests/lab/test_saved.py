@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-LAB = Path(__file__).resolve().parent / "lab"
+LAB = Path(__file__).resolve().parents[2] / "tools/lab/lab"
 NAME = os.environ.get("GPUSHARE_LAB_TEST_NAME", "saved")
 STATE = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "gpushare-lab" / NAME
 NODES = ("cp1", "gpu1")

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Final
 
-from quality.tree import REPOSITORY
+from tree import REPOSITORY
 
 FILE: Final = REPOSITORY / "docs/operate/monitoring/dashboard.json"
 SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}

@@ -19,7 +19,7 @@ import yaml
 
 from gpushare_lab import debian
 from gpushare_lab.prepare import the_cache
-from quality.tree import REPOSITORY
+from tree import REPOSITORY
 
 RULES: Final = REPOSITORY / "docs/operate/monitoring/rules.yml"
 EXTENDER: Final = "gpushare-extender"

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from monitoring.prometheus import EXTENDER, PLUGIN, RULES, program
-from quality.tree import REPOSITORY
+from tree import REPOSITORY
 
 README: Final = (REPOSITORY / "docs/operate/monitoring/README.md").read_text()
 GROUPS: Final = yaml.safe_load(RULES.read_text())["groups"]

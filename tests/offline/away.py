@@ -14,7 +14,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats impor
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received import LIMITS
 
 from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster
-from hosts.releases import play
+from installer.releases import play
 
 NODES = (CONTROL_PLANE, *GPU_NODES)
 # Nobody takes packets from the other end of that interface. Without a name server, resolvers ask the host itself.

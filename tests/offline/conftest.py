@@ -13,7 +13,7 @@ import pytest
 
 from cluster_mode.in_cluster import RUNTIME_CLASS, InCluster, archive, scheduler_archive
 from e2e.cluster import GPU_NODES, REPOSITORY, Cluster
-from hosts.site import Site
+from installer.site import Site
 from labs import IN_CLUSTER, Labs
 from offline.away import cut_off, make
 

@@ -16,8 +16,8 @@ from cluster_mode.in_cluster import InCluster
 from e2e.checks import check_devices, check_environment
 from e2e.cluster import REPOSITORY, CommandError
 from e2e.manifests import pod
-from hosts.releases import next_release, play
-from hosts.site import ROLES, Site, differences, roles
+from installer.releases import next_release, play
+from installer.site import ROLES, Site, differences, roles
 from offline.away import NODES, attempt, attempts, damaged, forget, make, words
 from offline.conftest import Away
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import REPOSITORY, Cluster
-from hosts.releases import play
+from installer.releases import play
 from labs import THREE_PLANES, TWO, Labs
-from ways.hosts import LATER_NODE, LATER_PLANES, unjoin, without
+from operations.hosts import LATER_NODE, LATER_PLANES, unjoin, without
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from e2e.cluster import REPOSITORY, Cluster, CommandError
 from e2e.cluster import run as run_command
 from e2e.manifests import pod
 from gpushare_lab.podman import container_name
-from hosts.releases import play
+from installer.releases import play
 
 #: The hosts that have not joined when the collection is installed.
 LATER_PLANES, LATER_NODE = ("cp2", "cp3"), "gpu2"

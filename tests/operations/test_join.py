@@ -13,7 +13,7 @@ import pytest
 
 from e2e.cluster import Cluster
 from ha.planes import bring_back, leader
-from ways.hosts import LATER_NODE, LATER_PLANES, QUIET, counts, is_up, join, kill, run, runs_on
+from operations.hosts import LATER_NODE, LATER_PLANES, QUIET, counts, is_up, join, kill, run, runs_on
 
 FIRST, NODE = "cp1", "gpu1"
 SECOND, THIRD = LATER_PLANES

@@ -8,8 +8,8 @@ import pytest
 
 from e2e.cluster import Cluster, annotations_of
 from e2e.manifests import pod
-from hosts.site import RESOURCES
-from ways.hosts import QUIET, accounts, counts, kill, ready, rejected, run, runs_on
+from installer.site import RESOURCES
+from operations.hosts import QUIET, accounts, counts, kill, ready, rejected, run, runs_on
 
 NODE, SECOND = "gpu1", "gpu2"
 PLUGIN = "gpushare-device-plugin"

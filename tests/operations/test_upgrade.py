@@ -12,9 +12,9 @@ import pytest
 
 from e2e.cluster import Cluster
 from e2e.manifests import pod
-from hosts.releases import next_release, play
-from hosts.site import RESOURCES
-from ways.hosts import counts, process, run, words
+from installer.releases import next_release, play
+from installer.site import RESOURCES
+from operations.hosts import counts, process, run, words
 
 PLANE, NODE, SECOND = "cp1", "gpu1", "gpu2"
 EXTENDER, PLUGIN = "gpushare-extender", "gpushare-device-plugin"

@@ -28,7 +28,7 @@ import ansible  # type: ignore[import-untyped]
 from gpushare_lab.cache import Cache
 from gpushare_lab.debian import root_file_system
 from gpushare_lab.overlay import FileSystem
-from quality.tree import REPOSITORY
+from tree import REPOSITORY
 
 BUILDERS = ("apt-utils", "gnupg", "createrepo-c", "dnf", "rpm", "dnf-plugins-core")
 #: zypper does not stand beside the plugins of dnf.

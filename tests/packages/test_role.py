@@ -19,7 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.packag
 
 from gpushare_lab.components import nvidia_toolkit
 from packages.machine import OTHERS, SET, Machine, cache, inside
-from quality.tree import REPOSITORY
+from tree import REPOSITORY
 
 CONFIG = "etc/nvidia-container-runtime/config.toml"
 _RECAP = re.compile(r"ok=(\d+) +changed=(\d+) +unreachable=0 +failed=(\d+)")

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from quality.results import reserved_keys
+from results import reserved_keys
 
 ROOT = Path(__file__).resolve().parents[2]
 

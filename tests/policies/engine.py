@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The policies, asked through the API server's own admission plugin: tests/lab/go/policies."""
+"""The policies, asked through the API server's own admission plugin: tools/lab/go/policies."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from original.matching import Answer, Candidate, allocate
+from take_over.matching import Answer, Candidate, allocate
 
 
 @dataclass(frozen=True)

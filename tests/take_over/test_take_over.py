@@ -14,10 +14,10 @@ import pytest
 
 from e2e.api import Json
 from e2e.cluster import Cluster
-from hosts.site import pod
-from hosts.stand_ins import NVIDIA, SYSTEM, nvidia, nvidia_image
+from installer.site import pod
 from labs import TWO, Labs
-from ways.hosts import QUIET, counts, rejected, run, runs_on
+from operations.hosts import QUIET, counts, rejected, run, runs_on
+from take_over.stand_ins import NVIDIA, SYSTEM, nvidia, nvidia_image
 
 NODE, SECOND = "gpu1", "gpu2"
 DAEMON_SET = "nvidia-device-plugin-daemonset"

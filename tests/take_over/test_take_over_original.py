@@ -18,12 +18,17 @@ from typing import Any
 import pytest
 import yaml
 
+from docs.conftest import Shell, shell
+from docs.pages import blocks, steps
+from docs.tarball import release
 from e2e.api import Json
 from e2e.checks import check_devices
 from e2e.cluster import CONTROL_PLANE, MEMORY, Cluster, annotations_of, asked, is_running
 from e2e.manifests import pod
-from hosts.site import MANIFEST
-from hosts.stand_ins import (
+from installer.site import MANIFEST
+from labs import TWO_NVIDIA, Labs
+from operations.hosts import QUIET, counts
+from take_over.stand_ins import (
     EXTENDER,
     ORIGINAL_DAEMON_SET,
     SCHEDULER_CONFIG,
@@ -34,13 +39,8 @@ from hosts.stand_ins import (
     original_images,
     original_scheduler,
 )
-from labs import TWO_NVIDIA, Labs
-from walks.conftest import Shell, shell
-from walks.pages import blocks, steps
-from walks.tarball import release
-from ways.hosts import QUIET, counts
 
-PAGE, TEST = "docs/operate/migrate-original.md", "tests/hosts/test_take_over_original.py"
+PAGE, TEST = "docs/operate/migrate-original.md", "tests/take_over/test_take_over_original.py"
 NODES = ("gpu1", "gpu2")
 #: Pod → units. kubelet gives their ids at random, so they may take ids of a GPU that they do not have: pods that come later need
 #: more room than the sums say.

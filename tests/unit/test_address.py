@@ -69,7 +69,7 @@ def test_a_release_rejects_a_placeholder_and_says_what_to_do(placeholder: str) -
     reason = address.rejected(placeholder)
     assert repr(placeholder) in reason
     assert "expected the https address" in reason
-    assert "python tests/address.py --write" in reason
+    assert "python tools/address.py --write" in reason
 
 
 def test_a_release_takes_a_real_address() -> None:

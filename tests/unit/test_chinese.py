@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from quality.tree import REPOSITORY, files
-from walks.pages import Block, blocks, codes, rows
+from docs.pages import Block, blocks, codes, rows
+from tree import REPOSITORY, files
 
 SUFFIX = ".zh-CN.md"
 PAGES = [path for path in files() if path.endswith(SUFFIX)]

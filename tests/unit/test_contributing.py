@@ -19,7 +19,7 @@ def places(row: str) -> list[Path]:
     """The files of a row; one without a folder lies beside the one before it."""
     found: list[Path] = []
     for name in re.findall(r"`([\w/]+(?:\.py|/))`", row.split("|")[2]):
-        base = ROOT if name.startswith("tests/") else RUNTIME if "/" in name else found[-1].parent
+        base = ROOT if name.startswith(("tests/", "tools/")) else RUNTIME if "/" in name else found[-1].parent
         found.append(base / name)
     return found
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from quality import cores, pythons
-from quality.tree import REPOSITORY
+from collection import cores, pythons
+from tree import REPOSITORY
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_what_does_not_run_is_passed_over_and_an_environment_is_seen_through(mac
 
 def test_the_makefile_gets_the_newest_or_a_reason(machine: Path) -> None:
     def run() -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, REPOSITORY / "tests/quality/pythons.py"]
+        command = [sys.executable, REPOSITORY / "tools/pythons.py"]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
     assert "this machine has no Python 3.11 or newer" in run().stderr

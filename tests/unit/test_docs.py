@@ -18,12 +18,12 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.var
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import CHECKS, PREFLIGHT
 
 import reference
+from docs import faults
+from docs.pages import BLOCK, Block, blocks, codes, rows, section, steps
 from gpushare_lab.images import TEST_IMAGES
 from gpushare_runtime.core import protocol
-from quality.tree import REPOSITORY, files, released
 from suites.table import SUITES
-from walks import faults
-from walks.pages import BLOCK, Block, blocks, codes, rows, section, steps
+from tree import REPOSITORY, files, released
 
 PAGES = [path for path in files() if path.endswith(".md") and not path.startswith(".github/")]
 #: What users read; pages for those who change the code name its internals.
@@ -84,7 +84,7 @@ def test_a_link_that_leads_nowhere_is_found() -> None:
 
 def test_pages_of_the_release_link_only_to_its_files() -> None:
     ours = set(released())
-    known = {"CONTRIBUTING.md", "tests/lab/README.md", "tests/suites/table.py", "tests/labs.py"}  # named as parts of the checkout
+    known = {"CONTRIBUTING.md", "tools/lab/README.md", "tools/suites/table.py", "tests/labs.py"}  # named as parts of the checkout
     beyond = {
         f"{page}: {target}"
         for page in ours
@@ -184,9 +184,7 @@ def test_a_command_that_does_not_exist_is_found() -> None:
 
 
 def test_outputs_that_a_page_shows_belong_to_a_command() -> None:
-    assert [step.command for step in steps("docs/start/quickstart.md", "tests/walks/test_tarball.py") if step.output] == [
-        "kubectl gpushare"
-    ]
+    assert [step.command for step in steps("docs/start/quickstart.md", "tests/docs/test_tarball.py") if step.output] == ["kubectl gpushare"]
     assert len(BLOCK.findall("<!-- run: x -->\n\n```shell\na\n```\n\n```text\nb\n```\n")) == 2
 
 
@@ -243,7 +241,7 @@ def unknown_command(quoted: str) -> str:
         return words[1]
     if words[0] == "python" and "-m" in words[:-1]:
         module = words[words.index("-m") + 1].replace(".", "/")
-        places = (REPOSITORY / "tests" / module / "__main__.py", REPOSITORY / "tests" / f"{module}.py")
+        places = [REPOSITORY / area / name for area in ("tests", "tools") for name in (f"{module}/__main__.py", f"{module}.py")]
         return "" if any(place.is_file() for place in places) else module
     if words[:2] == ["kubectl", "gpushare"] and len(words) > 2 and words[2][0] not in "-[":
         known = reference.subcommands(reference.parser_of("kubectl_program.main"))

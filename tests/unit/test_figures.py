@@ -44,8 +44,8 @@ from gpushare_runtime.mps import main as mps_main
 from gpushare_runtime.pki import certificates
 from image import layout as image
 from measured import read, span
-from quality.tree import REPOSITORY, files
 from suites import report, run
+from tree import REPOSITORY, files
 
 MIB = 1024**2
 DAY = 86400
@@ -116,7 +116,7 @@ MAKEFILE = (REPOSITORY / "Makefile").read_text()
 MOST_CPU_SECONDS = max(one["cpu_seconds"] for one in KUBECTL["results"])
 HTTP_TIMEOUT = default("gpushare_extender_http_timeout").removesuffix("s")
 #: Each fault must be found within so many binds.
-CI_MINUTES = re.findall(r'"--minutes", type=float, default=(\d+)', (REPOSITORY / "tests/suites/__main__.py").read_text())[0]
+CI_MINUTES = re.findall(r'"--minutes", type=float, default=(\d+)', (REPOSITORY / "tools/suites/__main__.py").read_text())[0]
 MOST_BINDS = int(re.findall(r"--without-each (\d+)", (REPOSITORY / "Makefile").read_text())[0])
 
 #: (page, its words with {} for each number, the numbers)
@@ -487,7 +487,7 @@ ELSEWHERE = [
     (f"{REFERENCE}/device-plugin.md", "further start, up to 5 min", "kubelet's CrashLoopBackOff"),
     (f"{REFERENCE}/kubectl.md", "50,000 pods would cause thousands of writes", "an example"),
     (f"{REFERENCE}/kubectl.md", "table of nodes took 1.9 s, and the table of pods 2.2 s", "test_docs.py"),
-    ("README.md", "8 GiB of disk", "tests/lab/README.md"),
+    ("README.md", "8 GiB of disk", "tools/lab/README.md"),
     ("README.md", "about 10 minutes the first time", "587 s with a cold cache, where Kubernetes was built from source"),
     ("docs/use/first-pod.md", "not your 2 GiB, unless", "the sample"),
     ("docs/use/first-pod.md", "8` means 8 GiB by default", "an example"),
@@ -500,7 +500,7 @@ ELSEWHERE = [
     ("docs/project/testing.md", "a cluster of the original gpushare with 50 pods", "the table of suites"),
     ("docs/project/testing.md", "the worst pods on 5000 nodes", "the table of suites"),
     ("docs/project/testing.md", "50,000 pods in kubectl gpushare", "the table of suites"),
-    ("docs/start/demo.md", "2 GiB of free memory and 8 GiB of free disk", "tests/lab/README.md"),
+    ("docs/start/demo.md", "2 GiB of free memory and 8 GiB of free disk", "tools/lab/README.md"),
     ("docs/start/quickstart.md", "Its three pods request 6 GiB", "the sample"),
     ("docs/start/quickstart.md", "GPUs of 16, 16, 16 and 24 GiB", "an example"),
     ("docs/use/frameworks.md", "The examples leave 0.6 GiB for it", "test_frameworks.py"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from walks.pages import REPOSITORY, section, steps
+from docs.pages import REPOSITORY, section, steps
 
 PAGE, TEST = "docs/use/frameworks.md", "tests/unit/test_frameworks.py"
 # Units of the container and of the GPU, MiB of a unit → PyTorch's fraction, TensorFlow's MiB, vLLM's fraction, Triton's bytes.

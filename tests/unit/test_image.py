@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The container image: what is in it and where, and its archive. tests/image/test_image.py builds it."""
+"""The container image: what is in it and where, and its archive. tests/container_image/test_image.py builds it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock i
 from gpushare_lab.archive import Image, Text, write_image, write_layer
 from image import layout
 from image.layout import kept, own_members, target, wheel_place
-from quality.tree import REPOSITORY
+from tree import REPOSITORY
 
 RUNTIME = REPOSITORY / "files/gpushare_runtime"
 
@@ -92,7 +92,7 @@ def test_every_program_of_the_runtime_is_a_script_below_our_folder() -> None:
 
 
 def test_the_containerfile_runs_it_in_the_same_way() -> None:
-    text = (REPOSITORY / "tests/image/Containerfile").read_text()
+    text = (REPOSITORY / "tools/image/Containerfile").read_text()
     environment = dict(word.split("=") for word in re.findall(r"^ENV (.*)$", text, re.M)[0].split())
     assert environment == layout.ENVIRONMENT
     assert re.findall(r"^USER (.*)$", text, re.M) == [f"{layout.USER}:{layout.USER}"]

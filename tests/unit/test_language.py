@@ -11,7 +11,7 @@ import pytest
 
 import language
 from language import Block
-from quality.tree import REPOSITORY, files
+from tree import REPOSITORY, files
 
 # Each breaks exactly the one rule whose `instead` begins so.
 WRONG = {

@@ -251,7 +251,7 @@ assert [one.passed for one in outcomes] == [True, True], outcomes
 def ran(folder: Path, script: str, **environment: str) -> str:
     """What a process prints that runs the tests of this folder on mutants."""
     (folder / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["."]\n')
-    environment["PYTHONPATH"] = str(ROOT / "tests")
+    environment["PYTHONPATH"] = str(ROOT / "tools")
     command = [sys.executable, "-c", script, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr

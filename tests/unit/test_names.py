@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from gpushare_runtime.core import protocol
-from quality.tree import REPOSITORY
+from tree import REPOSITORY
 
 PAGE = (REPOSITORY / "docs/reference/names.md").read_text()
 # What users write on pods stands in requests.md, under one heading.

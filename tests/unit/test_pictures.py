@@ -12,8 +12,8 @@ import pytest
 
 import pictures
 from gpushare_runtime.dashboard.server import page_files
-from quality.tree import REPOSITORY
 from six_nodes import WAITING, six_nodes
+from tree import REPOSITORY
 
 MOST_BYTES = 200_000
 PAGES = [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
@@ -36,13 +36,13 @@ def test_a_terminal_shows_each_letter_that_its_command_prints(name: str) -> None
     printed = pictures.printed(name)
     assert len(printed.splitlines()) > 8
     assert pictures.letters(printed) in pictures.shown((pictures.FOLDER / f"{name}.svg").read_text()), (
-        "run python tests/pictures.py --write"
+        "run python tools/pictures.py --write"
     )
 
 
 @pytest.mark.parametrize("name", pictures.DIAGRAMS)
 def test_a_diagram_shows_the_saved_result(name: str) -> None:
-    assert (pictures.FOLDER / f"{name}.svg").read_text() == pictures.diagram(name), "run python tests/pictures.py --write --terminal"
+    assert (pictures.FOLDER / f"{name}.svg").read_text() == pictures.diagram(name), "run python tools/pictures.py --write --terminal"
 
 
 @pytest.mark.parametrize("name", pictures.TERMINAL)

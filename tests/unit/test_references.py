@@ -13,7 +13,7 @@ from pathlib import Path
 from gpushare_runtime.core import protocol
 from gpushare_runtime.daemon.health_server import HealthServer
 from gpushare_runtime.daemon.metrics_server import MetricsAddress, MetricsServer
-from quality.tree import REPOSITORY
+from tree import REPOSITORY
 from unit.runtime.extender.over_http import extending, synced
 from unit.runtime.kube.fake_api import until
 

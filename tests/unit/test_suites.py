@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from quality.cores import Core
-from quality.tree import REPOSITORY, files
+from cores import Core
 from suites import choose
 from suites import run as runner_module
 from suites.choose import Choice, asked_for, within
 from suites.report import by_suite, covered, table
 from suites.run import Job, Runner, counts, failures, last_line, left_out, totals
 from suites.table import SUITES, Suite
+from tree import REPOSITORY, files
 
 SOURCES = ("plugins/", "roles/", "playbooks/", "files/", "molecule/")
 
@@ -163,7 +163,7 @@ def test_two_at_a_time_but_never_on_one_lab_nor_beside_one_that_is_alone(build: 
 
     # The life of a cluster has a lab of its own beside those of that shape.
     left, right = (text.replace("/l", "/ll").replace("/r", "/rr") for text in (left, right))
-    jobs, _ = run(shell("life", left, lab="x", always=True), shell("other", right, lab="x"))
+    jobs, _ = run(shell("install", left, lab="x", always=True), shell("other", right, lab="x"))
     assert [job.failed for job in jobs] == [0, 0]
 
     alone = f"test ! -e {build}/busy && touch {build}/busy && sleep 0.2 && rm {build}/busy"
@@ -188,12 +188,15 @@ def test_a_lab_stays_for_the_next_suite_but_not_that_of_the_life_of_a_cluster(bu
     monkeypatch.setattr(runner_module, "remove_lab", lambda shape: runner_module.subprocess.Popen(["true"]))
     tell = 'echo "lab: ${GPUSHARE_SHARED_LAB:-its own, $GPUSHARE_OWN_LAB}"'
     jobs, _ = run(
-        shell("one", tell, lab="x"), shell("two", tell, lab="x"), shell("life", tell, lab="x", always=True), shell("alone", tell, lab="y")
+        shell("one", tell, lab="x"),
+        shell("two", tell, lab="x"),
+        shell("install", tell, lab="x", always=True),
+        shell("alone", tell, lab="y"),
     )
     assert {job.suite.name: job.log.read_text().strip() for job in jobs} == {
         "one": "lab: t-x",
         "two": "lab: t-x",
-        "life": "lab: its own, t-x-life",
+        "install": "lab: its own, t-x-install",
         "alone": "lab: its own, t-y",
     }
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""A CUDA program for tests/bench/isolation.py, on the driver's own library: it needs neither a toolkit nor a framework.
+"""A CUDA program for tools/bench/isolation.py, on the driver's own library: it needs neither a toolkit nor a framework.
 
     cuda_client.py allocate STEP_MIB MOST_MIB     allocates until it may not, and prints how much that was
     cuda_client.py work SECONDS                   prints "ready", waits for a line, computes, and prints how many kernels ended

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The documentation as a site of its own: `make docs`, or `python -m pages.build FOLDER` in `tests`, in the environment of docs.txt.
+"""The documentation as a site of its own: `make docs`, or `python -m pages.build FOLDER` in `tools`, in the environment of docs.txt.
 
 The pages of the repository, and what antsibull-docs makes of roles and modules, become HTML that needs nothing from elsewhere. A warning
 is an error.
@@ -22,7 +22,7 @@ from typing import Final
 
 import yaml
 
-from quality.tree import REPOSITORY, files
+from tree import REPOSITORY, files
 
 BIN: Final = Path(sys.executable).parent
 LINK: Final = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]*)(#[^)]*)?\)")
@@ -39,7 +39,7 @@ OF_ANSIBLE: Final = {
 
 def pages() -> list[str]:
     """The Markdown files that become pages."""
-    outside = ("CONTRIBUTING.md", "SECURITY.md", "README.md", "README.zh-CN.md", "tests/lab/README.md", "tests/lab/nvml/README.md")
+    outside = ("CONTRIBUTING.md", "SECURITY.md", "README.md", "README.zh-CN.md", "tools/lab/README.md", "tools/lab/nvml/README.md")
     return [
         path
         for path in files()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Sphinx reads this; tests/pages/build.py copies it beside the pages and sets the version."""
+"""Sphinx reads this; tools/pages/build.py copies it beside the pages and sets the version."""
 
 import os
 

@@ -40,7 +40,7 @@ def say(text: str) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """The command; its exit status."""
-    parser = argparse.ArgumentParser(prog="suites", description="Run the suites of tests/suites/table.py.")
+    parser = argparse.ArgumentParser(prog="suites", description="Run the suites of tools/suites/table.py.")
     parser.add_argument("mode", choices=("quick", "changed", "full", "run", "plan", "list", "recorded"))
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"for run: {', '.join(BY_NAME)}")
     parser.add_argument(

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from quality.tree import REPOSITORY, files
 from suites.table import SUITES, Suite
+from tree import REPOSITORY, files
 
 RESULTS = "docs/project/benchmarks/"
 RECORD = REPOSITORY / RESULTS / "full-run.json"

@@ -15,14 +15,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cores import newest
 from labs import lab_name
-from quality.cores import newest
-from quality.tree import REPOSITORY
 from suites.table import Suite
+from tree import REPOSITORY
 
 BUILD = REPOSITORY / "build/suites"
 TIMELINE = BUILD / "timeline.jsonl"
-LAB = REPOSITORY / "tests/lab/lab"
+LAB = REPOSITORY / "tools/lab/lab"
 TELL_EVERY_S = 15.0
 # The longest test without a limit of its own takes ten minutes on an idle machine.
 LONGEST_TEST_S = 3000

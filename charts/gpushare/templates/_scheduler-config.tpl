@@ -1,7 +1,7 @@
 {{- /*
 SPDX-License-Identifier: Apache-2.0
 Copyright: gpushare.kubernetes contributors
-Made by tests/manifests.py.
+Made by tools/manifests.py.
 */ -}}
 {{- define "gpushare.schedulerConfig" -}}
 {

@@ -5,7 +5,7 @@
 
 Data: from NVIDIA's security bulletins, https://github.com/NVIDIA/product-security, column "Updated Version"; of the driver the rows "Tesla"
 for Linux. To bring it up to date, read the bulletins since READ_UP_TO, add their rows here, raise the minimum of the toolkit, and run
-`python tests/reference.py --write`.
+`python tools/reference.py --write`.
 """
 
 from __future__ import annotations

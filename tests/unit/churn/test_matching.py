@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from original.matching import Answer, Candidate, allocate
-from original.replay import Admission, Bound, Errors, Hasty, best_fit, replay
+from take_over.matching import Answer, Candidate, allocate
+from take_over.replay import Admission, Bound, Errors, Hasty, best_fit, replay
 
 GPUS = {"gpu1": {0: 16, 1: 16}}
 

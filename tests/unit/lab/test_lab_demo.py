@@ -15,12 +15,12 @@ import pytest
 from e2e.samples import TOO_LARGE
 from gpushare_lab.cli import parser
 from gpushare_runtime.kubectl_program.main import _parser
-from quality.tree import REPOSITORY
+from tree import REPOSITORY
 
 
 @pytest.fixture(scope="module")
 def demo() -> ModuleType:
-    loader = SourceFileLoader("demo_script", str(REPOSITORY / "tests/lab/demo"))
+    loader = SourceFileLoader("demo_script", str(REPOSITORY / "tools/lab/demo"))
     spec = spec_from_loader(loader.name, loader)
     assert spec
     module = module_from_spec(spec)

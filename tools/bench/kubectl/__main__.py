@@ -29,7 +29,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import orjson
 
-from quality.tree import REPOSITORY
+from tree import REPOSITORY
 from unit.runtime.kube.fake_api import kubeconfig
 from unit.runtime.kubectl_gpushare.objects import node, pod
 from unit.runtime.pods import inventory

@@ -12,7 +12,7 @@ The traces are openb of the Alibaba cluster data (openb_node_list_*.csv, openb_p
 
 `before` is binpack as it was: no scarcity, exact units, of equals the node with less free, weight 1.
 Prints means with the standard error over the seeds. --json keeps what other runs have written there;
-`tests/pictures.py --write` draws it.
+`tools/pictures.py --write` draws it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """The objects of gpushare in a cluster, for `kubectl apply`: what the playbook `cluster` applies and the chart renders.
 
-manifests.json beside this file has them with places for values. tests/manifests.py makes it from the builders of the playbook, and from
+manifests.json beside this file has them with places for values. tools/manifests.py makes it from the builders of the playbook, and from
 the values and the schema of the chart. A part is an object, a list, a text with places `${path}`, or one of these:
 {"$value": path} is a value of another type, {"$if": {"value": path, …}, "$then": part} a part that may be missing, {"$merge": [part, …]}
 an object of several, the last of which counts.
@@ -39,7 +39,7 @@ _ABSENT: Final = object()
 
 @cache
 def template() -> Json:
-    """The data that tests/manifests.py has made."""
+    """The data that tools/manifests.py has made."""
     found: Json = json.loads(resources.files(__package__).joinpath("manifests.json").read_text(encoding="utf-8"))
     return found
 

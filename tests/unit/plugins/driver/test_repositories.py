@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Each package that the role's data names, against records of what the repositories have: tests/repositories.py."""
+"""Each package that the role's data names, against records of what the repositories have: tools/repositories.py."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.var
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quality.tree import REPOSITORY
+from tree import REPOSITORY
 from unit.plugins.fake_root import NVIDIA_SMI, FakeRoot, control_plane, debian, gpu, kubelet
 
 GPU_NODE = WantedHost(gpu_node=True, control_plane=False)

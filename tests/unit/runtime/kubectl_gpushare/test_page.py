@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
+from docs.pages import blocks
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kubectl_program.main import main
 from unit.runtime.kubectl_gpushare.objects import allocation, held, node, pending, pod
 from unit.runtime.pods import gpu
-from walks.pages import blocks
 
 PAGE = "docs/reference/kubectl.md"
 

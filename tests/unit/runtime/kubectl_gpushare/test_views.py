@@ -19,7 +19,7 @@ from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, ODD, WARN, Unkno
 from gpushare_runtime.kubectl_gpushare.output import Format, render
 from gpushare_runtime.kubectl_gpushare.selectors import parse_selector
 from gpushare_runtime.kubectl_gpushare.views import VIEWS, Selection, _age, document, gpus_of, names_of, nodes_view, shows_any
-from quality.tree import REPOSITORY
+from tree import REPOSITORY
 from unit.runtime.core.ledger_schema import check
 from unit.runtime.kubectl_gpushare.objects import allocation, held, node, original_node, pending, pod
 from unit.runtime.pods import gpu, inventory

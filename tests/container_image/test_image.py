@@ -14,7 +14,7 @@ import tomllib  # type: ignore[import-not-found,unused-ignore]
 
 from image.build import build, machine
 from image.layout import MOST_MB, MOST_PACKED_MB
-from quality.tree import REPOSITORY
+from tree import REPOSITORY
 
 SOURCE = REPOSITORY / "files/gpushare_runtime"
 SCRIPTS = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]["scripts"]
