@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Writes what a run did as JSON lines: each result of a task, and each module that was really executed on a host.
 
-quality/results.py reads them.
+tests/results.py reads them.
 """
 
 from __future__ import annotations
