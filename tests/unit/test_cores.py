@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from collection import cores, pythons
+import cores
+import pythons
 from tree import REPOSITORY
 
 
