@@ -69,8 +69,10 @@ def test_a_failed_build_leaves_nothing_and_is_tried_again(tmp_path: Path) -> Non
     assert cache.entry("thing", "1", {}, lambda folder: None).is_dir()
 
 
-def test_what_a_killed_build_left_is_removed(tmp_path: Path) -> None:
+def test_what_a_killed_build_left_is_removed_once_nothing_is_mounted_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(tmp_path)
+    unmounted: list[Path] = []
+    monkeypatch.setattr("gpushare_lab.cache.unmount_below", lambda folder: unmounted.append(folder) if (folder / "half").exists() else None)
     final = cache.entry("thing", "1", {}, lambda folder: None)
     leftover = tmp_path / f"{final.name}.tmp12345"
     final.rename(leftover)
@@ -78,6 +80,7 @@ def test_what_a_killed_build_left_is_removed(tmp_path: Path) -> None:
     cache.entry("thing", "1", {}, lambda folder: None)
     assert list(tmp_path.glob("thing*")) == [final]
     assert list(final.iterdir()) == []
+    assert unmounted == [leftover]
 
 
 def test_sources_are_their_content_and_whether_they_can_be_run(tmp_path: Path) -> None:

@@ -13,7 +13,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
+from .overlay import unmount_below
 from .process import say, under_way
+
+
+def _remove(folder: Path) -> None:
+    # A build that was killed may have left /dev of this machine mounted there.
+    unmount_below(folder)
+    shutil.rmtree(folder)
 
 
 def recipe_hash(recipe: Mapping[str, str | bytes]) -> str:
@@ -79,7 +86,7 @@ class Cache:
             if final.is_dir():
                 return final
             for leftover in self.root.glob(f"{final.name}.tmp*"):
-                shutil.rmtree(leftover)
+                _remove(leftover)
             partial = self.root / f"{final.name}.tmp{os.getpid()}"
             partial.mkdir(parents=True)
             say(f"{what} {version}: making it (not in {self.root})")
@@ -88,7 +95,7 @@ class Cache:
                 with self.turn(turns) if turns else nullcontext(), under_way(f"making {what} {version}"):
                     build(partial)
             except BaseException:
-                shutil.rmtree(partial)
+                _remove(partial)
                 raise
             partial.rename(final)
             self.made.append(final.name)
