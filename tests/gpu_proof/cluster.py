@@ -1,184 +1,125 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""A cluster of this machine alone, on its real GPU: API server, kube-scheduler with the extender, kubelet, containerd and CDI.
+"""A cluster of this machine alone, on its real GPU: site.yml sets it up, pods share the GPU, uninstall.yml leaves nothing.
 
-    python -m gpu_proof.cluster pack PROGRAMS      fills the folder with the programs of the lab, where there is a network
-    python -m gpu_proof.cluster run PROGRAMS OUT   on the machine with the GPU, as root; OUT gets cluster.json
+    python -m gpu_proof.cluster pack FOLDER       fills the folder with the node, where there is a network
+    python -m gpu_proof.cluster run FOLDER OUT    on the machine with the GPU, as root; OUT gets cluster.json and logs
 
-It is for a machine that belongs to no cluster: kubelet has its usual folder, which is removed, and a CDI spec nvidia.yaml is replaced.
+The node is a Debian in namespaces of the machine; of the machine it has the kernel, the GPU and the driver's files.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
-import os
 import re
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import aiohttp
-
-from bench.scheduling.control_plane import ControlPlane, Process, free_port
-from bench.scheduling.extender import Extender
-from gpu_proof import machine
 from gpu_proof.findings import FAILED, Findings, write_atomically
+from gpu_proof.one_node import ARCHIVE, BUNDLE, CONTROLLER, NODE, PROGRAMS, Failed, Node, pack, until
 from gpu_proof.scrub import Scrubber
 from gpushare_lab import components
 from gpushare_runtime.core import protocol
-from gpushare_runtime.kube.client import KubeClient, KubeError
-from gpushare_runtime.kube.credentials import load
 
-_NODE: Final = "gpu1"
-_PODS: Final = "/api/v1/namespaces/default/pods"
-_KUBELET_ROOT: Final = Path("/var/lib/kubelet")
-_SPECS: Final = Path("/var/run/cdi")
 _IMAGE: Final = "localhost/gpushare-lab/test:1"
 # A program's context counts for its pod's units.
 _CONTEXT_MIB: Final = 1024
-_WAIT_SECONDS: Final = 60.0
-_CONTAINERD: Final = """version = 3
-root = "{root}/containerd"
-state = "{root}/state"
-[grpc]
-  address = "{socket}"
-[plugins."io.containerd.cri.v1.images"]
-  snapshotter = "native"
-[plugins."io.containerd.cri.v1.images".pinned_images]
-  sandbox = "registry.k8s.io/pause:3.10.2"
-[plugins."io.containerd.cri.v1.runtime"]
-  disable_apparmor = true
-  restrict_oom_score_adj = true
-"""
+_WAIT_SECONDS: Final = 120.0
+_PLAY_SECONDS: Final = 900.0
+_ANSWERS: Final = "srv/answers"
+_METRICS: Final = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9440/metrics', timeout=5).read().decode())"
+_KINDS: Final = "serviceaccounts,secrets,configmaps,roles,rolebindings,clusterroles,clusterrolebindings,validatingadmissionpolicies"
+_TREE: Final = Path(__file__).parents[1] / "hosts/print_file_tree.py"
+# What changes by itself while a cluster runs; and what dpkg and apt note of packages that have come and gone.
+_LIVING: Final = (
+    *(f"/var/lib/{name}" for name in ("containerd", "cni", "etcd", "systemd", "private", "dpkg", "apt", "logrotate")),
+    *(f"/var/lib/kubelet/{name}" for name in ("pods", "actuated_pods_state", "allocated_pods_state", "dra_manager_state", "image_manager")),
+    *(f"/var/lib/kubelet/{name}" for name in ("device-plugins/kubelet_internal_checkpoint", "cpu_manager_state", "memory_manager_state")),
+)
+# A script of NVIDIA's package makes them, and none removes them.
+_OF_NVIDIA: Final = ["/etc/nvidia-container-runtime", "/etc/nvidia-container-runtime/config.toml"]
 
 
-def kubelet_configuration(socket: Path) -> dict[str, Any]:
-    return {
-        "apiVersion": "kubelet.config.k8s.io/v1beta1",
-        "kind": "KubeletConfiguration",
-        "address": "127.0.0.1",
-        "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
-        "authorization": {"mode": "AlwaysAllow"},
-        "cgroupDriver": "cgroupfs",
-        "containerRuntimeEndpoint": f"unix://{socket}",
-        "failSwapOn": False,
-        "failCgroupV1": False,
-        "localStorageCapacityIsolation": False,
-        "evictionHard": {"nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%"},
-        "imageGCHighThresholdPercent": 100,
-        "makeIPTablesUtilChains": False,
-        "nodeStatusUpdateFrequency": "2s",
-    }
-
-
-def pod(name: str, units: int, folder: Path, programs: Path, number: int, resource: str = protocol.RESOURCE_MEMORY) -> dict[str, Any]:
-    """One that holds almost all of its units. It needs no network of its own, which would need a plugin for it."""
+def pod(name: str, units: int, number: int, resource: str = protocol.RESOURCE_MEMORY) -> dict[str, Any]:
+    """One that holds almost all of its units."""
     held = max(units * 1024 - _CONTEXT_MIB, 64) if resource == protocol.RESOURCE_MEMORY else 2048
     container = {
         "name": "main",
         "image": _IMAGE,
         "imagePullPolicy": "Never",
         "command": ["/programs/pod_client", str(held), str(number * 1000), f"/out/{name}.json"],
-        # As CUDA's images have it for a driver that is in no folder of ld.so.
-        "env": [{"name": "LD_LIBRARY_PATH", "value": machine.library_folder()[0]}],
         "resources": {"limits": {resource: units}},
         "volumeMounts": [{"name": "programs", "mountPath": "/programs", "readOnly": True}, {"name": "out", "mountPath": "/out"}],
     }
-    volumes = [{"name": which, "hostPath": {"path": str(path)}} for which, path in (("programs", programs), ("out", folder))]
-    spec = {"containers": [container], "volumes": volumes, "hostNetwork": True, "terminationGracePeriodSeconds": 0}
-    return {"metadata": {"name": name, "namespace": "default"}, "spec": {**spec, "automountServiceAccountToken": False}}
+    volumes = [{"name": which, "hostPath": {"path": f"/{path}"}} for which, path in (("programs", PROGRAMS), ("out", _ANSWERS))]
+    spec = {"containers": [container], "volumes": volumes, "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": False}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec}
 
 
-def done(*command: str) -> None:
-    """SystemExit with its words if it fails."""
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    if ended.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with {ended.returncode}: {ended.stderr.strip()[-800:]}")
+def recap(output: str) -> dict[str, int]:
+    """The numbers of the one host, by name, at the end of what ansible-playbook has printed."""
+    found = re.findall(rf"^{NODE} +: +(.*)$", output, re.MULTILINE)
+    return {name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", found[-1])} if found else {}
 
 
 class Cluster:
-    """root: of its own files; programs: folder."""
+    """Of that node."""
 
-    def __init__(self, root: Path, programs: Path, plane: ControlPlane, client: KubeClient) -> None:
-        self.answers = root / "answers"
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.answers = node.root / _ANSWERS
         self.answers.mkdir()
-        self.client = client
-        self.processes: dict[str, Process] = dict(plane.processes)
-        self._root, self._programs, self._plane = root, programs, plane
-        self._metrics = free_port()
 
-    def start(self, name: str, *argv: str | Path) -> None:
-        path = f"{self._programs}:{os.environ['PATH']}"
-        self.processes[name] = Process(name, argv, self._root, {**os.environ, "PATH": path})
+    def up(self) -> None:
+        """What an administrator has done before us."""
+        for number in range(2):
+            self.node.run("ctr", "-n", "k8s.io", "images", "import", "--no-unpack", f"/srv/images{number}.tar")
+        self.node.run("kubeadm", "init", "--config=/srv/kubeadm.yaml", seconds=150, log="kubeadm.log")
+        ready = "-o=jsonpath={.status.conditions[?(@.type=='Ready')].status}"
+        until("the node is Ready", lambda: self.kubectl("get", "node", NODE, ready) == "True", _WAIT_SECONDS)
+        until("pods have their account", lambda: self.kubectl("get", "serviceaccount", "default"), _WAIT_SECONDS)
+        self.node.run("tar", "-x", "-C", "/srv", "-f", f"/{BUNDLE}", "--wildcards", "collection/*")
+        self.node.run("sh", "-c", f"/{CONTROLLER}/bin/ansible-galaxy collection install --force /srv/collection/*", log="galaxy.log")
 
-    async def up(self) -> None:
-        """containerd, kubelet, extender, kube-scheduler and device plugin."""
-        socket = self._root / "c.sock"
-        (self._root / "containerd.toml").write_text(_CONTAINERD.format(root=self._root, socket=socket))
-        self.start("containerd", self._programs / "containerd", "--config", self._root / "containerd.toml")
-        await self.until("containerd listens", socket.exists)
-        imported = [
-            str(self._programs / "ctr"),
-            f"--address={socket}",
-            "--namespace=k8s.io",
-            "images",
-            "import",
-            "--local",
-            "--snapshotter=native",
-        ]
-        await asyncio.to_thread(done, *imported, str(self._programs / "images.tar"))
-        (self._root / "kubelet.json").write_text(json.dumps(kubelet_configuration(socket)))
-        config = [f"--config={self._root}/kubelet.json", f"--kubeconfig={self._plane.kubeconfig}", f"--hostname-override={_NODE}"]
-        self.start("kubelet", self._programs / "kubelet", *config)
-        extender = Extender(self._plane)
-        self.processes["extender"] = extender.process
-        await extender.ready(_WAIT_SECONDS)
-        self.processes["kube-scheduler"] = self._plane.scheduler({"extenders": [extender.entry]})
-        await self.until("kubelet has made its node", self.node)
-        own = [f"--node-name={_NODE}", f"--kubeconfig={self._plane.kubeconfig}", f"--state-dir={self._root}/plugin"]
-        more = ["--device-strategy=cdi", f"--metrics-listen=127.0.0.1:{self._metrics}"]
-        self.start("device-plugin", sys.executable, "-m", "gpushare_runtime.device_plugin.main", *own, *more)
+    def kubectl(self, *arguments: str, text: str | None = None) -> str:
+        return self.node.run("kubectl", "--request-timeout=10s", *arguments, text=text)
 
-    def down(self) -> None:
-        for process in reversed(self.processes.values()):
-            process.stop()
+    def play(self, name: str, number: int, *arguments: str) -> dict[str, int]:
+        """Of this collection, as a user runs it. Failed with its output."""
+        command = (f"/{CONTROLLER}/bin/ansible-playbook", "-i", "/srv/hosts.json", f"gpushare.kubernetes.{name}", *arguments)
+        return recap(self.node.run(*command, seconds=_PLAY_SECONDS, log=f"{number}-{name}.log"))
 
-    async def until(self, what: str, condition: Callable[[], Any], seconds: float = _WAIT_SECONDS) -> Any:
-        """What the condition returns, or its future. SystemExit with the logs' ends if it stays false, or a program has ended."""
-        deadline = time.monotonic() + seconds
-        while True:
-            found = condition()
-            found = await found if asyncio.iscoroutine(found) else found
-            if found:
-                return found
-            ended = [one.ended() for one in self.processes.values() if one.ended()]
-            if ended or time.monotonic() > deadline:
-                logs = "\n".join(f"== {name}\n{one.log.read_text(errors='replace')[-1500:]}" for name, one in self.processes.items())
-                raise SystemExit(f"not so within {seconds:g} s: {what}\n{ended}\n{logs}")
-            await asyncio.sleep(0.2)
+    def object(self, *arguments: str) -> dict[str, Any]:
+        return dict(json.loads(self.kubectl("get", *arguments, "-o", "json")))
 
-    async def node(self) -> dict[str, Any]:
-        try:
-            return dict(await self.client.get(f"/api/v1/nodes/{_NODE}"))
-        except KubeError:
-            return {}
+    def gpus(self) -> dict[str, Any]:
+        """The annotation of the node."""
+        return dict(json.loads(self.object("node", NODE)["metadata"]["annotations"][protocol.ANNOTATION_GPUS]))
 
-    async def create(self, name: str, units: int, number: int, resource: str = protocol.RESOURCE_MEMORY) -> None:
-        await self.client.create(_PODS, pod(name, units, self.answers, self._programs, number, resource))
+    def units(self) -> int:
+        return int(self.object("node", NODE)["status"]["allocatable"].get(protocol.RESOURCE_MEMORY, 0))
 
-    async def runs(self, *names: str) -> float:
+    def create(self, name: str, units: int, number: int, resource: str = protocol.RESOURCE_MEMORY) -> None:
+        self.kubectl("create", "-f", "-", text=json.dumps(pod(name, units, number, resource)))
+
+    def delete(self, *names: str) -> None:
+        self.kubectl("delete", "pod", "--wait=false", *names)
+
+    def clear(self) -> None:
+        self.delete("--all")
+        until("no pod is left", lambda: not self.object("pods")["items"], _WAIT_SECONDS)
+
+    def runs(self, *names: str) -> float:
         """Seconds until the programs of these pods have answered."""
         began = time.monotonic()
-        await self.until(f"{', '.join(names)} have answered", lambda: all((self.answers / f"{name}.json").exists() for name in names))
+        until(f"{', '.join(names)} have answered", lambda: all((self.answers / f"{name}.json").exists() for name in names), _WAIT_SECONDS)
         return round(time.monotonic() - began, 1)
 
     def answer(self, name: str) -> dict[str, Any]:
@@ -187,121 +128,128 @@ class Cluster:
     def goes_on(self, name: str, rounds: int) -> bool:
         return bool(self.answer(name)["rounds"] > rounds)
 
-    async def metric(self, name: str) -> dict[str, float]:
-        """Samples of the device plugin by pod."""
-        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{self._metrics}/metrics") as response:
-            text = await response.text()
-        return {pod: float(value) for pod, value in re.findall(rf'^gpushare_device_plugin_{name}{{.*pod="([^"]*)".*}} (\S+)$', text, re.M)}
+    def used(self) -> dict[str, int]:
+        """MiB by pod, of the device plugin."""
+        samples = re.findall(r'^\w+_pod_memory_used_bytes{.*pod="([^"]*)".*} (\S+)$', self.node.run("python3", "-c", _METRICS), re.M)
+        return {name: round(float(value) / 2**20) for name, value in samples}
+
+    def state(self) -> dict[str, Any]:
+        """All that an installation could have left."""
+        found = dict(json.loads(self.node.run("python3", "-c", _TREE.read_text(), *_LIVING)))
+        units = self.node.run("systemctl", "list-units", "--all", "--no-legend", "--plain", "*gpushare-[!l]*", "nvidia-*")
+        packages = self.node.run("sh", "-c", "dpkg-query --show '*nvidia*' 2>&1 || true")
+        node = self.object("node", NODE)["metadata"]
+        objects = self.kubectl("get", _KINDS, "--all-namespaces", "-o", "name").split()
+        return {**found, "units": units, "packages": packages, "objects": sorted(objects), "node": [node["labels"], node["annotations"]]}
 
 
-@contextlib.asynccontextmanager
-async def cluster(programs: Path) -> AsyncIterator[Cluster]:
-    os.environ["GPUSHARE_LAB_BIN"] = str(programs)
-    # A path of a unix socket has 107 characters.
-    with tempfile.TemporaryDirectory(prefix="gc-", dir="/run") as name:
-        root = Path(name)
-        (root / "plane").mkdir()
-        plane = ControlPlane(root / "plane", components.KUBERNETES, with_kwok=False)
-        async with KubeClient(load(str(plane.kubeconfig)), user_agent="gpu-proof") as client:
-            made = Cluster(root, programs, plane, client)
-            try:
-                await made.up()
-                yield made
-            finally:
-                made.down()
-                unmount(root, _KUBELET_ROOT)
-
-
-def unmount(*folders: Path) -> None:
-    """What containers and kubelet have mounted there."""
-    for line in Path("/proc/mounts").read_text().splitlines()[::-1]:
-        if line.split()[1].startswith(tuple(map(str, folders))):
-            subprocess.run(["umount", "--lazy", line.split()[1]], check=False)
-
-
-def spec_of(programs: Path) -> None:
-    """By the real nvidia-ctk, as the toolkit's service writes it."""
-    _SPECS.mkdir(exist_ok=True)
-    hook, library = programs / "nvidia-cdi-hook", machine.library_folder()[0]
-    done(*machine.cdi_command(str(programs / "nvidia-ctk"), str(hook), _SPECS / "nvidia.yaml", library))
-
-
-async def prove(programs: Path, findings: Findings) -> None:
+@contextlib.contextmanager
+def part(findings: Findings, what: str) -> Iterator[None]:
+    """With its seconds; a failure is a finding, and the next part may still tell something."""
     began = time.monotonic()
-    spec_of(programs)
-    async with cluster(programs) as it:
-        findings.value("seconds until the node's daemons were started", round(time.monotonic() - began, 1))
+    try:
+        yield
+    except (Failed, LookupError, ValueError) as error:
+        findings.check(what, repr(error), "no error")
+    findings.value(f"seconds of {what}", round(time.monotonic() - began, 1))
 
-        async def offered() -> int:
-            return int((await it.node()).get("status", {}).get("allocatable", {}).get(protocol.RESOURCE_MEMORY, 0))
 
-        units = await it.until("kubelet offers units", offered)
-        gpus = json.loads((await it.node())["metadata"]["annotations"][protocol.ANNOTATION_GPUS])["gpus"]
-        findings.value("GPU", {name: gpus[0][name] for name in ("model", "mib", "units")})
-        findings.check("units of the node", units, sum(gpu["units"] for gpu in gpus))
-        shares = {"a": 8, "b": 16, "c": units - 8 - 16 - 2}
-        for number, (name, share) in enumerate(shares.items()):
-            await it.create(name, share, number)
-        findings.value("seconds until three pods compute", await it.runs(*shares))
-        await it.create("waits", 4, 3)
-        await asyncio.sleep(3)
-        for name, share in shares.items():
-            seen = it.answer(name)
-            what = {key: seen[key] for key in ("status", "gpus", "index", "units", "wrong")}
-            findings.check(f"pod {name} sees", what, {"status": 0, "gpus": 1, "index": "0", "units": str(share), "wrong": 0})
-            findings.check(f"pod {name}: UUID of its GPU", f"GPU-{seen['uuid']}", gpus[0]["uuid"])
-            findings.check(f"pod {name}: MiB that it holds", seen["held_mib"], (share * 1024 - _CONTEXT_MIB) // 64 * 64)
-        used: dict[str, float] = {}
-        for _ in range(60):
-            used = await it.metric("pod_memory_used_bytes")
-            if set(shares) <= set(used):
-                break
-            await asyncio.sleep(0.25)
-        for name, share in shares.items():
-            mib = round(used.get(name, 0) / 2**20)
-            findings.check(f"pod {name}: MiB by NVML and its control group", mib, f"up to {share * 1024}", 0 < mib <= share * 1024)
-        waiting = await it.client.get(f"{_PODS}/waits")
-        why = " ".join(str(one.get("message", "")) for one in waiting["status"].get("conditions", []))
+def share(it: Cluster, findings: Findings) -> None:
+    """Pods on the GPU, until all of it is free again."""
+    units, gpus = until("kubelet offers units", it.units, _WAIT_SECONDS), it.gpus()
+    findings.value("GPU", {name: gpus["gpus"][0][name] for name in ("model", "mib", "units")})
+    findings.value("driver", it.node.run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").strip())
+    findings.check("strategy", gpus["strategy"], "cdi")
+    findings.check("units of the node", units, sum(gpu["units"] for gpu in gpus["gpus"]))
+    shares = {"a": 8, "b": 16, "c": units - 8 - 16 - 2}
+    for number, (name, size) in enumerate(shares.items()):
+        it.create(name, size, number)
+    findings.value("seconds until three pods compute", it.runs(*shares))
+    it.create("waits", 4, 3)
+    for name, size in shares.items():
+        seen = it.answer(name)
+        what = {key: seen[key] for key in ("status", "gpus", "index", "units", "wrong")}
+        findings.check(f"pod {name} sees", what, {"status": 0, "gpus": 1, "index": "0", "units": str(size), "wrong": 0})
+        findings.check(f"pod {name}: UUID of its GPU", f"GPU-{seen['uuid']}", gpus["gpus"][0]["uuid"])
+        findings.check(f"pod {name}: MiB that it holds", seen["held_mib"], (size * 1024 - _CONTEXT_MIB) // 64 * 64)
+    # The device plugin asks NVML every few seconds.
+    with contextlib.suppress(Failed):
+        until("memory by pod", lambda: all(it.used()[name] >= it.answer(name)["held_mib"] for name in shares), 30)
+    used = it.used()
+    for name, size in shares.items():
+        held, most = it.answer(name)["held_mib"], size * 1024
         findings.check(
-            "a pod with more than is left waits", why[:160], "Insufficient", "nsufficient" in why and "nodeName" not in waiting["spec"]
+            f"pod {name}: MiB by NVML and its control group", used.get(name), f"{held} to {most}", held <= used.get(name, 0) <= most
         )
-        ended = time.monotonic()
-        await it.client.delete(f"{_PODS}/a")
-        await it.runs("waits")
-        findings.value("seconds from the end of one until the waiting pod computes", round(time.monotonic() - ended, 1))
-        findings.check("the pod that waited: wrong words in its memory", it.answer("waits")["wrong"], 0)
-        for name in ("b", "c", "waits"):
-            rounds = it.answer(name)["rounds"]
-            await it.until(f"{name} computes on", partial(it.goes_on, name, rounds))
-            findings.check(f"pod {name}: wrong words after that", it.answer(name)["wrong"], 0)
-            await it.client.delete(f"{_PODS}/{name}")
-        await it.create("whole", 1, 4, protocol.RESOURCE_GPUS)
-        findings.value("seconds until a pod has the whole GPU", await it.runs("whole"))
-        findings.check("the pod with the whole GPU: MiB that it holds", it.answer("whole")["held_mib"], 2048)
-        await it.client.delete(f"{_PODS}/whole")
-        await asyncio.sleep(2)
+    waiting = it.object("pod", "waits")
+    why = " ".join(str(condition.get("message", "")) for condition in waiting["status"].get("conditions", []))
+    findings.check(
+        "a pod with more than is left waits", why[:160], "Insufficient", "nsufficient" in why and "nodeName" not in waiting["spec"]
+    )
+    verdict(it, findings, 2, "while the pods run")
+    it.delete("a")
+    findings.value("seconds from the end of one until the waiting pod computes", it.runs("waits"))
+    findings.check("the pod that waited: wrong words in its memory", it.answer("waits")["wrong"], 0)
+    for name in ("b", "c", "waits"):
+        until(f"{name} computes on", partial(it.goes_on, name, it.answer(name)["rounds"]), 30)
+        findings.check(f"pod {name}: wrong words after that", it.answer(name)["wrong"], 0)
+    it.delete("b", "c", "waits")
+    it.create("whole", 1, 4, protocol.RESOURCE_GPUS)
+    findings.value("seconds until a pod has the whole GPU", it.runs("whole"))
+    findings.check("the pod with the whole GPU: MiB that it holds", it.answer("whole")["held_mib"], 2048)
+    it.clear()
 
 
-def pack(folder: Path) -> None:
-    """Everything that `run` needs but this repository and the wheels of its lock."""
-    from gpushare_lab import debian, images, runtimes
-    from gpushare_lab.prepare import the_cache
+def verdict(it: Cluster, findings: Findings, number: int, when: str) -> None:
+    """verify.yml with a probe pod, and all that it has found, notes too."""
+    file = f"/srv/verdict{number}.json"
+    with contextlib.suppress(Failed):
+        it.play("verify", number, "-e", "gpushare_verify_probe=always", "-e", f"gpushare_verify_report={file}")
+    report = Path(f"{it.node.root}{file}")
+    said = json.loads(report.read_text())["findings"] if report.exists() else "no report"
+    findings.check(f"findings of verify.yml {when}", said, [])
 
-    cache = the_cache()
-    kubernetes, rootfs = components.kubernetes(cache, components.KUBERNETES), debian.root_file_system(cache)
-    containerd = runtimes.go_programs(cache, "containerd", runtimes.CONTAINERDS["containerd-2.4"])
-    toolkit = components.nvidia_toolkit(cache)
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(kubernetes / "kubernetes", folder)
-    for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubeadm", "kube-proxy", "kubelet", "kubectl"):
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).symlink_to("kubernetes")
-    copied = [components.etcd(cache) / "etcd", rootfs / "usr/sbin/runc", *(toolkit / name for name in ("nvidia-ctk", "nvidia-cdi-hook"))]
-    for program in (*copied, *(containerd / name for name in ("containerd", "containerd-shim-runc-v2", "ctr"))):
-        shutil.copy(program, folder)
-    shutil.copy(images.archives(cache, components.KUBERNETES, kubernetes, rootfs).every_node, folder / "images.tar")
-    source = Path(__file__).with_name("programs") / "pod_client.c"
-    done("gcc", "-O2", "-Wall", "-Wextra", "-Wno-cast-function-type", "-o", str(folder / "pod_client"), str(source), "-ldl")
+
+def prove(it: Cluster, findings: Findings) -> None:
+    before = it.state()
+    with part(findings, "site.yml"):
+        numbers = it.play("site", 1)
+        findings.check("site.yml: tasks that failed", numbers.get("failed"), 0)
+        findings.value("site.yml: tasks that changed something", numbers.get("changed"))
+    with part(findings, "the pods"):
+        share(it, findings)
+    verdict(it, findings, 3, "without pods")
+    with part(findings, "the second site.yml"):
+        findings.check("the second site.yml: tasks that changed something", it.play("site", 4).get("changed"), 0)
+    it.clear()
+    with part(findings, "uninstall.yml"):
+        # Not the five minutes after which kubelet forgets the resources.
+        findings.check("uninstall.yml: tasks that failed", it.play("uninstall", 5, "-e", "gpushare_uninstall_wait=0").get("failed"), 0)
+    after = it.state()
+    left = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
+    findings.check("what uninstall.yml leaves or does not bring back of files, units, packages and objects", left, _OF_NVIDIA)
+
+
+def run(folder: Path, out: Path) -> int:
+    out.mkdir(parents=True, exist_ok=True)
+    findings = Findings(out / "findings.json")
+    with tempfile.TemporaryDirectory(prefix="gpushare-node-", ignore_cleanup_errors=True) as name:
+        node = Node(Path(name), out)
+        try:
+            with part(findings, "the node until it is Ready"):
+                node.unpack(folder / ARCHIVE)
+                node.boot()
+                it = Cluster(node)
+                it.up()
+            if findings.outcome != FAILED:
+                prove(it, findings)
+        finally:
+            node.keep_logs()
+            node.down()
+    checks = [asdict(check) for check in findings.checks]
+    report = {"date": time.strftime("%Y-%m-%d"), "kubernetes": components.KUBERNETES, "values": findings.values, "checks": checks}
+    write_atomically(out / "cluster.json", Scrubber().text(json.dumps(report, indent=1)) + "\n")
+    return int(findings.outcome == FAILED)
 
 
 def main(argv: list[str]) -> int:
@@ -310,16 +258,7 @@ def main(argv: list[str]) -> int:
         return 0
     if argv[:1] != ["run"] or len(argv) != 3:
         raise SystemExit(__doc__)
-    programs, out = Path(argv[1]).resolve(), Path(argv[2])
-    findings = Findings()
-    try:
-        asyncio.run(prove(programs, findings))
-    finally:
-        shutil.rmtree(_KUBELET_ROOT, ignore_errors=True)
-        checks = [asdict(one) for one in findings.checks]
-        report = {"date": time.strftime("%Y-%m-%d"), "kubernetes": components.KUBERNETES, "values": findings.values, "checks": checks}
-        write_atomically(out / "cluster.json", Scrubber().text(json.dumps(report, indent=1)) + "\n")
-    return int(findings.outcome == FAILED)
+    return run(Path(argv[1]).resolve(), Path(argv[2]).resolve())
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.pla
 import questions
 from gpu_proof import context as gpu_context
 from gpu_proof import memory as gpu_memory
+from gpu_proof import one_node as gpu_node
 from gpu_proof import pack as gpu_pack
 from gpu_proof import simulated as gpu_simulated
 from gpu_proof import steps as gpu_steps
@@ -425,6 +426,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         ),
         ("docs/project/gpu-proof.md", "{} pods through extender", (gpu_context.PODS,)),
         ("docs/project/gpu-proof.md", "at most {} MiB", (gpu_pack.MOST_MIB,)),
+        ("docs/project/gpu-proof.md", "at most {} GiB", (gpu_node.MOST_GIB,)),
         ("docs/project/gpu-proof.md", "two programs with {} and {} GiB", tuple(size // 1024 for size in gpu_memory.SIZES)),
     ]
 )
@@ -458,7 +460,8 @@ ELSEWHERE = [
         for words in ("with driver 580 494 MiB on an H100", "and 629 MiB on an H200", "of 518 MiB there")
     ),
     (f"{OPERATE}/failures.md", "went through 20 of 20 such losses", "tests/e2e/test_node_life.py with GPUSHARE_FULL=1, 2026-11-27"),
-    ("docs/project/gpu-proof.md", "it computed 4.4 s later", "docs/project/benchmarks/one-node-h100.json"),
+    ("docs/project/gpu-proof.md", "`site` took 79.1 s", "docs/project/benchmarks/one-node-h100.json"),
+    ("docs/project/gpu-proof.md", "it computed 3.2 s later", "the same"),
     ("docs/project/gpu-proof.md", "with 8, 16 and 53 units had the 79 units", "the same"),
     ("docs/project/gpu-proof.md", "states a limit of 81559", "nvidia-cuda-mps-control of 580.159.04 on an H100"),
     ("docs/project/gpu-proof.md", "as `79G`", "the same"),
