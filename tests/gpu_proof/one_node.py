@@ -46,7 +46,7 @@ _DRIVER: Final = ("libcuda*.so*", "libnvidia-*.so*")
 _LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
 _PATH: Final = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENVIRONMENT: Final = (_PATH, "HOME=/root", "LC_ALL=C.UTF-8", "KUBECONFIG=/etc/kubernetes/admin.conf")
-# Without a card of its own, kubeadm and kubelet have no address.
+# Without an interface of its own, the node has no address.
 _NETWORK: Final = f"""
 ip link set lo up
 ip link add eth0 type bridge

@@ -460,7 +460,7 @@ ELSEWHERE = [
         for words in ("with driver 580 494 MiB on an H100", "and 629 MiB on an H200", "of 518 MiB there")
     ),
     (f"{OPERATE}/failures.md", "went through 20 of 20 such losses", "tests/e2e/test_node_life.py with GPUSHARE_FULL=1, 2026-11-27"),
-    ("docs/project/gpu-proof.md", "`site` took 79.1 s", "docs/project/benchmarks/one-node-h100.json"),
+    ("docs/project/gpu-proof.md", "`site` took 82.7 s", "docs/project/benchmarks/one-node-h100.json"),
     ("docs/project/gpu-proof.md", "it computed 3.2 s later", "the same"),
     ("docs/project/gpu-proof.md", "with 8, 16 and 53 units had the 79 units", "the same"),
     ("docs/project/gpu-proof.md", "states a limit of 81559", "nvidia-cuda-mps-control of 580.159.04 on an H100"),
