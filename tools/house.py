@@ -32,6 +32,7 @@ LIMITS = {
     "imports of a test by a test": 0,
     "folder circles": 0,
     "variables of runtime that are called `of` or `one`": 0,
+    "variables of plugins that are called `of` or `one`": 0,
 }
 #: A limit that is further above its measure is lowered.
 SLACK = 60
@@ -47,10 +48,10 @@ def measures(texts: Mapping[str, str]) -> dict[str, int]:
     found["modules"] = sum(re.fullmatch(r"plugins/modules/\w+\.py", path) is not None for path in python)
     for area in ("runtime", "plugins"):
         found[f"breaches of the language in the code of {area}"] = sum(1 for _ in breaches(python, AREAS[area]))
+        found[f"variables of {area} that are called `of` or `one`"] = len(unnamed(python, AREAS[area]))
     found["class names used twice"] = len(twice(python))
     found["imports of a test by a test"] = len(test_imports(python))
     found["folder circles"] = len(circles(python))
-    found["variables of runtime that are called `of` or `one`"] = len(unnamed(python, AREAS["runtime"]))
     return found
 
 
@@ -164,8 +165,8 @@ def main(arguments: list[str]) -> None:
         print("\nclass names used twice:", *(f"{name}: {', '.join(paths)}" for name, paths in twice(python).items()), sep="\n  ")
         print("\nimports of a test by a test:", *test_imports(python), sep="\n  ")
         print("\nfolder circles:", *map(" ↔ ".join, circles(python)), sep="\n  ")
-        print("\nvariables that are called `of` or `one`:", *unnamed(python, AREAS["runtime"]), sep="\n  ")
         for area in ("runtime", "plugins"):
+            print(f"\nvariables of {area} that are called `of` or `one`:", *unnamed(python, AREAS[area]), sep="\n  ")
             by_file = Counter(line.split(":")[0] for line in breaches(python, AREAS[area]))
             print(f"\nbreaches in {area}:", *(f"{count} {path}" for path, count in by_file.most_common()), sep="\n  ")
 

@@ -42,13 +42,15 @@ class ActionModule(ActionBase):
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
         given = self.validate_argument_spec(argument_spec=_ARGUMENTS)[1]
-        packages = (PackagesOf(one["system"], one["architecture"], one["folder"] or "", tuple(one["names"])) for one in given["packages"])
+        packages = (
+            PackagesOf(host["system"], host["architecture"], host["folder"] or "", tuple(host["names"])) for host in given["packages"]
+        )
         recipe = Recipe(
             root=COLLECTION,
             folder=Path(given["folder"]).absolute(),
-            pythons=tuple(one for one in PYTHONS if one in given["pythons"] or not given["pythons"]),
-            machines=tuple(one for one in MACHINES if one in given["architectures"] or not given["architectures"]),
-            images=tuple(Path(one).absolute() for one in given["images"]),
+            pythons=tuple(python for python in PYTHONS if python in given["pythons"] or not given["pythons"]),
+            machines=tuple(machine for machine in MACHINES if machine in given["architectures"] or not given["architectures"]),
+            images=tuple(Path(path).absolute() for path in given["images"]),
             packages=tuple(packages),
             pip=tuple(given["pip_extra_args"]),
             sign=given["sign"],

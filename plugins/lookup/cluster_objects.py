@@ -72,6 +72,6 @@ class LookupModule(LookupBase):
         names = ("writers", "token_seconds", "lease", "evict", "nodes", "prometheus")
         values = OnHosts(**{name: self.get_option(name) for name in names})
         try:
-            return [one for role in terms for one in objects(str(role), values)]
+            return [wanted for role in terms for wanted in objects(str(role), values)]
         except ValueError as error:
             raise AnsibleLookupError(str(error)) from error

@@ -69,7 +69,7 @@ class LookupModule(LookupBase):
             )
         answered = self.get_option("answered")
         if not answered:
-            answered = [one["item"] for one in (known.get("__preflight_api") or {}).get("results") or [] if "nodes" in one]
+            answered = [answer["item"] for answer in (known.get("__preflight_api") or {}).get("results") or [] if "nodes" in answer]
         host = next((plane for plane in planes if plane in answered), planes[0])
         theirs = known["hostvars"][host]
         return [

@@ -147,7 +147,7 @@ def main() -> None:
         time.sleep(1)
     result = dict(comparison.as_dict(), changed=False)
     if not comparison.ok and module.params["fail_on_difference"]:
-        errors = [f"{one.host}: {one.subject}: {one}" for one in comparison.differences if one.severity == "error"]
+        errors = [f"{finding.host}: {finding.subject}: {finding}" for finding in comparison.differences if finding.severity == "error"]
         module.fail_json(msg="\n".join(errors), **result)
     module.exit_json(**result)
 

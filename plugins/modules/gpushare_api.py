@@ -209,7 +209,7 @@ def facts(kubectl: cluster_kubectl.Kubectl, params: dict) -> dict:
     return {
         "version": version[:80],
         "nodes": nodes,
-        "in_cluster": [f"{one.namespace}/{one.name}" for one in found],
+        "in_cluster": [f"{plugin.namespace}/{plugin.name}" for plugin in found],
         "gpu_operator": gpu_operator.facts(kubectl),
         "authorities": list(authorities(Host(), KUBELET_CONFIG)),
         "may_grant": _may_grant(kubectl),
@@ -260,17 +260,17 @@ def change(kubectl: cluster_kubectl.Kubectl, params: dict, dry: bool) -> dict:
     found = calls[params["what"]](params["nodes"], dry)
     return {
         "changed": bool(found.changes or found.restarted),
-        "objects": [one.title for one in found.changes] + [f"Pod {pod.name}" for pod in found.restarted],
+        "objects": [object_change.title for object_change in found.changes] + [f"Pod {pod.name}" for pod in found.restarted],
         "left": sorted(pod.name for pod in found.left),
         "kept": list(found.kept),
         "served": list(found.served),
-        "diff": [one.diff() for one in found.changes],
+        "diff": [object_change.diff() for object_change in found.changes],
     }
 
 
 def _retire(kubectl: cluster_kubectl.Kubectl, cluster: OtherPlugins, dry: bool) -> dict:
     found = original.parts(kubectl, cluster)
-    titles = [original.title(one) for one in found.all]
+    titles = [original.title(part) for part in found.all]
     if titles:
         serving = [name for name, node in cluster.nodes.items() if ANNOTATION_GPUS in (node["metadata"].get("annotations") or {})]
         original.check_unused(found, cluster, serving)
@@ -284,8 +284,8 @@ def _save(text: str) -> None:
     """Beside what an earlier run has saved: it may have been interrupted between two deletions."""
     os.makedirs(os.path.dirname(SAVED), mode=0o700, exist_ok=True)
     known = _saved()
-    names = {_key(one) for one in json.loads(text)["items"]}
-    items = json.loads(text)["items"] + [one for one in known if _key(one) not in names]
+    names = {_key(item) for item in json.loads(text)["items"]}
+    items = json.loads(text)["items"] + [item for item in known if _key(item) not in names]
     descriptor = os.open(SAVED + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=1, sort_keys=True) + "\n")

@@ -120,13 +120,13 @@ def images(module: AnsibleModule) -> dict:
     found = kubernetes.kubelet(host, kubernetes.distribution(host))
     if not found.running or not found.endpoint:
         raise ImagesError("no kubelet runs on this host, expected a node of the cluster; nothing was imported: start it")
-    wanted = [one for one in module.params["wanted"] if one["architecture"] == MACHINES.get(host.machine)]
+    wanted = [image for image in module.params["wanted"] if image["architecture"] == MACHINES.get(host.machine)]
     missing = lacking(wanted, listed(found.endpoint))
-    names = sorted({name for one in missing for name in one["references"]})
+    names = sorted({name for image in missing for name in image["references"]})
     if not missing or module.check_mode:
         return {"changed": bool(missing), "imported": names}
     program = importer(found.runtime, found.endpoint, host.program)
-    files = sorted({one["file"] for one in missing})
+    files = sorted({image["file"] for image in missing})
     if not received:
         return {"changed": False, "imported": [], "missing": files}
     with unpacked(received["path"], received["sha256"]) as folder:

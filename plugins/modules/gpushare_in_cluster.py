@@ -186,8 +186,8 @@ def handover(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dic
         "marked": lambda: change.mark(nodes, check),
         "stopped": lambda: change.stop_scheduler(check),
         "opened": lambda: change.open(check),
-        "pod": lambda: [one for node in nodes for one in change.to_pod(node, check)],
-        "host": lambda: [one for node in nodes for one in change.to_host(node, check)],
+        "pod": lambda: [title for node in nodes for title in change.to_pod(node, check)],
+        "host": lambda: [title for node in nodes for title in change.to_host(node, check)],
         "pruned": lambda: change.prune(params["keep"], not to_pods, check),
     }
     found = steps[params["step"]]()
@@ -204,7 +204,7 @@ def _late(kubectl: cluster_kubectl.Kubectl, params: dict, only_scheduler: bool) 
 
 def _proof(nodes: list, unproven: list, findings: list, words: str) -> dict:
     """The answer of what verifies. With a finding it has failed."""
-    failed = {"failed": True, "msg": words + "\n" + "\n".join(f"- {one}" for one in findings)} if findings else {}
+    failed = {"failed": True, "msg": words + "\n" + "\n".join(f"- {finding}" for finding in findings)} if findings else {}
     return {"nodes": nodes, "unproven": unproven, "findings": findings, **failed}
 
 

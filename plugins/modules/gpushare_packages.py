@@ -344,7 +344,7 @@ def main() -> None:
                     result = together([absent(owner, manager, module.check_mode, params["keep"], exposed=hurt) for owner in named])
             else:
                 manager = manager_of(command.run, params["timeout"], Host())
-                packages = tuple(Package(one["name"], one["version"] or params["version"]) for one in params["packages"])
+                packages = tuple(Package(package["name"], package["version"] or params["version"]) for package in params["packages"])
                 received = params["received"]
                 if params["bundle"] and not received and lacks(packages, manager):
                     module.exit_json(missing=True, system=asdict(system(Host())), **asdict(PackagesResult()))

@@ -167,7 +167,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
-    layout = Layout(**{one.name: params[one.name] for one in fields(Layout) if one.name in params})
+    layout = Layout(**{field.name: params[field.name] for field in fields(Layout) if field.name in params})
 
     def run(argv):
         # A folder that stands for a host has no systemd; that of this host is none of its business.

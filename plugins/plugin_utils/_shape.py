@@ -120,8 +120,8 @@ def _check(shape: Any, value: Any, left: list[int], depth: int = 0) -> None:
         _check_list(shape[0], value, left)
     elif isinstance(shape, tuple):
         _must(isinstance(value, (list, tuple)) and len(value) == len(shape), value, f"a list of {len(shape)}")
-        for one, part in zip(shape, value, strict=True):
-            _check(one, part, left)
+        for member_shape, part in zip(shape, value, strict=True):
+            _check(member_shape, part, left)
     elif isinstance(shape, Map):
         _check_map(shape.values, value, left)
     elif shape is Any:
@@ -189,19 +189,19 @@ def _check_object(shapes: Mapping[str, Any], value: Any, left: list[int], *, is_
 
 def _check_list(shape: Any, value: Any, left: list[int]) -> None:
     _must(isinstance(value, (list, tuple)), value, "a list")
-    for index, one in enumerate(value):
+    for index, member in enumerate(value):
         try:
-            _check(shape, one, left)
+            _check(shape, member, left)
         except _Other as other:
             raise other.at(f"[{index}]") from None
 
 
 def _check_map(shape: Any, value: Any, left: list[int]) -> None:
     _must(isinstance(value, Mapping), value, "an object")
-    for key, one in value.items():
+    for key, member in value.items():
         _check(str, key, left)
         try:
-            _check(shape, one, left)
+            _check(shape, member, left)
         except _Other as other:
             raise other.at(f".{key[:_QUOTED]}") from None
 
@@ -209,12 +209,12 @@ def _check_map(shape: Any, value: Any, left: list[int]) -> None:
 def _check_any(value: Any, left: list[int], depth: int) -> None:
     _must(depth < _DEEPEST, value, f"at most {_DEEPEST} levels")
     if isinstance(value, Mapping):
-        for key, one in value.items():
+        for key, member in value.items():
             _check(str, key, left)
-            _check(Any, one, left, depth + 1)
+            _check(Any, member, left, depth + 1)
     elif isinstance(value, (list, tuple)):
-        for one in value:
-            _check(Any, one, left, depth + 1)
+        for member in value:
+            _check(Any, member, left, depth + 1)
     elif value is not None:
         kind = next((kind for kind in (bool, int, float, str) if isinstance(value, kind)), None)
         _must(kind is not None, value, "a value of JSON")
@@ -226,4 +226,4 @@ def _check_any(value: Any, left: list[int], depth: int) -> None:
 def of_dataclass(shape: Any) -> Mapping[str, Any]:
     """An object with the fields of `dataclasses.asdict`: all of them."""
     hints = get_type_hints(shape)
-    return {one.name: hints[one.name] for one in fields(shape)}
+    return {field.name: hints[field.name] for field in fields(shape)}

@@ -110,7 +110,7 @@ def converge(subject: Subject, absent: bool, check: bool, point: Callable[[str],
     service = subject.service([*texts, *(entry.path for entry in entries)])
     due = bool(changes) or transaction.unfinished or (service is not None and service.due())
     why = subject.check(changes, due)
-    diff = [dict(one, before=subject.shown(one["before"]), after=subject.shown(one["after"])) for one in transaction.diff()]
+    diff = [dict(change, before=subject.shown(change["before"]), after=subject.shown(change["after"])) for change in transaction.diff()]
     if not check:
         if due:
             for name, (was, becomes) in subject.elsewhere().items():

@@ -184,16 +184,16 @@ class Pending:
             fields = json.loads(state.content)
             if fields["v"] != VERSION:
                 raise ValueError(f"version {fields['v']!r}, expected {VERSION}")
-            found = [_saved(one) for one in fields["paths"]]
+            found = [_saved(noted) for noted in fields["paths"]]
         except (ValueError, KeyError, TypeError) as error:
             advice = "move it away; a change that a killed run began can then no longer be put back"
             raise JournalError(f"{self._path} cannot be used ({type(error).__name__}: {error}); {advice}") from error
-        return [self._as_it_is(one) for one in found]
+        return [self._as_it_is(saved) for saved in found]
 
     def save(self, paths: List[Saved]) -> None:
         """Note it, before the first write."""
         os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-        text = json.dumps({"v": VERSION, "paths": [_fields(one) for one in paths]}, indent=1) + "\n"
+        text = json.dumps({"v": VERSION, "paths": [_fields(saved) for saved in paths]}, indent=1) + "\n"
         replace(self._path, text.encode(), 0o600, os.getuid(), os.getgid(), None)
 
     def clear(self) -> None:

@@ -171,8 +171,8 @@ class Transaction:
                 self._point("restarted")
             problem = service.problem() if service and (restarted or changes or unfinished) else None
         except Exception as error:
-            for one in staged.values():
-                one.discard()
+            for file in staged.values():
+                file.discard()
             raise self._undo(saved, service, f"{type(error).__name__}: {error}", unfinished) from error
         if problem:
             raise self._undo(saved, service, problem, unfinished)
@@ -187,7 +187,7 @@ class Transaction:
     def _begin(self, changes: List[Change]) -> List[Saved]:
         """Note how everything was before this change, or before the one that was killed on its way to it."""
         saved = self._pending.load()
-        known = {one.path for one in saved}
+        known = {state.path for state in saved}
         saved += [Saved(change.path, change.before, self.journal.entry(change.path)) for change in changes if change.path not in known]
         if saved:
             self._pending.save(saved)
@@ -199,11 +199,11 @@ class Transaction:
         if unfinished:
             back = "the files were those of an earlier run that did not end; put back what was there before it"
         try:
-            for one in saved:
-                path, before = one.path, one.before
+            for state in saved:
+                path, before = state.path, state.before
                 if path.startswith("/") and read_state(self._real(path)) != before:
                     self._put(path, before.content if before else None, before, before.mode if before else 0)
-                self.journal.restore(path, one.entry)
+                self.journal.restore(path, state.entry)
             if service and saved:
                 if service.due():
                     service.restart()

@@ -142,7 +142,7 @@ def _cordon(kubectl: Kubectl, node: str, owner: str, reason: str) -> None:
 
 
 def _shown(reason: str) -> str:
-    return "".join(one if one.isprintable() else " " for one in reason)[:_REASON_CHARACTERS].strip()
+    return "".join(letter if letter.isprintable() else " " for letter in reason)[:_REASON_CHARACTERS].strip()
 
 
 def _patch(kubectl: Kubectl, node: str, patch: Mapping[str, Any]) -> None:
@@ -152,12 +152,12 @@ def _patch(kubectl: Kubectl, node: str, patch: Mapping[str, Any]) -> None:
 def _is_ours(node: Mapping[str, Any]) -> bool:
     """Whether only we cordoned it."""
     fields = (node.get("metadata") or {}).get("managedFields") or ()
-    who = [one.get("manager") for one in fields if "f:unschedulable" in ((one.get("fieldsV1") or {}).get("f:spec") or {})]
-    return all(one == MANAGER for one in who)
+    who = [claim.get("manager") for claim in fields if "f:unschedulable" in ((claim.get("fieldsV1") or {}).get("f:spec") or {})]
+    return all(manager == MANAGER for manager in who)
 
 
 def _controller(pod: Mapping[str, Any]) -> Optional[Mapping[str, Any]]:
-    return next((one for one in pod["metadata"].get("ownerReferences") or () if one.get("controller")), None)
+    return next((owner for owner in pod["metadata"].get("ownerReferences") or () if owner.get("controller")), None)
 
 
 def _has_controller(pod: Mapping[str, Any]) -> bool:

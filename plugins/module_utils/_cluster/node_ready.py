@@ -24,7 +24,7 @@ def not_ready(node: Optional[Mapping[str, Any]], lease: Optional[Mapping[str, An
     if node is None:
         return "the cluster has no such node"
     conditions = (node.get("status") or {}).get("conditions") or ()
-    ready = next((one for one in conditions if one.get("type") == "Ready"), None)
+    ready = next((condition for condition in conditions if condition.get("type") == "Ready"), None)
     if ready is None or ready.get("status") != "True":
         words = " ".join(str((ready or {}).get("message") or "kubelet has not said why").split())
         return f"its condition Ready is {(ready or {}).get('status', 'missing')}: {words[:300]}"

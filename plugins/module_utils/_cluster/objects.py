@@ -176,7 +176,7 @@ def foreign(objects: Sequence[Mapping[str, Any]], namespace: str = "") -> Option
     return None
 
 
-def _foreign(item: Mapping[str, Any], of: str) -> Optional[str]:
+def _foreign(item: Mapping[str, Any], pods_namespace: str) -> Optional[str]:
     kind, metadata = item.get("kind"), item.get("metadata") or {}
     if kind == "Node":
         if set(item) != {"apiVersion", "kind", "metadata"} or set(metadata) != {"name", "labels"} or item["apiVersion"] != "v1":
@@ -184,21 +184,21 @@ def _foreign(item: Mapping[str, Any], of: str) -> Optional[str]:
         return None if set(metadata["labels"]) <= set(_NODE_LABELS) else f"expected no other labels than {', '.join(_NODE_LABELS)}"
     if metadata.get("namespace") == PUBLIC:
         return None if is_public(item) else f"expected in {PUBLIC} where Prometheus is, and the right to read that"
-    own = _OWN_IN_CLUSTER if of else _OWN
+    own = _OWN_IN_CLUSTER if pods_namespace else _OWN
     place = own.get(str(kind))
     if place is None:
         return f"expected one of the kinds {', '.join(own)}"
-    version, namespace = place[0], of if place[1] == _ANY else place[1]
+    version, namespace = place[0], pods_namespace if place[1] == _ANY else place[1]
     # The role that kube-scheduler's callers are found by is one of kube-system.
-    namespaces = (namespace, NAMESPACE) if of and kind == "RoleBinding" else (namespace,)
+    namespaces = (namespace, NAMESPACE) if pods_namespace and kind == "RoleBinding" else (namespace,)
     if item.get("apiVersion") != version or metadata.get("namespace", "") not in namespaces:
         return f"expected {version}" + (f" in the namespace {namespace}" if namespace else " without a namespace")
-    if not _NAME.fullmatch(str(metadata.get("name"))) or (kind == "Namespace" and metadata["name"] != of):
+    if not _NAME.fullmatch(str(metadata.get("name"))) or (kind == "Namespace" and metadata["name"] != pods_namespace):
         return "expected a name that begins with gpushare-"
     if str(kind).endswith("RoleBinding"):
         role, subjects = item["roleRef"]["name"], item["subjects"]
-        known = _NAME.fullmatch(role) or (of and role in _OF_KUBERNETES)
-        if not known or [one for one in subjects if not _NAME.fullmatch(one["name"]) or one["kind"] != "ServiceAccount"]:
+        known = _NAME.fullmatch(role) or (pods_namespace and role in _OF_KUBERNETES)
+        if not known or [subject for subject in subjects if not _NAME.fullmatch(subject["name"]) or subject["kind"] != "ServiceAccount"]:
             return "expected roles and ServiceAccounts whose names begin with gpushare-"
     return None
 
@@ -226,9 +226,9 @@ def served(group_version: str, ask: Callable[[str], Optional[Mapping[str, Any]]]
     return {str(resource["kind"]) for resource in found.get("resources") or ()}
 
 
-def title(of: Key) -> str:
+def title(identity: Key) -> str:
     """Such as "ClusterRole gpushare-extender" or "Secret kube-system/gpushare-extender"."""
-    kind, namespace, name = of
+    kind, namespace, name = identity
     return f"{kind} {namespace}/{name}" if namespace else f"{kind} {name}"
 
 

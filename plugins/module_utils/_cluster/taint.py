@@ -65,7 +65,7 @@ def patch(node: Mapping[str, Any], wanted: bool) -> Optional[List[Dict[str, Any]
 
 
 def _after(node: Mapping[str, Any], wanted: bool) -> Taints:
-    others = [one for one in _taints(node) if not _is_ours(one)]
+    others = [known for known in _taints(node) if not _is_ours(known)]
     return [*others, {"key": TAINT, "effect": EFFECT}] if wanted else others
 
 
@@ -73,9 +73,9 @@ def _taints(node: Mapping[str, Any]) -> Taints:
     return list((node.get("spec") or {}).get("taints") or ())
 
 
-def _is_ours(one: Mapping[str, Any]) -> bool:
+def _is_ours(known: Mapping[str, Any]) -> bool:
     # The same key with another effect is another owner's.
-    return one.get("key") == TAINT and one.get("effect") == EFFECT
+    return known.get("key") == TAINT and known.get("effect") == EFFECT
 
 
 def key(name: str) -> Tuple[str, str, str]:

@@ -36,7 +36,7 @@ class Container:
 
 def exposed(run: Run, root: str = "/") -> Optional[str]:
     """Why a daemon-reload would hurt, None if it would not."""
-    hurt = [f"{one.unit} ({', '.join(names)})" for one in containers(root) for names in [_lost(one, run, root)] if names]
+    hurt = [f"{container.unit} ({', '.join(names)})" for container in containers(root) for names in [_lost(container, run, root)] if names]
     if not hurt:
         return None
     more = f" and {len(hurt) - _NAMED} more" if len(hurt) > _NAMED else ""

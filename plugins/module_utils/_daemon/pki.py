@@ -43,7 +43,7 @@ def ask(run: Run, argv: List[str]) -> Pki:
         raise PkiError(f"{' '.join(argv)} failed with exit status {status}: {(err or out).strip()}")
     try:
         said = json.loads(out)
-        return Pki(list(said["changed"]), {one["path"]: one["not_after"] for one in said["certificates"]})
+        return Pki(list(said["changed"]), {certificate["path"]: certificate["not_after"] for certificate in said["certificates"]})
     except (KeyError, TypeError, ValueError) as error:
         raise PkiError(f"{' '.join(argv)} must print JSON with `changed` and `certificates`; it printed {out[:200]!r}") from error
 

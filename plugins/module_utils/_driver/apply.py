@@ -94,7 +94,7 @@ def present(
 def absent(run: RunWithin, dry: bool, root: str = "/", timeout: float = 1800.0) -> DriverResult:
     """Take back what `present` noted; the driver's packages are still there then."""
     result, journal = DriverResult(), Journal(root)
-    initramfs = next((one for one in _REBUILDERS if Host(root).program(one[0])), _REBUILDERS[0])
+    initramfs = next((rebuilder for rebuilder in _REBUILDERS if Host(root).program(rebuilder[0])), _REBUILDERS[0])
     mine = [entry for entry in journal.entries() if entry.owner == OWNER]
     if any(entry.path == _RUN_FILE for entry in mine):
         _check_unused(Host(root))

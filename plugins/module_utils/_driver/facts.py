@@ -161,9 +161,9 @@ def _kernel_packages(host: Host, releases: Tuple[str, ...]) -> Tuple[str, ...]:
     )
 
 
-def newer(one: Optional[str], other: Optional[str]) -> bool:
+def newer(version: Optional[str], other: Optional[str]) -> bool:
     """Whether the first version of a driver is newer than the second."""
-    return (numbers(one) or ()) > (numbers(other) or ())
+    return (numbers(version) or ()) > (numbers(other) or ())
 
 
 def processes_on(report: SmiReport, host: Host) -> List[str]:

@@ -77,7 +77,7 @@ def generation(device: str) -> Optional[Generation]:
         number = int(device, 16)
     except ValueError:
         return None
-    return next((one for first, last, one in _BLOCKS if first <= number <= last), None)
+    return next((found for first, last, found in _BLOCKS if first <= number <= last), None)
 
 
 def is_coherent(device: str) -> bool:

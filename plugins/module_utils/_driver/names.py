@@ -32,8 +32,8 @@ class Names:
     def chosen(self, names: Optional[Sequence[Any]]) -> List[str]:
         """The names that the source has for this branch and machine."""
         found = []
-        for one in names or ():
-            fields: Mapping[str, Any] = one if isinstance(one, dict) else {"name": one}
+        for listed in names or ():
+            fields: Mapping[str, Any] = listed if isinstance(listed, dict) else {"name": listed}
             fits = fields.get("from", 0) <= self.branch < fields.get("before", 10**6)
             if fits and self._facts.machine in fields.get("machines", (self._facts.machine,)):
                 found.append(fields["name"])
@@ -61,12 +61,14 @@ class Names:
     def following_modules(self, names: Sequence[str]) -> List[str]:
         """The packages that bring the precompiled modules of later kernels, of the flavour of those that bring the kernels."""
         # linux-image-virtual brings the kernel of linux-image-generic.
-        flavours = [re.sub(r"^virtual\b", "generic", one[len(_IMAGE) :]) for one in self._facts.kernel_packages]
-        return [name.format(**{**self.parts(), "release": one}) for name in names if name.endswith("-{release}") for one in flavours]
+        flavours = [re.sub(r"^virtual\b", "generic", package[len(_IMAGE) :]) for package in self._facts.kernel_packages]
+        return [
+            name.format(**{**self.parts(), "release": flavour}) for name in names if name.endswith("-{release}") for flavour in flavours
+        ]
 
     def following_headers(self, names: Sequence[str]) -> Sequence[str]:
         """The packages that bring the headers of later kernels. names: where no package is known that brings the kernels."""
-        return [one.replace(_IMAGE, "linux-headers-", 1) for one in self._facts.kernel_packages] or names
+        return [package.replace(_IMAGE, "linux-headers-", 1) for package in self._facts.kernel_packages] or names
 
     def installed(self, names: Sequence[str]) -> Set[str]:
         """The installed packages that the names mean, of whatever driver and kernel."""
@@ -80,9 +82,9 @@ class Names:
         """The installed packages that a name means, where the parts in `shapes` may be any."""
         now, parts = self.parts(), re.split(r"\{([a-z_]+)\}", name)
         words = [re.escape(word) if place % 2 == 0 else shapes.get(word) or re.escape(now[word]) for place, word in enumerate(parts)]
-        return {one for one in self._facts.packages if re.fullmatch("".join(words), one)}
+        return {package for package in self._facts.packages if re.fullmatch("".join(words), package)}
 
 
 def every(names: Optional[Sequence[Any]]) -> List[str]:
     """The names for all branches and machines."""
-    return [one["name"] if isinstance(one, dict) else one for one in names or ()]
+    return [listed["name"] if isinstance(listed, dict) else listed for listed in names or ()]

@@ -23,29 +23,29 @@ COHERENT, FIRST_COHERENT = "NVreg_CoherentGPUMemoryMode", 580
 
 def unreadable(options: Sequence[str]) -> List[str]:
     """Those that are not options of the driver's modules."""
-    return [one for one in options if not _OPTION.fullmatch(one)]
+    return [option for option in options if not _OPTION.fullmatch(option)]
 
 
 def with_defaults(options: Sequence[str], coherent: bool, branch: int) -> Tuple[str, ...]:
     """coherent: whether GPUs and processor share their memory."""
-    if coherent and branch >= FIRST_COHERENT and not any(f" {COHERENT}=" in one for one in options):
+    if coherent and branch >= FIRST_COHERENT and not any(f" {COHERENT}=" in option for option in options):
         return (f"nvidia {COHERENT}=driver", *options)
     return tuple(options)
 
 
 def options_text(options: Sequence[str]) -> str:
-    return _MADE + "".join(f"options {one}\n" for one in options)
+    return _MADE + "".join(f"options {option}\n" for option in options)
 
 
 def modules_text(modules: Sequence[str]) -> str:
-    return _MADE + "".join(f"{one}\n" for one in modules)
+    return _MADE + "".join(f"{module}\n" for module in modules)
 
 
 def not_in_use(options: Sequence[str], used: Mapping[str, str]) -> str:
     """The first option that the loaded module has otherwise, for a message. used: of Driver. Options that it does not print are passed
     over."""
-    for one in options:
-        found = _OPTION.fullmatch(one)
+    for option in options:
+        found = _OPTION.fullmatch(option)
         if found and found.group(1) == "nvidia" and found.group(2).startswith(_PARAMETER):
             name, wanted = found.group(2)[len(_PARAMETER) :], found.group(3).replace('"', "")
             if name in used and used[name] != wanted:

@@ -181,11 +181,11 @@ def _generations(draft: _Draft) -> List[Generation]:
     """Of the GPUs; a GPU that is not known here is noted."""
     found = []
     for device in dict.fromkeys(draft.facts.devices):
-        one = generation(device)
-        if one is None:
+        known = generation(device)
+        if known is None:
             draft.notes.append(f"the GPU with PCI device id {device[:12]} is not known to this release: its driver was not checked")
-        elif one not in found:
-            found.append(one)
+        elif known not in found:
+            found.append(known)
     if draft.wish.fabric != "never":
         _hidden_fabric(draft)
     if not draft.facts.devices:
@@ -284,7 +284,7 @@ def _headers(draft: _Draft, build: str) -> Tuple[Tuple[str, str], ...]:
         return ()
     # A kernel of another flavour has headers of its own.
     flavours: Mapping[str, Mapping[str, Any]] = headers.get("flavours") or {}
-    flavour = next((one for end, one in flavours.items() if _flavour(facts).endswith(end)), None)
+    flavour = next((packages for end, packages in flavours.items() if _flavour(facts).endswith(end)), None)
     found: Dict[str, str] = {}
     for release in dict.fromkeys((facts.release, facts.next_release)):
         if release in facts.headers:
@@ -354,7 +354,7 @@ def _of_packages(draft: _Draft, module: str, build: str) -> DriverPlan:
 def _elsewhere(draft: _Draft, source: Mapping[str, Any]) -> Set[str]:
     """The installed driver packages of another source, which go with a permission only."""
     found = draft.names.installed(source.get("conflicts") or ())
-    if found and not draft.wish.change_ok and not any(one.check == "change" for one in draft.rejected):
+    if found and not draft.wish.change_ok and not any(rejection.check == "change" for rejection in draft.rejected):
         cure = "set gpushare_driver_change_ok: true for this run, best with the playbook upgrade_driver; or another gpushare_driver_source"
         seen = f"{sorted(found)[0]} and {len(found) - 1} more driver packages of the distribution" if len(found) > 1 else sorted(found)[0]
         draft.reject("change", seen, f"those of {draft.wish.source}, or the permission for a change", cure)
@@ -363,12 +363,12 @@ def _elsewhere(draft: _Draft, source: Mapping[str, Any]) -> Set[str]:
 
 def _repository(draft: _Draft, source: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
     """NVIDIA's own, or what the variables name in its place."""
-    wish, one = draft.wish, source.get("repository")
-    if wish.repository == HOST or (one is None and not wish.repository):
+    wish, nvidias = draft.wish, source.get("repository")
+    if wish.repository == HOST or (nvidias is None and not wish.repository):
         return None
-    base: Mapping[str, Any] = one or {"name": "nvidia-driver"}
+    base: Mapping[str, Any] = nvidias or {"name": "nvidia-driver"}
     url = wish.repository or base["url"].format(machine=(base.get("machines") or {}).get(draft.facts.machine, draft.facts.machine))
-    key = wish.key or (f"{base['url'].format(machine=base['machines'][draft.facts.machine])}/{base['key']}" if one else "")
+    key = wish.key or (f"{base['url'].format(machine=base['machines'][draft.facts.machine])}/{base['key']}" if nvidias else "")
     fingerprints = list(wish.fingerprints or base.get("fingerprints") or ())
     if not key or not fingerprints:
         cure = "set gpushare_driver_key and gpushare_driver_fingerprints; compare the fingerprint with one from a second source"

@@ -47,7 +47,7 @@ def nodes(kubectl: Kubectl, names: Collection[str]) -> List[Dict[str, Any]]:
 def settled(node: Mapping[str, Any]) -> bool:
     """Whether the node is Ready and kubelet reports what the device plugin has published: it tells the API every ten seconds only."""
     status = node["status"]
-    ready = any(one["status"] == "True" for one in status["conditions"])
+    ready = any(condition["status"] == "True" for condition in status["conditions"])
     try:
         gpus = published(node["metadata"]["annotations"][ANNOTATION_GPUS]).gpus
     except (KeyError, AnnotationError):
@@ -77,7 +77,7 @@ def objects(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]]) -> Dict[str, 
     this API server does not serve (unserved).
     """
     result = converge(kubectl, WantedObjects(apply=wanted, skip_unserved=True), check_mode=True)
-    missing = [one["before_header"] for one in result["diff"] if not one["before"]]
+    missing = [change["before_header"] for change in result["diff"] if not change["before"]]
     return {
         "missing": missing,
         "differs": [title for title in result["objects"] if title not in missing],
@@ -88,8 +88,8 @@ def objects(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]]) -> Dict[str, 
 def pod(item: Mapping[str, Any]) -> Dict[str, Any]:
     """A pod cut down. containers: by name, with its place (init containers count down from -1), units and GPUs asked for."""
     metadata, spec, status = item["metadata"], item["spec"], item.get("status") or {}
-    containers = [_container(index, one) for index, one in enumerate(spec.get("containers") or [])]
-    containers += [_container(-1 - index, one) for index, one in enumerate(spec.get("initContainers") or [])]
+    containers = [_container(index, container) for index, container in enumerate(spec.get("containers") or [])]
+    containers += [_container(-1 - index, container) for index, container in enumerate(spec.get("initContainers") or [])]
     statuses = [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]
     return {
         "namespace": metadata.get("namespace", ""),
@@ -102,8 +102,8 @@ def pod(item: Mapping[str, Any]) -> Dict[str, Any]:
         "probe": (metadata.get("labels") or {}).get(LABEL_PROBE) == PROBE,
         "annotations": {key: value for key, value in (metadata.get("annotations") or {}).items() if key.startswith(ANNOTATION_PREFIXES)},
         "containers": containers,
-        "running": [_status(one) for one in statuses if "running" in (one.get("state") or {})],
-        "waiting": [_waiting(one) for one in statuses if "waiting" in (one.get("state") or {})],
+        "running": [_status(container) for container in statuses if "running" in (container.get("state") or {})],
+        "waiting": [_waiting(container) for container in statuses if "waiting" in (container.get("state") or {})],
         "scheduling": proof.scheduling_message(item),
     }
 
@@ -121,7 +121,7 @@ def _paged(kubectl: Kubectl, path: str, selector: str) -> Iterator[Dict[str, Any
 
 def _asks(item: Mapping[str, Any]) -> bool:
     containers = [*(item["spec"].get("containers") or []), *(item["spec"].get("initContainers") or [])]
-    asked = any(_amount(one, name) for one in containers for name in (MEMORY, GPUS))
+    asked = any(_amount(container, name) for container in containers for name in (MEMORY, GPUS))
     return asked or any(key.startswith(ANNOTATION_PREFIXES) for key in item["metadata"].get("annotations") or {})
 
 
@@ -130,24 +130,24 @@ def _amount(container: Mapping[str, Any], resource: str) -> int:
     return int(value) if str(value).isdigit() else 0
 
 
-def _container(index: int, one: Mapping[str, Any]) -> Dict[str, Any]:
+def _container(index: int, container: Mapping[str, Any]) -> Dict[str, Any]:
     return {
         "index": index,
-        "name": one["name"],
-        "units": _amount(one, MEMORY),
-        "gpus": _amount(one, GPUS),
-        "privileged": (one.get("securityContext") or {}).get("privileged") is True,
+        "name": container["name"],
+        "units": _amount(container, MEMORY),
+        "gpus": _amount(container, GPUS),
+        "privileged": (container.get("securityContext") or {}).get("privileged") is True,
     }
 
 
-def _status(one: Mapping[str, Any]) -> Dict[str, Any]:
-    identity = str(one.get("containerID", "")).partition("://")[2]
-    started = proof.parse_time(one["state"]["running"]["startedAt"]).timestamp()
-    return {"name": one["name"], "id": identity, "started": started}
+def _status(container: Mapping[str, Any]) -> Dict[str, Any]:
+    identity = str(container.get("containerID", "")).partition("://")[2]
+    started = proof.parse_time(container["state"]["running"]["startedAt"]).timestamp()
+    return {"name": container["name"], "id": identity, "started": started}
 
 
-def _waiting(one: Mapping[str, Any]) -> str:
-    waiting = one["state"]["waiting"]
+def _waiting(container: Mapping[str, Any]) -> str:
+    waiting = container["state"]["waiting"]
     return f"{waiting.get('reason', '')} {waiting.get('message', '')}".strip()
 
 
@@ -171,9 +171,9 @@ def _node(item: Mapping[str, Any]) -> Dict[str, Any]:
 def _mirror(item: Mapping[str, Any]) -> Dict[str, Any]:
     annotations = item["metadata"]["annotations"]
     containers = [
-        {key: one[key] for key in ("name", "image", "command", "args", "volumeMounts") if key in one}
-        for one in item["spec"]["containers"]
-        if manifest.is_scheduler(one)
+        {key: container[key] for key in ("name", "image", "command", "args", "volumeMounts") if key in container}
+        for container in item["spec"]["containers"]
+        if manifest.is_scheduler(container)
     ]
     return {
         "kind": "Pod",
@@ -181,6 +181,6 @@ def _mirror(item: Mapping[str, Any]) -> Dict[str, Any]:
             "name": item["metadata"]["name"],
             "annotations": {key: annotations[key] for key in (ANNOTATION_MIRROR, ANNOTATION_SCHEDULER_CONFIG) if key in annotations},
         },
-        "spec": {"containers": containers, "volumes": [one for one in item["spec"].get("volumes") or [] if "hostPath" in one]},
+        "spec": {"containers": containers, "volumes": [volume for volume in item["spec"].get("volumes") or [] if "hostPath" in volume]},
         "status": {"containerStatuses": (item.get("status") or {}).get("containerStatuses") or []},
     }

@@ -137,7 +137,7 @@ def strangers(host: Host, kubelet_root: str) -> List[Dict[str, Any]]:
         gpus = _gpus_among(files)
         privileged = bool(gpus) and "kmsg" in files
         if privileged:
-            gpus = sorted({gpu for one in pids for gpu in _open_gpus(f"{host.root.rstrip('/')}/proc/{one}/fd")})
+            gpus = sorted({gpu for process in pids for gpu in _open_gpus(f"{host.root.rstrip('/')}/proc/{process}/fd")})
         if gpus:
             name = f"container {container[:12]} of {known.of(pid) or 'no pod'} (process {pid})"
             found.append({"name": name, "gpus": gpus, "privileged": privileged})

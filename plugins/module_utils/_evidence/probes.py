@@ -81,9 +81,9 @@ class Probes:
         while True:
             found = self._found()
             passed = self._clock() - began
-            waiting = [one for one in names if not settled(found.get(one), passed > PATIENCE_SECONDS)]
+            waiting = [pod for pod in names if not settled(found.get(pod), passed > PATIENCE_SECONDS)]
             if not waiting or passed > timeout:
-                return {one: self._explained(found.get(one)) for one in names}
+                return {pod: self._explained(found.get(pod)) for pod in names}
             self._sleep(POLL_SECONDS)
 
     def _explained(self, pod: Optional[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
@@ -93,7 +93,7 @@ class Probes:
         fields = f"involvedObject.kind=Pod,involvedObject.name={pod['name']},type=Warning"
         text = self._kubectl.text(["get", "events", "--namespace", pod["namespace"], "--field-selector", fields, "-o", "json"])
         events = json.loads(text)["items"]
-        last = max(events, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""), default=None)
+        last = max(events, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""), default=None)
         if last is None:
             return pod
         words = f"its last Event: {last.get('reason', '')}: {last.get('message', '')}"

@@ -66,7 +66,9 @@ TOOLKIT_MINIMUM = "1.19.1"
 
 def open_in_toolkit(version: str) -> str:
     """A message about what a version is vulnerable to, the newest first; "" for nothing that is known."""
-    open_: List[str] = [f"{cve} (fixed in {one.fixed_in})" for one in TOOLKIT if _older(version, one.fixed_in) for cve in one.cves]
+    open_: List[str] = [
+        f"{cve} (fixed in {advisory.fixed_in})" for advisory in TOOLKIT if _older(version, advisory.fixed_in) for cve in advisory.cves
+    ]
     return ", ".join(open_[:_SHOWN]) + (f" and {len(open_) - _SHOWN} more" if len(open_) > _SHOWN else "")
 
 
@@ -82,11 +84,11 @@ def open_in_driver(version: str) -> Optional[Vulnerable]:
     have = numbers(version)
     if have is None:
         return None
-    open_ = [one for one in DRIVER if _is_open(have[0], version, one)]
+    open_ = [advisory for advisory in DRIVER if _is_open(have[0], version, advisory)]
     if not open_:
         return None
     newest = open_[0]
-    more = sum(1 + one.more for one in open_) - 1
+    more = sum(1 + advisory.more for advisory in open_) - 1
     words = f"{newest.worst} (CVSS {newest.score:g})" + (f" and {more} more known vulnerabilities" if more else "")
     own = next((fixed for fixed in newest.fixed_in if _branch(fixed) == have[0]), "")
     if own:
@@ -95,14 +97,14 @@ def open_in_driver(version: str) -> Optional[Vulnerable]:
     return Vulnerable(words, f"{' or '.join(later)}, or newer: the branch {have[0]} got no fix")
 
 
-def _is_open(branch: int, version: str, one: DriverAdvisory) -> bool:
-    own = next((fixed for fixed in one.fixed_in if _branch(fixed) == branch), None)
-    return _older(version, own) if own else branch < max(map(_branch, one.fixed_in))
+def _is_open(branch: int, version: str, advisory: DriverAdvisory) -> bool:
+    own = next((fixed for fixed in advisory.fixed_in if _branch(fixed) == branch), None)
+    return _older(version, own) if own else branch < max(map(_branch, advisory.fixed_in))
 
 
 def _branch(version: str) -> int:
     return (numbers(version) or (0,))[0]
 
 
-def _older(one: str, other: str) -> bool:
-    return (numbers(one) or ()) < (numbers(other) or ())
+def _older(version: str, other: str) -> bool:
+    return (numbers(version) or ()) < (numbers(other) or ())

@@ -96,7 +96,7 @@ class Comparison:
         return {
             "ok": self.ok,
             "nodes": [asdict(sums) for sums in self.sums],
-            "differences": [{key: getattr(one, field) for key, field in _DIFFERENCE.items()} for one in self.differences],
+            "differences": [{key: getattr(finding, field) for key, field in _DIFFERENCE.items()} for finding in self.differences],
         }
 
 
@@ -109,9 +109,9 @@ def compare(reports: Mapping[str, SmiReport], nodes: Collection[Mapping[str, Any
         if name not in by_name:
             differences.append(_missing(name, by_name))
             continue
-        one = _Node(name, report, by_name[name], unit)
-        sums.append(one.sums())
-        differences += one.differences()
+        compared = _Node(name, report, by_name[name], unit)
+        sums.append(compared.sums())
+        differences += compared.differences()
     return Comparison(tuple(sums), tuple(differences))
 
 

@@ -76,11 +76,18 @@ def managers(host: Host, kubelet_root: str, own_root: str = "/opt/gpushare") -> 
         return ()
     devices = holding(host, kubelet_root)
     kinds = {kind.name: kind.resource or kind.allots for kind in _KINDS}
-    holders = {one.name: {uid for name, uids in devices.items() if re.fullmatch(kinds[one.name], name) for uid in uids} for one in found}
+    holders = {
+        manager.name: {uid for name, uids in devices.items() if re.fullmatch(kinds[manager.name], name) for uid in uids}
+        for manager in found
+    }
     pods = _running(host) if any(holders.values()) else {}
     return tuple(
-        replace(one, pods=tuple(sorted(pods[uid] for uid in holders[one.name] if uid in pods)), holders=tuple(sorted(holders[one.name])))
-        for one in found
+        replace(
+            manager,
+            pods=tuple(sorted(pods[uid] for uid in holders[manager.name] if uid in pods)),
+            holders=tuple(sorted(holders[manager.name])),
+        )
+        for manager in found
     )
 
 

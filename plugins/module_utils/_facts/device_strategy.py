@@ -108,7 +108,7 @@ def cdi(host: Host, kubelet: KubeletFacts, runtimes: Sequence[Runtime]) -> CdiFa
     named = [spec for spec in specs(host) if spec["gpus"]]
     spec = "" if named else f"no CDI spec in {' or '.join(FOLDERS)} names GPUs as nvidia.com/gpu by their UUID"
     runtime, off = _runtime(host, kubelet, runtimes)
-    return CdiFacts(_kubelet(kubelet), runtime, spec, off, _reader(kubelet, runtimes), any(one["newer"] for one in named))
+    return CdiFacts(_kubelet(kubelet), runtime, spec, off, _reader(kubelet, runtimes), any(cdi_spec["newer"] for cdi_spec in named))
 
 
 def toolkit(host: Host) -> ToolkitFacts:
@@ -184,7 +184,7 @@ def _kubelet(kubelet: KubeletFacts) -> str:
 
 def _runtime(host: Host, kubelet: KubeletFacts, runtimes: Sequence[Runtime]) -> Tuple[str, bool]:
     name = kubelet.runtime
-    runtime = next((one for one in runtimes if one.name == name), None)
+    runtime = next((candidate for candidate in runtimes if candidate.name == name), None)
     version = numbers(runtime.version) if runtime else None
     if name == "containerd" and runtime is not None and version is not None and version >= _CONTAINERD:
         return _containerd(host, kubelet.endpoint, runtime.version or "", version >= _ALWAYS_ON)
@@ -192,7 +192,7 @@ def _runtime(host: Host, kubelet: KubeletFacts, runtimes: Sequence[Runtime]) -> 
 
 
 def _reader(kubelet: KubeletFacts, runtimes: Sequence[Runtime]) -> str:
-    runtime = next((one for one in runtimes if one.name == kubelet.runtime), None)
+    runtime = next((candidate for candidate in runtimes if candidate.name == kubelet.runtime), None)
     version, (first, words) = numbers(runtime.version if runtime else None), _READERS.get(kubelet.runtime or "", ((), ""))
     if runtime is None or version is None or version >= first:
         return ""

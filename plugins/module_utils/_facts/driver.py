@@ -136,7 +136,7 @@ def driver(host: Host) -> Driver:
         kind=_kind(loaded, license_),
         installed_kind=_kind("", license_),
         signed=signed,
-        other_kernels=tuple(one for one in kernels(host) if one != host.release and _module_path(host, one)),
+        other_kernels=tuple(release for release in kernels(host) if release != host.release and _module_path(host, release)),
         container=bool(host.names(CONTAINER)),
         switches=_switches(host),
         nvlink5=_has_nvlink5(host),

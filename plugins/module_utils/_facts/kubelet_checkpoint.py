@@ -56,7 +56,7 @@ def sharing(host: Host, kubelet_root: str) -> Sharing:
     unit, strategy = _UNIT.search(text), _STRATEGY.search(text)
     # The device plugin's own default counts where its unit does not name one.
     now = strategy.group(1) if strategy else _BY_VARIABLE if unit else ""
-    known = [one for one in _entries(host, kubelet_root) if one.get("ResourceName") in (MEMORY, GPUS)]
+    known = [entry for entry in _entries(host, kubelet_root) if entry.get("ResourceName") in (MEMORY, GPUS)]
     pods, holders = _pods(host, known)
     limits = _limited(host) if unit and pods else set()
     limited = tuple(uid for uid in pods if uid in limits)
@@ -121,7 +121,7 @@ def _entries(host: Host, kubelet_root: str) -> List[Mapping[str, Any]]:
 
 def _answered(known: Sequence[Mapping[str, Any]], holders: Tuple[str, ...]) -> str:
     """By which strategy these pods have their GPUs. A container that starts again gets them by the same one."""
-    found = {_strategy_of(one.get("AllocResp")) for one in known if one.get("PodUID") in holders}
+    found = {_strategy_of(entry.get("AllocResp")) for entry in known if entry.get("PodUID") in holders}
     return next((strategy for strategy in _LOOSEST if strategy in found), "")
 
 

@@ -28,8 +28,12 @@ def next_kernel(host: Host) -> str:
     """The release of the newest installed kernel of the running one's flavour."""
     # A folder that a removed kernel left behind has none of the kernel's own files.
     own, running = "modules.builtin", host.release
-    found = [one for one in kernels(host) if host.exists(f"/lib/modules/{one}/{own}") or host.exists(f"/usr/lib/modules/{one}/{own}")]
-    found = [one for one in found if _flavour(one) == _flavour(running)]
+    found = [
+        release
+        for release in kernels(host)
+        if host.exists(f"/lib/modules/{release}/{own}") or host.exists(f"/usr/lib/modules/{release}/{own}")
+    ]
+    found = [release for release in found if _flavour(release) == _flavour(running)]
     return max([*found, running], key=_order)
 
 

@@ -180,7 +180,7 @@ class SmiReport:
     @property
     def shared(self) -> Tuple[SharedGpu, ...]:
         """The units that the device plugin shares out of all GPUs."""
-        return tuple(one for gpu in self.gpus for one in gpu.shared)
+        return tuple(shared for gpu in self.gpus for shared in gpu.shared)
 
     def as_dict(self) -> Dict[str, Any]:
         """For a module's result."""
@@ -223,13 +223,13 @@ def with_instances(found: SmiReport, listing: str, capabilities: str) -> SmiRepo
     pairs = [line.split() for line in capabilities.splitlines()[:_MOST_LINES]]
     minors = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and _number(pair[1]) is not None}
 
-    def known(of: SmiGpu, device: MigDevice) -> MigDevice:
-        uuid, profile = listed.get((of.uuid, -1 if device.index is None else device.index), (device.uuid, device.profile))
-        place = f"gpu{of.minor}/gi{device.gpu_instance}"
+    def known(smi_gpu: SmiGpu, device: MigDevice) -> MigDevice:
+        uuid, profile = listed.get((smi_gpu.uuid, -1 if device.index is None else device.index), (device.uuid, device.profile))
+        place = f"gpu{smi_gpu.minor}/gi{device.gpu_instance}"
         caps = [minors.get(f"{place}/access"), minors.get(f"{place}/ci{device.compute_instance}/access")]
         return replace(device, uuid=uuid, profile=profile, caps=tuple(cap for cap in caps if cap is not None) if None not in caps else ())
 
-    gpus = tuple(replace(one, mig_devices=tuple(known(one, device) for device in one.mig_devices)) for one in found.gpus)
+    gpus = tuple(replace(smi_gpu, mig_devices=tuple(known(smi_gpu, device) for device in smi_gpu.mig_devices)) for smi_gpu in found.gpus)
     return replace(found, gpus=gpus)
 
 
@@ -332,8 +332,8 @@ def _errors(counts: Optional[ElementTree.Element]) -> Tuple[Optional[int], Optio
     totals = _number(counts.findtext("single_bit/total")), _number(counts.findtext("double_bit/total"))
     if totals != (None, None):
         return totals
-    corrected = [_number(one.text) for one in counts if one.tag.endswith("_correctable")]
-    uncorrected = [_number(one.text) for one in counts if "_uncorrectable" in one.tag]
+    corrected = [_number(element.text) for element in counts if element.tag.endswith("_correctable")]
+    uncorrected = [_number(element.text) for element in counts if "_uncorrectable" in element.tag]
     return _sum(corrected), _sum(uncorrected)
 
 

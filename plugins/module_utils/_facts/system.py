@@ -107,14 +107,14 @@ def pythons(host: Host, oldest: Tuple[int, int] = (3, 10)) -> Tuple[Python, ...]
 
 def preferred(found: Sequence[Python]) -> Optional[Python]:
     """The Python that the runtime is built with: the distribution's own if it is new enough, else the newest."""
-    return next((one for one in found if posixpath.basename(one.path) == "python3"), next(iter(found), None))
+    return next((python for python in found if posixpath.basename(python.path) == "python3"), next(iter(found), None))
 
 
-def python_packages(of: System, found: Sequence[Python]) -> Tuple[str, ...]:
+def python_packages(distribution: System, found: Sequence[Python]) -> Tuple[str, ...]:
     """The distribution's packages that give this host a Python for the runtime; () if it has one, or none is known."""
-    words, chosen = {of.id, *of.like}, preferred(found)
+    words, chosen = {distribution.id, *distribution.like}, preferred(found)
     if chosen is None:
-        major = of.version.split(".")[0]
+        major = distribution.version.split(".")[0]
         return tuple(package for family, release, package in _PYTHON_PACKAGES if family in words and release == major)
     if chosen.venv or not words & {"debian", "ubuntu"}:
         return ()

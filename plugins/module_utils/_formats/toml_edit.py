@@ -176,8 +176,8 @@ class _Editor:
     def take_inline(self, item: Item) -> str:
         table = max((path for path in self.parsed.inline_tables if item.path[: len(path)] == path and path != item.path), key=len)
         opened, closed = self.parsed.inline_tables[table]
-        siblings = [one for one in self.parsed.items if one.inline and opened < one.start and one.end < closed]
-        outer = [one for one in siblings if not any(two.value[0] <= one.start and one.end <= two.value[1] for two in siblings)]
+        siblings = [key for key in self.parsed.items if key.inline and opened < key.start and key.end < closed]
+        outer = [key for key in siblings if not any(two.value[0] <= key.start and key.end <= two.value[1] for two in siblings)]
         index = outer.index(item)
         if index:
             return self.text[: outer[index - 1].end] + self.text[item.end :]

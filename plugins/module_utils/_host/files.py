@@ -142,7 +142,7 @@ def relabel(path: str, recursive: bool = False) -> None:
     """Give what is new the SELinux label that the host's policy has for its place, where SELinux is on. OSError if that does not work."""
     if not os.path.exists(SELINUX_ON):
         return
-    program = next((one for one in RESTORECON if os.access(one, os.X_OK)), None)
+    program = next((candidate for candidate in RESTORECON if os.access(candidate, os.X_OK)), None)
     if program is None:
         raise OSError(errno.ENOENT, "SELinux is on, and there is no restorecon (package policycoreutils) to label new files with", path)
     argv = [program, *(["-R"] if recursive else []), path]

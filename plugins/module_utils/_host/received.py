@@ -61,8 +61,8 @@ def unpacked(path: str, sha256: str, place: str = PLACE) -> Iterator[str]:
             raise ReceivedError(f"the archive from the controller cannot be unpacked ({error}); nothing was changed") from error
         os.unlink(copy)
         # Package managers read as users of their own.
-        for one in (folder, files):
-            os.chmod(one, 0o755)
+        for directory in (folder, files):
+            os.chmod(directory, 0o755)
         yield files
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -48,7 +48,7 @@ class TokenClaims:
         """The opposite of as_dict. TypeError if it is not such a result."""
         token = cls(**values)
         texts, times = (token.subject, token.uid), (token.issued, token.expires)
-        if not all(isinstance(one, str) for one in texts) or not all(isinstance(one, int) for one in times):
+        if not all(isinstance(text, str) for text in texts) or not all(isinstance(time, int) for time in times):
             raise TypeError("subject and uid must be texts, issued and expires integers")
         return token
 

@@ -44,8 +44,12 @@ def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str]) -> Dict[str,
     nodes = _listed(kubectl, "/api/v1/nodes")
     daemon_sets = _listed(kubectl, "/apis/apps/v1/daemonsets")
     accounts = ours(_listed(kubectl, f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"), "v1", "ServiceAccount")
-    own = [one for one in daemon_sets if (one["metadata"]["namespace"], one["metadata"]["name"]) == (namespace, PLUGIN)]
-    others = [one for one in daemon_sets if one["metadata"]["namespace"] != namespace]
+    own = [
+        daemon_set
+        for daemon_set in daemon_sets
+        if (daemon_set["metadata"]["namespace"], daemon_set["metadata"]["name"]) == (namespace, PLUGIN)
+    ]
+    others = [daemon_set for daemon_set in daemon_sets if daemon_set["metadata"]["namespace"] != namespace]
     pods = _listed(kubectl, "/api/v1/pods")
     found = [_node(item) for item in nodes if item["metadata"]["name"] in wanted or (not wanted and _is_ours(item))]
     return {
@@ -54,16 +58,18 @@ def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str]) -> Dict[str,
         "openshift": "SecurityContextConstraints" in served("security.openshift.io/v1", kubectl.raw),
         "nodes": found,
         "number": len(nodes),
-        "missing": sorted(set(wanted) - {one["name"] for one in found}),
-        "runtime_classes": [str(one["metadata"]["name"]) for one in _listed(kubectl, "/apis/node.k8s.io/v1/runtimeclasses")],
+        "missing": sorted(set(wanted) - {node["name"] for node in found}),
+        "runtime_classes": [
+            str(runtime_class["metadata"]["name"]) for runtime_class in _listed(kubectl, "/apis/node.k8s.io/v1/runtimeclasses")
+        ],
         "enforces": _enforces(kubectl.raw(f"/api/v1/namespaces/{namespace}")),
-        "on_hosts": [one.name for one in accounts if one.name == EXTENDER or one.name.startswith(PLUGIN_ACCOUNT_PREFIX)],
-        "others": _others(others, pods, {one["name"] for one in found}),
-        "holders": [f"{one['pod']} on {one['node']}" for one in gpu_pods(pods, {one["name"] for one in found}, _OF_NVIDIA.fullmatch)],
+        "on_hosts": [account.name for account in accounts if account.name == EXTENDER or account.name.startswith(PLUGIN_ACCOUNT_PREFIX)],
+        "others": _others(others, pods, {node["name"] for node in found}),
+        "holders": [f"{pod['pod']} on {pod['node']}" for pod in gpu_pods(pods, {node["name"] for node in found}, _OF_NVIDIA.fullmatch)],
         "gpu_operator": gpu_operator.facts(kubectl),
         "unit": _unit(own[0]) if own else "",
         "scheduler": _scheduler(kubectl, namespace),
-        "pods": [f"{one['pod']} on {one['node']}" for one in gpu_pods(pods, None)],
+        "pods": [f"{pod['pod']} on {pod['node']}" for pod in gpu_pods(pods, None)],
         "may_bind": _may_bind(kubectl, namespace),
     }
 
@@ -106,9 +112,12 @@ def _others(daemon_sets: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str
         if node in nodes and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
             for owner in pod["metadata"].get("ownerReferences") or ():
                 on.setdefault(str(owner.get("uid")), set()).add(node)
-    uids = {(one["metadata"]["namespace"], one["metadata"]["name"]): str(one["metadata"].get("uid")) for one in daemon_sets}
-    found = [(one, on.get(uids[one.namespace, one.name])) for one in other_plugins(daemon_sets)]
-    return [{"title": one.title, "kind": one.kind, "nodes": sorted(here)} for one, here in found if here]
+    uids = {
+        (daemon_set["metadata"]["namespace"], daemon_set["metadata"]["name"]): str(daemon_set["metadata"].get("uid"))
+        for daemon_set in daemon_sets
+    }
+    found = [(plugin, on.get(uids[plugin.namespace, plugin.name])) for plugin in other_plugins(daemon_sets)]
+    return [{"title": plugin.title, "kind": plugin.kind, "nodes": sorted(here)} for plugin, here in found if here]
 
 
 def _is_ours(node: Mapping[str, Any]) -> bool:
@@ -126,7 +135,7 @@ def _node(item: Mapping[str, Any]) -> Dict[str, Any]:
         "ready": is_ready(item),
         "kubelet": str(info.get("kubeletVersion", "")),
         "runtime": str(info.get("containerRuntimeVersion", "")),
-        "images": [str(name) for one in images for name in one.get("names") or []],
+        "images": [str(name) for image in images for name in image.get("names") or []],
         "all": len(images) < IMAGES_TOLD,
     }
 
@@ -152,7 +161,7 @@ def _enforces(namespace: Optional[Mapping[str, Any]]) -> str:
 def _unit(daemon_set: Mapping[str, Any]) -> str:
     """The unit of the device plugin that is installed, "" where it says none."""
     containers = daemon_set["spec"]["template"]["spec"].get("containers") or []
-    said = [word for one in containers for word in one.get("args") or [] if str(word).startswith(_UNIT)]
+    said = [word for container in containers for word in container.get("args") or [] if str(word).startswith(_UNIT)]
     return str(said[0])[len(_UNIT) :] if said else ""
 
 

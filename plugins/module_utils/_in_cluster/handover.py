@@ -61,7 +61,7 @@ class Handover:
 
         def none() -> bool:
             pods = json.loads(self._kubectl.text(["get", "--raw", "/api/v1/pods?fieldSelector=spec.nodeName%3D,status.phase%3DPending"]))
-            left[:] = [_name(one) for one in pods["items"] if requested(one["spec"]) and (_scheduler(one) != SCHEDULER) == to_pods]
+            left[:] = [_name(pod) for pod in pods["items"] if requested(pod["spec"]) and (_scheduler(pod) != SCHEDULER) == to_pods]
             return not left
 
         if not self._until(none):
@@ -135,14 +135,14 @@ class Handover:
 
     def prune(self, keep: Sequence[Mapping[str, Any]], pods_too: bool, dry: bool) -> List[str]:
         """Remove our objects that are not among these. pods_too: also the pods' workloads and their namespace, and the nodes' label."""
-        kept = {key(one) for one in keep}
+        kept = {key(wanted) for wanted in keep}
         if not kept:
             raise HandoverError("found no object to keep; expected those of the new mode. This is an error of the playbook")
         gone: List[Dict[str, Any]] = []
         for path, version, kind in KINDS:
             items = (self._kubectl.raw(path) or {}).get("items") or []
-            gone += [one.reference() for one in ours(items, version, kind) if (one.kind, one.namespace, one.name) not in kept]
-        titles = [f"{one['kind']} {one['metadata'].get('namespace', '')}/{one['metadata']['name']}" for one in gone]
+            gone += [own.reference() for own in ours(items, version, kind) if (own.kind, own.namespace, own.name) not in kept]
+        titles = [f"{reference['kind']} {reference['metadata'].get('namespace', '')}/{reference['metadata']['name']}" for reference in gone]
         found, spaces, labelled = self._of_pods() if pods_too else ([], [], [])
         if dry:
             return [*titles, *found, *spaces, *labelled]
@@ -158,7 +158,7 @@ class Handover:
 
     def _of_pods(self) -> Tuple[List[str], List[str], List[str]]:
         """Workloads, the namespace, and nodes with the label."""
-        found = [one for _, _, one in WORKLOADS if self._kubectl.items(["get", one, *self._place, "--ignore-not-found"])]
+        found = [resource for _, _, resource in WORKLOADS if self._kubectl.items(["get", resource, *self._place, "--ignore-not-found"])]
         listed = (
             []
             if self._namespace == NAMESPACE

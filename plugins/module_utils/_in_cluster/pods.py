@@ -144,8 +144,8 @@ class Runs:
         while True:
             live = {str(item["metadata"]["name"]): item for item in self._kubectl.items(["get", "pods", *self._select])}
             found = {node: live.get(pod["metadata"]["name"]) for node, pod in pods.items()}
-            if all(one is None or _phase(one) in _ENDED for one in found.values()) or self._clock() > deadline or hopeless():
-                return [self._ended(node, one) for node, one in found.items()]
+            if all(pod is None or _phase(pod) in _ENDED for pod in found.values()) or self._clock() > deadline or hopeless():
+                return [self._ended(node, pod) for node, pod in found.items()]
             self._sleep(POLL_SECONDS)
 
     def _ended(self, node: str, pod: Optional[Mapping[str, Any]]) -> Ended:
@@ -164,7 +164,7 @@ class Runs:
 def is_ready(item: Mapping[str, Any]) -> bool:
     """Whether a pod, or a node, has the condition Ready."""
     conditions = (item.get("status") or {}).get("conditions") or []
-    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+    return any(condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions)
 
 
 def warnings(kubectl: Kubectl, namespace: str) -> Dict[str, str]:
@@ -193,7 +193,7 @@ def _phase(pod: Mapping[str, Any]) -> str:
 def _why(pod: Mapping[str, Any], log: str) -> str:
     """Why a pod has not run well, in the words of the component that says it."""
     status = pod.get("status") or {}
-    states = [one.get("state") or {} for one in status.get("containerStatuses") or []]
-    waiting = [f"{one['waiting'].get('reason', '')} {one['waiting'].get('message', '')}" for one in states if "waiting" in one]
+    states = [container.get("state") or {} for container in status.get("containerStatuses") or []]
+    waiting = [f"{state['waiting'].get('reason', '')} {state['waiting'].get('message', '')}" for state in states if "waiting" in state]
     words = [scheduling_message(pod), str(status.get("message", "")), *waiting, log[-300:]]
-    return "; ".join(" ".join(one.split())[:LONGEST] for one in words if one.strip()) or f"it is {_phase(pod) or 'of no phase'}"
+    return "; ".join(" ".join(text.split())[:LONGEST] for text in words if text.strip()) or f"it is {_phase(pod) or 'of no phase'}"

@@ -53,9 +53,9 @@ def unready(kubectl: Kubectl, namespace: str, scheduler_only: bool = False, defa
     labelled = kubectl.items(["get", "nodes", "--selector", f"{LABEL_NODE}=true"])
     names = [str(item["metadata"]["name"]) for item in labelled]
     return [
-        f"node {one['metadata']['name']}: kubelet does not offer what the device plugin has published"
-        for one in node_facts(kubectl, names)
-        if not settled(one)
+        f"node {node['metadata']['name']}: kubelet does not offer what the device plugin has published"
+        for node in node_facts(kubectl, names)
+        if not settled(node)
     ]
 
 
@@ -102,11 +102,13 @@ def _log(kubectl: Kubectl, namespace: str, name: str) -> List[str]:
 def _states(pod: Mapping[str, Any]) -> List[str]:
     status = pod.get("status") or {}
     found = [
-        str(one.get("message", "")) for one in status.get("conditions") or [] if one.get("type") == "PodScheduled" and "message" in one
+        str(condition.get("message", ""))
+        for condition in status.get("conditions") or []
+        if condition.get("type") == "PodScheduled" and "message" in condition
     ]
-    for one in status.get("containerStatuses") or []:
-        for state in ((one.get("state") or {}).get("waiting"), (one.get("lastState") or {}).get("terminated")):
+    for container in status.get("containerStatuses") or []:
+        for state in ((container.get("state") or {}).get("waiting"), (container.get("lastState") or {}).get("terminated")):
             if state:
-                words = f"{one['name']}: {state.get('reason', '')} {state.get('message', '')} {state.get('exitCode', '')}"
+                words = f"{container['name']}: {state.get('reason', '')} {state.get('message', '')} {state.get('exitCode', '')}"
                 found.append(" ".join(words.split())[:LONGEST])
     return found

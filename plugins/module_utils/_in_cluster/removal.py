@@ -70,7 +70,9 @@ class InClusterRemoval:
                 self._found[resource] = items[0]
         accounts = kubectl.items(["get", "serviceaccounts", "--namespace", NAMESPACE, "--show-managed-fields"])
         self._on_hosts = [
-            one.name for one in ours(accounts, "v1", "ServiceAccount") if one.name == EXTENDER or one.name.startswith(PLUGIN_ACCOUNT_PREFIX)
+            account.name
+            for account in ours(accounts, "v1", "ServiceAccount")
+            if account.name == EXTENDER or account.name.startswith(PLUGIN_ACCOUNT_PREFIX)
         ]
         nodes = kubectl.items(["get", "nodes"])
         self.nodes = sorted(str(node["metadata"]["name"]) for node in nodes if _served(node))
@@ -96,9 +98,9 @@ class InClusterRemoval:
             )
         if f"daemonsets.apps/{EXTENDER}" in self._found:
             planes = self._kubectl.items(["get", "pods", "--namespace", NAMESPACE, "--selector", "component=kube-scheduler"])
-            wired = [one for one in planes if ANNOTATION_SCHEDULER_CONFIG in (one["metadata"].get("annotations") or {})]
+            wired = [pod for pod in planes if ANNOTATION_SCHEDULER_CONFIG in (pod["metadata"].get("annotations") or {})]
             if wired:
-                names = ", ".join(str(one["metadata"]["name"]) for one in wired[:_SHOWN])
+                names = ", ".join(str(pod["metadata"]["name"]) for pod in wired[:_SHOWN])
                 raise RemovalError(
                     f"found that {names} asks the extender; expected none. Run uninstall with the inventory of the control planes. Nothing "
                     "was changed"
@@ -106,7 +108,7 @@ class InClusterRemoval:
         if force or not self.removed:
             return
         pods = json.loads(self._kubectl.text(["get", "--raw", "/api/v1/pods"]))["items"]
-        using = [f"{one['pod']} on {one['node']}" for one in gpu_pods(pods, None)]
+        using = [f"{pod['pod']} on {pod['node']}" for pod in gpu_pods(pods, None)]
         if using:
             more = f" and {len(using) - _SHOWN} more" if len(using) > _SHOWN else ""
             raise RemovalError(
@@ -139,7 +141,7 @@ class InClusterRemoval:
             runs.remove(self._seconds)
             ended = runs.run({node: cleanup(node, image, root, cdi) for node in self.nodes}, self._seconds)
             runs.remove(self._seconds)
-            bad = [f"{one.node}: {one.why}" for one in ended if one.phase != "Succeeded"]
+            bad = [f"{pod.node}: {pod.why}" for pod in ended if pod.phase != "Succeeded"]
             if bad:
                 raise RemovalError(
                     f"found that files stay on {'; '.join(bad)}; expected that a pod removes them. Bring these nodes back, or remove the "

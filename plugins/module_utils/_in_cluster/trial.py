@@ -93,7 +93,7 @@ class Trial:
             self._runs.remove(60)
             if made:
                 self._kubectl.text(["delete", "namespace", self._space, "--ignore-not-found", "--wait=true", "--timeout=60s"])
-        return tried, [self._words(one, said) for one in ended if one.phase != "Succeeded"]
+        return tried, [self._words(pod, said) for pod in ended if pod.phase != "Succeeded"]
 
     def _proven(self) -> List[str]:
         """The nodes on which the device plugin serves that is to be installed."""
@@ -122,7 +122,7 @@ class Trial:
 
     def _words(self, ended: Ended, warned: Mapping[str, str]) -> str:
         name = str((ended.pod.get("metadata") or {}).get("name", "")) if ended.pod else ""
-        said = "; ".join(one for one in (ended.why, warned.get(name, "")) if one)
+        said = "; ".join(words for words in (ended.why, warned.get(name, "")) if words)
         image = self._needs.image
         if "kubelet.sock" in said or "hostPath type check failed" in said:
             seen, cure = f"no socket {self._needs.socket}", "name kubelet's root folder there in gpushare_kubelet_root"

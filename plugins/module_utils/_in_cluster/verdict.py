@@ -71,7 +71,7 @@ def seen(log: str) -> Tuple[List[str], Dict[str, str]]:
         raise ValueError(f"the words {log[:_SHOWN]!r}") from None
     if not isinstance(devices, list) or not isinstance(variables, dict) or max(len(devices), len(variables)) > _MOST:
         raise ValueError(f"the words {log[:_SHOWN]!r}")
-    numbered = sorted(f"/dev/{one}" for one in map(str, devices) if _OF_GPU.fullmatch(one))
+    numbered = sorted(f"/dev/{device}" for device in map(str, devices) if _OF_GPU.fullmatch(device))
     return numbered, {str(key): str(value) for key, value in variables.items()}
 
 
@@ -79,8 +79,8 @@ def given(annotations: Mapping[str, str]) -> int:
     """The index of the one GPU that the pod's annotation gives its container; ValueError where it gives another number."""
     try:
         # Containers are numbered.
-        of: Any = json.loads(annotations.get(ANNOTATION_ALLOCATION, ""))["0"]
-        (index,) = of
+        gpus: Any = json.loads(annotations.get(ANNOTATION_ALLOCATION, ""))["0"]
+        (index,) = gpus
         return int(index)
     except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(f"the allocation {annotations.get(ANNOTATION_ALLOCATION, 'none')[:_SHOWN]!r}") from None

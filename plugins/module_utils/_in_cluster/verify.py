@@ -29,7 +29,7 @@ def verify(kubectl: Kubectl, image: Image, seconds: int) -> Tuple[List[str], Lis
         ended = runs.run({node: probe(node, _of_users(image, nodes[node])) for node in chosen}, seconds)
     finally:
         runs.remove(seconds)
-    findings = [words for one in ended for words in judge(one, nodes[one.node])]
+    findings = [words for pod in ended for words in judge(pod, nodes[pod.node])]
     if not nodes:
         findings = [f"found no node with the label {LABEL_NODE}=true; expected at least one; name the GPU nodes in gpushare_cluster_nodes"]
     return chosen, full, findings
@@ -48,7 +48,7 @@ def _full(kubectl: Kubectl, nodes: Mapping[str, Mapping[str, Any]]) -> List[str]
     """The nodes whose pods ask for every unit: a probe would wait there, or take the place of a user's pod."""
     asked: Dict[str, int] = {}
     for pod in gpu_pods(kubectl):
-        asked[pod["node"]] = asked.get(pod["node"], 0) + sum(one["units"] for one in pod["containers"])
+        asked[pod["node"]] = asked.get(pod["node"], 0) + sum(container["units"] for container in pod["containers"])
     return sorted(
         name
         for name, item in nodes.items()

@@ -51,7 +51,7 @@ def with_gates(text: str, changes: Mapping[str, Optional[bool]]) -> str:
         # kubelet does not read such a file, and the next line might be anything.
         raise ConfigError(f"line {text.count(chr(10), 0, tab.start()) + 1} is indented by a tab, which YAML does not permit")
     after = _json(text, wanted, before) if is_json else _yaml(text, wanted, before)
-    others = [{key: value for key, value in scalars(one).items() if not key.startswith(KEY)} for one in (text, after)]
+    others = [{key: value for key, value in scalars(content).items() if not key.startswith(KEY)} for content in (text, after)]
     if gates_of(after) != wanted or others[0] != others[1]:
         raise ConfigError(f"{KEY} stands in a form that is not edited")
     return after
@@ -81,7 +81,7 @@ def _yaml(text: str, wanted: Mapping[str, bool], before: Mapping[str, bool]) -> 
     if match.group("inline") in ("", "null", "~"):
         first, last, _found = _members(text)
         lines = text[first:last].splitlines()
-        indent = next((one.group("indent") for one in map(_MEMBER.match, lines) if one), "  ")
+        indent = next((member.group("indent") for member in map(_MEMBER.match, lines) if member), "  ")
         kept = [line for line in (_edited(line, wanted) for line in lines) if line is not None]
         kept += _block({name: value for name, value in wanted.items() if name not in before}, indent)
         inner = "".join(f"{line}\n" for line in kept)

@@ -107,7 +107,7 @@ def merged(value: str, changes: Mapping[str, Optional[bool]]) -> str:
     """The value of a --feature-gates with these gates set, or taken out (None); others, and the order, stay. GateError as for `parsed`."""
     parsed(value)
     kept, done = [], set()
-    for pair in (one.strip() for one in value.split(",") if one.strip()):
+    for pair in (part.strip() for part in value.split(",") if part.strip()):
         name = pair.partition("=")[0].strip()
         if name not in changes:
             kept.append(pair)

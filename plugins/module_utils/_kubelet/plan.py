@@ -103,7 +103,7 @@ def _argument(found: KubeletState, argument: str) -> Texts:
             return {DROP_IN: _drop_in(variable, f"{value} {argument}".strip())}
         return {by: _edited(by, lambda: with_unit_argument(found.texts[by], variable, argument))}
     files = {source.path: source for source in start.environment_files}
-    path = by or next((one for one in _OF_ADMINISTRATORS if one in files), None)
+    path = by or next((file for file in _OF_ADMINISTRATORS if file in files), None)
     if path is None:
         return {DROP_IN: _drop_in(variable, argument)}
     return {path: _edited(path, lambda: with_argument(found.texts.get(path, ""), variable, argument))}

@@ -188,7 +188,7 @@ class Apt(PackageManager):
     def _going(self, wanted: PackageSet) -> List[str]:
         """A package that may go goes by name: apt does not take a package with a hold away by itself."""
         now = self.installed(wanted.replaces) if wanted.replaces else {}
-        return [f"{name}-" for name, one in now.items() if one.version is not None]
+        return [f"{name}-" for name, package in now.items() if package.version is not None]
 
     def _do(self, argv: Sequence[str]) -> None:
         outcome = self._run(list(argv), self._timeout)

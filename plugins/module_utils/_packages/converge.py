@@ -71,15 +71,15 @@ class PackagesResult:
 def together(results: Sequence[PackagesResult]) -> PackagesResult:
     """Several results as one."""
     whole = PackagesResult()
-    for one in results:
-        whole.changed = whole.changed or one.changed
-        whole.manager = one.manager
-        whole.versions.update(one.versions)
-        for mine, theirs in ((whole.held, one.held), (whole.files, one.files), (whole.notes, one.notes)):
+    for result in results:
+        whole.changed = whole.changed or result.changed
+        whole.manager = result.manager
+        whole.versions.update(result.versions)
+        for mine, theirs in ((whole.held, result.held), (whole.files, result.files), (whole.notes, result.notes)):
             mine += theirs
-        whole.steps += one.steps
-        whole.left += one.left
-        whole.diff += one.diff
+        whole.steps += result.steps
+        whole.left += result.left
+        whole.diff += result.diff
     return whole
 
 
@@ -126,7 +126,7 @@ def present(
     now = manager.installed(names)
     wrong = [package.name for package in wanted.packages if not satisfies(now[package.name].version, package.version)]
     result.files, result.diff = [change.path for change in transaction.changes], transaction.diff()
-    plan = PackagePlan({name: str(one.version) for name, one in now.items()}, ())
+    plan = PackagePlan({name: str(state.version) for name, state in now.items()}, ())
     if wrong or result.files or transaction.unfinished:
         resolved = manager.plan(wanted, texts)
         # Where only the repository changes: a newer revision that satisfies as well is not a reason to touch a package.
@@ -166,7 +166,7 @@ def present(
         point("held")
     # dnf and zypper keep the hold of a package that has made room, which would hold it when it comes back.
     gone = [step.name for step in plan.steps if step.after is None]
-    over = [name for name, one in manager.installed(gone).items() if one.held] if gone else []
+    over = [name for name, state in manager.installed(gone).items() if state.held] if gone else []
     if over:
         manager.hold(over, False)
     return result
@@ -222,9 +222,9 @@ def absent(
     keys = [entry for entry in entries if entry.path.startswith(KEY)]
     now = manager.installed(sorted(packages)) if packages else {}
     before = {name: _before(entry) for name, entry in packages.items()}
-    free = [name for name, one in now.items() if one.held and not before[name].held]
-    new = [name for name, one in now.items() if one.version and before[name].version is None]
-    changed = [name for name, one in now.items() if one.version and before[name].version != one.version]
+    free = [name for name, state in now.items() if state.held and not before[name].held]
+    new = [name for name, state in now.items() if state.version and before[name].version is None]
+    changed = [name for name, state in now.items() if state.version and before[name].version != state.version]
     hurt = None if keep or not changed else exposed()
     stay = f"its scripts would call systemctl daemon-reload. {hurt}" if hurt else "packages are to stay" if keep else ""
     # One with a hold cannot go, nor can it change its version.
@@ -232,8 +232,8 @@ def absent(
     back = {} if stay else _older(manager, now, before, result)
     for name in new if keep else changed if stay else []:
         result.left.append({"what": f"package {name} {now[name].version}", "why": stay})
-    for name, one in sorted(now.items()):
-        if one.version is None and before[name].version is not None:
+    for name, package in sorted(now.items()):
+        if package.version is None and before[name].version is not None:
             why = f"version {before[name].version} was there before; install it if it is wanted again"
             result.left.append({"what": f"package {name}, removed", "why": why})
     transaction = Transaction(owner, root)
@@ -286,11 +286,11 @@ def _note(journal: Journal, owner: str, now: Mapping[str, Installed], plan: Pack
     """Note how each package is before it changes. One that is as wanted by itself and is on hold by others does not count as ours."""
     changing = {step.name: (step.before, step.after) for step in plan.steps}
     for name in sorted({*changing, *held}):
-        one = now.get(name, Installed(None))
-        before, after = changing.get(name, (one.version, one.version))
-        state = FileState(_content(Installed(before, one.held)), 0, 0, 0, None)
+        package = now.get(name, Installed(None))
+        before, after = changing.get(name, (package.version, package.version))
+        state = FileState(_content(Installed(before, package.held)), 0, 0, 0, None)
         if journal.entry(ENTRY + name) is None:
-            journal.record(ENTRY + name, owner, state, _content(Installed(after, one.held or name in held)))
+            journal.record(ENTRY + name, owner, state, _content(Installed(after, package.held or name in held)))
 
 
 def _note_keys(journal: Journal, owner: str, manager: PackageManager, repository: Repository) -> List[Entry]:
@@ -298,7 +298,7 @@ def _note_keys(journal: Journal, owner: str, manager: PackageManager, repository
     fingerprints = manager.imports(repository)
     there = manager.trusted(fingerprints)
     ours = {_fingerprint(entry) for entry in journal.entries() if entry.path.startswith(KEY)}
-    paths = [f"{KEY}{one}:{owner}" for one in fingerprints if one not in there or one in ours]
+    paths = [f"{KEY}{fingerprint}:{owner}" for fingerprint in fingerprints if fingerprint not in there or fingerprint in ours]
     return [journal.record(path, owner, None, b"trusted") for path in paths if journal.entry(path) is None]
 
 
@@ -314,15 +314,15 @@ def _untrusted(journal: Journal, manager: PackageManager, entries: Sequence[Entr
     """The keys of these entries that no other owner needs and that the host still trusts."""
     paths = {entry.path for entry in entries}
     needed = {_fingerprint(entry) for entry in journal.entries() if entry.path.startswith(KEY) and entry.path not in paths}
-    return manager.trusted([one for one in map(_fingerprint, entries) if one not in needed])
+    return manager.trusted([fingerprint for fingerprint in map(_fingerprint, entries) if fingerprint not in needed])
 
 
 def _fingerprint(entry: Entry) -> str:
     return entry.path.split(":")[1]
 
 
-def _content(one: Installed) -> bytes:
-    return json.dumps({"version": one.version, "held": one.held}).encode()
+def _content(package: Installed) -> bytes:
+    return json.dumps({"version": package.version, "held": package.held}).encode()
 
 
 def _before(entry: Entry) -> Installed:
@@ -343,7 +343,7 @@ def _install(wanted: PackageSet, manager: PackageManager, plan: PackagePlan) -> 
 
 def _prove(wanted: PackageSet, manager: PackageManager, plan: PackagePlan) -> None:
     now = manager.installed(list(plan.versions))
-    wrong = [f"{name} {one.version or 'none'}" for name, one in now.items() if one.version != plan.versions[name]]
+    wrong = [f"{name} {state.version or 'none'}" for name, state in now.items() if state.version != plan.versions[name]]
     if wrong:
         planned = ", ".join(f"{name} {version}" for name, version in plan.versions.items())
         raise PackagesError(f"the package manager reports success, but the host has {shown(wrong)}, expected {planned[:400]}")
@@ -369,12 +369,12 @@ def _older(
     manager: PackageManager, now: Mapping[str, Installed], before: Mapping[str, Installed], result: PackagesResult
 ) -> Dict[str, str]:
     """The packages that get back the version that they had."""
-    changed = {name: one for name, one in now.items() if one.version and before[name].version not in (None, one.version)}
+    changed = {name: state for name, state in now.items() if state.version and before[name].version not in (None, state.version)}
     back = {name: str(before[name].version) for name in changed if before[name].version in manager.available(name)}
     if set(back) != set(changed):
         # A set of one version is not taken apart.
-        for name, one in sorted(changed.items()):
+        for name, package in sorted(changed.items()):
             why = f"version {before[name].version} was there before, and no repository of the host has it any more for all of the set"
-            result.left.append({"what": f"package {name} {one.version}", "why": why})
+            result.left.append({"what": f"package {name} {package.version}", "why": why})
         return {}
     return back

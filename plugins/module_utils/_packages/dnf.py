@@ -117,7 +117,7 @@ class Dnf(PackageManager):
             self._do(["dnf", "-qy", *options, *_making_room(wanted), "install", *self._targets(plan.versions, packages)])
 
     def hold(self, names: Sequence[str], held: bool) -> None:
-        versions = {name: one.version for name, one in self.installed(names).items() if one.version is not None}
+        versions = {name: package.version for name, package in self.installed(names).items() if package.version is not None}
         path = self._locks()
         state = read_state(path) or FileState(b"", 0o644, os.getuid(), os.getgid(), None)
         text = state.content.decode("utf-8", "surrogateescape")

@@ -64,7 +64,7 @@ class Key:
     @property
     def whole(self) -> bytes:
         """The packets, with those of the subkeys."""
-        return b"".join([self.packets, *(one.packets for one in self.subkeys)])
+        return b"".join([self.packets, *(subkey.packets for subkey in self.subkeys)])
 
 
 def read_keys(data: bytes) -> List[Key]:
@@ -148,18 +148,18 @@ def pinned(keys: Sequence[Key], expected: Sequence[str]) -> List[Key]:
 
     One of the expected ones suffices: a rotated key comes before the old one goes.
     """
-    wanted = [fingerprint(one) for one in expected]
+    wanted = [fingerprint(words) for words in expected]
     cure = "compare it with what the publisher announces, and correct the file or the fingerprint"
     strangers = [key.fingerprint for key in keys if key.fingerprint not in wanted]
     if strangers:
         raise KeyError_(f"the key file holds the key {strangers[0]}, expected {' or '.join(wanted)}: {cure}")
     for key in keys:
-        for one in key.subkeys:
-            if one.signs and one.fingerprint not in wanted:
+        for subkey in key.subkeys:
+            if subkey.signs and subkey.fingerprint not in wanted:
                 raise KeyError_(
-                    f"the key {key.fingerprint} has the subkey {one.fingerprint}, which may sign, expected {' or '.join(wanted)}: {cure}"
+                    f"the key {key.fingerprint} has the subkey {subkey.fingerprint}, which may sign, expected {' or '.join(wanted)}: {cure}"
                 )
-    return [replace(key, subkeys=tuple(one for one in key.subkeys if one.fingerprint in wanted)) for key in keys]
+    return [replace(key, subkeys=tuple(kept for kept in key.subkeys if kept.fingerprint in wanted)) for key in keys]
 
 
 def armored(keys: Sequence[Key]) -> bytes:

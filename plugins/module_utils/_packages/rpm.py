@@ -49,10 +49,10 @@ def trusted(run: RunWithin, fingerprints: Sequence[str]) -> Dict[str, str]:
     rows = [line.split("\t") for line in outcome.out.splitlines()[:_MOST_KEYS] if line.count("\t") == 1]
     # The version is the end of the fingerprint, which one may cut, or all of it in rpm 6.
     found = {}
-    for one in fingerprints:
+    for fingerprint in fingerprints:
         for end, made in rows:
-            if len(end) >= 8 and one.lower().endswith(end.lower()):
-                found[one] = f"{end}-{made}"
+            if len(end) >= 8 and fingerprint.lower().endswith(end.lower()):
+                found[fingerprint] = f"{end}-{made}"
     return found
 
 

@@ -81,7 +81,7 @@ def names_only(text: str) -> bool:
 def same(url: str, urls: Sequence[str]) -> bool:
     """Whether this is one of the addresses, or below one."""
     plain = _plain(url)
-    return any(plain == one or plain.startswith(one + "/") for one in map(_plain, urls))
+    return any(plain == address or plain.startswith(address + "/") for address in map(_plain, urls))
 
 
 def _plain(url: str) -> str:

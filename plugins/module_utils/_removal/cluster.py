@@ -118,17 +118,17 @@ class Removal:
         self.fresh: Set[str] = set()
         nodes = self.nodes()
         self.mine = [node for name, node in nodes.items() if name in wanted]
-        objects = [one for path, version, kind in KINDS for one in self.listed(path, version, kind)]
-        accounts = {one.name for one in objects}
+        objects = [named for path, version, kind in KINDS for named in self.listed(path, version, kind)]
+        accounts = {named.name for named in objects}
         using = [name for name, node in nodes.items() if name not in wanted and node.in_use and PLUGIN_ACCOUNT_PREFIX + name in accounts]
         everything = everything and not using
         self.objects = going(objects, wanted, everything)
         self.left = [
-            {"what": one.title, "why": "other hosts still use it" + (": " + ", ".join(using) if using else "; uninstall them, too")}
-            for one in objects
-            if one not in self.objects
+            {"what": named.title, "why": "other hosts still use it" + (": " + ", ".join(using) if using else "; uninstall them, too")}
+            for named in objects
+            if named not in self.objects
         ]
-        self.removed = [one.title for one in self.objects]
+        self.removed = [named.title for named in self.objects]
         for node in self.mine:
             self.read(node)
 
@@ -186,13 +186,13 @@ class Removal:
             "plugin serves it, or kubelet does not run, it stays"
         )
         what = [f"resource {resource} of node {node.name}" for resource, value in sorted(node.capacity.items())]
-        self.left += [{"what": one, "why": why} for one in what]
-        self.removed = [one for one in self.removed if one not in what]
+        self.left += [{"what": title, "why": why} for title in what]
+        self.removed = [title for title in self.removed if title not in what]
 
     def apply(self) -> None:
         """Do it. KubectlError as soon as something does not work; the next run continues."""
         if self.objects:
-            document = as_list([one.reference() for one in self.objects])
+            document = as_list([named.reference() for named in self.objects])
             self.kubectl.text(["delete", "--ignore-not-found", "-f", "-"], document)
         for node in self.mine:
             if node.claimed:
@@ -253,7 +253,7 @@ def ours(items: Sequence[Mapping[str, Any]], api_version: str, kind: str) -> Lis
 def plugin_accounts(accounts: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]]) -> Dict[str, List[str]]:
     """The accounts that we have made for device plugins, and those of nodes that there are not."""
     wanted = {PLUGIN_ACCOUNT_PREFIX + str(node["metadata"]["name"]) for node in nodes}
-    found = sorted(one.name for one in ours(accounts, "v1", "ServiceAccount") if one.name.startswith(PLUGIN_ACCOUNT_PREFIX))
+    found = sorted(account.name for account in ours(accounts, "v1", "ServiceAccount") if account.name.startswith(PLUGIN_ACCOUNT_PREFIX))
     return {"accounts": found, "without_node": [name for name in found if name not in wanted]}
 
 
@@ -262,14 +262,16 @@ def node_states(nodes: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
     found = {}
     for node in nodes:
         conditions = (node.get("status") or {}).get("conditions") or ()
-        found[str(node["metadata"]["name"])] = next((str(one.get("status")) for one in conditions if one.get("type") == "Ready"), "Unknown")
+        found[str(node["metadata"]["name"])] = next(
+            (str(condition.get("status")) for condition in conditions if condition.get("type") == "Ready"), "Unknown"
+        )
     return found
 
 
 def going(found: Sequence[Named], nodes: Sequence[str], everything: bool) -> List[Named]:
     """Those that go: all, or only what belongs to these nodes."""
     names = {prefix + node for node in nodes for prefix in (PLUGIN_ACCOUNT_PREFIX, UNHEALTHY_PREFIX)}
-    return [one for one in found if everything or one.name in names]
+    return [named for named in found if everything or named.name in names]
 
 
 def traces(node: Mapping[str, Any]) -> NodeTraces:
@@ -318,7 +320,7 @@ def gpu_pods(
         if asks:
             name = f"{metadata.get('namespace', '')}/{metadata['name']}"
             found.append({"pod": name, "node": str(node), "asks": ", ".join(asks)})
-    return sorted(found, key=lambda one: (one["node"], one["pod"]))
+    return sorted(found, key=lambda holder: (holder["node"], holder["pod"]))
 
 
 def requested(spec: Mapping[str, Any], is_gpu: Callable[[str], object] = RESOURCES.__contains__) -> List[str]:
@@ -327,18 +329,18 @@ def requested(spec: Mapping[str, Any], is_gpu: Callable[[str], object] = RESOURC
 
 
 def _applied(metadata: Mapping[str, Any]) -> bool:
-    return any(one.get("manager") == FIELD_MANAGER and one.get("operation") == "Apply" for one in metadata.get("managedFields") or [])
+    return any(claim.get("manager") == FIELD_MANAGER and claim.get("operation") == "Apply" for claim in metadata.get("managedFields") or [])
 
 
 def _claimed_labels(metadata: Mapping[str, Any]) -> Tuple[str, ...]:
-    claims = [one.get("fieldsV1") or {} for one in metadata.get("managedFields") or [] if _applied({"managedFields": [one]})]
+    claims = [claim.get("fieldsV1") or {} for claim in metadata.get("managedFields") or [] if _applied({"managedFields": [claim]})]
     fields = {field for claim in claims for field in (claim.get("f:metadata") or {}).get("f:labels") or {}}
     return tuple(sorted(field[2:] for field in fields if field.startswith("f:")))
 
 
 def _only_the_plugins(item: Mapping[str, Any]) -> bool:
     """Whether no other client has written this map. When it names no GPU any more, no client manages anything of it."""
-    managers = {one.get("manager") for one in item["metadata"].get("managedFields") or []}
+    managers = {claim.get("manager") for claim in item["metadata"].get("managedFields") or []}
     return managers == {PLUGIN} or (not managers and not item.get("data"))
 
 

@@ -48,7 +48,9 @@ KUBECTL_PLUGINS = ("kubectl-gpushare", "kubectl-inspect-gpushare", "kubectl_comp
 
 def plan_services(layout: Layout, run: Run, keep_state: bool = False) -> RemovalPlan:
     """The daemons, and all that goes with them; ask `check_scheduler` before it is applied. keep_state: a pod needs the device plugin's."""
-    daemons = tuple(dataclasses.replace(one, state=()) if keep_state and one.name == PLUGIN else one for one in subjects.DAEMONS)
+    daemons = tuple(
+        dataclasses.replace(daemon, state=()) if keep_state and daemon.name == PLUGIN else daemon for daemon in subjects.DAEMONS
+    )
     journal = Journal(layout.root)
     noted = [entry for entry in journal.entries() if not owner_of(entry.owner).cure]
     plan, found = _plan_daemons(layout, run, daemons, noted, [os.path.basename(path) for path in _units_of_ours(layout, journal)])
@@ -294,8 +296,8 @@ def _plan_credentials(plan: RemovalPlan, daemon: HostDaemon) -> None:
     pki = os.path.join(layout.config_dir, daemon.pki) if daemon.pki else layout.pki_dir
     for name in (*daemon.certificates, ".reload") if daemon.certificates else ():
         folder, name = os.path.split(os.path.join(pki, name))
-        for one in (name, f".{name}.new"):  # the second: gpushare-pki was killed while it wrote
-            plan.remove_file(os.path.join(folder, one))
+        for file in (name, f".{name}.new"):  # the second: gpushare-pki was killed while it wrote
+            plan.remove_file(os.path.join(folder, file))
     if daemon.pki:
         plan.remove_folder_if_empty(pki)
 

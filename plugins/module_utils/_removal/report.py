@@ -32,7 +32,7 @@ def report(layout: Layout, run: Run) -> Dict[str, Any]:
     pending = [name[: -len(".pending")] for name in _names(layout.real("/" + FOLDER)) if name.endswith(".pending")]
     return {
         "runtime": _runtime(layout),
-        "units": [one for one in (_unit(run, name) for name in units()) if one],
+        "units": [unit for unit in (_unit(run, name) for name in units()) if unit],
         "files": [_file(layout, entry, pending) for entry in entries if entry.is_file],
         "settings": [{"what": entry.path, "owner": entry.owner} for entry in entries if not entry.is_file],
         "kubectl_plugins": _links(layout),
@@ -50,18 +50,20 @@ def words(found: Mapping[str, Any]) -> List[str]:
         lines.append(f"older runtimes: {', '.join(runtime['older'])}")
     lines.append(f"kubectl plugins: {', '.join(found['kubectl_plugins']) or 'none'}")
     if found["units"]:
-        lines += table(("UNIT", "STATE", "AT BOOT"), [(one["name"], one["active"], one["enabled"]) for one in found["units"]])
+        lines += table(("UNIT", "STATE", "AT BOOT"), [(unit["name"], unit["active"], unit["enabled"]) for unit in found["units"]])
     if found["files"]:
-        rows = [(one["path"], one["owner"], one["before"], _now(one)) for one in found["files"]]
+        rows = [(file["path"], file["owner"], file["before"], _now(file)) for file in found["files"]]
         lines += table(("FILE", "CHANGED FOR", "BEFORE US", "NOW"), rows)
     if found["settings"]:
-        lines += table(("ELSEWHERE", "CHANGED FOR"), [(one["what"], one["owner"]) for one in found["settings"]])
+        lines += table(("ELSEWHERE", "CHANGED FOR"), [(setting["what"], setting["owner"]) for setting in found["settings"]])
     if found["unrecorded"]:
         lines += [
             "",
             f"not in the journal, although they are ours: {', '.join(found['unrecorded'])}; the journal was lost: run site.yml again",
         ]
-    lines += [f"{one}: a run was stopped before it had proven its change; run site.yml or uninstall.yml again" for one in found["unproven"]]
+    lines += [
+        f"{owner}: a run was stopped before it had proven its change; run site.yml or uninstall.yml again" for owner in found["unproven"]
+    ]
     return lines
 
 
@@ -113,8 +115,8 @@ def _file(layout: Layout, entry: Entry, pending: Sequence[str]) -> Dict[str, Any
     return {"path": entry.path, "owner": entry.owner, "before": before, "state": state, "written": written}
 
 
-def _now(one: Mapping[str, Any]) -> str:
-    return f"{one['state']}, last at {one['written']}" if one["written"] else str(one["state"])
+def _now(file: Mapping[str, Any]) -> str:
+    return f"{file['state']}, last at {file['written']}" if file["written"] else str(file["state"])
 
 
 def _state(layout: Layout, entry: Entry, pending: Sequence[str]) -> str:
@@ -131,7 +133,7 @@ def _unrecorded(layout: Layout, known: Collection[str]) -> List[str]:
     """Files of ours that the journal does not have; uninstall knows them by their first lines."""
     found = []
     names = ((folder, name) for folder in (layout.units, SETTINGS) for name in _names(layout.real(folder)) if NAME.fullmatch(name))
-    for path in (os.path.join(*one) for one in names):
+    for path in (os.path.join(*parts) for parts in names):
         state = None if path in known else read_or_none(layout.real(path))[0]
         if state is not None and is_ours(path, state.content):
             found.append(path)

@@ -209,7 +209,7 @@ def _matches(pattern: str, texts: Mapping[str, Optional[str]]) -> List[str]:
         return [pattern]
     folder, name = os.path.split(pattern)
     folders = glob.glob(folder) if "*" in folder else [folder]
-    there = {os.path.join(one, entry) for one in folders if os.path.isdir(one) for entry in os.listdir(one)}
+    there = {os.path.join(directory, entry) for directory in folders if os.path.isdir(directory) for entry in os.listdir(directory)}
     there |= {path for path in texts if fnmatch.fnmatchcase(os.path.dirname(path), folder)}
     return sorted(path for path in there if fnmatch.fnmatchcase(os.path.basename(path), name))
 

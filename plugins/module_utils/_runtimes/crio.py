@@ -93,7 +93,7 @@ class CrioService(RuntimeService):
         after = effective(self._files(texts))
         expected = Runtimes(RUNTIME if default else now.default, dict(now.entries, **{RUNTIME: after.entries.get(RUNTIME)}))
         if after != expected or (after.entries.get(RUNTIME) or {}).get("runtime_path") != program:
-            later = ", ".join(one for one in self._files(texts) if os.path.basename(one) > DROP_IN and one != self.config)
+            later = ", ".join(file for file in self._files(texts) if os.path.basename(file) > DROP_IN and file != self.config)
             raise Rejected(f"{later or 'another file'} takes back what {path} would say; nothing was changed: rename or remove it")
         self._check(texts)
         return RuntimePlan(texts, after, notes)
@@ -220,7 +220,7 @@ def not_running(wanted: Runtimes, running: Runtimes) -> Optional[str]:
     """
     if running.default != wanted.default and (wanted.default or running.default == RUNTIME):
         return f"its default runtime is {running.default!r}, expected {wanted.default or 'its own'!r}"
-    has, should = (one.entries.get(RUNTIME, {}).get("runtime_path") for one in (running, wanted))
+    has, should = (runtimes.entries.get(RUNTIME, {}).get("runtime_path") for runtimes in (running, wanted))
     if should is not None and has != should:
         return f"its runtime {RUNTIME} is {has!r}, expected {should!r}"
     return None

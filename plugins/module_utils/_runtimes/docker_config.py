@@ -114,7 +114,7 @@ def parsed(path: str, text: str) -> Dict[str, Any]:
             f"{path}: {error}. dockerd needs plain JSON: correct the file, see that docker starts with it, and run again"
         ) from error
     runtimes = data.get(TABLE, {}) if isinstance(data, dict) else None
-    if not isinstance(data, dict) or not isinstance(runtimes, dict) or not all(isinstance(one, dict) for one in runtimes.values()):
+    if not isinstance(data, dict) or not isinstance(runtimes, dict) or not all(isinstance(runtime, dict) for runtime in runtimes.values()):
         raise Rejected(f"{path} is not an object whose {TABLE!r} is an object of objects, as dockerd requires: correct it, and run again")
     return data
 
@@ -204,9 +204,9 @@ def not_running(wanted: Runtimes, running: Runtimes) -> Optional[str]:
     return None
 
 
-def same_program(one: str, other: str) -> bool:
+def same_program(program: str, other: str) -> bool:
     """Whether dockerd would start the same program."""
-    return one == other or os.path.realpath(_found(one)) == os.path.realpath(_found(other))
+    return program == other or os.path.realpath(_found(program)) == os.path.realpath(_found(other))
 
 
 def masked(text: str) -> str:

@@ -70,7 +70,7 @@ def importer(runtime: Optional[str], endpoint: str, program: Callable[[str], Opt
 
 def lacking(wanted: Sequence[Dict[str, object]], has: Dict[str, Set[str]]) -> List[Dict[str, object]]:
     """Of these images (references, id) those that the runtime does not have under each of their names."""
-    return [one for one in wanted if any(one["id"] not in has.get(name, ()) for name in _names(one))]
+    return [image for image in wanted if any(image["id"] not in has.get(name, ()) for name in _names(image))]
 
 
 def _names(image: Dict[str, object]) -> List[str]:

@@ -124,18 +124,18 @@ def _plan(transaction: Transaction, plan: Mapping[str, Any]) -> "set[str]":
     folders = {entry.path for entry in _entries(transaction) if entry.path.startswith(FOLDER)}
     for name, before, after in plan["values"]:
         transaction.note(name, _encoded(before), _encoded(after))
-    for one in plan["files"]:
-        state = read_state(one["path"])
-        if digest(None if state is None else state.content) != one["sha256_before"]:
-            raise Rejected(f"{one['path']} has been changed by another program just now, so nothing was changed: run again")
-        folder = os.path.dirname(one["path"])
-        if one["content"] is None:
-            transaction.remove(one["path"])
+    for file in plan["files"]:
+        state = read_state(file["path"])
+        if digest(None if state is None else state.content) != file["sha256_before"]:
+            raise Rejected(f"{file['path']} has been changed by another program just now, so nothing was changed: run again")
+        folder = os.path.dirname(file["path"])
+        if file["content"] is None:
+            transaction.remove(file["path"])
             continue
         if not os.path.isdir(folder):
             transaction.note(FOLDER + folder, None, b"")
             folders.add(FOLDER + folder)
-        transaction.write(one["path"], one["content"].encode(), one["mode"])
+        transaction.write(file["path"], file["content"].encode(), file["mode"])
     return folders
 
 

@@ -205,7 +205,7 @@ def with_extender(merged: Dict[str, Any], extender: ExtenderEntry, entry: Mappin
             )
     if ours:
         extenders[ours[0]] = dict(entry)
-        extenders = [one for place, one in enumerate(extenders) if place not in ours[1:]]
+        extenders = [kept for place, kept in enumerate(extenders) if place not in ours[1:]]
     else:
         extenders.append(dict(entry))
     merged["extenders"] = extenders

@@ -33,7 +33,7 @@ def config_argument(cluster: Mapping[str, Any], name: str = CONFIG) -> Optional[
     arguments = _scheduler(cluster).get("extraArgs") or []
     if isinstance(arguments, Mapping):
         arguments = [{"name": key, "value": value} for key, value in arguments.items()]
-    found = [one.get("value") for one in arguments if one.get("name") == name]
+    found = [argument.get("value") for argument in arguments if argument.get("name") == name]
     return found[-1] if found else None
 
 
@@ -53,12 +53,12 @@ def merge(cluster: Any, manifest: Mapping[str, Any], name: str = CONFIG) -> Dict
             scheduler["extraArgs"] = {**arguments, name: path}
     volumes: List[Dict[str, Any]] = list(scheduler.get("extraVolumes") or [])
     needed = _volumes(manifest, path)
-    kept = [one for one in volumes if one.get("name") != TLS_VOLUME or any(new["name"] == TLS_VOLUME for new in needed)]
+    kept = [volume for volume in volumes if volume.get("name") != TLS_VOLUME or any(new["name"] == TLS_VOLUME for new in needed)]
     for new in needed:
-        same = [place for place, one in enumerate(kept) if one.get("name") == new["name"]]
+        same = [place for place, volume in enumerate(kept) if volume.get("name") == new["name"]]
         if same:
             kept[same[0]] = new
-        elif not any(one.get("mountPath") == new["mountPath"] for one in kept):
+        elif not any(volume.get("mountPath") == new["mountPath"] for volume in kept):
             kept.append(new)
     _put_back(scheduler, "extraVolumes", kept)
     return merged
@@ -78,11 +78,15 @@ def without_argument(cluster: Any, name: str, before: Any) -> Dict[str, Any]:
     if isinstance(arguments, Mapping):
         arguments = {key: value for key, value in arguments.items() if key != name}
     else:
-        arguments = [one for one in arguments if one.get("name") != name]
+        arguments = [argument for argument in arguments if argument.get("name") != name]
     _put_back(scheduler, "extraArgs", arguments)
     volumes = scheduler.get("extraVolumes") or []
-    needless = [one for one in volumes if _holds(one, path) and one not in (known.get("extraVolumes") or []) and one.get("name") != VOLUME]
-    _put_back(scheduler, "extraVolumes", [one for one in volumes if one not in needless])
+    needless = [
+        volume
+        for volume in volumes
+        if _holds(volume, path) and volume not in (known.get("extraVolumes") or []) and volume.get("name") != VOLUME
+    ]
+    _put_back(scheduler, "extraVolumes", [volume for volume in volumes if volume not in needless])
     return kept
 
 
@@ -101,14 +105,14 @@ def unmerge(cluster: Any, config_path: Optional[str], name: str = CONFIG) -> Dic
     kept = copy.deepcopy(_checked(cluster))
     scheduler = dict(_scheduler(kept))
     ours = {TLS_VOLUME} if config_path is None else {TLS_VOLUME, VOLUME}
-    volumes = [one for one in scheduler.get("extraVolumes") or [] if one.get("name") not in ours]
+    volumes = [volume for volume in scheduler.get("extraVolumes") or [] if volume.get("name") not in ours]
     _put_back(scheduler, "extraVolumes", volumes)
     arguments = scheduler.get("extraArgs") or []
     if config_path is not None and config_argument(kept, name) == config_path:
         if isinstance(arguments, Mapping):
             arguments = {key: value for key, value in arguments.items() if key != name}
         else:
-            arguments = [one for one in arguments if one != {"name": name, "value": config_path}]
+            arguments = [argument for argument in arguments if argument != {"name": name, "value": config_path}]
     _put_back(scheduler, "extraArgs", arguments)
     if scheduler != _scheduler(kept):
         kept["scheduler"] = scheduler
@@ -129,7 +133,7 @@ def _scheduler(cluster: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _volumes(manifest: Mapping[str, Any], config_path: Optional[str]) -> List[Dict[str, Any]]:
     """The mounts that carry the configuration and our certificates, as kubeadm's extraVolumes."""
-    sources = {one.get("name"): one["hostPath"] for one in manifest["spec"].get("volumes") or [] if one.get("hostPath")}
+    sources = {mounted.get("name"): mounted["hostPath"] for mounted in manifest["spec"].get("volumes") or [] if mounted.get("hostPath")}
     found = []
     for mount in scheduler_container(manifest).get("volumeMounts") or []:
         inside = config_path is not None and (config_path + "/").startswith(mount["mountPath"].rstrip("/") + "/")

@@ -175,5 +175,7 @@ def probe_pod(node_name: str, scheduler_name: str, image: str, resource: str) ->
 def scheduling_message(pod: Optional[Mapping[str, Any]]) -> str:
     """The Events that the scheduler has written about a pod, for an error message."""
     conditions: Sequence[Mapping[str, Any]] = ((pod or {}).get("status") or {}).get("conditions") or []
-    messages: List[str] = [str(one.get("message")) for one in conditions if one.get("type") == "PodScheduled" and one.get("message")]
+    messages: List[str] = [
+        str(condition.get("message")) for condition in conditions if condition.get("type") == "PodScheduled" and condition.get("message")
+    ]
     return messages[0] if messages else "the scheduler has not looked at it"

@@ -56,9 +56,9 @@ def reads(release: Optional[Release], api_version: str) -> bool:
 
 def newest(release: Optional[Release]) -> str:
     """The newest version of the configuration that this release reads; v1 for an unknown release."""
-    return V1 if release is None else ([one for one in API_VERSIONS if reads(release, one)] or [V1])[-1]
+    return V1 if release is None else ([version for version in API_VERSIONS if reads(release, version)] or [V1])[-1]
 
 
 def readable(release: Release) -> List[str]:
     """The versions that this release reads, newest first."""
-    return [one for one in reversed(list(API_VERSIONS)) if reads(release, one)]
+    return [version for version in reversed(list(API_VERSIONS)) if reads(release, version)]

@@ -153,7 +153,7 @@ def without_expression(affinity: Optional[Mapping[str, Any]]) -> Optional[Dict[s
     wanted: Dict[str, Any] = copy.deepcopy(dict(affinity))
     kept: List[Dict[str, Any]] = []
     for term in terms_of(wanted):
-        expressions = [one for one in term.get("matchExpressions") or () if one != EXPRESSION]
+        expressions = [expression for expression in term.get("matchExpressions") or () if expression != EXPRESSION]
         rest = {key: value for key, value in term.items() if key != "matchExpressions"}
         cleaned = {**rest, "matchExpressions": expressions} if expressions else rest
         # A term without anything matches no node: one that had only our expression goes.

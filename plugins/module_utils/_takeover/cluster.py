@@ -69,7 +69,7 @@ class OtherPlugins:
     def _read(self) -> None:
         self.daemon_sets = self._items("/apis/apps/v1/daemonsets")
         self.plugins = other_plugins(self.daemon_sets)
-        self.nodes: Dict[str, Mapping[str, Any]] = {str(one["metadata"]["name"]): one for one in self._items("/api/v1/nodes")}
+        self.nodes: Dict[str, Mapping[str, Any]] = {str(node["metadata"]["name"]): node for node in self._items("/api/v1/nodes")}
         self._operator = gpu_operator.read(self._kubectl)
         self._pods: Optional[List[PluginPod]] = None
 
@@ -118,7 +118,7 @@ class OtherPlugins:
         return TakeoverResult(changes, tuple(pod for pod in self.pods if pod.node in names and pod.plugin in theirs))
 
     def _switched_off(self) -> List[MergePatch]:
-        found = [(gpu_operator.switched_off(one), gpu_operator.policy_of(one).owner) for one in self._operator.items]
+        found = [(gpu_operator.switched_off(policy), gpu_operator.policy_of(policy).owner) for policy in self._operator.items]
         if len(found) != 1 or (found[0][0] is not None and found[0][1]):
             seen = f"that of {found[0][1]}" if len(found) == 1 else f"{len(found)}"
             raise TakeOverError(f"found {seen}; expected one {gpu_operator.KIND} that nothing else brings to its state. Run preflight.yml")
@@ -134,7 +134,7 @@ class OtherPlugins:
         ours = {name for name, node in self.nodes.items() if (node["metadata"].get("labels") or {}).get(LABEL_NODE) == "true"}
         if ours - set(names):
             return []
-        found = [gpu_operator.returned(one) for one in self._operator.items]
+        found = [gpu_operator.returned(policy) for policy in self._operator.items]
         kept.update(dict.fromkeys(words for _change, others in found for words in others))
         return [change for change, _others in found if change is not None]
 
@@ -234,7 +234,9 @@ class OtherPlugins:
 
     def _daemon_set(self, plugin: OtherPlugin) -> Mapping[str, Any]:
         key = (plugin.namespace, plugin.name)
-        return next(one for one in self.daemon_sets if (one["metadata"]["namespace"], one["metadata"]["name"]) == key)
+        return next(
+            daemon_set for daemon_set in self.daemon_sets if (daemon_set["metadata"]["namespace"], daemon_set["metadata"]["name"]) == key
+        )
 
     def _pods_of(self, plugin: OtherPlugin) -> List[PluginPod]:
         uid = self._daemon_set(plugin)["metadata"].get("uid")
@@ -249,7 +251,7 @@ class OtherPlugins:
             )
             for pod in found
             if pod["spec"].get("nodeName")
-            and any(one.get("uid") == uid for one in pod["metadata"].get("ownerReferences") or ())
+            and any(owner.get("uid") == uid for owner in pod["metadata"].get("ownerReferences") or ())
             and (pod.get("status") or {}).get("phase") not in _ENDED
         ]
 

@@ -59,17 +59,17 @@ def facts(kubectl: Kubectl) -> Dict[str, Any]:
     nodes: Dict[str, Mapping[str, Any]] = {}
     for label in _DEPLOYED if found.versions else ():
         # Chosen by the API server: a list of all nodes may have many MB.
-        nodes.update({str(one["metadata"]["name"]): one for one in kubectl.items(["get", "nodes", f"--selector={label}=true"])})
-    ours = [name for name, one in nodes.items() if (one["metadata"].get("labels") or {}).get(LABEL_NODE) == "true"]
-    policies = [asdict(policy_of(one)) for one in found.items]
+        nodes.update({str(node["metadata"]["name"]): node for node in kubectl.items(["get", "nodes", f"--selector={label}=true"])})
+    ours = [name for name, node in nodes.items() if (node["metadata"].get("labels") or {}).get(LABEL_NODE) == "true"]
+    policies = [asdict(policy_of(policy)) for policy in found.items]
     return {"versions": list(found.versions), "policies": policies, "nodes": sorted(nodes), "ours": sorted(ours)}
 
 
 def read(kubectl: Kubectl) -> Operator:
     """KubectlError with kubectl's words."""
     group = kubectl.raw(f"/apis/{GROUP}") or {}
-    known = [str(one.get("version"))[:_QUOTED] for one in (group.get("versions") or ())[:_MOST_VERSIONS]]
-    versions = tuple(one for one in known if KIND in served(f"{GROUP}/{one}", kubectl.raw))
+    known = [str(version.get("version"))[:_QUOTED] for version in (group.get("versions") or ())[:_MOST_VERSIONS]]
+    versions = tuple(version for version in known if KIND in served(f"{GROUP}/{version}", kubectl.raw))
     if API_VERSION not in versions:
         return Operator(versions)
     found = kubectl.raw(f"/apis/{GROUP}/{API_VERSION}/clusterpolicies") or {}

@@ -47,43 +47,49 @@ class Parts:
     def writers(self) -> List[str]:
         """User names of its accounts, which write the annotations of pods as long as it runs."""
         found = set()
-        for one in (*self.daemon_sets, *self.deployments):
-            pod = one["spec"]["template"]["spec"]
+        for workload in (*self.daemon_sets, *self.deployments):
+            pod = workload["spec"]["template"]["spec"]
             account = pod.get("serviceAccountName") or pod.get("serviceAccount") or "default"
-            found.add(f"system:serviceaccount:{one['metadata']['namespace']}:{account}")
+            found.add(f"system:serviceaccount:{workload['metadata']['namespace']}:{account}")
         return sorted(found)
 
     @property
     def node_ports(self) -> List[int]:
         """Where kube-proxy takes connections for its extender, on every address of every node."""
-        ports = {port.get("nodePort") for one in self.services for port in one["spec"].get("ports") or ()}
+        ports = {port.get("nodePort") for service in self.services for port in service["spec"].get("ports") or ()}
         return sorted(port for port in ports if isinstance(port, int))
 
 
 def parts(kubectl: Kubectl, cluster: OtherPlugins) -> Parts:
     """The parts that there are. Objects that this collection has applied are not among them."""
     originals = {(plugin.namespace, plugin.name) for plugin in cluster.plugins if plugin.is_original}
-    daemon_sets = [one for one in cluster.daemon_sets if (one["metadata"]["namespace"], one["metadata"]["name"]) in originals]
-    deployments = [one for one in _items(kubectl, "/apis/apps/v1/deployments", "apps/v1", "Deployment") if _is_extender(one)]
-    services = [
-        one
-        for one in _items(kubectl, "/api/v1/services", "v1", "Service")
-        if ((one.get("spec") or {}).get("selector") or {}).get(COMPONENT) == ORIGINAL_EXTENDER
+    daemon_sets = [
+        daemon_set
+        for daemon_set in cluster.daemon_sets
+        if (daemon_set["metadata"]["namespace"], daemon_set["metadata"]["name"]) in originals
     ]
-    namespaces = sorted({str(one["metadata"]["namespace"]) for one in (*daemon_sets, *deployments)})
+    deployments = [
+        deployment for deployment in _items(kubectl, "/apis/apps/v1/deployments", "apps/v1", "Deployment") if _is_extender(deployment)
+    ]
+    services = [
+        service
+        for service in _items(kubectl, "/api/v1/services", "v1", "Service")
+        if ((service.get("spec") or {}).get("selector") or {}).get(COMPONENT) == ORIGINAL_EXTENDER
+    ]
+    namespaces = sorted({str(workload["metadata"]["namespace"]) for workload in (*daemon_sets, *deployments)})
     rights: List[Mapping[str, Any]] = []
     for path, kind in (("clusterrolebindings", "ClusterRoleBinding"), ("clusterroles", "ClusterRole")):
-        rights += [one for one in _items(kubectl, f"{_RBAC}/{path}", "rbac.authorization.k8s.io/v1", kind) if _is_theirs(one)]
+        rights += [right for right in _items(kubectl, f"{_RBAC}/{path}", "rbac.authorization.k8s.io/v1", kind) if _is_theirs(right)]
     for namespace in namespaces:
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
-        rights += [one for one in _items(kubectl, path, "v1", "ServiceAccount") if _is_theirs(one)]
-    typed = [{"apiVersion": "apps/v1", "kind": "DaemonSet", **one} for one in daemon_sets]
+        rights += [account for account in _items(kubectl, path, "v1", "ServiceAccount") if _is_theirs(account)]
+    typed = [{"apiVersion": "apps/v1", "kind": "DaemonSet", **daemon_set} for daemon_set in daemon_sets]
     return Parts(tuple(typed), tuple(deployments), tuple(services), tuple(rights))
 
 
 def check_unused(found: Parts, cluster: OtherPlugins, serving: Sequence[str]) -> None:
     """TakeOverError while the original still serves a node, or something would bring its parts back. serving: nodes that ours serves."""
-    titles = {f"DaemonSet {one['metadata']['namespace']}/{one['metadata']['name']}" for one in found.daemon_sets}
+    titles = {f"DaemonSet {daemon_set['metadata']['namespace']}/{daemon_set['metadata']['name']}" for daemon_set in found.daemon_sets}
     running = sorted({pod.node for pod in cluster.pods if pod.plugin in titles})
     if running:
         raise TakeOverError(
@@ -95,7 +101,7 @@ def check_unused(found: Parts, cluster: OtherPlugins, serving: Sequence[str]) ->
             "no node has the annotation gpushare/gpus; expected the device plugin of this collection in the original's place. Run the "
             "playbook take_over first. Nothing was changed."
         )
-    owned = [f"{title(one)} ({owner_of(one['metadata'])})" for one in found.all if owner_of(one["metadata"])]
+    owned = [f"{title(part)} ({owner_of(part['metadata'])})" for part in found.all if owner_of(part["metadata"])]
     if owned:
         raise TakeOverError(
             f"{', '.join(owned[:8])} would come back: expected objects that nothing else brings to their state; remove the original there. "
@@ -105,13 +111,13 @@ def check_unused(found: Parts, cluster: OtherPlugins, serving: Sequence[str]) ->
 
 def for_file(found: Parts) -> str:
     """All parts as one document for `kubectl apply -f`."""
-    return json.dumps(json.loads(as_list([_restorable(one) for one in found.all])), indent=1, sort_keys=True) + "\n"
+    return json.dumps(json.loads(as_list([_restorable(part) for part in found.all])), indent=1, sort_keys=True) + "\n"
 
 
 def retire(kubectl: Kubectl, found: Parts) -> None:
     """Delete the parts, in their order."""
-    for one in found.all:
-        kubectl.text(["delete", "--ignore-not-found", "--wait=true", "--timeout=15s", "-f", "-"], json.dumps(_reference(one)))
+    for part in found.all:
+        kubectl.text(["delete", "--ignore-not-found", "--wait=true", "--timeout=15s", "-f", "-"], json.dumps(_reference(part)))
 
 
 def title(item: Mapping[str, Any]) -> str:
@@ -122,7 +128,7 @@ def title(item: Mapping[str, Any]) -> str:
 
 def _items(kubectl: Kubectl, path: str, version: str, kind: str) -> List[Dict[str, Any]]:
     # A list's items have no kind of their own.
-    return [{**one, "apiVersion": version, "kind": kind} for one in json.loads(kubectl.text(["get", "--raw", path]))["items"]]
+    return [{**item, "apiVersion": version, "kind": kind} for item in json.loads(kubectl.text(["get", "--raw", path]))["items"]]
 
 
 def _is_extender(deployment: Mapping[str, Any]) -> bool:
@@ -131,7 +137,7 @@ def _is_extender(deployment: Mapping[str, Any]) -> bool:
 
 
 def _is_theirs(item: Mapping[str, Any]) -> bool:
-    managers = {one.get("manager") for one in item["metadata"].get("managedFields") or ()}
+    managers = {claim.get("manager") for claim in item["metadata"].get("managedFields") or ()}
     return item["metadata"]["name"] in NAMES and FIELD_MANAGER not in managers
 
 

@@ -91,19 +91,19 @@ class OtherPlugin:
 
 def other_plugins(daemon_sets: Sequence[Mapping[str, Any]]) -> List[OtherPlugin]:
     """Those of the DaemonSets that are device plugins of others, by namespace and name."""
-    found = (_plugin(one) for one in daemon_sets)
-    return sorted((one for one in found if one is not None), key=lambda one: (one.namespace, one.name))
+    found = (_plugin(daemon_set) for daemon_set in daemon_sets)
+    return sorted((plugin for plugin in found if plugin is not None), key=lambda plugin: (plugin.namespace, plugin.name))
 
 
 def owner_of(metadata: Mapping[str, Any]) -> str:
     """The controller that brings this object to its own state again: an operator, Argo CD, Flux, OLM, or Helm; "" for nothing that is
     known."""
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    for one in metadata.get("ownerReferences") or ():
-        if one.get("controller"):
-            return f"{_short(one.get('kind'))} {_short(one.get('name'))}"
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller"):
+            return f"{_short(owner.get('kind'))} {_short(owner.get('name'))}"
     argo = annotations.get("argocd.argoproj.io/tracking-id") or labels.get("argocd.argoproj.io/instance")
-    managers = {str(one.get("manager")) for one in metadata.get("managedFields") or ()}
+    managers = {str(claim.get("manager")) for claim in metadata.get("managedFields") or ()}
     if argo or managers & _ARGO:
         return f"Argo CD ({_short(argo or labels.get('app.kubernetes.io/instance') or 'of this object')})"
     for label in ("kustomize.toolkit.fluxcd.io/name", "helm.toolkit.fluxcd.io/name"):
@@ -165,7 +165,9 @@ def _plugin(item: Mapping[str, Any]) -> Optional[OtherPlugin]:
 
 def _kind_of(template: Mapping[str, Any], metadata: Mapping[str, Any]) -> Optional[str]:
     labels = (template.get("metadata") or {}).get("labels") or {}
-    containers = [(str(one.get("name")), _image(str(one.get("image")))) for one in template["spec"].get("containers") or ()]
+    containers = [
+        (str(container.get("name")), _image(str(container.get("image")))) for container in template["spec"].get("containers") or ()
+    ]
     images = {image for _name, image in containers}
     if labels.get(COMPONENT) == ORIGINAL_PLUGIN or images & {"k8s-gpushare-plugin", "gpushare-device-plugin"}:
         return ORIGINAL
@@ -174,7 +176,7 @@ def _kind_of(template: Mapping[str, Any], metadata: Mapping[str, Any]) -> Option
     # The same image is NVIDIA's feature discovery, too.
     if not any(name.startswith("nvidia-device-plugin") and image == "k8s-device-plugin" for name, image in containers):
         return None
-    owners = {str(one.get("kind")) for one in metadata.get("ownerReferences") or ()}
+    owners = {str(owner.get("kind")) for owner in metadata.get("ownerReferences") or ()}
     return OPERATOR if "ClusterPolicy" in owners or "NVIDIADriver" in owners else NVIDIA
 
 

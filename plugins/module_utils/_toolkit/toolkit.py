@@ -288,7 +288,7 @@ class _Refresh(Service):
         if listed is None or not listed.ok:
             return None
         nothing: Dict[str, Any] = {"gpus": [], "missing": []}
-        spec = next((one for one in specs(self._host) if one["path"] == SPEC), nothing)
+        spec = next((described for described in specs(self._host) if described["path"] == SPEC), nothing)
         gpus = sorted(set(_UUID.findall(listed.out)) - set(spec["gpus"]))
         if gpus:
             return f"the CDI spec {SPEC} does not name {', '.join(gpus)}"

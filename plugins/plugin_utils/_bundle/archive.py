@@ -104,7 +104,7 @@ class Bundle:
             raise BundleError(f"gpushare_bundle_key: {error}", "public keys of OpenPGP", "correct gpushare_bundle_key") from error
         why = signed_by(keys, summed, self._text(SIGNATURE))
         if why:
-            shown = " or ".join(one.fingerprint for one in keys[:4])
+            shown = " or ".join(signer.fingerprint for signer in keys[:4])
             raise BundleError(f"a signature that is not good ({why})", f"one of the key {shown}", "find out who has made this bundle")
 
 
@@ -129,7 +129,7 @@ def signed_by(keys: Collection[openpgp.Key], text: bytes, signature: bytes) -> s
     if program is None:
         return "there is no gpgv on this machine to check it: install gnupg"
     with tempfile.TemporaryDirectory() as folder:
-        for name, content in (("keys", b"".join(one.packets for one in keys)), ("text", text), ("signature", signature)):
+        for name, content in (("keys", b"".join(signer.packets for signer in keys)), ("text", text), ("signature", signature)):
             (Path(folder) / name).write_bytes(content)
         command = [program, "--homedir", folder, "--keyring", f"{folder}/keys", "--status-fd", "1", f"{folder}/signature", f"{folder}/text"]
         try:

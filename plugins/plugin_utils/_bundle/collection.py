@@ -43,7 +43,7 @@ def version_of(root: Path) -> str:
 def collection(root: Path) -> bytes:
     """The collection in a folder as `ansible-galaxy collection install` takes it."""
     if (root / "MANIFEST.json").is_file():
-        return _stored(_tar(sorted(_installed(root), key=lambda one: one[0])))
+        return _stored(_tar(sorted(_installed(root), key=lambda file: file[0])))
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "ansible", "galaxy", "collection", "build", "--output-path", folder, str(root)]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS, check=False)
@@ -65,8 +65,12 @@ def chart(root: Path, version: str) -> bytes:
 def normal(archive: Path, mtime: int = 0) -> bytes:
     """A compressed archive without compression, sorted, owned by root, and with one time on all of its files."""
     with tarfile.open(archive) as old:
-        members = sorted(old.getmembers(), key=lambda one: one.name)
-        parts = [(one.name, None if one.isdir() else old.extractfile(one), one.mode) for one in members if one.isdir() or one.isfile()]
+        members = sorted(old.getmembers(), key=lambda member: member.name)
+        parts = [
+            (member.name, None if member.isdir() else old.extractfile(member), member.mode)
+            for member in members
+            if member.isdir() or member.isfile()
+        ]
         return _tar(((name, None if data is None else data.read(), mode) for name, data, mode in parts), mtime)
 
 
@@ -75,7 +79,7 @@ def _installed(root: Path) -> Iterable[tuple[str, bytes | None, int]]:
     try:
         described: Any = json.loads(manifest)["file_manifest_file"]
         files: Any = json.loads(listed)["files"]
-        wanted = [(str(one["name"]), one["chksum_sha256"], one["ftype"] == "dir") for one in files]
+        wanted = [(str(file["name"]), file["chksum_sha256"], file["ftype"] == "dir") for file in files]
     except (ValueError, LookupError, TypeError) as error:
         raise BundleError(f"lists of files in {root} that cannot be read", "those of an installed collection", _AGAIN) from error
     if described["chksum_sha256"] != hashlib.sha256(listed).hexdigest():

@@ -88,7 +88,7 @@ class Contents:
 
 def manifest(version: str, pythons: Collection[str], architectures: Collection[str], images: Collection[BundledImage]) -> bytes:
     """The bundle's description of itself."""
-    of_images = [asdict(one) for one in sorted(images, key=lambda one: (one.file, one.references))]
+    of_images = [asdict(image) for image in sorted(images, key=lambda image: (image.file, image.references))]
     written = {"format": FORMAT, "version": version, "pythons": list(pythons), "architectures": list(architectures), "images": of_images}
     return (json.dumps(written, indent=1, sort_keys=True) + "\n").encode()
 
@@ -119,7 +119,10 @@ def parse(described: bytes, summed: bytes, names: Collection[str]) -> Contents:
     wrong = other_shape(_SHAPE, found) or other_shape([Open(_IMAGE)], found.get("images"))
     if wrong is not None:
         raise _damaged(f"{MANIFEST}: {wrong}", "the form that the playbook bundle writes")
-    images = tuple(BundledImage(one["file"], tuple(one["references"]), one["architecture"], one["id"]) for one in found["images"])
+    images = tuple(
+        BundledImage(described_image["file"], tuple(described_image["references"]), described_image["architecture"], described_image["id"])
+        for described_image in found["images"]
+    )
     for image in images:
         if image.file not in sums:
             raise _damaged(f"no {quoted(image.file)}", f"every image of {MANIFEST}")

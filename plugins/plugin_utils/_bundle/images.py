@@ -39,15 +39,15 @@ def _images(archive: tarfile.TarFile, file: str) -> Iterator[BundledImage]:
     except KeyError:
         yield from _of_oci(archive, file)
         return
-    for one in listed:
-        yield _image(archive, file, str(one["Config"]), one["RepoTags"] or ())
+    for image in listed:
+        yield _image(archive, file, str(image["Config"]), image["RepoTags"] or ())
 
 
 def _of_oci(archive: tarfile.TarFile, file: str) -> Iterator[BundledImage]:
-    for one in _json(archive, "index.json")["manifests"]:
-        names = one.get("annotations") or {}
+    for image in _json(archive, "index.json")["manifests"]:
+        names = image.get("annotations") or {}
         name = next((names[key] for key in _NAMES if names.get(key)), None)
-        manifest = _json(archive, _blob(one["digest"]))
+        manifest = _json(archive, _blob(image["digest"]))
         yield _image(archive, file, _blob(manifest["config"]["digest"]), [name] if name else [])
 
 

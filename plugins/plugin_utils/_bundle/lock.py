@@ -56,7 +56,7 @@ class Pin:
     @property
     def line(self) -> str:
         """As a file of requirements has it."""
-        return " ".join([f"{self.name}=={self.version}", *(f"--hash=sha256:{one}" for one in sorted(self.hashes))])
+        return " ".join([f"{self.name}=={self.version}", *(f"--hash=sha256:{digest}" for digest in sorted(self.hashes))])
 
 
 def pins(lock: str, target: Target | None = None) -> Iterator[Pin]:
@@ -71,10 +71,10 @@ def pins(lock: str, target: Target | None = None) -> Iterator[Pin]:
             (exact,) = requirement.specifier
         except (InvalidRequirement, ValueError) as error:
             raise LockError(f"{words[:80]!r} in the lock, expected NAME==VERSION ({str(error)[:80]})") from error
-        if exact.operator != "==" or not hashes or not all(_HASH.fullmatch(one) for one in hashes):
+        if exact.operator != "==" or not hashes or not all(_HASH.fullmatch(option) for option in hashes):
             raise LockError(f"{words[:80]!r} in the lock has no exact version or no SHA-256: `make lock` writes both")
         if target is None or requirement.marker is None or requirement.marker.evaluate(_environment(target)):
-            yield Pin(canonicalize_name(requirement.name), exact.version, frozenset(one.rpartition(":")[2] for one in hashes))
+            yield Pin(canonicalize_name(requirement.name), exact.version, frozenset(option.rpartition(":")[2] for option in hashes))
 
 
 def tags(target: Target) -> list[Tag]:
@@ -111,9 +111,9 @@ def chosen(lock: str, target: Target, wheels: Mapping[str, str]) -> tuple[list[s
     return [wheel for _pin, wheel in found if wheel], [pin for pin, wheel in found if not wheel]
 
 
-def names(of: Iterable[Pin], most: int = 4) -> str:
+def names(listed: Iterable[Pin], most: int = 4) -> str:
     """Some of them for people."""
-    shown = [f"{pin.name} {pin.version}" for pin in of]
+    shown = [f"{pin.name} {pin.version}" for pin in listed]
     return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")
 
 

@@ -77,7 +77,7 @@ def make(recipe: Recipe, say: Say) -> Made:
     version = version_of(recipe.root)
     images = [image for path in recipe.images for image in images_of(path)]
     _once([path.name for path in recipe.images], "gpushare_bundle_images")
-    _once([f"{one.system} on {one.machine}" for one in recipe.packages], "gpushare_bundle_packages")
+    _once([f"{packages.system} on {packages.machine}" for packages in recipe.packages], "gpushare_bundle_packages")
     recipe.folder.mkdir(parents=True, exist_ok=True)
     given = sum(path.stat().st_size for path in recipe.images)
     need_space(recipe.folder, 2 * _BYTES_OF_TARGET * len(recipe.pythons) * len(recipe.machines) + given + SPARE)
@@ -94,7 +94,7 @@ def make(recipe: Recipe, say: Say) -> Made:
         wheels = collect_wheels(lock, targets, Path(scratch) / "wheels", recipe.pip, say)
         files |= {f"{WHEELS}{path.name}": path for path in wheels}
         files[MANIFEST] = manifest(version, recipe.pythons, recipe.machines, images)
-        sums = {name: sha256_of(of) for name, of in files.items()}
+        sums = {name: sha256_of(content) for name, content in files.items()}
         files[SBOM] = bill(version, sums, images, lock).encode()
         sums[SBOM] = sha256_of(files[SBOM])
         files[SUMS] = summed = checksums(sums)
@@ -119,14 +119,16 @@ def bill(version: str, sums: Mapping[str, str], images: Iterable[BundledImage], 
             more = [("gpushare:image", references[name])] if name in references else []
             parts.append(sbom.Component(kind, name, "", [sha256], properties=more))
     for (package, number), files in wheels.items():
-        one = sbom.pypi(package, number, [sums[name] for name in files])
-        parts.append(sbom.Component(one.kind, one.name, one.version, one.hashes, one.purl, [("gpushare:file", name) for name in files]))
+        part = sbom.pypi(package, number, [sums[name] for name in files])
+        parts.append(
+            sbom.Component(part.kind, part.name, part.version, part.hashes, part.purl, [("gpushare:file", name) for name in files])
+        )
     return sbom.bill(version, parts, checksums(sums).decode())
 
 
 def write(path: Path, files: Mapping[str, Source]) -> Made:
     """The archive with these files, whole or not at all."""
-    sizes = {name: len(of) if isinstance(of, bytes) else of.stat().st_size for name, of in files.items()}
+    sizes = {name: len(content) if isinstance(content, bytes) else content.stat().st_size for name, content in files.items()}
     large = max(sizes, key=lambda name: sizes[name])
     if sizes[large] > LIMITS.member_bytes or sum(sizes.values()) > LIMITS.bytes or len(sizes) > LIMITS.members:
         seen = f"{len(sizes)} files of {sum(sizes.values()) >> 20} MiB, the largest {large[:80]} of {sizes[large] >> 20} MiB"
@@ -138,7 +140,7 @@ def write(path: Path, files: Mapping[str, Source]) -> Made:
     try:
         with temporary.open("wb") as stream:
             # The description and the checksums come first.
-            for name in sorted(files, key=lambda one: ("/" in one, one)):
+            for name in sorted(files, key=lambda file: ("/" in file, file)):
                 tar.add(stream, name, sizes[name], parts_of(files[name]))
             tar.finish(stream)
             stream.flush()

@@ -98,7 +98,7 @@ def _downloaded(program: str, suffix: str, wanted: PackagesOf, scratch: Path) ->
         )
     except subprocess.TimeoutExpired as error:
         raise BundleError(f"{program} that did not end within {_SECONDS} s", "the packages", "see its repositories") from error
-    found = [one for one in scratch.rglob(f"*{suffix}") if one.is_file()]
+    found = [package for package in scratch.rglob(f"*{suffix}") if package.is_file()]
     if done.returncode or len(found) < len(wanted.names):
         words = " ".join((done.stderr + done.stdout).split())[-300:]
         cure = f"see whether {program} of this machine knows a repository that has them, or name a folder"

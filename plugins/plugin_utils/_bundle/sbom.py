@@ -41,32 +41,32 @@ def pypi(name: str, version: str, hashes: Sequence[str]) -> Component:
     return Component("library", name, version, hashes, f"pkg:pypi/{name.lower()}@{version}")
 
 
-def bill(version: str, components: Collection[Component], of: str, when: datetime | None = None) -> str:
+def bill(version: str, components: Collection[Component], identity: str, when: datetime | None = None) -> str:
     """The bill of the product in this version. of: what tells it from others of the same version; when: the time in it, if there is one."""
-    parts = sorted(components, key=lambda one: one.ref)
+    parts = sorted(components, key=lambda component: component.ref)
     written = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
-        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, f'{_NAME}/{version}/{hashlib.sha256(of.encode()).hexdigest()}')}",
+        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, f'{_NAME}/{version}/{hashlib.sha256(identity.encode()).hexdigest()}')}",
         "version": 1,
         "metadata": {
             **({"timestamp": when.isoformat()} if when else {}),
             "component": {"bom-ref": _NAME, "name": _NAME, "type": "application", "version": version},
         },
-        "components": [_component(one) for one in parts],
-        "dependencies": [{"ref": _NAME, "dependsOn": [one.ref for one in parts]}, *({"ref": one.ref} for one in parts)],
+        "components": [_component(part) for part in parts],
+        "dependencies": [{"ref": _NAME, "dependsOn": [part.ref for part in parts]}, *({"ref": part.ref} for part in parts)],
     }
     return json.dumps(written, indent=2, sort_keys=True) + "\n"
 
 
-def _component(one: Component) -> dict[str, object]:
+def _component(component: Component) -> dict[str, object]:
     return {
-        "bom-ref": one.ref,
-        "type": one.kind,
-        "name": one.name,
-        "hashes": [{"alg": "SHA-256", "content": content} for content in one.hashes],
-        **({"version": one.version} if one.version else {}),
-        **({"purl": one.purl} if one.purl else {}),
-        **({"properties": [{"name": name, "value": value} for name, value in one.properties]} if one.properties else {}),
+        "bom-ref": component.ref,
+        "type": component.kind,
+        "name": component.name,
+        "hashes": [{"alg": "SHA-256", "content": content} for content in component.hashes],
+        **({"version": component.version} if component.version else {}),
+        **({"purl": component.purl} if component.purl else {}),
+        **({"properties": [{"name": name, "value": value} for name, value in component.properties]} if component.properties else {}),
     }

@@ -28,7 +28,7 @@ class DeadNodesJudge(Judge):
         choice = choose([self._host(str(name)) for name in arguments["hosts"]], found["states"], found["accounts"])
         if choice.rejections:
             return {"changed": False, "failed": True, "msg": "; ".join(choice.rejections) + ". Nothing was changed."}
-        pods = [one for one in found["pods"] if one["node"] in choice.nodes]
+        pods = [pod for pod in found["pods"] if pod["node"] in choice.nodes]
         return {"changed": False, "dead": list(choice.nodes), "pods": pods}
 
     def _host(self, name: str) -> Known:

@@ -57,7 +57,8 @@ class DriverJudge(Judge):
         if plan.rejected:
             many = f"{len(plan.rejected)} reasons" if len(plan.rejected) > 1 else "one reason"
             words = f"the driver cannot be installed as required, for {many}; nothing was changed:"
-            return {**result, "failed": True, "msg": "\n".join([words, *(f"{one.check}: {one}" for one in plan.rejected)])}
+            reasons = [f"{rejection.check}: {rejection}" for rejection in plan.rejected]
+            return {**result, "failed": True, "msg": "\n".join([words, *reasons])}
         return result
 
 

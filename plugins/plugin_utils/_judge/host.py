@@ -66,7 +66,7 @@ class HostJudge(Judge):
         wrong = wrong_node(known, facts.kubelet.node_name) or wrong_folder("kubelet's root folder", facts.kubelet.root)
         if wrong is not None and facts.kubelet.running:
             return Judgement(host, None, (replace(wrong, host=host),)), {}
-        judgement = judge(host, facts, WantedHost(**{one.name: arguments[one.name] for one in fields(WantedHost)}))
+        judgement = judge(host, facts, WantedHost(**{field.name: arguments[field.name] for field in fields(WantedHost)}))
         # Without a kubelet that runs no host is to be that node: what the host lacks is what counts.
         return judgement if wrong is None else replace(judgement, node_name=None), facts.as_dict()
 

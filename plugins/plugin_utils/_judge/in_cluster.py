@@ -122,15 +122,15 @@ class InClusterJudge(Judge):
         if result.get("failed"):
             return result
         made = objects(values)
-        labels = [node(one["name"]) for one in facts["nodes"]] if settings["gpushare_cluster_nodes"] else []
+        labels = [node(fact["name"]) for fact in facts["nodes"]] if settings["gpushare_cluster_nodes"] else []
         return {
             **result,
             "objects": made,
             "labels": labels,
-            "nodes": [one["name"] for one in facts["nodes"]],
+            "nodes": [fact["name"] for fact in facts["nodes"]],
             "runtime_class": asked.runtime_class,
             "kubelet_root": values.kubelet_root,
-            "on_hosts": [one[len(PLUGIN_ACCOUNT_PREFIX) :] for one in on_hosts if one.startswith(PLUGIN_ACCOUNT_PREFIX)],
+            "on_hosts": [account[len(PLUGIN_ACCOUNT_PREFIX) :] for account in on_hosts if account.startswith(PLUGIN_ACCOUNT_PREFIX)],
         }
 
     @staticmethod

@@ -64,7 +64,7 @@ class PreflightJudge(Judge):
         of_inventory = judge_controller(ansible_version)
         of_inventory += judge_inventory(judgements, groups, arguments["control_plane_group"], arguments["gpu_group"], machines)
         of_inventory += self._scattered(known, groups.get(arguments["control_plane_group"], []), groups.get(arguments["gpu_group"], []))
-        answers = [Answer.of(one) for one in arguments["answers"] or ()]
+        answers = [Answer.of(answer) for answer in arguments["answers"] or ()]
         if arguments["answers"] is not None:
             without_policies = bool(self._of_cluster(known, arguments["hosts"], "gpushare_without_policies"))
             chosen = ("gpushare_overuse", "gpushare_unstartable")
@@ -72,7 +72,11 @@ class PreflightJudge(Judge):
             pods = self._of_cluster(known, arguments["hosts"], "gpushare_deploy_mode") == KUBERNETES
             of_inventory += judge_cluster(judgements, answers, without_policies, evicts, pods)
             mode = str(self._of_cluster(known, arguments["hosts"], "gpushare_gpu_operator"))
-            gpu_nodes = [one.node_name for one in judgements if one.node_name and one.host in groups.get(arguments["gpu_group"], ())]
+            gpu_nodes = [
+                judgement.node_name
+                for judgement in judgements
+                if judgement.node_name and judgement.host in groups.get(arguments["gpu_group"], ())
+            ]
             of_inventory += self._operator(arguments["answers"], gpu_nodes, mode)
         believed = {answer.plane: answer.authorities for answer in answers}
         of_inventory += judge_authorities(
@@ -83,8 +87,12 @@ class PreflightJudge(Judge):
         for check, name in arguments["plans"].items():
             found = ((host, known["hostvars"][host].get(name) or {}) for host in arguments["hosts"])
             # It has changed nothing, and failed for no host: that is said here.
-            unplanned = [no_plan(host, check, str(one["msg"])) for host, one in found if "msg" in one and not one.get("skipped")]
-            spoiled = [replace(one, because="bundle") if any(not reason.host for reason in of_bundle) else one for one in unplanned]
+            unplanned = [
+                no_plan(host, check, str(result["msg"])) for host, result in found if "msg" in result and not result.get("skipped")
+            ]
+            spoiled = [
+                replace(finding, because="bundle") if any(not reason.host for reason in of_bundle) else finding for finding in unplanned
+            ]
             of_inventory += spoiled if check == "packages" else unplanned
         of_hosts = [reason for judgement in judgements for reason in judgement.reasons]
         return self.verdict(accept([*of_inventory, *of_hosts], arguments["accept"]), arguments["report"])
@@ -117,7 +125,7 @@ class PreflightJudge(Judge):
         if not system:
             return Needs(host, None)
         wanted = str(self._of_cluster(task_vars, [host], "gpushare_python"))
-        python = chosen_python([Python(**one) for one in facts.get("pythons") or ()], wanted)
+        python = chosen_python([Python(**found) for found in facts.get("pythons") or ()], wanted)
         machine = str(system["architecture"])
         # Other versions and architectures are reasons of their own. Pods need no Python of their host.
         known = python is not None and python.version in PYTHONS and machine in MACHINES
@@ -130,7 +138,7 @@ class PreflightJudge(Judge):
     @staticmethod
     def _operator(answers: list[dict[str, Any]], gpu_nodes: list[str], mode: str) -> list[Finding]:
         """Of the first control plane that has answered."""
-        asked = next((one for one in answers if "gpu_operator" in one), None)
+        asked = next((answer for answer in answers if "gpu_operator" in answer), None)
         if asked is None:
             return []
         found = HostFindings(str(asked["item"]))
@@ -152,7 +160,7 @@ class PreflightJudge(Judge):
     @staticmethod
     def _authorities(task_vars: dict[str, Any], host: str, name: str) -> list[str]:
         facts = (task_vars["hostvars"][host].get(name) or {}).get("facts") or {}
-        return [str(one)[:64] for one in (facts.get("authorities") or [])[:8]]
+        return [str(authority)[:64] for authority in (facts.get("authorities") or [])[:8]]
 
     @staticmethod
     def _machine(task_vars: dict[str, Any], host: str, name: str) -> str:

@@ -61,7 +61,7 @@ class VerifyJudge(Judge):
         probed = {host: _seen(hostvars[host].get(arguments["probed"])) for host in arguments["hosts"]} if arguments["probed"] else {}
         return Evidence(
             hosts=hosts,
-            cluster=_seen(next((one for one in clusters if one is not None), None)),
+            cluster=_seen(next((cluster for cluster in clusters if cluster is not None), None)),
             artifact=_artifact(Path(arguments["runtime"]).resolve()),
             probed={host: seen for host, seen in probed.items() if not isinstance(seen, str)},
             probes=(arguments["probes"].get("pods") or _why(arguments["probes"])) if arguments["probes"] else None,

@@ -41,5 +41,5 @@ def objects(role: str, values: OnHosts) -> list[Json]:
     if role == "dashboard":
         return accounts.dashboard()
     if role == "device_plugin":
-        return [one for node in values.nodes for one in accounts.device_plugin(node)]
+        return [account for node in values.nodes for account in accounts.device_plugin(node)]
     raise ValueError(f"no role has objects by the name {role[:80]!r}; expected one of {', '.join(ROLES)}")

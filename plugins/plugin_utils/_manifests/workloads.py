@@ -287,7 +287,7 @@ def daemon_set(values: Values) -> Json:
         "priorityClassName": "system-node-critical",
         "nodeSelector": {**values.node_selector, **OWN_LABELS},
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [not_on_host]}}},
-        "tolerations": [dict(one) for one in values.tolerations],
+        "tolerations": [dict(toleration) for toleration in values.tolerations],
         "hostPID": True,
         "securityContext": {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [container],
@@ -345,5 +345,5 @@ def workloads(values: Values) -> list[Json]:
 
 def images(objects: Sequence[Mapping[str, Any]]) -> set[str]:
     """The images that they name."""
-    specs = [one["spec"]["template"]["spec"] for one in objects if "template" in one.get("spec", {})]
+    specs = [workload["spec"]["template"]["spec"] for workload in objects if "template" in workload.get("spec", {})]
     return {container["image"] for spec in specs for container in spec["containers"]}

@@ -48,18 +48,18 @@ def judge(contents: Contents, needs: Collection[Needs], root: Path) -> list[Find
     """A reason for each part that a host needs and the bundle lacks."""
     found = []
     lacking: dict[Target, str] = {}
-    for one in needs:
-        if one.target is not None:
-            if one.target not in lacking:
-                lacking[one.target] = _lacking(contents, one.target, root)
-            if lacking[one.target]:
+    for need in needs:
+        if need.target is not None:
+            if need.target not in lacking:
+                lacking[need.target] = _lacking(contents, need.target, root)
+            if lacking[need.target]:
                 cure = "make the bundle for it (gpushare_bundle_pythons, gpushare_bundle_architectures), or name another in gpushare_python"
-                seen = f"no wheels for {one.target}: {lacking[one.target]}"
-                found.append(Finding("bundle", seen, "those of the lock", cure, host=one.host))
-        if one.driver and not contents.packages(one.system, one.machine):
+                seen = f"no wheels for {need.target}: {lacking[need.target]}"
+                found.append(Finding("bundle", seen, "those of the lock", cure, host=need.host))
+        if need.driver and not contents.packages(need.system, need.machine):
             cure = "make the bundle with them (gpushare_bundle_packages), or install the driver by hand (gpushare_driver_state: present)"
-            seen = f"no packages for {one.system} on {one.machine}"
-            found.append(Finding("bundle", seen, "those of the driver", cure, host=one.host))
+            seen = f"no packages for {need.system} on {need.machine}"
+            found.append(Finding("bundle", seen, "those of the driver", cure, host=need.host))
     return found
 
 

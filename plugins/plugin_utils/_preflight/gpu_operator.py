@@ -36,14 +36,14 @@ def judge(found: HostFindings, facts: Mapping[str, Any], ours: Collection[str], 
         found.error("operator", f"no {KIND} of the GPU Operator, and gpushare_gpu_operator: {PATCH}", "one", cure)
     elif len(policies) > 1:
         cure = f"delete those that it ignores: kubectl get {RESOURCE} shows their state"
-        found.error("operator", f"{len(policies)} objects {KIND} ({few([one['name'] for one in policies])})", "one", cure)
+        found.error("operator", f"{len(policies)} objects {KIND} ({few([policy['name'] for policy in policies])})", "one", cure)
     elif policies:
         _one(found, policies[0], sorted(set(facts["nodes"]) & set(ours)), _strangers(facts, ours), mode)
 
 
 def goes(facts: Mapping[str, Any], mode: str) -> bool:
     """Whether this run switches the operator's device plugin off, or finds it so."""
-    return mode == PATCH or any(not one["enabled"] for one in facts["policies"])
+    return mode == PATCH or any(not policy["enabled"] for policy in facts["policies"])
 
 
 def _one(found: HostFindings, policy: Mapping[str, Any], here: Sequence[str], strangers: Sequence[str], mode: str) -> None:

@@ -171,10 +171,10 @@ def _ground(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None:
     ground = facts.ground
     if ground is None:
         return
-    for path in filter(lambda one: _writes(one, wanted), ground.read_only):
+    for path in filter(lambda folder: _writes(folder, wanted), ground.read_only):
         report = found.warn if path in OF_RUNTIMES else found.error
         report("disk", f"{path} on a file system mounted read-only", "a folder that can be written", "see dmesg; mount it read-write")
-    for path in filter(lambda one: _writes(one, wanted), ground.full):
+    for path in filter(lambda folder: _writes(folder, wanted), ground.full):
         cure = f"remove files there (df -i {path}), or use another file system"
         report = found.warn if path in OF_RUNTIMES else found.error
         report("disk", f"too few free inodes for {path}", "inodes for the files that are written", cure)
@@ -206,7 +206,7 @@ def _distribution(found: HostFindings, name: str, like: Sequence[str], version: 
     family = family_of(name, like)
     # A derivative counts its versions in its own way.
     versioned = name in _FAMILIES and name != "fedora"
-    here, known = numbers(version), [numbers(one) or () for one in SYSTEMS.get(family or "", ())]
+    here, known = numbers(version), [numbers(release) or () for release in SYSTEMS.get(family or "", ())]
     if family is None:
         found.error("os", words, _VERSIONS_IN_WORDS, "use one of these, or accept the risk with gpushare_preflight_accept: [os]")
     elif not versioned or here is None:
@@ -227,7 +227,7 @@ def chosen_python(pythons: Sequence[Python], wanted: str) -> Python | None:
 def packages_label(name: str, like: Sequence[str], version: str) -> str:
     """The name in a bundle of the distribution whose packages a host takes, such as debian-12 or rhel-9; by the words of os-release."""
     family, here = family_of(name, like), numbers(version) or ()
-    known = next((one for one in SYSTEMS.get(family or "", ()) if here[: len(one.split("."))] == numbers(one)), version)
+    known = next((release for release in SYSTEMS.get(family or "", ()) if here[: len(release.split("."))] == numbers(release)), version)
     return f"{family or name}-{known}"[:_LABEL]
 
 
@@ -264,10 +264,10 @@ def _gpus(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None:
             found.warn("gpus", seen, problem.expected, cure)
         else:
             found.add(problem, check="gpus", found=seen)
-    for one in judge_gpus(report, wanted.expected, facts.driver is not None and facts.driver.lacks_fabric_manager):
-        if wanted.driver_managed and one.check in _MENDED_BY_ROLE:
+    for finding in judge_gpus(report, wanted.expected, facts.driver is not None and facts.driver.lacks_fabric_manager):
+        if wanted.driver_managed and finding.check in _MENDED_BY_ROLE:
             continue
-        found.add(one, check="gpus")
+        found.add(finding, check="gpus")
     for gpu in report.gpus:
         name = f"GPU {gpu.index} ({gpu.model})"
         if gpu.memory_mib is None:
@@ -470,7 +470,7 @@ def _managers(found: HostFindings, facts: NodeFacts, take_over: bool) -> None:
 
 def _distribution_of(found: HostFindings, facts: NodeFacts, mode: str) -> bool:
     """Whether Kubernetes is of a kind whose hosts a run in this mode knows, or cannot be told."""
-    name, known = facts.distribution.name, [one for one, modes in DISTRIBUTIONS.items() if mode in modes]
+    name, known = facts.distribution.name, [distribution for distribution, modes in DISTRIBUTIONS.items() if mode in modes]
     if name in known or (mode == SYSTEMD and name in ("none", "unknown")):
         return True
     if not any(reason.check == "distribution" for reason in found.list):

@@ -67,10 +67,14 @@ def judge(facts: Mapping[str, Any], asked: InClusterSettings) -> list[Finding]:
     if facts["on_hosts"]:
         cure = "keep one mode: change it by the playbook change_mode with the inventory of the hosts, or keep the services"
         found.error("deploy_mode", f"accounts of services on hosts ({few(facts['on_hosts'])})", "no gpushare of the other mode", cure)
-    nodes = [one["name"] for one in facts["nodes"]]
+    nodes = [node["name"] for node in facts["nodes"]]
     gpu_operator.judge(found, facts["gpu_operator"], nodes, asked.operator)
     without = gpu_operator.goes(facts["gpu_operator"], asked.operator)
-    others = [f"{one['title']} ({one['kind']}) on {few(one['nodes'])}" for one in facts["others"] if one["kind"] != OPERATOR or not without]
+    others = [
+        f"{plugin['title']} ({plugin['kind']}) on {few(plugin['nodes'])}"
+        for plugin in facts["others"]
+        if plugin["kind"] != OPERATOR or not without
+    ]
     if others:
         cure = "remove it from these nodes: two device plugins would give the same GPUs twice"
         found.error("managers", f"another device plugin: {few(others)}", "none on the GPU nodes", cure)
@@ -133,20 +137,20 @@ def _nodes(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSettin
     if not facts["nodes"]:
         cure = "name the GPU nodes in gpushare_cluster_nodes, or label them: kubectl label node NAME gpushare.kubernetes/node=true"
         found.error("node", "no GPU node", "at least one node with the label gpushare.kubernetes/node=true", cure)
-    odd = [f"{one['name']} ({one['architecture']})" for one in facts["nodes"] if one["architecture"] not in _ARCHITECTURES]
+    odd = [f"{node['name']} ({node['architecture']})" for node in facts["nodes"] if node["architecture"] not in _ARCHITECTURES]
     if odd:
         cure = "take them out of gpushare_cluster_nodes, or remove their label"
         found.error("image", f"nodes of another architecture: {few(odd)}", " or ".join(_ARCHITECTURES), cure)
-    managed = [f"{one['name']} ({one['platform']})" for one in facts["nodes"] if one["platform"]]
+    managed = [f"{node['name']} ({node['platform']})" for node in facts["nodes"] if node["platform"]]
     if managed:
         cure = "use nodes of another kind: a managed or own node group of EKS, a Standard cluster of GKE"
         found.error("node", f"nodes whose pods get no folder of the host: {few(managed)}", "nodes with hostPath and hostPID", cure)
-    away = [one["name"] for one in facts["nodes"] if not one["ready"]]
+    away = [node["name"] for node in facts["nodes"] if not node["ready"]]
     if away:
         found.error(
             "node", f"nodes that are not Ready: {few(away)}", "Ready", "bring them back, or take them out of gpushare_cluster_nodes"
         )
-    old = [f"{one['name']}: {why}" for one in facts["nodes"] if (why := by_status(one["kubelet"], one["runtime"]))]
+    old = [f"{node['name']}: {why}" for node in facts["nodes"] if (why := by_status(node["kubelet"], node["runtime"]))]
     if old and asked.strategy == "cdi":
         cure = "set gpushare_device_strategy to auto, by which each node has the strategy that it can, or upgrade these nodes"
         found.error("strategy", f"gpushare_device_strategy: cdi, and {few(old)}", "nodes that pass CDI devices on", cure)
@@ -170,8 +174,8 @@ def _nodes(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSettin
 
 def _without(facts: Mapping[str, Any], asked: InClusterSettings, image: str) -> list[str]:
     """Nodes that neither have the image nor get it; of one whose kubelet has not told of all its images nothing is known."""
-    nodes = [one for one in facts["nodes"] if one["all"] and image not in one["images"]]
-    return [one["name"] for one in nodes if asked.bundle is None or not asked.bundle.brings(image, one)]
+    nodes = [node for node in facts["nodes"] if node["all"] and image not in node["images"]]
+    return [node["name"] for node in nodes if asked.bundle is None or not asked.bundle.brings(image, node)]
 
 
 def _space(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSettings) -> None:

@@ -171,13 +171,13 @@ def judge_authorities(known: Mapping[str, Collection[str]]) -> list[Finding]:
     for host, hashes in sorted(known.items()):
         if not hashes:
             continue
-        same = [one for one in clusters if one[1].intersection(hashes)]
-        clusters = [one for one in clusters if one not in same]
-        clusters.append(({host}.union(*(one[0] for one in same)), set(hashes).union(*(one[1] for one in same))))
+        same = [cluster for cluster in clusters if cluster[1].intersection(hashes)]
+        clusters = [cluster for cluster in clusters if cluster not in same]
+        clusters.append(({host}.union(*(cluster[0] for cluster in same)), set(hashes).union(*(cluster[1] for cluster in same))))
     if len(clusters) < 2:
         return []
     parts = []
-    for hosts, hashes in sorted(clusters, key=lambda one: min(one[0])):
+    for hosts, hashes in sorted(clusters, key=lambda cluster: min(cluster[0])):
         parts.append(f"{few(sorted(hosts))} (authority {min(hashes)[:12]})")
     cure = (
         "give each cluster groups of its own, and name those of one cluster in gpushare_control_plane_group and gpushare_gpu_group (-e): "
@@ -216,7 +216,7 @@ def judge_cluster(
     if planes and nobody and unasked.issuperset(planes):
         cure = "see the reasons of each control plane"
         seen = f"no control plane to ask ({', '.join(planes)})"
-        of_planes = [one.check for judgement in judgements if judgement.host in planes for one in judgement.reasons]
+        of_planes = [reason.check for judgement in judgements if judgement.host in planes for reason in judgement.reasons]
         because = next((check for check in of_planes if check in _SILENT), "")
         found.append(Finding("api", seen, "one that reaches the API server", cure, because=because))
     for answer in answers:

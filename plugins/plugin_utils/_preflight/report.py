@@ -21,8 +21,8 @@ _BLOCK = ("check", "expected", "cure")
 def grouped(findings: Iterable[Finding], *fields: str) -> list[list[Finding]]:
     """The findings that agree in these fields, side by side, in the order in which each was the first one."""
     groups: dict[tuple[str, ...], list[Finding]] = {}
-    for one in findings:
-        groups.setdefault(tuple(getattr(one, field) for field in fields), []).append(one)
+    for finding in findings:
+        groups.setdefault(tuple(getattr(finding, field) for field in fields), []).append(finding)
     return list(groups.values())
 
 
@@ -30,12 +30,12 @@ def blocks(errors: Iterable[Finding]) -> str:
     """A block for each problem, which names all of its hosts; at the end, a line for each of those that only follow from another one."""
     errors = list(errors)
     parts = []
-    for same in grouped((one for one in errors if not one.because), *_BLOCK):
+    for same in grouped((error for error in errors if not error.because), *_BLOCK):
         alike = grouped(same, "found")
         found = [f"    found     {_flat(few[0].found)}{f' ({_hosts(few)})' if len(alike) > 1 else ''}" for few in alike]
         rest = [f"    expected  {_flat(same[0].expected)}", f"    do        {_flat(same[0].cure)}"]
         parts.append("\n".join([f"✗ {same[0].check:<12} {_hosts(same)}", *found, *rest]))
-    follow = lines_of(one for one in errors if one.because)
+    follow = lines_of(error for error in errors if error.because)
     if follow:
         parts.append("\n  ".join(["These follow from the problems above:", *follow]))
     return "\n\n".join(parts)
@@ -43,7 +43,7 @@ def blocks(errors: Iterable[Finding]) -> str:
 
 def problems(errors: Iterable[Finding]) -> int:
     """How many blocks there are of problems that do not follow from another one."""
-    return len(grouped((one for one in errors if not one.because), *_BLOCK))
+    return len(grouped((error for error in errors if not error.because), *_BLOCK))
 
 
 def count(number: int, word: str) -> str:
@@ -54,7 +54,7 @@ def count(number: int, word: str) -> str:
 def lines_of(findings: Iterable[Finding]) -> list[str]:
     """One line for all hosts of which the same is said."""
     groups = grouped(findings, *_BLOCK, "severity", "found", "because")
-    return [_flat(same[0].line(", ".join(one.host or NO_HOST for one in same))) for same in groups]
+    return [_flat(same[0].line(", ".join(finding.host or NO_HOST for finding in same))) for same in groups]
 
 
 def write(path: str, report: Mapping[str, Any], variable: str) -> None:
@@ -77,6 +77,6 @@ def _flat(words: str) -> str:
 
 
 def _hosts(findings: Iterable[Finding]) -> str:
-    names = [one.host or NO_HOST for one in findings]
+    names = [finding.host or NO_HOST for finding in findings]
     more = len(names) - _HOSTS_SHOWN
     return ", ".join(names[:_HOSTS_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -370,7 +370,7 @@ def _address(value: Any) -> tuple[str, str] | None:
 
 def _host_names(value: Any) -> tuple[str, str] | None:
     name = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9]([-A-Za-z0-9]{0,62})(\.[A-Za-z0-9][-A-Za-z0-9]{0,62})*")
-    good = len(value) <= 50 and all(name.fullmatch(str(one)) for one in value)
+    good = len(value) <= 50 and all(name.fullmatch(str(host)) for host in value)
     return None if good else ("at most 50 host names without a port, such as gpushare.example.org", ERROR)
 
 
@@ -394,7 +394,7 @@ def _labels(value: Any) -> tuple[str, str] | None:
     text = re.compile(r"(?:[A-Za-z0-9](?:[-\w.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
     # YAML makes a truth of true, which a label is not.
     good = len(value) <= 50 and all(
-        isinstance(one, str) and key.fullmatch(name) and text.fullmatch(one) for name, one in value.items() if isinstance(name, str)
+        isinstance(part, str) and key.fullmatch(name) and text.fullmatch(part) for name, part in value.items() if isinstance(name, str)
     )
     return None if good and all(isinstance(name, str) for name in value) else (_LABELS, ERROR)
 
@@ -407,14 +407,14 @@ _OF_TOLERATION: Mapping[str, tuple[str, ...]] = {
 
 
 def _tolerations(value: Any) -> tuple[str, str] | None:
-    def good(one: Mapping[str, Any]) -> bool:
-        texts = {name: part for name, part in one.items() if name in ("key", "value", *_OF_TOLERATION)}
-        seconds_ = one.get("tolerationSeconds", 0)
+    def good(toleration: Mapping[str, Any]) -> bool:
+        texts = {name: part for name, part in toleration.items() if name in ("key", "value", *_OF_TOLERATION)}
+        seconds_ = toleration.get("tolerationSeconds", 0)
         return (
-            bool(one)
-            and set(one) <= {*texts, "tolerationSeconds"}
+            bool(toleration)
+            and set(toleration) <= {*texts, "tolerationSeconds"}
             and all(isinstance(part, str) and len(part) <= 317 for part in texts.values())
-            and all(one[name] in known for name, known in _OF_TOLERATION.items() if name in one)
+            and all(toleration[name] in known for name, known in _OF_TOLERATION.items() if name in toleration)
             and isinstance(seconds_, int)
         )
 

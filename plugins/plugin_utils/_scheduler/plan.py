@@ -64,7 +64,7 @@ class Found:
     def of(cls, answer: Mapping[str, Any]) -> Found:
         """From the module's answer."""
         cluster = answer["cluster"] or {}
-        journal = {one["path"]: _entry(one) for one in answer["journal"]}
+        journal = {entry["path"]: _entry(entry) for entry in answer["journal"]}
         policy = PolicyMap(**answer["policy"]) if answer.get("policy") else None
         return cls(
             answer["files"],
@@ -226,7 +226,7 @@ def _lost(change: FileChange) -> str:
 def _read_once(manifest: Mapping[str, Any], config: str | None) -> list[str]:
     """The files that the scheduler reads at its start only: the extender's authority, and a configuration whose hash the manifest does not
     have."""
-    volumes = {one["name"]: one["hostPath"]["path"] for one in manifest["spec"].get("volumes") or [] if one.get("hostPath")}
+    volumes = {volume["name"]: volume["hostPath"]["path"] for volume in manifest["spec"].get("volumes") or [] if volume.get("hostPath")}
     annotated = ANNOTATION_SCHEDULER_CONFIG in ((manifest.get("metadata") or {}).get("annotations") or {})
     found = [config] if config is not None and not annotated else []
     if scheduler_manifest.TLS_VOLUME in volumes:

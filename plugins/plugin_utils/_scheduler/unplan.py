@@ -80,9 +80,9 @@ def _without_inherited(found: Found, manifest_path: str) -> Found:
         return found
     original = _yaml.load(entry.original.content)
     volumes = (original.get("spec") or {}).get("volumes") if isinstance(original, dict) else None
-    if not any(one.get("name") in (VOLUME, TLS_VOLUME) for one in volumes or []):
+    if not any(volume.get("name") in (VOLUME, TLS_VOLUME) for volume in volumes or []):
         return found
-    return replace(found, journal={path: one for path, one in found.journal.items() if path != manifest_path})
+    return replace(found, journal={path: noted for path, noted in found.journal.items() if path != manifest_path})
 
 
 def _where(manifest: Any, default_config: str, found: Found) -> tuple[str, scheduler_manifest.Location | None]:
@@ -133,7 +133,7 @@ def _our_config_path(
     if entry is not None and entry.original is not None:
         before = _yaml.load(entry.original.content)
         return location.container if scheduler_manifest.flag(before, name) is None else None
-    mounted = any(one.get("name") == scheduler_manifest.VOLUME for one in manifest["spec"].get("volumes") or [])
+    mounted = any(volume.get("name") == scheduler_manifest.VOLUME for volume in manifest["spec"].get("volumes") or [])
     return location.container if mounted or location.container == default_config else None
 
 
@@ -202,7 +202,7 @@ def _cluster(found: Found, ours: str | None, name: str, stays: bool, notes: list
 def _carries_ours(cluster: Any) -> bool:
     """Whether kubeadm's argument `config` names the file in our volume."""
     volumes = (cluster.get("scheduler") or {}).get("extraVolumes") or [] if kubeadm.is_one(cluster) else []
-    return any(one.get("name") == scheduler_manifest.VOLUME for one in volumes)
+    return any(volume.get("name") == scheduler_manifest.VOLUME for volume in volumes)
 
 
 def _original(path: str, text: str | None, entry: Entry) -> FileChange:

@@ -49,7 +49,7 @@ def splice(text: str, wanted: Any) -> str:
 
 def lost_comments(before: str, after: str) -> int:
     """How many comments of the one text the other does not have. Text that only resembles a comment, in a string, stays with its string."""
-    return len([one for one in _COMMENT.findall(before) if one not in after])
+    return len([comment for comment in _COMMENT.findall(before) if comment not in after])
 
 
 def _same(left: Any, right: Any) -> bool:
@@ -71,7 +71,7 @@ class _Splicer:
         self._value(root, _yaml.load(self.text), wanted)
         text = self.text
         # Later edits first; of two insertions at one place, the outer one first, so that the inner one comes before it.
-        for _place, edit in sorted(enumerate(self.edits), key=lambda one: (one[1].start, one[0]), reverse=True):
+        for _place, edit in sorted(enumerate(self.edits), key=lambda placed: (placed[1].start, placed[0]), reverse=True):
             text = text[: edit.start] + edit.text + text[edit.end :]
         return text
 
@@ -116,7 +116,7 @@ class _Splicer:
     def _sequence(self, node: yaml.SequenceNode, current: list[Any], wanted: list[Any]) -> None:
         if self.text[node.start_mark.index] != "-" or not wanted:
             raise _CannotSplice("a list in a form of its own, or the whole of it goes")
-        before, after = ([json.dumps(one, sort_keys=True, default=repr) for one in items] for items in (current, wanted))
+        before, after = ([json.dumps(member, sort_keys=True, default=repr) for member in items] for items in (current, wanted))
         for what, start, end, first, last in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
             if what == "equal":
                 continue

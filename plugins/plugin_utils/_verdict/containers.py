@@ -40,10 +40,10 @@ def judge_containers(
     for pod in pods:
         if pod["deleted"]:
             continue
-        asking = {one["name"]: one for one in pod["containers"] if one["units"] or one["gpus"]}
+        asking = {declared["name"]: declared for declared in pod["containers"] if declared["units"] or declared["gpus"]}
         for running in pod["running"]:
             container = asking.get(running["name"])
-            others = [one for one in pod["containers"] if one["name"] == running["name"] and not one["privileged"]]
+            others = [declared for declared in pod["containers"] if declared["name"] == running["name"] and not declared["privileged"]]
             if container is None and others and has.get(running["id"]) and running["started"] <= now - 1:
                 name = f"container {running['name']} of pod {pod['namespace']}/{pod['name']}"
                 judge_strangers(found, [{"name": name, "gpus": has[running["id"]], "privileged": False}])
@@ -56,13 +56,13 @@ def judge_containers(
 
 def judge_strangers(found: HostFindings, strangers: Iterable[Mapping[str, Any]]) -> None:
     """Containers that have GPUs and have asked for none: no memory is counted for them."""
-    for one in strangers:
-        how = "open in a privileged container" if one["privileged"] else "in its /dev"
+    for stranger in strangers:
+        how = "open in a privileged container" if stranger["privileged"] else "in its /dev"
         cure = (
             "give it a request of aliyun.com/gpu-mem, or end it; see its volumes (hostPath below /var/run/nvidia-container-devices), "
             "NVIDIA_VISIBLE_DEVICES, runtimeClassName and securityContext; a program that only watches GPUs may stay"
         )
-        found.warn("gpu_without_request", f"{one['name']} with {_list(one['gpus'])} {how}", "a request, or no GPU", cure)
+        found.warn("gpu_without_request", f"{stranger['name']} with {_list(stranger['gpus'])} {how}", "a request, or no GPU", cure)
 
 
 def _one(
@@ -140,8 +140,8 @@ def free_units(node: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> in
             for gpu, units in _held(pod).items():
                 gpus[gpu] = gpus.get(gpu, 0) - units
     kept_back = _kept_back(annotations.get(ANNOTATION_HELD, "{}"))
-    for one in known:
-        gpus[one.index] = gpus.get(one.index, 0) - kept_back.get(one.uuid, 0)
+    for shared in known:
+        gpus[shared.index] = gpus.get(shared.index, 0) - kept_back.get(shared.uuid, 0)
     return sum(units for units in gpus.values() if units > 0)
 
 
@@ -153,7 +153,9 @@ def _held(pod: Mapping[str, Any]) -> dict[int, int]:
             for gpu, units in gpus.items():
                 total[int(gpu)] = total.get(int(gpu), 0) + int(units)
         if not total and int(pod["annotations"].get(ANNOTATION_INDEX, "-1")) >= 0:
-            total[int(pod["annotations"][ANNOTATION_INDEX])] = sum(one["units"] for one in pod["containers"] if one["index"] >= 0)
+            total[int(pod["annotations"][ANNOTATION_INDEX])] = sum(
+                container["units"] for container in pod["containers"] if container["index"] >= 0
+            )
     except (ValueError, TypeError, AttributeError):
         return {}
     return total
@@ -163,6 +165,6 @@ def _kept_back(text: str) -> dict[str, int]:
     """GPU UUID to units that the device plugin keeps back for pods that are gone."""
     try:
         gpus = json.loads(text).get("gpus")
-        return {str(gpu): sum(int(one["units"]) for one in entries) for gpu, entries in gpus.items()}
+        return {str(gpu): sum(int(entry["units"]) for entry in entries) for gpu, entries in gpus.items()}
     except (ValueError, TypeError, AttributeError, KeyError):
         return {}

@@ -61,8 +61,8 @@ def judge_files(found: HostFindings, files: Mapping[str, Any]) -> None:
     if files["changed"]:
         seen = f"{', '.join(files['changed'])} changed or removed by others"
         found.error("files_changed", seen, "the files as the roles wrote them, which the next restart reads", f"{diff}; {SITE}")
-    starts = [one["path"] for one in files["drop_ins"] if one["starts"]]
-    others = [one["path"] for one in files["drop_ins"] if not one["starts"]]
+    starts = [drop_in["path"] for drop_in in files["drop_ins"] if drop_in["starts"]]
+    others = [drop_in["path"] for drop_in in files["drop_ins"] if not drop_in["starts"]]
     if starts:
         cure = f"rm {' '.join(starts)}; then {SITE}: it reloads systemd where that hurts no container, and restarts the daemon"
         found.error("unit_overridden", f"drop-ins that start something else: {', '.join(starts)}", "the unit as the role wrote it", cure)
@@ -86,5 +86,5 @@ def judge_metrics(found: HostFindings, doctor: Doctor, name: str, wanted: str) -
     """Whether a daemon that runs serves its metrics where it is to; "" for nowhere."""
     daemon = doctor.daemons.get(name)
     if daemon is not None and daemon.runs and daemon.metrics != wanted:
-        is_, shall = (f"metrics of {name} on {one}" if one else f"no metrics of {name}" for one in (daemon.metrics, wanted))
+        is_, shall = (f"metrics of {name} on {address}" if address else f"no metrics of {name}" for address in (daemon.metrics, wanted))
         found.error("metrics_wrong", is_, shall, SITE)

@@ -69,26 +69,28 @@ def read(answer: Mapping[str, str], host: str) -> Doctor:
         if said["v"] != VERSION:
             raise ValueError(f"its form is {said['v']!r}"[:_LONGEST])
         return Doctor(
-            findings=_several(said["findings"], lambda one: _finding(one, host)),
+            findings=_several(said["findings"], lambda finding: _finding(finding, host)),
             daemons=_by_name(
-                said["daemons"], lambda one: DaemonReport(one["runs"] is True, _words(one["listens"]), _words(one["metrics"]))
+                said["daemons"], lambda daemon: DaemonReport(daemon["runs"] is True, _words(daemon["listens"]), _words(daemon["metrics"]))
             ),
             health=Doctor.health if said["health"] is None else _health(said["health"]),
-            strangers=_several(said["strangers"], lambda one: f"process {_count(one['pid'])} ({_words(one['process']) or 'unnamed'})"),
+            strangers=_several(
+                said["strangers"], lambda stranger: f"process {_count(stranger['pid'])} ({_words(stranger['process']) or 'unnamed'})"
+            ),
             registered=_by_name(said["registered"], lambda gpus: _several(gpus, _words)),
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         return Doctor(problem=f"gpushare-doctor answered in another form than {VERSION} ({_words(str(error))})")
 
 
-def _finding(one: Mapping[str, Any], host: str) -> Finding:
-    if one["check"] not in CODES or one["severity"] not in (ERROR, WARNING):
-        raise ValueError(f"a finding {one['check']!r} of severity {one['severity']!r}")
-    return Finding(one["check"], _words(one["found"]), _words(one["expected"]), _words(one["cure"]), one["severity"], host)
+def _finding(said: Mapping[str, Any], host: str) -> Finding:
+    if said["check"] not in CODES or said["severity"] not in (ERROR, WARNING):
+        raise ValueError(f"a finding {said['check']!r} of severity {said['severity']!r}")
+    return Finding(said["check"], _words(said["found"]), _words(said["expected"]), _words(said["cure"]), said["severity"], host)
 
 
-def _health(one: Mapping[str, Any]) -> ExtenderReport:
-    return ExtenderReport(_count(one["filter_calls"]), _count(one["unauthorized_calls"]), _words(one["why"]))
+def _health(said: Mapping[str, Any]) -> ExtenderReport:
+    return ExtenderReport(_count(said["filter_calls"]), _count(said["unauthorized_calls"]), _words(said["why"]))
 
 
 def _several(values: Any, read_one: Callable[[Any], T]) -> tuple[T, ...]:

@@ -159,29 +159,32 @@ class Verdict:
 def verdict(findings: Iterable[Finding], looked_at: Mapping[str, Any]) -> Verdict:
     """Merge what says the same of one host, mark what only follows, and sort: errors first, causes before what follows."""
     marked = mark(merge(findings))
-    order = sorted(marked, key=lambda one: (_SEVERITIES.index(one.severity), bool(one.because), one.host, one.check))
+    order = sorted(marked, key=lambda finding: (_SEVERITIES.index(finding.severity), bool(finding.because), finding.host, finding.check))
     return Verdict(tuple(order), looked_at)
 
 
 def merge(findings: Iterable[Finding]) -> list[Finding]:
     """One finding for each host and code: what was found and expected stands side by side, and the first cure is tried first."""
     groups = grouped(findings, "host", "check", "severity")
-    return [replace(same[0], found=_joined(one.found for one in same), expected=_joined(one.expected for one in same)) for same in groups]
+    return [
+        replace(same[0], found=_joined(finding.found for finding in same), expected=_joined(finding.expected for finding in same))
+        for same in groups
+    ]
 
 
 def mark(findings: Sequence[Finding]) -> list[Finding]:
     """Name the cause of each finding that has one among the others."""
-    errors = {(one.host, one.check) for one in findings if one.severity == ERROR}
+    errors = {(finding.host, finding.check) for finding in findings if finding.severity == ERROR}
     anywhere = {check for _host, check in errors}
 
-    def cause(one: Finding) -> str:
-        for word in FOLLOWS_FROM.get(one.check, "").split():
+    def cause(finding: Finding) -> str:
+        for word in FOLLOWS_FROM.get(finding.check, "").split():
             code = word.rstrip("*")
-            if (one.host, code) in errors or (word != code and code in anywhere):
+            if (finding.host, code) in errors or (word != code and code in anywhere):
                 return code
         return ""
 
-    return [replace(one, because=cause(one)) for one in findings]
+    return [replace(finding, because=cause(finding)) for finding in findings]
 
 
 def _joined(words: Iterable[str]) -> str:

@@ -39,8 +39,8 @@ def judge_node(found: HostFindings, seen: Mapping[str, Any], doctor: Doctor, nod
         found.add(parts)
     places = seen["places"]
     expected = Expected(places["minimum_driver"], places["expect_gpus"], places["expect_memory_mib"])
-    for one in judge_gpus(report, expected, driver is not None and driver.lacks_fabric_manager):
-        found.add(one)
+    for finding in judge_gpus(report, expected, driver is not None and driver.lacks_fabric_manager):
+        found.add(finding)
     if not seen["kubelet"]["running"]:
         found.error("kubelet_stopped", "no kubelet that runs", "a running one", "systemctl restart kubelet; journalctl -u kubelet says why")
     judge_metrics(found, doctor, PLUGIN, seen["places"]["metrics_plugin"])
@@ -58,7 +58,7 @@ def judge_node(found: HostFindings, seen: Mapping[str, Any], doctor: Doctor, nod
 
 def _second_plugin(found: HostFindings, gpu: Mapping[str, Any], doctor: Doctor, report: SmiReport) -> None:
     """Whether another program allocates the GPUs, by what only verify compares: the host's programs, and ids with the GPUs."""
-    evidence = [f"{one['name']} ({'; '.join(one['evidence'])})" for one in gpu["managers"]]
+    evidence = [f"{manager['name']} ({'; '.join(manager['evidence'])})" for manager in gpu["managers"]]
     ours = {gpu.uuid for gpu in report.shared}
     for resource in SOCKETS:
         foreign = sorted(set(doctor.registered.get(resource, ())) - ours)
@@ -133,10 +133,11 @@ def _cdi(found: HostFindings, cdi: Mapping[str, Any], report: SmiReport) -> None
 def _api(found: HostFindings, seen: Mapping[str, Any], report: SmiReport, node: Mapping[str, Any]) -> None:
     name = seen["node_name"]
     compared = compare({name: report}, [node] if node else [], seen["places"]["memory_unit"])
-    for one in compared.differences:
-        if report.problem is None or one.subject != "gpus" or one.check != driver_code(report.problem):  # the host has said it already
-            severity = ERROR if one.check == "gpu_unusable" else one.severity
-            found.add(one, found=f"{one.subject}: {one.found}", severity=severity)
+    for difference in compared.differences:
+        # The host has said that already.
+        if report.problem is None or difference.subject != "gpus" or difference.check != driver_code(report.problem):
+            severity = ERROR if difference.check == "gpu_unusable" else difference.severity
+            found.add(difference, found=f"{difference.subject}: {difference.found}", severity=severity)
     if node and (node["metadata"].get("labels") or {}).get(LABEL_NODE) != "true":
         labels = node["metadata"].get("labels") or {}
         seen_label = f"label {LABEL_NODE}={labels[LABEL_NODE]}" if LABEL_NODE in labels else f"no label {LABEL_NODE}"

@@ -126,8 +126,8 @@ def placeable(evidence: Evidence, image: str) -> tuple[dict[str, str], dict[str,
 def obstructed(evidence: Evidence, found: Verdict) -> dict[str, str]:
     """Node to why a probe pod there would only say again what is found: on its host, or on what places all pods."""
     errors: dict[str, list[str]] = {}
-    for one in found.causes:
-        errors.setdefault(one.host, []).append(one.check)
+    for cause in found.causes:
+        errors.setdefault(cause.host, []).append(cause.check)
     everywhere = [host for host in errors if not host or (host in evidence.seen and evidence.seen[host]["plane"] is not None)]
     why = {}
     for host, seen in evidence.gpu.items():
@@ -200,7 +200,7 @@ def _by_others(pods: Iterable[Mapping[str, Any]], ours: Sequence[str]) -> list[F
     found = HostFindings("")
     others: dict[str, list[str]] = {}
     for pod in pods:
-        asks = any(one["units"] or one["gpus"] for one in pod["containers"])
+        asks = any(container["units"] or container["gpus"] for container in pod["containers"])
         if asks and ours and pod["scheduler"] not in ours and not (pod["deleted"] or pod["probe"]):
             others.setdefault(pod["scheduler"][:_SHOWN], []).append(f"{pod['namespace']}/{pod['name']}")
     for scheduler, names in sorted(others.items())[:_NAMED]:
@@ -276,7 +276,7 @@ def _calls(evidence: Evidence) -> list[Finding]:
     planes = {host: seen for host, seen in evidence.seen.items() if seen["plane"] is not None and host in evidence.probed}
     reasons = []
     for host, seen in planes.items():
-        before, after = (_health(one, host) for one in (seen, evidence.probed[host]))
+        before, after = (_health(evidence_of, host) for evidence_of in (seen, evidence.probed[host]))
         reason = proof.not_called(None if after.why else {"filter_calls": after.filter_calls}, after.why, before.filter_calls)
         rejected = after.unauthorized_calls - before.unauthorized_calls
         if reason and rejected > 0:
