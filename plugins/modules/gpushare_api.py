@@ -184,7 +184,7 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_GPUS, PLUGIN
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import diff_of
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import diff_of, key, title
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.authority import authorities
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import gpu_pods, node_states, ours, plugin_accounts
@@ -270,7 +270,7 @@ def change(kubectl: cluster_kubectl.Kubectl, params: dict, dry: bool) -> dict:
 
 def _retire(kubectl: cluster_kubectl.Kubectl, cluster: OtherPlugins, dry: bool) -> dict:
     found = original.parts(kubectl, cluster)
-    titles = [original.title(part) for part in found.all]
+    titles = [title(key(part)) for part in found.all]
     if titles:
         serving = [name for name, node in cluster.nodes.items() if ANNOTATION_GPUS in (node["metadata"].get("annotations") or {})]
         original.check_unused(found, cluster, serving)
@@ -283,9 +283,9 @@ def _retire(kubectl: cluster_kubectl.Kubectl, cluster: OtherPlugins, dry: bool) 
 def _save(text: str) -> None:
     """Beside what an earlier run has saved: it may have been interrupted between two deletions."""
     os.makedirs(os.path.dirname(SAVED), mode=0o700, exist_ok=True)
-    known = _saved()
-    names = {_key(item) for item in json.loads(text)["items"]}
-    items = json.loads(text)["items"] + [item for item in known if _key(item) not in names]
+    items = json.loads(text)["items"]
+    names = {key(item) for item in items}
+    items += [item for item in _saved() if key(item) not in names]
     descriptor = os.open(SAVED + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=1, sort_keys=True) + "\n")
@@ -298,11 +298,6 @@ def _saved() -> list:
             return list(json.load(file)["items"])
     except (OSError, ValueError, KeyError, TypeError):
         return []
-
-
-def _key(item: dict) -> tuple:
-    metadata = item["metadata"]
-    return item["kind"], metadata.get("namespace"), metadata["name"]
 
 
 def main() -> None:

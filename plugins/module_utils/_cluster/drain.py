@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import few
 
 #: On a node that we cordoned: the role that did.
 ANNOTATION = "gpushare/cordoned-by"
@@ -47,13 +48,13 @@ class DrainError(RuntimeError):
 
 def drain(kubectl: Kubectl, node: str, owner: str, seconds: int, force: bool, dry: bool, reason: str = "") -> Drained:
     """Cordon the node and evict for at most `seconds`. force: also pods that no controller brings back. reason: as for `cordon`."""
-    schedulable = _is_schedulable(kubectl, node)
+    schedulable = not (_node(kubectl, node).get("spec") or {}).get("unschedulable")
     pods = evictable(kubectl.items(["get", "pods", "--all-namespaces", f"--field-selector=spec.nodeName={node}"]))
-    alone = [name_of(pod) for pod in pods if not _has_controller(pod)]
+    alone = [name_of(pod) for pod in pods if _controller(pod) is None]
     if alone and not force:
         raise DrainError(
-            f"found pods on node {node} that no controller would bring back: {_few(alone)}; expected none. Nothing was changed: delete "
-            "them yourself, or set gpushare_drain_force: true"
+            f"found pods on node {node} that no controller would bring back: {few(alone, _MOST)}; expected none. Nothing was changed: "
+            "delete them yourself, or set gpushare_drain_force: true"
         )
     if dry:
         return Drained(schedulable or bool(pods), not pods, tuple(map(name_of, pods)))
@@ -130,10 +131,6 @@ def _node(kubectl: Kubectl, node: str, *options: str) -> Dict[str, Any]:
     return dict(found)
 
 
-def _is_schedulable(kubectl: Kubectl, node: str) -> bool:
-    return not (_node(kubectl, node).get("spec") or {}).get("unschedulable")
-
-
 def _cordon(kubectl: Kubectl, node: str, owner: str, reason: str) -> None:
     # The reason of a cordon that an administrator took back goes.
     _patch(
@@ -158,11 +155,3 @@ def _is_ours(node: Mapping[str, Any]) -> bool:
 
 def _controller(pod: Mapping[str, Any]) -> Optional[Mapping[str, Any]]:
     return next((owner for owner in pod["metadata"].get("ownerReferences") or () if owner.get("controller")), None)
-
-
-def _has_controller(pod: Mapping[str, Any]) -> bool:
-    return _controller(pod) is not None
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:_MOST]) + (f" and {len(names) - _MOST} more" if len(names) > _MOST else "")

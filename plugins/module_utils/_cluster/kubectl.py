@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from urllib.parse import urlencode
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithInput
@@ -62,6 +63,17 @@ class Kubectl:
                 return None
             raise
         return found
+
+    def pages(self, path: str, **query: str) -> List[Dict[str, Any]]:
+        """The items of a list, read in pages: one list of a large cluster is hundreds of MB. [] where the server has no such kind."""
+        found: List[Dict[str, Any]] = []
+        query = {"limit": "500", **query}
+        while True:
+            page = self.raw(f"{path}?{urlencode(query)}") or {}
+            found += page.get("items") or []
+            query["continue"] = str((page.get("metadata") or {}).get("continue") or "")
+            if not query["continue"]:
+                return found
 
 
 def as_list(objects: Sequence[Mapping[str, Any]]) -> str:

@@ -152,7 +152,7 @@ def _predicted(kubectl: Kubectl, command: Sequence[str], live: Sequence[Object],
     }
     asked = [item for item in objects if item["metadata"].get("namespace") not in coming]
     found = changes(live, kubectl.items(command, as_list(asked)))
-    return found + [ObjectChange(key(item), None, _content(item)) for item in objects if item not in asked]
+    return found + [ObjectChange(key(item), None, content(item)) for item in objects if item not in asked]
 
 
 def _split(kubectl: Kubectl, objects: Sequence[Object]) -> Tuple[List[Object], List[str]]:
@@ -205,12 +205,12 @@ def _foreign(item: Mapping[str, Any], pods_namespace: str) -> Optional[str]:
 
 def changes(live: Sequence[Mapping[str, Any]], applied: Sequence[Mapping[str, Any]]) -> List[ObjectChange]:
     """The objects of `applied` (as a dry run returns them) that differ from `live`, in their order."""
-    before = {key(item): _content(item) for item in live}
+    before = {key(item): content(item) for item in live}
     found = []
     for item in applied:
-        content = _content(item)
-        if before.get(key(item)) != content:
-            found.append(ObjectChange(key(item), _shown(before.get(key(item))), _shown(content) or {}))
+        after = content(item)
+        if before.get(key(item)) != after:
+            found.append(ObjectChange(key(item), _shown(before.get(key(item))), _shown(after) or {}))
     return found
 
 
@@ -251,16 +251,17 @@ def diff(found: Sequence[ObjectChange]) -> List[Dict[str, str]]:
     ]
 
 
-def _content(item: Mapping[str, Any]) -> Dict[str, Any]:
+def content(item: Mapping[str, Any]) -> Dict[str, Any]:
+    """The object without its status, and without the fields that the server writes by itself."""
     metadata = {name: value for name, value in item["metadata"].items() if name not in _OF_THE_SERVER}
     return {**{name: value for name, value in item.items() if name not in ("metadata", "status")}, "metadata": metadata}
 
 
-def _shown(content: Optional[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
-    if content is None or content.get("kind") != "Secret":
-        return content
-    return {name: value for name, value in content.items() if name not in ("data", "stringData")}
+def _shown(known: Optional[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
+    if known is None or known.get("kind") != "Secret":
+        return known
+    return {name: value for name, value in known.items() if name not in ("data", "stringData")}
 
 
-def _text(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, indent=2, sort_keys=True) + "\n"
+def _text(known: Mapping[str, Any]) -> str:
+    return json.dumps(known, indent=2, sort_keys=True) + "\n"

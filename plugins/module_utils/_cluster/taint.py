@@ -22,7 +22,6 @@ Taints = List[Dict[str, Any]]
 
 
 def is_tainted(node: Mapping[str, Any]) -> bool:
-    """Whether the node has our taint."""
     return any(map(_is_ours, _taints(node)))
 
 

@@ -19,7 +19,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.next_bo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.pods import Pod, Pods
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import kernel, system
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 _MODPROBE = ("/etc/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d", "/run/modprobe.d")
@@ -82,7 +81,6 @@ class HostFacts:
 
 
 def gather(host: Host) -> HostFacts:
-    """The facts of the host."""
     own, core, parts = system(host), kernel(host), driver(host)
     newest = next_kernel(host)
     return HostFacts(
@@ -159,11 +157,6 @@ def _kernel_packages(host: Host, releases: Tuple[str, ...]) -> Tuple[str, ...]:
             }
         )
     )
-
-
-def newer(version: Optional[str], other: Optional[str]) -> bool:
-    """Whether the first version of a driver is newer than the second."""
-    return (numbers(version) or ()) > (numbers(other) or ())
 
 
 def processes_on(report: SmiReport, host: Host) -> List[str]:

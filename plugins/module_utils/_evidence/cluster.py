@@ -3,15 +3,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The objects of the API that verify needs: nodes, pods that have or ask for GPUs, schedulers, and how our own objects differ.
 
-Every object is cut down to what is judged: the result travels to the controller once. Pods are listed in pages, because a large cluster's
-list is hundreds of MB.
+Every object is cut down to what is judged: the result travels to the controller once.
 """
 
 from __future__ import annotations
 
-import json
-from typing import Any, Collection, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence
-from urllib.parse import urlencode
+from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
@@ -32,7 +29,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler imp
 
 #: Above this many, one list is cheaper than one request for each name.
 MANY_NODES = 20
-_PAGE = 500
 
 
 def nodes(kubectl: Kubectl, names: Collection[str]) -> List[Dict[str, Any]]:
@@ -59,7 +55,8 @@ def settled(node: Mapping[str, Any]) -> bool:
 
 def pods(kubectl: Kubectl) -> List[Dict[str, Any]]:
     """Every pod of ours that has not ended: it asks for our resources, or carries our annotations."""
-    return [pod(item) for item in _paged(kubectl, "/api/v1/pods", "status.phase!=Succeeded,status.phase!=Failed") if _asks(item)]
+    found = kubectl.pages("/api/v1/pods", fieldSelector="status.phase!=Succeeded,status.phase!=Failed")
+    return [pod(item) for item in found if _asks(item)]
 
 
 def schedulers(kubectl: Kubectl, names: Iterable[str]) -> Dict[str, Optional[Dict[str, Any]]]:
@@ -106,17 +103,6 @@ def pod(item: Mapping[str, Any]) -> Dict[str, Any]:
         "waiting": [_waiting(container) for container in statuses if "waiting" in (container.get("state") or {})],
         "scheduling": proof.scheduling_message(item),
     }
-
-
-def _paged(kubectl: Kubectl, path: str, selector: str) -> Iterator[Dict[str, Any]]:
-    query = {"limit": str(_PAGE), "fieldSelector": selector}
-    while True:
-        page = json.loads(kubectl.text(["get", "--raw", f"{path}?{urlencode(query)}"]))
-        yield from page.get("items") or []
-        following = page["metadata"].get("continue")
-        if not following:
-            return
-        query["continue"] = following
 
 
 def _asks(item: Mapping[str, Any]) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import posixpath
-import time
 from typing import Any, Dict, Sequence
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import LINK, MARKER
@@ -55,8 +54,3 @@ def doctor(host: Host, install_dir: str, daemons: Sequence[str]) -> Dict[str, st
 
 def _silent(problem: str, cure: str = "") -> Dict[str, str]:
     return {"problem": problem, "cure": cure, "answer": ""}
-
-
-def now() -> float:
-    """Unix time of this host, against which its containers are judged."""
-    return time.time()

@@ -9,6 +9,7 @@ the second reading during a probe has only what changes then.
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict, dataclass
 from typing import Any, Collection, Dict, List, Optional
 
@@ -69,9 +70,10 @@ def see(host: Host, places: Places, only: Optional[Collection[str]] = None) -> D
         if places.gpu_node:
             seen["gpu"] = _gpu(host, places, facts)
         if places.control_plane:
-            seen["plane"] = _plane(host, places)
+            files = evidence_control_plane.scheduler_files(host, places.scheduler_manifest, places.scheduler_config)
+            seen["plane"] = {"scheduler": files}
     # Right before the containers are read: each that has been started by this moment is seen.
-    seen["now"] = daemons.now()
+    seen["now"] = time.time()
     if places.gpu_node and (only is None or "containers" in only):
         seen["gpu"] = dict(seen["gpu"] or {}, containers=evidence_gpu_node.containers(host))
     if places.control_plane and only is not None and "extender" in only:
@@ -110,7 +112,3 @@ def _strategy(facts: NodeFacts) -> Dict[str, Any]:
         raise AssertionError("not gathered")
     sharing = facts.sharing
     return {"cdi": asdict(facts.cdi), "toolkit": asdict(facts.toolkit), "now": sharing.strategy, "holders": list(sharing.holders)}
-
-
-def _plane(host: Host, places: Places) -> Dict[str, Any]:
-    return {"scheduler": evidence_control_plane.scheduler_files(host, places.scheduler_manifest, places.scheduler_config)}

@@ -54,7 +54,6 @@ def probe_pod(node: str, image: str, resource: str, scheduler_name: str) -> Dict
 
 
 def name(node: str) -> str:
-    """The name of a node's probe pod."""
     return pod_name("verify", node)
 
 

@@ -10,13 +10,13 @@ for Linux. To bring it up to date, read the bulletins since READ_UP_TO, add thei
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Optional, Sequence
+from typing import NamedTuple, Optional, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import few
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import newer, numbers
 
 #: Up to this day all bulletins about toolkit and driver are here.
 READ_UP_TO = "2026-08-18"
-_SHOWN = 3
 
 
 class ToolkitAdvisory(NamedTuple):
@@ -66,10 +66,8 @@ TOOLKIT_MINIMUM = "1.19.1"
 
 def open_in_toolkit(version: str) -> str:
     """A message about what a version is vulnerable to, the newest first; "" for nothing that is known."""
-    open_: List[str] = [
-        f"{cve} (fixed in {advisory.fixed_in})" for advisory in TOOLKIT if _older(version, advisory.fixed_in) for cve in advisory.cves
-    ]
-    return ", ".join(open_[:_SHOWN]) + (f" and {len(open_) - _SHOWN} more" if len(open_) > _SHOWN else "")
+    due = [advisory for advisory in TOOLKIT if newer(advisory.fixed_in, version)]
+    return few((f"{cve} (fixed in {advisory.fixed_in})" for advisory in due for cve in advisory.cves), 3)
 
 
 class Vulnerable(NamedTuple):
@@ -99,12 +97,8 @@ def open_in_driver(version: str) -> Optional[Vulnerable]:
 
 def _is_open(branch: int, version: str, advisory: DriverAdvisory) -> bool:
     own = next((fixed for fixed in advisory.fixed_in if _branch(fixed) == branch), None)
-    return _older(version, own) if own else branch < max(map(_branch, advisory.fixed_in))
+    return newer(own, version) if own else branch < max(map(_branch, advisory.fixed_in))
 
 
 def _branch(version: str) -> int:
     return (numbers(version) or (0,))[0]
-
-
-def _older(version: str, other: str) -> bool:
-    return (numbers(version) or ()) < (numbers(other) or ())

@@ -92,7 +92,6 @@ class Comparison:
         return all(difference.severity != ERROR for difference in self.differences)
 
     def as_dict(self) -> Dict[str, Any]:
-        """For a module's result."""
         return {
             "ok": self.ok,
             "nodes": [asdict(sums) for sums in self.sums],

@@ -104,7 +104,6 @@ Obstacle = Tuple[str, str, str]
 
 
 def cdi(host: Host, kubelet: KubeletFacts, runtimes: Sequence[Runtime]) -> CdiFacts:
-    """Read the host."""
     named = [spec for spec in specs(host) if spec["gpus"]]
     spec = "" if named else f"no CDI spec in {' or '.join(FOLDERS)} names GPUs as nvidia.com/gpu by their UUID"
     runtime, off = _runtime(host, kubelet, runtimes)

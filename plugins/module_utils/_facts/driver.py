@@ -119,7 +119,6 @@ def pci(host: Host) -> Pci:
 
 
 def driver(host: Host) -> Driver:
-    """The driver's parts."""
     loaded = host.text("/proc/driver/nvidia/version") or ""
     match = _LOADED.search(loaded)
     module = _module_path(host)

@@ -19,7 +19,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_
     LIST,
     TIMEOUT,
     Process,
-    SmiGpu,
     SmiReport,
     report,
     with_instances,
@@ -41,11 +40,8 @@ def gpus(host: Host, program: str = "nvidia-smi", timeout: float = TIMEOUT) -> S
     problem = found.problem
     if problem is not None:
         problem = refine(problem, Surroundings(parts, pci(host), kernel(host), lambda: _kernel_log(host)))
-    return replace(found, gpus=tuple(_with_pods(gpu, pods) for gpu in found.gpus), problem=problem)
-
-
-def _with_pods(gpu: SmiGpu, pods: Pods) -> SmiGpu:
-    return replace(gpu, processes=tuple(_with_pod(process, pods) for process in gpu.processes))
+    known = (replace(gpu, processes=tuple(_with_pod(process, pods) for process in gpu.processes)) for gpu in found.gpus)
+    return replace(found, gpus=tuple(known), problem=problem)
 
 
 def _with_pod(process: Process, pods: Pods) -> Process:

@@ -68,7 +68,6 @@ Connect = Callable[[str, int, bool], Tuple[str, Optional[float]]]
 
 
 def ground(host: Host, install_dir: str, connect: Optional[Connect] = None) -> Ground:
-    """Read the host."""
     folders = (install_dir, UNITS, _SETTINGS, _STATE, MANIFESTS, *filter(host.exists, OF_RUNTIMES))
     server = _SERVER.search(host.text(_KUBELET) or "")
     pending = host.exists(_PENDING)

@@ -50,7 +50,6 @@ class Sharing:
 
 
 def sharing(host: Host, kubelet_root: str) -> Sharing:
-    """Read the host."""
     settings = _SETTINGS.search(host.text(_UNIT_FILE) or "")
     text = (host.text(settings.group(1)) if settings else None) or ""
     unit, strategy = _UNIT.search(text), _STRATEGY.search(text)
@@ -58,7 +57,8 @@ def sharing(host: Host, kubelet_root: str) -> Sharing:
     now = strategy.group(1) if strategy else _BY_VARIABLE if unit else ""
     known = [entry for entry in _entries(host, kubelet_root) if entry.get("ResourceName") in (MEMORY, GPUS)]
     pods, holders = _pods(host, known)
-    limits = _limited(host) if unit and pods else set()
+    # Those that the driver limits.
+    limits = _uids(_state(host), "limited") if unit and pods else set()
     limited = tuple(uid for uid in pods if uid in limits)
     return Sharing(unit.group(1) if unit else "", pods, holders, now or _answered(known, holders), limited)
 
@@ -67,11 +67,6 @@ def held(host: Host) -> Set[str]:
     """UIDs of the pods whose GPUs our device plugin holds in this boot, also of those that kubelet has forgotten while they run."""
     state = _state(host)
     return _uids(state, "pods") if state.get("boot") == host.line(_BOOT) else set()
-
-
-def _limited(host: Host) -> Set[str]:
-    """UIDs of the pods that the driver limits."""
-    return _uids(_state(host), "limited")
 
 
 def _state(host: Host) -> Mapping[str, Any]:

@@ -183,7 +183,6 @@ class SmiReport:
         return tuple(shared for gpu in self.gpus for shared in gpu.shared)
 
     def as_dict(self) -> Dict[str, Any]:
-        """For a module's result."""
         problem = self.problem
         said = problem and {"kind": problem.check, "found": problem.found, "expected": problem.expected, "cure": problem.cure}
         return {

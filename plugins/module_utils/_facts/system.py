@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import posixpath
 import re
-import shlex
 from dataclasses import dataclass
 from typing import Dict, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import PROGRAM_FOLDERS, Host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import environment
 
 _SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 _PYTHON_NAME = re.compile(r"python3(?:\.([0-9]{1,3}))?")
@@ -67,7 +67,7 @@ class Python:
 def system(host: Host) -> System:
     """The distribution and what runs it."""
     total = re.search(r"^MemTotal: +([0-9]{1,15}) kB$", host.text("/proc/meminfo") or "", re.MULTILINE)
-    release = _os_release(host.text("/etc/os-release") or host.text("/usr/lib/os-release") or "")
+    release = environment(host.text("/etc/os-release") or host.text("/usr/lib/os-release") or "")
     return System(
         id=release.get("ID", "unknown").lower(),
         like=tuple(release.get("ID_LIKE", "").lower().split()),
@@ -123,18 +123,6 @@ def python_packages(distribution: System, found: Sequence[Python]) -> Tuple[str,
 
 def _minor(version: str) -> Tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
-
-
-def _os_release(text: str) -> Dict[str, str]:
-    values = {}
-    for line in text.splitlines():
-        key, equals, value = line.strip().partition("=")
-        if equals and not key.startswith("#"):
-            try:
-                values[key] = " ".join(shlex.split(value))
-            except ValueError:
-                values[key] = value.strip("\"'")
-    return values
 
 
 def _headers(host: Host, release: str) -> Optional[str]:

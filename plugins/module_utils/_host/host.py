@@ -63,9 +63,6 @@ class RunningProcess:
         """Where its program is, or was before a package replaced it."""
         return self.program[: -len(_REPLACED)] if self.program.endswith(_REPLACED) else self.program
 
-    def calls_itself(self, name: str) -> bool:
-        return posixpath.basename(self.argv[0]) == name
-
     def flag(self, name: str) -> Optional[str]:
         """The value of its last `--name value` or `--name=value`; "true" for a flag without one."""
         return flag(self.argv, name)
@@ -175,7 +172,6 @@ class Host:
         return self._readlink(posixpath.join(self.real(posixpath.dirname(path)), posixpath.basename(path)))
 
     def existing(self, paths: Sequence[str]) -> Tuple[str, ...]:
-        """Those of the paths that are there."""
         return tuple(path for path in paths if self.exists(path))
 
     def program(self, name: str) -> Optional[str]:
@@ -228,7 +224,7 @@ class Host:
         """Whether the host's root runs the program of this name there, also one that is several programs by several names."""
         if not process.own:
             return False
-        linked = self.program(name) if process.calls_itself(name) else None
+        linked = self.program(name) if posixpath.basename(process.argv[0]) == name else None
         return posixpath.basename(process.path) == name or (linked is not None and self.real(linked) == process.path)
 
     def program_of(self, process: Optional[RunningProcess], name: str) -> Optional[str]:

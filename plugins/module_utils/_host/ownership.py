@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import posixpath
 import stat
-from typing import Iterator, Optional
+from typing import Optional
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
@@ -18,7 +18,9 @@ def open_to_others(host: Host, real: str) -> Optional[str]:
 
     real: without links, as Host.real gives it, and by this path it must be used: the owner of a link may change it after the check.
     """
-    for folder in _folders_above(real):
+    folder = real
+    while folder != "/":
+        folder = posixpath.dirname(folder)
         found = os.stat(host.outside(folder))
         # In a folder such as /tmp only owners move their files, and the owner of the folder moves all.
         if _is_anothers(found) or (_is_shared(found) and not found.st_mode & stat.S_ISVTX):
@@ -27,12 +29,6 @@ def open_to_others(host: Host, real: str) -> Optional[str]:
     if not stat.S_ISREG(found.st_mode) or _is_anothers(found) or _is_shared(found):
         return f"the file {real[:80]}" if stat.S_ISREG(found.st_mode) else f"{real[:80]}, which is no file,"
     return None
-
-
-def _folders_above(path: str) -> Iterator[str]:
-    while path != "/":
-        path = posixpath.dirname(path)
-        yield path
 
 
 def _is_anothers(status: os.stat_result) -> bool:

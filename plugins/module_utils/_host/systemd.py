@@ -8,6 +8,7 @@ The caller of the command differs (a module, or with a time limit), its output d
 
 from __future__ import annotations
 
+import shlex
 from typing import Dict, List
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
@@ -31,3 +32,16 @@ def show(run: Run, unit: str, *properties: str) -> Dict[str, str]:
     """The facts that systemd knows of a unit, also of one that there is not; {} where there is no systemd."""
     _status, out, _err = run(show_command(unit, *properties))
     return parsed(out)
+
+
+def environment(text: str) -> Dict[str, str]:
+    """An environment file, or os-release, which has the same form: KEY=VALUE lines, with quotes."""
+    found = {}
+    for line in text.splitlines():
+        key, equals, value = line.strip().partition("=")
+        if equals and not key.startswith(("#", ";")):
+            try:
+                found[key] = " ".join(shlex.split(value))
+            except ValueError:
+                found[key] = value.strip("\"'")
+    return found

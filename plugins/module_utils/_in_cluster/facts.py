@@ -25,7 +25,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objec
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import SCHEDULER, is_ready
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import gpu_pods, ours
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import operator as gpu_operator
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import other_plugins
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import other_plugins, place_of
 
 ADMISSION = "admissionregistration.k8s.io/v1"
 #: As many images as kubelet tells of by default; a node with fewer has told of all.
@@ -35,22 +35,17 @@ _UNIT = "--memory-unit="
 _OF_NVIDIA = re.compile(r"nvidia\.com/(?:gpu|mig-).*")
 _RBAC = "rbac.authorization.k8s.io/v1"
 _ENFORCE = "pod-security.kubernetes.io/enforce"
-_PAGE = 500
 _POLL_SECONDS = 5.0
 
 
 def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str]) -> Dict[str, Any]:
     """wanted: names of the GPU nodes, none for those with our label. KubectlError with kubectl's words."""
-    nodes = _listed(kubectl, "/api/v1/nodes")
-    daemon_sets = _listed(kubectl, "/apis/apps/v1/daemonsets")
-    accounts = ours(_listed(kubectl, f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"), "v1", "ServiceAccount")
-    own = [
-        daemon_set
-        for daemon_set in daemon_sets
-        if (daemon_set["metadata"]["namespace"], daemon_set["metadata"]["name"]) == (namespace, PLUGIN)
-    ]
+    nodes = kubectl.pages("/api/v1/nodes")
+    daemon_sets = kubectl.pages("/apis/apps/v1/daemonsets")
+    accounts = ours(kubectl.pages(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"), "v1", "ServiceAccount")
+    own = [daemon_set for daemon_set in daemon_sets if place_of(daemon_set) == (namespace, PLUGIN)]
     others = [daemon_set for daemon_set in daemon_sets if daemon_set["metadata"]["namespace"] != namespace]
-    pods = _listed(kubectl, "/api/v1/pods")
+    pods = kubectl.pages("/api/v1/pods")
     found = [_node(item) for item in nodes if item["metadata"]["name"] in wanted or (not wanted and _is_ours(item))]
     return {
         "version": str((kubectl.raw("/version") or {}).get("gitVersion", "")),
@@ -59,9 +54,7 @@ def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str]) -> Dict[str,
         "nodes": found,
         "number": len(nodes),
         "missing": sorted(set(wanted) - {node["name"] for node in found}),
-        "runtime_classes": [
-            str(runtime_class["metadata"]["name"]) for runtime_class in _listed(kubectl, "/apis/node.k8s.io/v1/runtimeclasses")
-        ],
+        "runtime_classes": [str(item["metadata"]["name"]) for item in kubectl.pages("/apis/node.k8s.io/v1/runtimeclasses")],
         "enforces": _enforces(kubectl.raw(f"/api/v1/namespaces/{namespace}")),
         "on_hosts": [account.name for account in accounts if account.name == EXTENDER or account.name.startswith(PLUGIN_ACCOUNT_PREFIX)],
         "others": _others(others, pods, {node["name"] for node in found}),
@@ -90,20 +83,6 @@ def when_told(
         sleep(_POLL_SECONDS)
 
 
-def _listed(kubectl: Kubectl, path: str) -> List[Dict[str, Any]]:
-    """In pages: one list of a large cluster is hundreds of MB. None where the API server does not have the kind."""
-    found: List[Dict[str, Any]] = []
-    following = ""
-    while True:
-        page = kubectl.raw(f"{path}?limit={_PAGE}" + (f"&continue={following}" if following else ""))
-        if page is None:
-            return found
-        found += page.get("items") or []
-        following = str((page.get("metadata") or {}).get("continue") or "")
-        if not following:
-            return found
-
-
 def _others(daemon_sets: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]], nodes: Set[str]) -> List[Dict[str, Any]]:
     """Device plugins of others that serve one of these nodes: elsewhere they may stay."""
     on: Dict[str, Set[str]] = {}
@@ -112,10 +91,7 @@ def _others(daemon_sets: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str
         if node in nodes and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
             for owner in pod["metadata"].get("ownerReferences") or ():
                 on.setdefault(str(owner.get("uid")), set()).add(node)
-    uids = {
-        (daemon_set["metadata"]["namespace"], daemon_set["metadata"]["name"]): str(daemon_set["metadata"].get("uid"))
-        for daemon_set in daemon_sets
-    }
+    uids = {place_of(daemon_set): str(daemon_set["metadata"].get("uid")) for daemon_set in daemon_sets}
     found = [(plugin, on.get(uids[plugin.namespace, plugin.name])) for plugin in other_plugins(daemon_sets)]
     return [{"title": plugin.title, "kind": plugin.kind, "nodes": sorted(here)} for plugin, here in found if here]
 

@@ -18,6 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import key
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import nodes as node_facts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import settled
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import few
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import SCHEDULER, is_ready, until
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.removal import WORKLOADS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import KINDS, ours, requested
@@ -30,7 +31,6 @@ _POLICY_KINDS = (
     "validatingadmissionpolicybindings",
     "validatingadmissionpolicies",
 )
-_SHOWN = 8
 
 
 class HandoverError(RuntimeError):
@@ -65,9 +65,8 @@ class Handover:
             return not left
 
         if not self._until(none):
-            more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
             raise HandoverError(
-                f"found pods that wait for GPUs and keep the name of their scheduler: {', '.join(left[:_SHOWN])}{more}; expected none. "
+                f"found pods that wait for GPUs and keep the name of their scheduler: {few(left, 8)}; expected none. "
                 "Wait until they run, or delete them: what their controllers make again gets the new scheduler"
             )
 

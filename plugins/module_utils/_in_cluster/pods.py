@@ -38,7 +38,7 @@ for name in %r:
         os.unlink("/host/" + name)
     except FileNotFoundError:
         pass
-left = [one for one in os.listdir("/host/lib") if one == "gpushare-device-plugin"]
+left = [name for name in os.listdir("/host/lib") if name == "gpushare-device-plugin"]
 raise SystemExit(f"cannot be removed: {left}" if left else 0)
 """
 

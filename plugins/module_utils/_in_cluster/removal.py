@@ -22,6 +22,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
     PLUGIN,
     PLUGIN_ACCOUNT_PREFIX,
 )
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import few
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import (
     CLEANUP,
     SCHEDULER,
@@ -110,9 +111,8 @@ class InClusterRemoval:
         pods = json.loads(self._kubectl.text(["get", "--raw", "/api/v1/pods"]))["items"]
         using = [f"{pod['pod']} on {pod['node']}" for pod in gpu_pods(pods, None)]
         if using:
-            more = f" and {len(using) - _SHOWN} more" if len(using) > _SHOWN else ""
             raise RemovalError(
-                f"found pods with a share of a GPU: {', '.join(using[:_SHOWN])}{more}; expected none. End them first, or set "
+                f"found pods with a share of a GPU: {few(using, _SHOWN)}; expected none. End them first, or set "
                 "gpushare_uninstall_force: true. Nothing was changed"
             )
 
@@ -127,10 +127,8 @@ class InClusterRemoval:
         if plugin is not None:
             # Without its pods on any node, but still there.
             patch = {"spec": {"template": {"spec": {"nodeSelector": {"gpushare.kubernetes/removed": "true"}}}}}
-            text = json.dumps(patch)
-            self._kubectl.text(["patch", "daemonset", PLUGIN, *place, "--type=merge", "-p", text])
-            select = f"app.kubernetes.io/name={PLUGIN}"
-            self._until_gone([*place, "--selector", select])
+            self._kubectl.text(["patch", "daemonset", PLUGIN, *place, "--type=merge", "-p", json.dumps(patch)])
+            self._until_gone([*place, "--selector", f"app.kubernetes.io/name={PLUGIN}"])
             spec = plugin["spec"]["template"]["spec"]
             container = spec["containers"][0]
             root, cdi = (

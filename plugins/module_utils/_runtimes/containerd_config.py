@@ -17,13 +17,12 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import Path, parse
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import (
-    append,
     drop,
     remove,
     remove_empty_header,
     set_value,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import RUNTIME, Runtimes, stripped
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import RUNTIME, Runtimes, leaves, stripped
 
 OLD_CRI, NEW_CRI = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
 RUNC_TYPE = "io.containerd.runc."
@@ -119,7 +118,7 @@ def needed(section: Mapping[str, Any], binary: str, default: bool = True) -> Lis
     present = runtimes.entries.get(RUNTIME)
     if present is None:
         entry = dict(copy.deepcopy(base), options=dict(base.get("options", {}), BinaryName=binary, **cgroup))
-        changes = _leaves(RUNTIMES + (RUNTIME,), entry)
+        changes = leaves(RUNTIMES + (RUNTIME,), entry)
     else:
         options = present.get("options", {})
         wanted: Dict[str, Any] = {"BinaryName": binary}
@@ -136,7 +135,7 @@ def needed(section: Mapping[str, Any], binary: str, default: bool = True) -> Lis
 def lost(before: Mapping[str, Any], after: Mapping[str, Any]) -> List[Change]:
     """The runtimes that the dump `after` lacks. containerd 1.x forgets its built-in `runc` when a file names any runtime."""
     old, new = Runtimes.of(before).entries, Runtimes.of(after).entries
-    return [change for name in sorted(old) if name not in new for change in _leaves(RUNTIMES + (name,), spelled_out(old[name]))]
+    return [change for name in sorted(old) if name not in new for change in leaves(RUNTIMES + (name,), spelled_out(old[name]))]
 
 
 def spelled_out(entry: Mapping[str, Any]) -> Dict[str, Any]:
@@ -187,15 +186,9 @@ def describe(found: Sequence[str]) -> str:
 
 
 def edited(text: str, version: int, changes: Sequence[Change]) -> str:
-    """The file with the changes."""
     for path, value in changes:
         text = set_value(text, plugin_path(version) + path, value)
     return text
-
-
-def importing(text: str, pattern: str) -> str:
-    """The file with one more import."""
-    return append(text, IMPORTS, pattern)
 
 
 def reverted(text: str, original: str, builtin: Mapping[str, Any], imports: Sequence[str]) -> Optional[str]:
@@ -281,13 +274,6 @@ def _low_level(runtimes: Runtimes, replaced: bool) -> Dict[str, Any]:
         f"type {RUNC_TYPE}v2 (usually runc) to copy the options from; nothing was changed: add its table as `containerd config default` "
         "prints it, restart containerd, see that pods run, and run again"
     )
-
-
-def _leaves(path: Path, value: Any) -> List[Change]:
-    if not isinstance(value, dict) or not value:
-        return [(path, value)]
-    inner = sorted(value.items(), key=lambda item: (isinstance(item[1], dict), item[0]))
-    return [change for key, entry in inner for change in _leaves(path + (key,), entry)]
 
 
 def _comparable(dump: Mapping[str, Any]) -> Dict[str, Any]:

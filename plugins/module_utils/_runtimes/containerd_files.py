@@ -22,7 +22,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected, Texts, Undone, undone
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError, loads
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import set_value
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import append, set_value
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import containerd_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Change, cdi_is_on, dump_section
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, RuntimePlan, Runtimes, read_text
@@ -165,7 +165,7 @@ class Installation:
         texts = self._edited(path, read_text(path) or HEADER + start, int(loads(main)["version"]), changes)
         patterns = [os.path.join(os.path.dirname(self.config), pattern) for pattern in _imports(self.config, main)]
         if not any(path in _matches(pattern, texts) for pattern in patterns):
-            texts[self.config] = containerd_config.importing(main, self.pattern())
+            texts[self.config] = append(main, containerd_config.IMPORTS, self.pattern())
         return texts
 
     def _undone(self, entries: Sequence[Entry], builtin: Mapping[str, Any]) -> Undone:

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected, Texts, undone
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import Path, TomlError, loads
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError, loads
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import remove, remove_empty_header, set_value
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host, flag
@@ -28,6 +28,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan
     RuntimePlan,
     Runtimes,
     SilentError,
+    leaves,
     read_text,
     stripped,
 )
@@ -72,7 +73,8 @@ class CrioService(RuntimeService):
                 f"the command line of {self.unit.name} has --default-runtime={flagged}, which no file can change; nothing was changed: "
                 "remove it there, restart CRI-O, and run again"
             )
-        notes = [f"{path} is NVIDIA's hook for all containers: remove it, the runtime {RUNTIME} does its work" for path in self._hooks()]
+        hooks = filter(os.path.exists, HOOKS)
+        notes = [f"{path} is NVIDIA's hook for all containers: remove it, the runtime {RUNTIME} does its work" for path in hooks]
         entry = now.entries.get(RUNTIME)
         right = entry is not None and entry.get("runtime_path") == program and entry.get("runtime_type", "oci") == "oci"
         if right and (not default or now.default == RUNTIME):
@@ -87,7 +89,7 @@ class CrioService(RuntimeService):
         if not right:
             # An entry of others keeps what it says.
             wanted = dict(base if entry is None else entry, runtime_path=program, runtime_type="oci")
-            for path_below, value in _leaves((), wanted):
+            for path_below, value in leaves((), wanted):
                 text = set_value(text, _SECTION + ("runtimes", RUNTIME) + path_below, value)
         texts: Texts = {path: text if own else HEADER + text}
         after = effective(self._files(texts))
@@ -152,13 +154,11 @@ class CrioService(RuntimeService):
 
     def _files(self, texts: Mapping[str, Optional[str]]) -> Dict[str, str]:
         """Every file that CRI-O would read with these new texts, in its order."""
-        there = _walk(self.folder) + [path for path in texts if path.startswith(self.folder + "/")]
+        there = [os.path.join(place, name) for place, _folders, names in os.walk(self.folder) for name in names]
+        there += [path for path in texts if path.startswith(self.folder + "/")]
         paths = [self.config, *sorted(set(there), key=lambda path: path.split("/"))]
         found = {path: texts[path] if path in texts else read_text(path) for path in paths}
         return {path: text for path, text in found.items() if text is not None}
-
-    def _hooks(self) -> List[str]:
-        return [path for path in HOOKS if os.path.exists(path)]
 
     def _check(self, texts: Texts) -> None:
         """It raises Rejected, in CRI-O's words, if it cannot read its files with these new texts."""
@@ -237,15 +237,3 @@ def _order(low: str) -> List[str]:
     if low not in _LOW_LEVEL or first is None or os.path.basename(str(first)) == low:
         return []
     return [f"{TOOLKIT} starts {first} first, and CRI-O uses {low}: put {low} first in its list `runtimes`, or containers do not end"]
-
-
-def _leaves(path: Path, value: Any) -> List[Tuple[Path, Any]]:
-    """Every value below, tables last."""
-    if not isinstance(value, dict):
-        return [(path, value)]
-    inner = sorted(value.items(), key=lambda item: (isinstance(item[1], dict), item[0]))
-    return [leaf for key, entry in inner for leaf in _leaves(path + (key,), entry)]
-
-
-def _walk(folder: str) -> List[str]:
-    return [os.path.join(place, name) for place, _folders, names in os.walk(folder) for name in names]

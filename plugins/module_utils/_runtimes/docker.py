@@ -23,7 +23,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.json_
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import flag
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import parsed, show_command
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import environment, parsed, show_command
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import docker_config, unix_http
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.docker_config import DEFAULT, TABLE, DockerdStart, Source
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import (
@@ -239,15 +239,15 @@ def _next_start(unit: RuntimeUnit, run: RunWithin) -> Tuple[DockerdStart, bool]:
     outcome = run(show_command(unit.name, *names), ASK_SECONDS)
     properties = parsed(outcome.out)
     files = [line.partition("=")[2].rpartition(" (")[0] for line in outcome.out.splitlines() if line.startswith("EnvironmentFiles=")]
-    environment = docker_config.environment_of("\n".join(_assignments(properties.get("Environment", ""))))
+    variables = environment("\n".join(_assignments(properties.get("Environment", ""))))
     sources = []
     for path in [properties.get("FragmentPath", ""), *properties.get("DropInPaths", "").split(), *files]:
         text = (read_text(path) if path else None) or ""
         sources.append(Source(path, text))
         if path in files:
-            environment.update(docker_config.environment_of(text))
+            variables.update(environment(text))
     match = re.search(r"argv\[\]=(.*?) ;", properties.get("ExecStart", ""))
-    words = docker_config.expanded(match.group(1).split()[1:] if match else unit.arguments, environment)
+    words = docker_config.expanded(match.group(1).split()[1:] if match else unit.arguments, variables)
     start = DockerdStart(unit.name, words, sources)
     if properties.get("NeedDaemonReload") == "yes" and start.value(DEFAULT) is None and start.line_of(DEFAULT):
         raise Rejected(

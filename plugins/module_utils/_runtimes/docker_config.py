@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -90,19 +89,6 @@ def expanded(words: Sequence[str], environment: Mapping[str, str]) -> List[str]:
     return found
 
 
-def environment_of(text: str) -> Dict[str, str]:
-    """An environment file: KEY=VALUE lines, with quotes."""
-    found = {}
-    for line in text.splitlines():
-        key, equals, value = line.strip().partition("=")
-        if equals and not key.startswith(("#", ";")):
-            try:
-                found[key] = " ".join(shlex.split(value))
-            except ValueError:
-                found[key] = value.strip("\"'")
-    return found
-
-
 def parsed(path: str, text: str) -> Dict[str, Any]:
     """The configuration. It raises Rejected, with the line, if it is none that we edit."""
     if not text.strip():
@@ -162,7 +148,6 @@ def needed(
 
 
 def edited(text: str, changes: Sequence[Tuple[Path, Any]]) -> str:
-    """daemon.json with the changes."""
     text = text if text.strip() else _EMPTY
     for path, value in changes:
         text = set_value(text, path, value)

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Texts, decoded
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import Path
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
 
 #: The name of our runtime in every configuration.
@@ -67,6 +68,14 @@ def stripped(value: Any) -> Any:
         return value
     inner = {key: stripped(entry) for key, entry in value.items()}
     return {key: entry for key, entry in inner.items() if entry}
+
+
+def leaves(path: Path, value: Any) -> List[Tuple[Path, Any]]:
+    """Every value below, tables last."""
+    if not isinstance(value, dict) or not value:
+        return [(path, value)]
+    inner = sorted(value.items(), key=lambda item: (isinstance(item[1], dict), item[0]))
+    return [leaf for key, entry in inner for leaf in leaves(path + (key,), entry)]
 
 
 def read_text(path: str) -> Optional[str]:

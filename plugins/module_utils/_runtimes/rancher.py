@@ -153,7 +153,6 @@ class Rancher:
             files.remove(staged)
 
     def has_archive(self) -> bool:
-        """Whether an archive lies there."""
         return self._host.exists(self.kind.archive)
 
     def remove_archive(self) -> None:
@@ -161,7 +160,6 @@ class Rancher:
         files.remove(self._host.outside(self.kind.archive))
 
     def bring(self) -> None:
-        """Import the archive."""
         archive = self.kind.archive
         done = self._run([*self._ctr(), "images", "import", archive], _IMPORT_SECONDS)
         if not done.ok:

@@ -22,6 +22,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plug
     Switch,
     is_empty,
     is_prepared,
+    short,
     terms_of,
 )
 
@@ -29,7 +30,6 @@ VERSION = 1
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _MOST_BYTES = 64 * 1024
-_QUOTED = 80
 
 #: Label → (its value before, its value as we left it); None for none.
 Moves = Mapping[str, Tuple[Optional[str], Optional[str]]]
@@ -75,7 +75,7 @@ def moves_of(node: Mapping[str, Any]) -> Dict[str, Tuple[Optional[str], Optional
     moves = {str(key): value for key, value in labels.items()} if isinstance(labels, dict) else {}
     if not isinstance(labels, dict) or not all(_is_move(key, value) for key, value in moves.items()):
         raise TakeOverError(
-            f"annotation {ANNOTATION_TAKEN_OVER} of node {node['metadata']['name']} has labels {_short(labels)}; expected "
+            f"annotation {ANNOTATION_TAKEN_OVER} of node {node['metadata']['name']} has labels {short(labels)}; expected "
             f"{', '.join(sorted(LABELS))} with two values each. Correct it, or remove it and set these labels by hand"
         )
     return {key: (value[0], value[1]) for key, value in moves.items()}
@@ -123,7 +123,7 @@ def daemon_set_returned(item: Mapping[str, Any]) -> Optional[MergePatch]:
     original = loaded(text, f"annotation {ANNOTATION_MOVED_ASIDE} of {title}").get("affinity")
     if original is not None and not isinstance(original, dict):
         raise TakeOverError(
-            f"annotation {ANNOTATION_MOVED_ASIDE} of {title} has the affinity {_short(original)}; expected an object. Correct it, or "
+            f"annotation {ANNOTATION_MOVED_ASIDE} of {title} has the affinity {short(original)}; expected an object. Correct it, or "
             "remove it and the expression in the affinity by hand"
         )
     affinity = item["spec"]["template"]["spec"].get("affinity")
@@ -173,7 +173,8 @@ def without_expression(affinity: Optional[Mapping[str, Any]]) -> Optional[Dict[s
 def _of_node(node: Mapping[str, Any], labels: Mapping[str, Optional[str]], moves: Moves) -> Optional[MergePatch]:
     metadata = node["metadata"]
     now = metadata.get("labels") or {}
-    remembered = _moves_text(moves) if moves else None
+    values = {label: list(pair) for label, pair in moves.items()}
+    remembered = json.dumps({"v": VERSION, "labels": values}, separators=(",", ":"), sort_keys=True) if moves else None
     before = {label: now.get(label) for label in labels}
     annotation = (metadata.get("annotations") or {}).get(ANNOTATION_TAKEN_OVER)
     if before == dict(labels) and annotation == remembered:
@@ -207,11 +208,6 @@ def _merge(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> Dict[str, Any]:
     return patch
 
 
-def _moves_text(moves: Moves) -> str:
-    labels = {label: list(values) for label, values in moves.items()}
-    return json.dumps({"v": VERSION, "labels": labels}, separators=(",", ":"), sort_keys=True)
-
-
 def loaded(text: str, what: str) -> Dict[str, Any]:
     """The content of one of our annotations. `what`: its name in a message, for the TakeOverError about one that is none of ours."""
     try:
@@ -219,7 +215,7 @@ def loaded(text: str, what: str) -> Dict[str, Any]:
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict) or data.get("v") != VERSION:
-        raise TakeOverError(f"{what} is {_short(text)}; expected JSON of version {VERSION}. Correct it, or remove it and its part by hand")
+        raise TakeOverError(f"{what} is {short(text)}; expected JSON of version {VERSION}. Correct it, or remove it and its part by hand")
     return data
 
 
@@ -229,8 +225,3 @@ def _is_move(label: str, values: Any) -> bool:
 
 def _is_value(value: Any) -> bool:
     return value is None or (isinstance(value, str) and _LABEL_VALUE.fullmatch(value) is not None)
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= _QUOTED else text[:_QUOTED] + "…"

@@ -19,11 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import aside
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import operator as gpu_operator
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import MergePatch, TakeOverError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import (
-    OtherPlugin,
-    Switch,
-    other_plugins,
-)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import OtherPlugin, Switch, other_plugins, place_of
 
 _ENDED = ("Succeeded", "Failed")
 # A controller has written the status of a DaemonSet within milliseconds.
@@ -233,10 +229,7 @@ class OtherPlugins:
         return [pod for pod in self.pods if pod.node in names]
 
     def _daemon_set(self, plugin: OtherPlugin) -> Mapping[str, Any]:
-        key = (plugin.namespace, plugin.name)
-        return next(
-            daemon_set for daemon_set in self.daemon_sets if (daemon_set["metadata"]["namespace"], daemon_set["metadata"]["name"]) == key
-        )
+        return next(item for item in self.daemon_sets if place_of(item) == (plugin.namespace, plugin.name))
 
     def _pods_of(self, plugin: OtherPlugin) -> List[PluginPod]:
         uid = self._daemon_set(plugin)["metadata"].get("uid")

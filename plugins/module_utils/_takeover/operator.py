@@ -17,7 +17,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubec
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_OPERATOR, LABEL_NODE
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import served
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import VERSION, MergePatch, TakeOverError, loaded
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import owner_of
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import owner_of, short
 
 GROUP, API_VERSION, KIND, RESOURCE = "nvidia.com", "v1", "ClusterPolicy", "clusterpolicies.nvidia.com"
 #: The merge patch by which the operator deletes its device plugin on every node, and the init container that waits for it.
@@ -28,7 +28,6 @@ MODES = (CHECK, PATCH)
 # Labels that the operator sets on a node: its device plugin runs there, and its validator.
 _DEPLOYED = ("nvidia.com/gpu.deploy.device-plugin", "nvidia.com/gpu.deploy.operator-validator")
 _MOST_VERSIONS = 8
-_QUOTED = 80
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def facts(kubectl: Kubectl) -> Dict[str, Any]:
 def read(kubectl: Kubectl) -> Operator:
     """KubectlError with kubectl's words."""
     group = kubectl.raw(f"/apis/{GROUP}") or {}
-    known = [str(version.get("version"))[:_QUOTED] for version in (group.get("versions") or ())[:_MOST_VERSIONS]]
+    known = [str(version.get("version"))[:80] for version in (group.get("versions") or ())[:_MOST_VERSIONS]]
     versions = tuple(version for version in known if KIND in served(f"{GROUP}/{version}", kubectl.raw))
     if API_VERSION not in versions:
         return Operator(versions)
@@ -87,10 +86,10 @@ def policy_of(item: Mapping[str, Any]) -> ClusterPolicy:
     except TakeOverError as error:
         problem = str(error)
     return ClusterPolicy(
-        name=_short(metadata["name"]),
+        name=short(metadata["name"]),
         enabled=enabled,
         owner=owner_of(metadata),
-        release=f"{_short(space)}/{_short(release)}" if release and space else "",
+        release=f"{short(space)}/{short(release)}" if release and space else "",
         patched=ANNOTATION_OPERATOR in annotations,
         problem=problem,
     )
@@ -112,13 +111,13 @@ def returned(item: Mapping[str, Any]) -> Tuple[Optional[MergePatch], List[str]]:
     text = (item["metadata"].get("annotations") or {}).get(ANNOTATION_OPERATOR)
     if text is None:
         return None, []
-    title = f"{KIND} {_short(item['metadata']['name'])}"
+    title = f"{KIND} {short(item['metadata']['name'])}"
     what = f"annotation {ANNOTATION_OPERATOR} of {title}"
     data = loaded(text, what)
     before, had = data.get("enabled"), data.get("part")
     if not (before is None or before is True) or not isinstance(had, bool):
         raise TakeOverError(
-            f"{what} is {_short(text)}; expected what this collection has written. Remove it, and set spec.devicePlugin.enabled by hand"
+            f"{what} is {short(text)}; expected what this collection has written. Remove it, and set spec.devicePlugin.enabled by hand"
         )
     now = _enabled(item)
     if now is not False:
@@ -133,7 +132,7 @@ def _enabled(item: Mapping[str, Any]) -> Optional[bool]:
     part = (item.get("spec") or {}).get("devicePlugin")
     enabled = part.get("enabled") if isinstance(part, dict) else None
     if not (part is None or isinstance(part, dict)) or not (enabled is None or isinstance(enabled, bool)):
-        raise TakeOverError(f"{KIND} {_short(item['metadata']['name'])} has devicePlugin {_short(part)}; expected enabled: true or false")
+        raise TakeOverError(f"{KIND} {short(item['metadata']['name'])} has devicePlugin {short(part)}; expected enabled: true or false")
     return enabled
 
 
@@ -145,8 +144,3 @@ def _change(item: Mapping[str, Any], spec: Mapping[str, Any], remembered: Option
     }
     parts = ({"devicePlugin": {"enabled": value}} for value in (before, after))
     return MergePatch(KIND, "", str(metadata["name"]), patch, next(parts), next(parts))
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= _QUOTED else text[:_QUOTED] + "…"

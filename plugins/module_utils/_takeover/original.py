@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, as_list
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import FIELD_MANAGER
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import content, key, title
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import TakeOverError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import OtherPlugins
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import (
@@ -21,13 +22,12 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plug
     ORIGINAL_EXTENDER,
     ORIGINAL_PLUGIN,
     owner_of,
+    place_of,
 )
 
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 #: Names of its accounts, roles and bindings.
 NAMES = (ORIGINAL_EXTENDER, ORIGINAL_PLUGIN)
-# The fields that the API server writes by itself, and would not take back.
-_OF_THE_SERVER = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink")
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,7 @@ class Parts:
 def parts(kubectl: Kubectl, cluster: OtherPlugins) -> Parts:
     """The parts that there are. Objects that this collection has applied are not among them."""
     originals = {(plugin.namespace, plugin.name) for plugin in cluster.plugins if plugin.is_original}
-    daemon_sets = [
-        daemon_set
-        for daemon_set in cluster.daemon_sets
-        if (daemon_set["metadata"]["namespace"], daemon_set["metadata"]["name"]) in originals
-    ]
+    daemon_sets = [item for item in cluster.daemon_sets if place_of(item) in originals]
     deployments = [
         deployment for deployment in _items(kubectl, "/apis/apps/v1/deployments", "apps/v1", "Deployment") if _is_extender(deployment)
     ]
@@ -89,7 +85,7 @@ def parts(kubectl: Kubectl, cluster: OtherPlugins) -> Parts:
 
 def check_unused(found: Parts, cluster: OtherPlugins, serving: Sequence[str]) -> None:
     """TakeOverError while the original still serves a node, or something would bring its parts back. serving: nodes that ours serves."""
-    titles = {f"DaemonSet {daemon_set['metadata']['namespace']}/{daemon_set['metadata']['name']}" for daemon_set in found.daemon_sets}
+    titles = {title(key(daemon_set)) for daemon_set in found.daemon_sets}
     running = sorted({pod.node for pod in cluster.pods if pod.plugin in titles})
     if running:
         raise TakeOverError(
@@ -101,7 +97,7 @@ def check_unused(found: Parts, cluster: OtherPlugins, serving: Sequence[str]) ->
             "no node has the annotation gpushare/gpus; expected the device plugin of this collection in the original's place. Run the "
             "playbook take_over first. Nothing was changed."
         )
-    owned = [f"{title(part)} ({owner_of(part['metadata'])})" for part in found.all if owner_of(part["metadata"])]
+    owned = [f"{title(key(part))} ({owner_of(part['metadata'])})" for part in found.all if owner_of(part["metadata"])]
     if owned:
         raise TakeOverError(
             f"{', '.join(owned[:8])} would come back: expected objects that nothing else brings to their state; remove the original there. "
@@ -115,15 +111,8 @@ def for_file(found: Parts) -> str:
 
 
 def retire(kubectl: Kubectl, found: Parts) -> None:
-    """Delete the parts, in their order."""
     for part in found.all:
         kubectl.text(["delete", "--ignore-not-found", "--wait=true", "--timeout=15s", "-f", "-"], json.dumps(_reference(part)))
-
-
-def title(item: Mapping[str, Any]) -> str:
-    metadata = item["metadata"]
-    namespace = metadata.get("namespace")
-    return f"{item['kind']} {namespace + '/' if namespace else ''}{metadata['name']}"
 
 
 def _items(kubectl: Kubectl, path: str, version: str, kind: str) -> List[Dict[str, Any]]:
@@ -147,8 +136,8 @@ def _reference(item: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _restorable(item: Mapping[str, Any]) -> Dict[str, Any]:
-    metadata = {key: value for key, value in item["metadata"].items() if key not in _OF_THE_SERVER}
-    kept = {key: value for key, value in item.items() if key not in ("metadata", "status")}
+    # The fields that the API server writes by itself, and would not take back.
+    kept = content(item)
     if item["kind"] == "Service":
         kept["spec"] = {key: value for key, value in kept["spec"].items() if key not in ("clusterIP", "clusterIPs")}
-    return {**kept, "metadata": metadata}
+    return kept

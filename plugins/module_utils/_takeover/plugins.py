@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_TAKEN_OVER
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL
@@ -101,23 +101,28 @@ def owner_of(metadata: Mapping[str, Any]) -> str:
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     for owner in metadata.get("ownerReferences") or ():
         if owner.get("controller"):
-            return f"{_short(owner.get('kind'))} {_short(owner.get('name'))}"
+            return f"{short(owner.get('kind'))} {short(owner.get('name'))}"
     argo = annotations.get("argocd.argoproj.io/tracking-id") or labels.get("argocd.argoproj.io/instance")
     managers = {str(claim.get("manager")) for claim in metadata.get("managedFields") or ()}
     if argo or managers & _ARGO:
-        return f"Argo CD ({_short(argo or labels.get('app.kubernetes.io/instance') or 'of this object')})"
+        return f"Argo CD ({short(argo or labels.get('app.kubernetes.io/instance') or 'of this object')})"
     for label in ("kustomize.toolkit.fluxcd.io/name", "helm.toolkit.fluxcd.io/name"):
         if label in labels:
-            return f"Flux ({_short(labels[label])})"
+            return f"Flux ({short(labels[label])})"
     # As operator-lifecycle-manager (decorators.ComponentLabelKeyPrefix) and operator-controller (labels.OwnerNameKey) mark what they own,
     # read on 2026-11-25. A ClusterPolicy that an administrator has made in the console has none of them.
     olm = next((label for label in sorted(labels) if label.startswith(_OLM) or label == _OLM_OWNER), "")
     if olm:
-        return f"OLM ({_short(labels[olm] or olm[len(_OLM) :])})"
+        return f"OLM ({short(labels[olm] or olm[len(_OLM) :])})"
     release = annotations.get("meta.helm.sh/release-name")
     if release or labels.get("app.kubernetes.io/managed-by") == "Helm":
-        return f"the Helm release {_short(release or 'of this object')}"
+        return f"the Helm release {short(release or 'of this object')}"
     return ""
+
+
+def place_of(item: Mapping[str, Any]) -> Tuple[str, str]:
+    """(namespace, name)."""
+    return item["metadata"]["namespace"], item["metadata"]["name"]
 
 
 def terms_of(affinity: Optional[Mapping[str, Any]]) -> List[Mapping[str, Any]]:
@@ -186,6 +191,7 @@ def _image(reference: str) -> str:
     return match.group(1) if match else ""
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value of others in a message."""
     text = str(value)
     return text if len(text) <= _QUOTED else text[:_QUOTED] + "…"

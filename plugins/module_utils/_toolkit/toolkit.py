@@ -24,7 +24,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.advisor
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cdi_specs import specs
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError, loads
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import remove, set_value
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import newer
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
@@ -243,7 +243,7 @@ def _version(wanted: WantedToolkit, host: Host, run: RunWithin) -> str:
     found = _VERSION.search(outcome.out)
     if found is None:
         return ""
-    if (numbers(found.group(1)) or ()) < (numbers(wanted.minimum) or ()):
+    if newer(wanted.minimum, found.group(1)):
         known = open_in_toolkit(found.group(1))
         why = f" (older ones let a container reach its host: {known})" if known else ""
         raise Rejected(

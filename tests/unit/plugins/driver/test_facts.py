@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts, gather, newer, processes_on
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts, gather, processes_on
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import driver
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.gpus import gpus
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import parse
@@ -260,21 +260,6 @@ def test_processes_of_a_host_with_a_gpu_that_is_lost(root: FakeRoot) -> None:
         opened(root, pid, "/dev/nvidia-uvm")
     host = Host(str(root))
     assert processes_on(gpus(host), host) == ["77 (python3 other.py)", "4242 (python train.py)"]
-
-
-NEWER = [
-    ("580.2", "580.1", True),
-    ("580.1", "580.1", False),
-    (None, "1", False),
-    ("1", None, True),
-    (None, None, False),
-    ("1000", "999", True),
-]
-
-
-@pytest.mark.parametrize(("one", "other", "expected"), NEWER)
-def test_newer(one: str | None, other: str | None, expected: bool) -> None:
-    assert newer(one, other) is expected
 
 
 def test_each_host_finds_the_data_of_its_distribution() -> None:

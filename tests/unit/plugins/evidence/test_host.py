@@ -139,7 +139,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         for name in names:
             monkeypatch.setattr(module, name, part(name))
     monkeypatch.setattr(gpu_node, "container_runtime", lambda *asked_of: asked.append(("container_runtime", *asked_of)) or asked_of)
-    monkeypatch.setattr(daemons, "now", lambda: 5.0)
+    monkeypatch.setattr(evidence_host, "time", SimpleNamespace(time=lambda: 5.0))
     return asked
 
 
@@ -515,7 +515,7 @@ def test_a_container_that_starts_while_the_host_is_looked_at_is_seen(root: FakeR
 
     starts(50)
     monkeypatch.setattr(daemons, "doctor", lambda *_: {"problem": "", "cure": "", "answer": str(starts(51))})
-    monkeypatch.setattr(daemons, "now", lambda: starts(52))
+    monkeypatch.setattr(evidence_host, "time", SimpleNamespace(time=lambda: starts(52)))
     found = see(Host(str(root)), Places(gpu_node=True, control_plane=False))
     assert (found["now"], found["gpu"]["containers"]) == (52.0, started)
 

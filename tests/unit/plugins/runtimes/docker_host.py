@@ -11,6 +11,7 @@ from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import Converged
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import environment
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import docker_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import WantedRuntime, converge
 
@@ -49,8 +50,8 @@ class DockerHost:
     @property
     def words(self) -> list[str]:
         """The command line of the next start."""
-        environment = docker_config.environment_of(self.options.read_text())
-        return [f"--config-file={self.config}", *docker_config.expanded(self.start_words.split()[1:], environment)]
+        variables = environment(self.options.read_text())
+        return [f"--config-file={self.config}", *docker_config.expanded(self.start_words.split()[1:], variables)]
 
     def start(self) -> bool:
         """The process keeps what it read in a file, so that it outlives a killed test process."""

@@ -392,7 +392,7 @@ def test_variables_of_the_unit_are_filled_in_as_systemd_does() -> None:
     environment = {"A": "--a=1 --b", "C": "x y"}
     assert docker_config.expanded(["$A", "--c=${C}", "$NO", "z$C"], environment) == ["--a=1", "--b", "--c=x y", "zx y"]
     text = "# X=1\nA='--a=1 --b'\n\nB=\"1\" 2\nC='\n;D=1\n"
-    assert docker_config.environment_of(text) == {"A": "--a=1 --b", "B": "1 2", "C": ""}
+    assert environment(text) == {"A": "--a=1 --b", "B": "1 2", "C": ""}
 
 
 def test_the_unit_of_kubespray_and_its_drop_ins_are_read(host: DockerHost) -> None:
