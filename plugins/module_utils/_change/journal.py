@@ -51,7 +51,6 @@ class Entry:
 
     @property
     def is_file(self) -> bool:
-        """Whether the path is one of a file."""
         return self.path.startswith("/")
 
     def untouched(self, current: Optional[bytes]) -> bool:

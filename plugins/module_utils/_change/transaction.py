@@ -42,12 +42,6 @@ class Change:
     secret: bool
 
 
-@dataclass(frozen=True)
-class Applied:
-    changed: bool
-    restarted: bool
-
-
 class Service(ABC):
     """A service that runs on the files. Each method does its own waiting, within a deadline."""
 
@@ -140,7 +134,7 @@ class Transaction:
             if change.path.startswith("/")
         ]
 
-    def apply(self, service: Optional[Service] = None) -> Applied:
+    def apply(self, service: Optional[Service] = None) -> None:
         """Do it. TransactionError after putting everything back, when writing, restarting or health fails."""
         changes, unfinished = self.changes, self.unfinished
         saved: List[Saved] = []
@@ -178,7 +172,6 @@ class Transaction:
             raise self._undo(saved, service, problem, unfinished)
         self._pending.clear()
         self._point("done")
-        return Applied(bool(changes) or restarted or unfinished, restarted)
 
     def _forgotten(self) -> List[Change]:
         same = [change for change in self._changes if change.path.startswith("/") and change.after is not None and not _differs(change)]
@@ -202,7 +195,10 @@ class Transaction:
             for state in saved:
                 path, before = state.path, state.before
                 if path.startswith("/") and read_state(self._real(path)) != before:
-                    self._put(path, before.content if before else None, before, before.mode if before else 0)
+                    if before is None:
+                        remove(self._real(path))
+                    else:
+                        self._staged(path, before.content, before, before.mode).take_place()
                 self.journal.restore(path, state.entry)
             if service and saved:
                 if service.due():
@@ -216,12 +212,6 @@ class Transaction:
             failed = f"putting back what was there failed as well: {type(error).__name__}: {error}"
             return TransactionError(f"{why}; {failed}; the originals are in {self.journal.folder}", restored=False)
         return TransactionError(f"{why}; {back}", restored=True)
-
-    def _put(self, path: str, content: Optional[bytes], like: Optional[FileState], mode: int) -> None:
-        if content is None:
-            remove(self._real(path))
-        else:
-            self._staged(path, content, like, mode).take_place()
 
     def _staged(self, path: str, content: bytes, like: Optional[FileState], mode: int) -> Staged:
         uid, gid = (like.uid, like.gid) if like else (os.getuid(), os.getgid())
