@@ -168,6 +168,7 @@ own:
 """
 
 import os
+from dataclasses import fields
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
@@ -208,17 +209,6 @@ ARGUMENTS = {
     "names": {"type": "list", "elements": "str", "default": []},
     "reload": {"type": "str", "default": "gpushare-extender.service"},
 }
-_OF_FILES = (
-    "name",
-    "unit",
-    "kubeconfig_path",
-    "kubeconfig_content",
-    "seed_path",
-    "seed_content",
-    "token_path",
-    "copies",
-    "secrets",
-)
 
 
 def service(module: AnsibleModule) -> dict:
@@ -228,7 +218,7 @@ def service(module: AnsibleModule) -> dict:
         module.fail_json(msg=f"{params['kubeconfig_path']} does not exist and kubeconfig_content is not given; give it")
     with lock.for_module(module):
         os.umask(0o022)
-        wanted = DaemonFiles(**{key: params[key] for key in _OF_FILES})
+        wanted = DaemonFiles(**{field.name: params[field.name] for field in fields(DaemonFiles)})
         health = health_of(wanted, params["health_url"], params["health_ca"], "synced", params["timeout"])
         folder, run = os.path.dirname(params["kubeconfig_path"]), module.run_command
 

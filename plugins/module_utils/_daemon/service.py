@@ -268,10 +268,10 @@ class Daemon(Service):
         return show(self._run, self.unit, "LoadState", "ActiveState", "MainPID", "NeedDaemonReload")
 
     def _must(self, *args: str) -> None:
-        status, out, err = self._run(["systemctl", *args])
-        if status != 0:
-            words = (err or out).strip()
-            raise SystemdError(f"systemctl {' '.join(args)} failed with exit status {status}: {words}. It said:\n{self.journal()}")
+        try:
+            self._manager.must(*args)
+        except SystemdError as error:
+            raise SystemdError(f"{error}. It said:\n{self.journal()}") from None
 
 
 def content_of(path: str) -> Optional[bytes]:
@@ -343,8 +343,8 @@ class Companions:
             self._manager.reload(old[0])
         for name in there:
             if name.endswith(_RUNNING):
-                self._must("enable", "--no-reload", "--quiet", name)
-                self._must("restart" if name in old else "start", name)
+                self._manager.must("enable", "--no-reload", "--quiet", name)
+                self._manager.must("restart" if name in old else "start", name)
 
     def sockets_are_due(self, changes: Collection[str] = ()) -> bool:
         """Whether systemd does not have the sockets as they are wanted. changes: the paths of the files that are to be written."""
@@ -375,11 +375,6 @@ class Companions:
             return True
         return name.endswith(_RUNNING) and not (running and self._run(["systemctl", "is-enabled", "--quiet", name])[0] == 0)
 
-    def _must(self, *args: str) -> None:
-        status, out, err = self._run(["systemctl", *args])
-        if status != 0:
-            raise SystemdError(f"systemctl {' '.join(args)} failed with exit status {status}: {(err or out).strip()}")
-
 
 class Systemd:
     """systemd itself. exposed: why a daemon-reload would hurt running containers, None if it would not."""
@@ -393,9 +388,13 @@ class Systemd:
         why = self._exposed()
         if why:
             raise SystemdError(rejection(unit, why))
-        status, out, err = self._run(["systemctl", "daemon-reload"])
+        self.must("daemon-reload")
+
+    def must(self, *args: str) -> None:
+        """Call systemctl. SystemdError in its own words."""
+        status, out, err = self._run(["systemctl", *args])
         if status != 0:
-            raise SystemdError(f"systemctl daemon-reload failed with exit status {status}: {(err or out).strip()}")
+            raise SystemdError(f"systemctl {' '.join(args)} failed with exit status {status}: {(err or out).strip()}")
 
 
 def rejection(unit: str, why: str) -> str:
