@@ -17,14 +17,13 @@ from contextlib import contextmanager
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome, RunWithin
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, read_state, replace
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp, rpm, sources
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.apt import failure
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
     Installed,
     PackageChange,
-    PackageManager,
     PackagePlan,
     PackagesError,
     PackageSet,
@@ -49,27 +48,16 @@ _DUMPED = re.compile(r"^excludepkgs\s*=\s*(.*)$", re.MULTILINE)
 _DUMPS = (["dnf", "-q", "config-manager", "--dump"], ["dnf", "-q", "--dump-main-config"])
 
 
-class Dnf(PackageManager):
+class Dnf(rpm.RpmBased):
     """One host's dnf and rpm. run: how commands are run."""
 
     name = "dnf"
-
-    def __init__(self, run: RunWithin, timeout: float = 1800.0) -> None:
-        self._run = run
-        self._timeout = timeout
 
     def installed(self, names: Sequence[str]) -> Dict[str, Installed]:
         versions = rpm.versions(self._run, names)
         held = self._held()
         # One that is locked at another version than it has has no hold: a run was killed between the two. A lock outlives its package.
         return {name: Installed(versions.get(name), name in held and held[name] in ("", versions.get(name, held[name]))) for name in names}
-
-    def interrupted(self) -> str:
-        # rpm ends a transaction whole or names what is there twice, which dnf's next one tells.
-        return ""
-
-    def repair(self) -> None:
-        return
 
     def files(self, repository: Repository) -> "Dict[str, Optional[bytes]]":
         texts = rpm.without_former(REPOSITORIES, repository)
@@ -94,7 +82,8 @@ class Dnf(PackageManager):
             return PackagePlan(versions, self._steps(argv, "install", modules), tuple(chosen))
 
     def refresh(self, repository: Repository) -> None:
-        self._import(repository)
+        if repository.package_signatures:
+            self._do(["rpmkeys", "--import", f"{KEYS}/RPM-GPG-KEY-{sources.PREFIX}{repository.name}"])
         name = sources.PREFIX + repository.name
         argv = ["dnf", "-qy", "--disablerepo=*", f"--enablerepo={name}", _needed(repository), "--refresh", "makecache"]
         outcome = self._run(argv, _FETCH)
@@ -104,12 +93,6 @@ class Dnf(PackageManager):
     def imports(self, repository: Repository) -> List[str]:
         # Those of metadata are in the repository's own cache.
         return [key.fingerprint for key in repository.keys] if repository.package_signatures else []
-
-    def trusted(self, fingerprints: Sequence[str]) -> Dict[str, str]:
-        return rpm.trusted(self._run, fingerprints)
-
-    def distrust(self, keys: Mapping[str, str]) -> List[Dict[str, str]]:
-        return rpm.distrust(self._run, keys)
 
     def install(self, wanted: PackageSet, plan: PackagePlan) -> None:
         packages = rpm.files_of(self._run, wanted) if wanted.folder else {}
@@ -190,10 +173,6 @@ class Dnf(PackageManager):
         rows = table(outcome.out, modules)
         before = self.installed([name for name, _version, _gone in rows]) if rows else {}
         return tuple(PackageChange(name, before[name].version, None if gone else rpm.plain(version)) for name, version, gone in rows)
-
-    def _import(self, repository: Repository) -> None:
-        if repository.package_signatures:
-            self._do(["rpmkeys", "--import", f"{KEYS}/RPM-GPG-KEY-{sources.PREFIX}{repository.name}"])
 
     def _locks(self) -> str:
         """The file with the locks of packages."""

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import few
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import newer
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.openpgp import Key
 
@@ -263,7 +264,7 @@ def check_minimum(versions: "Mapping[str, Optional[str]]", minimum: str) -> None
     """It raises Rejected if one of these versions is older than accepted."""
     for name, version in versions.items():
         upstream = (version or "").partition(":")[2] or version
-        if (numbers(upstream) or ()) < (numbers(minimum) or ()):
+        if newer(minimum, upstream):
             raise Rejected(f"{name} would be {version}, expected {minimum} or newer; nothing was changed: name a newer version")
 
 
@@ -278,8 +279,7 @@ def check_steps(steps: Sequence[PackageChange], replaces: Sequence[str]) -> None
 
 
 def shown(words: Sequence[str], most: int = 8) -> str:
-    """Some of them."""
-    return ", ".join(word[:80] for word in words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+    return few((word[:80] for word in words), most)
 
 
 def last_words(outcome: Outcome, most: int = 400) -> str:

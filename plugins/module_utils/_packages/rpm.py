@@ -13,11 +13,47 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import sources
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.folder import package_files
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import PackageSet, Repository, last_words
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import PackageManager, PackageSet, Repository, last_words
 
 _QUESTION = 120.0
 _KEY, _MOST_KEYS = "gpg-pubkey", 1000
 _SHOWN = "%{NAME}\t%{EPOCHNUM}:%{VERSION}-%{RELEASE}\t%{ARCH}\n"
+
+
+class RpmBased(PackageManager):
+    """A package manager that works on rpm's database."""
+
+    def __init__(self, run: RunWithin, timeout: float = 1800.0) -> None:
+        self._run = run
+        self._timeout = timeout
+
+    def interrupted(self) -> str:
+        # rpm ends a transaction whole or names what is there twice, which the next one tells.
+        return ""
+
+    def repair(self) -> None:
+        return
+
+    def trusted(self, fingerprints: Sequence[str]) -> Dict[str, str]:
+        """Those of these keys that are in rpm's database, each with the version of the package as which it is there."""
+        outcome = self._run(["rpm", "--query", "--all", "--queryformat", "%{VERSION}\t%{RELEASE}\n", f"{_KEY}*"], _QUESTION)
+        rows = [line.split("\t") for line in outcome.out.splitlines()[:_MOST_KEYS] if line.count("\t") == 1]
+        # The version is the end of the fingerprint, which one may cut, or all of it in rpm 6.
+        found = {}
+        for fingerprint in fingerprints:
+            for end, made in rows:
+                if len(end) >= 8 and fingerprint.lower().endswith(end.lower()):
+                    found[fingerprint] = f"{end}-{made}"
+        return found
+
+    def distrust(self, keys: Mapping[str, str]) -> List[Dict[str, str]]:
+        """Take these keys out of rpm's database; those that stay, and why. keys: as `trusted` gives them."""
+        left = []
+        for version in keys.values():
+            outcome = self._run(["rpm", "--erase", "--allmatches", f"{_KEY}-{version}"], _QUESTION)
+            if not outcome.ok:
+                left.append({"what": f"key {_KEY}-{version} in rpm's database", "why": f"rpm does not remove it: {last_words(outcome)}"})
+        return left
 
 
 def versions(run: RunWithin, names: Sequence[str]) -> Dict[str, str]:
@@ -41,29 +77,6 @@ def files_of(run: RunWithin, wanted: PackageSet) -> Dict[str, Dict[str, str]]:
         if row[0] in names and row[2] in ("noarch", os.uname().machine):
             found.setdefault(row[0], {})[plain(row[1])] = path
     return found
-
-
-def trusted(run: RunWithin, fingerprints: Sequence[str]) -> Dict[str, str]:
-    """Those of these keys that are in rpm's database, each with the version of the package as which it is there."""
-    outcome = run(["rpm", "--query", "--all", "--queryformat", "%{VERSION}\t%{RELEASE}\n", f"{_KEY}*"], _QUESTION)
-    rows = [line.split("\t") for line in outcome.out.splitlines()[:_MOST_KEYS] if line.count("\t") == 1]
-    # The version is the end of the fingerprint, which one may cut, or all of it in rpm 6.
-    found = {}
-    for fingerprint in fingerprints:
-        for end, made in rows:
-            if len(end) >= 8 and fingerprint.lower().endswith(end.lower()):
-                found[fingerprint] = f"{end}-{made}"
-    return found
-
-
-def distrust(run: RunWithin, keys: Mapping[str, str]) -> List[Dict[str, str]]:
-    """Take these keys out of rpm's database; those that stay, and why. keys: as `trusted` gives them."""
-    left = []
-    for version in keys.values():
-        outcome = run(["rpm", "--erase", "--allmatches", f"{_KEY}-{version}"], _QUESTION)
-        if not outcome.ok:
-            left.append({"what": f"key {_KEY}-{version} in rpm's database", "why": f"rpm does not remove it: {last_words(outcome)}"})
-    return left
 
 
 def repository_files(folder: str) -> List[str]:

@@ -18,14 +18,13 @@ from typing import Dict, Iterator, List, Mapping, Optional, Sequence
 from xml.etree import ElementTree
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome, RunWithin
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, read_state, remove, replace
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp, rpm, sources
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.apt import failure
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
     Installed,
     PackageChange,
-    PackageManager,
     PackagePlan,
     PackagesError,
     PackageSet,
@@ -50,25 +49,14 @@ _LOCK = "type: package\nmatch_type: glob\ncase_sensitive: on\nsolvable_name: {}\
 _LOCKED = re.compile(r"type: package\nmatch_type: glob\ncase_sensitive: on\nsolvable_name: (?P<name>[A-Za-z0-9][A-Za-z0-9+._-]*)")
 
 
-class Zypper(PackageManager):
+class Zypper(rpm.RpmBased):
     """One host's zypper and rpm. run: how commands are run."""
 
     name = "zypper"
 
-    def __init__(self, run: RunWithin, timeout: float = 1800.0) -> None:
-        self._run = run
-        self._timeout = timeout
-
     def installed(self, names: Sequence[str]) -> Dict[str, Installed]:
         versions, held = rpm.versions(self._run, names), locked(_text(LOCKS))
         return {name: Installed(versions.get(name), name in held) for name in names}
-
-    def interrupted(self) -> str:
-        # rpm ends a transaction whole or names what is there twice, which zypper's next one tells.
-        return ""
-
-    def repair(self) -> None:
-        return
 
     def files(self, repository: Repository) -> "Dict[str, Optional[bytes]]":
         texts = rpm.without_former(REPOSITORIES, repository)
@@ -99,12 +87,6 @@ class Zypper(PackageManager):
 
     def imports(self, repository: Repository) -> List[str]:
         return [key.fingerprint for key in repository.keys]
-
-    def trusted(self, fingerprints: Sequence[str]) -> Dict[str, str]:
-        return rpm.trusted(self._run, fingerprints)
-
-    def distrust(self, keys: Mapping[str, str]) -> List[Dict[str, str]]:
-        return rpm.distrust(self._run, keys)
 
     def install(self, wanted: PackageSet, plan: PackagePlan) -> None:
         packages = rpm.files_of(self._run, wanted) if wanted.folder else {}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import dnf, rpm, zypper
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import dnf, zypper
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.dnf import Dnf
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
     Package,
@@ -202,13 +202,13 @@ def test_keys_in_the_database() -> None:
     (own,), other = [key.fingerprint for key in REPOSITORY.keys], "F" * 40
     # rpm up to 4.20 has the end of the fingerprint, rpm 6 all of it.
     for version in ("d42d0685", own.lower()):
-        assert rpm.trusted(Commands(f"fd431d51\t4ae0493b\n{version}\t62589a51\n"), [own, other]) == {own: f"{version}-62589a51"}
+        assert Dnf(Commands(f"fd431d51\t4ae0493b\n{version}\t62589a51\n")).trusted([own, other]) == {own: f"{version}-62589a51"}
     for odd in ("", "garbage", "5\t1\n", "\t\n"):
-        assert rpm.trusted(Commands(odd), [own]) == {}
+        assert Dnf(Commands(odd)).trusted([own]) == {}
     commands = Commands()
-    assert rpm.distrust(commands, {own: "d42d0685-62589a51"}) == []
+    assert Dnf(commands).distrust({own: "d42d0685-62589a51"}) == []
     assert commands.run == [["rpm", "--erase", "--allmatches", "gpg-pubkey-d42d0685-62589a51"]]
-    assert rpm.distrust(Commands(status=1), {own: "d42d0685-62589a51"}) == [
+    assert Dnf(Commands(status=1)).distrust({own: "d42d0685-62589a51"}) == [
         {"what": "key gpg-pubkey-d42d0685-62589a51 in rpm's database", "why": "rpm does not remove it: no such key"}
     ]
 
