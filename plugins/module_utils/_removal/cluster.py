@@ -275,7 +275,6 @@ def going(found: Sequence[Named], nodes: Sequence[str], everything: bool) -> Lis
 
 
 def traces(node: Mapping[str, Any]) -> NodeTraces:
-    """Read a node."""
     metadata, status = node["metadata"], node.get("status") or {}
     annotations = metadata.get("annotations") or {}
     claimed = _claimed_labels(metadata)

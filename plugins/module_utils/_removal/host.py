@@ -32,6 +32,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan 
     Layout,
     RemovalPlan,
     RemoveError,
+    names,
     shown,
     shown_content,
 )
@@ -106,7 +107,7 @@ def _plan_daemons(
 
 def _units_of_ours(layout: Layout, journal: Journal) -> List[str]:
     """The paths of the units that the journal has, and of those that are ours by their first lines: the journal may be lost."""
-    there = [os.path.join(layout.units, name) for name in _names(layout.real(layout.units), "")]
+    there = [os.path.join(layout.units, name) for name in names(layout.real(layout.units))]
     marked = [path for path in there if subjects.is_ours(path, _content(layout.real(path)))]
     noted = [entry.path for entry in journal.entries() if os.path.dirname(entry.path) == layout.units]
     return [path for path in [*noted, *marked] if path.endswith((".service", ".socket", ".timer", ".path"))]
@@ -174,10 +175,10 @@ class _Unit:
         if self.entry is None and self.marked:
             plan.remove_file(self.path)
         if self.path in plan.gone or self.stale or not (self.exists or self.odd):
-            for wants in _names(self._layout.real(self._layout.units), ".wants"):
+            for wants in names(self._layout.real(self._layout.units)):
                 link = os.path.join(self._layout.units, wants, self.name)
                 # With the unit's file there, systemctl takes the link itself.
-                if os.path.islink(self._layout.real(link)) and not self.enabled:
+                if wants.endswith(".wants") and os.path.islink(self._layout.real(link)) and not self.enabled:
                     plan.remove_file(link)
 
     def _stop(self) -> None:
@@ -276,7 +277,7 @@ def _plan_reload(plan: RemovalPlan, units: Dict[str, _Unit], run: Run) -> None:
 
 
 def _plan_shared_memory(plan: RemovalPlan, run: Run) -> None:
-    for gpu in _names(plan.layout.real(mps.FOLDER), ""):
+    for gpu in names(plan.layout.real(mps.FOLDER)):
         folder = plan.layout.real(os.path.join(mps.FOLDER, gpu))
 
         def do(folder: str = folder) -> None:
@@ -304,7 +305,7 @@ def _plan_credentials(plan: RemovalPlan, daemon: HostDaemon) -> None:
 
 def _sockets(layout: Layout) -> List[str]:
     folder = os.path.join(layout.kubelet_root, "device-plugins")
-    return [os.path.join(folder, name) for name in _names(layout.real(folder), "") if _SOCKET.fullmatch(name)]
+    return [os.path.join(folder, name) for name in names(layout.real(folder)) if _SOCKET.fullmatch(name)]
 
 
 def _listens(path: str) -> bool:
@@ -322,17 +323,12 @@ def _listens(path: str) -> bool:
         os.close(folder)
 
 
-def _names(folder: str, end: str) -> List[str]:
-    return [name for name in sorted(os.listdir(folder)) if name.endswith(end)] if os.path.isdir(folder) else []
-
-
 def plan_leftovers(layout: Layout, check: bool) -> RemovalPlan:
     """The steps that come last. check: the steps before this one have only been predicted, so what they would take counts as gone."""
     plan = RemovalPlan(layout)
     for program in KUBECTL_PLUGINS:
         _plan_link(plan, program)
-    folder = layout.real(layout.install_dir)
-    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+    for name in names(layout.real(layout.install_dir)):
         if is_environment(name) or name in (LINK, LINK + ".new"):
             plan.remove_tree(os.path.join(layout.install_dir, name))
     plan.remove_folder_if_empty(layout.install_dir)

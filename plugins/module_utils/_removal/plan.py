@@ -114,7 +114,7 @@ class RemovalPlan:
     def remove_staged(self, folders: Sequence[str]) -> None:
         """The files that a run that was killed in the middle of writing a file has left."""
         for folder in sorted(set(folders)):
-            for name in _names(self.layout.real(folder)):
+            for name in names(self.layout.real(folder)):
                 if name.startswith(STAGED):
                     self.remove_file(os.path.join(folder, name))
 
@@ -156,5 +156,6 @@ def shown_content(path: str, state: FileState) -> str:
         return hidden
 
 
-def _names(folder: str) -> List[str]:
+def names(folder: str) -> List[str]:
+    """What is in the folder, sorted; nothing where there is none."""
     return sorted(os.listdir(folder)) if os.path.isdir(folder) else []

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Entry, Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import NAME, SETTINGS, is_ours, units
@@ -19,7 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo i
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import MARKER, Environments, is_environment
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import KUBECTL_PLUGINS, properties
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout, names
 
 AS_LEFT, CHANGED, GONE = "as we left it", "changed by others since", "removed by others since"
 AS_BEFORE, UNPROVEN = "as it was before us", "written by a run that did not end"
@@ -29,13 +29,14 @@ def report(layout: Layout, run: Run) -> Dict[str, Any]:
     """Everything, as JSON."""
     journal = Journal(layout.root)
     entries = journal.entries()
-    pending = [name[: -len(".pending")] for name in _names(layout.real("/" + FOLDER)) if name.endswith(".pending")]
+    pending = [name[: -len(".pending")] for name in names(layout.real("/" + FOLDER)) if name.endswith(".pending")]
+    links = (os.path.join(layout.kubectl_plugin_dir, program) for program in KUBECTL_PLUGINS)
     return {
         "runtime": _runtime(layout),
         "units": [unit for unit in (_unit(run, name) for name in units()) if unit],
         "files": [_file(layout, entry, pending) for entry in entries if entry.is_file],
         "settings": [{"what": entry.path, "owner": entry.owner} for entry in entries if not entry.is_file],
-        "kubectl_plugins": _links(layout),
+        "kubectl_plugins": [path for path in links if os.path.islink(layout.real(path))],
         "unproven": pending,
         "unrecorded": _unrecorded(layout, {entry.path for entry in entries}),
     }
@@ -76,17 +77,17 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> List[str]:
 def _runtime(layout: Layout) -> Optional[Dict[str, Any]]:
     environments = Environments(layout.real(layout.install_dir))
     current = environments.current()
-    names = [name for name in _names(environments.root) if is_environment(name)]
-    if current is None and not names:
+    built = [name for name in names(environments.root) if is_environment(name)]
+    if current is None and not built:
         return None
-    marker = _marker(environments.path(current or names[-1]))
+    marker = _marker(environments.path(current or built[-1]))
     return {
         "environment": os.path.join(layout.install_dir, current) if current else "no environment in use",
         "state": "whole" if current and environments.is_whole(current) else "not whole: run site.yml again",
         "version": marker.get("version", "unknown"),
         "python": marker.get("python", "unknown"),
         "wheel_sha256": marker.get("wheel_sha256", "unknown"),
-        "older": [name for name in names if name != current],
+        "older": [name for name in built if name != current],
     }
 
 
@@ -132,18 +133,9 @@ def _state(layout: Layout, entry: Entry, pending: Sequence[str]) -> str:
 def _unrecorded(layout: Layout, known: Collection[str]) -> List[str]:
     """Files of ours that the journal does not have; uninstall knows them by their first lines."""
     found = []
-    names = ((folder, name) for folder in (layout.units, SETTINGS) for name in _names(layout.real(folder)) if NAME.fullmatch(name))
-    for path in (os.path.join(*parts) for parts in names):
+    folders = (layout.units, SETTINGS)
+    for path in (os.path.join(folder, name) for folder in folders for name in names(layout.real(folder)) if NAME.fullmatch(name)):
         state = None if path in known else read_or_none(layout.real(path))[0]
         if state is not None and is_ours(path, state.content):
             found.append(path)
     return found
-
-
-def _links(layout: Layout) -> List[str]:
-    paths = [os.path.join(layout.kubectl_plugin_dir, program) for program in KUBECTL_PLUGINS]
-    return [path for path in paths if os.path.islink(layout.real(path))]
-
-
-def _names(folder: str) -> Tuple[str, ...]:
-    return tuple(sorted(os.listdir(folder))) if os.path.isdir(folder) else ()
