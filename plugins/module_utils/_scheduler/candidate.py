@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence, Tuple
+from typing import Optional, Sequence, Tuple
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
 
@@ -14,12 +14,6 @@ CONTAINER = "gpushare-scheduler-candidate"
 
 class CandidateError(ValueError):
     """kube-scheduler rejects the configuration; the message is its own."""
-
-
-def ctr_command(ctr: str, image: str, mounts: Sequence[Tuple[str, str]], command: Sequence[str]) -> List[str]:
-    """The call of containerd's ctr that runs the image once, without the host's network; mounts are (host, container), read-only."""
-    options = [f"--mount=type=bind,src={source},dst={target},options=rbind:ro" for source, target in mounts]
-    return [ctr, "--namespace", "k8s.io", "run", "--rm", *options, image, CONTAINER, *command]
 
 
 # The scheduler's own words about a policy that it does not take, and about what it cannot print once it has taken one.
@@ -32,9 +26,12 @@ def check(
 ) -> Optional[str]:
     """None if kube-scheduler accepts it, else why the check could not be made. CandidateError if kube-scheduler rejects.
 
+    ctr: of containerd. mounts: (host, container), read-only.
     kind: of the candidate. kube-scheduler 1.22 reads a Policy and then fails to print the configuration that it has made of it.
     """
-    argv = ctr_command(ctr, image, mounts, command)
+    # Once, without the host's network.
+    options = [f"--mount=type=bind,src={source},dst={target},options=rbind:ro" for source, target in mounts]
+    argv = [ctr, "--namespace", "k8s.io", "run", "--rm", *options, image, CONTAINER, *command]
     status, out, err = run(argv)
     if status != 0 and "already exists" in err:  # left by a run that was killed
         run([ctr, "--namespace", "k8s.io", "tasks", "rm", "--force", CONTAINER])

@@ -80,13 +80,9 @@ def without_argument(cluster: Any, name: str, before: Any) -> Dict[str, Any]:
     else:
         arguments = [argument for argument in arguments if argument.get("name") != name]
     _put_back(scheduler, "extraArgs", arguments)
-    volumes = scheduler.get("extraVolumes") or []
-    needless = [
-        volume
-        for volume in volumes
-        if _holds(volume, path) and volume not in (known.get("extraVolumes") or []) and volume.get("name") != VOLUME
-    ]
-    _put_back(scheduler, "extraVolumes", [volume for volume in volumes if volume not in needless])
+    volumes, there = scheduler.get("extraVolumes") or [], known.get("extraVolumes") or []
+    left = [volume for volume in volumes if not _holds(volume, path) or volume in there or volume.get("name") == VOLUME]
+    _put_back(scheduler, "extraVolumes", left)
     return kept
 
 
