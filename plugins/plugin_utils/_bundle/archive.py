@@ -11,7 +11,6 @@ import subprocess
 import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,14 +35,6 @@ SPARE = 64 << 20
 Source = Path | bytes
 
 
-@dataclass(frozen=True)
-class Part:
-    """Some files of a bundle as an archive of their own."""
-
-    path: Path
-    sha256: str
-
-
 class Bundle:
     """A bundle whose file is open. contents: what it says that it has; BundleError where that cannot be."""
 
@@ -63,8 +54,8 @@ class Bundle:
             for _part in self._parts(name):
                 pass
 
-    def part(self, names: Collection[str], folder: Path) -> Part:
-        """Write these files into an archive in the folder. BundleError if one is damaged or there is no space."""
+    def part(self, names: Collection[str], folder: Path) -> tuple[Path, str]:
+        """(an archive with these files in the folder, its SHA-256). BundleError if one is damaged or there is no space."""
         size = sum(self._members[name].size for name in names)
         need_space(folder, size + SPARE)
         path = folder / "part.tar"
@@ -72,7 +63,7 @@ class Bundle:
             for name in names:
                 tar.add(stream, name, self._members[name].size, self._parts(name))
             tar.finish(stream)
-        return Part(path, sha256_of(path))
+        return path, sha256_of(path)
 
     def _parts(self, name: str) -> Iterator[bytes]:
         digest = hashlib.sha256()

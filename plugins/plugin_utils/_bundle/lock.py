@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import few
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -112,9 +113,7 @@ def chosen(lock: str, target: Target, wheels: Mapping[str, str]) -> tuple[list[s
 
 
 def names(listed: Iterable[Pin], most: int = 4) -> str:
-    """Some of them for people."""
-    shown = [f"{pin.name} {pin.version}" for pin in listed]
-    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")
+    return few((f"{pin.name} {pin.version}" for pin in listed), most)
 
 
 def _environment(target: Target) -> dict[str, str]:

@@ -9,7 +9,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats import tar
@@ -120,9 +120,7 @@ def bill(version: str, sums: Mapping[str, str], images: Iterable[BundledImage], 
             parts.append(sbom.Component(kind, name, "", [sha256], properties=more))
     for (package, number), files in wheels.items():
         part = sbom.pypi(package, number, [sums[name] for name in files])
-        parts.append(
-            sbom.Component(part.kind, part.name, part.version, part.hashes, part.purl, [("gpushare:file", name) for name in files])
-        )
+        parts.append(replace(part, properties=[("gpushare:file", name) for name in files]))
     return sbom.bill(version, parts, checksums(sums).decode())
 
 

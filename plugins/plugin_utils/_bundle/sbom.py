@@ -37,12 +37,11 @@ class Component:
 
 
 def pypi(name: str, version: str, hashes: Sequence[str]) -> Component:
-    """A package of Python."""
     return Component("library", name, version, hashes, f"pkg:pypi/{name.lower()}@{version}")
 
 
 def bill(version: str, components: Collection[Component], identity: str, when: datetime | None = None) -> str:
-    """The bill of the product in this version. of: what tells it from others of the same version; when: the time in it, if there is one."""
+    """The bill of the product in this version. identity: what tells it from others of the same version; when: its time, if it has one."""
     parts = sorted(components, key=lambda component: component.ref)
     written = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",

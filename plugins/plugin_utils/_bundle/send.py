@@ -16,8 +16,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.archiv
 def send(action: ActionBase, bundle: Bundle, names: Collection[str]) -> dict[str, str]:
     """Send these files; where the archive lies on the host, and its sum. BundleError, or what the connection raises."""
     with tempfile.TemporaryDirectory(prefix="gpushare-") as scratch:
-        part = bundle.part(names, Path(scratch))
-        return {"path": place(action, {"gpushare-part.tar": part.path})[0], "sha256": part.sha256}
+        path, sha256 = bundle.part(names, Path(scratch))
+        return {"path": place(action, {"gpushare-part.tar": path})[0], "sha256": sha256}
 
 
 def place(action: ActionBase, files: Mapping[str, Path | bytes]) -> list[str]:

@@ -84,10 +84,10 @@ def test_each_kind_of_file_removed_swapped_truncated_or_changed_is_named(kind: s
 def test_a_damaged_file_is_not_handed_to_a_host(tmp_path: Path) -> None:
     content = summed(files())
     name = "wheels/plain-1.0-py3-none-any.whl"
-    good = bundle(content).part([name], tmp_path)
-    with good.path.open("rb") as stream:
-        assert {one: b"".join(tar.content(stream, found)) for one, found in tar.members(stream, LIMITS).items()} == {name: b"plain"}
-    assert good.sha256 == sha256(good.path.read_bytes())
+    path, found = bundle(content).part([name], tmp_path)
+    with path.open("rb") as stream:
+        assert {one: b"".join(tar.content(stream, member)) for one, member in tar.members(stream, LIMITS).items()} == {name: b"plain"}
+    assert found == sha256(path.read_bytes())
     content[name] = b"other"
     with pytest.raises(BundleError, match=r"plain-1\.0"):
         bundle(content).part([name], tmp_path)
