@@ -142,7 +142,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host imp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received import BUNDLE_KEY, ReceivedError, unpacked
 
 
-def install(module: AnsibleModule, run, environments: Environments, name: str, python) -> None:
+def install(module: AnsibleModule, environments: Environments, name: str, python) -> None:
     """Build the environment from the files that the action plugin has sent."""
     artifact = module.params["artifact"]
     for path, wanted in (
@@ -155,9 +155,9 @@ def install(module: AnsibleModule, run, environments: Environments, name: str, p
             raise RuntimeEnvError(f"{path} arrived with SHA-256 {found}, expected {wanted}: the transfer was damaged, run again")
     if artifact["wheels_path"]:
         with unpacked(artifact["wheels_path"], artifact["wheels_sha256"]) as wheels:
-            build(environments, name, python, artifact, run, ["--no-index", f"--find-links={wheels}"])
+            build(environments, name, python, artifact, module.run_command, ["--no-index", f"--find-links={wheels}"])
     else:
-        build(environments, name, python, artifact, run, json.loads(artifact["pip_extra_args"]))
+        build(environments, name, python, artifact, module.run_command, json.loads(artifact["pip_extra_args"]))
 
 
 def build(environments: Environments, name: str, python, artifact, run, extra) -> None:
@@ -168,10 +168,6 @@ def build(environments: Environments, name: str, python, artifact, run, extra) -
             file.write(content)
     contents = {key: artifact[key] for key in ("version", "wheel_sha256", "requirements_sha256")}
     environments.build(name, python, steps, run, {**contents, "python": python.version}, private=extra)
-
-
-def _diff(before, after):
-    return {"before": f"{before or 'none'}\n", "after": f"{after}\n"}
 
 
 def main() -> None:
@@ -211,13 +207,9 @@ def main() -> None:
     with lock.for_module(module):
         artifact = Artifact(given["version"], given["wheel_sha256"], given["requirements_sha256"])
         environments = Environments(module.params["root"])
-
-        def run(argv):
-            return module.run_command(argv)
-
         try:
             try:
-                python = find_python(run, Host().program, module.params["python"])
+                python = find_python(module.run_command, Host().program, module.params["python"])
             except RuntimeEnvError:
                 if not (module.check_mode and module.params["comes"]):
                     raise
@@ -225,17 +217,18 @@ def main() -> None:
             name, before = environment_name(artifact, python.version), environments.current()
             whole = environments.is_whole(name)
             switch = module.params["link"] and before != name
+            former = before if module.params["link"] else name if whole else None
             result = {
                 "changed": not whole or switch,
                 "environment": environments.path(name),
                 "python": python.path,
-                "diff": _diff(before if module.params["link"] else name if whole else None, name),
+                "diff": {"before": f"{former or 'none'}\n", "after": f"{name}\n"},
             }
             if not module.check_mode:
                 if not whole and not given["wheel_path"]:
                     module.exit_json(changed=False, missing=True, python_version=python.version, machine=Host().machine)
                 if not whole:
-                    install(module, run, environments, name, python)
+                    install(module, environments, name, python)
                 if switch:
                     environments.switch(name)
                     result["removed"] = environments.remove_all_but([name, before, *environments.in_use()])

@@ -60,7 +60,8 @@ class PreflightJudge(Judge):
         known = self._known
         judgements = [self._judgement(known, host, arguments["result"]) for host in arguments["hosts"]]
         groups = {name: list(hosts) for name, hosts in known["groups"].items()}
-        machines = {host: self._machine(known, host, arguments["result"]) for host in arguments["hosts"]}
+        facts = {host: (known["hostvars"][host].get(arguments["result"]) or {}).get("facts") or {} for host in arguments["hosts"]}
+        machines = {host: str((found.get("ground") or {}).get("machine_id") or "")[:64] for host, found in facts.items()}
         of_inventory = judge_controller(ansible_version)
         of_inventory += judge_inventory(judgements, groups, arguments["control_plane_group"], arguments["gpu_group"], machines)
         of_inventory += self._scattered(known, groups.get(arguments["control_plane_group"], []), groups.get(arguments["gpu_group"], []))
@@ -79,9 +80,8 @@ class PreflightJudge(Judge):
             ]
             of_inventory += self._operator(arguments["answers"], gpu_nodes, mode)
         believed = {answer.plane: answer.authorities for answer in answers}
-        of_inventory += judge_authorities(
-            believed | {host: self._authorities(known, host, arguments["result"]) for host in arguments["hosts"]}
-        )
+        believed |= {host: [str(authority)[:64] for authority in (found.get("authorities") or [])[:8]] for host, found in facts.items()}
+        of_inventory += judge_authorities(believed)
         of_bundle = self._bundle(known, arguments)
         of_inventory += of_bundle
         for check, name in arguments["plans"].items():
@@ -156,16 +156,6 @@ class PreflightJudge(Judge):
                     if name in theirs:
                         values[host][name] = theirs[name]
         return scattered(values, planes, gpu_nodes) + shared(values)
-
-    @staticmethod
-    def _authorities(task_vars: dict[str, Any], host: str, name: str) -> list[str]:
-        facts = (task_vars["hostvars"][host].get(name) or {}).get("facts") or {}
-        return [str(authority)[:64] for authority in (facts.get("authorities") or [])[:8]]
-
-    @staticmethod
-    def _machine(task_vars: dict[str, Any], host: str, name: str) -> str:
-        facts = (task_vars["hostvars"][host].get(name) or {}).get("facts") or {}
-        return str((facts.get("ground") or {}).get("machine_id") or "")[:64]
 
     @staticmethod
     def _judgement(task_vars: dict[str, Any], host: str, name: str) -> Judgement:

@@ -22,7 +22,6 @@ _HUMP = re.compile("([A-Z])")
 
 @lru_cache(maxsize=None)
 def names() -> tuple[str, ...]:
-    """Those that there are."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 
 

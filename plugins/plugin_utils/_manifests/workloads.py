@@ -344,6 +344,5 @@ def workloads(values: Values) -> list[Json]:
 
 
 def images(objects: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The images that they name."""
     specs = [workload["spec"]["template"]["spec"] for workload in objects if "template" in workload.get("spec", {})]
     return {container["image"] for spec in specs for container in spec["containers"]}

@@ -1,7 +1,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""HostFindings against an installation in the cluster: what its API server says, and what the variables ask for.
+"""Findings against an installation in the cluster: what its API server says, and what the variables ask for.
 
 Pure. Every reason is found before anything is changed.
 """

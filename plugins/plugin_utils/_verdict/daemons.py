@@ -21,15 +21,11 @@ SITE = "run site.yml again"
 
 @dataclass(frozen=True)
 class ReleaseHashes:
-    """Hashes (hexadecimal SHA-256) of what this collection installs."""
+    """Hashes (hexadecimal SHA-256) of what this collection installs; kubectl's plugin is on control planes."""
 
     wheel_sha256: str
     requirements_sha256: str
     kubectl_requirements_sha256: str
-
-    def requirements_of(self, *, plane: bool) -> str:
-        """Of a control plane, which has kubectl's plugin, or of another host."""
-        return self.kubectl_requirements_sha256 if plane else self.requirements_sha256
 
 
 def judge_runtime(found: HostFindings, runtime: Mapping[str, Any], wanted: ReleaseHashes, *, plane: bool) -> None:
@@ -41,7 +37,7 @@ def judge_runtime(found: HostFindings, runtime: Mapping[str, Any], wanted: Relea
     if runtime["wheel_sha256"] != wanted.wheel_sha256:
         seen = f"{where} made from wheel {runtime['wheel_sha256'][:12] or 'unknown'} (version {runtime['version'] or 'unknown'})"
         found.error("runtime_differs", seen, f"wheel {wanted.wheel_sha256[:12]}, this collection's", SITE)
-    elif runtime["requirements_sha256"] != wanted.requirements_of(plane=plane):
+    elif runtime["requirements_sha256"] != (wanted.kubectl_requirements_sha256 if plane else wanted.requirements_sha256):
         seen = f"{where} made from other locked requirements"
         found.error("runtime_differs", seen, "those of this collection", SITE)
 

@@ -136,7 +136,6 @@ class Verdict:
         return tuple(finding for finding in self.errors if not finding.because)
 
     def as_dict(self) -> dict[str, Any]:
-        """The report."""
         findings = [finding.as_dict() for finding in self.findings]
         return {"v": VERSION, "ok": self.ok, "findings": findings, "looked_at": dict(self.looked_at)}
 

@@ -67,7 +67,6 @@ class Evidence:
 
 
 def judge(evidence: Evidence) -> Verdict:
-    """The verdict over all of it."""
     findings: list[Finding] = []
     containers = 0
     cluster = evidence.cluster if not isinstance(evidence.cluster, str) else None
