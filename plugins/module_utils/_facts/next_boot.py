@@ -14,13 +14,14 @@ from typing import Tuple
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 _MOST_KERNELS, _MOST_PACKAGES = 64, 400
+_MODULES = ("/lib/modules", "/usr/lib/modules")
 _APT = "/etc/apt/apt.conf.d"
 _UNATTENDED = re.compile(r'^\s*APT::Periodic::Unattended-Upgrade\s+"?([0-9]{1,4}|always)"?\s*;', re.MULTILINE)
 
 
 def kernels(host: Host) -> Tuple[str, ...]:
     """The releases of the kernels that have modules on this host, sorted by name."""
-    found = {name for folder in ("/lib/modules", "/usr/lib/modules") for name in host.names(folder)}
+    found = {name for folder in _MODULES for name in host.names(folder)}
     return tuple(sorted(found))[:_MOST_KERNELS]
 
 
@@ -28,12 +29,8 @@ def next_kernel(host: Host) -> str:
     """The release of the newest installed kernel of the running one's flavour."""
     # A folder that a removed kernel left behind has none of the kernel's own files.
     own, running = "modules.builtin", host.release
-    found = [
-        release
-        for release in kernels(host)
-        if host.exists(f"/lib/modules/{release}/{own}") or host.exists(f"/usr/lib/modules/{release}/{own}")
-    ]
-    found = [release for release in found if _flavour(release) == _flavour(running)]
+    found = [release for release in kernels(host) if _flavour(release) == _flavour(running)]
+    found = [release for release in found if any(host.exists(f"{folder}/{release}/{own}") for folder in _MODULES)]
     return max([*found, running], key=_order)
 
 

@@ -19,11 +19,10 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
     LABEL_NODE,
     NAMESPACE,
     PLUGIN,
-    PLUGIN_ACCOUNT_PREFIX,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import served
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import SCHEDULER, is_ready
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import gpu_pods, ours
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import gpu_pods, of_hosts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import operator as gpu_operator
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import other_plugins, place_of
 
@@ -42,7 +41,7 @@ def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str]) -> Dict[str,
     """wanted: names of the GPU nodes, none for those with our label. KubectlError with kubectl's words."""
     nodes = kubectl.pages("/api/v1/nodes")
     daemon_sets = kubectl.pages("/apis/apps/v1/daemonsets")
-    accounts = ours(kubectl.pages(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"), "v1", "ServiceAccount")
+    accounts = kubectl.pages(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts")
     own = [daemon_set for daemon_set in daemon_sets if place_of(daemon_set) == (namespace, PLUGIN)]
     others = [daemon_set for daemon_set in daemon_sets if daemon_set["metadata"]["namespace"] != namespace]
     pods = kubectl.pages("/api/v1/pods")
@@ -56,7 +55,7 @@ def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str]) -> Dict[str,
         "missing": sorted(set(wanted) - {node["name"] for node in found}),
         "runtime_classes": [str(item["metadata"]["name"]) for item in kubectl.pages("/apis/node.k8s.io/v1/runtimeclasses")],
         "enforces": _enforces(kubectl.raw(f"/api/v1/namespaces/{namespace}")),
-        "on_hosts": [account.name for account in accounts if account.name == EXTENDER or account.name.startswith(PLUGIN_ACCOUNT_PREFIX)],
+        "on_hosts": of_hosts(accounts),
         "others": _others(others, pods, {node["name"] for node in found}),
         "holders": [f"{pod['pod']} on {pod['node']}" for pod in gpu_pods(pods, {node["name"] for node in found}, _OF_NVIDIA.fullmatch)],
         "gpu_operator": gpu_operator.facts(kubectl),

@@ -20,7 +20,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
     LABEL_NODE,
     NAMESPACE,
     PLUGIN,
-    PLUGIN_ACCOUNT_PREFIX,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import few
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import (
@@ -31,7 +30,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.po
     cleanup,
     until,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import gpu_pods, ours
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import gpu_pods, of_hosts, ours
 
 _ROOT, _CDI = "--kubelet-root=", "--cdi-dir="
 _SHOWN = 10
@@ -70,11 +69,7 @@ class InClusterRemoval:
             if ours(items, version, kind):
                 self._found[resource] = items[0]
         accounts = kubectl.items(["get", "serviceaccounts", "--namespace", NAMESPACE, "--show-managed-fields"])
-        self._on_hosts = [
-            account.name
-            for account in ours(accounts, "v1", "ServiceAccount")
-            if account.name == EXTENDER or account.name.startswith(PLUGIN_ACCOUNT_PREFIX)
-        ]
+        self._on_hosts = of_hosts(accounts)
         nodes = kubectl.items(["get", "nodes"])
         self.nodes = sorted(str(node["metadata"]["name"]) for node in nodes if _served(node))
         spaces = [] if namespace == NAMESPACE else kubectl.items(["get", "namespace", namespace, *place[2:]])

@@ -20,6 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubec
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
     ANNOTATION_GPUS,
     ANNOTATION_HELD,
+    EXTENDER,
     FIELD_MANAGER,
     GPUS,
     LABEL_NODE,
@@ -250,6 +251,12 @@ def ours(items: Sequence[Mapping[str, Any]], api_version: str, kind: str) -> Lis
     return found
 
 
+def of_hosts(accounts: Sequence[Mapping[str, Any]]) -> List[str]:
+    """The accounts that we have made for services on hosts."""
+    found = [account.name for account in ours(accounts, "v1", "ServiceAccount")]
+    return [name for name in found if name == EXTENDER or name.startswith(PLUGIN_ACCOUNT_PREFIX)]
+
+
 def plugin_accounts(accounts: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]]) -> Dict[str, List[str]]:
     """The accounts that we have made for device plugins, and those of nodes that there are not."""
     wanted = {PLUGIN_ACCOUNT_PREFIX + str(node["metadata"]["name"]) for node in nodes}
@@ -262,9 +269,8 @@ def node_states(nodes: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
     found = {}
     for node in nodes:
         conditions = (node.get("status") or {}).get("conditions") or ()
-        found[str(node["metadata"]["name"])] = next(
-            (str(condition.get("status")) for condition in conditions if condition.get("type") == "Ready"), "Unknown"
-        )
+        ready = (str(condition.get("status")) for condition in conditions if condition.get("type") == "Ready")
+        found[str(node["metadata"]["name"])] = next(ready, "Unknown")
     return found
 
 

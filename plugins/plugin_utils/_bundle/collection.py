@@ -66,11 +66,8 @@ def normal(archive: Path, mtime: int = 0) -> bytes:
     """A compressed archive without compression, sorted, owned by root, and with one time on all of its files."""
     with tarfile.open(archive) as old:
         members = sorted(old.getmembers(), key=lambda member: member.name)
-        parts = [
-            (member.name, None if member.isdir() else old.extractfile(member), member.mode)
-            for member in members
-            if member.isdir() or member.isfile()
-        ]
+        # Of a folder, that is None.
+        parts = [(member.name, old.extractfile(member), member.mode) for member in members if member.isdir() or member.isfile()]
         return _tar(((name, None if data is None else data.read(), mode) for name, data, mode in parts), mtime)
 
 

@@ -119,10 +119,8 @@ def parse(described: bytes, summed: bytes, names: Collection[str]) -> Contents:
     wrong = other_shape(_SHAPE, found) or other_shape([Open(_IMAGE)], found.get("images"))
     if wrong is not None:
         raise _damaged(f"{MANIFEST}: {wrong}", "the form that the playbook bundle writes")
-    images = tuple(
-        BundledImage(described_image["file"], tuple(described_image["references"]), described_image["architecture"], described_image["id"])
-        for described_image in found["images"]
-    )
+    listed = ((part["file"], tuple(part["references"]), part["architecture"], part["id"]) for part in found["images"])
+    images = tuple(BundledImage(*fields) for fields in listed)
     for image in images:
         if image.file not in sums:
             raise _damaged(f"no {quoted(image.file)}", f"every image of {MANIFEST}")

@@ -73,11 +73,8 @@ class PreflightJudge(Judge):
             pods = self._of_cluster(known, arguments["hosts"], "gpushare_deploy_mode") == KUBERNETES
             of_inventory += judge_cluster(judgements, answers, without_policies, evicts, pods)
             mode = str(self._of_cluster(known, arguments["hosts"], "gpushare_gpu_operator"))
-            gpu_nodes = [
-                judgement.node_name
-                for judgement in judgements
-                if judgement.node_name and judgement.host in groups.get(arguments["gpu_group"], ())
-            ]
+            gpu_hosts = groups.get(arguments["gpu_group"], ())
+            gpu_nodes = [judgement.node_name for judgement in judgements if judgement.node_name and judgement.host in gpu_hosts]
             of_inventory += self._operator(arguments["answers"], gpu_nodes, mode)
         believed = {answer.plane: answer.authorities for answer in answers}
         believed |= {host: [str(authority)[:64] for authority in (found.get("authorities") or [])[:8]] for host, found in facts.items()}
@@ -87,13 +84,9 @@ class PreflightJudge(Judge):
         for check, name in arguments["plans"].items():
             found = ((host, known["hostvars"][host].get(name) or {}) for host in arguments["hosts"])
             # It has changed nothing, and failed for no host: that is said here.
-            unplanned = [
-                no_plan(host, check, str(result["msg"])) for host, result in found if "msg" in result and not result.get("skipped")
-            ]
-            spoiled = [
-                replace(finding, because="bundle") if any(not reason.host for reason in of_bundle) else finding for finding in unplanned
-            ]
-            of_inventory += spoiled if check == "packages" else unplanned
+            unplanned = [no_plan(host, check, str(plan["msg"])) for host, plan in found if "msg" in plan and not plan.get("skipped")]
+            spoiled = check == "packages" and any(not reason.host for reason in of_bundle)
+            of_inventory += [replace(finding, because="bundle") for finding in unplanned] if spoiled else unplanned
         of_hosts = [reason for judgement in judgements for reason in judgement.reasons]
         return self.verdict(accept([*of_inventory, *of_hosts], arguments["accept"]), arguments["report"])
 

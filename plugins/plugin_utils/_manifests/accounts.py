@@ -124,23 +124,18 @@ def role_of(name: str, rules: Sequence[Json], namespace: str) -> Json:
     return {"apiVersion": RBAC, "kind": "Role", "metadata": {"name": name, "namespace": namespace}, "rules": list(rules)}
 
 
-def role_binding(name: str, role: str, account: str, account_namespace: str, namespace: str) -> Json:
+def role_binding(name: str, role: str, account: str, space: str, namespace: str) -> Json:
     """Grants a role of `namespace` to the account of the namespace `of`."""
     metadata = {"name": name, "namespace": namespace}
-    return {"apiVersion": RBAC, "kind": "RoleBinding", "metadata": metadata, **_grant("Role", role, account, account_namespace)}
+    return {"apiVersion": RBAC, "kind": "RoleBinding", "metadata": metadata, **_grant("Role", role, account, space)}
 
 
-def cluster_role_binding(name: str, role: str, account: str, account_namespace: str) -> Json:
-    return {
-        "apiVersion": RBAC,
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": name},
-        **_grant("ClusterRole", role, account, account_namespace),
-    }
+def cluster_role_binding(name: str, role: str, account: str, space: str) -> Json:
+    return {"apiVersion": RBAC, "kind": "ClusterRoleBinding", "metadata": {"name": name}, **_grant("ClusterRole", role, account, space)}
 
 
-def _grant(kind: str, role: str, account: str, account_namespace: str) -> dict[str, Any]:
-    subject = {"kind": "ServiceAccount", "name": account, "namespace": account_namespace}
+def _grant(kind: str, role: str, account: str, space: str) -> dict[str, Any]:
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": space}
     return {"roleRef": {"apiGroup": RBAC_GROUP, "kind": kind, "name": role}, "subjects": [subject]}
 
 

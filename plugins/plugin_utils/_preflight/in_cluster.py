@@ -70,11 +70,8 @@ def judge(facts: Mapping[str, Any], asked: InClusterSettings) -> list[Finding]:
     nodes = [node["name"] for node in facts["nodes"]]
     gpu_operator.judge(found, facts["gpu_operator"], nodes, asked.operator)
     without = gpu_operator.goes(facts["gpu_operator"], asked.operator)
-    others = [
-        f"{plugin['title']} ({plugin['kind']}) on {few(plugin['nodes'])}"
-        for plugin in facts["others"]
-        if plugin["kind"] != OPERATOR or not without
-    ]
+    staying = (plugin for plugin in facts["others"] if plugin["kind"] != OPERATOR or not without)
+    others = [f"{plugin['title']} ({plugin['kind']}) on {few(plugin['nodes'])}" for plugin in staying]
     if others:
         cure = "remove it from these nodes: two device plugins would give the same GPUs twice"
         found.error("managers", f"another device plugin: {few(others)}", "none on the GPU nodes", cure)

@@ -153,9 +153,8 @@ def _held(pod: Mapping[str, Any]) -> dict[int, int]:
             for gpu, units in gpus.items():
                 total[int(gpu)] = total.get(int(gpu), 0) + int(units)
         if not total and int(pod["annotations"].get(ANNOTATION_INDEX, "-1")) >= 0:
-            total[int(pod["annotations"][ANNOTATION_INDEX])] = sum(
-                container["units"] for container in pod["containers"] if container["index"] >= 0
-            )
+            asked = (container["units"] for container in pod["containers"] if container["index"] >= 0)
+            total[int(pod["annotations"][ANNOTATION_INDEX])] = sum(asked)
     except (ValueError, TypeError, AttributeError):
         return {}
     return total
