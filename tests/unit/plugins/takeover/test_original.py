@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import key, title
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import TakeOverError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import OtherPlugins
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.original import (
@@ -17,7 +18,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.orig
     for_file,
     parts,
     retire,
-    title,
 )
 
 from unit.plugins.takeover.others import Api, Json, node, nvidia, original
@@ -71,7 +71,7 @@ def found(of: Api) -> tuple[Parts, OtherPlugins]:
 
 def test_its_parts_by_selector_and_name_and_never_ours() -> None:
     theirs, _cluster = found(api())
-    assert [title(one) for one in theirs.all] == [
+    assert [title(key(one)) for one in theirs.all] == [
         "DaemonSet kube-system/gpushare-device-plugin-ds",
         "Deployment kube-system/gpushare-schd-extender",
         "Service kube-system/gpushare-schd-extender",
@@ -118,13 +118,13 @@ def test_what_runs_goes_first_and_its_accounts_last() -> None:
     of = api()
     theirs, _cluster = found(of)
     retire(of.kubectl, theirs)
-    assert [title(one) for one in of.files] == [title(one) for one in theirs.all]
+    assert [title(key(one)) for one in of.files] == [title(key(one)) for one in theirs.all]
     assert all(set(one) == {"apiVersion", "kind", "metadata"} and set(one["metadata"]) <= {"name", "namespace"} for one in of.files)
 
 
 def test_the_copy_can_be_applied_again() -> None:
     theirs, _cluster = found(api())
-    items = {title(one): one for one in json.loads(for_file(theirs))["items"]}
+    items = {title(key(one)): one for one in json.loads(for_file(theirs))["items"]}
     assert items["Service kube-system/gpushare-schd-extender"]["spec"] == {
         "selector": EXTENDER,
         "ports": [{"port": 12345, "nodePort": 32766}],
