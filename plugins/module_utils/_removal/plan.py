@@ -157,5 +157,5 @@ def shown_content(path: str, state: FileState) -> str:
 
 
 def names(folder: str) -> List[str]:
-    """What is in the folder, sorted; nothing where there is none."""
+    """The names in the folder, sorted; empty if the folder does not exist."""
     return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
