@@ -125,7 +125,7 @@ def role_of(name: str, rules: Sequence[Json], namespace: str) -> Json:
 
 
 def role_binding(name: str, role: str, account: str, space: str, namespace: str) -> Json:
-    """Grants a role of `namespace` to the account of the namespace `of`."""
+    """Grants a role of `namespace` to the account of the namespace `space`."""
     metadata = {"name": name, "namespace": namespace}
     return {"apiVersion": RBAC, "kind": "RoleBinding", "metadata": metadata, **_grant("Role", role, account, space)}
 

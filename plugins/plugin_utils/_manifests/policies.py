@@ -21,8 +21,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
 Json = dict[str, Any]
 
 API = "admissionregistration.k8s.io/v1"
-#: Kinds of CEL's messages.
-_FORBIDDEN = "Forbidden"
 #: The name of the profile, the Lease, the account and the Deployment of the scheduler in the cluster.
 SCHEDULER = "gpushare-scheduler"
 PLUGIN, EXTENDER = "gpushare-device-plugin", "gpushare-extender"
@@ -172,7 +170,7 @@ def _policy(
 
 def _must(expression: str, message: str = "", message_expression: str = "") -> Json:
     said = {"messageExpression": message_expression} if message_expression else {"message": message}
-    return {"expression": expression, **said, "reason": _FORBIDDEN}
+    return {"expression": expression, **said, "reason": "Forbidden"}
 
 
 def _text(words: str) -> str:
@@ -520,10 +518,7 @@ def _sets_the_name() -> list[Json]:
         "matchConstraints": {"resourceRules": [rule]},
         "matchConditions": [
             {"name": "names-no-scheduler", "expression": f"{_NAMES_A_POD} == 'default-scheduler'"},
-            {
-                "name": "asks-for-gpus",
-                "expression": _ASK_IN_ONE,
-            },
+            {"name": "asks-for-gpus", "expression": _ASK_IN_ONE},
         ],
         "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": patch}}],
     }

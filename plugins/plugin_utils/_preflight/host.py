@@ -90,8 +90,6 @@ _INSTALLED_BY_ROLE = (
     "library_missing",
     "no_devices",
 )
-
-
 _MENDED_BY_ROLE = ("driver_too_old", "gpu_fabric_not_ready")
 
 

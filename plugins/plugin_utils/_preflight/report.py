@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import NO_HOST, Finding
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import NO_HOST, Finding, few
 
 #: In the first line of a block. The report has all of them.
 _HOSTS_SHOWN = 8
@@ -32,7 +32,7 @@ def blocks(errors: Iterable[Finding]) -> str:
     parts = []
     for same in grouped((error for error in errors if not error.because), *_BLOCK):
         alike = grouped(same, "found")
-        found = [f"    found     {_flat(few[0].found)}{f' ({_hosts(few)})' if len(alike) > 1 else ''}" for few in alike]
+        found = [f"    found     {_flat(group[0].found)}{f' ({_hosts(group)})' if len(alike) > 1 else ''}" for group in alike]
         rest = [f"    expected  {_flat(same[0].expected)}", f"    do        {_flat(same[0].cure)}"]
         parts.append("\n".join([f"✗ {same[0].check:<12} {_hosts(same)}", *found, *rest]))
     follow = lines_of(error for error in errors if error.because)
@@ -77,6 +77,4 @@ def _flat(words: str) -> str:
 
 
 def _hosts(findings: Iterable[Finding]) -> str:
-    names = [finding.host or NO_HOST for finding in findings]
-    more = len(names) - _HOSTS_SHOWN
-    return ", ".join(names[:_HOSTS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return few((finding.host or NO_HOST for finding in findings), _HOSTS_SHOWN)

@@ -394,12 +394,11 @@ def _labels(value: Any) -> tuple[str, str] | None:
     text = re.compile(r"(?:[A-Za-z0-9](?:[-\w.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
     # YAML makes a truth of true, which a label is not.
     good = len(value) <= 50 and all(
-        isinstance(part, str) and key.fullmatch(name) and text.fullmatch(part) for name, part in value.items() if isinstance(name, str)
+        isinstance(name, str) and isinstance(part, str) and key.fullmatch(name) and text.fullmatch(part) for name, part in value.items()
     )
-    return None if good and all(isinstance(name, str) for name in value) else (_LABELS, ERROR)
+    return None if good else ("at most 50 labels with their values as text, such as {nvidia.com/gpu.present: 'true'}", ERROR)
 
 
-_LABELS = "at most 50 labels with their values as text, such as {nvidia.com/gpu.present: 'true'}"
 _OF_TOLERATION: Mapping[str, tuple[str, ...]] = {
     "operator": ("Exists", "Equal"),
     "effect": ("", "NoSchedule", "PreferNoSchedule", "NoExecute"),

@@ -14,6 +14,7 @@ from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import MEMORY
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import few
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import unit_mib
 
 #: The original has these two.
@@ -97,7 +98,8 @@ def _unknown(host: HostState, here: Sequence[Mapping[str, Any]]) -> list[str]:
     lost = [
         str(manager["name"])
         for manager in host.managers
-        if any(_runs(word) for word in manager["evidence"]) and not kinds.intersection(_MAY_BE.get(manager["name"], (manager["name"],)))
+        if any(word.startswith("process ") for word in manager["evidence"])
+        and not kinds.intersection(_MAY_BE.get(manager["name"], (manager["name"],)))
     ]
     return [
         f"{host.host}: {name} runs on the node {host.node}, and no DaemonSet of it is known to have a pod there; expected one that can be "
@@ -107,20 +109,15 @@ def _unknown(host: HostState, here: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _runs(evidence: str) -> bool:
-    return evidence.startswith("process ")
-
-
 def _holders(host: HostState, here: Sequence[Mapping[str, Any]], pods: Mapping[str, str], drain: bool) -> list[str]:
     """The original's pods keep what they have."""
     names = held_by(host, (NVIDIA, OPERATOR, HAMI), pods)
     if not names or drain:
         return []
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     whose = ", ".join(str(plugin["title"]) for plugin in here) or "another device plugin"
-    shown = ", ".join(name[:_QUOTED] for name in names[:_SHOWN])
+    shown = few((name[:_QUOTED] for name in names), _SHOWN)
     return [
-        f"{host.host}: pods have GPUs of {whose}: {shown}{more}; expected none, because GPUs would be given away twice: delete these "
+        f"{host.host}: pods have GPUs of {whose}: {shown}; expected none, because GPUs would be given away twice: delete these "
         "pods, set gpushare_drain, or leave the host out with --limit"
     ]
 
