@@ -22,7 +22,7 @@ _CORE: Final = tuple(
     )
 )
 _REQUEST: Final = ("core/test_request.py", "core/test_reuse.py")
-_POLICIES: Final = ("core/placement/test_policies.py", "core/test_ledger_model.py")
+_POLICIES: Final = ("core/placement/test_policies.py", "core/placement/test_scarcity.py", "core/test_ledger_model.py")
 _RESERVED: Final = "extender/test_reservations.py"
 _USAGE: Final = tuple(f"device_plugin/test_{name}.py" for name in ("usage", "usage_in_doubt", "taken_over", "turns"))
 _SEEN: Final = ("plugins/evidence/test_host.py",)

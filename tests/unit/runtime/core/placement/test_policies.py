@@ -364,6 +364,30 @@ def test_of_thousands_of_nodes_only_those_that_score_are_looked_at(monkeypatch: 
     assert looked_at[4:] == [1], "all cost the same"
 
 
+def test_a_node_that_is_gone_is_unknown_also_to_who_asks_about_the_same_names_again() -> None:
+    kept, names = Weighed({"a": (1, 0, "a"), "b": (2, 0, "b")}), ["a", "b"]
+    for _ in range(2):
+        assert kept.ranking.fitting(names) == (names, set())
+    del kept.nodes["a"]
+    kept.ranking.forget("a")
+    assert kept.ranking.fitting(names) == (["b"], {"a"})
+
+
+def test_when_all_weights_change_what_cannot_be_changed_is_weighed_anew_and_nodes_that_are_gone_are_left_out() -> None:
+    kept, names = Weighed({name: (1, 0, name) for name in "abcd"}), ["a", "b", "c", "d"]
+    for _ in range(2):
+        kept.ranking.fitting(names)
+    kept.asked.clear()
+    del kept.nodes["a"]
+    kept.ranking.forget("a")
+    kept.change("b", (7, 0, "b"))
+    kept.current["c"] = (8, 0, "c")
+    kept.ranking.change(lambda node, weight: None if node.name == "c" else (weight[0] + 1, *weight[1:]))
+    assert kept.ranking.fitting(names) == (["b", "c", "d"], {"a"})
+    assert kept.ranking.weights(names) == [None, (7, 0, "b"), (8, 0, "c"), (2, 0, "d")]
+    assert sorted(kept.asked) == ["b", "c"]
+
+
 def test_a_node_that_nobody_asks_about_is_not_weighed() -> None:
     kept = Weighed({"a": (1, 0, "a"), "b": None})
     kept.ranking.forget("b")
