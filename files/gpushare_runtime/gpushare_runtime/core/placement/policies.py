@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from gpushare_runtime.core.allocation import Allocation, allocate
@@ -17,7 +18,7 @@ from gpushare_runtime.core.request import Request
 
 
 class Policy(Protocol):
-    """Both methods expect a request that `Request.unsupported` lets pass."""
+    """All methods expect a request that `Request.unsupported` lets pass."""
 
     def choose(self, request: Request, node: NodeLedger) -> Allocation | None:
         """The allocation on this node, None if it does not fit."""
@@ -29,27 +30,23 @@ class Policy(Protocol):
         """The cost by which the node is ranked, None if it does not fit."""
 
     def ranking(self, request: Request, ledger: Ledger) -> Ranking:
-        """`weigh` of all nodes, kept for the next request of this kind."""
+        """`node_cost` of all nodes, kept for the next request of this kind."""
 
 
 class Rule(ABC):
-    """One way to place, by what it costs: the cheapest wins, ties go to `tie`, then to the lowest name or index."""
+    """One way to place. Of two nodes the one whose cost is less is better: cost, then tie, then name."""
 
     @abstractmethod
     def choose_gpus(self, request: Request, node: NodeLedger, candidates: Sequence[GpuState]) -> Sequence[GpuState]:
         """As many of the candidates as the request needs."""
 
     @abstractmethod
-    def cost(self, request: Request, node: NodeLedger) -> int | None:
-        """Of placing it on this node, None if it does not fit."""
+    def node_cost(self, request: Request, node: NodeLedger) -> NodeCost | None:
+        """As `Policy.node_cost`."""
 
     @abstractmethod
-    def key(self, request: Request) -> Hashable:
-        """The key by which a node remembers the cost until it changes."""
-
-    def tie_break(self, node: NodeLedger) -> int:
-        """Of two nodes that cost the same, the one with less of this is better."""
-        return node.free
+    def ranking(self, request: Request, ledger: Ledger) -> Ranking:
+        """As `Policy.ranking`."""
 
     def kept_for(self, request: Request, node: NodeLedger) -> str:
         """As `Placement.kept_for`."""
@@ -66,22 +63,7 @@ class Rule(ABC):
     def rank(self, request: Request, nodes: Iterable[NodeLedger]) -> dict[str, int]:
         """As `Policy.rank`."""
         weights = {node.name: self.node_cost(request, node) for node in nodes}
-        return {**dict.fromkeys(weights, 0), **scores_of([weight for weight in weights.values() if weight])[1]}
-
-    def node_cost(self, request: Request, node: NodeLedger) -> NodeCost | None:
-        """As `Policy.weigh`."""
-        key = self.key(request)
-        cost: int | None
-        try:
-            cost = node.memo[key]  # type: ignore[assignment]
-        except KeyError:
-            cost = self.cost(request, node)
-            node.remember(key, cost)
-        return None if cost is None else (cost, self.tie_break(node), node.name)
-
-    def ranking(self, request: Request, ledger: Ledger) -> Ranking:
-        """As `Policy.ranking`."""
-        return ledger.derived(self.key(request), lambda: Ranking(ledger.nodes, lambda node: self.node_cost(request, node)))
+        return {**dict.fromkeys(weights, 0), **scores_of(list(filter(None, weights.values())))[1]}
 
 
 class Binpack(Rule):
@@ -96,10 +78,8 @@ class Binpack(Rule):
 
     def choose_gpus(self, request: Request, node: NodeLedger, candidates: Sequence[GpuState]) -> Sequence[GpuState]:
         surcharge, count = self._scarcity.surcharge(request), request.whole_gpus or request.gpus_per_pod
-        if not surcharge.prices:
-            # They come in the order of their indexes, and sorting keeps that of equals.
-            return sorted(candidates, key=_units if request.whole_gpus else _free)[:count]
         extra = {state.gpu.index: surcharge.on(node, node.class_of(state.gpu)) for state in candidates}
+        # They come in the order of their indexes, and sorting keeps that of equals.
         if request.whole_gpus:
             return sorted(candidates, key=lambda s: (extra[s.gpu.index], s.gpu.units))[:count]
         return sorted(candidates, key=lambda s: count * s.free + surcharge.step * extra[s.gpu.index])[:count]
@@ -107,9 +87,6 @@ class Binpack(Rule):
     def kept_for(self, request: Request, node: NodeLedger) -> str:
         chosen = self.choose_gpus(request, node, node.candidates(request))
         return self._scarcity.kept_for(request, node, {node.class_of(state.gpu) for state in chosen})
-
-    def cost(self, request: Request, node: NodeLedger) -> int | None:
-        return self._cost(request, self._scarcity.surcharge(request), node)
 
     def _cost(self, request: Request, surcharge: Surcharge, node: NodeLedger) -> int | None:
         left = node.remaining_after(request)
@@ -143,9 +120,6 @@ class Binpack(Rule):
         kept = ledger.derived(("binpack", request.key), lambda: _Charged(self, request, surcharge, ledger.nodes))
         kept.charge(surcharge)
         return kept
-
-    def key(self, request: Request) -> Hashable:
-        return ("binpack", self._scarcity.surcharge(request).key, request.key)
 
 
 _ALIKE: Final = 1024
@@ -199,14 +173,6 @@ def _breaks_into(request: Request, node: NodeLedger) -> bool:
     return request.whole_gpus < node.empty_gpus() == len(node.free_units)
 
 
-def _free(state: GpuState) -> int:
-    return state.free
-
-
-def _units(state: GpuState) -> int:
-    return state.gpu.units
-
-
 class Spread(Rule):
     """Take the emptiest GPU, and the node with the smallest part of its memory in use."""
 
@@ -215,14 +181,11 @@ class Spread(Rule):
             return _smallest(request, candidates)
         return sorted(candidates, key=lambda s: (-s.free, s.gpu.index))[: request.gpus_per_pod]
 
-    def cost(self, request: Request, node: NodeLedger) -> int | None:
-        return None if node.remaining_after(request) is None else _use(node)
+    def node_cost(self, request: Request, node: NodeLedger) -> NodeCost | None:
+        return None if node.remaining_after(request) is None else (_use(node), -node.free, node.name)
 
-    def key(self, request: Request) -> Hashable:
-        return "spread", request.key
-
-    def tie_break(self, node: NodeLedger) -> int:
-        return -node.free
+    def ranking(self, request: Request, ledger: Ledger) -> Ranking:
+        return ledger.derived(("spread", request.key), lambda: Ranking(ledger.nodes, partial(self.node_cost, request)))
 
 
 class Placement:
@@ -246,7 +209,7 @@ class Placement:
         return (self._rules.get(request.rules.placement) or self._nodes).rank(request, nodes)
 
     def node_cost(self, request: Request, node: NodeLedger) -> NodeCost | None:
-        """As `Policy.weigh`."""
+        """As `Policy.node_cost`."""
         return (self._rules.get(request.rules.placement) or self._nodes).node_cost(request, node)
 
     def kept_for(self, request: Request, node: NodeLedger) -> str:

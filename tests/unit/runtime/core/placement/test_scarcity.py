@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import combinations
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -16,11 +17,12 @@ from hypothesis import given
 
 from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.core.ledger import Ledger
+from gpushare_runtime.core.ledger import GpuState, Ledger, NodeLedger
 from gpushare_runtime.core.node_ledger import GpuClass
 from gpushare_runtime.core.placement import scarcity as module
 from gpushare_runtime.core.placement.policies import Placement
-from gpushare_runtime.core.placement.scarcity import PARTS, Scarcity
+from gpushare_runtime.core.placement.ranking import NodeCost
+from gpushare_runtime.core.placement.scarcity import PARTS, Scarcity, Surcharge
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from unit.runtime.pods import allocated_pod, gpu, memory, on, whole
@@ -208,6 +210,70 @@ def test_the_price_on_a_node_is_what_a_naive_count_says(nodes: list[Node], asked
             for_so_many = max(0, offered - pods) // each if each and offered else empty or 1
             assert surcharge.on(node, gpu_class) == int(Fraction(price * min(for_so_many, empty or 1), empty or 1))
         assert surcharge.on(node, None) == 0
+
+
+MIXED = st.lists(
+    st.lists(st.tuples(st.sampled_from(MODELS), st.sampled_from([8, 16, 40]), st.integers(0, 8)), min_size=1, max_size=4),
+    min_size=1,
+    max_size=3,
+)
+
+
+def searched(request: Request, node: NodeLedger, surcharge: Surcharge) -> tuple[NodeCost, tuple[int, ...]] | None:
+    """By trying all choices on this node: what the cheapest costs, and its GPUs; None where the request does not fit."""
+    count = request.whole_gpus or request.gpus_per_pod
+    fit = [
+        state
+        for state in node.gpu_states
+        if not request.rules.models or state.gpu.model in request.rules.models
+        if state.gpu.model not in request.rules.models_refused
+        if (state.free == state.gpu.units if request.whole_gpus else state.free >= request.per_gpu)
+    ]
+    extra = {state.gpu.index: surcharge.on(node, node.class_of(state.gpu)) for state in fit}
+
+    def order(chosen: tuple[GpuState, ...]) -> tuple[object, ...]:
+        indexes = [state.gpu.index for state in chosen]
+        prices = sum(extra[index] for index in indexes)
+        if request.whole_gpus:
+            return prices, sum(state.gpu.units for state in chosen), indexes
+        return count * sum(state.free for state in chosen) + surcharge.step * prices, indexes
+
+    best = min(combinations(fit, count), key=order, default=None)
+    if best is None:
+        return None
+    left = 0 if request.whole_gpus else sum(state.free - request.per_gpu for state in best) // surcharge.step
+    empty = all(state.free == state.gpu.units for state in node.gpu_states) and request.whole_gpus < len(node.gpu_states)
+    indexes = tuple(state.gpu.index for state in best)
+    return (left + sum(extra[index] for index in indexes) // count, empty, node.name), indexes
+
+
+@given(MIXED, MIXED, ASKED, st.lists(st.integers(0, 40_000), max_size=3), st.integers(1, 3))
+def test_what_a_node_costs_and_which_gpus_it_gives_are_those_of_a_search_through_all_choices(
+    nodes: list[Node], later: list[Node], asked: list[Request], cpus: list[int], gpus: int
+) -> None:
+    """Also in the order that is kept, while scarcity changes and other GPUs become the usual ones."""
+    cluster, more = cluster_of(nodes, cpus), cluster_of(later)
+    scarcity = Scarcity(cluster.classes)
+    policy = Placement(scarcity=scarcity)
+    for number, request in enumerate(
+        [*asked, replace(memory(6), gpus_per_pod=gpus), whole(gpus), memory(2), replace(memory(2), gpus_per_pod=2)]
+    ):
+        scarcity.observe([request] * (number + 1))
+        if number == len(asked):
+            for node in more.nodes.values():
+                cluster.set_inventory(f"later-{node.name}", node.inventory)
+        for each in (request, memory(6), whole(1)):
+            surcharge, names = scarcity.surcharge(each), list(cluster.nodes)
+            naive = {name: searched(each, node, surcharge) for name, node in cluster.nodes.items()}
+            expected = [found and found[0] for found in naive.values()]
+            assert policy.ranking(each, cluster).weights(names) == expected
+            for name, found in naive.items():
+                assert policy.node_cost(each, cluster.nodes[name]) == (found and found[0])
+                chosen = policy.choose(each, cluster.nodes[name])
+                assert (chosen and tuple(sorted(chosen.by_gpu))) == (found and found[1])
+        chosen = policy.choose(request, cluster.nodes["n0"])
+        if chosen is not None:
+            cluster.apply(allocated_pod(f"new-{number}", request, chosen, "n0"))
 
 
 def test_within_a_node_the_scarce_gpu_is_kept_too() -> None:
