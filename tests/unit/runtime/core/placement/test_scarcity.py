@@ -276,6 +276,21 @@ def test_what_a_node_costs_and_which_gpus_it_gives_are_those_of_a_search_through
             cluster.apply(allocated_pod(f"new-{number}", request, chosen, "n0"))
 
 
+def test_nodes_that_are_alike_are_told_apart_by_a_request_that_names_a_gpu() -> None:
+    cluster = Ledger()
+    for name in ("n0", "n1"):
+        cluster.set_inventory(name, Inventory(GIB, (replace(gpu(0, 16), uuid=f"GPU-{name}"),)))
+    named = replace(memory(4), rules=Rules(gpu_uuids=("GPU-n1",)))
+    assert [weight is None for weight in Placement().ranking(named, cluster).weights(["n0", "n1"])] == [True, False]
+
+
+def test_spread_keeps_no_gpu_for_others_also_where_a_pod_alone_asks_for_it() -> None:
+    cluster = cluster_of([[("T4", 16, 0)], [("A100", 16, 0)]])
+    policy, node = learned(cluster, asking(8, "T4"), memory(4)), cluster.nodes["n0"]
+    assert policy.kept_for(memory(4), node) == "kept for pods that name T4"
+    assert policy.kept_for(replace(memory(4), rules=Rules(placement="spread")), node) == ""
+
+
 def test_within_a_node_the_scarce_gpu_is_kept_too() -> None:
     cluster = cluster_of([[("T4", 16, 8), ("A100", 16, 6)]])
     policy = learned(cluster, asking(8, "T4"), memory(4))
