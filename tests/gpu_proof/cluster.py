@@ -36,7 +36,7 @@ _PLAY_SECONDS: Final = 900.0
 _ANSWERS: Final = "srv/answers"
 _METRICS: Final = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9440/metrics', timeout=5).read().decode())"
 _KINDS: Final = "serviceaccounts,secrets,configmaps,roles,rolebindings,clusterroles,clusterrolebindings,validatingadmissionpolicies"
-_TREE: Final = Path(__file__).parents[1] / "hosts/print_file_tree.py"
+_PRINT_TREE: Final = (Path(__file__).parents[1] / "installer/print_file_tree.py").read_text()
 # What changes by itself while a cluster runs; and what dpkg and apt note of packages that have come and gone.
 _LIVING: Final = (
     *(f"/var/lib/{name}" for name in ("containerd", "cni", "etcd", "systemd", "private", "dpkg", "apt", "logrotate")),
@@ -135,7 +135,7 @@ class Cluster:
 
     def state(self) -> dict[str, Any]:
         """All that an installation could have left."""
-        found = dict(json.loads(self.node.run("python3", "-c", _TREE.read_text(), *_LIVING)))
+        found = dict(json.loads(self.node.run("python3", "-c", _PRINT_TREE, *_LIVING)))
         units = self.node.run("systemctl", "list-units", "--all", "--no-legend", "--plain", "*gpushare-[!l]*", "nvidia-*")
         packages = self.node.run("sh", "-c", "dpkg-query --show '*nvidia*' 2>&1 || true")
         node = self.object("node", NODE)["metadata"]
