@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -330,7 +331,7 @@ def test_a_reserved_gpu_that_has_failed_meanwhile_is_not_used() -> None:
     world = World(n=(16, 16))
     assert world.schedule("a", 4) == "n"
     gpus = inventory(16, 16)
-    bad = type(gpus)(gpus.unit, (type(gpus.gpus[0])(**(vars(gpus.gpus[0]) | {"health": "XID 79"})), gpus.gpus[1]))
+    bad = replace(gpus, gpus=(replace(gpus.gpus[0], health="XID 79"), gpus.gpus[1]))
     world.cluster.node_event("MODIFIED", NodeRecord("n", bad))
     assert bind(world, "a", "n")[protocol.ANNOTATION_INDEX] == "1"
 
