@@ -63,6 +63,7 @@ def test_memory_is_expected_of_each_gpu() -> None:
 @pytest.mark.parametrize(
     ("repair", "expected"),
     [
+        (Repair(failed=True), [("gpu_failing", "error")]),
         (Repair(failed=True, pending=True, action="Reset"), [("gpu_failing", "error")]),
         (Repair(action="Reset"), [("gpu_failing", "error")]),
         (Repair(action="Reboot"), [("gpu_failing", "error")]),

@@ -93,8 +93,9 @@ def test_the_originals_port_is_not_ours() -> None:
 
 
 def test_ids_in_another_unit_would_mean_another_amount() -> None:
-    (why,) = rejections(host(THEIRS, registered=2 * 16384), cluster(original()))
-    assert "set gpushare_memory_unit: MiB for this host" in why
+    for others in ((), (nvidia(),)):
+        why = rejections(host(THEIRS, registered=2 * 16384), cluster(original(), *others))[-1]
+        assert "set gpushare_memory_unit: MiB for this host" in why
     assert rejections(host(THEIRS, registered=2 * 16384, unit="MiB"), cluster(original())) == []
     assert rejections(host(THEIRS, registered=32), cluster(original())) == []
 

@@ -15,7 +15,6 @@ import pytest
 
 from gpushare_runtime.core.mps import MpsState
 from gpushare_runtime.device_plugin.host import mps_states
-from gpushare_runtime.device_plugin.node.strategy import changed_isolation
 from unit.runtime.device_plugin.local_pods import bound, memory, whole
 from unit.runtime.device_plugin.plugin import NODE, RESOURCES, World, admitted, metric, start, world
 from unit.runtime.kube.fake_api import until
@@ -172,24 +171,6 @@ async def test_an_environment_that_was_meant_for_another_share_does_not_start(tm
         it.plugin.node.allocator.shares[ids] = 50
         with pytest.raises(Exception, match="requests 30 % of the GPU's compute and got 50 %"):
             await start(it, pod)
-
-
-@pytest.mark.parametrize(
-    ("isolation", "before", "words"),
-    [
-        ("mps", "watch", "with the isolation watch"),
-        ("auto", "mps", "with the isolation mps"),
-        ("mps", "mps", ""),
-        ("auto", "driver", ""),
-        ("none", "watch", ""),
-        ("mps", "", ""),
-    ],
-)
-def test_mps_is_set_and_left_without_pods_only(isolation: str, before: str, words: str) -> None:
-    why = changed_isolation(isolation, before, {"a", "b"}, lambda uids: set(uids))
-    assert (why == "") == (words == "")
-    assert words in why
-    assert changed_isolation(isolation, before, {"a", "b"}, lambda uids: set()) == ""
 
 
 async def test_the_plugin_rejects_another_isolation_under_pods(tmp_path: Path) -> None:

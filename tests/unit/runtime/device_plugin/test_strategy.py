@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpushare_runtime.core.inventory import Inventory, InventoryError
 from gpushare_runtime.core.protocol import STRATEGIES
-from gpushare_runtime.device_plugin.node.strategy import access_to, changed_strategy, no_instances
+from gpushare_runtime.device_plugin.node.strategy import access_to, changed_isolation, changed_strategy, left_limits, no_instances
 from unit.runtime.pods import gpu, inventory
 
 # Minors that are not the indexes.
@@ -89,6 +89,32 @@ def test_nobody_looks_at_processes_without_need(before: str, uids: set[str]) -> 
         raise AssertionError("it looked")
 
     assert changed_strategy("cdi", before, uids, live) == ""
+
+
+@pytest.mark.parametrize(
+    ("isolation", "before", "words"),
+    [
+        ("mps", "watch", "with the isolation watch"),
+        ("auto", "mps", "with the isolation mps"),
+        ("mps", "mps", ""),
+        ("auto", "driver", ""),
+        ("none", "watch", ""),
+        ("mps", "", ""),
+    ],
+)
+def test_mps_is_set_and_left_without_pods_only(isolation: str, before: str, words: str) -> None:
+    why = changed_isolation(isolation, before, {"a", "b"}, lambda uids: set(uids))
+    assert (why == "") == (words == "")
+    assert words in why
+    assert changed_isolation(isolation, before, {"a", "b"}, lambda uids: set()) == ""
+
+
+@pytest.mark.parametrize("isolation", ["watch", "none"])
+def test_a_node_that_limits_nothing_any_more_waits_for_the_pods_that_the_driver_limits(isolation: str) -> None:
+    why = left_limits(isolation, {"a", "b"}, lambda uids: uids & {"b"})
+    assert why.startswith(f"the driver limits the memory of 1 pods (UID b), this plugin should use {isolation}: they would keep limits")
+    assert left_limits(isolation, {"a"}, lambda uids: set()) == ""
+    assert left_limits("driver", {"a"}, everybody) == ""
 
 
 def test_pods_that_have_ended_do_not_matter() -> None:
