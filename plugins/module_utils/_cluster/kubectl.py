@@ -64,12 +64,19 @@ class Kubectl:
             raise
         return found
 
-    def pages(self, path: str, **query: str) -> List[Dict[str, Any]]:
-        """The items of a list, read in pages: one list of a large cluster is hundreds of MB. [] where the server has no such kind."""
+    def pages(self, path: str, optional: bool = False, **query: str) -> List[Dict[str, Any]]:
+        """The items of a list, read in pages: one list of a large cluster is hundreds of MB.
+
+        Where the server has no such kind that is a KubectlError, if optional [].
+        """
         found: List[Dict[str, Any]] = []
         query = {"limit": "500", **query}
         while True:
-            page = self.raw(f"{path}?{urlencode(query)}") or {}
+            page = self.raw(f"{path}?{urlencode(query)}")
+            if page is None:
+                if optional:
+                    return found
+                raise KubectlError(f"kubectl get --raw {path}: the API server does not have this kind, which Kubernetes has")
             found += page.get("items") or []
             query["continue"] = str((page.get("metadata") or {}).get("continue") or "")
             if not query["continue"]:

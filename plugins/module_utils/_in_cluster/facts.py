@@ -39,12 +39,12 @@ _POLL_SECONDS = 5.0
 
 def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str]) -> Dict[str, Any]:
     """wanted: names of the GPU nodes, none for those with our label. KubectlError with kubectl's words."""
-    nodes = kubectl.pages("/api/v1/nodes")
-    daemon_sets = kubectl.pages("/apis/apps/v1/daemonsets")
-    accounts = kubectl.pages(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts")
+    nodes = kubectl.pages("/api/v1/nodes", optional=True)
+    daemon_sets = kubectl.pages("/apis/apps/v1/daemonsets", optional=True)
+    accounts = kubectl.pages(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", optional=True)
     own = [daemon_set for daemon_set in daemon_sets if place_of(daemon_set) == (namespace, PLUGIN)]
     others = [daemon_set for daemon_set in daemon_sets if daemon_set["metadata"]["namespace"] != namespace]
-    pods = kubectl.pages("/api/v1/pods")
+    pods = kubectl.pages("/api/v1/pods", optional=True)
     found = [_node(item) for item in nodes if item["metadata"]["name"] in wanted or (not wanted and _is_ours(item))]
     return {
         "version": str((kubectl.raw("/version") or {}).get("gitVersion", "")),
@@ -53,7 +53,7 @@ def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str]) -> Dict[str,
         "nodes": found,
         "number": len(nodes),
         "missing": sorted(set(wanted) - {node["name"] for node in found}),
-        "runtime_classes": [str(item["metadata"]["name"]) for item in kubectl.pages("/apis/node.k8s.io/v1/runtimeclasses")],
+        "runtime_classes": [str(item["metadata"]["name"]) for item in kubectl.pages("/apis/node.k8s.io/v1/runtimeclasses", optional=True)],
         "enforces": _enforces(kubectl.raw(f"/api/v1/namespaces/{namespace}")),
         "on_hosts": of_hosts(accounts),
         "others": _others(others, pods, {node["name"] for node in found}),

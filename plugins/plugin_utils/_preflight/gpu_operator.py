@@ -28,7 +28,7 @@ def judge(found: HostFindings, facts: Mapping[str, Any], ours: Collection[str], 
     """facts: of `_takeover/operator.py`. ours: names of the GPU nodes of this run. mode: `gpushare_gpu_operator`."""
     policies, versions = facts["policies"], facts["versions"]
     if versions and API_VERSION not in versions:
-        seen = f"a {KIND} of {GROUP}/{few(versions)}"
+        seen = f"a {KIND} of {GROUP}/{_few(versions)}"
         cure = "use a release of the GPU Operator that serves it, or a later release of this collection"
         found.error("operator", seen, f"{GROUP}/{API_VERSION}, which this release knows", cure)
     elif not policies and mode == PATCH:
@@ -36,7 +36,7 @@ def judge(found: HostFindings, facts: Mapping[str, Any], ours: Collection[str], 
         found.error("operator", f"no {KIND} of the GPU Operator, and gpushare_gpu_operator: {PATCH}", "one", cure)
     elif len(policies) > 1:
         cure = f"delete those that it ignores: kubectl get {RESOURCE} shows their state"
-        found.error("operator", f"{len(policies)} objects {KIND} ({few([policy['name'] for policy in policies])})", "one", cure)
+        found.error("operator", f"{len(policies)} objects {KIND} ({_few([policy['name'] for policy in policies])})", "one", cure)
     elif policies:
         _one(found, policies[0], sorted(set(facts["nodes"]) & set(ours)), _strangers(facts, ours), mode)
 
@@ -55,8 +55,8 @@ def _one(found: HostFindings, policy: Mapping[str, Any], here: Sequence[str], st
         return
     elsewhere = ""
     if strangers:
-        elsewhere = f"; {few(strangers)} lose nvidia.com/gpu then, until NVIDIA's device plugin serves them by its own chart"
-    seen = f"{KIND} {name} with the GPU Operator's device plugin, on {few(here)}"
+        elsewhere = f"; {_few(strangers)} lose nvidia.com/gpu then, until NVIDIA's device plugin serves them by its own chart"
+    seen = f"{KIND} {name} with the GPU Operator's device plugin, on {_few(here)}"
     expected = f"{_OFF}, because a node where a label switches it off fails the operator's validation"
     if mode == PATCH and not policy["owner"]:
         if strangers:
@@ -81,3 +81,8 @@ def _command(policy: Mapping[str, Any]) -> str:
 def _strangers(facts: Mapping[str, Any], ours: Collection[str]) -> list[str]:
     """The operator's nodes that are none of ours."""
     return sorted(set(facts["nodes"]) - set(facts["ours"]) - set(ours))
+
+
+def _few(names: Sequence[str]) -> str:
+    """Each with at most 80 characters: they are the cluster's."""
+    return few(name[:80] for name in names)

@@ -50,6 +50,15 @@ class Answers:
         return self.answers.pop(0)
 
 
+def test_a_list_that_ends_in_the_middle_or_is_not_there_is_an_error_where_it_must_be_there() -> None:
+    first = json.dumps({"items": [{"kind": "Pod"}], "metadata": {"continue": "x"}})
+    gone = (1, "", "Error from server (NotFound): the server could not find the requested resource")
+    for answers in ([(0, first, ""), gone], [gone]):
+        with pytest.raises(KubectlError, match="get --raw /api/v1/pods: the API server does not have this kind"):
+            Kubectl(Answers(*answers), "kubectl", "admin.conf").pages("/api/v1/pods")
+    assert Kubectl(Answers(gone), "kubectl", "admin.conf").pages("/apis/node.k8s.io/v1/runtimeclasses", optional=True) == []
+
+
 def role(verbs: list[str], **metadata: Any) -> dict[str, Any]:
     return {"kind": "ClusterRole", "metadata": {"name": "x", **metadata}, "rules": [{"verbs": verbs}]}
 

@@ -43,6 +43,12 @@ def test_nothing_speaks_against_it(facts: dict[str, Any], mode: str) -> None:
     assert judged(facts, mode) == []
 
 
+def test_names_of_the_cluster_are_quoted_in_short() -> None:
+    facts = operator(policy(), policy(name="x" * 100))
+    (finding,) = judged(facts)
+    assert finding.found == f"2 objects ClusterPolicy (cluster-policy, {'x' * 80})"
+
+
 @pytest.mark.parametrize(
     ("facts", "mode", "words"),
     [
