@@ -27,11 +27,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.scheduling.control_plane import ControlPlane, Process, settle
-from bench.scheduling.extender import Extender, Idle
+from bench.scheduling.extender import Extender, Idle, installed_python
 from bench.scheduling.latency import Latency, read
 from bench.scheduling.objects import PODS, all_of, make_nodes, make_pod
 from bench.scheduling.startup import startup
 from gpushare_lab.components import KUBERNETES
+from gpushare_lab.prepare import the_cache
 from gpushare_runtime.kube.client import METADATA, METADATA_LIST, KubeClient, KubeError
 from gpushare_runtime.kube.credentials import load
 
@@ -60,19 +61,22 @@ class Round:
 
 
 class Bench:
-    """A control plane with its nodes. percentage: percentageOfNodesToScore; options: more of the extender's."""
+    """A control plane with its nodes. python: of the extenders; percentage: percentageOfNodesToScore; options: more of the extender's."""
 
-    def __init__(self, plane: ControlPlane, client: KubeClient, pods: int, percentage: int, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self, plane: ControlPlane, client: KubeClient, python: Path, pods: int, percentage: int, options: Sequence[str] = ()
+    ) -> None:
         self._plane = plane
         self._client = client
         self._pods = pods
         self._percentage = percentage
         self._options = options
+        self._python = python
 
     async def round(self, kind: str) -> Round:
         """Create the pods, start what schedules them, and count."""
-        extender = Extender(self._plane, *self._options) if kind == OURS else None
-        asked = Idle(self._plane) if kind == IDLE else extender
+        extender = Extender(self._plane, *self._options, python=self._python) if kind == OURS else None
+        asked = Idle(self._plane, self._python) if kind == IDLE else extender
         if asked:
             await asked.ready()
         await all_of(make_pod(self._client, number) for number in range(self._pods))
@@ -139,11 +143,12 @@ class Bench:
 async def measure(given: argparse.Namespace, say: Callable[[str], None]) -> dict[str, Any]:
     """The whole benchmark; what it found, ready for JSON."""
     options = ["--most-nodes", str(given.most_nodes)] if given.most_nodes else []
+    python = installed_python(the_cache())
     with tempfile.TemporaryDirectory(prefix="gpushare-bench-") as folder:
         plane = ControlPlane(Path(folder), KUBERNETES)
         try:
             async with KubeClient(load(str(plane.kubeconfig)), user_agent="bench") as client:
-                bench = Bench(plane, client, given.pods, given.percentage, options)
+                bench = Bench(plane, client, python, given.pods, given.percentage, options)
                 say(f"{given.nodes} nodes")
                 inventories = await make_nodes(client, given.nodes)
                 found: list[Round] = []
@@ -157,7 +162,7 @@ async def measure(given: argparse.Namespace, say: Callable[[str], None]) -> dict
                 full = None
                 if given.bound_pods:
                     say(f"{given.bound_pods} bound pods")
-                    full = await startup(plane, client, inventories, given.bound_pods)
+                    full = await startup(plane, client, inventories, given.bound_pods, python)
                     say(f"ready after {full.ready_seconds} s, {full.own_seconds} s of them its own CPU; {full.resident_mib} MiB resident")
         finally:
             plane.stop()
@@ -183,18 +188,24 @@ def _ratios(found: Sequence[Round]) -> dict[str, float]:
     none = [one for one in found if not one.extender and not one.idle]
     if not (ours and none and idle):
         return {}
-    rates = [statistics.mean(one.rate for one in side) for side in (none, ours, idle)]
-    least, more = (statistics.mean(sum(one.cpu_ms_per_pod.values()) for one in side) for side in (none, ours))
-    own, nothing = (statistics.mean(one.cpu_ms_per_pod["extender"] for one in side) for side in (ours, idle))
-    of_idle = {"idle_ratio": round(rates[1] / rates[2], 3), "idle_cpu_ratio": round(own / nothing, 2)}
-    return {"ratio": round(rates[1] / rates[0], 3), "cpu_ratio": round(least / more, 3), **of_idle}
+    return {
+        "ratio": _ratio(lambda one: one.rate, ours, none),
+        "cpu_ratio": _ratio(lambda one: sum(one.cpu_ms_per_pod.values()), none, ours),
+        "idle_ratio": _ratio(lambda one: one.rate, ours, idle),
+        "idle_cpu_ratio": _ratio(lambda one: one.cpu_ms_per_pod["extender"], ours, idle),
+    }
+
+
+def _ratio(value: Callable[[Round], float], one: Sequence[Round], other: Sequence[Round]) -> float:
+    """The median over pairs of neighbours: a shared machine has faster and slower minutes."""
+    return round(statistics.median(value(a) / value(b) for a, b in zip(one, other, strict=True)), 3)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench.scheduling", description="Pods bound a second, without and with the extender.")
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--pods", type=int, default=3000)
-    parser.add_argument("--rounds", type=int, default=2, help="of each kind (default %(default)s); 0: only --bound-pods")
+    parser.add_argument("--rounds", type=int, default=4, help="of each kind (default %(default)s); 0: only --bound-pods")
     parser.add_argument("--percentage", type=int, default=100, help="percentageOfNodesToScore; 0: Kubernetes' own sampling")
     parser.add_argument("--most-nodes", type=int, default=0, help="the extender's option (default %(default)s: filter names all that fit)")
     parser.add_argument("--bound-pods", type=int, default=0, metavar="PODS", help="also measure memory and start with so many")

@@ -11,28 +11,46 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from bench.scheduling import idle
 from bench.scheduling.control_plane import ControlPlane, Process, free_port
-from gpushare_lab.process import run
+from gpushare_lab.cache import Cache
+from gpushare_lab.process import run, run_logged
 from gpushare_runtime.core.protocol import EXTENDER_PREFIX, RESOURCE_GPUS, RESOURCE_MEMORY
 
 _READY = "answering the scheduler"
 _BINDS = "the pods are as the API server has them now"
 _MANAGED = [{"name": RESOURCE_MEMORY}, {"name": RESOURCE_GPUS}]
+_SYSTEM_PYTHON: Final = "/usr/bin/python3"
+_REQUIREMENTS: Final = Path(__file__).parents[3] / "files/gpushare_runtime/requirements.txt"
+
+
+def installed_python(cache: Cache) -> Path:
+    """The distribution's Python with the runtime's requirements, as the installer makes it: one that was built by hand may be slower."""
+
+    def build(folder: Path) -> None:
+        log = cache.log("bench-python")
+        run_logged(
+            "making a virtual environment of the distribution's Python", [_SYSTEM_PYTHON, "-m", "venv", "--without-pip", folder], log
+        )
+        pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", folder / "bin/python", "install"]
+        run_logged("installing what the runtime requires", [*pip, "--require-hashes", "-r", _REQUIREMENTS], log)
+
+    version = run([_SYSTEM_PYTHON, "-c", "import platform; print(platform.python_version())"]).stdout.strip()
+    return cache.entry("bench-python", version, {"requirements": _REQUIREMENTS.read_bytes()}, build) / "bin/python"
 
 
 class Extender:
     """The process, and its entry in the scheduler's configuration, as the installer makes them. more: further options."""
 
-    def __init__(self, plane: ControlPlane, *more: str) -> None:
+    def __init__(self, plane: ControlPlane, *more: str, python: str | Path = sys.executable) -> None:
         self._port, metrics, pki = free_port(), free_port(), plane.folder / "pki"
         self.metrics = f"http://127.0.0.1:{metrics}/metrics"
         run([sys.executable, "-m", "gpushare_runtime.pki.main", "ensure", "--dir", pki])
         (plane.folder / "extender.log").unlink(missing_ok=True)
         tls: list[str | Path] = ["--tls-cert", pki / "extender.crt", "--tls-key", pki / "extender.key", "--client-ca", pki / "ca.crt"]
-        module: list[str | Path] = [sys.executable, "-m", "gpushare_runtime.extender.main", "--kubeconfig", plane.kubeconfig]
+        module: list[str | Path] = [python, "-m", "gpushare_runtime.extender.main", "--kubeconfig", plane.kubeconfig]
         where = ["--listen", f"127.0.0.1:{self._port}", "--metrics-listen", f"127.0.0.1:{metrics}"]
         self._started = time.monotonic()
         # The scheduler of the benchmark competes for no lease.
@@ -72,10 +90,10 @@ class Extender:
 class Idle:
     """The program of `idle.py`, and its entry in the scheduler's configuration."""
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: ControlPlane, python: str | Path) -> None:
         port = free_port()
         (plane.folder / "idle.log").unlink(missing_ok=True)
-        module: list[str | Path] = [sys.executable, "-m", "bench.scheduling.idle", "--kubeconfig", plane.kubeconfig, "--port", str(port)]
+        module: list[str | Path] = [python, "-m", "bench.scheduling.idle", "--kubeconfig", plane.kubeconfig, "--port", str(port)]
         self._started = time.monotonic()
         self.process = Process("idle", module, plane.folder)
         self.entry = {

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from bench.scheduling.control_plane import ControlPlane
 from bench.scheduling.extender import Extender
@@ -26,8 +27,8 @@ class Startup:
     resident_mib: float
 
 
-async def startup(plane: ControlPlane, client: KubeClient, inventories: dict[str, Inventory], pods: int) -> Startup:
-    """Make so many bound pods, evenly over the nodes, and start the extender."""
+async def startup(plane: ControlPlane, client: KubeClient, inventories: dict[str, Inventory], pods: int, python: Path) -> Startup:
+    """Make so many bound pods, evenly over the nodes, and start the extender, with this Python."""
     names = sorted(inventories)
     if pods > len(names) * GPUS * UNITS:
         raise ValueError(f"{pods} pods of one unit do not fit on {len(names)} nodes of {GPUS * UNITS} units")
@@ -41,7 +42,7 @@ async def startup(plane: ControlPlane, client: KubeClient, inventories: dict[str
         await client.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
     await all_of(bind(number) for number in range(pods))
-    extender = Extender(plane)
+    extender = Extender(plane, python=python)
     try:
         seconds = await extender.ready()
         health = extender.health()

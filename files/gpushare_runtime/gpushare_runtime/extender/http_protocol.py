@@ -56,9 +56,12 @@ class HttpRequest(NamedTuple):
 
 
 class HttpResponse(NamedTuple):
+    """after: called once it is on its way, while the caller reads it."""
+
     body: bytes
     status: int = 200
     content_type: str = JSON
+    after: Callable[[], None] | None = None
 
 
 _FAILED: Final = HttpResponse(b"this failed, see the log\n", 500, TEXT)
@@ -321,6 +324,11 @@ class _HttpConnection(asyncio.Protocol):
             f"Date: {_date(int(time.time()))}\r\n{_CLOSE if last else ''}\r\n"
         )
         self._transport.write(head.encode() + (response.body if with_body else b""))
+        if response.after is not None:
+            try:
+                response.after()
+            except Exception:
+                log.exception("what was to follow an answer failed")
 
     def _close_after(self, seconds: float, close: Callable[[], None]) -> None:
         if self._timer is not None:

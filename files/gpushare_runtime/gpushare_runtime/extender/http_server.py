@@ -11,8 +11,9 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime, timezone
+from functools import partial
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 from prometheus_client.core import Metric
@@ -49,8 +50,12 @@ _VERB_AT: Final = len(EXTENDER_PREFIX) + 1
 _OPEN: Final = ("/healthz", "/version")
 
 
-Answer = tuple[bytes, str]
-"""The body, and its value of metrics.RESULTS."""
+class Answer(NamedTuple):
+    """result: of metrics.RESULTS; after: as of `HttpResponse`."""
+
+    body: bytes
+    result: str
+    after: Callable[[], None] | None = None
 
 
 class Endpoints:
@@ -70,6 +75,8 @@ class Endpoints:
         self._not_ready = not_ready
         self._leadership = leadership
         self._read: tuple[bytes, extender_v1.Arguments] | None = None
+        # The answer to prioritize, if it is asked the same as filter was.
+        self._scores: bytes | None = None
         self._verbs: dict[str, Callable[[bytes], Answer | Awaitable[Answer]]] = {
             f"{EXTENDER_PREFIX}/filter": self._filter,
             f"{EXTENDER_PREFIX}/prioritize": self._prioritize,
@@ -94,7 +101,7 @@ class Endpoints:
             answer = verb(request.body)
         except Exception as error:
             answer = self._failed(request.path, error)
-        return self._response(request.path, answer, began) if isinstance(answer, tuple) else self._later(request.path, answer, began)
+        return self._response(request.path, answer, began) if isinstance(answer, Answer) else self._later(request.path, answer, began)
 
     async def _later(self, path: str, answer: Awaitable[Answer], began: float) -> HttpResponse:
         try:
@@ -104,16 +111,15 @@ class Endpoints:
         return self._response(path, made, began)
 
     def _response(self, path: str, answer: Answer, began: float) -> HttpResponse:
-        body, result = answer
-        self.meters.took(path[_VERB_AT:], result, perf_counter() - began)
-        return HttpResponse(body)
+        self.meters.took(path[_VERB_AT:], answer.result, perf_counter() - began)
+        return HttpResponse(answer.body, after=answer.after)
 
     def _failed(self, path: str, error: Exception) -> Answer:
         if isinstance(error, extender_v1.WireError):
             _at_callers.warning("%s: %s", path, error)
-            return _failure(path, str(error)), ERROR
+            return Answer(_failure(path, str(error)), ERROR)
         log.error("%s failed", path, exc_info=error)
-        return _failure(path, f"gpushare-extender failed ({type(error).__name__}: {error}); its log has more"), ERROR
+        return Answer(_failure(path, f"gpushare-extender failed ({type(error).__name__}: {error}); its log has more"), ERROR)
 
     def health(self) -> tuple[bool, dict[str, object]]:
         """(whether the caches are complete and the token works, the body of /healthz)."""
@@ -151,32 +157,42 @@ class Endpoints:
         self._last_filter_call = datetime.now(timezone.utc)
         why = self._closed()
         if why:
-            return extender_v1.write_filter_error(why), ERROR
+            return Answer(extender_v1.write_filter_error(why), ERROR)
         args = self._arguments(body)
+        self._scores = None
         filtered = self._service.filter(args)
-        return extender_v1.write_filtered(args, filtered), ERROR if filtered.error else OK if filtered.names else UNSCHEDULABLE
+        result = ERROR if filtered.error else OK if filtered.names else UNSCHEDULABLE
+        # Where every node fits, prioritize is asked the same next, unless there is only one.
+        same = self._read is not None and filtered.names is args.names and len(args.names) > 1
+        return Answer(extender_v1.write_filtered(args, filtered), result, partial(self._look_ahead, args) if same else None)
+
+    def _look_ahead(self, args: extender_v1.Arguments) -> None:
+        """Answer prioritize while the scheduler reads the answer to filter: it waits for one after the other."""
+        self._scores = extender_v1.write_scores(self._service.prioritize(args))
 
     def _arguments(self, body: bytes) -> extender_v1.Arguments:
         """If every node fits, the scheduler sends the same body to prioritize as to filter: it is parsed once."""
         if self._read is not None and self._read[0] == body:
             return self._read[1]
+        self._scores = None
         args = extender_v1.read_arguments(body)
         self._read = (body, args) if len(body) <= _REMEMBERED_BYTES else None
         return args
 
     def _prioritize(self, body: bytes) -> Answer:
         args = self._arguments(body)
+        scores, self._scores = self._scores, None
         if self._closed():
-            return extender_v1.write_scores({}), ERROR
-        return extender_v1.write_scores(self._service.prioritize(args)), OK
+            return Answer(extender_v1.write_scores({}), ERROR)
+        return Answer(extender_v1.write_scores(self._service.prioritize(args)) if scores is None else scores, OK)
 
     def _preempt(self, body: bytes) -> Answer:
         args = extender_v1.read_preempt(body)
         # An incomplete ledger does not show which evictions help.
         if self._closed():
-            return extender_v1.write_preempted({}), ERROR
+            return Answer(extender_v1.write_preempted({}), ERROR)
         helped = self._service.preempt(args)
-        return extender_v1.write_preempted(helped), OK if helped else UNSCHEDULABLE
+        return Answer(extender_v1.write_preempted(helped), OK if helped else UNSCHEDULABLE)
 
     async def _bind(self, body: bytes) -> Answer:
         args = extender_v1.read_bind(body)
@@ -188,8 +204,8 @@ class Endpoints:
         except BindError as error:
             self.meters.not_bound(error.cause)
             log.warning("bind %s to node %s: %s", args, args.node, error)
-            return extender_v1.write_bound(str(error)), ERROR if why else UNSCHEDULABLE
-        return extender_v1.write_bound(""), OK
+            return Answer(extender_v1.write_bound(str(error)), ERROR if why else UNSCHEDULABLE)
+        return Answer(extender_v1.write_bound(""), OK)
 
     def _unauthorized(self, request: HttpRequest) -> HttpResponse:
         self.meters.unauthorized_callers += 1

@@ -31,10 +31,11 @@ HELLO = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
 
 
 class Echo:
-    """Says what it was asked: `/echo` at once, `/later` once it is let go, `/never` fails."""
+    """Says what it was asked: `/echo` at once, `/later` once it is let go, `/never` fails, and `/after` once it has answered."""
 
     def __init__(self) -> None:
         self.asked: list[HttpRequest] = []
+        self.went_on = False
         self.go = asyncio.Event()
 
     def __call__(self, request: HttpRequest) -> HttpResponse | Awaitable[HttpResponse]:
@@ -43,7 +44,12 @@ class Echo:
             raise ValueError(request.path)
         if request.path.startswith("/later"):
             return self._later(request)
-        return HttpResponse(request.path.encode() + b":" + (b"nothing" if request.body is None else request.body))
+        after = self._after if request.path == "/after" else None
+        return HttpResponse(request.path.encode() + b":" + (b"nothing" if request.body is None else request.body), after=after)
+
+    def _after(self) -> None:
+        self.went_on = True
+        raise ValueError("after")
 
     async def _later(self, request: HttpRequest) -> HttpResponse:
         await self.go.wait()
@@ -95,6 +101,13 @@ def talk(sent: bytes, *expected: tuple[int, bytes, bool]) -> Echo:
         return echo
 
     return asyncio.run(run())
+
+
+def test_what_follows_an_answer_harms_no_other_answer(caplog: pytest.LogCaptureFixture) -> None:
+    after = HELLO.replace(b"/echo", b"/after")
+    echo = talk(after + HELLO, (200, b"/after:hello", False), (200, b"/echo:hello", False))
+    assert echo.went_on
+    assert caplog.messages == ["what was to follow an answer failed"]
 
 
 @settings(max_examples=25)

@@ -85,6 +85,34 @@ async def test_what_prioritize_is_asked_is_not_read_again_where_filter_was_asked
         assert len(reads) == 6
 
 
+async def test_prioritize_is_answered_while_the_scheduler_reads_what_filter_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    prioritize = Verbs.prioritize
+    monkeypatch.setattr(Verbs, "prioritize", lambda self, args: (asked.append(args.pod["metadata"]["uid"]), prioritize(self, args))[1])
+    async with extending(tmp_path) as extender:
+        await synced(extender)
+        first, second = ask(gpu_pod("a", 4)), ask(gpu_pod("b", 4))
+        for verb, body, uids in (
+            ("prioritize", first, ["uid-a"]),
+            ("filter", first, ["uid-a", "uid-a"]),
+            ("prioritize", first, ["uid-a", "uid-a"]),
+            # Once: the next time the ledger may be another one.
+            ("prioritize", first, ["uid-a"] * 3),
+            ("filter", second, [*["uid-a"] * 3, "uid-b"]),
+            ("prioritize", first, [*["uid-a"] * 3, "uid-b", "uid-a"]),
+            ("prioritize", second, [*["uid-a"] * 3, "uid-b", "uid-a", "uid-b"]),
+            # One node is no choice, and where some do not fit prioritize is asked about fewer.
+            ("filter", {**first, "NodeNames": ["gpu1"]}, [*["uid-a"] * 3, "uid-b", "uid-a", "uid-b"]),
+            ("filter", ask(gpu_pod("c", 20)), [*["uid-a"] * 3, "uid-b", "uid-a", "uid-b"]),
+        ):
+            answer = await extender.verb(verb, body)
+            assert asked == uids, f"{verb} {body['Pod']['metadata']['uid']}"
+            if verb == "prioritize":
+                assert [host["Host"] for host in answer if host["Score"] == 10] == ["gpu1"]
+            if verb == "filter" and len(uids) == 2:
+                assert extender.cluster.ledger.pod("uid-a") is not None, "reserved before it is asked"
+
+
 async def test_a_burst_on_two_nodes_takes_exactly_what_there_is(tmp_path: Path) -> None:
     async with extending(tmp_path) as extender:
         await synced(extender)
