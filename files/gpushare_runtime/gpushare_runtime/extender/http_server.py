@@ -75,8 +75,8 @@ class Endpoints:
         self._not_ready = not_ready
         self._leadership = leadership
         self._read: tuple[bytes, extender_v1.Arguments] | None = None
-        # The answer to prioritize, if it is asked the same as filter was.
-        self._scores: bytes | None = None
+        # What prioritize will most probably be asked, and its answer.
+        self._ahead: tuple[extender_v1.Arguments, bytes] | None = None
         self._verbs: dict[str, Callable[[bytes], Answer | Awaitable[Answer]]] = {
             f"{EXTENDER_PREFIX}/filter": self._filter,
             f"{EXTENDER_PREFIX}/prioritize": self._prioritize,
@@ -158,33 +158,34 @@ class Endpoints:
         why = self._closed()
         if why:
             return Answer(extender_v1.write_filter_error(why), ERROR)
-        args = self._arguments(body)
-        self._scores = None
+        args, self._ahead = self._arguments(body), None
         filtered = self._service.filter(args)
         result = ERROR if filtered.error else OK if filtered.names else UNSCHEDULABLE
-        # Where every node fits, prioritize is asked the same next, unless there is only one.
-        same = self._read is not None and filtered.names is args.names and len(args.names) > 1
-        return Answer(extender_v1.write_filtered(args, filtered), result, partial(self._look_ahead, args) if same else None)
+        next_args = extender_v1.Arguments(args.pod, filtered.names)
+        # One node is no choice: prioritize is not asked.
+        after = partial(self._look_ahead, next_args) if len(filtered.names) > 1 else None
+        return Answer(extender_v1.write_filtered(args, filtered), result, after)
 
     def _look_ahead(self, args: extender_v1.Arguments) -> None:
         """Answer prioritize while the scheduler reads the answer to filter: it waits for one after the other."""
-        self._scores = extender_v1.write_scores(self._service.prioritize(args))
+        self._ahead = args, extender_v1.write_scores(self._service.prioritize(args))
 
     def _arguments(self, body: bytes) -> extender_v1.Arguments:
         """If every node fits, the scheduler sends the same body to prioritize as to filter: it is parsed once."""
         if self._read is not None and self._read[0] == body:
             return self._read[1]
-        self._scores = None
         args = extender_v1.read_arguments(body)
         self._read = (body, args) if len(body) <= _REMEMBERED_BYTES else None
         return args
 
     def _prioritize(self, body: bytes) -> Answer:
         args = self._arguments(body)
-        scores, self._scores = self._scores, None
+        ahead, self._ahead = self._ahead, None
         if self._closed():
             return Answer(extender_v1.write_scores({}), ERROR)
-        return Answer(extender_v1.write_scores(self._service.prioritize(args)) if scores is None else scores, OK)
+        if ahead is not None and ahead[0].names == args.names and ahead[0].pod == args.pod:
+            return Answer(ahead[1], OK)
+        return Answer(extender_v1.write_scores(self._service.prioritize(args)), OK)
 
     def _preempt(self, body: bytes) -> Answer:
         args = extender_v1.read_preempt(body)

@@ -91,26 +91,30 @@ async def test_prioritize_is_answered_while_the_scheduler_reads_what_filter_said
     monkeypatch.setattr(Verbs, "prioritize", lambda self, args: (asked.append(args.pod["metadata"]["uid"]), prioritize(self, args))[1])
     async with extending(tmp_path) as extender:
         await synced(extender)
-        first, second = ask(gpu_pod("a", 4)), ask(gpu_pod("b", 4))
-        for verb, body, uids in (
-            ("prioritize", first, ["uid-a"]),
-            ("filter", first, ["uid-a", "uid-a"]),
-            ("prioritize", first, ["uid-a", "uid-a"]),
+        first, other, large = ask(gpu_pod("a", 4)), ask(gpu_pod("b", 4)), ask(gpu_pod("c", 20))
+        both = ["gpu1", "gpu2"]
+        for verb, body, count, answer in (
+            ("filter", first, 1, both),
+            ("prioritize", first, 1, ["gpu1"]),
             # Once: the next time the ledger may be another one.
-            ("prioritize", first, ["uid-a"] * 3),
-            ("filter", second, [*["uid-a"] * 3, "uid-b"]),
-            ("prioritize", first, [*["uid-a"] * 3, "uid-b", "uid-a"]),
-            ("prioritize", second, [*["uid-a"] * 3, "uid-b", "uid-a", "uid-b"]),
-            # One node is no choice, and where some do not fit prioritize is asked about fewer.
-            ("filter", {**first, "NodeNames": ["gpu1"]}, [*["uid-a"] * 3, "uid-b", "uid-a", "uid-b"]),
-            ("filter", ask(gpu_pod("c", 20)), [*["uid-a"] * 3, "uid-b", "uid-a", "uid-b"]),
+            ("prioritize", first, 2, ["gpu1"]),
+            ("filter", first, 3, both),
+            # Another pod, other nodes, and the same pod as it is now.
+            ("prioritize", other, 4, ["gpu1"]),
+            ("filter", first, 5, both),
+            ("prioritize", {**first, "NodeNames": ["gpu2"]}, 6, ["gpu2"]),
+            ("filter", first, 7, both),
+            ("prioritize", ask(gpu_pod("a", 20)), 8, ["gpu2"]),
+            # What fits on some nodes is asked about those, and one is no choice.
+            ("filter", {**first, "NodeNames": [*both, "none"]}, 9, both),
+            ("prioritize", first, 9, ["gpu1"]),
+            ("filter", large, 9, ["gpu2"]),
         ):
-            answer = await extender.verb(verb, body)
-            assert asked == uids, f"{verb} {body['Pod']['metadata']['uid']}"
-            if verb == "prioritize":
-                assert [host["Host"] for host in answer if host["Score"] == 10] == ["gpu1"]
-            if verb == "filter" and len(uids) == 2:
-                assert extender.cluster.ledger.pod("uid-a") is not None, "reserved before it is asked"
+            said = await extender.verb(verb, body)
+            assert (said["NodeNames"] if verb == "filter" else [host["Host"] for host in said if host["Score"] == 10]) == answer
+            assert len(asked) == count, (verb, body)
+        await extender.verb("filter", first)
+        assert extender.cluster.ledger.is_reserved("uid-a"), "before prioritize is asked"
 
 
 async def test_a_burst_on_two_nodes_takes_exactly_what_there_is(tmp_path: Path) -> None:
