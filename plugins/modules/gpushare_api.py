@@ -38,19 +38,9 @@ options:
     type: str
     choices: [facts, nodes, plugins, aside, returned, operator_off, operator_returned, retired]
     required: true
-  nodes:
-    description: Names of the nodes that are to change.
-    type: list
-    elements: str
-    default: []
-  pods:
-    description: Whether V(nodes) lists the pods. A large cluster has many of them.
-    type: bool
-    default: true
-  pods_of:
-    description: Names of the nodes whose pods are listed. By default all, and with V(plugins) none.
-    type: list
-    elements: str
+  nodes: {description: Names of the nodes that are to change., type: list, elements: str, default: []}
+  pods: {description: Whether V(nodes) lists the pods. A large cluster has many of them., type: bool, default: true}
+  pods_of: {description: "Names of the nodes whose pods are listed. By default all, and with V(plugins) none.", type: list, elements: str}
 """
 
 EXAMPLES = r"""
@@ -74,17 +64,8 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-version:
-  description: Version of the API server.
-  returned: with O(what=facts)
-  type: str
-  sample: v1.36.3
-nodes:
-  description: Names of the nodes.
-  returned: with O(what=facts)
-  type: list
-  elements: str
-  sample: [cp1, gpu1]
+version: {description: Version of the API server., returned: with O(what=facts), type: str, sample: v1.36.3}
+nodes: {description: Names of the nodes., returned: with O(what=facts), type: list, elements: str, sample: [cp1, gpu1]}
 authorities:
   description: SHA-256 of each certificate authority of the cluster, as this host has them.
   returned: with O(what=facts)
@@ -100,21 +81,14 @@ gpu_operator:
   description: NVIDIA's GPU Operator, its ClusterPolicy and the nodes that it serves.
   returned: with O(what=facts)
   type: dict
-may_grant:
-  description: Whether this kubeconfig may make roles and bind them.
-  returned: with O(what=facts)
-  type: bool
+may_grant: {description: Whether this kubeconfig may make roles and bind them., returned: with O(what=facts), type: bool}
 accounts:
   description: The names of the device plugins' accounts.
   returned: with O(what=nodes)
   type: list
   elements: str
   sample: [gpushare-device-plugin-gpu1]
-without_node:
-  description: Those of nodes that the cluster does not have.
-  returned: with O(what=nodes)
-  type: list
-  elements: str
+without_node: {description: Those of nodes that the cluster does not have., returned: with O(what=nodes), type: list, elements: str}
 states:
   description: The status of each node's condition Ready, by the node's name.
   returned: with O(what=nodes)
@@ -141,36 +115,17 @@ plugins:
     rejection: {description: Why it cannot be moved aside. Empty if it can., type: str}
     original: {description: Whether it is that of the original gpushare., type: bool}
     nodes: {description: The nodes that it serves., type: list, elements: str}
-active:
-  description: UID to namespace and name of the pods on these nodes that have not ended.
-  returned: with O(what=plugins)
-  type: dict
-writers:
-  description: User names of the original's accounts.
-  returned: with O(what=plugins)
-  type: list
-  elements: str
-node_ports:
-  description: NodePorts of the original's Service.
-  returned: with O(what=plugins)
-  type: list
-  elements: int
+active: {description: UID to namespace and name of the pods on these nodes that have not ended., returned: with O(what=plugins), type: dict}
+writers: {description: "User names of the original's accounts.", returned: with O(what=plugins), type: list, elements: str}
+node_ports: {description: "NodePorts of the original's Service.", returned: with O(what=plugins), type: list, elements: int}
 objects:
   description: The changed objects (in check mode, the objects to change).
   returned: for changes
   type: list
   elements: str
   sample: [Node gpu1]
-left:
-  description: Pods of other device plugins that are still on the nodes.
-  returned: for changes
-  type: list
-  elements: str
-kept:
-  description: Labels that others have changed, and that therefore stay.
-  returned: for changes
-  type: list
-  elements: str
+left: {description: Pods of other device plugins that are still on the nodes., returned: for changes, type: list, elements: str}
+kept: {description: "Labels that others have changed, and that therefore stay.", returned: for changes, type: list, elements: str}
 served:
   description: The nodes that the device plugin of the original gpushare serves, with O(what=returned).
   returned: for changes

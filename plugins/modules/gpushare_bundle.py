@@ -26,10 +26,7 @@ attributes:
   idempotent:
     support: full
 options:
-  folder:
-    description: Folder for the bundle.
-    type: path
-    required: true
+  folder: {description: Folder for the bundle., type: path, required: true}
   pythons:
     description: Versions of Python that get wheels. By default all that the runtime supports.
     type: list
@@ -42,44 +39,19 @@ options:
     elements: str
     choices: [x86_64, aarch64]
     default: []
-  images:
-    description: Archives of container images.
-    type: list
-    elements: path
-    default: []
+  images: {description: Archives of container images., type: list, elements: path, default: []}
   packages:
     description: The administrator's packages.
     type: list
     elements: dict
     default: []
     suboptions:
-      system:
-        description: Distribution of the hosts that get them, such as V(debian-12).
-        type: str
-        required: true
-      architecture:
-        description: Architecture of these hosts.
-        type: str
-        choices: [x86_64, aarch64]
-        default: x86_64
-      names:
-        description: Names of packages to download by apt-get, dnf or zypper.
-        type: list
-        elements: str
-        default: []
-      folder:
-        description: Folder with files of packages.
-        type: path
-        default: ""
-  sign:
-    description: Key of gpg that signs the checksums. Empty for no signature.
-    type: str
-    default: ""
-  pip_extra_args:
-    description: More arguments for C(pip download).
-    type: list
-    elements: str
-    default: []
+      system: {description: "Distribution of the hosts that get them, such as V(debian-12).", type: str, required: true}
+      architecture: {description: Architecture of these hosts., type: str, choices: [x86_64, aarch64], default: x86_64}
+      names: {description: "Names of packages to download by apt-get, dnf or zypper.", type: list, elements: str, default: []}
+      folder: {description: Folder with files of packages., type: path, default: ""}
+  sign: {description: Key of gpg that signs the checksums. Empty for no signature., type: str, default: ""}
+  pip_extra_args: {description: More arguments for C(pip download)., type: list, elements: str, default: []}
 """
 
 EXAMPLES = r"""
@@ -89,21 +61,8 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-bundle:
-  description: The bundle.
-  returned: outside check mode
-  type: str
-  sample: /srv/gpushare-bundle-0.1.0.tar
-sha256:
-  description: Its SHA-256.
-  returned: outside check mode
-  type: str
-bytes:
-  description: Its bytes.
-  returned: outside check mode
-  type: int
-files:
-  description: How many files it has.
-  returned: outside check mode
-  type: int
+bundle: {description: The bundle., returned: outside check mode, type: str, sample: /srv/gpushare-bundle-0.1.0.tar}
+sha256: {description: Its SHA-256., returned: outside check mode, type: str}
+bytes: {description: Its bytes., returned: outside check mode, type: int}
+files: {description: How many files it has., returned: outside check mode, type: int}
 """

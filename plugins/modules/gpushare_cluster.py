@@ -44,10 +44,7 @@ options:
       - The namespace of daemons that are pods. V(objects) without it accepts only objects of daemons on hosts. V(remove_pods) requires it.
       - Namespace of the ServiceAccounts, for V(identity). Without it C(kube-system).
     type: str
-  objects:
-    description: Complete Kubernetes objects, those that others need first.
-    type: list
-    elements: dict
+  objects: {description: "Complete Kubernetes objects, those that others need first.", type: list, elements: dict}
   create:
     description: Whether missing objects may be created. If not, they are left out and listed in RV(missing).
     type: bool
@@ -59,10 +56,7 @@ options:
     type: str
     choices: [fail, skip]
     default: fail
-  taints:
-    description: Name of a node to whether it has the taint. Nodes that are not there are left out.
-    type: dict
-    default: {}
+  taints: {description: Name of a node to whether it has the taint. Nodes that are not there are left out., type: dict, default: {}}
   accounts:
     description:
       - Name of the ServiceAccount by key of the daemon in the result, such as its host. The account must exist, except in check mode.
@@ -71,10 +65,7 @@ options:
     description: C(own) of the daemon's M(gpushare.kubernetes.gpushare_daemon) result, by key of the daemon.
     type: dict
     default: {}
-  server:
-    description: URL of the API server. By default the one of O(kubeconfig).
-    type: str
-    default: ""
+  server: {description: URL of the API server. By default the one of O(kubeconfig)., type: str, default: ""}
   state:
     description: With V(absent), V(openshift_policy) is as it was. If others have changed it since, only the extender is removed.
     type: str
@@ -84,22 +75,10 @@ options:
     description: URL of the extender, as kube-scheduler reaches it on its host.
     type: str
     default: http://127.0.0.1:32766/gpushare-scheduler
-  weight:
-    description: Weight of the extender's scores.
-    type: int
-    default: 1
-  http_timeout:
-    description: Timeout of the calls, as a Go duration.
-    type: str
-    default: 1s
-  preemption:
-    description: Whether kube-scheduler calls the extender before it evicts pods of lower priority.
-    type: bool
-    default: true
-  nodes:
-    description: Names of the nodes whose device plugin has been removed, for V(remove_objects).
-    type: list
-    elements: str
+  weight: {description: "Weight of the extender's scores.", type: int, default: 1}
+  http_timeout: {description: "Timeout of the calls, as a Go duration.", type: str, default: 1s}
+  preemption: {description: Whether kube-scheduler calls the extender before it evicts pods of lower priority., type: bool, default: true}
+  nodes: {description: "Names of the nodes whose device plugin has been removed, for V(remove_objects).", type: list, elements: str}
   everything:
     description:
       - Whether to remove the objects that all nodes and control planes share, too. They stay while another node of the cluster still serves
@@ -122,13 +101,8 @@ options:
     type: list
     elements: str
     default: []
-  force:
-    description: Whether V(remove_pods) continues although pods with a share of a GPU run.
-    type: bool
-    default: false
-  timeout:
-    description: Seconds for pods to go, and for pods to run. V(remove_pods) requires it.
-    type: int
+  force: {description: Whether V(remove_pods) continues although pods with a share of a GPU run., type: bool, default: false}
+  timeout: {description: "Seconds for pods to go, and for pods to run. V(remove_pods) requires it.", type: int}
 """
 
 EXAMPLES = r"""
@@ -163,30 +137,20 @@ objects:
   type: list
   elements: str
   sample: [ClusterRole gpushare-extender]
-unserved:
-  description: The objects that this API server does not have.
-  returned: with O(what=objects)
-  type: list
-  elements: str
+unserved: {description: The objects that this API server does not have., returned: with O(what=objects), type: list, elements: str}
 missing:
   description: With O(create=false), the objects that are not there.
   returned: with O(what=objects)
   type: list
   elements: str
   sample: [Node gpu1]
-kubeconfig:
-  description: The kubeconfig of all these daemons.
-  returned: with O(what=identity)
-  type: str
+kubeconfig: {description: The kubeconfig of all these daemons., returned: with O(what=identity), type: str}
 due:
   description: Why a daemon needs a seed, by the key of O(accounts). Daemons that need none are not in it.
   returned: with O(what=identity)
   type: dict
   sample: {cp1: it has no token of its own yet}
-seeds:
-  description: The seeds by the key of O(accounts). None in check mode.
-  returned: with O(what=identity)
-  type: dict
+seeds: {description: The seeds by the key of O(accounts). None in check mode., returned: with O(what=identity), type: dict}
 notes:
   description: Remarks for people, for example about a policy that others have changed since.
   returned: with O(what=openshift_policy)
@@ -205,11 +169,7 @@ left:
   contains:
     what: {description: The object or part of it., type: str}
     why: {description: The reason as a message., type: str}
-nodes:
-  description: The nodes that the device plugin has served.
-  returned: with O(what=remove_pods)
-  type: list
-  elements: str
+nodes: {description: The nodes that the device plugin has served., returned: with O(what=remove_pods), type: list, elements: str}
 """
 
 import time

@@ -34,27 +34,17 @@ options:
     type: str
     choices: [service, certificates, token]
     required: true
-  name:
-    description: Name of the service, without C(.service). V(service) requires it.
-    type: str
+  name: {description: "Name of the service, without C(.service). V(service) requires it.", type: str}
   unit:
     description:
       - Content of the unit file, with one C(ExecStart). V(service) requires it.
       - The module moves the command line to C(<name>.env) beside the kubeconfig, with a hash of what the daemon reads at its start. systemd
         reads that file at each start. So a new release has the same unit and needs no C(systemctl daemon-reload).
     type: str
-  kubeconfig_path:
-    description: Path of the daemon's kubeconfig, always of mode 0600. V(service) and V(token) require it.
-    type: path
-  kubeconfig_content:
-    description: Content of the kubeconfig. If it is not given, the present one stays.
-    type: str
-  seed_path:
-    description: Path of the daemon's seed, with which it requests its own token; always of mode 0600.
-    type: path
-  seed_content:
-    description: A new seed. If it is not given, the present one stays.
-    type: str
+  kubeconfig_path: {description: "Path of the daemon's kubeconfig, always of mode 0600. V(service) and V(token) require it.", type: path}
+  kubeconfig_content: {description: "Content of the kubeconfig. If it is not given, the present one stays.", type: str}
+  seed_path: {description: "Path of the daemon's seed, with which it requests its own token; always of mode 0600.", type: path}
+  seed_content: {description: "A new seed. If it is not given, the present one stays.", type: str}
   seed_due:
     description: In check mode, whether there would be a new seed, which cannot be made before its account exists.
     type: bool
@@ -83,35 +73,17 @@ options:
   health_url:
     description: URL on this host that answers a JSON object, whose C(synced) must be true. By default only systemd's state counts.
     type: str
-  health_ca:
-    description: File with the certificate authority that must have signed the certificate of an https O(health_url).
-    type: path
-  timeout:
-    description: Seconds within which the daemon must become healthy.
-    type: int
-    default: 60
-  path:
-    description: Folder of the certificates and keys.
-    type: path
-    default: /etc/gpushare/pki
-  program:
-    description: The runtime's C(gpushare-pki).
-    type: path
-    default: /opt/gpushare/current/bin/gpushare-pki
-  server:
-    description: The server whose certificates are created.
-    type: str
-    choices: [extender, dashboard]
-    default: extender
+  health_ca: {description: File with the certificate authority that must have signed the certificate of an https O(health_url)., type: path}
+  timeout: {description: Seconds within which the daemon must become healthy., type: int, default: 60}
+  path: {description: Folder of the certificates and keys., type: path, default: /etc/gpushare/pki}
+  program: {description: "The runtime's C(gpushare-pki).", type: path, default: /opt/gpushare/current/bin/gpushare-pki}
+  server: {description: The server whose certificates are created., type: str, choices: [extender, dashboard], default: extender}
   names:
     description: Host names and addresses in the certificate of the dashboard, beside those of the loopback interface.
     type: list
     elements: str
     default: []
-  reload:
-    description: Service to reload if it exists and its certificate is new.
-    type: str
-    default: gpushare-extender.service
+  reload: {description: Service to reload if it exists and its certificate is new., type: str, default: gpushare-extender.service}
 """
 
 EXAMPLES = r"""

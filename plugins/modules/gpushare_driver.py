@@ -27,50 +27,20 @@ options:
     type: str
     choices: [facts, present, absent]
     required: true
-  version:
-    description: Version of the driver. O(what=present) requires it.
-    type: str
-  module:
-    description: Kind of the kernel module.
-    type: str
-    default: ""
-  blacklist:
-    description: Whether nouveau is not blacklisted yet.
-    type: bool
-    default: true
-  initramfs:
-    description: Command that rebuilds the initramfs.
-    type: list
-    elements: str
-    default: []
-  run_file:
-    description: Path of NVIDIA's installer and its arguments.
-    type: list
-    elements: str
-    default: []
-  services:
-    description: Units to enable.
-    type: list
-    elements: str
-    default: []
+  version: {description: Version of the driver. O(what=present) requires it., type: str}
+  module: {description: Kind of the kernel module., type: str, default: ""}
+  blacklist: {description: Whether nouveau is not blacklisted yet., type: bool, default: true}
+  initramfs: {description: Command that rebuilds the initramfs., type: list, elements: str, default: []}
+  run_file: {description: "Path of NVIDIA's installer and its arguments.", type: list, elements: str, default: []}
+  services: {description: Units to enable., type: list, elements: str, default: []}
   options:
     description: Options of the driver's kernel modules, as lines of modprobe.d without C(options).
     type: list
     elements: str
     default: []
-  modules:
-    description: Kernel modules to load now and at boot.
-    type: list
-    elements: str
-    default: []
-  timeout:
-    description: Seconds within which NVIDIA's installer must finish.
-    type: int
-    default: 1800
-  root:
-    description: Folder that stands for the host's V(/), for tests of V(facts).
-    type: path
-    default: /
+  modules: {description: Kernel modules to load now and at boot., type: list, elements: str, default: []}
+  timeout: {description: "Seconds within which NVIDIA's installer must finish.", type: int, default: 1800}
+  root: {description: "Folder that stands for the host's V(/), for tests of V(facts).", type: path, default: /}
 """
 
 EXAMPLES = r"""
@@ -93,23 +63,10 @@ files:
   returned: with O(what=present) and O(what=absent)
   type: list
   elements: str
-notes:
-  description: Remarks for people.
-  returned: with O(what=present) and O(what=absent)
-  type: list
-  elements: str
-reboot:
-  description: Why the host must reboot. Empty if it need not.
-  returned: with O(what=present) and O(what=absent)
-  type: str
-at:
-  description: Unix time by the host's clock.
-  returned: with O(what=present) and O(what=absent)
-  type: float
-facts:
-  description: The facts.
-  returned: with O(what=facts)
-  type: dict
+notes: {description: Remarks for people., returned: with O(what=present) and O(what=absent), type: list, elements: str}
+reboot: {description: Why the host must reboot. Empty if it need not., returned: with O(what=present) and O(what=absent), type: str}
+at: {description: "Unix time by the host's clock.", returned: with O(what=present) and O(what=absent), type: float}
+facts: {description: The facts., returned: with O(what=facts), type: dict}
 processes:
   description:
     - The processes on the GPUs, each as text with its PID, its name and its pod. Where nvidia-smi has a problem, also the processes that
@@ -117,22 +74,13 @@ processes:
   returned: with O(what=facts)
   type: list
   elements: str
-machine_id:
-  description: Content of C(/etc/machine-id).
-  returned: with O(what=facts)
-  type: str
-boot_id:
-  description: A value that each boot changes.
-  returned: with O(what=facts)
-  type: str
+machine_id: {description: Content of C(/etc/machine-id)., returned: with O(what=facts), type: str}
+boot_id: {description: A value that each boot changes., returned: with O(what=facts), type: str}
 driver:
   description: The driver by its parts, as M(gpushare.kubernetes.gpu_node_info) returns it.
   returned: with O(what=facts)
   type: dict
-problem:
-  description: Why nvidia-smi reports no GPUs, null if it reports them.
-  returned: with O(what=facts)
-  type: dict
+problem: {description: "Why nvidia-smi reports no GPUs, null if it reports them.", returned: with O(what=facts), type: dict}
 """
 
 import os

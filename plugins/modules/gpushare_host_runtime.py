@@ -36,38 +36,21 @@ options:
     type: str
     choices: [images, rancher]
     required: true
-  bundle:
-    description: The bundle on the controller. V(images) requires it.
-    type: str
+  bundle: {description: The bundle on the controller. V(images) requires it., type: str}
   wanted:
     description: The images of the bundle. This module's action plugin on the controller sets it, not users.
     type: list
     elements: dict
-  distribution:
-    description: The distribution. V(rancher) requires it.
-    type: str
-    choices: [k3s, rke2]
+  distribution: {description: The distribution. V(rancher) requires it., type: str, choices: [k3s, rke2]}
   state:
     description: With V(absent), V(rancher) accepts that the runtime is gone, and removes the archive. containerd keeps the image.
     type: str
     choices: [present, absent]
     default: present
-  image:
-    description: Name of the image that V(rancher) wants. Empty for none.
-    type: str
-    default: ""
-  archive:
-    description: Archive with this image, on the controller. Empty for none.
-    type: str
-    default: ""
-  sha256:
-    description: Hash of O(archive). This module's action plugin on the controller sets it, not users.
-    type: str
-    default: ""
-  timeout:
-    description: Seconds within which the service of the distribution must have restarted.
-    type: int
-    default: 180
+  image: {description: Name of the image that V(rancher) wants. Empty for none., type: str, default: ""}
+  archive: {description: "Archive with this image, on the controller. Empty for none.", type: str, default: ""}
+  sha256: {description: "Hash of O(archive). This module's action plugin on the controller sets it, not users.", type: str, default: ""}
+  timeout: {description: Seconds within which the service of the distribution must have restarted., type: int, default: 180}
 """
 
 EXAMPLES = r"""
@@ -83,11 +66,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-imported:
-  description: The images that were imported (in check mode, would be).
-  returned: success
-  type: list
-  elements: str
+imported: {description: "The images that were imported (in check mode, would be).", returned: success, type: list, elements: str}
 restarted:
   description: The service that was restarted (in check mode, that would be), or nothing.
   returned: with O(what=rancher)

@@ -31,10 +31,7 @@ options:
     type: str
     choices: [facts, trial, scheduler, everything, handover]
     required: true
-  namespace:
-    description: The namespace of gpushare's pods.
-    type: str
-    required: true
+  namespace: {description: "The namespace of gpushare's pods.", type: str, required: true}
   nodes:
     description:
       - Names of the nodes for V(trial) and V(handover), or of the GPU nodes for V(facts). Without them, V(facts) is about the nodes with
@@ -42,33 +39,17 @@ options:
     type: list
     elements: str
     default: []
-  image:
-    description: gpushare's image.
-    type: str
-    default: ""
-  wait:
-    description: Seconds within which kubelet must have told of O(image), for V(facts).
-    type: int
-    default: 0
-  runtime_class:
-    description: The RuntimeClass of the pods, or nothing.
-    type: str
-    default: ""
-  kubelet_root:
-    description: Root folder of the nodes' kubelets, for V(trial).
-    type: path
-    default: /var/lib/kubelet
+  image: {description: "gpushare's image.", type: str, default: ""}
+  wait: {description: "Seconds within which kubelet must have told of O(image), for V(facts).", type: int, default: 0}
+  runtime_class: {description: "The RuntimeClass of the pods, or nothing.", type: str, default: ""}
+  kubelet_root: {description: "Root folder of the nodes' kubelets, for V(trial).", type: path, default: /var/lib/kubelet}
   scheduler:
     description: Which scheduler places the pods with GPUs, V(own) or the cluster's V(default).
     type: str
     choices: [own, default]
     default: own
-  start_timeout:
-    description: Seconds for gpushare's pods, or those of the trial, to run.
-    type: int
-  timeout:
-    description: Seconds for the pods that verify, for V(everything), or for the O(step).
-    type: int
+  start_timeout: {description: "Seconds for gpushare's pods, or those of the trial, to run.", type: int}
+  timeout: {description: "Seconds for the pods that verify, for V(everything), or for the O(step).", type: int}
   step:
     description:
       - V(settled) waits until no pod with a request for GPUs waits for the scheduler that is about to end, and fails if one still does.
@@ -79,15 +60,8 @@ options:
       - V(pruned) removes the objects of gpushare that are not in O(keep).
     type: str
     choices: [settled, marked, stopped, opened, pod, host, pruned]
-  to:
-    description: The mode after the change.
-    type: str
-    choices: [systemd, kubernetes]
-  keep:
-    description: The objects of the new mode.
-    type: list
-    elements: dict
-    default: []
+  to: {description: The mode after the change., type: str, choices: [systemd, kubernetes]}
+  keep: {description: The objects of the new mode., type: list, elements: dict, default: []}
 """
 
 EXAMPLES = r"""
@@ -110,25 +84,14 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-facts:
-  description: The facts.
-  returned: with O(what=facts)
-  type: dict
-nodes:
-  description: The nodes on which a pod ran.
-  returned: with what verifies
-  type: list
-  elements: str
+facts: {description: The facts., returned: with O(what=facts), type: dict}
+nodes: {description: The nodes on which a pod ran., returned: with what verifies, type: list, elements: str}
 findings:
   description: The findings, each with what was found, expected and what to do.
   returned: with what verifies
   type: list
   elements: str
-unproven:
-  description: Nodes without a free unit, on which no pod ran.
-  returned: with what verifies
-  type: list
-  elements: str
+unproven: {description: "Nodes without a free unit, on which no pod ran.", returned: with what verifies, type: list, elements: str}
 objects:
   description: The objects that were changed or removed (in check mode, would be).
   returned: with O(what=handover)

@@ -39,34 +39,21 @@ options:
     type: str
     choices: [host, preflight, driver, verify, take_over, dead_nodes, in_cluster]
     required: true
-  gpu_node:
-    description: Whether the host's GPUs are to be shared. V(host) requires it.
-    type: bool
-  control_plane:
-    description: Whether the host's kube-scheduler is to call the extender. V(host) requires it.
-    type: bool
+  gpu_node: {description: "Whether the host's GPUs are to be shared. V(host) requires it.", type: bool}
+  control_plane: {description: "Whether the host's kube-scheduler is to call the extender. V(host) requires it.", type: bool}
   node_name:
     description:
       - Name that the node must have. By default the host's name in the inventory or its C(ansible_host), with or without domain.
       - A host that reports another name is rejected.
     type: str
     default: ""
-  install_dir:
-    description: Folder of the runtime.
-    type: path
-    default: /opt/gpushare
+  install_dir: {description: Folder of the runtime., type: path, default: /opt/gpushare}
   python:
     description: Name or path of the Python for the runtime. By default the distribution's own or the newest.
     type: str
     default: ""
-  kubectl:
-    description: Name or path of kubectl.
-    type: str
-    default: kubectl
-  kubeconfig:
-    description: The administrator's kubeconfig.
-    type: path
-    default: /etc/kubernetes/admin.conf
+  kubectl: {description: Name or path of kubectl., type: str, default: kubectl}
+  kubeconfig: {description: "The administrator's kubeconfig.", type: path, default: /etc/kubernetes/admin.conf}
   scheduler_manifest:
     description: Manifest of kube-scheduler's static pod.
     type: path
@@ -75,14 +62,8 @@ options:
     description: Version of Kubernetes for the next upgrade. Reports the feature gates of kubelet that this version no longer takes.
     type: str
     default: ""
-  take_over:
-    description: Whether this run moves other device plugins aside. Then an active one is a warning.
-    type: bool
-    default: false
-  root:
-    description: Folder that stands for the host's V(/), for tests. For V(host) and V(driver).
-    type: path
-    default: /
+  take_over: {description: Whether this run moves other device plugins aside. Then an active one is a warning., type: bool, default: false}
+  root: {description: "Folder that stands for the host's V(/), for tests. For V(host) and V(driver).", type: path, default: /}
   hosts:
     description:
       - The hosts of the run, by their names in the inventory. For a verdict V(ansible_play_hosts_all), so that it lists lost ones as well.
@@ -90,15 +71,9 @@ options:
         and V(dead_nodes) require it.
     type: list
     elements: str
-  result:
-    description: Name of the variable in which each host's result of V(host) was registered. V(preflight) requires it.
-    type: str
-  control_plane_group:
-    description: Inventory group of the control planes. V(preflight) requires it.
-    type: str
-  gpu_group:
-    description: Inventory group of the GPU nodes. V(preflight) requires it.
-    type: str
+  result: {description: "Name of the variable in which each host's result of V(host) was registered. V(preflight) requires it.", type: str}
+  control_plane_group: {description: Inventory group of the control planes. V(preflight) requires it., type: str}
+  gpu_group: {description: Inventory group of the GPU nodes. V(preflight) requires it., type: str}
   answers:
     description: Results of M(gpushare.kubernetes.gpushare_api) about V(facts), one for each control plane, whose name is C(item).
     type: list
@@ -108,11 +83,7 @@ options:
       - Check to the name of the variable in which a role's plan for each host was registered. One that failed is a reason.
     type: dict
     default: {}
-  accept:
-    description: Checks whose errors are to be warnings.
-    type: list
-    elements: str
-    default: []
+  accept: {description: Checks whose errors are to be warnings., type: list, elements: str, default: []}
   report:
     description: Path on the controller for all that was found, as JSON, by V(preflight) or V(verify). By default no file is written.
     type: str
@@ -122,10 +93,7 @@ options:
       - Name of the variable of each host with its facts, a result of M(gpushare.kubernetes.gpu_node_info) or of V(host). V(take_over)
         requires it.
     type: str
-  extender_port:
-    description: Port of gpushare's extender, for V(take_over).
-    type: int
-    default: 32766
+  extender_port: {description: "Port of gpushare's extender, for V(take_over).", type: int, default: 32766}
   drain:
     description: Whether pods are evicted first. Pods with GPUs of another device plugin then do not prevent V(take_over).
     type: bool
@@ -135,9 +103,7 @@ options:
     type: str
     choices: [check, patch]
     default: check
-  settings:
-    description: The variables of the role C(in_cluster), by their names. V(in_cluster) requires it.
-    type: dict
+  settings: {description: "The variables of the role C(in_cluster), by their names. V(in_cluster) requires it.", type: dict}
   bundle:
     description: A bundle on the controller whose images O(hosts) get before. By default the nodes have them, or pull them.
     type: str
@@ -146,73 +112,33 @@ options:
     description: Seconds within which kubelet must have told of an image that was imported. Whether it has is judged afterwards.
     type: int
     default: 0
-  changes:
-    description: Whether the run changes the mode, so that services on hosts go on for now.
-    type: bool
-    default: false
+  changes: {description: "Whether the run changes the mode, so that services on hosts go on for now.", type: bool, default: false}
   wires:
     description: Whether the run reaches the control planes, too, and adds the extender to their kube-schedulers.
     type: bool
     default: false
-  replicas:
-    description: Number of the scheduler's pods.
-    type: int
-    default: 2
-  data:
-    description: Folder on the controller with the data of the distributions. V(driver) requires it.
-    type: path
-  version:
-    description: Exact version of the driver. V(driver) requires it.
-    type: str
-  source:
-    description: Source of the driver.
-    type: str
-    choices: [nvidia, distribution, run_file]
-    default: nvidia
-  module:
-    description: Kind of the kernel module. V(auto) suits the GPUs.
-    type: str
-    choices: [auto, open, proprietary]
-    default: auto
+  replicas: {description: "Number of the scheduler's pods.", type: int, default: 2}
+  data: {description: Folder on the controller with the data of the distributions. V(driver) requires it., type: path}
+  version: {description: Exact version of the driver. V(driver) requires it., type: str}
+  source: {description: Source of the driver., type: str, choices: [nvidia, distribution, run_file], default: nvidia}
+  module: {description: Kind of the kernel module. V(auto) suits the GPUs., type: str, choices: [auto, open, proprietary], default: auto}
   build:
     description: V(dkms), V(precompiled), or V(auto) for precompiled modules where the kernel requires signed ones.
     type: str
     choices: [auto, dkms, precompiled]
     default: auto
-  run_file:
-    description: Path of NVIDIA's installer on the host.
-    type: str
-    default: ""
-  change_ok:
-    description: Whether another version or kernel module than the installed one is accepted.
-    type: bool
-    default: false
-  own_key:
-    description: Whether DKMS signs modules with a key that is enrolled in the firmware.
-    type: bool
-    default: false
-  persistenced:
-    description: Whether the persistence daemon runs.
-    type: bool
-    default: true
+  run_file: {description: "Path of NVIDIA's installer on the host.", type: str, default: ""}
+  change_ok: {description: Whether another version or kernel module than the installed one is accepted., type: bool, default: false}
+  own_key: {description: Whether DKMS signs modules with a key that is enrolled in the firmware., type: bool, default: false}
+  persistenced: {description: Whether the persistence daemon runs., type: bool, default: true}
   fabric:
     description: V(never) installs no fabric manager. V(auto) installs it on hosts with NVSwitch.
     type: str
     choices: [auto, never]
     default: auto
-  repository:
-    description: Address of the repository instead of the source's own.
-    type: str
-    default: ""
-  key:
-    description: The repository's key as text, URL or absolute path on the host.
-    type: str
-    default: ""
-  fingerprints:
-    description: Fingerprints of the key.
-    type: list
-    elements: str
-    default: []
+  repository: {description: "Address of the repository instead of the source's own.", type: str, default: ""}
+  key: {description: "The repository's key as text, URL or absolute path on the host.", type: str, default: ""}
+  fingerprints: {description: Fingerprints of the key., type: list, elements: str, default: []}
   module_options:
     description: Options of the driver's kernel modules, such as V(nvidia NVreg_RestrictProfilingToAdminUsers=0).
     type: list
@@ -221,12 +147,8 @@ options:
   runtime:
     description: Folder on the controller with the runtime's sources, by which the hash of its wheel is computed. V(verify) requires it.
     type: path
-  seen:
-    description: Name of the variable with each host's registered evidence. V(verify) requires it.
-    type: str
-  cluster:
-    description: Name of the variable with the cluster's registered evidence. V(verify) requires it.
-    type: str
+  seen: {description: "Name of the variable with each host's registered evidence. V(verify) requires it.", type: str}
+  cluster: {description: "Name of the variable with the cluster's registered evidence. V(verify) requires it.", type: str}
   probed:
     description: Name of the variable with each host's second evidence, from during the probe. By default there is none.
     type: str
@@ -235,22 +157,10 @@ options:
     description: Result of M(gpushare.kubernetes.gpushare_verify_cluster) with C(what=place). By default there was no probe.
     type: dict
     default: {}
-  unproven:
-    description: RV(unproven) of an earlier call.
-    type: dict
-    default: {}
-  probe:
-    description: Whether to place probe pods. Only with O(final=false).
-    type: bool
-    default: false
-  image:
-    description: The image of the probe pods. By default one that each node has for its pod sandboxes.
-    type: str
-    default: ""
-  final:
-    description: With V(false), V(verify) never fails, and returns the probe pods to place.
-    type: bool
-    default: true
+  unproven: {description: RV(unproven) of an earlier call., type: dict, default: {}}
+  probe: {description: Whether to place probe pods. Only with O(final=false)., type: bool, default: false}
+  image: {description: The image of the probe pods. By default one that each node has for its pod sandboxes., type: str, default: ""}
+  final: {description: "With V(false), V(verify) never fails, and returns the probe pods to place.", type: bool, default: true}
 """
 
 EXAMPLES = r"""
@@ -272,14 +182,8 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-host:
-  description: The host's name in the inventory.
-  returned: with O(what=host)
-  type: str
-node_name:
-  description: Name of its Kubernetes node, null for an unreachable host.
-  returned: with O(what=host)
-  type: str
+host: {description: "The host's name in the inventory.", returned: with O(what=host), type: str}
+node_name: {description: "Name of its Kubernetes node, null for an unreachable host.", returned: with O(what=host), type: str}
 facts:
   description: Result of M(gpushare.kubernetes.gpu_node_info), empty for an unreachable host.
   returned: with O(what=host)
@@ -298,27 +202,11 @@ reasons:
     found: {description: The state that was found., type: str}
     expected: {description: The required state., type: str}
     cure: {description: The action to take., type: str}
-v:
-  description: Version of the form of the reasons.
-  returned: with O(what=preflight) without an error
-  type: int
-  sample: 1
-ok:
-  description: Whether there is no error so far.
-  returned: with O(what=preflight) and with O(final=false)
-  type: bool
-plan:
-  description: The plan of the driver.
-  returned: with O(what=driver)
-  type: dict
-info:
-  description: Result of M(gpushare.kubernetes.gpushare_driver).
-  returned: with O(what=driver)
-  type: dict
-due:
-  description: Whether the kernel module must change, so that no process may use the GPUs.
-  returned: with O(what=driver)
-  type: bool
+v: {description: Version of the form of the reasons., returned: with O(what=preflight) without an error, type: int, sample: 1}
+ok: {description: Whether there is no error so far., returned: with O(what=preflight) and with O(final=false), type: bool}
+plan: {description: The plan of the driver., returned: with O(what=driver), type: dict}
+info: {description: Result of M(gpushare.kubernetes.gpushare_driver)., returned: with O(what=driver), type: dict}
+due: {description: "Whether the kernel module must change, so that no process may use the GPUs.", returned: with O(what=driver), type: bool}
 pending:
   description: Why the host must reboot before the planned driver runs. Empty if it need not.
   returned: with O(what=driver)
@@ -335,46 +223,15 @@ report:
       description: Errors first, causes before what follows from them. As RV(reasons), and C(because) has the code of their cause.
       type: list
       elements: dict
-images:
-  description: Node to the image of the probe pod that is to be placed on it.
-  returned: with O(final=false)
-  type: dict
-unproven:
-  description: Node to why no probe pod can be placed on it.
-  returned: with O(final=false)
-  type: dict
-left_behind:
-  description: Probe pods that a killed run has left behind.
-  returned: with O(final=false)
-  type: list
-  elements: str
-scheduler_name:
-  description: The scheduler that probe pods are for.
-  returned: with O(final=false)
-  type: str
-objects:
-  description: The objects to apply, those that others need first.
-  returned: with O(what=in_cluster)
-  type: list
-  elements: dict
-labels:
-  description: The nodes to label.
-  returned: with O(what=in_cluster)
-  type: list
-  elements: dict
-nodes:
-  description: Names of the GPU nodes.
-  returned: with O(what=in_cluster)
-  type: list
-  elements: str
-runtime_class:
-  description: RuntimeClass of the pods, by the variable or by the preset.
-  returned: with O(what=in_cluster)
-  type: str
-kubelet_root:
-  description: Root folder of the nodes' kubelets, by the same.
-  returned: with O(what=in_cluster)
-  type: str
+images: {description: Node to the image of the probe pod that is to be placed on it., returned: with O(final=false), type: dict}
+unproven: {description: Node to why no probe pod can be placed on it., returned: with O(final=false), type: dict}
+left_behind: {description: Probe pods that a killed run has left behind., returned: with O(final=false), type: list, elements: str}
+scheduler_name: {description: The scheduler that probe pods are for., returned: with O(final=false), type: str}
+objects: {description: "The objects to apply, those that others need first.", returned: with O(what=in_cluster), type: list, elements: dict}
+labels: {description: The nodes to label., returned: with O(what=in_cluster), type: list, elements: dict}
+nodes: {description: Names of the GPU nodes., returned: with O(what=in_cluster), type: list, elements: str}
+runtime_class: {description: "RuntimeClass of the pods, by the variable or by the preset.", returned: with O(what=in_cluster), type: str}
+kubelet_root: {description: "Root folder of the nodes' kubelets, by the same.", returned: with O(what=in_cluster), type: str}
 on_hosts:
   description: In a change of the mode, names of the nodes that services serve for now.
   returned: with O(what=in_cluster)
@@ -385,20 +242,9 @@ plugins:
   returned: with O(what=take_over)
   type: list
   elements: dict
-rejections:
-  description: The reasons that prevent the take-over.
-  returned: with O(what=take_over)
-  type: list
-  elements: str
-moves:
-  description: Host to the DaemonSets that leave it.
-  returned: with O(what=take_over)
-  type: dict
-dead:
-  description: Names of the dead hosts' nodes.
-  returned: with O(what=dead_nodes)
-  type: list
-  elements: str
+rejections: {description: The reasons that prevent the take-over., returned: with O(what=take_over), type: list, elements: str}
+moves: {description: Host to the DaemonSets that leave it., returned: with O(what=take_over), type: dict}
+dead: {description: "Names of the dead hosts' nodes.", returned: with O(what=dead_nodes), type: list, elements: str}
 pods:
   description: The pods of these nodes with a share of a GPU, as M(gpushare.kubernetes.gpushare_api) returns them.
   returned: with O(what=dead_nodes)

@@ -28,25 +28,14 @@ options:
     type: str
     choices: [cordon, drain, uncordon, ready]
     required: true
-  node:
-    description: Name of the node.
-    type: str
-    required: true
-  owner:
-    description: Value of the annotation.
-    type: str
-    default: nvidia_driver
+  node: {description: Name of the node., type: str, required: true}
+  owner: {description: Value of the annotation., type: str, default: nvidia_driver}
   reason:
     description: Value of the annotation C(gpushare/cordon-reason). With V(cordon), also on a node that this collection cordoned.
     type: str
     default: ""
-  force:
-    description: Whether to delete pods that no controller creates again.
-    type: bool
-    default: false
-  since:
-    description: When the container runtime was restarted, as Unix time of the node's clock. V(ready) requires it.
-    type: float
+  force: {description: Whether to delete pods that no controller creates again., type: bool, default: false}
+  since: {description: "When the container runtime was restarted, as Unix time of the node's clock. V(ready) requires it.", type: float}
 """
 
 EXAMPLES = r"""
@@ -72,23 +61,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-done:
-  description: Whether no pod is left to evict.
-  returned: without O(what=ready)
-  type: bool
-left:
-  description: Pods that are still there, as namespace/name.
-  returned: without O(what=ready)
-  type: list
-  elements: str
-why:
-  description: Report of kubectl about them.
-  returned: without O(what=ready)
-  type: str
-ready:
-  description: Whether it is ready. If it is not, C(msg) has the missing condition.
-  returned: with O(what=ready)
-  type: bool
+done: {description: Whether no pod is left to evict., returned: without O(what=ready), type: bool}
+left: {description: "Pods that are still there, as namespace/name.", returned: without O(what=ready), type: list, elements: str}
+why: {description: Report of kubectl about them., returned: without O(what=ready), type: str}
+ready: {description: "Whether it is ready. If it is not, C(msg) has the missing condition.", returned: with O(what=ready), type: bool}
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -43,18 +43,9 @@ options:
     elements: dict
     default: []
     suboptions:
-      name:
-        description: Name of the package.
-        type: str
-        required: true
-      version:
-        description: Version, whole or without revision, such as V(1.17.8-1) or V(1.17.8). Empty for any.
-        type: str
-        default: ""
-  version:
-    description: Version of those packages that have none of their own.
-    type: str
-    default: ""
+      name: {description: Name of the package., type: str, required: true}
+      version: {description: "Version, whole or without revision, such as V(1.17.8-1) or V(1.17.8). Empty for any.", type: str, default: ""}
+  version: {description: Version of those packages that have none of their own., type: str, default: ""}
   minimum:
     description: The oldest version that is accepted of any of the packages, without epoch and revision. Empty for any.
     type: str
@@ -63,27 +54,11 @@ options:
     description: The repository of the packages. By default the repositories that the host has.
     type: dict
     suboptions:
-      name:
-        description: Name of its files, in small letters.
-        type: str
-        required: true
-      url:
-        description: Its address. For dnf it may hold dnf's variables.
-        type: str
-        required: true
-      suite:
-        description: For apt, its suite, or a path that ends in C(/).
-        type: str
-        default: /
-      components:
-        description: For apt, its components; none for a path.
-        type: list
-        elements: str
-        default: []
-      key:
-        description: The public keys, as text, or the URL or absolute path of their file.
-        type: str
-        required: true
+      name: {description: "Name of its files, in small letters.", type: str, required: true}
+      url: {description: "Its address. For dnf it may hold dnf's variables.", type: str, required: true}
+      suite: {description: "For apt, its suite, or a path that ends in C(/).", type: str, default: /}
+      components: {description: "For apt, its components; none for a path.", type: list, elements: str, default: []}
+      key: {description: "The public keys, as text, or the URL or absolute path of their file.", type: str, required: true}
       fingerprints:
         description:
           - The whole fingerprints of all keys that O(repository.key) may hold, and of those of their subkeys that may sign.
@@ -122,31 +97,18 @@ options:
         used before those of a repository.
     type: str
     default: ""
-  replaces:
-    description: Packages that may be removed because they conflict with the packages.
-    type: list
-    elements: str
-    default: []
-  hold:
-    description: Whether upgrades of the host pass the packages over.
-    type: bool
-    default: true
+  replaces: {description: Packages that may be removed because they conflict with the packages., type: list, elements: str, default: []}
+  hold: {description: Whether upgrades of the host pass the packages over., type: bool, default: true}
   yields_to:
     description: Paths to who else manages the packages of a host where such a path exists. Nothing is changed there.
     type: dict
     default: {}
-  keep:
-    description: With O(state=absent), whether the packages stay in the versions that they have.
-    type: bool
-    default: false
+  keep: {description: "With O(state=absent), whether the packages stay in the versions that they have.", type: bool, default: false}
   allow_daemon_reload:
     description: Whether packages may change although their C(systemctl daemon-reload) takes the GPUs from running containers.
     type: bool
     default: false
-  timeout:
-    description: Seconds within which the package manager must finish a step.
-    type: int
-    default: 1800
+  timeout: {description: Seconds within which the package manager must finish a step., type: int, default: 1800}
 """
 
 EXAMPLES = r"""
@@ -164,19 +126,9 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-manager:
-  description: The package manager.
-  returned: success
-  type: str
-  sample: apt
-managed_by:
-  description: Another manager of the packages of this host, empty for none.
-  returned: success
-  type: str
-versions:
-  description: The version of each package, by name; null for a package that is not installed.
-  returned: success
-  type: dict
+manager: {description: The package manager., returned: success, type: str, sample: apt}
+managed_by: {description: "Another manager of the packages of this host, empty for none.", returned: success, type: str}
+versions: {description: "The version of each package, by name; null for a package that is not installed.", returned: success, type: dict}
 steps:
   description: The packages that were changed (in check mode, would be), also those that others need.
   returned: success
@@ -186,16 +138,8 @@ steps:
     name: {description: Name of the package., type: str}
     before: {description: "Its version before, null if it was not installed.", type: str}
     after: {description: "Its version after, null if it was removed.", type: str}
-held:
-  description: The packages that were put on hold, or with O(state=absent) released.
-  returned: success
-  type: list
-  elements: str
-files:
-  description: The files that were changed (in check mode, would be).
-  returned: success
-  type: list
-  elements: str
+held: {description: "The packages that were put on hold, or with O(state=absent) released.", returned: success, type: list, elements: str}
+files: {description: "The files that were changed (in check mode, would be).", returned: success, type: list, elements: str}
 left:
   description: With O(state=absent), the items that stay, and why.
   returned: success
@@ -204,11 +148,7 @@ left:
   contains:
     what: {description: A package or a file., type: str}
     why: {description: The reason as a message., type: str}
-notes:
-  description: Further remarks for people.
-  returned: success
-  type: list
-  elements: str
+notes: {description: Further remarks for people., returned: success, type: list, elements: str}
 """
 
 import os

@@ -33,10 +33,7 @@ options:
     type: str
     choices: ["", kubectl]
     default: ""
-  root:
-    description: Folder on the host that holds the environments and the link C(current).
-    type: path
-    default: /opt/gpushare
+  root: {description: Folder on the host that holds the environments and the link C(current)., type: path, default: /opt/gpushare}
   python:
     description:
       - Python of the host to build with, 3.10 or newer, by name or path.
@@ -50,10 +47,7 @@ options:
     type: list
     elements: str
     default: []
-  bundle:
-    description: A bundle on the controller that has the dependencies. No package index is asked then.
-    type: str
-    default: ""
+  bundle: {description: A bundle on the controller that has the dependencies. No package index is asked then., type: str, default: ""}
   link:
     description: Whether O(root)/current is to lead to the environment. Set it last, after all daemons of the environment have been
       verified.
@@ -67,35 +61,14 @@ options:
     description: The artifact to install. This module's action plugin on the controller sets it, not users.
     type: dict
     suboptions:
-      version:
-        description: Version of the runtime.
-        type: str
-        required: true
-      wheel_sha256:
-        description: Hash of the wheel.
-        type: str
-        required: true
-      requirements_sha256:
-        description: Hash of the locked requirements.
-        type: str
-        required: true
-      pip_extra_args:
-        description: The value of O(pip_extra_args) as JSON; it is not shown.
-        type: str
-        default: "[]"
-      wheel_path:
-        description: Where the wheel lies on the host, once it has been sent.
-        type: path
-      requirements_path:
-        description: Where the locked requirements lie on the host, once they have been sent.
-        type: path
-      wheels_path:
-        description: Where the archive with the wheels of a bundle lies on the host, once it has been sent.
-        type: path
-      wheels_sha256:
-        description: Hash of that archive.
-        type: str
-        default: ""
+      version: {description: Version of the runtime., type: str, required: true}
+      wheel_sha256: {description: Hash of the wheel., type: str, required: true}
+      requirements_sha256: {description: Hash of the locked requirements., type: str, required: true}
+      pip_extra_args: {description: The value of O(pip_extra_args) as JSON; it is not shown., type: str, default: "[]"}
+      wheel_path: {description: "Where the wheel lies on the host, once it has been sent.", type: path}
+      requirements_path: {description: "Where the locked requirements lie on the host, once they have been sent.", type: path}
+      wheels_path: {description: "Where the archive with the wheels of a bundle lies on the host, once it has been sent.", type: path}
+      wheels_sha256: {description: Hash of that archive., type: str, default: ""}
 """
 
 EXAMPLES = r"""
@@ -110,11 +83,7 @@ environment:
   returned: success
   type: str
   sample: /opt/gpushare/0.1.0-3f2a9c0d1e4b
-python:
-  description: Path of the Python that it is built with.
-  returned: success
-  type: str
-  sample: /usr/bin/python3
+python: {description: Path of the Python that it is built with., returned: success, type: str, sample: /usr/bin/python3}
 removed:
   description: Names of environments that were removed, since nothing ran from them and no unit named them.
   returned: when the link was switched

@@ -26,15 +26,8 @@ options:
     type: str
     choices: [strategy, mps]
     required: true
-  asked:
-    description: Value of C(gpushare_device_strategy).
-    type: str
-    choices: [auto, cdi, volume-mounts, envvar]
-    default: auto
-  toolkit:
-    description: Whether to compare the configuration of NVIDIA's container toolkit with the strategy.
-    type: bool
-    default: true
+  asked: {description: Value of C(gpushare_device_strategy)., type: str, choices: [auto, cdi, volume-mounts, envvar], default: auto}
+  toolkit: {description: "Whether to compare the configuration of NVIDIA's container toolkit with the strategy.", type: bool, default: true}
   brings_spec:
     description: Whether this run writes a CDI spec before the device plugin starts, so that it need not be there yet.
     type: bool
@@ -43,10 +36,7 @@ options:
     description: Whether this run configures the container runtime before the device plugin starts, so that CDI may still be off in it.
     type: bool
     default: false
-  root:
-    description: Folder that stands for the host's V(/), for tests of V(strategy).
-    type: path
-    default: /
+  root: {description: "Folder that stands for the host's V(/), for tests of V(strategy).", type: path, default: /}
   gpus:
     description: UUIDs of the GPUs that get a control daemon. An empty list removes all services. V(mps) requires it.
     type: list
@@ -55,14 +45,8 @@ options:
     description: Content of the unit file, with C(@gpu@) for the UUID of the GPU. Empty only if O(gpus) is empty.
     type: str
     default: ""
-  settings_dir:
-    description: Folder for the settings of the services, one file each.
-    type: path
-    default: /etc/gpushare
-  timeout:
-    description: Seconds within which a control daemon must answer.
-    type: int
-    default: 60
+  settings_dir: {description: "Folder for the settings of the services, one file each.", type: path, default: /etc/gpushare}
+  timeout: {description: Seconds within which a control daemon must answer., type: int, default: 60}
 """
 
 EXAMPLES = r"""
@@ -80,11 +64,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-strategy:
-  description: The strategy.
-  returned: with O(what=strategy)
-  type: str
-  sample: cdi
+strategy: {description: The strategy., returned: with O(what=strategy), type: str, sample: cdi}
 kept:
   description: The stricter strategy that V(auto) will mean as soon as no pod of the host has GPUs. Empty for none.
   returned: with O(what=strategy)

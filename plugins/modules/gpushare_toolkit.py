@@ -19,21 +19,14 @@ extends_documentation_fragment:
   - gpushare.kubernetes.attributes
   - gpushare.kubernetes.attributes.changes
 options:
-  state:
-    description: With V(absent), restores C(config.toml).
-    type: str
-    choices: [present, absent]
-    default: present
+  state: {description: "With V(absent), restores C(config.toml).", type: str, choices: [present, absent], default: present}
   strict:
     description:
       - Whether containers without privileges get GPUs from the device plugin only. Their environment is ignored then, and volume mounts
         below C(/var/run/nvidia-container-devices) are accepted.
     type: bool
     default: true
-  minimum:
-    description: The oldest version that is accepted.
-    type: str
-    default: 1.19.1
+  minimum: {description: The oldest version that is accepted., type: str, default: 1.19.1}
   cdi:
     description:
       - Whether to write the CDI spec now, at boot, and after a change of driver or toolkit. Uses the toolkit's own unit
@@ -48,10 +41,7 @@ options:
     description: Paths to who else manages the toolkit of a host where such a path exists. Nothing is changed there.
     type: dict
     default: {}
-  root:
-    description: Folder that stands for the host's V(/), for tests.
-    type: path
-    default: /
+  root: {description: "Folder that stands for the host's V(/), for tests.", type: path, default: /}
 """
 
 EXAMPLES = r"""
@@ -61,24 +51,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-version:
-  description: Version of the toolkit, empty if it does not print one.
-  returned: success
-  type: str
-managed_by:
-  description: Another manager of the toolkit of this host, empty for none.
-  returned: success
-  type: str
-files:
-  description: The files that were changed (in check mode, would be).
-  returned: success
-  type: list
-  elements: str
-notes:
-  description: Remarks for people.
-  returned: success
-  type: list
-  elements: str
+version: {description: "Version of the toolkit, empty if it does not print one.", returned: success, type: str}
+managed_by: {description: "Another manager of the toolkit of this host, empty for none.", returned: success, type: str}
+files: {description: "The files that were changed (in check mode, would be).", returned: success, type: list, elements: str}
+notes: {description: Remarks for people., returned: success, type: list, elements: str}
 """
 
 import os

@@ -39,34 +39,16 @@ options:
     description: With V(services), whether the device plugin's state folder stays, because a pod needs it.
     type: bool
     default: false
-  install_dir:
-    description: Folder of the runtime's environments.
-    type: path
-    default: /opt/gpushare
-  config_dir:
-    description: Folder of the daemons' credentials.
-    type: path
-    default: /etc/gpushare
-  pki_dir:
-    description: Folder of the certificates.
-    type: path
-    default: /etc/gpushare/pki
-  kubectl_plugin_dir:
-    description: Folder of the link to the kubectl plugin.
-    type: path
-    default: /usr/local/bin
-  kubelet_root:
-    description: Root folder of kubelet, which has the device plugin's sockets.
-    type: path
-    default: /var/lib/kubelet
+  install_dir: {description: "Folder of the runtime's environments.", type: path, default: /opt/gpushare}
+  config_dir: {description: "Folder of the daemons' credentials.", type: path, default: /etc/gpushare}
+  pki_dir: {description: Folder of the certificates., type: path, default: /etc/gpushare/pki}
+  kubectl_plugin_dir: {description: Folder of the link to the kubectl plugin., type: path, default: /usr/local/bin}
+  kubelet_root: {description: "Root folder of kubelet, which has the device plugin's sockets.", type: path, default: /var/lib/kubelet}
   scheduler_manifest:
     description: Manifest of kube-scheduler's static pod.
     type: path
     default: /etc/kubernetes/manifests/kube-scheduler.yaml
-  root:
-    description: Folder that stands for the host's V(/), for tests. Without systemd.
-    type: path
-    default: /
+  root: {description: "Folder that stands for the host's V(/), for tests. Without systemd.", type: path, default: /}
 """
 
 EXAMPLES = r"""
@@ -76,11 +58,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-words:
-  description: The whole report as a table for people, line by line.
-  returned: with O(what=report)
-  type: list
-  elements: str
+words: {description: "The whole report as a table for people, line by line.", returned: with O(what=report), type: list, elements: str}
 report:
   description: The same as data.
   returned: with O(what=report)
@@ -111,16 +89,8 @@ stopped:
   type: list
   elements: str
   sample: [gpushare-extender.service]
-removed:
-  description: The removed items, in order.
-  returned: without O(what=report)
-  type: list
-  elements: str
-restored:
-  description: The files that got their old bytes back.
-  returned: without O(what=report)
-  type: list
-  elements: str
+removed: {description: "The removed items, in order.", returned: without O(what=report), type: list, elements: str}
+restored: {description: The files that got their old bytes back., returned: without O(what=report), type: list, elements: str}
 left:
   description: The items that stay, and why.
   returned: without O(what=report)
@@ -129,11 +99,7 @@ left:
   contains:
     what: {description: Usually a path., type: str}
     why: {description: The reason as a message., type: str}
-notes:
-  description: Further remarks for people.
-  returned: without O(what=report)
-  type: list
-  elements: str
+notes: {description: Further remarks for people., returned: without O(what=report), type: list, elements: str}
 """
 
 from dataclasses import fields

@@ -35,38 +35,18 @@ options:
     type: str
     choices: [evidence, place, remove]
     required: true
-  nodes:
-    description: Names of the nodes whose GPUs are shared, for V(evidence).
-    type: list
-    elements: str
-  schedulers:
-    description: Names of the nodes whose kube-scheduler calls the extender.
-    type: list
-    elements: str
-    default: []
-  objects:
-    description: Complete objects as the roles apply them.
-    type: list
-    elements: dict
-    default: []
+  nodes: {description: "Names of the nodes whose GPUs are shared, for V(evidence).", type: list, elements: str}
+  schedulers: {description: Names of the nodes whose kube-scheduler calls the extender., type: list, elements: str, default: []}
+  objects: {description: Complete objects as the roles apply them., type: list, elements: dict, default: []}
   settle:
     description:
       - Seconds to wait until kubelet has reported the device plugin's resources, which it does every ten seconds. Use it right after the
         start of a device plugin. With V(0) the module reads once.
     type: int
     default: 0
-  images:
-    description: Name of each node to the image of its probe pod.
-    type: dict
-    default: {}
-  scheduler_name:
-    description: The scheduler that is to place the probe pods.
-    type: str
-    default: default-scheduler
-  timeout:
-    description: Seconds within which the probe pods must run, or be gone.
-    type: int
-    default: 60
+  images: {description: Name of each node to the image of its probe pod., type: dict, default: {}}
+  scheduler_name: {description: The scheduler that is to place the probe pods., type: str, default: default-scheduler}
+  timeout: {description: "Seconds within which the probe pods must run, or be gone.", type: int, default: 60}
 """
 
 EXAMPLES = r"""
@@ -87,10 +67,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-seen:
-  description: The evidence, for M(gpushare.kubernetes.gpushare_judge).
-  returned: with O(what=evidence)
-  type: dict
+seen: {description: "The evidence, for M(gpushare.kubernetes.gpushare_judge).", returned: with O(what=evidence), type: dict}
 pods:
   description: Final state of the probe pod by node, for M(gpushare.kubernetes.gpushare_judge). Null for a missing pod.
   returned: with O(what=place), not in check mode

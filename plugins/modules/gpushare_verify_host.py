@@ -20,18 +20,9 @@ extends_documentation_fragment:
   - gpushare.kubernetes.attributes
   - gpushare.kubernetes.attributes.info
 options:
-  gpu_node:
-    description: Whether the host's GPUs are shared.
-    type: bool
-    required: true
-  control_plane:
-    description: Whether the host's kube-scheduler calls the extender.
-    type: bool
-    required: true
-  dashboard:
-    description: Whether the host serves the dashboard.
-    type: bool
-    default: false
+  gpu_node: {description: "Whether the host's GPUs are shared.", type: bool, required: true}
+  control_plane: {description: "Whether the host's kube-scheduler calls the extender.", type: bool, required: true}
+  dashboard: {description: Whether the host serves the dashboard., type: bool, default: false}
   node_name:
     description:
       - Name that the node must have. By default the host's name in the inventory or its C(ansible_host), with or without domain.
@@ -43,71 +34,32 @@ options:
     type: list
     elements: str
     choices: [containers, extender]
-  install_dir:
-    description: Folder of the runtime.
-    type: path
-    default: /opt/gpushare
-  pki_dir:
-    description: Folder of the certificates. Empty where the extender speaks plain http.
-    type: str
-    default: ""
-  extender_port:
-    description: Port on 127.0.0.1 where the extender listens.
-    type: int
-    default: 32766
-  extender_weight:
-    description: The required weight of the extender's scores.
-    type: int
-    default: 10
+  install_dir: {description: Folder of the runtime., type: path, default: /opt/gpushare}
+  pki_dir: {description: Folder of the certificates. Empty where the extender speaks plain http., type: str, default: ""}
+  extender_port: {description: Port on 127.0.0.1 where the extender listens., type: int, default: 32766}
+  extender_weight: {description: "The required weight of the extender's scores.", type: int, default: 10}
   extender_http_timeout:
     description: The required timeout of the scheduler's calls of the extender, as a Go duration.
     type: str
     default: 1s
-  preemption:
-    description: Whether kube-scheduler asks the extender before it evicts pods.
-    type: bool
-    default: true
-  memory_unit:
-    description: The required unit of memory.
-    type: str
-    default: ""
-  minimum_driver:
-    description: The oldest accepted version of the driver.
-    type: str
-    default: "384.81"
-  expect_gpus:
-    description: The required number of GPUs. 0 for any.
-    type: int
-    default: 0
-  expect_memory_mib:
-    description: The smallest accepted memory of a GPU in MiB. 0 for any.
-    type: int
-    default: 0
+  preemption: {description: Whether kube-scheduler asks the extender before it evicts pods., type: bool, default: true}
+  memory_unit: {description: The required unit of memory., type: str, default: ""}
+  minimum_driver: {description: The oldest accepted version of the driver., type: str, default: "384.81"}
+  expect_gpus: {description: The required number of GPUs. 0 for any., type: int, default: 0}
+  expect_memory_mib: {description: The smallest accepted memory of a GPU in MiB. 0 for any., type: int, default: 0}
   metrics_plugin:
     description: Address and port where the device plugin is to serve its metrics. Empty for nowhere.
     type: str
     default: ""
-  metrics_extender:
-    description: Address and port where the extender is to serve its metrics. Empty for nowhere.
-    type: str
-    default: ""
+  metrics_extender: {description: Address and port where the extender is to serve its metrics. Empty for nowhere., type: str, default: ""}
   runtime_name:
     description:
       - The container runtime that the collection configures. With V(auto), the one that kubelet's endpoint names. Empty for none.
     type: str
     default: auto
-  device_strategy:
-    description: The required device strategy.
-    type: str
-    default: auto
-  runtime_default:
-    description: With V(unchanged), the runtime C(nvidia) need not be the default.
-    type: str
-    default: auto
-  runtime_unit:
-    description: The systemd service of the container runtime. Empty for its usual one.
-    type: str
-    default: ""
+  device_strategy: {description: The required device strategy., type: str, default: auto}
+  runtime_default: {description: "With V(unchanged), the runtime C(nvidia) need not be the default.", type: str, default: auto}
+  runtime_unit: {description: The systemd service of the container runtime. Empty for its usual one., type: str, default: ""}
   runtime_config:
     description: Main configuration file of the container runtime. By default the one that its command line names.
     type: str
@@ -120,10 +72,7 @@ options:
     description: The configuration file that is made if the manifest names none.
     type: path
     default: /etc/kubernetes/gpushare/kube-scheduler.yaml
-  root:
-    description: Folder that stands for the host's V(/), for tests.
-    type: path
-    default: /
+  root: {description: "Folder that stands for the host's V(/), for tests.", type: path, default: /}
 """
 
 EXAMPLES = r"""
@@ -135,10 +84,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-seen:
-  description: The evidence, for M(gpushare.kubernetes.gpushare_judge).
-  returned: success
-  type: dict
+seen: {description: "The evidence, for M(gpushare.kubernetes.gpushare_judge).", returned: success, type: dict}
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -50,7 +50,7 @@ _VERB_AT: Final = len(EXTENDER_PREFIX) + 1
 _OPEN: Final = ("/healthz", "/version")
 
 
-class Answer(NamedTuple):
+class VerbAnswer(NamedTuple):
     """result: of metrics.RESULTS; after: as of `HttpResponse`."""
 
     body: bytes
@@ -75,9 +75,9 @@ class Endpoints:
         self._not_ready = not_ready
         self._leadership = leadership
         self._read: tuple[bytes, extender_v1.Arguments] | None = None
-        # What prioritize will most probably be asked, and its answer.
+        # The probable arguments of the next prioritize, and its answer.
         self._ahead: tuple[extender_v1.Arguments, bytes] | None = None
-        self._verbs: dict[str, Callable[[bytes], Answer | Awaitable[Answer]]] = {
+        self._verbs: dict[str, Callable[[bytes], VerbAnswer | Awaitable[VerbAnswer]]] = {
             f"{EXTENDER_PREFIX}/filter": self._filter,
             f"{EXTENDER_PREFIX}/prioritize": self._prioritize,
             f"{EXTENDER_PREFIX}/preempt": self._preempt,
@@ -101,25 +101,25 @@ class Endpoints:
             answer = verb(request.body)
         except Exception as error:
             answer = self._failed(request.path, error)
-        return self._response(request.path, answer, began) if isinstance(answer, Answer) else self._later(request.path, answer, began)
+        return self._response(request.path, answer, began) if isinstance(answer, VerbAnswer) else self._later(request.path, answer, began)
 
-    async def _later(self, path: str, answer: Awaitable[Answer], began: float) -> HttpResponse:
+    async def _later(self, path: str, answer: Awaitable[VerbAnswer], began: float) -> HttpResponse:
         try:
             made = await answer
         except Exception as error:
             made = self._failed(path, error)
         return self._response(path, made, began)
 
-    def _response(self, path: str, answer: Answer, began: float) -> HttpResponse:
+    def _response(self, path: str, answer: VerbAnswer, began: float) -> HttpResponse:
         self.meters.took(path[_VERB_AT:], answer.result, perf_counter() - began)
         return HttpResponse(answer.body, after=answer.after)
 
-    def _failed(self, path: str, error: Exception) -> Answer:
+    def _failed(self, path: str, error: Exception) -> VerbAnswer:
         if isinstance(error, extender_v1.WireError):
             _at_callers.warning("%s: %s", path, error)
-            return Answer(_failure(path, str(error)), ERROR)
+            return VerbAnswer(_failure(path, str(error)), ERROR)
         log.error("%s failed", path, exc_info=error)
-        return Answer(_failure(path, f"gpushare-extender failed ({type(error).__name__}: {error}); its log has more"), ERROR)
+        return VerbAnswer(_failure(path, f"gpushare-extender failed ({type(error).__name__}: {error}); its log has more"), ERROR)
 
     def health(self) -> tuple[bool, dict[str, object]]:
         """(whether the caches are complete and the token works, the body of /healthz)."""
@@ -153,18 +153,18 @@ class Endpoints:
         """Why no verb may be answered now; "" if it may."""
         return self._not_ready() or (self._leadership.problem_now() if self._leadership else "")
 
-    def _filter(self, body: bytes) -> Answer:
+    def _filter(self, body: bytes) -> VerbAnswer:
         self._last_filter_call = datetime.now(timezone.utc)
         why = self._closed()
         if why:
-            return Answer(extender_v1.write_filter_error(why), ERROR)
+            return VerbAnswer(extender_v1.write_filter_error(why), ERROR)
         args, self._ahead = self._arguments(body), None
         filtered = self._service.filter(args)
         result = ERROR if filtered.error else OK if filtered.names else UNSCHEDULABLE
         next_args = extender_v1.Arguments(args.pod, filtered.names)
-        # One node is no choice: prioritize is not asked.
+        # With one node the scheduler does not call prioritize.
         after = partial(self._look_ahead, next_args) if len(filtered.names) > 1 else None
-        return Answer(extender_v1.write_filtered(args, filtered), result, after)
+        return VerbAnswer(extender_v1.write_filtered(args, filtered), result, after)
 
     def _look_ahead(self, args: extender_v1.Arguments) -> None:
         """Answer prioritize while the scheduler reads the answer to filter: it waits for one after the other."""
@@ -178,24 +178,24 @@ class Endpoints:
         self._read = (body, args) if len(body) <= _REMEMBERED_BYTES else None
         return args
 
-    def _prioritize(self, body: bytes) -> Answer:
+    def _prioritize(self, body: bytes) -> VerbAnswer:
         args = self._arguments(body)
         ahead, self._ahead = self._ahead, None
         if self._closed():
-            return Answer(extender_v1.write_scores({}), ERROR)
+            return VerbAnswer(extender_v1.write_scores({}), ERROR)
         if ahead is not None and ahead[0].names == args.names and ahead[0].pod == args.pod:
-            return Answer(ahead[1], OK)
-        return Answer(extender_v1.write_scores(self._service.prioritize(args)), OK)
+            return VerbAnswer(ahead[1], OK)
+        return VerbAnswer(extender_v1.write_scores(self._service.prioritize(args)), OK)
 
-    def _preempt(self, body: bytes) -> Answer:
+    def _preempt(self, body: bytes) -> VerbAnswer:
         args = extender_v1.read_preempt(body)
         # An incomplete ledger does not show which evictions help.
         if self._closed():
-            return Answer(extender_v1.write_preempted({}), ERROR)
+            return VerbAnswer(extender_v1.write_preempted({}), ERROR)
         helped = self._service.preempt(args)
-        return Answer(extender_v1.write_preempted(helped), OK if helped else UNSCHEDULABLE)
+        return VerbAnswer(extender_v1.write_preempted(helped), OK if helped else UNSCHEDULABLE)
 
-    async def _bind(self, body: bytes) -> Answer:
+    async def _bind(self, body: bytes) -> VerbAnswer:
         args = extender_v1.read_bind(body)
         why = self._closed()
         try:
@@ -205,8 +205,8 @@ class Endpoints:
         except BindError as error:
             self.meters.not_bound(error.cause)
             log.warning("bind %s to node %s: %s", args, args.node, error)
-            return Answer(extender_v1.write_bound(str(error)), ERROR if why else UNSCHEDULABLE)
-        return Answer(extender_v1.write_bound(""), OK)
+            return VerbAnswer(extender_v1.write_bound(str(error)), ERROR if why else UNSCHEDULABLE)
+        return VerbAnswer(extender_v1.write_bound(""), OK)
 
     def _unauthorized(self, request: HttpRequest) -> HttpResponse:
         self.meters.unauthorized_callers += 1

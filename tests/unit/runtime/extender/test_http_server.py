@@ -105,7 +105,7 @@ async def test_prioritize_is_answered_while_the_scheduler_reads_what_filter_said
             ("prioritize", {**first, "NodeNames": ["gpu2"]}, 6, ["gpu2"]),
             ("filter", first, 7, both),
             ("prioritize", ask(gpu_pod("a", 20)), 8, ["gpu2"]),
-            # What fits on some nodes is asked about those, and one is no choice.
+            # What fits on some nodes is asked about those, and one node alone is not asked about.
             ("filter", {**first, "NodeNames": [*both, "none"]}, 9, both),
             ("prioritize", first, 9, ["gpu1"]),
             ("filter", large, 9, ["gpu2"]),

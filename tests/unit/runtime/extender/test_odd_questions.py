@@ -26,7 +26,7 @@ from gpushare_runtime.extender import inspect_api
 from gpushare_runtime.extender.binder import Binder
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.extender_v1 import WireError
-from gpushare_runtime.extender.http_server import Answer, Endpoints
+from gpushare_runtime.extender.http_server import Endpoints, VerbAnswer
 from gpushare_runtime.extender.metrics import families
 from gpushare_runtime.extender.verbs import Verbs
 from unit.runtime.extender.in_memory import NoApi
@@ -115,7 +115,7 @@ class Asked:
 
     def verb(self, name: str, question: Any) -> Any:
         made = self.endpoints._verbs[f"{EXTENDER_PREFIX}/{name}"](orjson.dumps(question))
-        answer = made if isinstance(made, Answer) else asyncio.run(made)  # type: ignore[arg-type]
+        answer = made if isinstance(made, VerbAnswer) else asyncio.run(made)  # type: ignore[arg-type]
         if answer.after is not None:
             answer.after()
         return orjson.loads(answer.body)
