@@ -48,12 +48,6 @@ def test_the_container_reads_what_the_annotations_say() -> None:
     assert node.admit(pod) == {"main": environment_of(pod, gpus, 8)}
 
 
-def test_pods_of_one_size_get_their_own_gpus_in_the_order_of_arrival() -> None:
-    node = Node(gpus := inventory(16, 16, 16))
-    pods = [node.see(memory(gpus, gpu, 6)) for gpu in (2, 0, 1, 0)]
-    assert [node.admit(pod)["main"]["ALIYUN_COM_GPU_MEM_IDX"] for pod in pods] == ["2", "0", "1", "0"]
-
-
 def test_two_at_once_get_their_own_gpus_before_the_checkpoint_shows_the_first() -> None:
     node = Node(gpus := inventory(16, 16))
     for index in (1, 0):

@@ -444,6 +444,21 @@ def test_a_limit_that_was_set_and_not_stored_is_known_by_the_driver(machine: Mac
     assert machine.node.limited == {("pod", machine.nvml.gpus[0].uuid)}
 
 
+def test_without_its_file_a_process_knows_by_the_limits_of_others_who_started_later(machine: Machine) -> None:
+    settled(machine)
+    machine.run(first={0: 6}, second={0: 4}, third={0: 2})
+    machine.look()
+    machine.path.unlink()
+    for uuid, group in list(machine.nvml.limits):
+        if not group.endswith("second"):
+            del machine.nvml.limits[uuid, group]
+    machine.start()
+    machine.see()
+    hours = {"first": 1, "second": 2, "third": 3}
+    machine.node.pods.replace([replace(pod, created=f"2026-11-26T0{hours[pod.name]}:00:00Z") for pod in machine.node.pods])
+    assert machine.look(check=True) == {"second": {0: 4}, "third": {0: 2}}
+
+
 def test_a_pod_keeps_its_place_among_the_limited_while_kubelet_or_the_api_server_knows_it(machine: Machine) -> None:
     settled(machine)
     machine.run(pod={0: 2})
