@@ -122,14 +122,14 @@ def test_in_doubt_it_is_said_why(pod: dict[str, Any], change: Callable[[NodeStat
 def test_those_that_last_longest_are_requested_and_none_in_doubt(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eviction_requests, "MOST_EVICTIONS", 2)
     node, gpus = Node(), inventory(16, 24)
-    lasts = {"a": 30.0, "b": 99.0, "c": 5.0, "d": 60.0}
+    lasts = {"a": 30.0, "d": 60.0, "b": 60.0, "c": 60.0}
     for uid, seconds in lasts.items():
         node.has(memory(gpus, 1, 4, uid=uid), lasts=seconds)
     node.has(memory(gpus, 1, 5, uid="in-doubt"), lasts=300.0)
     node.has(memory(gpus, 1, 4, uid="ended", phase="Failed"), lasts=300.0)
     node.lasts["vanished"] = 300.0
     for _ in range(2):
-        assert list(node.requests._requests().values()) == [EvictionRequest(uid, 1, 5120, 4096, int(lasts[uid])) for uid in ("b", "d")]
+        assert list(node.requests._requests().values()) == [EvictionRequest(uid, 1, 5120, 4096, int(lasts[uid])) for uid in ("b", "c")]
     assert caplog.text.count("its eviction is not requested: kubelet's checkpoint lists other units") == 1
     del node.lasts["in-doubt"]
     node.requests._requests()
@@ -151,7 +151,8 @@ def test_a_pod_that_can_never_start_is_requested_before_others_if_that_is_chosen
             node.state.pods.event("ADDED", parse_local_pod(pod))
         node.state.allocator.starts_never.update(dict.fromkeys(("vanished", MIRROR["kubernetes.io/config.mirror"], "ended", *pods), 0))
         above = node.has(memory(gpus, 1, 4, uid="above"))
-        node.lasts["never"] = 60.0
+        if first:
+            node.has(pods["never"])
         found = node.requests._requests()
         assert list(found) == [*first, above]
         assert [found[uid] for uid in first] == [EvictionRequest(uid, 0, 0, 0, 0, STARTS_NEVER) for uid in first]
@@ -161,7 +162,7 @@ def test_a_pod_that_can_never_start_is_requested_before_others_if_that_is_chosen
         # Something of it runs after all.
         status = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
         node.state.pods.event("MODIFIED", parse_local_pod({**pods["never"], "status": status}))
-        assert "never" not in node.requests._requests()
+        assert "never" not in node.requests._never_started()
 
 
 @pytest.mark.parametrize(

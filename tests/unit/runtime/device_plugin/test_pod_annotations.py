@@ -335,9 +335,11 @@ async def test_finished_pods_are_left_alone(world: World) -> None:
 
 @pytest.mark.parametrize("world", [None], indirect=True)
 async def test_pods_of_a_node_whose_gpus_are_not_known_are_left_alone_until_they_are(world: World) -> None:
-    pod = await world.see(memory(NODE, 1, 4, name="a"))
+    raw = memory(NODE, 1, 4, name="a")
+    entry = CheckpointEntry(32 * "a", "main", MEMORY, frozenset({"GPU-00000000-_-9"}))
+    await world.record(got(parse_local_pod(raw), "main", 1, 4), entry)
+    await world.see(raw)
     await world.see(memory(None, 1, 2, annotations={"kubernetes.io/config.mirror": 32 * "a"}))
-    await world.record(got(pod, "main", 1, 4), CheckpointEntry(32 * "a", "main", MEMORY, frozenset({"GPU-00000000-_-9"})))
     assert (world.patches, world.events) == ([], [])
     world.node.devices.set_inventory(NODE)
     await asyncio.sleep(1)
@@ -476,6 +478,28 @@ async def test_what_a_pod_has_by_a_record_that_kubelet_has_lost_is_written_all_t
     world.node.usage.set_checkpoint(())
     await asyncio.sleep(30)
     assert world.patches[-1][1]["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+
+
+async def test_a_pod_without_a_plan_and_one_without_all_its_ids_hinder_nobody_when_kubelet_loses_its_record(world: World) -> None:
+    half = await world.see(bound(NODE, {0: {0: 2}, 1: {1: 3}}, container("a", mem=2), container("b", mem=3), phase="Running"))
+    stray = await world.see(memory(None, 1, 2, phase="Running"))
+    await world.record(got(half, "a", 0, 2), got(stray, "main", 1, 2))
+    await world.record()
+    later = await world.see(memory(NODE, 1, 4, name="later"))
+    await world.record(got(later, "main", 1, 4))
+    assert "later" in world.patched
+
+
+async def test_a_correction_waits_for_no_start_of_long_ago(world: World) -> None:
+    """kubelet has lost its record, and may start the container of the other pod at some time."""
+    other, moved = await world.see(memory(NODE, 1, 4, phase="Running")), memory(NODE, 1, 2, name="moved", uid="u", phase="Running")
+    await world.record(got(other, "main", 1, 4), got(await world.see(moved), "main", 0, 2))
+    assigned = {**_of(world.patches[-1]), **memory(NODE, 1, 2)["metadata"]["annotations"], "ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}
+    await world.record()
+    assert other.uid in world.node.pending.may_request()
+    before = world.patched.count("moved")
+    await world.see({**moved, "metadata": {**moved["metadata"], "annotations": assigned}})
+    assert world.patched.count("moved") == before + 1
 
 
 async def test_what_init_containers_get_anew_after_a_lost_record_is_not_written(world: World) -> None:
