@@ -162,19 +162,6 @@ def test_what_a_force_deleted_pod_still_uses_is_avoided() -> None:
     assert indexes_of(node.admit(node.see(memory(gpus, 0, 12))))["main"] == "0"
 
 
-def test_ids_that_processes_hold_are_rejected_where_kubelet_gives_them_all_the_same() -> None:
-    node = Node(gpus := inventory(4))
-    zombie = node.takes(memory(gpus, 0, 2, phase="Running", name="zombie"))
-    ids = ids_of(node, zombie)
-    node.force_delete(zombie, alive=True)
-    with pytest.raises(AllocationRejected, match="is still used by processes of pod default/zombie, though kubelet has freed it"):
-        node.state.allocator.allocate(MEMORY, ids)
-    with pytest.raises(
-        AllocationRejected, match="is still used by processes of pod default/zombie, though kubelet has freed it; kubelet will retry"
-    ):
-        node.state.allocator.may_start(MEMORY, [*ids, "GPU-00000000-_-3"])
-
-
 def test_a_gpu_that_processes_use_is_not_given_whole_and_the_other_way_round() -> None:
     node = Node(gpus := inventory(4, 4))
     for pod in (memory(gpus, 0, 2, phase="Running", name="part"), whole(gpus, 1, phase="Running", name="all")):
