@@ -173,26 +173,6 @@ def test_a_gpu_that_processes_use_is_not_given_whole_and_the_other_way_round() -
         node.admit(node.see(memory(gpus, 1, 3)))
 
 
-def test_containers_that_start_again_without_kubelets_record_get_their_own_ids() -> None:
-    node = Node(gpus := inventory(8, 8))
-    pod = node.takes(memory(gpus, 1, 6, phase="Running"))
-    # Its sandbox lives, the container does not.
-    node.live.add(pod["metadata"]["uid"])
-    node.processes.up[pod["metadata"]["uid"]] = set()
-    before = ids_of(node, pod)
-    node.manager.restore([], RESOURCES)
-    node._write()
-    for resource in RESOURCES:
-        node.manager.healthy[resource] = {i for i, good in node.state.devices.reported(resource) if good}
-    # Another pod meanwhile: kubelet offers it everything.
-    assert indexes_of(node.admit(node.see(memory(gpus, 1, 4))))["main"] == "0"
-    assert indexes_of(node.admit(pod))["main"] == "1"
-    assert ids_of(node, pod) == before
-
-
-# A record that is lost: who asks is a guess.
-
-
 def lose(node: Node, *pods: dict[str, Any]) -> None:
     """kubelet starts anew without its file; these pods' sandboxes live."""
     node.live.update(pod["metadata"]["uid"] for pod in pods)
@@ -200,6 +180,21 @@ def lose(node: Node, *pods: dict[str, Any]) -> None:
     node._write()
     for resource in RESOURCES:
         node.manager.healthy[resource] = {i for i, good in node.state.devices.reported(resource) if good}
+
+
+def test_containers_that_start_again_without_kubelets_record_get_their_own_ids() -> None:
+    node = Node(gpus := inventory(8, 8))
+    pod = node.takes(memory(gpus, 1, 6, phase="Running"))
+    before = ids_of(node, pod)
+    lose(node, pod)
+    node.processes.up[pod["metadata"]["uid"]] = set()
+    # Another pod meanwhile: kubelet offers it everything.
+    assert indexes_of(node.admit(node.see(memory(gpus, 1, 4))))["main"] == "0"
+    assert indexes_of(node.admit(pod))["main"] == "1"
+    assert ids_of(node, pod) == before
+
+
+# A record that is lost: who asks is a guess.
 
 
 def test_a_container_that_starts_again_without_a_record_does_not_get_its_living_siblings_ids() -> None:

@@ -320,23 +320,6 @@ async def test_what_does_not_fit_any_more(world: World) -> None:
     assert len(world.api.bindings) == 2
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        KubeError(403, "Forbidden", "may not"),
-        KubeError(404, "NotFound", "not there"),
-        KubeError(409, "Conflict", "Precondition failed"),
-        KubeError(0, UNREACHABLE, "connection refused"),
-    ],
-)
-async def test_a_rejection_leaves_the_ledger_as_it_was(error: KubeError, world: World) -> None:
-    await world.shows(gpu_pod("a"))
-    world.api.plan.append(Fault(lands=None, error=error))
-    assert error.message in await world.bind("a", "n")
-    assert not world.held()
-    assert await world.bind("a", "m") == ""
-
-
 AMBIGUOUS = [KubeError(0, TIMEOUT, "t"), KubeError(0, LOST, "l"), KubeError(500, "InternalError", "i"), KubeError(504, "Timeout", "g")]
 
 
