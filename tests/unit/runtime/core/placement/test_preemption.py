@@ -44,6 +44,12 @@ def evicted(
     return preemption.victims(preemptor(request, priority), {"n": Victims(proposed, 0)}).get("n")
 
 
+def test_of_equals_those_go_whose_gpu_gets_room_anyway() -> None:
+    ledger = world(("a", 1, 8, 0), ("b", 1, 4, 0), ("c", 1, 4, 0), ("d", 0, 8, 0), ("e", 0, 8, 0))
+    assert evicted(ledger, whole(1), "a") == Victims(("a", "b", "c"))
+    assert evicted(ledger, whole(1), "e") == Victims(("e", "d"))
+
+
 def test_a_node_that_evictions_cannot_help_is_left_out() -> None:
     assert evicted(world(("a", 0, 8, 0)), memory(17), "a") is None
     assert Preemption(Ledger(), Placement()).victims(preemptor(memory(1), 1), {"gone": Victims(("a",))}) == {}
@@ -111,7 +117,11 @@ def test_a_pod_does_not_stand_in_its_own_way() -> None:
     assert evicted(ledger, memory(16), "a") == Victims(("a",))
 
 
-def test_victims_that_are_added_are_named_with_the_more_important_first() -> None:
+def test_of_those_that_may_be_spared_the_important_are_then_those_beside_no_victim_then_by_uid() -> None:
+    # Either of b and c is enough beside a.
+    assert evicted(world(("a", 0, 8, 0), ("b", 0, 8, 1), ("c", 0, 8, 0), gpus=(24, 1)), memory(16), "a") == Victims(("a", "c"))
+    assert evicted(world(("a", 0, 8, 0), ("b", 0, 8, 0), ("c", 0, 8, 0), gpus=(24, 1)), memory(16), "a") == Victims(("a", "c"))
+    # The victims are named with the more important first.
     assert evicted(world(("a", 0, 8, 0), ("b", 0, 8, 1), ("c", 0, 8, 2), gpus=(24, 1)), memory(24), "a") == Victims(("a", "c", "b"))
 
 
@@ -180,6 +190,21 @@ def test_whatever_is_on_the_node_the_victims_are_those_of_a_naive_count(crowd: t
     proposed = data.draw(st.sets(st.sampled_from(sorted(h.uid for h in node.pods if h.priority < 10) or ["none"]), min_size=1))
     found = evicted(ledger, request, *sorted(proposed))
     assert (None if found is None else set(found.uids)) == naive(ledger, request, proposed)
+
+
+def test_what_a_node_says_of_a_pod_itself_does_not_go_with_the_pod() -> None:
+    ledger = world(("a", 0, 8, 3), ("b", 0, 8, 1), ("c", 0, 8, 2), ("x", 1, 4, 0), gpus=(24, 4))
+    said = HeldEntry(inventory(24, 4).gpus[0].uuid, "a", "default/a", 8, "unmanaged")
+    ledger.set_node(NodeRecord("n", inventory(24, 4), "", Held((said,))))
+    assert evicted(ledger, memory(8), "x") == Victims(("x", "b"))
+
+
+def test_a_gpu_with_somebody_who_wants_no_such_neighbour_needs_another_victim() -> None:
+    ledger = world(("x", 0, 8, 0), ("y", 1, 16, 0))
+    wary = Request(memory(8).containers, rules=Rules(not_with=(("app", "new"),)))
+    ledger.apply(AllocatedPod("wary", "default", "wary", "n", wary, on(0, 8), (), 20))
+    assert evicted(ledger, ledger.for_pod(pending(memory(8), "default", (("app", "other"),))), "x") == Victims(("x",))
+    assert evicted(ledger, ledger.for_pod(pending(memory(8), "default", (("app", "new"),))), "x") == Victims(("x", "y"))
 
 
 def test_a_node_is_copied_as_often_however_many_pods_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
