@@ -89,7 +89,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "device_plugin/node/usage.py": _USAGE,
     "device_plugin/node/usage_table.py": _USAGE,
     "device_plugin/publish/eviction_requests.py": ("device_plugin/test_eviction_requests.py",),
-    "device_plugin/publish/pod_annotations.py": ("device_plugin/test_pod_annotations.py",),
+    "device_plugin/publish/pod_annotations.py": ("device_plugin/test_pod_annotations.py", "device_plugin/test_turns.py"),
     "doctor/endpoints.py": ("doctor/test_endpoints.py", "doctor/test_dashboard.py"),
     "doctor/identity.py": ("doctor/test_identity.py", "doctor/test_dashboard.py"),
     "doctor/kubelet.py": ("doctor/test_kubelet.py", "doctor/test_main.py"),
@@ -115,7 +115,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "kubectl_gpushare/selectors.py": ("kubectl_gpushare/test_selectors.py",),
     "kubectl_gpushare/views.py": ("kubectl_gpushare/test_views.py",),
     "mps/gpu.py": ("mps/test_gpu.py",),
-    "mps/control.py": ("mps/test_mps.py", "mps/test_shares.py"),
+    "mps/control.py": ("mps/test_control.py", "mps/test_mps.py", "mps/test_shares.py"),
     "mps/shares.py": ("mps/test_shares.py",),
     "extender/verbs.py": ("extender/test_verbs.py", _RESERVED),
 }

@@ -199,7 +199,7 @@ class _HttpConnection(asyncio.Protocol):
         self._writable = True
         self._next()
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         self._state = _State.ENDED
         self._waiting.clear()
         self._server.connections.discard(self)

@@ -194,9 +194,9 @@ class _PostConnection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(ConnectionError(f"the answer is no HTTP/1.1: {error}"))
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         self._lost(self)
-        self._fail(ConnectionError(str(error or "") or "the server closed the connection without an answer"))
+        self._fail(ConnectionError(str(exc or "") or "the server closed the connection without an answer"))
 
     # Of httptools.
 

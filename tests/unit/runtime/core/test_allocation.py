@@ -219,12 +219,6 @@ def test_the_originals_total_must_be_that_of_the_pod_or_of_its_app_containers() 
         read_allocation({"ALIYUN_COM_GPU_MEM_IDX": "0", "ALIYUN_COM_GPU_MEM_POD": "1"}, asking(mem=8))
 
 
-def test_acks_form_is_read() -> None:
-    found = read_allocation({"scheduler.framework.gpushare.allocation": '{"0":{"1":4,"2":4}}'}, asking(mem=8))
-    assert found is not None
-    assert (found.by_gpu, found.units, found.first_gpu) == ({1: 4, 2: 4}, 8, 1)
-
-
 def test_a_pod_of_the_original_has_all_its_containers_on_one_gpu() -> None:
     request = parse_request(pod(container("a", mem=2), {"name": "b"}, container("c", mem=3)))
     assert request is not None
@@ -331,13 +325,6 @@ def test_what_an_init_container_is_given(asking: dict[str, object], allocation: 
 
 def test_nothing_that_containers_have_is_no_allocation() -> None:
     assert allocation_of(asking(mem=1), {0: {}}, {}) is None
-
-
-def test_what_one_container_has() -> None:
-    allocation = Allocation.of({0: {1: 4}, 2: {1: 3, 0: 1}})
-    assert allocation.container(2) == {0: 1, 1: 3}
-    assert allocation.container(1) == {}
-    assert allocation.by_gpu == {0: 1, 1: 7}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from hypothesis import given
 
 from gpushare_runtime.core import request
 from gpushare_runtime.core.constraints import NO_RULES, Context, Rules
-from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request, RequestError, parse_request
 from unit.runtime.core.naive import CORE, MEMORY, WHOLE, effective, shapes
 from unit.runtime.pods import container, pod
@@ -53,13 +52,6 @@ def test_containers_that_ask_keep_their_place_in_the_spec() -> None:
     assert request is not None
     assert [(c.index, c.name, c.units, c.kind) for c in request.containers] == [(1, "a", 3, Kind.APP), (2, "b", 5, Kind.APP)]
     assert (request.units, request.whole_gpus, request.unsupported) == (8, 0, None)
-
-
-def test_requests_count_where_limits_are_missing() -> None:
-    asking = {"name": "main", "resources": {"requests": {"aliyun.com/gpu-mem": "4"}}}
-    request = parse_request(pod(asking))
-    assert request is not None
-    assert request.units == 4
 
 
 def test_what_a_container_asks_none_of_does_not_count() -> None:
@@ -269,11 +261,6 @@ def test_on_a_node_the_same_counts_as_far_as_it_can_be_read(
     assert (request.units, request.gpus_per_pod, request.rules) == (units, gpus_per_pod, rules)
 
 
-def test_memory_of_a_shared_gpu_may_be_wanted_beside_others() -> None:
-    request = parsed(pod(container(mem=8), annotations={"gpushare.request/same-gpu-as": "app=a"}))
-    assert request.rules == Rules(same_gpu_as=(("app", "a"),))
-
-
 def test_on_a_node_the_label_counts_where_any_container_has_memory() -> None:
     asking = pod(container("a", mem=8), container("b", core=20), labels={WHOLE: "2"})
     assert parsed(asking, bound=True).gpus_per_pod == 2
@@ -319,7 +306,3 @@ def test_pods_of_one_shape_may_have_each_others_gpus() -> None:
     shapes = [PLAIN, Request((sidecar,)), Request((replace(ONE, kind=Kind.INIT),)), Request((second,)), Request((ONE, second))]
     different = [*shapes, *(request for request in OTHERS.values() if request.context is None)]
     assert len({request.shape for request in different}) == len(different)
-
-
-def test_the_unit_reads_as_a_person_writes_it() -> None:
-    assert str(GIB) == "1 GiB"

@@ -10,7 +10,7 @@ import json
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,25 @@ class World:
         if self.task.cancel():
             with contextlib.suppress(asyncio.CancelledError):
                 await self.task
+
+    def start(self, **settings: Any) -> None:
+        """The next process of the plugin. settings: those that differ from the last one's."""
+        known = replace(self.plugin._settings, **settings)
+        self.kubelet.registrations.clear()
+        self.kubelet.lists.clear()
+        client, options = self.plugin._client, {"processes": self.processes, "host": self.host}
+        self.plugin = DevicePlugin(known, self.nvml, client, gpu_interval=0.05, check_scale=0.01, **options)  # type: ignore[arg-type]
+        self.task = asyncio.ensure_future(self.plugin.run())
+
+    @asynccontextmanager
+    async def kubelet_starts_anew(self) -> AsyncIterator[Path]:
+        """What happens in the body, to kubelet's record of which it gets the path, happens between two of its processes."""
+        await self.kubelet.stop()
+        yield self.kubelet.directory / "kubelet_internal_checkpoint"
+        self.kubelet.registrations.clear()
+        self.kubelet.lists.clear()
+        await self.kubelet.start()
+        await self.registered()
 
 
 def path_of(pod: dict[str, Any]) -> str:

@@ -30,30 +30,6 @@ from unit.runtime.pods import container, gpu, inventory
 MEMORY, GPUS = RESOURCES
 
 
-def environment_of(pod: dict[str, Any], gpus: Inventory, units: int) -> dict[str, str]:
-    """What the container of a pod with one is to read, by its annotations."""
-    annotations = pod["metadata"]["annotations"]
-    return {
-        "NVIDIA_VISIBLE_DEVICES": gpus.by_index[int(annotations["ALIYUN_COM_GPU_MEM_IDX"])].uuid,
-        "ALIYUN_COM_GPU_MEM_IDX": annotations["ALIYUN_COM_GPU_MEM_IDX"],
-        "ALIYUN_COM_GPU_MEM_DEV": annotations["ALIYUN_COM_GPU_MEM_DEV"],
-        "ALIYUN_COM_GPU_MEM_POD": annotations["ALIYUN_COM_GPU_MEM_POD"],
-        "ALIYUN_COM_GPU_MEM_CONTAINER": str(units),
-    }
-
-
-def test_the_container_reads_what_the_annotations_say() -> None:
-    node = Node(gpus := inventory(16, 24))
-    pod = node.see(memory(gpus, 1, 8))
-    assert node.admit(pod) == {"main": environment_of(pod, gpus, 8)}
-
-
-def test_pods_of_one_size_get_their_own_gpus_in_the_order_of_arrival() -> None:
-    node = Node(gpus := inventory(16, 16, 16))
-    pods = [node.see(memory(gpus, gpu, 6)) for gpu in (2, 0, 1, 0)]
-    assert [node.admit(pod)["main"]["ALIYUN_COM_GPU_MEM_IDX"] for pod in pods] == ["2", "0", "1", "0"]
-
-
 def test_two_at_once_get_their_own_gpus_before_the_checkpoint_shows_the_first() -> None:
     node = Node(gpus := inventory(16, 16))
     for index in (1, 0):
@@ -75,15 +51,6 @@ def test_an_allocation_that_did_not_come_about_is_asked_again() -> None:
         assert turn is not None
         assert turn.pod.uid == pod["metadata"]["uid"]
         node.state.allocator.allocate(MEMORY, ids)
-
-
-def test_containers_of_a_pod_come_in_order_and_before_other_pods() -> None:
-    node = Node(gpus := inventory(16, 16))
-    pair = node.see(bound(gpus, {0: {0: 4}, 1: {1: 4}}, container("a", mem=4), container("b", mem=4)))
-    node.see(memory(gpus, 0, 4))
-    got = node.admit(pair)
-    assert [got[name]["ALIYUN_COM_GPU_MEM_IDX"] for name in ("a", "b")] == ["0", "1"]
-    assert [got[name]["ALIYUN_COM_GPU_MEM_POD"] for name in ("a", "b")] == ["8", "8"]
 
 
 def test_a_pod_with_only_the_annotations_of_the_original_gets_its_gpu() -> None:
@@ -168,11 +135,6 @@ def test_no_gpu_with_enough_room_is_said_in_numbers() -> None:
         node.admit(node.see(memory(None, 0, 6)))
 
 
-def test_an_id_of_no_gpu_is_rejected() -> None:
-    with pytest.raises(AllocationRejected, match="id 'GPU-gone-_-1', of no GPU in this node"):
-        Node(inventory(4)).state.allocator.allocate(MEMORY, ["GPU-gone-_-1"])
-
-
 def test_a_gpu_that_does_not_answer_is_rejected() -> None:
     node = Node(gpus := inventory(4))
     node.state.devices.set_inventory(Inventory(gpus.unit, (gpu(0, 4, health="lost"),)))
@@ -186,13 +148,6 @@ def test_a_gpu_with_memory_in_use_is_not_given_whole_and_the_holder_is_named() -
     with pytest.raises(AllocationRejected, match=r"GPU 0 .* has memory allocated to pod default/small"):
         node.state.allocator.allocate(GPUS, [gpus.by_index[0].uuid])
     assert node.state.allocator.allocate(GPUS, [gpus.by_index[1].uuid])
-
-
-def test_a_gpu_held_whole_has_no_memory() -> None:
-    node = Node(gpus := inventory(16, 16))
-    node.admit(node.see(whole(gpus, 0, name="big")))
-    with pytest.raises(AllocationRejected, match=r"GPU 0 .* is allocated whole to pod default/big"):
-        node.state.allocator.allocate(MEMORY, ["GPU-00000000-_-0"])
 
 
 def test_a_gpu_given_a_moment_ago_counts_before_the_checkpoint_shows_it() -> None:

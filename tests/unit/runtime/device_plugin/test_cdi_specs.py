@@ -214,11 +214,6 @@ def problem(host: Path) -> str:
     return folders(host).read().problem(FIRST)
 
 
-def test_a_gpu_that_a_spec_names_is_usable(host: Path) -> None:
-    put(host / "run/nvidia.yaml", spec(("GPU-a", [f"{host}/dev/nvidia4"])))
-    assert problem(host) == ""
-
-
 def test_a_gpu_that_no_spec_names(host: Path) -> None:
     put(host / "etc/broken.yaml", "a: b: c")
     put(host / "etc/ignored.yml", spec(("GPU-a", [f"{host}/dev/nvidia4"])))

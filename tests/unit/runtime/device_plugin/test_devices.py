@@ -94,6 +94,9 @@ def test_with_cdi_a_gpu_is_offered_that_a_spec_has() -> None:
         ("all", [FIRST, SECOND]),
         ("1,0", [FIRST, SECOND]),
         ("al, GPU-0000000", []),
+        ("10", []),
+        ("1;0", []),
+        (",", []),
     ],
 )
 def test_a_cordoned_gpu_is_named_by_its_index_or_its_uuid(text: str, cordoned: list[str]) -> None:

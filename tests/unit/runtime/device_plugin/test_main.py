@@ -8,7 +8,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -132,16 +132,22 @@ def received(receiver: socket.socket) -> list[str]:
             return messages
 
 
+def hears(receiver: socket.socket) -> Callable[[str], bool]:
+    """Whether something was said since now."""
+    messages: list[str] = []
+
+    def said(text: str) -> bool:
+        messages.extend(received(receiver))
+        return any(text in message for message in messages)
+
+    return said
+
+
 async def test_readiness_watchdog_and_sigterm(root: Path, systemd: socket.socket, api: FakeApi) -> None:
     (root / "kubeconfig").write_text(kubeconfig(api.url, token="t"))
     kubelet = FakeKubelet(root)
     process = start(root, WATCHDOG_USEC="300000")
-    messages: list[str] = []
-
-    def said(text: str) -> bool:
-        messages.extend(received(systemd))
-        return any(text in message for message in messages)
-
+    said = hears(systemd)
     try:
         await until(lambda: said("waiting for kubelet"), seconds=20)
         await until(lambda: said("WATCHDOG=1"))
@@ -164,12 +170,7 @@ async def test_without_nvml_it_says_so_and_is_never_ready(root: Path, systemd: s
     kubelet = FakeKubelet(root)
     await kubelet.start()
     process = start(root, command=_WITHOUT_NVML, first="always")
-    messages: list[str] = []
-
-    def said(text: str) -> bool:
-        messages.extend(received(systemd))
-        return any(text in message for message in messages)
-
+    said = hears(systemd)
     try:
         await until(lambda: said("STATUS=gpus: libnvidia-ml.so.1 was not found"), seconds=20)
         await until(lambda: said("API server: watching"), seconds=20)
@@ -201,12 +202,7 @@ async def test_the_token_is_part_of_the_status(root: Path, systemd: socket.socke
         api.now = time.time()
         (root / "kubeconfig").write_text(kubeconfig(api.url))
         process = start(root, "--seed-token-file", str(root / "seed"), "--token-file", str(root / "token"))
-        messages: list[str] = []
-
-        def said(text: str) -> bool:
-            messages.extend(received(systemd))
-            return any(text in message for message in messages)
-
+        said = hears(systemd)
         try:
             await until(lambda: said(f"token: no token works: {root}/token is missing; the seed {root}/seed is missing"), seconds=20)
             (root / "seed").write_text(api.give(3600))

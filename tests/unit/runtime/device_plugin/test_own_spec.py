@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import stat
@@ -18,9 +17,7 @@ from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from gpushare_runtime.device_plugin.host.cdi_specs import SpecError, SpecFolders
 from gpushare_runtime.device_plugin.host.own_spec import HOOKS, HostFiles, OwnSpec, OwnSpecError, on_host
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
-from gpushare_runtime.device_plugin.main import DevicePlugin
 from gpushare_runtime.device_plugin.node.cdi import CdiDevice, CdiSpecs
-from gpushare_runtime.device_plugin.options import PluginSettings
 from unit.runtime.device_plugin.fake_ctk import CtkHost
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import memory
@@ -305,11 +302,6 @@ async def test_a_spec_of_nvidias_serves_until_it_no_longer_fits(host: CtkHost, f
         # The next process keeps to it, also after a reboot, which empties the folder.
         (folder / "gpushare.json").unlink()
         nvidias(0, 1)
-        it.plugin = DevicePlugin(it.plugin._settings, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes)
-        it.task = asyncio.ensure_future(it.plugin.run())
+        it.start()
         await until(lambda: named(folder) == UUIDS[:2])
         await until(lambda: healthy(it) == 8 and kind_of(it) == OWN)
-
-
-def test_the_default_settings_write_none() -> None:
-    assert (PluginSettings("gpu1").cdi_dir, PluginSettings("gpu1").host_root) == (None, None)

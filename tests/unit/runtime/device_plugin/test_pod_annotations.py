@@ -21,7 +21,7 @@ from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PodTable, p
 from gpushare_runtime.device_plugin.node.messages import explain_unannotatable
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.node.usage import Usage
-from gpushare_runtime.device_plugin.publish.pod_annotations import Assigner, allocation_in, annotations_due
+from gpushare_runtime.device_plugin.publish.pod_annotations import LONGEST_WAIT_SECONDS, Assigner, allocation_in, annotations_due
 from gpushare_runtime.kube.client import LOST, KubeError
 from gpushare_runtime.kube.events import ObjectReference
 from unit.runtime.device_plugin.fake_processes import FakeProcesses
@@ -41,24 +41,25 @@ def pair() -> LocalPod:
     return parse_local_pod(bound(NODE, {0: {0: 2}, 1: {1: 3}}, container("a", mem=2), container("b", mem=3)))
 
 
-def test_nothing_is_known_until_every_container_has_its_ids() -> None:
-    pod = pair()
-    assert allocation_in(pod, [got(pod, "a", 0, 2)], NODE) is None
-    assert allocation_in(pod, [got(pod, "a", 0, 2), got(pod, "b", 1, 3)], NODE) == Allocation.of({0: {0: 2}, 1: {1: 3}})
-
-
-def test_entries_of_other_pods_and_of_gpus_that_are_gone_say_nothing() -> None:
+def test_nothing_is_known_until_every_container_has_ids_of_gpus_that_are_there() -> None:
     pod, other = pair(), pair()
-    assert allocation_in(pod, [got(other, "a", 0, 2), got(other, "b", 1, 3)], NODE) is None
-    assert allocation_in(pod, [got(pod, "a", 0, 2), got(pod, "b", 7, 3)], NODE) is None
+    for entries in (
+        [got(pod, "a", 0, 2)],
+        [got(other, "a", 0, 2), got(other, "b", 1, 3)],
+        [got(pod, "a", 0, 2), got(pod, "b", 7, 3)],
+    ):
+        assert allocation_in(pod, entries, NODE) is None
+    assert allocation_in(pod, [got(pod, "a", 0, 2), got(pod, "b", 1, 3)], NODE) == Allocation.of({0: {0: 2}, 1: {1: 3}})
+    # Another device plugin gave one of them its GPU, whatever its ids.
+    named = replace(got(pod, "b", 7, 3), index=0)
+    assert allocation_in(pod, [got(pod, "a", 0, 2), named], NODE) == Allocation.of({0: {0: 2}, 1: {0: 3}})
+    assert allocation_in(parse_local_pod(bound(None, {}, container())), [], NODE) is None
 
 
 def test_of_an_init_container_only_what_nobody_else_has_counts() -> None:
-    pod = parse_local_pod(bound(NODE, {0: {1: 4}}, container(mem=4), init=[container("first", mem=2)]))
-    assert allocation_in(pod, [got(pod, "first", 1, 2), got(pod, "main", 1, 4)], NODE) == Allocation.of({0: {1: 4}})
-    large = parse_local_pod(bound(NODE, {0: {1: 4}, -1: {1: 3}}, container(mem=4), init=[container("first", mem=7)]))
-    actual = allocation_in(large, [got(large, "first", 1, 7), got(large, "main", 1, 4)], NODE)
-    assert actual == large.allocation == Allocation.of({0: {1: 4}, -1: {1: 3}})
+    for size, units in ((2, {0: {1: 4}}), (7, {0: {1: 4}, -1: {1: 3}})):
+        pod = parse_local_pod(bound(NODE, units, container(mem=4), init=[container("first", mem=size)]))
+        assert allocation_in(pod, [got(pod, "first", 1, size), got(pod, "main", 1, 4)], NODE) == Allocation.of(units)
 
 
 def test_a_sidecar_is_part_of_it() -> None:
@@ -75,17 +76,13 @@ def test_whole_gpus_count_with_all_their_units() -> None:
 
 
 def test_what_is_right_is_marked_and_what_is_marked_is_left() -> None:
-    pod = memory(NODE, 1, 4)
-    actual = Allocation.of({0: {1: 4}})
-    assert annotations_due(parse_local_pod(pod), actual, NODE, 5) == {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}
-    pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSIGNED"] = "true"
-    assert annotations_due(parse_local_pod(pod), actual, NODE, 5) == {}
-
-
-def test_the_originals_five_annotations_are_left_as_they_are_when_right() -> None:
-    pod = memory(NODE, 1, 4)
-    del pod["metadata"]["annotations"]["scheduler.framework.gpushare.allocation"]
-    assert annotations_due(parse_local_pod(pod), Allocation.of({0: {1: 4}}), NODE, 5) == {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}
+    actual, original = Allocation.of({0: {1: 4}}), memory(NODE, 1, 4)
+    # One with the five annotations of the original alone is right as well.
+    del original["metadata"]["annotations"]["scheduler.framework.gpushare.allocation"]
+    for pod in (memory(NODE, 1, 4), original):
+        assert annotations_due(parse_local_pod(pod), actual, NODE, 5) == {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}
+        pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSIGNED"] = "true"
+        assert annotations_due(parse_local_pod(pod), actual, NODE, 5) == {}
 
 
 def test_a_pod_that_nobody_placed_gets_all_six() -> None:
@@ -104,10 +101,6 @@ def test_a_time_of_assumption_that_is_one_is_kept() -> None:
     for said, kept in (("17", "17"), ("soon", "5")):
         pod = parse_local_pod(memory(NODE, 1, 4, annotations={"ALIYUN_COM_GPU_MEM_ASSUME_TIME": said}))
         assert annotations_due(pod, actual, NODE, 5)["ALIYUN_COM_GPU_MEM_ASSUME_TIME"] == kept
-
-
-def test_a_pod_that_asks_for_nothing_has_no_allocation() -> None:
-    assert allocation_in(parse_local_pod(bound(None, {}, container())), [], NODE) is None
 
 
 # What a pod is told whose annotations cannot say it.
@@ -229,6 +222,7 @@ _MOVED = "Moved from GPU 1 to GPU 0 of gpu1: kubelet gave it other units than pl
     [
         ({}, "Normal", "GPUShareCorrected", _MOVED),
         ({"scheduler.framework.gpushare.allocation": ""}, "Normal", "GPUShareCorrected", _MOVED),
+        ({"ALIYUN_COM_GPU_MEM_IDX": ""}, "Normal", "GPUShareCorrected", _MOVED),
         (
             {"scheduler.framework.gpushare.allocation": "?"},
             "Normal",
@@ -243,7 +237,7 @@ _MOVED = "Moved from GPU 1 to GPU 0 of gpu1: kubelet gave it other units than pl
             "Check that it goes through a kube-scheduler that calls the extender",
         ),
     ],
-    ids=["ours", "the original's", "unreadable", "none"],
+    ids=["ours", "the original's", "without the original's", "unreadable", "none"],
 )
 async def test_other_gpus_than_annotated_are_written_counted_and_said(
     annotations: dict[str, str] | None, kind: str, reason: str, words: str, world: World
@@ -340,11 +334,16 @@ async def test_finished_pods_are_left_alone(world: World) -> None:
 
 
 @pytest.mark.parametrize("world", [None], indirect=True)
-async def test_pods_of_a_node_whose_gpus_are_not_known_are_left_alone(world: World) -> None:
-    pod = await world.see(memory(NODE, 1, 4))
+async def test_pods_of_a_node_whose_gpus_are_not_known_are_left_alone_until_they_are(world: World) -> None:
+    raw = memory(NODE, 1, 4, name="a")
+    entry = CheckpointEntry(32 * "a", "main", MEMORY, frozenset({"GPU-00000000-_-9"}))
+    await world.record(got(parse_local_pod(raw), "main", 1, 4), entry)
+    await world.see(raw)
     await world.see(memory(None, 1, 2, annotations={"kubernetes.io/config.mirror": 32 * "a"}))
-    await world.record(got(pod, "main", 1, 4), CheckpointEntry(32 * "a", "main", MEMORY, frozenset({"GPU-00000000-_-9"})))
     assert (world.patches, world.events) == ([], [])
+    world.node.devices.set_inventory(NODE)
+    await asyncio.sleep(1)
+    assert (world.patched, len(world.events)) == (["a"], 2)
 
 
 async def test_a_pod_whose_annotations_cannot_say_it_gets_one_event_once_it_has_something(world: World) -> None:
@@ -380,24 +379,26 @@ def test_when_it_is_stopped_it_says_nothing_more() -> None:
     virtual.run(run())
 
 
+@pytest.mark.parametrize("world", [inventory(16, 24, 24)], indirect=True)
 async def test_where_an_index_means_another_gpu_all_pods_are_looked_at_again(world: World) -> None:
+    assert world.node.devices.inventory is not None
+    unit, (first, second, third) = NODE.unit, world.node.devices.inventory.gpus
     pod = await world.see(memory(NODE, 1, 4, name="a"))
     await world.record(got(pod, "main", 1, 4))
     assert world.patched == ["a"]
-    await world.see(memory(NODE, 1, 4, name="a", uid=pod.uid, annotations=world.patches[0][1]["metadata"]["annotations"]))
-    # The driver has numbered them anew.
-    first, second = NODE.gpus
-    world.node.devices.set_inventory(Inventory(NODE.unit, (replace(second, index=0), replace(first, index=1))))
+    await world.see(memory(NODE, 1, 4, name="a", uid=pod.uid, annotations=_of(world.patches[0])))
+    # The driver has numbered two of them anew.
+    world.node.devices.set_inventory(Inventory(unit, (first, replace(third, index=1), replace(second, index=2))))
     await asyncio.sleep(1)
     assert world.patched == ["a", "a"]
-    assert world.patches[1][1]["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+    assert _of(world.patches[1])["ALIYUN_COM_GPU_MEM_IDX"] == "2"
     # A GPU that is only gone is no other one.
-    world.node.devices.set_inventory(Inventory(NODE.unit, (replace(second, index=0),)))
+    world.node.devices.set_inventory(Inventory(unit, (first, replace(second, index=2))))
     await asyncio.sleep(1)
     assert world.patched == ["a", "a"]
 
 
-async def test_a_conflict_is_tried_again_as_long_as_the_watch_shows_the_pod(world: World) -> None:
+async def test_a_conflict_is_tried_again_as_long_as_the_watch_shows_the_pod(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.plan["a"] += [KubeError(409, "Conflict", "somebody wrote at the same moment")] * 2
     pod = await world.see(memory(NODE, 0, 4, name="a"))
     await world.record(got(pod, "main", 0, 4))
@@ -411,6 +412,63 @@ async def test_a_conflict_is_tried_again_as_long_as_the_watch_shows_the_pod(worl
     tried = len(world.patched)
     await asyncio.sleep(60)
     assert len(world.patched) - tried <= 1
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == [], "it is nobody's fault"
+
+
+async def test_what_is_written_over_it_while_it_is_being_marked_is_corrected(world: World) -> None:
+    """The watch may show both writes before the answer to the first has come, and nothing afterwards."""
+    raw = memory(NODE, 1, 4, name="a", uid="u")
+    pod = await world.see(raw)
+    world.node.usage.set_checkpoint((got(pod, "main", 1, 4),))
+    await asyncio.sleep(0.005)
+    raw["metadata"]["annotations"] = memory(NODE, 0, 4, name="a", uid="u")["metadata"]["annotations"]
+    await world.see(raw, "MODIFIED")
+    assert [_of(patch).get("ALIYUN_COM_GPU_MEM_IDX") for patch in world.patches] == [None, "1"]
+
+
+async def test_a_correction_waits_while_starts_may_meet_and_three_minutes_at_most(world: World) -> None:
+    meet, looks = True, 0
+
+    def starts_meet() -> bool:
+        nonlocal looks
+        looks += 1
+        return meet
+
+    clock = asyncio.get_running_loop().time
+    world.assigner._starts_meet, world.assigner._clock = starts_meet, lambda: round(clock() * 10**9)  # type: ignore[method-assign]
+    assigned = {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}
+    first, second = [await world.see(memory(NODE, 1, 4, name=name, annotations=assigned)) for name in ("first", "second")]
+    fresh = await world.see(memory(NODE, 1, 4, name="fresh"))
+    for pod, due in ((first, ["fresh", "first"]), (second, ["fresh", "first", "second"])):
+        world.node.usage.set_checkpoint((*world.node.usage.entries_of(first.uid), got(pod, "main", 0, 4), got(fresh, "main", 1, 4)))
+        await asyncio.sleep(LONGEST_WAIT_SECONDS - 0.5)
+        assert world.patched == due[:-1]
+        await asyncio.sleep(1)
+        assert world.patched == due
+    # Those that met are over, and others meet: this is another wait.
+    third = await world.see(memory(NODE, 1, 4, name="third", annotations=assigned))
+    await world.record(got(third, "main", 0, 4))
+    await asyncio.sleep(100)
+    meet = False
+    await world.see(memory(NODE, 1, 4, name="other"))
+    assert world.patched[3:] == ["third"]
+    meet = True
+    await world.see(memory(None, 1, 4, name="third", uid=third.uid, annotations=_of(world.patches[3])))
+    await world.record(got(third, "main", 1, 4))
+    await asyncio.sleep(100)
+    assert world.patched[3:] == ["third"]
+    meet = False
+    await asyncio.sleep(2)
+    looks = 0
+    await asyncio.sleep(100)
+    assert (looks, world.patched[3:]) == (0, ["third", "third"]), "nothing waits any more"
+
+
+async def test_an_init_containers_other_gpu_is_written_while_kubelet_has_its_record(world: World) -> None:
+    raw = bound(NODE, {0: {1: 4}, -1: {1: 3}}, container(mem=4), init=[container("first", mem=7)], name="a")
+    pod = await world.see(raw)
+    await world.record(got(pod, "first", 0, 7), got(pod, "main", 1, 4))
+    assert _of(world.patches[0])["scheduler.framework.gpushare.allocation"] == '{"0":{"1":4},"-1":{"0":7}}'
 
 
 async def test_what_a_pod_has_by_a_record_that_kubelet_has_lost_is_written_all_the_same(world: World) -> None:
@@ -420,6 +478,28 @@ async def test_what_a_pod_has_by_a_record_that_kubelet_has_lost_is_written_all_t
     world.node.usage.set_checkpoint(())
     await asyncio.sleep(30)
     assert world.patches[-1][1]["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+
+
+async def test_a_pod_without_a_plan_and_one_without_all_its_ids_hinder_nobody_when_kubelet_loses_its_record(world: World) -> None:
+    half = await world.see(bound(NODE, {0: {0: 2}, 1: {1: 3}}, container("a", mem=2), container("b", mem=3), phase="Running"))
+    stray = await world.see(memory(None, 1, 2, phase="Running"))
+    await world.record(got(half, "a", 0, 2), got(stray, "main", 1, 2))
+    await world.record()
+    later = await world.see(memory(NODE, 1, 4, name="later"))
+    await world.record(got(later, "main", 1, 4))
+    assert "later" in world.patched
+
+
+async def test_a_correction_waits_for_no_start_of_long_ago(world: World) -> None:
+    """kubelet has lost its record, and may start the container of the other pod at some time."""
+    other, moved = await world.see(memory(NODE, 1, 4, phase="Running")), memory(NODE, 1, 2, name="moved", uid="u", phase="Running")
+    await world.record(got(other, "main", 1, 4), got(await world.see(moved), "main", 0, 2))
+    assigned = {**_of(world.patches[-1]), **memory(NODE, 1, 2)["metadata"]["annotations"], "ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}
+    await world.record()
+    assert other.uid in world.node.pending.may_request()
+    before = world.patched.count("moved")
+    await world.see({**moved, "metadata": {**moved["metadata"], "annotations": assigned}})
+    assert world.patched.count("moved") == before + 1
 
 
 async def test_what_init_containers_get_anew_after_a_lost_record_is_not_written(world: World) -> None:
@@ -454,15 +534,3 @@ async def test_what_all_pods_meet_alike_is_one_line(caplog: pytest.LogCaptureFix
     assert len(world.patched) == 60
     warnings = [record for record in caplog.records if record.levelname == "WARNING" and "cannot be marked" in record.message]
     assert len(warnings) == 1
-
-
-async def test_a_container_that_has_other_ids_without_any_word_of_the_api_server_is_corrected(world: World) -> None:
-    """As after a lost record, when it has been started again somewhere else."""
-    raw = memory(NODE, 1, 4, name="a", phase="Running")
-    pod = await world.see(raw)
-    await world.record(got(pod, "main", 1, 4))
-    [marked] = world.patches
-    await world.see({**raw, "metadata": {**raw["metadata"], "annotations": {**raw["metadata"]["annotations"], **_of(marked)}}})
-    await world.record()
-    await world.record(got(pod, "main", 0, 4))
-    assert _of(world.patches[-1])["ALIYUN_COM_GPU_MEM_IDX"] == "0"

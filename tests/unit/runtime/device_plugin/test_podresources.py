@@ -269,19 +269,6 @@ async def admitted(it: World, fake: FakePodResources) -> dict[str, Any]:
     return pod
 
 
-async def test_a_difference_that_stays_is_counted_once() -> None:
-    async with world(8 * GIB) as it, serving_pod_resources(it.kubelet.directory.parent) as fake:
-        await it.registered()
-        pod = await admitted(it, fake)
-        await until(lambda: fake.asked >= 2, seconds=15)
-        assert it.plugin.counters.checkpoint_mismatches == 0
-        fake.said["default", pod["metadata"]["name"], "main"][MEMORY].pop()
-        await until(lambda: it.plugin.counters.checkpoint_mismatches == 1, seconds=15)
-        asked = fake.asked
-        await until(lambda: fake.asked >= asked + 2, seconds=15)
-        assert it.plugin.counters.checkpoint_mismatches == 1
-
-
 async def test_while_the_checkpoint_cannot_be_read_kubelets_word_stands_in() -> None:
     async with world(8 * GIB, 8 * GIB) as it, serving_pod_resources(it.kubelet.directory.parent) as fake:
         await it.registered()

@@ -162,19 +162,6 @@ def test_what_a_force_deleted_pod_still_uses_is_avoided() -> None:
     assert indexes_of(node.admit(node.see(memory(gpus, 0, 12))))["main"] == "0"
 
 
-def test_ids_that_processes_hold_are_rejected_where_kubelet_gives_them_all_the_same() -> None:
-    node = Node(gpus := inventory(4))
-    zombie = node.takes(memory(gpus, 0, 2, phase="Running", name="zombie"))
-    ids = ids_of(node, zombie)
-    node.force_delete(zombie, alive=True)
-    with pytest.raises(AllocationRejected, match="is still used by processes of pod default/zombie, though kubelet has freed it"):
-        node.state.allocator.allocate(MEMORY, ids)
-    with pytest.raises(
-        AllocationRejected, match="is still used by processes of pod default/zombie, though kubelet has freed it; kubelet will retry"
-    ):
-        node.state.allocator.may_start(MEMORY, [*ids, "GPU-00000000-_-3"])
-
-
 def test_a_gpu_that_processes_use_is_not_given_whole_and_the_other_way_round() -> None:
     node = Node(gpus := inventory(4, 4))
     for pod in (memory(gpus, 0, 2, phase="Running", name="part"), whole(gpus, 1, phase="Running", name="all")):
@@ -186,26 +173,6 @@ def test_a_gpu_that_processes_use_is_not_given_whole_and_the_other_way_round() -
         node.admit(node.see(memory(gpus, 1, 3)))
 
 
-def test_containers_that_start_again_without_kubelets_record_get_their_own_ids() -> None:
-    node = Node(gpus := inventory(8, 8))
-    pod = node.takes(memory(gpus, 1, 6, phase="Running"))
-    # Its sandbox lives, the container does not.
-    node.live.add(pod["metadata"]["uid"])
-    node.processes.up[pod["metadata"]["uid"]] = set()
-    before = ids_of(node, pod)
-    node.manager.restore([], RESOURCES)
-    node._write()
-    for resource in RESOURCES:
-        node.manager.healthy[resource] = {i for i, good in node.state.devices.reported(resource) if good}
-    # Another pod meanwhile: kubelet offers it everything.
-    assert indexes_of(node.admit(node.see(memory(gpus, 1, 4))))["main"] == "0"
-    assert indexes_of(node.admit(pod))["main"] == "1"
-    assert ids_of(node, pod) == before
-
-
-# A record that is lost: who asks is a guess.
-
-
 def lose(node: Node, *pods: dict[str, Any]) -> None:
     """kubelet starts anew without its file; these pods' sandboxes live."""
     node.live.update(pod["metadata"]["uid"] for pod in pods)
@@ -213,6 +180,21 @@ def lose(node: Node, *pods: dict[str, Any]) -> None:
     node._write()
     for resource in RESOURCES:
         node.manager.healthy[resource] = {i for i, good in node.state.devices.reported(resource) if good}
+
+
+def test_containers_that_start_again_without_kubelets_record_get_their_own_ids() -> None:
+    node = Node(gpus := inventory(8, 8))
+    pod = node.takes(memory(gpus, 1, 6, phase="Running"))
+    before = ids_of(node, pod)
+    lose(node, pod)
+    node.processes.up[pod["metadata"]["uid"]] = set()
+    # Another pod meanwhile: kubelet offers it everything.
+    assert indexes_of(node.admit(node.see(memory(gpus, 1, 4))))["main"] == "0"
+    assert indexes_of(node.admit(pod))["main"] == "1"
+    assert ids_of(node, pod) == before
+
+
+# A record that is lost: who asks is a guess.
 
 
 def test_a_container_that_starts_again_without_a_record_does_not_get_its_living_siblings_ids() -> None:

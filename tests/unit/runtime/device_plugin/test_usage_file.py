@@ -54,33 +54,12 @@ def written(path: Path, *entries: CheckpointEntry) -> None:
     asyncio.run(kept(path, *entries))
 
 
-def test_what_was_held_is_known_again_in_the_same_boot(tmp_path: Path) -> None:
-    entry = CheckpointEntry("a", "main", MEMORY, frozenset({"GPU-1-_-0", "GPU-1-_-1"}))
-    written(tmp_path / "made", entry)
-    after = node_state()
-    state(tmp_path / "made", after).load()
-    assert after.usage.snapshot() == {DeviceKey("a", "main", MEMORY): entry.ids}
-    rebooted = node_state()
-    state(tmp_path / "made", rebooted, boot="two").load()
-    assert rebooted.usage.snapshot() == {}
-
-
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"v":2}', '{"v":1,"boot":"one","pods":{"a":3}}'])
 def test_a_file_that_cannot_be_used_says_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "held.json").write_text(text)
     held = node_state()
     state(tmp_path, held).load()
     assert held.usage.snapshot() == {}
-
-
-def test_a_folder_that_cannot_be_written_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "file").touch()
-    held = node_state()
-    file = state(tmp_path / "file", held)
-    file._write(b"1")
-    file._write(b"2")
-    assert [record.message for record in caplog.records if "cannot be written" in record.message] == [caplog.records[0].message]
-    assert "StateDirectory=" in caplog.text
 
 
 @pytest.mark.parametrize(("number", "cure"), [(errno.ENOSPC, "free space"), (errno.EROFS, "read-only"), (errno.EACCES, "StateDirectory=")])

@@ -16,9 +16,7 @@ from gpushare_runtime.core.node_report import Held
 from gpushare_runtime.core.quantity import UNITS
 from gpushare_runtime.daemon.metrics_server import MetricsAddress, MetricsServer
 from gpushare_runtime.daemon.runner import FatalError
-from gpushare_runtime.device_plugin.main import DevicePlugin
 from gpushare_runtime.device_plugin.node.turns import ORDER_SECONDS
-from gpushare_runtime.device_plugin.options import PluginSettings
 from unit.runtime.device_plugin.device_manager import StartError
 from unit.runtime.device_plugin.fake_kubelet import DROP_SECONDS
 from unit.runtime.device_plugin.fake_nvml import facts
@@ -131,11 +129,7 @@ async def test_the_next_process_of_the_plugin_still_knows_what_processes_hold() 
         it.kubelet.manager.purge()
         it.kubelet.manager.write()
         await until(lambda: not any(it.kubelet.manager.healthy.values()))
-        it.kubelet.registrations.clear()
-        it.kubelet.lists.clear()
-        settings = PluginSettings("gpu1", kubelet_root=it.kubelet.directory.parent, state=it.kubelet.directory.parent / "state")
-        it.plugin = DevicePlugin(settings, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes)
-        it.task = asyncio.ensure_future(it.plugin.run())
+        it.start()
         await it.registered()
         await until(lambda: [e.pod for e in held(it).entries] == ["default/zombie"])
         assert (await it.kubelet.manager.admit(await it.bind(memory(it.inventory, 1, 4))))["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
@@ -146,8 +140,9 @@ async def test_a_rejection_is_published_with_its_end() -> None:
         await running_pod(it)
         await it.kubelet.manager.admit(await it.bind(memory(it.inventory, 0, 6)))
         late = await it.bind(memory(it.inventory, 1, 3))
-        with pytest.raises(Exception, match="FAILED_PRECONDITION"):
+        with pytest.raises(Exception, match=r"FAILED_PRECONDITION: aliyun.com/gpu-mem: asked for 3 units of 1 GiB on one GPU"):
             await it.kubelet.manager.admit(late)
+        assert it.plugin.counters.rejections == 1
         await until(lambda: [(r.uid, r.units) for r in held(it).rejected] == [(late["metadata"]["uid"], 3)])
 
 
@@ -166,13 +161,9 @@ async def test_a_start_is_asked_for_and_rejected_on_a_bad_gpu() -> None:
 async def test_after_a_lost_checkpoint_containers_start_again_on_their_gpu() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
         pod = await running_pod(it)
-        await it.kubelet.stop()
-        (it.kubelet.directory / "kubelet_internal_checkpoint").unlink()
-        await until(lambda: it.plugin.node.usage.any_record_lost(MEMORY))
-        it.kubelet.registrations.clear()
-        it.kubelet.lists.clear()
-        await it.kubelet.start()
-        await it.registered()
+        async with it.kubelet_starts_anew() as record:
+            record.unlink()
+            await until(lambda: it.plugin.node.usage.any_record_lost(MEMORY))
         assert asks_before_start(it) == {MEMORY: False, GPUS: True}
         it.processes.up[pod["metadata"]["uid"]] = set()  # type: ignore[index]
         waiting = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"waiting": {}}}]}
@@ -194,14 +185,9 @@ async def test_after_a_lost_checkpoint_containers_start_again_on_their_gpu() -> 
 async def test_a_record_that_kubelet_cannot_read_takes_no_unit_away_while_it_admits_what_runs() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
         await running_pod(it)
-        await it.kubelet.stop()
-        checkpoint = it.kubelet.directory / "kubelet_internal_checkpoint"
-        checkpoint.write_bytes(checkpoint.read_bytes()[:100])
-        it.kubelet.manager.given = {}
-        it.kubelet.registrations.clear()
-        it.kubelet.lists.clear()
-        await it.kubelet.start()
-        await it.registered()
+        async with it.kubelet_starts_anew() as record:
+            record.write_bytes(record.read_bytes()[:100])
+            it.kubelet.manager.given = {}
         await until(lambda: it.plugin.node.usage.any_record_lost(MEMORY))
         assert sorted(resource for resource, _ in it.kubelet.registrations) == sorted(RESOURCES)
         assert {options.pre_start_required for options in it.kubelet.options.values()} == {True}
@@ -223,12 +209,9 @@ async def test_how_long_ago_kubelet_has_started_does_not_depend_on_the_hosts_clo
         patch.setattr(f"{registration}.SETTLED_SECONDS", 600.0)
         async with world(8 * GIB, 8 * GIB) as it:
             await running_pod(it)
-            await it.kubelet.stop()
-            (it.kubelet.directory / "kubelet_internal_checkpoint").write_bytes(b"{")
-            it.kubelet.manager.given = {}
-            it.kubelet.lists.clear()
-            await it.kubelet.start()
-            await it.registered()
+            async with it.kubelet_starts_anew() as record:
+                record.write_bytes(b"{")
+                it.kubelet.manager.given = {}
             await until(lambda: it.plugin.node.usage.any_record_lost(MEMORY))
             # It is set, as by NTP after a boot.
             patch.setattr(f"{registration}.time", SimpleNamespace(time=lambda: time.time() + 36000, **clock))
@@ -251,34 +234,17 @@ async def test_a_pod_that_nobody_placed_is_told_so_on_itself() -> None:
         await until(lambda: events() == ["GPUShareUnmanaged"])
 
 
-async def test_another_unit_than_that_of_running_pods_ends_it() -> None:
-    async with world(8 * GIB, 8 * GIB) as it:
-        await running_pod(it)
-        await it.stop()
-        root = it.kubelet.directory.parent
-        settings = PluginSettings("gpu1", UNITS["64MiB"], kubelet_root=root, state=root / "state")
-        with pytest.raises(FatalError, match=r"with memory in units of GiB .* or start with --memory-unit GiB"):
-            await asyncio.wait_for(DevicePlugin(settings, it.nvml, it.plugin._client, processes=it.processes).run(), 5)
-
-
-async def test_another_unit_is_rejected_after_a_boot_as_well_when_the_pods_of_before_have_no_process_yet() -> None:
+async def test_another_unit_than_that_of_running_pods_ends_it_after_a_boot_as_well_when_they_have_no_process_yet() -> None:
     async with world(8 * GIB, 8 * GIB) as it:
         pod = await running_pod(it)
         await it.stop()
         it.live.clear()
-        root = it.kubelet.directory.parent
-        settings = PluginSettings("gpu1", UNITS["64MiB"], kubelet_root=root, state=root / "state")
-
-        def next_process() -> DevicePlugin:
-            return DevicePlugin(settings, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes)
-
-        with pytest.raises(FatalError, match=r"with memory in units of GiB"):
-            await asyncio.wait_for(next_process().run(), 5)
+        it.start(unit=UNITS["64MiB"])
+        with pytest.raises(FatalError, match=r"with memory in units of GiB .* or start with --memory-unit GiB"):
+            await asyncio.wait_for(it.task, 5)
         await it.api.put(path_of(pod), {**it.api.objects[path_of(pod)], "status": {"phase": "Failed"}})
-        plugin = next_process()
-        task = asyncio.ensure_future(plugin.run())
-        await until(lambda: plugin.node.devices.inventory)
-        task.cancel()
+        it.start(unit=UNITS["64MiB"])
+        await until(lambda: it.plugin.node.devices.inventory)
 
 
 async def test_another_gpu_in_the_place_of_a_running_pods_gpu_is_not_a_changed_unit() -> None:
@@ -288,12 +254,7 @@ async def test_another_gpu_in_the_place_of_a_running_pods_gpu_is_not_a_changed_u
         await it.stop()
         it.nvml.gpus[1] = facts(1, 16 * GIB, uuid="GPU-99999999-0000-0000-0000-000000000000", model="Tesla V100")
         await until(lambda: not any(it.kubelet.manager.healthy.values()))
-        it.kubelet.registrations.clear()
-        it.kubelet.lists.clear()
-        root = it.kubelet.directory.parent
-        settings = PluginSettings("gpu1", kubelet_root=root, state=root / "state")
-        it.plugin = DevicePlugin(settings, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes)
-        it.task = asyncio.ensure_future(it.plugin.run())
+        it.start()
         await it.registered()
         assert [(gpu.uuid[:12], gpu.units) for gpu in it.inventory.gpus] == [("GPU-00000000", 8), ("GPU-99999999", 16)]
         assert healthy(it) == 24
@@ -307,12 +268,7 @@ async def test_with_a_gpu_lost_beside_a_running_pod_the_next_process_starts_and_
         await it.stop()
         it.nvml.lost = {1}
         await until(lambda: not any(it.kubelet.manager.healthy.values()))
-        it.kubelet.registrations.clear()
-        it.kubelet.lists.clear()
-        root = it.kubelet.directory.parent
-        settings = PluginSettings("gpu1", kubelet_root=root, state=root / "state")
-        it.plugin = DevicePlugin(settings, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes)
-        it.task = asyncio.ensure_future(it.plugin.run())
+        it.start()
         await it.registered()
         assert [(gpu.uuid, gpu.usable) for gpu in it.inventory.gpus] == [
             (before.gpus[0].uuid, True),

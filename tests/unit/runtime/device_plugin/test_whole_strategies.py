@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.kubelet.server import ResourceService
-from gpushare_runtime.device_plugin.main import DevicePlugin
 from gpushare_runtime.device_plugin.metrics import Counters
 from gpushare_runtime.device_plugin.options import parse_arguments
 from unit.runtime.device_plugin.cdi_folder import write
@@ -137,10 +135,7 @@ async def test_a_plugin_that_starts_beside_pods_serves_them_and_no_others(cdi: P
         await admitted(it)
         await it.stop()
         (cdi / "nvidia.yaml").unlink()
-        it.kubelet.registrations.clear()
-        settings, client = it.plugin._settings, it.plugin._client
-        it.plugin = DevicePlugin(settings, it.nvml, client, gpu_interval=0.05, check_scale=0.01, processes=it.processes)
-        it.task = asyncio.ensure_future(it.plugin.run())
+        it.start()
         await until(lambda: len(it.kubelet.registrations) == 2)
         # The ids of the pod, until it releases them.
         await until(lambda: healthy(it) == 6)
@@ -154,14 +149,12 @@ async def test_another_strategy_waits_until_the_pods_have_gone(cdi: Path) -> Non
         await admitted(it)
         await until(lambda: (it.plugin._settings.state / "held.json").exists())
         await it.stop()
-        settings, client = replace(it.plugin._settings, strategy="cdi"), it.plugin._client
-        other = DevicePlugin(settings, it.nvml, client, gpu_interval=0.05, processes=it.processes)
+        it.start(strategy="cdi")
         with pytest.raises(FatalError, match=r"1 pods have GPUs by the device strategy volume-mounts .* should use cdi") as found:
-            await other.run()
+            await it.task
         assert found.value.restart
         it.live.clear()
-        it.plugin = DevicePlugin(settings, it.nvml, client, gpu_interval=0.05, processes=it.processes)
-        it.task = asyncio.ensure_future(it.plugin.run())
+        it.start()
         await until(lambda: strategy_of(it) == "cdi")
 
 

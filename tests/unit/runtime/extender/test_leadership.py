@@ -170,25 +170,6 @@ async def test_another_leads_then_this_one(world: World) -> None:
     assert 0 < world.leadership.send_window() <= SEND_SECONDS
 
 
-@pytest.mark.parametrize(
-    ("later", "waits"),
-    [
-        (Lease("uid", "one_2", 1), False),
-        (Lease("uid", "one_2", 2), True),
-        (Lease("uid", "one_1", 2), True),
-        (Lease("recreated", "one_2", 1), True),
-    ],
-    ids=["its scheduler restarted", "somebody was between, unseen", "lost and won again, unseen", "the lease was deleted"],
-)
-async def test_a_new_holder_on_the_same_host(later: Lease, waits: bool, world: World) -> None:
-    await world.opens()
-    world.server.lease = Lease("uid", "", 0)
-    await asyncio.sleep(1)
-    world.server.lease = later
-    assert (await world.opens() > 1) == waits
-    assert world.leadership.terms == 1 + waits
-
-
 async def test_the_licence_ends_with_the_looks(world: World) -> None:
     await world.opens()
     world.server.silent = True
@@ -303,6 +284,7 @@ def test_a_wait_is_over_when_the_last_binding_of_another_has_ended() -> None:
         ([("one_1", 3)], 1),
         ([("one_1", 3), ("one_1", 3), ("one_2", 4), ("one_2", 4), ("one_3", 5)], 1),
         ([("one_1", 3), ("one_2", 5)], 2),
+        ([("one_1", 3), ("one_1", 5)], 2),
         ([("one_1", 3), ("one_1", 2)], 2),
         ([("one_1", 3), ("one_1", 3, "made anew")], 2),
         ([("one_1", 3), ("two_1", 4), ("one_1", 5)], 2),
@@ -316,6 +298,7 @@ def test_a_wait_is_over_when_the_last_binding_of_another_has_ended() -> None:
         "first",
         "restarts",
         "one unseen",
+        "lost and won again, unseen",
         "put back from a backup",
         "made anew",
         "another between",

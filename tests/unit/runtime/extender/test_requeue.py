@@ -105,28 +105,6 @@ def test_nobody_is_requeued_who_does_not_fit_or_has_been_asked_about_since() -> 
     assert requeue.next() is None
 
 
-def test_who_is_gone_or_bound_is_forgotten() -> None:
-    cluster, requeue, _ = full("gone", "bound")
-    cluster.pod_event("DELETED", allocated_pod("old", memory(16), on(0, 16)))
-    cluster.pod_event("DELETED", cluster.pending["gone"])
-    cluster.pod_event("MODIFIED", allocated_pod("bound", memory(6), on(0, 6)))
-    assert requeue.next() is None
-
-
-def test_a_gpu_that_comes_is_room_as_well() -> None:
-    cluster, requeue, _ = full("waiting")
-    cluster.node_event("MODIFIED", NodeRecord("n", inventory(16, 16)))
-    assert requeue.next() == cluster.pending["waiting"]
-
-
-def test_the_end_of_a_pod_that_held_nothing_wakes_nobody() -> None:
-    cluster, _, _ = full("waiting")
-    woken = []
-    cluster.on_capacity_freed = lambda: woken.append(True)
-    cluster.pod_event("DELETED", PendingPod("x", "default", "x", memory(1)))
-    assert woken == []
-
-
 def test_each_new_room_requeues_again_and_a_rejection_after_it_does_not() -> None:
     cluster, now = ClusterCache(), [100.0]
     requeue = Requeue(cluster, Binpack(), clock=lambda: now[0])
@@ -385,14 +363,6 @@ async def test_a_bound_on_what_is_remembered_wakes_rather_too_many(monkeypatch: 
     scene.requeue.on_capacity_freed()
     await asyncio.sleep(5)
     assert scene.server.touched[2:] == ["d", "sampled"]
-
-
-async def test_who_has_got_an_answer_since_is_not_woken(scene: Scene) -> None:
-    scene.waits("a")
-    assert ask(scene.service, "a") == ["n"]
-    scene.requeue.on_capacity_freed()
-    await asyncio.sleep(10)
-    assert scene.server.touched == []
 
 
 async def test_a_pod_that_our_watch_has_not_shown_yet_is_woken_when_it_has(scene: Scene) -> None:

@@ -58,19 +58,6 @@ def test_fits_and_rejects_with_numbers(ledger: Ledger) -> None:
     assert not result.hopeless
 
 
-def test_a_total_is_not_a_gpu(ledger: Ledger) -> None:
-    result = Verbs(ledger, Binpack()).filter(args(container(mem=25)))
-    assert result.names == []
-    assert "32 in total" in result.failed["gpu1"]
-    assert "40 in total" in result.failed["gpu2"]
-
-
-def test_what_is_held_is_not_free(ledger: Ledger) -> None:
-    hold(ledger, "gpu2", 1, 6)
-    result = Verbs(ledger, Binpack()).filter(args(container(mem=20)))
-    assert result.failed["gpu2"] == "gpu2: needs 20 GiB on one GPU, at most 18 are free on one (34 of 40 in total)"
-
-
 def test_a_pod_that_asks_for_nothing_passes_everywhere(ledger: Ledger) -> None:
     service = Verbs(ledger, Binpack())
     for nothing in (args(container()), args(container(mem=0)), args(container(), uid="u", resourceVersion="1")):
@@ -117,13 +104,6 @@ def test_what_is_wrong_in_the_pod_is_not_said_once_per_node(ledger: Ledger, node
         assert (set(result.failed), result.hopeless, len(set(result.failed.values()))) == (set(names), True, 1 if nodes == 10 else 2)
         assert re.search(r"must be|is not a policy|is not a quantity|write at most", result.failed[names[0]])
         assert len(write_filtered(asked, result)) < 200 * nodes + 2000
-
-
-def test_whole_gpus(ledger: Ledger) -> None:
-    hold(ledger, "gpu1", 0, 1)
-    result = Verbs(ledger, Binpack()).filter(args(container(count=2)))
-    assert result.names == ["gpu2"]
-    assert result.failed["gpu1"] == "gpu1: needs 2 whole GPUs, 1 of 2 GPUs are empty"
 
 
 def test_prioritize_prefers_the_fullest_and_knows_only_its_own(ledger: Ledger) -> None:

@@ -18,7 +18,7 @@ from gpushare_runtime.device_plugin.node.devices import is_cordoned
 from gpushare_runtime.kubectl_gpushare import cordon
 from gpushare_runtime.kubectl_gpushare.api import InputError
 from gpushare_runtime.kubectl_gpushare.cordon import annotation, chosen_gpus
-from gpushare_runtime.kubectl_program.main import _parser, main
+from gpushare_runtime.kubectl_program.main import main
 from unit.runtime.kube.fake_api import FakeApi, fail, kubeconfig, serving, status
 from unit.runtime.kubectl_gpushare.objects import node, pod
 from unit.runtime.pods import gpu, inventory
@@ -204,10 +204,6 @@ def test_a_dry_run_asks_and_changes_nothing(tmp_path: Path, capsys: pytest.Captu
     assert [(name, options["dryRun"]) for name, options in api.evicted] == [("b", ["All"])]
     assert api.budget == {"c": 10**6 - 1}, "the client has repeated what a budget forbids"
     assert "gpushare/cordon" not in api.objects["/api/v1/nodes/a"]["metadata"]["annotations"]
-
-
-def test_the_timeout_of_the_command_line_is_that_of_the_page() -> None:
-    assert _parser().parse_args(["drain", "a", "0"]).timeout == cordon.DRAIN_SECONDS
 
 
 def test_a_budget_that_never_allows_it_and_a_node_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,14 +73,6 @@ def test_one_node_in_detail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "p            default    0                6" in out
     assert "gpu2" not in out
     assert "spec.nodeName=gpu1" in str(api.requests)
-
-
-def test_pages_that_expire_are_read_in_one_piece(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def expire(api: FakeApi) -> None:
-        api.faults = [fail(410, "Expired", "The provided continue parameter is too old")] * 2
-
-    code, _ = inspect(tmp_path, change=expire)
-    assert (code, capsys.readouterr().out.splitlines()[-1]) == (0, "6/72 (8%)  ")
 
 
 @pytest.mark.parametrize(("name", "fault"), [("gpu9", "node 'gpu9' does not exist"), ("cp1", "node 'cp1' has no aliyun.com/gpu-mem")])
@@ -166,11 +157,3 @@ def test_help_and_version(argv: list[str], code: int, said: str, capsys: pytest.
         main(argv)
     assert ended.value.code == code
     assert said in capsys.readouterr().out
-
-
-def test_without_the_extra_it_says_where_the_plugin_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "kubernetes", None)
-    assert main(["--kubeconfig", f"{tmp_path}/one:{tmp_path}/two"]) == 1
-    assert "use the plugin of a control plane, or install gpushare-runtime[kubectl]" in capsys.readouterr().err

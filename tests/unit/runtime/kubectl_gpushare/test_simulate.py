@@ -209,10 +209,11 @@ def test_a_trace_books_nothing_twice_and_rejects_only_what_cannot_be(policy: str
 def test_a_line_of_the_trace(
     tmp_path: Path, gpus: int, milli: int, spec: str, units: int, whole: int, asked: int, models: tuple[str, ...]
 ) -> None:
-    (tmp_path / "pods.csv").write_text(f"{PODS}none,1,2,0,500,,,,3,,\none,4000,5000,{gpus},{milli},{spec},,,77,,\n")
-    without, found = read_pods(tmp_path / "pods.csv")
-    assert (without.name, without.cpu, without.memory, without.request, without.asked, without.created) == ("none", 1, 2, None, 0, 3)
+    (tmp_path / "pods.csv").write_text(f"{PODS}none,1,2,0,500,,,,3,,\nzero,1,2,1,0,,,,3,,\none,4000,5000,{gpus},{milli},{spec},,,77,,\n")
+    *without, found = read_pods(tmp_path / "pods.csv")
+    assert without == [TracePod(name, 1, 2, None, 0, 3) for name in ("none", "zero")]
     assert found.request is not None
+    assert (found.request.cpu, [one.key for one in found.request.containers]) == (4000, [0])
     assert (found.name, found.cpu, found.memory, found.asked, found.created) == ("one", 4000, 5000, asked, 77)
     assert (found.request.units, found.request.whole_gpus, found.request.rules.models) == (units, whole, models)
 
@@ -244,6 +245,9 @@ def test_the_hosts_of_a_trace(tmp_path: Path) -> None:
     assert [(host.name, host.cpu, host.memory) for host in hosts] == [("a", 64000, 262144), ("b", 1, 2)]
     found = [(state.gpu.index, state.gpu.model, state.gpu.units, state.free) for state in ledger.nodes["a"].gpu_states]
     assert found == [(0, "T4", 1000, 1000), (1, "T4", 1000, 1000)]
+    inventory = ledger.nodes["a"].inventory
+    assert inventory is not None
+    assert inventory.cpu == 64000
 
 
 def test_the_traces_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

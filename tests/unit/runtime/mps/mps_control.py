@@ -5,13 +5,12 @@
 socket of its own.
 
 -f: the daemon. Otherwise the commands of standard input, one a line. Faults, by MPS_STAND_IN: mute (never answers), dies (after its first
-answer), deaf (ignores quit and SIGTERM), forgets (does not keep the memory limit), rejects (does not start), stubborn (its servers do
+answer), forgets (does not keep the memory limit), rejects (does not start), stubborn (its servers do
 not). The file `servers` beside the folder has the process numbers of its servers, which it keeps the limits of.
 """
 
 import os
 import re
-import signal
 import socket
 import sys
 import time
@@ -30,8 +29,6 @@ def daemon() -> int:
     if FAULT == "rejects":
         print("An instance of this daemon is already running", file=sys.stderr)
         return 1
-    if FAULT == "deaf":
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     (FOLDER / "environment").write_text("\n".join(sorted(f"{key}={value}" for key, value in os.environ.items())))
     limit, own = 0, {}
     with socket.socket(socket.AF_UNIX) as listener:
@@ -63,8 +60,6 @@ def daemon() -> int:
                 elif words == ["get_default_device_pinned_mem_limit", "0"]:
                     answer = said(limit)
                 elif words == ["quit"]:
-                    if FAULT == "deaf":
-                        time.sleep(60)
                     return 0
                 connection.sendall(answer.encode() + b"\n" if answer else b"\0")
                 # Once it has its limit.

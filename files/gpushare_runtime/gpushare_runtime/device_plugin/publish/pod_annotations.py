@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation, AllocationError, read_allocation
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.daemon.sync import any_after
+from gpushare_runtime.daemon.sync import Changes, any_after
 from gpushare_runtime.device_plugin.metrics import Counters
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, actual_allocation
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod
@@ -79,6 +79,7 @@ class Assigner:
         self._gpus: Mapping[int, str] = {}
         self._problem = ""
         self._patching: dict[str, asyncio.Task[None]] = {}
+        self._patched = Changes()
         self._waiting: dict[str, int] = {}
         """Pod UID → since when its correction waits."""
 
@@ -87,7 +88,7 @@ class Assigner:
         pods, changes = self._node.pods, self._node.changes
         try:
             while True:
-                seen, later, meet = changes.count, False, self._starts_meet()
+                seen, ended, later, meet = changes.count, self._patched.count, False, self._starts_meet()
                 if not meet:
                     self._waiting.clear()
                 self._verify_indexes()
@@ -107,7 +108,7 @@ class Assigner:
                         self._patching[pod.uid] = asyncio.create_task(self._mark(pod.uid))
                     elif pod.uid in self._verified:
                         self._verified[pod.uid] = self._version(pod)
-                await any_after((changes, seen), timeout=_LOOK_AGAIN_SECONDS if later else None)
+                await any_after((changes, seen), (self._patched, ended), timeout=_LOOK_AGAIN_SECONDS if later else None)
         finally:
             for task in list(self._patching.values()):
                 task.cancel()
@@ -158,6 +159,8 @@ class Assigner:
             await self._patch(uid)
         finally:
             del self._patching[uid]
+            # Another client may have written meanwhile, and the watch may have shown it already.
+            self._patched.notify()
 
     async def _patch(self, uid: str) -> None:
         backoff, pod, version = Backoff(), None, self._node.usage.version(uid)

@@ -62,17 +62,6 @@ def test_a_node_without_gpus_says_what_is_missing() -> None:
     assert "gpushare-device-plugin has not run" in found["bare"]
 
 
-@given(st.lists(st.lists(st.integers(1, 80), min_size=1, max_size=2), min_size=1, max_size=24))
-def test_never_more_than_ten_wordings(nodes: list[list[int]]) -> None:
-    ledger = Ledger()
-    for number, sizes in enumerate(nodes):
-        ledger.set_inventory(f"node-{number}", inventory(*sizes))
-    found = failed_nodes(memory(81), ledger.nodes.values())
-    assert set(found) == set(ledger.nodes)
-    assert len(set(found.values())) <= 10
-    assert all("81" in reason for reason in found.values())
-
-
 def nodes_with(*frees: int) -> Ledger:
     """n0, n1, …, each with one GPU of 16 GiB with so much free."""
     ledger = Ledger()
@@ -172,12 +161,6 @@ def said(request: Request, *gpus: Gpu, core: int = 0, held: Held = NOTHING_HELD,
     return failed_nodes(request, ledger.nodes.values())["n"]
 
 
-def test_several_gpus() -> None:
-    assert said(asking(24, 3), gpu(0, 16), gpu(1, 16), gpu(2, 4)) == (
-        "n: needs 8 GiB on each of 3 GPUs, 2 GPUs have that free (36 of 36 in total)"
-    )
-
-
 def test_compute() -> None:
     assert said(asking(4, core=20), gpu(0, 16)) == (
         "n: needs 4 GiB and 20 % of compute on one GPU, but its isolation shares out no compute (aliyun.com/gpu-core.percentage)"
@@ -201,8 +184,8 @@ def test_gpus_that_have_room_and_are_not_given_are_explained() -> None:
 NODES = st.tuples(st.lists(st.integers(1, 80), min_size=1, max_size=3), st.integers(0, 100), st.booleans())
 
 
-@given(st.lists(NODES, min_size=11, max_size=16))
-def test_never_more_than_ten_wordings_for_any_request(nodes: list[tuple[list[int], int, bool]]) -> None:
+@given(st.lists(NODES, min_size=1, max_size=24))
+def test_never_more_than_ten_wordings(nodes: list[tuple[list[int], int, bool]]) -> None:
     ledger = Ledger()
     for number, (sizes, core, known) in enumerate(nodes):
         gpus = tuple(gpu(i, size) for i, size in enumerate(sizes))
