@@ -272,24 +272,6 @@ def test_an_installation_killed_on_the_way_goes_as_well(host: Host) -> None:
     assert host.tree() == host.before
 
 
-def test_a_file_that_was_there_before_gets_its_bytes_mode_and_owner_back(tmp_path: Path) -> None:
-    root = FakeRoot(tmp_path)
-    root.file(EXTENDER, "[Service]\nExecStart=/theirs\n")
-    os.chmod(root.at(EXTENDER), 0o600)
-    transaction = Transaction("gpushare-extender", str(root))
-    transaction.write(EXTENDER, b"[Service]\nEnvironment=GPUSHARE_GENERATION=1\n", 0o644)
-    transaction.apply()
-    plan = plan_services(Layout(root=str(root)), Systemd(root))
-    assert what(plan, "restored") == [EXTENDER]
-    assert "neither enabled nor started" in plan.notes[0]
-    plan.apply()
-    assert root.at(EXTENDER).read_text() == "[Service]\nExecStart=/theirs\n"
-    assert root.at(EXTENDER).stat().st_mode & 0o777 == 0o600
-    again = plan_services(Layout(root=str(root)), Systemd(root))
-    assert again.steps == []
-    assert root.at(EXTENDER).exists()
-
-
 def test_a_file_that_was_there_before_and_that_others_changed_is_left_and_its_old_bytes_stay(tmp_path: Path) -> None:
     root = FakeRoot(tmp_path)
     root.file(EXTENDER, "before")
@@ -310,14 +292,6 @@ def test_a_file_that_was_there_before_and_that_others_changed_is_left_and_its_ol
         assert entry.original.content == b"before"
 
 
-def test_a_unit_of_ours_that_others_edited_goes_and_is_named(host: Host) -> None:
-    host.root.file(EXTENDER, host.at(EXTENDER).read_text() + "Nice=5\n")
-    plan = host.services()
-    assert any(EXTENDER in note and "changed it" in note for note in plan.notes)
-    host.remove()
-    assert host.tree() == host.before
-
-
 def test_what_others_put_into_our_folders_stays_and_is_named(host: Host) -> None:
     for path in ("/etc/gpushare/notes.txt", "/opt/gpushare/mine/x", "/etc/gpushare/pki/other.crt"):
         host.root.file(path, "theirs")
@@ -330,23 +304,21 @@ def test_what_others_put_into_our_folders_stays_and_is_named(host: Host) -> None
     assert not host.at(ENVIRONMENT).exists()
 
 
-def test_units_of_the_same_name_that_are_not_ours_are_left_running(tmp_path: Path) -> None:
+def test_units_of_the_same_name_that_are_not_ours_are_left_running_with_their_state(tmp_path: Path) -> None:
     root = FakeRoot(tmp_path)
     systemd = Systemd(root)
     root.file(PLUGIN, "[Service]\nExecStart=/usr/bin/original\n")
+    root.file("/var/lib/gpushare-device-plugin/theirs")
     systemd.start("gpushare-device-plugin.service")
     root.link(EXTENDER, "/dev/null")
+    systemd.loaded["gpushare-pki.service"] = "/usr/lib/systemd/system/gpushare-pki.service"
     plan = plan_services(Layout(root=str(root)), systemd)
     assert plan.steps == []
-    assert [one["what"] for one in plan.left] == [EXTENDER, PLUGIN]
     assert systemd.active == {"gpushare-device-plugin.service": "active"}
-
-
-def test_state_of_a_unit_that_is_not_ours_is_left(tmp_path: Path) -> None:
-    root = FakeRoot(tmp_path)
-    root.file(PLUGIN, "[Service]\nExecStart=/usr/bin/original\n")
-    root.file("/var/lib/gpushare-device-plugin/theirs")
-    assert plan_services(Layout(root=str(root)), Systemd(root)).steps == []
+    left = {one["what"]: one["why"] for one in plan.left}
+    assert left.pop(EXTENDER).startswith("it is no regular file")
+    stranger = "a unit of this name that this collection did not write"
+    assert left == {PLUGIN: stranger, "/usr/lib/systemd/system/gpushare-pki.service": stranger}
 
 
 def test_a_unit_that_runs_without_its_file_is_stopped_and_forgotten(host: Host) -> None:
@@ -605,6 +577,7 @@ OWNED = "/etc/default/x"
 def journalled(root: FakeRoot, before: str | None, path: str = OWNED) -> Layout:
     if before is not None:
         root.file(path, before)
+        root.at(path).chmod(0o600)
     transaction = Transaction("gpushare-extender", str(root))
     transaction.write(path, b"ours")
     transaction.apply()
@@ -653,6 +626,8 @@ def test_what_becomes_of_a_file_by_what_it_was_and_is(
     plan.apply()
     found = root.at(OWNED)
     assert (found.read_text() if found.exists() else None) == after
+    if expected[0] == "restored":
+        assert found.stat().st_mode & 0o777 == 0o600
     if before == now == "before":
         assert found.stat().st_ino == inode, "a file that is as it was is not written"
     assert Journal(str(root)).entries() == []
@@ -698,18 +673,6 @@ def test_a_systemd_that_does_not_forget_is_an_error_but_not_that_nothing_had_fai
     told.rejects = "reset-failed"
     plan_services(host.layout, told).apply()
     assert ["reset-failed", "gpushare-extender.service"] in told.calls
-
-
-def test_why_a_unit_is_left_is_said(tmp_path: Path) -> None:
-    root = FakeRoot(tmp_path)
-    systemd = Systemd(root)
-    root.file(PLUGIN, "[Service]\nExecStart=/usr/bin/original\n")
-    root.link(EXTENDER, "/dev/null")
-    systemd.loaded["gpushare-pki.service"] = "/usr/lib/systemd/system/gpushare-pki.service"
-    left = {one["what"]: one["why"] for one in plan_services(Layout(root=str(root)), systemd).left}
-    stranger = "a unit of this name that this collection did not write"
-    assert left.pop(EXTENDER).startswith("it is no regular file")
-    assert left == {PLUGIN: stranger, "/usr/lib/systemd/system/gpushare-pki.service": stranger}
 
 
 def test_a_file_elsewhere_with_the_name_of_a_unit_is_no_unit(tmp_path: Path) -> None:

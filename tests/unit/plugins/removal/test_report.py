@@ -162,14 +162,6 @@ def test_a_host_with_nothing_of_ours(root: FakeRoot) -> None:
     assert not root.at(f"/{FOLDER}").exists()
 
 
-def test_an_environment_that_was_not_finished_is_said(root: FakeRoot) -> None:
-    root.file(f"{ENVIRONMENT}/bin/python")
-    root.file(f"{ENVIRONMENT}/.gpushare-complete.json", "[")
-    found = report(Layout(root=str(root)), systemctl)["runtime"]
-    assert (found["environment"], found["version"]) == ("no environment in use", "unknown")
-    assert found["state"].startswith("not whole")
-
-
 def test_everything_about_a_unit_and_a_file(root: FakeRoot) -> None:
     def run(argv: list[str]) -> tuple[int, str, str]:
         known = {
