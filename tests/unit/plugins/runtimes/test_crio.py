@@ -8,8 +8,7 @@ Inputs are those of crio.conf(5) and of nvidia-ctk.
 from __future__ import annotations
 
 import json
-import os
-import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo i
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri, crio, unix_http
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
 
+from unit.plugins.kills import at, killed
 from unit.plugins.runtimes.crio_host import CrioHost
 
 CTK = (
@@ -175,16 +175,6 @@ def test_a_crio_that_does_not_start_with_the_change_gets_its_old_files_back(host
     assert host.tree() == before
 
 
-def killed(host: CrioHost, state: str, victim: str) -> None:
-    child = os.fork()
-    if child == 0:
-        try:
-            host.converge(state, point=lambda point: os.kill(os.getpid(), signal.SIGKILL) if point == victim else None)
-        finally:
-            os._exit(0)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
-
-
 @pytest.mark.parametrize(("state", "other", "default"), [("present", "absent", "nvidia"), ("absent", "present", "crun")])
 def test_killed_anywhere_the_next_run_finishes(host: CrioHost, state: str, other: str, default: str) -> None:
     host.converge(other)
@@ -194,14 +184,14 @@ def test_killed_anywhere_the_next_run_finishes(host: CrioHost, state: str, other
     wanted = host.tree()
     for victim in points:
         host.converge(other)
-        killed(host, state, victim)
+        assert killed(partial(host.converge, state, point=at(victim))), victim
         host.converge(state)
         assert (host.default(), host.tree()) == (default, wanted), victim
 
 
 def test_what_a_killed_run_left_broken_is_put_back(host: CrioHost) -> None:
     before, host.dislikes = host.tree(), "nvidia"
-    killed(host, "present", f"written {host.drop_in}")
+    assert killed(partial(host.converge, point=at(f"written {host.drop_in}")))
     host.start()
     with pytest.raises(TransactionError, match="of an earlier run that did not end; put back what was there before it"):
         host.converge()
