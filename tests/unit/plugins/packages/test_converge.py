@@ -34,9 +34,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
     PackagesError,
     PackageSet,
     Repository,
-    check,
     choose,
-    satisfies,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.openpgp import Key
 
@@ -661,44 +659,6 @@ def test_the_package_manager_is_the_one_that_the_distribution_is_made_of(
             manager_of(command.run, 1, Host(str(host)))
     else:
         assert manager_of(command.run, 1, Host(str(host))).name == expected
-
-
-def test_versions() -> None:
-    for version, asked in (
-        ("1.17.8-1", "1.17.8"),
-        ("1.17.8-1", "1.17.8-1"),
-        ("3:570.86.15-1", "570.86.15"),
-        ("3:570.86.15-1", "3:570.86.15-1"),
-        ("570.86-1.el9", "570.86"),
-        ("2:1.0", "1.0"),
-        ("1.0", ""),
-        ("580.82.07_k6.4.0_150600.23.65-150600.3.63.1", "580.82.07"),
-        ("3:580.82.07_k6.4.0_150600.21-1", "580.82.07"),
-    ):
-        assert satisfies(version, asked), (version, asked)
-    for other, asked in (
-        ("1.17.80-1", "1.17.8"),
-        ("1.17.8~rc.1-1", "1.17.8"),
-        ("1.17.8-11", "1.17.8-1"),
-        (None, ""),
-        ("1.17.8-1", "1.17"),
-        ("580.82.07_k6-1", "580.82"),
-        ("1.0_kx-1", "1.0"),
-    ):
-        assert not satisfies(other, asked), (other, asked)
-
-
-def test_names_that_are_options_or_paths_are_rejected() -> None:
-    for package in (Package("--purge"), Package("a b"), Package("../x"), Package("tk", "-o"), Package("tk", "1 2"), Package("x" * 200)):
-        with pytest.raises(Rejected):
-            check(PackageSet("x", (package,)))
-    for url in ("https://example.org/a b", "ftp://example.org", "https://example.org/\nDeb: x"):
-        with pytest.raises(Rejected):
-            check(PackageSet("x", (Package("tk"),), Repository("tk", url, REPOSITORY.keys)))
-    with pytest.raises(Rejected, match="a module of the repository"):
-        check(PackageSet("x", (Package("tk"),), replace(REPOSITORY, modules=("../x",))))
-    with pytest.raises(Rejected, match="no key"):
-        check(PackageSet("x", (Package("tk"),), Repository("tk", "https://example.org", ())))
 
 
 TABLE = """\
