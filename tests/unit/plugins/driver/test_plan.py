@@ -202,36 +202,6 @@ def test_a_gpu_that_is_not_known_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "name"),
-    [
-        ("0x102d", "Kepler"),
-        ("0x17fd", "Maxwell"),
-        ("0x1bb3", "Pascal"),
-        ("0x15f8", "Pascal"),
-        ("0x1db1", "Volta"),
-        ("0x1eb8", "Turing"),
-        ("0x2182", "Turing"),
-        ("0x20b7", "Ampere"),
-        ("0x2236", "Ampere"),
-        ("0x2414", "Ampere"),
-        ("0x27b8", "Ada Lovelace"),
-        ("0x26b9", "Ada Lovelace"),
-        ("0x2335", "Hopper"),
-        ("0x2329", "Hopper"),
-        ("0x2342", "Grace Hopper"),
-        ("0x2901", "Blackwell"),
-        ("0x2bb4", "Blackwell"),
-        ("0x2c58", "Blackwell"),
-        ("0x3182", "Blackwell"),
-    ],
-)
-def test_generations_of_gpus_that_are_sold(device: str, name: str) -> None:
-    found = generation(device)
-    assert found is not None
-    assert found.name == name
-
-
-@pytest.mark.parametrize(
     ("name", "devices"),
     [
         # The first and the last GPU of each block of ids, by their chips in the public PCI id database.
