@@ -59,12 +59,20 @@ def test_ours_has_our_name_and_was_applied_by_us() -> None:
 
 
 def test_accounts_of_nodes_that_are_gone() -> None:
-    names = ("gpushare-device-plugin-gpu1", "gpushare-device-plugin-gpu9", "gpushare-extender", "default")
+    names = ("gpushare-device-plugin-gpu1", "gpushare-device-plugin-gpu9", "gpushare-extender", "gpushare-scheduler", "default")
     accounts = [*map(item, names), item("gpushare-device-plugin-theirs", manager="kubectl")]
     assert cluster.plugin_accounts(accounts, [node(), {"metadata": {"name": "cp1"}}]) == {
         "accounts": ["gpushare-device-plugin-gpu1", "gpushare-device-plugin-gpu9"],
         "without_node": ["gpushare-device-plugin-gpu9"],
     }
+    assert cluster.of_hosts(accounts) == list(names[:3])
+
+
+def test_a_node_is_ready_as_its_condition_says() -> None:
+    ready = {"conditions": [{"type": "DiskPressure", "status": "False"}, {"type": "Ready", "status": "True"}]}
+    states = {"a": ready, "b": {"conditions": [{"type": "Ready", "status": "False"}]}, "c": {"conditions": None}, "d": None}
+    nodes = [{"metadata": {"name": name}, "status": status} for name, status in states.items()]
+    assert cluster.node_states(nodes) == {"a": "True", "b": "False", "c": "Unknown", "d": "Unknown"}
 
 
 def test_a_map_of_unhealthy_gpus_is_ours_where_only_our_plugin_has_written_it() -> None:

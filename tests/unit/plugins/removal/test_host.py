@@ -15,6 +15,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import mps
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import (
     check_scheduler,
     plan_dashboard,
@@ -312,13 +313,16 @@ def test_units_of_the_same_name_that_are_not_ours_are_left_running_with_their_st
     systemd.start("gpushare-device-plugin.service")
     root.link(EXTENDER, "/dev/null")
     systemd.loaded["gpushare-pki.service"] = "/usr/lib/systemd/system/gpushare-pki.service"
+    root.file(TIMER, "[Timer]\nOnCalendar=hourly\n")
+    for name in (os.path.basename(path) for path in (EXTENDER, TIMER)):
+        root.link(f"{UNITS}/other.target.wants/{name}", f"{UNITS}/{name}")
     plan = plan_services(Layout(root=str(root)), systemd)
     assert plan.steps == []
     assert systemd.active == {"gpushare-device-plugin.service": "active"}
     left = {one["what"]: one["why"] for one in plan.left}
     assert left.pop(EXTENDER).startswith("it is no regular file")
     stranger = "a unit of this name that this collection did not write"
-    assert left == {PLUGIN: stranger, "/usr/lib/systemd/system/gpushare-pki.service": stranger}
+    assert left == {PLUGIN: stranger, TIMER: stranger, "/usr/lib/systemd/system/gpushare-pki.service": stranger}
 
 
 def test_a_unit_that_runs_without_its_file_is_stopped_and_forgotten(host: Host) -> None:
@@ -361,11 +365,13 @@ def test_every_kubectl_plugin_goes(host: Host) -> None:
 
 
 def test_a_unit_of_others_that_was_enabled_for_us_is_disabled_again(host: Host) -> None:
-    transaction = Transaction("nvidia_container_toolkit.cdi", str(host.root))
     for name, before in (("refresh.path", b"disabled"), ("kept.path", b"enabled")):
-        transaction.note(f"service:{name}", before, b"enabled")
-    transaction.apply()
-    host.services().apply()
+        former = FileState(before, 0, 0, 0, None)
+        Journal(str(host.root)).record(f"service:{name}", "nvidia_container_toolkit.cdi", former, b"enabled")
+    plan = host.services()
+    assert "refresh.path" in what(plan, "stopped")
+    assert "journal entry of service:kept.path" in what(plan, "removed")
+    plan.apply()
     assert ["stop", "refresh.path"] in host.systemd.calls
     assert ["--no-reload", "disable", "--quiet", "refresh.path"] in host.systemd.calls
     assert not [call for call in host.systemd.calls if "kept.path" in call]
@@ -378,6 +384,12 @@ def test_a_unit_that_the_driver_enabled_is_left_to_the_role_of_the_driver(host: 
     assert not [step for step in services.steps if "persistenced" in step.what]
     assert [one["what"] for one in leftovers.left] == ["service:nvidia-persistenced.service"]
     assert Journal(str(host.root)).entry("service:nvidia-persistenced.service") is not None
+
+
+def test_the_state_of_the_device_plugin_stays_where_a_pod_needs_it(host: Host) -> None:
+    plan_services(host.layout, host.systemd, keep_state=True).apply()
+    assert host.at("/var/lib/gpushare-device-plugin/token").exists()
+    assert not host.at("/var/lib/private/gpushare-extender").exists()
 
 
 def test_packages_keep_the_journal_until_they_are_put_back(host: Host) -> None:
@@ -711,6 +723,7 @@ def test_a_file_that_is_no_unit_comes_back_without_a_word(tmp_path: Path) -> Non
 
 def test_only_the_stop_of_the_device_plugin_takes_its_socket(host: Host) -> None:
     plan = host.services()
+    assert SOCKET not in what(plan, "removed")
     for step in plan.steps:
         step.do()
         if step.what == "gpushare-extender.service":
