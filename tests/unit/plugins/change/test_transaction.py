@@ -108,6 +108,7 @@ def test_a_lost_journal_is_said_and_written_again(host: Path) -> None:
     def planned() -> Transaction:
         transaction = Transaction("device_plugin", str(host))
         transaction.write("/etc/gpushare/gpushare-pki.env", ours)
+        transaction.write("/etc/gpushare/gpushare-extender.env", ours)
         transaction.write("/etc/theirs", b"as it is")
         return transaction
 
@@ -115,12 +116,26 @@ def test_a_lost_journal_is_said_and_written_again(host: Path) -> None:
     (host / "etc/gpushare/gpushare-pki.env").write_bytes(ours)
     (host / "etc/theirs").write_bytes(b"as it is")
     transaction = planned()
-    assert (transaction.changes, transaction.forgotten) == ([], ["/etc/gpushare/gpushare-pki.env"])
+    assert [change.path for change in transaction.changes] == ["/etc/gpushare/gpushare-extender.env"]
+    assert transaction.forgotten == ["/etc/gpushare/gpushare-pki.env"]
     transaction.apply()
     entry = Journal(str(host)).entry("/etc/gpushare/gpushare-pki.env")
     assert entry is not None
     assert (entry.original, entry.owner) == (None, "device_plugin")
     assert planned().forgotten == []
+
+
+def test_files_get_what_they_were_with_the_mode_that_the_journal_has(host: Path) -> None:
+    for owner, path in (("scheduler", FIRST), ("scheduler", SECOND), ("other", "/etc/other")):
+        transaction = Transaction(owner, str(host))
+        transaction.write(path, b"new", 0o644)
+        transaction.apply()
+    back = Transaction("scheduler", str(host))
+    assert [entry.path for entry in back.entries()] == [SECOND, FIRST]
+    back.restore({FIRST: b"old", SECOND: None}, back.entries())
+    back.apply()
+    first = host / FIRST.lstrip("/")
+    assert (first.read_bytes(), first.stat().st_mode & 0o777, content(host, SECOND)) == (b"old", 0o600, None)
 
 
 def test_planning_writes_nothing_and_shows_what_would_change(host: Path) -> None:
