@@ -310,7 +310,7 @@ def test_containers_that_hold_gpus_and_request_none_are_a_warning(world: World) 
     sibling = {"index": 1, "name": "side", "units": 0, "gpus": 0, "privileged": False}
     (only,) = world.cluster["pods"]
     only["containers"].append(sibling)
-    only["running"].append({"name": "side", "id": "d" * 64, "started": NOW - 100})
+    only["running"].append({"name": "side", "id": "d" * 64, "started": NOW - 1})
     verdict = judge(world.evidence())
     assert [one.found for one in verdict.findings] == ["container c of pod n/p with nvidia1 in its /dev"]
     world.gpu["gpu"]["containers"]["d" * 64] = ["nvidia0"]
@@ -318,6 +318,8 @@ def test_containers_that_hold_gpus_and_request_none_are_a_warning(world: World) 
     assert (finding.check, finding.severity) == ("gpu_without_request", "warning")
     assert f"container side of pod {only['namespace']}/{only['name']} with nvidia0 in its /dev" in finding.found
     sibling["privileged"] = True
+    assert "side" not in judge(world.evidence()).findings[0].found
+    sibling["privileged"], only["running"][1]["started"] = False, NOW - 0.9
     assert "side" not in judge(world.evidence()).findings[0].found
 
 
