@@ -196,9 +196,3 @@ def test_what_a_killed_run_left_broken_is_put_back(host: CrioHost) -> None:
     with pytest.raises(TransactionError, match="of an earlier run that did not end; put back what was there before it"):
         host.converge()
     assert host.tree() == before
-
-
-def test_a_crio_that_does_not_run_is_left_alone(host: CrioHost) -> None:
-    host.process.write_text("")
-    with pytest.raises(Rejected, match=r"crio.service is failed, expected active; nothing was changed"):
-        host.converge()

@@ -268,11 +268,6 @@ def test_what_others_have_recorded_is_none_of_ours(host: Host) -> None:
     assert [entry.path for entry in journal.Journal("/").entries()] == ["/theirs"]
 
 
-def test_a_program_that_works_is_no_warning(host: Host) -> None:
-    host.properties["ExecMainStartTimestampMonotonic"] = str(10**18)
-    assert host.converge(check=True).warnings == []
-
-
 def test_cdi_alone_adds_no_runtime_and_needs_no_program(host: Host) -> None:
     assert WantedRuntime("present", "/p", "", None, 1.0, False, cdi=True).asked() == Asked(None, True, True)
     assert WantedRuntime("present", "/p", "", None, 1.0, False, default_runtime="nvidia", cdi=True).asked() == Asked("/p", True, True)
