@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.generations import generation
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.plan import DriverPlan, Wish, make
 from hypothesis import given
@@ -531,11 +530,6 @@ def test_a_plan_that_is_not_rejected_suits_every_gpu(
     assert bool(found.packages) != bool(found.run_file)
     for name_, _version in (*found.packages, *found.headers):
         assert "{" not in name_
-
-
-def test_facts_survive_the_way_through_json() -> None:
-    for one in HOSTS.values():
-        assert HostFacts.from_dict(one.as_dict()) == one
 
 
 def test_a_version_with_a_known_vulnerability_is_noted() -> None:
