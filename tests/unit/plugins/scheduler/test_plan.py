@@ -72,6 +72,12 @@ def absent(found: Found, extender: scheduler_config.ExtenderEntry = TLS) -> Sche
     return plan_absent(MANIFEST_PATH, CONFIG_PATH, found, extender)
 
 
+@pytest.fixture
+def changed() -> Found:
+    """kubeadm's files, with our extender."""
+    return files_done(UNTOUCHED, present(UNTOUCHED))
+
+
 def forgotten(found: Found) -> Found:
     return replace(found, journal={})
 
@@ -84,8 +90,7 @@ def test_http_and_certificates_follow_the_setting_both_ways() -> None:
     assert files_done(plain, present(plain)).files == with_tls.files
 
 
-def test_what_kubeadm_writes_from_it_is_the_manifest_that_we_made() -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
+def test_what_kubeadm_writes_from_it_is_the_manifest_that_we_made(changed: Found) -> None:
     upgraded = replace(changed, files={**changed.files, MANIFEST_PATH: REGENERATED})
     ours, theirs = (yaml.safe_load(found.files[MANIFEST_PATH] or "") for found in (changed, upgraded))
     assert scheduler_manifest.shape(ours)["mounts"] == scheduler_manifest.shape(theirs)["mounts"]
@@ -241,8 +246,7 @@ def test_where_others_changed_the_configuration_since_the_originals_extender_com
     assert not absent(forgotten(back), extender).changed
 
 
-def test_a_manifest_that_others_changed_loses_exactly_our_part() -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
+def test_a_manifest_that_others_changed_loses_exactly_our_part(changed: Found) -> None:
     text = (changed.files[MANIFEST_PATH] or "").replace("    - --leader-elect=true", "    - --leader-elect=true\n    - --v=4 # ticket 7")
     edited = replace(changed, files={**changed.files, MANIFEST_PATH: text})
     plan = absent(edited)
@@ -253,8 +257,7 @@ def test_a_manifest_that_others_changed_loses_exactly_our_part() -> None:
 
 
 @pytest.mark.parametrize("rerun", [False, True])
-def test_what_kubeadm_wrote_anew_becomes_what_it_would_have_written_without_us(rerun: bool) -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
+def test_what_kubeadm_wrote_anew_becomes_what_it_would_have_written_without_us(changed: Found, rerun: bool) -> None:
     upgraded_cluster = CLUSTER_WITH_US.replace("v1.36.3", "v1.37.0")
     upgraded = replace(changed, files={**changed.files, MANIFEST_PATH: REGENERATED}, cluster=upgraded_cluster)
     if rerun:
@@ -264,8 +267,7 @@ def test_what_kubeadm_wrote_anew_becomes_what_it_would_have_written_without_us(r
     assert back.cluster == CLUSTER.replace("v1.36.3", "v1.37.0")
 
 
-def test_a_configuration_of_ours_that_others_changed_stays_in_use_without_our_part() -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
+def test_a_configuration_of_ours_that_others_changed_stays_in_use_without_our_part(changed: Found) -> None:
     text = (changed.files[CONFIG_PATH] or "") + "parallelism: 4\n"
     edited = replace(changed, files={**changed.files, CONFIG_PATH: text})
     plan = absent(edited)
@@ -281,8 +283,7 @@ def test_a_configuration_of_ours_that_others_changed_stays_in_use_without_our_pa
     assert not absent(forgotten(back)).changed
 
 
-def test_a_host_without_a_scheduler_any_more_loses_our_configuration() -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
+def test_a_host_without_a_scheduler_any_more_loses_our_configuration(changed: Found) -> None:
     gone = replace(changed, files={**changed.files, MANIFEST_PATH: None})
     plan = absent(gone)
     assert plan.for_module["scheduler"] is None
@@ -527,8 +528,7 @@ def test_a_configuration_that_a_flag_names_must_be_there() -> None:
 # The way back, where others were there meanwhile.
 
 
-def test_every_file_of_the_journal_is_asked_for() -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
+def test_every_file_of_the_journal_is_asked_for(changed: Found) -> None:
     with pytest.raises(UnreadFile) as error:
         absent(replace(changed, files={name: text for name, text in changed.files.items() if name != CONFIG_PATH}))
     assert error.value.path == CONFIG_PATH
@@ -542,29 +542,25 @@ def test_every_file_of_the_journal_is_asked_for() -> None:
     assert [one["content"] for one in plan.for_module["files"]] == [None, None, MANIFEST]
 
 
-def test_old_files_get_their_old_modes() -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
+def test_old_files_get_their_old_modes(changed: Found) -> None:
     entry = changed.journal[MANIFEST_PATH]
     assert entry.original is not None
     journal = {**changed.journal, MANIFEST_PATH: replace(entry, original=entry.original._replace(mode=0o600))}
     assert [one["mode"] for one in absent(replace(changed, journal=journal)).for_module["files"]] == [None, 0o600]
 
 
-def test_a_file_that_is_no_configuration_any_more_is_left_alone() -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
+def test_a_file_that_is_no_configuration_any_more_is_left_alone(changed: Found) -> None:
     for text in ("kind: Pod\n", "- a list\n"):
         plan = absent(replace(changed, files={**changed.files, CONFIG_PATH: text}))
         assert plan.for_module["files"][0]["content"] == text
 
 
-def test_a_configuration_that_is_gone_stays_gone() -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
+def test_a_configuration_that_is_gone_stays_gone(changed: Found) -> None:
     plan = absent(replace(changed, files={**changed.files, CONFIG_PATH: None}))
     assert [one["content"] for one in plan.for_module["files"]] == [None, MANIFEST]
 
 
-def test_a_share_of_nodes_that_others_have_set_since_stays() -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
+def test_a_share_of_nodes_that_others_have_set_since_stays(changed: Found) -> None:
     text = (changed.files[CONFIG_PATH] or "").replace("Score: 100", "Score: 7")
     plan = absent(replace(changed, files={**changed.files, CONFIG_PATH: text}))
     assert yaml.safe_load(plan.for_module["files"][0]["content"])["percentageOfNodesToScore"] == 7
@@ -574,8 +570,7 @@ def test_a_share_of_nodes_that_others_have_set_since_stays() -> None:
     ]
 
 
-def test_without_a_journal_our_own_volume_or_path_tells_that_the_flag_is_ours() -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
+def test_without_a_journal_our_own_volume_or_path_tells_that_the_flag_is_ours(changed: Found) -> None:
     plan = absent(forgotten(changed))
     assert plan.notes == [
         f"{CONFIG_PATH} is not in the journal: only our part is taken out",
@@ -596,8 +591,7 @@ def test_without_a_journal_our_own_volume_or_path_tells_that_the_flag_is_ours() 
     assert scheduler_manifest.flag(yaml.safe_load(plan.for_module["files"][-1]["content"]), "config") == "/config/scheduler.yaml"
 
 
-def test_kubeadms_part_that_others_have_changed_loses_ours_and_that_of_another_host_goes_silently() -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
+def test_kubeadms_part_that_others_have_changed_loses_ours_and_that_of_another_host_goes_silently(changed: Found) -> None:
     edited = replace(changed, cluster=CLUSTER_WITH_US.replace("v1.36.3", "v1.37.0"))
     plan = absent(edited)
     assert plan.for_module["cluster"]["content"] == CLUSTER.replace("v1.36.3", "v1.37.0")
