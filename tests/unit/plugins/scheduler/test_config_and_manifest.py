@@ -129,16 +129,44 @@ def test_the_entry_says_all_that_the_extender_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "release", "words"),
     [
-        ({"apiVersion": "kubescheduler.config.k8s.io/v1beta3", "kind": "KubeSchedulerConfiguration"}, "v1beta3"),
-        ({"apiVersion": "v1", "kind": "Pod"}, "found 'Pod'"),
-        (["a list"], "found 'list'"),
+        ({"apiVersion": "kubescheduler.config.k8s.io/v1beta3", "kind": "KubeSchedulerConfiguration"}, (1, 36), "v1beta3"),
+        ({"apiVersion": "v2", "kind": "KubeSchedulerConfiguration"}, None, r"an apiVersion of Kubernetes \(componentconfig/v1alpha1, "),
+        ({"apiVersion": "v1", "kind": "Pod"}, (1, 36), "found 'Pod'"),
+        (["a list"], (1, 36), "found 'list'"),
     ],
 )
-def test_what_cannot_be_merged_with_is_rejected_in_words(config: Any, words: str) -> None:
+def test_what_cannot_be_merged_with_is_rejected_in_words(config: Any, release: releases.Release | None, words: str) -> None:
     with pytest.raises(SchedulerError, match=words):
-        scheduler_config.merge_config(config, manifest(), EXTENDER, None, (1, 36))
+        scheduler_config.merge_config(config, manifest(), EXTENDER, None, release)
+
+
+@pytest.mark.parametrize(
+    ("changed", "differing"),
+    [
+        ({}, {}),
+        ({"httpTimeout": "0.9s100ms", "filterVerb": "other", "urlPrefix": "http://other"}, {}),
+        ({"httpTimeout": "999ms1000us"}, {}),
+        ({"httpTimeout": "999ms999999ns"}, {"httpTimeout": ("999ms999999ns", "1s")}),
+        ({"httpTimeout": "soon"}, {"httpTimeout": ("soon", "1s")}),
+        ({"prioritizeVerb": "x" * 200}, {"prioritizeVerb": ("x" * 120, "prioritize")}),
+        ({"weight": None, "preemptVerb": None}, {"weight": ("None", "10"), "preemptVerb": ("None", "preempt")}),
+    ],
+)
+def test_where_an_entry_is_not_what_we_write_is_said(changed: dict[str, Any], differing: dict[str, tuple[str, str]]) -> None:
+    for entry in (EXTENDER.entry(), scheduler_config.policy_entry(EXTENDER)):
+        assert scheduler_config.differing({**entry, **changed}, EXTENDER) == differing
+    bare = scheduler_config.differing({}, replace(EXTENDER, weight=1))
+    assert (bare["weight"], bare["httpTimeout"]) == (("0", "1"), ("5s", "1s"))
+
+
+def test_a_configuration_opens_a_port_up_to_1_22_only() -> None:
+    assert [scheduler_config.opens_port(manifest("--port=0"), release) for release in ((1, 22), (1, 23), None)] == [True, False, False]
+    assert "healthzBindAddress" not in scheduler_config.merge_config(None, manifest(), EXTENDER, None, (1, 22))
+    old = {"apiVersion": releases.newest((1, 22)), "metricsBindAddress": "127.0.0.1:10251"}
+    (_step,) = [words for words in scheduler_config.next_upgrade(old, (1, 22), "/c") if "metricsBindAddress, which /c has" in words]
+    assert scheduler_config.renewed(old, None) == old
 
 
 def test_a_configuration_that_no_volume_carries_is_rejected() -> None:
@@ -230,7 +258,7 @@ def mounted(*mounts: tuple[str, str], **more: Any) -> dict[str, Any]:
         ([("/h", "/default/c.yaml")], "/h"),
         ([("/h/", "/default/")], "/h/c.yaml"),
         ([("/h", "/def"), ("/i", "/default/c")], "/default/c.yaml"),
-        ([("/h", "/"), ("/i", "/default"), ("/j", "/other")], "/i/c.yaml"),
+        ([("/a/long/path", "/"), ("/i", "/default"), ("/j", "/other")], "/i/c.yaml"),
         ([("/i", "/default"), ("/h", "/")], "/i/c.yaml"),
         ([("/h", "/")], "/h/default/c.yaml"),
     ],
@@ -290,6 +318,7 @@ def test_every_flag_that_a_configuration_replaces_is_taken_over() -> None:
         "extenders": [EXTENDER.entry()],
     }
     bare = {"kind": "Pod", "spec": {"containers": [{"command": ["/usr/bin/kube-scheduler"]}]}}
+    assert scheduler_manifest.image(bare) == ""
     made = scheduler_config.merge_config(None, bare, EXTENDER, None)
     assert (made["clientConnection"], made["leaderElection"]) == ({"kubeconfig": "/etc/kubernetes/scheduler.conf"}, {"leaderElect": True})
     with pytest.raises(SchedulerError, match=r"^a flag of kube-scheduler must be true or false; found 'yes'$"):
@@ -345,7 +374,7 @@ def test_a_configuration_without_our_extender(percentage: Percentage | None, lef
     assert ours == before
     alone = without_extender(config(EXTENDER.entry(), percentageOfNodesToScore=9), EXTENDER, percentage)
     assert alone == {"apiVersion": releases.V1, "kind": scheduler_config.KIND, **left}
-    assert without_extender(config(), EXTENDER, None) == config()
+    assert without_extender(config(), EXTENDER, None, {}) == config()
     assert without_extender({**config(), "extenders": None}, EXTENDER, None) == {**config(), "extenders": None}
     with pytest.raises(SchedulerError, match="found 'Pod'"):
         without_extender({"kind": "Pod"}, EXTENDER, None)

@@ -23,6 +23,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.pla
     plan_present,
 )
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import PolicyMap
 
 from unit.plugins.scheduler.manifests import CONFIG_PATH, EXTENDER, MANIFEST, MANIFEST_PATH, OTHERS_CONFIG, REGENERATED, TLS
 from unit.plugins.scheduler.planned import files_done
@@ -511,7 +512,9 @@ def test_what_the_host_has_answered_is_read() -> None:
         "/b": Entry("/b", "scheduler", None, ("", "3"), False),
     }
     assert Found.of(answer) == Found({"/a": None}, entries, "t", "7", 5, ["cp2"])
-    assert Found.of({**answer, "cluster": None}) == Found({"/a": None}, entries, None, "", 5, ["cp2"])
+    policy = {"namespace": "n", "name": "m", "text": "t", "version": "8"}
+    bare = {**answer, "cluster": None, "server": "v1.36.3", "policy": policy}
+    assert Found.of(bare) == Found({"/a": None}, entries, None, "", 5, ["cp2"], "v1.36.3", PolicyMap("n", "m", "t", "8"))
 
 
 def test_a_configuration_that_a_flag_names_must_be_there() -> None:
