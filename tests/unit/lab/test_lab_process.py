@@ -45,16 +45,6 @@ def test_nothing_is_said_before_its_time(clock: Clock, steps: Steps) -> None:
         assert steps.line() == "still: building Kubernetes, 20 s"
 
 
-def test_what_was_said_by_itself_counts(clock: Clock, steps: Steps) -> None:
-    with steps.under_way("building"):
-        clock.now += 15
-        steps.said()
-        clock.now += 15
-        assert steps.line() is None
-        clock.now += 5
-        assert steps.line() == "still: building, 35 s"
-
-
 def test_the_innermost_long_step_is_told_and_a_short_one_in_it_is_not(clock: Clock, steps: Steps) -> None:
     with steps.under_way("making kubernetes"), steps.under_way("building Kubernetes"):
         clock.now += 30
@@ -66,11 +56,6 @@ def test_many_short_steps_are_not_silence(clock: Clock, steps: Steps) -> None:
     clock.now += 25
     with steps.under_way("podman start"):
         assert steps.line() == "still: podman start, 0 s"
-
-
-def test_work_without_a_step_is_not_silence_either(clock: Clock, steps: Steps) -> None:
-    clock.now += 25
-    assert steps.line() == "still at work"
 
 
 def test_a_step_that_failed_is_over(clock: Clock, steps: Steps) -> None:

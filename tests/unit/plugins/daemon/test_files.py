@@ -97,16 +97,20 @@ def test_the_settings_name_what_the_kubeconfig_on_the_host_holds_where_none_is_g
         files(replace(without, unit=None), tmp_path)
 
 
-def test_health_is_asked_as_it_was_said(wanted: DaemonFiles, tmp_path: Path) -> None:
-    seed = jwt(claims())
+def test_health_is_asked_as_it_was_said_and_after_a_new_seed_its_own_token_is_waited_for(wanted: DaemonFiles) -> None:
+    seed, token = jwt(claims()), Path(wanted.token_path or "")
     health = health_of(replace(wanted, seed_content=seed), "https://x", "/ca", "synced", 7)
     assert (health.url, health.key, health.timeout, health.ca) == ("https://x", "synced", 7, "/ca")
-    Path(wanted.seed_path or "").write_text(seed)
-    assert health.also() == f"it must get a token of its own with the new seed in {wanted.seed_path}; {wanted.token_path} is missing"
-    assert health_of(replace(wanted, seed_content=seed, seed_path=None), None, None, "synced", 0).also() is None
-    (tmp_path / "state").mkdir()
-    Path(wanted.token_path or "").write_bytes(b"\xff")
-    assert (health.also() or "").endswith("holds an older one")
+    Path(wanted.seed_path or "").write_text(seed + "\n")
+    assert health.also() == f"it must get a token of its own with the new seed in {wanted.seed_path}; {token} is missing"
+    token.parent.mkdir()
+    for older in (b"\xff", jwt(claims(iat=1)).encode()):
+        token.write_bytes(older)
+        assert (health.also() or "").endswith("holds an older one")
+    token.write_text(seed)
+    assert health.also() is None
+    for without in (wanted, replace(wanted, seed_content=seed, seed_path=None)):
+        assert health_of(without, None, None, "synced", 0).also() is None
 
 
 def test_other_secrets_are_files_of_their_own_that_restart_nothing(wanted: DaemonFiles, tmp_path: Path) -> None:
@@ -141,19 +145,6 @@ def test_a_seed_changes_nothing_that_a_restart_would_be_due_for(wanted: DaemonFi
         replace(wanted, unit=UNIT.replace("/x", "/y")),
     ):
         assert files(other, tmp_path)["gpushare-x.env"] != settings
-
-
-def test_after_a_new_seed_its_own_token_is_waited_for(wanted: DaemonFiles) -> None:
-    token = Path(wanted.token_path or "")
-    assert health_of(wanted, None, None, "synced", 0).also() is None
-    health = health_of(replace(wanted, seed_content=jwt(claims())), None, None, "synced", 0)
-    Path(wanted.seed_path or "").write_text(jwt(claims()) + "\n")
-    assert "is missing" in (health.also() or "")
-    token.parent.mkdir()
-    token.write_text(jwt(claims(iat=1)))
-    assert "holds an older one" in (health.also() or "")
-    token.write_text(jwt(claims()))
-    assert health.also() is None
 
 
 def test_a_seed_that_was_put_back_is_waited_for_no_longer(wanted: DaemonFiles) -> None:

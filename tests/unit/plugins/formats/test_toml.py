@@ -22,9 +22,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-CRI = ("plugins", "io.containerd.grpc.v1.cri")
-RUNTIMES = (*CRI, "containerd", "runtimes")
-
 KEYS = ["a", "b", "runtimes", "runc", "nvidia", "io.containerd.grpc.v1.cri", "", "it's", 'quo"te', "ümlaut", "tab\t"]
 LETTERS = "ab 'ü\"\\#=,.[]{}\n\t\0\x7f\U0001f600"
 # A document is written by a random generator, which is fifty times as fast as one that Hypothesis makes piece by piece.
@@ -374,63 +371,6 @@ def test_a_missing_list_is_made_among_the_first_keys() -> None:
     assert append("version = 3\n\n[plugins]\n", ("imports",), "x") == 'version = 3\nimports = ["x"]\n\n[plugins]\n'
 
 
-NESTED = """\
-version = 2
-
-[plugins]
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    # which runtime pods get
-    snapshotter = "overlayfs"
-
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-      runtime_type = "io.containerd.runc.v2"
-
-[debug]
-  level = "info"
-"""
-
-
-def test_new_tables_stand_among_their_siblings_and_look_like_them() -> None:
-    text = set_value(NESTED, (*CRI, "containerd", "default_runtime_name"), "nvidia")
-    text = set_value(text, (*RUNTIMES, "nvidia", "runtime_type"), "io.containerd.runc.v2")
-    text = set_value(text, (*RUNTIMES, "nvidia", "options", "BinaryName"), "/usr/bin/nvidia-container-runtime")
-    assert (
-        text
-        == """\
-version = 2
-
-[plugins]
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    # which runtime pods get
-    snapshotter = "overlayfs"
-    default_runtime_name = "nvidia"
-
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-      runtime_type = "io.containerd.runc.v2"
-
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
-      runtime_type = "io.containerd.runc.v2"
-
-      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
-        BinaryName = "/usr/bin/nvidia-container-runtime"
-
-[debug]
-  level = "info"
-"""
-    )
-    text = remove(text, (*RUNTIMES, "nvidia"))
-    assert remove(text, (*CRI, "containerd", "default_runtime_name")) == NESTED
-
-
-def test_quotes_are_those_of_the_file() -> None:
-    text = "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd]\n  default_runtime_name = 'runc' # as shipped\n"
-    path = ("plugins", "io.containerd.cri.v1.runtime", "containerd")
-    assert set_value(text, (*path, "default_runtime_name"), "nvidia") == text.replace("'runc'", "'nvidia'")
-    assert "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia]\n  runtime_type = 'x'" in set_value(
-        text, (*path, "runtimes", "nvidia", "runtime_type"), "x"
-    )
-
-
 def at(path: str) -> tuple[str, ...]:
     return tuple(path.split("."))
 
@@ -612,14 +552,6 @@ def test_a_list_grows_as_it_is_written(text: str, after: str) -> None:
 )
 def test_a_list_loses_one_element_and_its_comma(text: str, after: str) -> None:
     assert drop(text, ("a",), "x") == after
-
-
-def test_inline_tables_are_extended_inside_their_braces() -> None:
-    text = 'a = { options = { SystemdCgroup = true }, runtime_type = "x" } # why\n'
-    after = set_value(text, ("a", "options", "BinaryName"), "/x")
-    assert after == 'a = { options = { SystemdCgroup = true, BinaryName = "/x" }, runtime_type = "x" } # why\n'
-    assert remove(after, ("a", "options", "BinaryName")) == text
-    assert set_value(text, ("a", "options", "SystemdCgroup"), False) == text.replace("true", "false")
 
 
 def test_what_lies_in_an_array_of_tables_is_rejected() -> None:

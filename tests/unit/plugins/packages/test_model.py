@@ -80,6 +80,8 @@ def test_versions_below_the_minimum_are_rejected(installed: str | None, minimum:
         # With an epoch it is a whole version.
         ("1:2", "1:2", True),
         ("1.01-1", "1.0", False),
+        ("1.17.8~rc.1-1", "1.17.8", False),
+        ("1.0_kx-1", "1.0", False),
         ("580.82.07_k6.4.0_150600.21-1", "580.82.07", True),
         ("580.82.07_k6.4.0_150600.21-1", "580.82.0", False),
     ],
@@ -94,7 +96,7 @@ def test_which_version_is_the_one_that_was_asked_for(version: str | None, asked:
         (wanted(), "no package is named"),
         (wanted(*(f"p{number}" for number in range(201))), "201 packages are named, expected at most 200"),
         (wanted("a", "b", "a"), "a package is named twice"),
-        (wanted("a", "-b"), "the package name"),
+        *((wanted("a", name), "the package name") for name in ("-b", "../x", "x" * 200)),
         (wanted("a", replaces=("b c",)), "the package name"),
         (wanted("a", packages=(Package("a", "1;reboot"),)), "the version of a"),
         (wanted("a", folder="packages"), "expected an absolute path"),
@@ -102,7 +104,7 @@ def test_which_version_is_the_one_that_was_asked_for(version: str | None, asked:
             (wanted("a", repository=replace(REPOSITORY, **change)), words)
             for change, words in (
                 ({"name": "T k"}, "the name of the repository"),
-                ({"url": "ftp://x"}, "the address of the repository"),
+                *(({"url": url}, "the address of the repository") for url in ("ftp://x", "https://x/a b", "https://x/\nDeb: x")),
                 ({"replaces": ("gopher://x",)}, "the address of the repository"),
                 ({"version": "1 2"}, "the version of the repository"),
                 ({"suite": "a b/"}, "the suite of the repository"),

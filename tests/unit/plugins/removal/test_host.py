@@ -15,6 +15,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import mps
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import (
     check_scheduler,
     plan_dashboard,
@@ -272,24 +273,6 @@ def test_an_installation_killed_on_the_way_goes_as_well(host: Host) -> None:
     assert host.tree() == host.before
 
 
-def test_a_file_that_was_there_before_gets_its_bytes_mode_and_owner_back(tmp_path: Path) -> None:
-    root = FakeRoot(tmp_path)
-    root.file(EXTENDER, "[Service]\nExecStart=/theirs\n")
-    os.chmod(root.at(EXTENDER), 0o600)
-    transaction = Transaction("gpushare-extender", str(root))
-    transaction.write(EXTENDER, b"[Service]\nEnvironment=GPUSHARE_GENERATION=1\n", 0o644)
-    transaction.apply()
-    plan = plan_services(Layout(root=str(root)), Systemd(root))
-    assert what(plan, "restored") == [EXTENDER]
-    assert "neither enabled nor started" in plan.notes[0]
-    plan.apply()
-    assert root.at(EXTENDER).read_text() == "[Service]\nExecStart=/theirs\n"
-    assert root.at(EXTENDER).stat().st_mode & 0o777 == 0o600
-    again = plan_services(Layout(root=str(root)), Systemd(root))
-    assert again.steps == []
-    assert root.at(EXTENDER).exists()
-
-
 def test_a_file_that_was_there_before_and_that_others_changed_is_left_and_its_old_bytes_stay(tmp_path: Path) -> None:
     root = FakeRoot(tmp_path)
     root.file(EXTENDER, "before")
@@ -310,14 +293,6 @@ def test_a_file_that_was_there_before_and_that_others_changed_is_left_and_its_ol
         assert entry.original.content == b"before"
 
 
-def test_a_unit_of_ours_that_others_edited_goes_and_is_named(host: Host) -> None:
-    host.root.file(EXTENDER, host.at(EXTENDER).read_text() + "Nice=5\n")
-    plan = host.services()
-    assert any(EXTENDER in note and "changed it" in note for note in plan.notes)
-    host.remove()
-    assert host.tree() == host.before
-
-
 def test_what_others_put_into_our_folders_stays_and_is_named(host: Host) -> None:
     for path in ("/etc/gpushare/notes.txt", "/opt/gpushare/mine/x", "/etc/gpushare/pki/other.crt"):
         host.root.file(path, "theirs")
@@ -330,23 +305,24 @@ def test_what_others_put_into_our_folders_stays_and_is_named(host: Host) -> None
     assert not host.at(ENVIRONMENT).exists()
 
 
-def test_units_of_the_same_name_that_are_not_ours_are_left_running(tmp_path: Path) -> None:
+def test_units_of_the_same_name_that_are_not_ours_are_left_running_with_their_state(tmp_path: Path) -> None:
     root = FakeRoot(tmp_path)
     systemd = Systemd(root)
     root.file(PLUGIN, "[Service]\nExecStart=/usr/bin/original\n")
+    root.file("/var/lib/gpushare-device-plugin/theirs")
     systemd.start("gpushare-device-plugin.service")
     root.link(EXTENDER, "/dev/null")
+    systemd.loaded["gpushare-pki.service"] = "/usr/lib/systemd/system/gpushare-pki.service"
+    root.file(TIMER, "[Timer]\nOnCalendar=hourly\n")
+    for name in (os.path.basename(path) for path in (EXTENDER, TIMER)):
+        root.link(f"{UNITS}/other.target.wants/{name}", f"{UNITS}/{name}")
     plan = plan_services(Layout(root=str(root)), systemd)
     assert plan.steps == []
-    assert [one["what"] for one in plan.left] == [EXTENDER, PLUGIN]
     assert systemd.active == {"gpushare-device-plugin.service": "active"}
-
-
-def test_state_of_a_unit_that_is_not_ours_is_left(tmp_path: Path) -> None:
-    root = FakeRoot(tmp_path)
-    root.file(PLUGIN, "[Service]\nExecStart=/usr/bin/original\n")
-    root.file("/var/lib/gpushare-device-plugin/theirs")
-    assert plan_services(Layout(root=str(root)), Systemd(root)).steps == []
+    left = {one["what"]: one["why"] for one in plan.left}
+    assert left.pop(EXTENDER).startswith("it is no regular file")
+    stranger = "a unit of this name that this collection did not write"
+    assert left == {PLUGIN: stranger, TIMER: stranger, "/usr/lib/systemd/system/gpushare-pki.service": stranger}
 
 
 def test_a_unit_that_runs_without_its_file_is_stopped_and_forgotten(host: Host) -> None:
@@ -389,11 +365,13 @@ def test_every_kubectl_plugin_goes(host: Host) -> None:
 
 
 def test_a_unit_of_others_that_was_enabled_for_us_is_disabled_again(host: Host) -> None:
-    transaction = Transaction("nvidia_container_toolkit.cdi", str(host.root))
     for name, before in (("refresh.path", b"disabled"), ("kept.path", b"enabled")):
-        transaction.note(f"service:{name}", before, b"enabled")
-    transaction.apply()
-    host.services().apply()
+        former = FileState(before, 0, 0, 0, None)
+        Journal(str(host.root)).record(f"service:{name}", "nvidia_container_toolkit.cdi", former, b"enabled")
+    plan = host.services()
+    assert "refresh.path" in what(plan, "stopped")
+    assert "journal entry of service:kept.path" in what(plan, "removed")
+    plan.apply()
     assert ["stop", "refresh.path"] in host.systemd.calls
     assert ["--no-reload", "disable", "--quiet", "refresh.path"] in host.systemd.calls
     assert not [call for call in host.systemd.calls if "kept.path" in call]
@@ -406,6 +384,12 @@ def test_a_unit_that_the_driver_enabled_is_left_to_the_role_of_the_driver(host: 
     assert not [step for step in services.steps if "persistenced" in step.what]
     assert [one["what"] for one in leftovers.left] == ["service:nvidia-persistenced.service"]
     assert Journal(str(host.root)).entry("service:nvidia-persistenced.service") is not None
+
+
+def test_the_state_of_the_device_plugin_stays_where_a_pod_needs_it(host: Host) -> None:
+    plan_services(host.layout, host.systemd, keep_state=True).apply()
+    assert host.at("/var/lib/gpushare-device-plugin/token").exists()
+    assert not host.at("/var/lib/private/gpushare-extender").exists()
 
 
 def test_packages_keep_the_journal_until_they_are_put_back(host: Host) -> None:
@@ -605,6 +589,7 @@ OWNED = "/etc/default/x"
 def journalled(root: FakeRoot, before: str | None, path: str = OWNED) -> Layout:
     if before is not None:
         root.file(path, before)
+        root.at(path).chmod(0o600)
     transaction = Transaction("gpushare-extender", str(root))
     transaction.write(path, b"ours")
     transaction.apply()
@@ -653,6 +638,8 @@ def test_what_becomes_of_a_file_by_what_it_was_and_is(
     plan.apply()
     found = root.at(OWNED)
     assert (found.read_text() if found.exists() else None) == after
+    if expected[0] == "restored":
+        assert found.stat().st_mode & 0o777 == 0o600
     if before == now == "before":
         assert found.stat().st_ino == inode, "a file that is as it was is not written"
     assert Journal(str(root)).entries() == []
@@ -700,18 +687,6 @@ def test_a_systemd_that_does_not_forget_is_an_error_but_not_that_nothing_had_fai
     assert ["reset-failed", "gpushare-extender.service"] in told.calls
 
 
-def test_why_a_unit_is_left_is_said(tmp_path: Path) -> None:
-    root = FakeRoot(tmp_path)
-    systemd = Systemd(root)
-    root.file(PLUGIN, "[Service]\nExecStart=/usr/bin/original\n")
-    root.link(EXTENDER, "/dev/null")
-    systemd.loaded["gpushare-pki.service"] = "/usr/lib/systemd/system/gpushare-pki.service"
-    left = {one["what"]: one["why"] for one in plan_services(Layout(root=str(root)), systemd).left}
-    stranger = "a unit of this name that this collection did not write"
-    assert left.pop(EXTENDER).startswith("it is no regular file")
-    assert left == {PLUGIN: stranger, "/usr/lib/systemd/system/gpushare-pki.service": stranger}
-
-
 def test_a_file_elsewhere_with_the_name_of_a_unit_is_no_unit(tmp_path: Path) -> None:
     root = FakeRoot(tmp_path)
     layout = journalled(root, None, "/etc/elsewhere/other.service")
@@ -748,6 +723,7 @@ def test_a_file_that_is_no_unit_comes_back_without_a_word(tmp_path: Path) -> Non
 
 def test_only_the_stop_of_the_device_plugin_takes_its_socket(host: Host) -> None:
     plan = host.services()
+    assert SOCKET not in what(plan, "removed")
     for step in plan.steps:
         step.do()
         if step.what == "gpushare-extender.service":

@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.report import report, table, words
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.report import report, words
 
 from unit.plugins.fake_root import FakeRoot
 
@@ -162,14 +162,6 @@ def test_a_host_with_nothing_of_ours(root: FakeRoot) -> None:
     assert not root.at(f"/{FOLDER}").exists()
 
 
-def test_an_environment_that_was_not_finished_is_said(root: FakeRoot) -> None:
-    root.file(f"{ENVIRONMENT}/bin/python")
-    root.file(f"{ENVIRONMENT}/.gpushare-complete.json", "[")
-    found = report(Layout(root=str(root)), systemctl)["runtime"]
-    assert (found["environment"], found["version"]) == ("no environment in use", "unknown")
-    assert found["state"].startswith("not whole")
-
-
 def test_everything_about_a_unit_and_a_file(root: FakeRoot) -> None:
     def run(argv: list[str]) -> tuple[int, str, str]:
         known = {
@@ -233,7 +225,3 @@ def test_the_only_runtime_is_told_without_older_ones(root: FakeRoot) -> None:
     root.file(f"{ENVIRONMENT}/.gpushare-complete.json", json.dumps(MARKER))
     root.link("/opt/gpushare/current", "0.1.0-0123456789ab")
     assert words(report(Layout(root=str(root)), systemctl))[1] == "kubectl plugins: none"
-
-
-def test_columns_stand_below_one_another() -> None:
-    assert table(("A", "B"), [("long", "x"), ("y", "")]) == ["", "A     B", "long  x", "y"]

@@ -161,14 +161,6 @@ def test_a_missing_file_becomes_one_that_changes_nothing_else(containerd: Contai
     assert machine.texts() == {}
 
 
-def test_options_are_those_of_the_runtime_that_pods_have_now(folder: Path) -> None:
-    machine = Machine(model("1.7.24"), folder).write({"config.toml": CONFIGS["another default"](2)})
-    machine.write({"config.toml": machine.config.read_text().replace("SystemdCgroup = true }", 'SystemdCgroup = true, Root = "/r" }')})
-    machine.present()
-    options = stripped(machine.section()["runtimes"]["nvidia"]["options"])
-    assert options == {"BinaryName": BINARY, "SystemdCgroup": True, "Root": "/r"}
-
-
 CTK = """\
 version = {version}
 
@@ -199,13 +191,6 @@ def test_a_drop_in_of_nvidia_ctk_is_enough_where_it_says_it_all(containerd: Cont
         machine = Machine(containerd, folder)
         machine.write({"config.toml": imports + f"version = {version}\n", "conf.d/99-nvidia.toml": ctk + runc})
         assert machine.present().files == {}
-
-
-def test_a_default_that_pods_have_now_keeps_its_cgroup_driver_whatever_runc_says(folder: Path) -> None:
-    ctk = CTK.format(version=2, cri=section(2)) + "            SystemdCgroup = true\n"
-    runc = f'[{section(2)}.containerd.runtimes.runc]\nruntime_type = "io.containerd.runc.v2"\n'
-    assert Machine(model("1.7.24"), folder).write({"config.toml": ctk + runc}).present().files == {}
-    assert Machine(model("1.7.24"), folder).write({"config.toml": ctk}).present().files == {}
 
 
 def test_a_drop_in_of_nvidia_ctk_without_the_cgroup_driver_is_corrected_where_it_decides(containerd: Containerd, folder: Path) -> None:
@@ -278,12 +263,10 @@ def test_no_scratch_file_is_left(tmp_path: Path, folder: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"has configuration version 1 \(it declares none\), expected 2, 3 or 4"),
         ("version = 1\n", "has configuration version 1, expected 2, 3 or 4"),
         ('version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n', "take it out"),
         ("version = 2\nbroken\n", "config dump failed: containerd: failed to load TOML"),
         (kubeadm(2).replace("runc.v2", "kata.v2"), "would take its isolation"),
-        ("version = 3\n", "has configuration version 3, expected 2, 3 or 4 and at most 2"),
     ],
 )
 def test_what_cannot_be_right_is_rejected_with_a_cure(folder: Path, text: str, message: str) -> None:
@@ -362,31 +345,24 @@ def test_another_program_is_not_taken_for_containerd() -> None:
         containerd_config.release("k3s version v1.30.4+k3s1 (98262b5d)\ngo version go1.22.5\n")
 
 
-class TestRunningProcess:
-    """What the CRI status of a process says, held against the files."""
+def status_of(**options: Any) -> Runtimes:
+    """What the CRI status of a process says whose nvidia runtime has these options, too."""
+    entry = {"runtimeType": "t", "options": {"BinaryName": "/b", "SystemdCgroup": True, "Root": "", **options}, "sandboxMode": "x"}
+    return containerd_config.running_runtimes({"containerd": {"defaultRuntimeName": "nvidia", "runtimes": {"nvidia": entry}}})
 
-    WANTED = Runtimes("nvidia", {"nvidia": {"runtime_type": "t", "options": {"BinaryName": "/b", "SystemdCgroup": True}}})
 
-    def status(self, **options: Any) -> Runtimes:
-        entry = {"runtimeType": "t", "options": {"BinaryName": "/b", "SystemdCgroup": True, "Root": "", **options}, "sandboxMode": "x"}
-        return containerd_config.running_runtimes({"containerd": {"defaultRuntimeName": "nvidia", "runtimes": {"nvidia": entry}}})
-
-    def test_the_same(self) -> None:
-        assert containerd_config.not_running(self.WANTED, self.status()) is None
-
-    def test_another_default(self) -> None:
-        reason = containerd_config.not_running(self.WANTED, replace(self.status(), default="runc"))
-        assert reason == "its default runtime is 'runc', expected 'nvidia'"
-
-    def test_another_cgroup_driver(self) -> None:
-        assert "'SystemdCgroup': False" in str(containerd_config.not_running(self.WANTED, self.status(SystemdCgroup=False)))
-
-    def test_an_old_entry_that_is_still_there(self) -> None:
-        without = Runtimes("runc", {"runc": {"runtime_type": "t"}})
-        running = containerd_config.running_runtimes(
-            {"containerd": {"defaultRuntimeName": "runc", "runtimes": {"runc": {"runtimeType": "t", "options": None}, "nvidia": {}}}}
-        )
-        assert "its runtime nvidia is" in str(containerd_config.not_running(without, running))
+def test_the_running_process_is_held_against_the_files() -> None:
+    wanted = Runtimes("nvidia", {"nvidia": {"runtime_type": "t", "options": {"BinaryName": "/b", "SystemdCgroup": True}}})
+    assert containerd_config.not_running(wanted, status_of()) is None
+    other_default = containerd_config.not_running(wanted, replace(status_of(), default="runc"))
+    assert other_default == "its default runtime is 'runc', expected 'nvidia'"
+    assert "'SystemdCgroup': False" in str(containerd_config.not_running(wanted, status_of(SystemdCgroup=False)))
+    # An old entry that is still there.
+    running = containerd_config.running_runtimes(
+        {"containerd": {"defaultRuntimeName": "runc", "runtimes": {"runc": {"runtimeType": "t", "options": None}, "nvidia": {}}}}
+    )
+    without = Runtimes("runc", {"runc": {"runtime_type": "t"}})
+    assert "its runtime nvidia is" in str(containerd_config.not_running(without, running))
 
 
 # The files that belong to a configuration, and the copy of them that a change is tried on.

@@ -4,9 +4,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cont
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import WantedRuntime, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked
 
+from unit.plugins.kills import at, killed
 from unit.plugins.runtimes.fake_containerd import model
 
 CONFIG = 'version = 3\n\n[plugins."io.containerd.cri.v1.runtime".containerd]\n  default_runtime_name = "runc"\n'
@@ -139,16 +139,6 @@ def points(host: Host, state: str) -> list[str]:
     return passed
 
 
-def killed(host: Host, state: str, victim: str) -> None:
-    child = os.fork()
-    if child == 0:
-        try:
-            host.converge(state, point=lambda point: os.kill(os.getpid(), signal.SIGKILL) if point == victim else None)
-        finally:
-            os._exit(0)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
-
-
 @pytest.mark.parametrize(("state", "other", "default"), [("present", "absent", "nvidia"), ("absent", "present", "runc")])
 def test_killed_anywhere_the_next_run_finishes(host: Host, state: str, other: str, default: str) -> None:
     host.converge(other)
@@ -157,7 +147,7 @@ def test_killed_anywhere_the_next_run_finishes(host: Host, state: str, other: st
     wanted = host.tree()
     for victim in all_points:
         host.converge(other)
-        killed(host, state, victim)
+        assert killed(partial(host.converge, state, point=at(victim))), victim
         host.converge(state)
         assert host.running.read_text() == default, victim
         assert host.tree() == wanted, victim
@@ -166,7 +156,7 @@ def test_killed_anywhere_the_next_run_finishes(host: Host, state: str, other: st
 
 def test_what_a_killed_run_left_broken_is_put_back(host: Host) -> None:
     before, host.dislikes = host.tree(), "nvidia"
-    killed(host, "present", f"written {host.config}")
+    assert killed(partial(host.converge, point=at(f"written {host.config}")))
     host.start()
     assert host.running.read_text() == ""
     with pytest.raises(TransactionError, match="of an earlier run that did not end; put back what was there before it"):
@@ -276,11 +266,6 @@ def test_what_others_have_recorded_is_none_of_ours(host: Host) -> None:
     host.converge()
     host.converge("absent")
     assert [entry.path for entry in journal.Journal("/").entries()] == ["/theirs"]
-
-
-def test_a_program_that_works_is_no_warning(host: Host) -> None:
-    host.properties["ExecMainStartTimestampMonotonic"] = str(10**18)
-    assert host.converge(check=True).warnings == []
 
 
 def test_cdi_alone_adds_no_runtime_and_needs_no_program(host: Host) -> None:

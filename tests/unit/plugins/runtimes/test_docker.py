@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,6 +25,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import WantedRuntime, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Runtimes, SilentError
 
+from unit.plugins.kills import at, killed
 from unit.plugins.runtimes import fake_docker
 from unit.plugins.runtimes.docker_host import KUBEADM, UNIT, DockerHost
 
@@ -309,16 +309,6 @@ def points(host: DockerHost, state: str) -> list[str]:
     return passed
 
 
-def killed(host: DockerHost, state: str, victim: str) -> None:
-    child = os.fork()
-    if child == 0:
-        try:
-            host.converge(state, point=lambda point: os.kill(os.getpid(), signal.SIGKILL) if point == victim else None, allowed=True)
-        finally:
-            os._exit(0)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
-
-
 @pytest.mark.parametrize(("state", "other", "default"), [("present", "absent", "nvidia"), ("absent", "present", "runc")])
 def test_killed_anywhere_the_next_run_finishes(host: DockerHost, state: str, other: str, default: str) -> None:
     host.write(KUBEADM)
@@ -330,7 +320,7 @@ def test_killed_anywhere_the_next_run_finishes(host: DockerHost, state: str, oth
     for victim in all_points:
         host.converge(other, allowed=True)
         before = host.config.read_bytes()
-        killed(host, state, victim)
+        assert killed(partial(host.converge, state, point=at(victim), allowed=True)), victim
         assert host.config.read_bytes() in (before, wanted["etc/docker/daemon.json"]), victim
         host.converge(state, allowed=True)
         assert host.default() == default, victim
@@ -340,26 +330,12 @@ def test_killed_anywhere_the_next_run_finishes(host: DockerHost, state: str, oth
 
 def test_what_a_killed_run_left_broken_is_put_back(host: DockerHost) -> None:
     before, host.dislikes = host.tree(), "nvidia"
-    killed(host, "present", f"written {host.config}")
+    assert killed(partial(host.converge, point=at(f"written {host.config}"), allowed=True))
     host.start()
     assert host.default() == ""
     with pytest.raises(TransactionError, match="of an earlier run that did not end; put back what was there before it"):
         host.converge()
     assert host.tree() == before
-
-
-def test_a_docker_that_does_not_run_is_left_alone(host: DockerHost) -> None:
-    host.process.write_text("")
-    before = host.tree()
-    with pytest.raises(Rejected, match=r"docker.service is failed, expected active; nothing was changed"):
-        host.converge()
-    assert (host.tree(), host.done) == (before, [])
-
-
-def test_a_missing_program_is_rejected(host: DockerHost) -> None:
-    host.program.unlink()
-    with pytest.raises(Rejected, match="does not exist or cannot be executed: install NVIDIA's container toolkit"):
-        host.converge()
 
 
 def test_secrets_of_the_configuration_are_in_no_diff(host: DockerHost) -> None:
@@ -369,15 +345,6 @@ def test_secrets_of_the_configuration_are_in_no_diff(host: DockerHost) -> None:
     assert diff["before"] == text.replace("me:geheim", "(hidden)").replace('"geheim"', '"(hidden)"')
     assert "geheim" not in diff["after"]
     assert "nvidia" in diff["after"]
-
-
-def test_an_edit_that_docker_has_not_loaded_is_told(host: DockerHost) -> None:
-    host.write("{}")
-    assert host.converge(check=True).warnings == [
-        f"{host.config} was changed after docker was started, and not by us: its restart brings that change, too"
-    ]
-    host.properties["ExecMainStartTimestampMonotonic"] = str(10**18)
-    assert host.converge(check=True).warnings == []
 
 
 def test_no_runtime_gets_anothers_entries(host: DockerHost) -> None:

@@ -20,7 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unit.plugins.scheduler.manifests import CONFIG_PATH, EXTENDER, MANIFEST, MANIFEST_PATH, OTHERS_CONFIG, RESOURCES
+from unit.plugins.scheduler.manifests import CONFIG_PATH, EXTENDER, MANIFEST, MANIFEST_PATH, OTHERS_CONFIG, RESOURCES, TLS
 
 FLAGS = st.sampled_from(
     ["--v=4", "--leader-elect=false", "--profiling=false", "--kube-api-qps=200", "--feature-gates=A=true", "--secure-port=10259"]
@@ -99,88 +99,79 @@ def test_a_manifest_keeps_all_but_what_we_add(flags: list[str], annotated: bool,
     assert undone == before
 
 
-def test_a_new_configuration_takes_over_the_flags_that_kube_scheduler_would_then_ignore() -> None:
-    pod = manifest("--profiling=false", "--kube-api-qps=200", "--kube-api-burst", "300", "--leader-elect=false")
-    assert scheduler_config.merge_config(None, pod, EXTENDER, 100) == {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "clientConnection": {"kubeconfig": "/etc/kubernetes/scheduler.conf", "qps": 200.0, "burst": 300},
-        "leaderElection": {"leaderElect": False},
-        "enableProfiling": False,
-        "percentageOfNodesToScore": 100,
-        "extenders": [
-            {
-                "urlPrefix": "http://127.0.0.1:32766/gpushare-scheduler",
-                "filterVerb": "filter",
-                "preemptVerb": "preempt",
-                "prioritizeVerb": "prioritize",
-                "bindVerb": "bind",
-                "weight": 10,
-                "enableHTTPS": False,
-                "httpTimeout": "1s",
-                "nodeCacheCapable": True,
-                "ignorable": False,
-                "managedResources": [
-                    {"name": "aliyun.com/gpu-mem", "ignoredByScheduler": False},
-                    {"name": "aliyun.com/gpu-count", "ignoredByScheduler": False},
-                    {"name": "aliyun.com/gpu-core.percentage", "ignoredByScheduler": True},
-                ],
-            }
+def test_the_entry_says_all_that_the_extender_does() -> None:
+    entry = {
+        "urlPrefix": "https://127.0.0.1:32766/gpushare-scheduler",
+        "filterVerb": "filter",
+        "preemptVerb": "preempt",
+        "prioritizeVerb": "prioritize",
+        "bindVerb": "bind",
+        "weight": 10,
+        "enableHTTPS": True,
+        "httpTimeout": "1s",
+        "nodeCacheCapable": True,
+        "ignorable": False,
+        "managedResources": [
+            {"name": "aliyun.com/gpu-mem", "ignoredByScheduler": False},
+            {"name": "aliyun.com/gpu-count", "ignoredByScheduler": False},
+            {"name": "aliyun.com/gpu-core.percentage", "ignoredByScheduler": True},
         ],
+        "tlsConfig": {
+            "certFile": "/etc/gpushare/pki/scheduler/tls.crt",
+            "keyFile": "/etc/gpushare/pki/scheduler/tls.key",
+            "caFile": "/etc/gpushare/pki/scheduler/ca.crt",
+        },
     }
-
-
-def test_without_preemption_kube_scheduler_does_not_ask_for_victims() -> None:
-    assert "preemptVerb" not in replace(EXTENDER, preemption=False).entry()
+    assert TLS.entry() == entry
+    assert replace(TLS, preemption=False).entry() == {key: value for key, value in entry.items() if key != "preemptVerb"}
+    plain = {**entry, "urlPrefix": "http://127.0.0.1:32766/gpushare-scheduler", "enableHTTPS": False}
+    assert EXTENDER.entry() == {key: value for key, value in plain.items() if key != "tlsConfig"}
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "release", "words"),
     [
-        ({"apiVersion": "kubescheduler.config.k8s.io/v1beta3", "kind": "KubeSchedulerConfiguration"}, "v1beta3"),
-        ({"apiVersion": "v1", "kind": "Pod"}, "found 'Pod'"),
-        (["a list"], "found 'list'"),
-        (
-            {
-                "apiVersion": releases.V1,
-                "kind": scheduler_config.KIND,
-                "extenders": [{"urlPrefix": "http://other", "bindVerb": "bind"}],
-            },
-            r"extenders\[0\] \(http://other\) has bindVerb",
-        ),
+        ({"apiVersion": "kubescheduler.config.k8s.io/v1beta3", "kind": "KubeSchedulerConfiguration"}, (1, 36), "v1beta3"),
+        ({"apiVersion": "v2", "kind": "KubeSchedulerConfiguration"}, None, r"an apiVersion of Kubernetes \(componentconfig/v1alpha1, "),
+        ({"apiVersion": "v1", "kind": "Pod"}, (1, 36), "found 'Pod'"),
+        (["a list"], (1, 36), "found 'list'"),
     ],
 )
-def test_what_cannot_be_merged_with_is_rejected_in_words(config: Any, words: str) -> None:
+def test_what_cannot_be_merged_with_is_rejected_in_words(config: Any, release: releases.Release | None, words: str) -> None:
     with pytest.raises(SchedulerError, match=words):
-        scheduler_config.merge_config(config, manifest(), EXTENDER, None, (1, 36))
+        scheduler_config.merge_config(config, manifest(), EXTENDER, None, release)
 
 
-def test_a_manifest_that_is_none_of_a_scheduler_is_rejected() -> None:
-    pod = manifest()
-    pod["spec"]["containers"][0]["command"] = ["sh", "-c", "exec kube-scheduler --leader-elect"]
-    with pytest.raises(SchedulerError, match="one container whose command is kube-scheduler; found 0"):
-        scheduler_manifest.merge_manifest(pod, scheduler_manifest.Location(CONFIG_PATH, CONFIG_PATH), "0" * 64)
+@pytest.mark.parametrize(
+    ("changed", "differing"),
+    [
+        ({}, {}),
+        ({"httpTimeout": "0.9s100ms", "filterVerb": "other", "urlPrefix": "http://other"}, {}),
+        ({"httpTimeout": "999ms1000us"}, {}),
+        ({"httpTimeout": "999ms999999ns"}, {"httpTimeout": ("999ms999999ns", "1s")}),
+        ({"httpTimeout": "soon"}, {"httpTimeout": ("soon", "1s")}),
+        ({"prioritizeVerb": "x" * 200}, {"prioritizeVerb": ("x" * 120, "prioritize")}),
+        ({"weight": None, "preemptVerb": None}, {"weight": ("None", "10"), "preemptVerb": ("None", "preempt")}),
+    ],
+)
+def test_where_an_entry_is_not_what_we_write_is_said(changed: dict[str, Any], differing: dict[str, tuple[str, str]]) -> None:
+    for entry in (EXTENDER.entry(), scheduler_config.policy_entry(EXTENDER)):
+        assert scheduler_config.differing({**entry, **changed}, EXTENDER) == differing
+    bare = scheduler_config.differing({}, replace(EXTENDER, weight=1))
+    assert (bare["weight"], bare["httpTimeout"]) == (("0", "1"), ("5s", "1s"))
+
+
+def test_a_configuration_opens_a_port_up_to_1_22_only() -> None:
+    assert [scheduler_config.opens_port(manifest("--port=0"), release) for release in ((1, 22), (1, 23), None)] == [True, False, False]
+    assert "healthzBindAddress" not in scheduler_config.merge_config(None, manifest(), EXTENDER, None, (1, 22))
+    old = {"apiVersion": releases.newest((1, 22)), "metricsBindAddress": "127.0.0.1:10251"}
+    (_step,) = [words for words in scheduler_config.next_upgrade(old, (1, 22), "/c") if "metricsBindAddress, which /c has" in words]
+    assert scheduler_config.renewed(old, None) == old
+
+
+def test_a_configuration_that_no_volume_carries_is_rejected() -> None:
     with pytest.raises(SchedulerError, match="no hostPath volume is mounted there"):
         scheduler_manifest.config_location(manifest("--config=/nowhere/scheduler.yaml"), CONFIG_PATH)
-
-
-@pytest.mark.parametrize(
-    ("flags", "config", "wanted"),
-    [
-        ([], {}, ("kube-system", "kube-scheduler")),
-        (["--leader-elect=false"], {}, None),
-        (["--leader-elect-resource-name=second"], {"leaderElection": {"resourceName": "first"}}, ("kube-system", "second")),
-    ],
-)
-def test_the_lease_follows_the_flags(flags: list[str], config: dict[str, Any], wanted: tuple[str, str] | None) -> None:
-    assert scheduler_config.lease(manifest(*flags), config) == (None if wanted is None else scheduler_config.SchedulerLock(*wanted))
-
-
-def test_the_candidate_runs_with_the_manifests_own_flags_but_its_configuration() -> None:
-    command = scheduler_manifest.candidate_command(with_others_config(manifest("--v=4")))
-    assert command[0] == "kube-scheduler"
-    assert command[-3:] == ["--v=4", "--config=/gpushare-candidate.yaml", "--write-config-to=/dev/stdout"]
-    assert "--config=/config/scheduler.yaml" not in command
 
 
 # The plan for a host: texts in, texts out.
@@ -192,15 +183,6 @@ def plan(files: dict[str, str | None]) -> SchedulerPlan:
 
 def after(made: SchedulerPlan) -> dict[str, str | None]:
     return {one["path"]: one["content"] for one in made.for_module["files"]}
-
-
-def test_a_fresh_host_gets_both_files_configuration_first_and_then_nothing() -> None:
-    made = plan({MANIFEST_PATH: MANIFEST, CONFIG_PATH: None})
-    assert made.changed
-    assert [one["path"] for one in made.for_module["files"]] == [CONFIG_PATH, MANIFEST_PATH]
-    again = plan(after(made))
-    assert not again.changed
-    assert again.diff == []
 
 
 def test_every_line_of_kubeadms_manifest_stays() -> None:
@@ -226,12 +208,6 @@ def test_a_configuration_that_somebody_changes_restarts_the_scheduler_through_th
     files[CONFIG_PATH] = (files[CONFIG_PATH] or "") + "parallelism: 4\n"
     made = plan(files)
     assert [diff["after_header"] for diff in made.diff] == [MANIFEST_PATH]
-
-
-def test_the_hash_on_the_host_is_found_without_a_yaml_parser() -> None:
-    made = after(plan({MANIFEST_PATH: MANIFEST, CONFIG_PATH: None}))[MANIFEST_PATH] or ""
-    assert scheduler_manifest.annotation_in(made) == yaml.safe_load(made)["metadata"]["annotations"][ANNOTATION_SCHEDULER_CONFIG]
-    assert scheduler_manifest.annotation_in(MANIFEST) is None
 
 
 @pytest.mark.parametrize("line", ["- --config=/a/b.yaml", '- "--config=/a/b.yaml"', "- --config\n    - /a/b.yaml", "[--config, /a/b.yaml]"])
@@ -282,7 +258,7 @@ def mounted(*mounts: tuple[str, str], **more: Any) -> dict[str, Any]:
         ([("/h", "/default/c.yaml")], "/h"),
         ([("/h/", "/default/")], "/h/c.yaml"),
         ([("/h", "/def"), ("/i", "/default/c")], "/default/c.yaml"),
-        ([("/h", "/"), ("/i", "/default"), ("/j", "/other")], "/i/c.yaml"),
+        ([("/a/long/path", "/"), ("/i", "/default"), ("/j", "/other")], "/i/c.yaml"),
         ([("/i", "/default"), ("/h", "/")], "/i/c.yaml"),
         ([("/h", "/")], "/h/default/c.yaml"),
     ],
@@ -331,26 +307,22 @@ def test_every_flag_that_a_configuration_replaces_is_taken_over() -> None:
         "leader-elect": "false",
     }
     pod = manifest(*(f"--{name}={value}" for name, value in flags.items()))
-    assert scheduler_config.merge_config(None, pod, EXTENDER, None) == {
+    assert scheduler_config.merge_config(None, pod, EXTENDER, 100) == {
         "apiVersion": releases.V1,
         "kind": scheduler_config.KIND,
         "clientConnection": {"kubeconfig": "/k", "contentType": "json", "qps": 1.5, "burst": 7},
         "enableProfiling": True,
         "enableContentionProfiling": False,
         "leaderElection": {"leaderElect": False},
+        "percentageOfNodesToScore": 100,
         "extenders": [EXTENDER.entry()],
     }
     bare = {"kind": "Pod", "spec": {"containers": [{"command": ["/usr/bin/kube-scheduler"]}]}}
+    assert scheduler_manifest.image(bare) == ""
     made = scheduler_config.merge_config(None, bare, EXTENDER, None)
     assert (made["clientConnection"], made["leaderElection"]) == ({"kubeconfig": "/etc/kubernetes/scheduler.conf"}, {"leaderElect": True})
     with pytest.raises(SchedulerError, match=r"^a flag of kube-scheduler must be true or false; found 'yes'$"):
         scheduler_config.merge_config(None, manifest("--profiling=yes"), EXTENDER, None)
-
-
-def test_certificates_are_named_only_with_a_folder() -> None:
-    entry = replace(EXTENDER, url_prefix="https://x", tls_dir="/pki").entry()
-    assert (entry["enableHTTPS"], entry["tlsConfig"]["caFile"]) == (True, "/pki/ca.crt")
-    assert "tlsConfig" not in EXTENDER.entry()
 
 
 def test_a_manifest_without_any_volume_gets_ours_and_loses_them_again() -> None:
@@ -402,7 +374,7 @@ def test_a_configuration_without_our_extender(percentage: Percentage | None, lef
     assert ours == before
     alone = without_extender(config(EXTENDER.entry(), percentageOfNodesToScore=9), EXTENDER, percentage)
     assert alone == {"apiVersion": releases.V1, "kind": scheduler_config.KIND, **left}
-    assert without_extender(config(), EXTENDER, None) == config()
+    assert without_extender(config(), EXTENDER, None, {}) == config()
     assert without_extender({**config(), "extenders": None}, EXTENDER, None) == {**config(), "extenders": None}
     with pytest.raises(SchedulerError, match="found 'Pod'"):
         without_extender({"kind": "Pod"}, EXTENDER, None)
@@ -411,6 +383,8 @@ def test_a_configuration_without_our_extender(percentage: Percentage | None, lef
 @pytest.mark.parametrize(
     ("flags", "found", "wanted"),
     [
+        (["--leader-elect=false"], {}, None),
+        (["--leader-elect-resource-name=second"], {"leaderElection": {"resourceName": "first"}}, ("kube-system", "second")),
         ([], {"leaderElection": {"leaderElect": False}}, None),
         (["--leader-elect"], {"leaderElection": {"leaderElect": False}}, ("kube-system", "kube-scheduler")),
         (["--leader-elect=F"], {"leaderElection": {"leaderElect": True}}, None),
@@ -448,7 +422,8 @@ def test_only_one_container_may_be_the_scheduler() -> None:
     pod["spec"]["containers"].append({"args": ["/bin/kube-scheduler"]})
     with pytest.raises(SchedulerError, match=r"found 2$"):
         scheduler_manifest.scheduler_container(pod)
-    for other in ({"kind": "Pod"}, {"kind": "Pod", "spec": {"containers": None}}):
+    shell = {"command": ["sh", "-c", "exec kube-scheduler --leader-elect"]}
+    for other in ({"kind": "Pod"}, {"kind": "Pod", "spec": {"containers": None}}, {"kind": "Pod", "spec": {"containers": [shell]}}):
         with pytest.raises(SchedulerError, match=r"found 0$"):
             scheduler_manifest.scheduler_container(other)
     for wrong in ({"kind": "Deployment"}, ["a list"]):

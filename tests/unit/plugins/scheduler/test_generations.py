@@ -121,6 +121,46 @@ def test_a_policy_that_others_have_changed_loses_only_our_part() -> None:
     kept = json.loads(done(edited, gone).files[POLICY_PATH] or "")
     assert kept == {**json.loads(RICH_POLICY), "priorities": policy["priorities"]}
     assert any("only our part is taken out" in note for note in gone.notes)
+    assert plan(done(edited, gone), "absent").notes == []
+
+
+def test_a_config_map_that_others_have_changed_loses_only_our_part() -> None:
+    before = state("1.16 with a policy ConfigMap")
+    after = done(before, plan(before))
+    assert before.policy is not None
+    assert after.policy is not None
+    policy = {**json.loads(after.policy.text), "hardPodAffinitySymmetricWeight": 7}
+    edited = replace(after, policy=replace(after.policy, text=json.dumps(policy)))
+    for journal, noted in ((after.journal, 1), ({}, 0)):  # without a journal, another control plane has put it in
+        gone = plan(replace(edited, journal=journal), "absent")
+        left = done(edited, gone).policy
+        assert left is not None
+        assert json.loads(left.text) == {**json.loads(before.policy.text), "hardPodAffinitySymmetricWeight": 7}
+        assert sum("only our part is taken out" in note and "scheduler-policy" in note for note in gone.notes) == noted
+        again = plan(replace(edited, journal=journal, policy=left), "absent")
+        assert not any("scheduler-policy" in note for note in again.notes)
+
+
+def test_a_scheduler_of_an_unknown_release_gets_the_newest_configuration() -> None:
+    text = manifest("1.36.3", "--policy-config-file=/p.json").replace(":v1.36.3", ":latest")
+    before = Found({MANIFEST_PATH: text, CONFIG_PATH: None})
+    after = done(before, plan(before))
+    assert read(after, CONFIG_PATH)["apiVersion"] == f"{GROUP}v1"
+    assert plan(after).diff == []
+
+
+def test_a_configuration_of_1_18_has_extenders_in_the_form_of_a_policy() -> None:
+    text = manifest("1.18.20", "--config=/s/c.yaml", mounts=(("/s", "/s"),))
+    before = Found({MANIFEST_PATH: text, "/s/c.yaml": configuration("v1alpha2")})
+    (ours,) = read(done(before, plan(before)), "/s/c.yaml")["extenders"]
+    assert (ours["enableHttps"], ours["httpTimeout"]) == (True, 1_000_000_000)
+
+
+def test_a_cluster_of_kubeadm_before_1_12_is_not_changed_and_that_is_said() -> None:
+    before = replace(state("kubeadm 1.11"), cluster="apiVersion: kubeadm.k8s.io/v1alpha2\nkind: MasterConfiguration\n")
+    made = plan(before)
+    assert made.for_module["cluster"] is None
+    assert any("v1alpha2, which is not changed" in note for note in made.notes)
 
 
 @pytest.mark.parametrize("name", ["seed 000 with 1.22", "kubeadm 1.18"])
@@ -222,6 +262,8 @@ def test_flags_that_a_configuration_overrides_go_into_it_and_its_open_port_is_ke
             {MANIFEST_PATH: manifest("1.15.12", "--config=/s/c.yaml", mounts=(("/s", "/s"),)), "/s/c.yaml": configuration("v1alpha1")},
             "names no policy file",
         ),
+        ({MANIFEST_PATH: manifest("1.15.12", "--config=/s/c.yaml", mounts=(("/s", "/s"),))}, "and that file does not exist"),
+        ({MANIFEST_PATH: manifest("1.15.12", "--config=/s/c.yaml", mounts=(("/s", "/s"),)), "/s/c.yaml": "[]"}, "found 'list'"),
         (
             {MANIFEST_PATH: manifest("1.15.12", "--policy-config-file=/s/p.json", mounts=(("/s", "/s"),)), "/s/p.json": '{"kind": "Pod"}'},
             "must have apiVersion v1 and kind Policy",
@@ -303,7 +345,8 @@ def test_a_scheduler_before_leases_is_proven_by_its_endpoints() -> None:
 def test_a_policy_keeps_its_form() -> None:
     tabs = '{\n\t"kind": "Policy",\n\t"apiVersion": "v1"}'
     assert policy_text(tabs, json.loads(tabs)) == tabs
-    assert policy_text(tabs, {"kind": "Policy", "x": 1}) == '{\n\t"kind": "Policy",\n\t"x": 1\n}'
+    assert policy_text(tabs, {"kind": "Policy", "x": "é"}) == '{\n\t"kind": "Policy",\n\t"x": "é"\n}'
+    assert policy_text(None, {"kind": "Policy"}) == '{\n  "kind": "Policy"\n}\n'
 
 
 # What kube-scheduler 1.22.17 prints for a policy, seen: see tests/generations.

@@ -23,6 +23,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.pla
     plan_present,
 )
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import PolicyMap
 
 from unit.plugins.scheduler.manifests import CONFIG_PATH, EXTENDER, MANIFEST, MANIFEST_PATH, OTHERS_CONFIG, REGENERATED, TLS
 from unit.plugins.scheduler.planned import files_done
@@ -72,21 +73,14 @@ def absent(found: Found, extender: scheduler_config.ExtenderEntry = TLS) -> Sche
     return plan_absent(MANIFEST_PATH, CONFIG_PATH, found, extender)
 
 
+@pytest.fixture
+def changed() -> Found:
+    """kubeadm's files, with our extender."""
+    return files_done(UNTOUCHED, present(UNTOUCHED))
+
+
 def forgotten(found: Found) -> Found:
     return replace(found, journal={})
-
-
-def test_the_extender_is_called_with_certificates_that_are_mounted_at_the_same_path() -> None:
-    files = files_done(UNTOUCHED, present(UNTOUCHED)).files
-    config, manifest = (yaml.safe_load(files[path] or "") for path in (CONFIG_PATH, MANIFEST_PATH))
-    entry = config["extenders"][0]
-    assert (entry["urlPrefix"], entry["enableHTTPS"]) == ("https://127.0.0.1:32766/gpushare-scheduler", True)
-    assert entry["tlsConfig"] == {
-        "certFile": "/etc/gpushare/pki/scheduler/tls.crt",
-        "keyFile": "/etc/gpushare/pki/scheduler/tls.key",
-        "caFile": "/etc/gpushare/pki/scheduler/ca.crt",
-    }
-    assert ("/etc/gpushare/pki/scheduler", "/etc/gpushare/pki/scheduler") in scheduler_manifest.host_mounts(manifest)
 
 
 def test_http_and_certificates_follow_the_setting_both_ways() -> None:
@@ -97,30 +91,7 @@ def test_http_and_certificates_follow_the_setting_both_ways() -> None:
     assert files_done(plain, present(plain)).files == with_tls.files
 
 
-def test_kubeadms_configuration_gets_the_same_and_keeps_every_other_line() -> None:
-    plan = present(UNTOUCHED)
-    assert files_done(UNTOUCHED, plan).cluster == CLUSTER_WITH_US
-    assert plan.diff[-1] == {
-        "before_header": "configmap:kube-system/kubeadm-config/ClusterConfiguration",
-        "after_header": "configmap:kube-system/kubeadm-config/ClusterConfiguration",
-        "before": CLUSTER,
-        "after": CLUSTER_WITH_US,
-    }
-    assert not present(files_done(UNTOUCHED, plan)).changed
-
-
-def test_kubeadms_older_form_has_a_map() -> None:
-    text = "apiVersion: kubeadm.k8s.io/v1beta3\nkind: ClusterConfiguration\nscheduler:\n  extraArgs:\n    v: '4'\n"
-    found = replace(UNTOUCHED, cluster=text)
-    changed = files_done(found, present(found))
-    assert yaml.safe_load(changed.cluster or "")["scheduler"]["extraArgs"] == {"v": "4", "config": CONFIG_PATH}
-    assert files_done(changed, absent(changed)).cluster == text
-    edited = replace(changed, cluster=(changed.cluster or "").replace("'4'", "'5'"))
-    assert files_done(edited, absent(edited)).cluster == text.replace("'4'", "'5'")
-
-
-def test_what_kubeadm_writes_from_it_is_the_manifest_that_we_made() -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
+def test_what_kubeadm_writes_from_it_is_the_manifest_that_we_made(changed: Found) -> None:
     upgraded = replace(changed, files={**changed.files, MANIFEST_PATH: REGENERATED})
     ours, theirs = (yaml.safe_load(found.files[MANIFEST_PATH] or "") for found in (changed, upgraded))
     assert scheduler_manifest.shape(ours)["mounts"] == scheduler_manifest.shape(theirs)["mounts"]
@@ -183,7 +154,7 @@ def test_another_configuration_in_kubeadms_part_is_left_and_told() -> None:
         (-1, 501, None, 0),
         (-1, 3, 30, 30),
         (-1, 3, 0, 0),
-        (60, 3, 30, 60),
+        (100, 3, 30, 100),
         (0, 3, None, 0),
     ],
 )
@@ -257,14 +228,8 @@ def test_untouched_files_get_their_old_bytes_back_and_then_there_is_nothing_to_d
     back = files_done(changed, plan)
     assert (back.files, back.cluster) == (start.files, start.cluster)
     assert plan.notes == []
-    assert not absent(back).changed
-    assert not absent(forgotten(back)).changed
-
-
-@pytest.mark.parametrize("start", STARTS.values(), ids=list(STARTS))
-def test_nothing_is_done_where_we_never_were(start: Found) -> None:
-    assert not absent(start).changed
-    assert absent(start).notes == []
+    for found in (start, back, forgotten(back)):
+        assert (absent(found).changed, absent(found).notes) == (False, [])
 
 
 @pytest.mark.parametrize("extender", [TLS, EXTENDER], ids=["https", "at the address of the original"])
@@ -282,8 +247,7 @@ def test_where_others_changed_the_configuration_since_the_originals_extender_com
     assert not absent(forgotten(back), extender).changed
 
 
-def test_a_manifest_that_others_changed_loses_exactly_our_part() -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
+def test_a_manifest_that_others_changed_loses_exactly_our_part(changed: Found) -> None:
     text = (changed.files[MANIFEST_PATH] or "").replace("    - --leader-elect=true", "    - --leader-elect=true\n    - --v=4 # ticket 7")
     edited = replace(changed, files={**changed.files, MANIFEST_PATH: text})
     plan = absent(edited)
@@ -294,8 +258,7 @@ def test_a_manifest_that_others_changed_loses_exactly_our_part() -> None:
 
 
 @pytest.mark.parametrize("rerun", [False, True])
-def test_what_kubeadm_wrote_anew_becomes_what_it_would_have_written_without_us(rerun: bool) -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
+def test_what_kubeadm_wrote_anew_becomes_what_it_would_have_written_without_us(changed: Found, rerun: bool) -> None:
     upgraded_cluster = CLUSTER_WITH_US.replace("v1.36.3", "v1.37.0")
     upgraded = replace(changed, files={**changed.files, MANIFEST_PATH: REGENERATED}, cluster=upgraded_cluster)
     if rerun:
@@ -305,8 +268,7 @@ def test_what_kubeadm_wrote_anew_becomes_what_it_would_have_written_without_us(r
     assert back.cluster == CLUSTER.replace("v1.36.3", "v1.37.0")
 
 
-def test_a_configuration_of_ours_that_others_changed_stays_in_use_without_our_part() -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
+def test_a_configuration_of_ours_that_others_changed_stays_in_use_without_our_part(changed: Found) -> None:
     text = (changed.files[CONFIG_PATH] or "") + "parallelism: 4\n"
     edited = replace(changed, files={**changed.files, CONFIG_PATH: text})
     plan = absent(edited)
@@ -322,24 +284,7 @@ def test_a_configuration_of_ours_that_others_changed_stays_in_use_without_our_pa
     assert not absent(forgotten(back)).changed
 
 
-def test_a_lost_journal_costs_the_old_bytes_but_not_the_way_back() -> None:
-    lost = forgotten(files_done(UNTOUCHED, present(UNTOUCHED)))
-    back = files_done(lost, absent(lost))
-    assert "extenders" not in yaml.safe_load(back.files[CONFIG_PATH] or "")
-    assert scheduler_manifest.annotation_in(back.files[MANIFEST_PATH] or "") is None
-
-
-def test_kubeadms_part_stays_while_another_scheduler_calls_us() -> None:
-    changed = replace(files_done(UNTOUCHED, present(UNTOUCHED)), others=["cp2"])
-    plan = absent(changed)
-    assert files_done(changed, plan).cluster == CLUSTER_WITH_US
-    assert "for the schedulers of cp2" in plan.notes[0]
-    last = replace(files_done(changed, plan), others=[])
-    assert files_done(last, absent(last)).cluster == CLUSTER
-
-
-def test_a_host_without_a_scheduler_any_more_loses_our_configuration() -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
+def test_a_host_without_a_scheduler_any_more_loses_our_configuration(changed: Found) -> None:
     gone = replace(changed, files={**changed.files, MANIFEST_PATH: None})
     plan = absent(gone)
     assert plan.for_module["scheduler"] is None
@@ -542,7 +487,7 @@ def test_the_orders_say_all_that_the_module_does() -> None:
     assert texts[0].startswith("# Made by gpushare.kubernetes, which adds its extender and keeps everything else.\napiVersion: ")
     assert (plan.changed, plan.notes, plan.shape) == (True, [], shapes[digest(MANIFEST.encode())])
     assert [one["after_header"] for one in plan.diff] == [CONFIG_PATH, MANIFEST_PATH, kubeadm.PATH]
-    assert plan.diff[0]["before"] == ""
+    assert [(one["before"], one["after"]) for one in (plan.diff[0], plan.diff[-1])] == [("", texts[0]), (CLUSTER, CLUSTER_WITH_US)]
     again = present(after)
     assert (again.for_module["cluster"], again.for_module["values"], again.diff, again.changed) == (None, [], [], False)
     assert present(replace(after, cluster=CLUSTER)).changed
@@ -567,7 +512,9 @@ def test_what_the_host_has_answered_is_read() -> None:
         "/b": Entry("/b", "scheduler", None, ("", "3"), False),
     }
     assert Found.of(answer) == Found({"/a": None}, entries, "t", "7", 5, ["cp2"])
-    assert Found.of({**answer, "cluster": None}) == Found({"/a": None}, entries, None, "", 5, ["cp2"])
+    policy = {"namespace": "n", "name": "m", "text": "t", "version": "8"}
+    bare = {**answer, "cluster": None, "server": "v1.36.3", "policy": policy}
+    assert Found.of(bare) == Found({"/a": None}, entries, None, "", 5, ["cp2"], "v1.36.3", PolicyMap("n", "m", "t", "8"))
 
 
 def test_a_configuration_that_a_flag_names_must_be_there() -> None:
@@ -581,23 +528,13 @@ def test_a_configuration_that_a_flag_names_must_be_there() -> None:
     assert present(replace(UNTOUCHED, files={MANIFEST_PATH: named, CONFIG_PATH: None})).changed
 
 
-@pytest.mark.parametrize("setting", [-1, 0, 100])
-def test_the_ends_of_the_share_are_allowed(setting: int) -> None:
-    config = yaml.safe_load(files_done(UNTOUCHED, present(UNTOUCHED, setting)).files[CONFIG_PATH] or "")
-    assert config["percentageOfNodesToScore"] == (100 if setting < 0 else setting)
-
-
 # The way back, where others were there meanwhile.
 
 
-def test_every_file_of_the_journal_is_asked_for() -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
-    for path in (MANIFEST_PATH, CONFIG_PATH):
-        known = {name: text for name, text in changed.files.items() if name != path or path == MANIFEST_PATH}
-        if path == CONFIG_PATH:
-            with pytest.raises(UnreadFile) as error:
-                absent(replace(changed, files=known))
-            assert error.value.path == CONFIG_PATH
+def test_every_file_of_the_journal_is_asked_for(changed: Found) -> None:
+    with pytest.raises(UnreadFile) as error:
+        absent(replace(changed, files={name: text for name, text in changed.files.items() if name != CONFIG_PATH}))
+    assert error.value.path == CONFIG_PATH
     moved = Entry("/old/config.yaml", "scheduler", None, ("", digest(b"ours")), False)
     journal = {**changed.journal, "/old/config.yaml": moved}
     with pytest.raises(UnreadFile):
@@ -608,29 +545,25 @@ def test_every_file_of_the_journal_is_asked_for() -> None:
     assert [one["content"] for one in plan.for_module["files"]] == [None, None, MANIFEST]
 
 
-def test_old_files_get_their_old_modes() -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
+def test_old_files_get_their_old_modes(changed: Found) -> None:
     entry = changed.journal[MANIFEST_PATH]
     assert entry.original is not None
     journal = {**changed.journal, MANIFEST_PATH: replace(entry, original=entry.original._replace(mode=0o600))}
     assert [one["mode"] for one in absent(replace(changed, journal=journal)).for_module["files"]] == [None, 0o600]
 
 
-def test_a_file_that_is_no_configuration_any_more_is_left_alone() -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
+def test_a_file_that_is_no_configuration_any_more_is_left_alone(changed: Found) -> None:
     for text in ("kind: Pod\n", "- a list\n"):
         plan = absent(replace(changed, files={**changed.files, CONFIG_PATH: text}))
         assert plan.for_module["files"][0]["content"] == text
 
 
-def test_a_configuration_that_is_gone_stays_gone() -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
+def test_a_configuration_that_is_gone_stays_gone(changed: Found) -> None:
     plan = absent(replace(changed, files={**changed.files, CONFIG_PATH: None}))
     assert [one["content"] for one in plan.for_module["files"]] == [None, MANIFEST]
 
 
-def test_a_share_of_nodes_that_others_have_set_since_stays() -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
+def test_a_share_of_nodes_that_others_have_set_since_stays(changed: Found) -> None:
     text = (changed.files[CONFIG_PATH] or "").replace("Score: 100", "Score: 7")
     plan = absent(replace(changed, files={**changed.files, CONFIG_PATH: text}))
     assert yaml.safe_load(plan.for_module["files"][0]["content"])["percentageOfNodesToScore"] == 7
@@ -640,14 +573,16 @@ def test_a_share_of_nodes_that_others_have_set_since_stays() -> None:
     ]
 
 
-def test_without_a_journal_our_own_volume_or_path_tells_that_the_flag_is_ours() -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
+def test_without_a_journal_our_own_volume_or_path_tells_that_the_flag_is_ours(changed: Found) -> None:
     plan = absent(forgotten(changed))
     assert plan.notes == [
         f"{CONFIG_PATH} is not in the journal: only our part is taken out",
         f"{CONFIG_PATH} holds settings of somebody else, so {MANIFEST_PATH} goes on naming it",
         f"{MANIFEST_PATH} is not in the journal: only our part is taken out",
     ]
+    back = files_done(changed, plan)
+    assert "extenders" not in yaml.safe_load(back.files[CONFIG_PATH] or "")
+    assert scheduler_manifest.annotation_in(back.files[MANIFEST_PATH] or "") is None
     # Made when the setting was another path.
     moved = replace(UNTOUCHED, files={MANIFEST_PATH: MANIFEST, "/former/config.yaml": None, CONFIG_PATH: None})
     moved = files_done(moved, plan_present(MANIFEST_PATH, "/former/config.yaml", moved, TLS))
@@ -659,8 +594,7 @@ def test_without_a_journal_our_own_volume_or_path_tells_that_the_flag_is_ours() 
     assert scheduler_manifest.flag(yaml.safe_load(plan.for_module["files"][-1]["content"]), "config") == "/config/scheduler.yaml"
 
 
-def test_kubeadms_part_that_others_have_changed_loses_ours_and_that_of_another_host_goes_silently() -> None:
-    changed = files_done(UNTOUCHED, present(UNTOUCHED))
+def test_kubeadms_part_that_others_have_changed_loses_ours_and_that_of_another_host_goes_silently(changed: Found) -> None:
     edited = replace(changed, cluster=CLUSTER_WITH_US.replace("v1.36.3", "v1.37.0"))
     plan = absent(edited)
     assert plan.for_module["cluster"]["content"] == CLUSTER.replace("v1.36.3", "v1.37.0")
@@ -671,9 +605,9 @@ def test_kubeadms_part_that_others_have_changed_loses_ours_and_that_of_another_h
         plan = absent(replace(changed, journal=journal, files=files))
         assert plan.for_module["cluster"]["content"] == CLUSTER
         assert [note for note in plan.notes if kubeadm.PATH in note] == []
-    assert absent(replace(changed, others=["a", "b"])).notes == [
-        f"{kubeadm.PATH} stays as it is for the schedulers of a, b, which still call our extender"
-    ]
+    plan = absent(replace(changed, others=["a", "b"]))
+    assert files_done(changed, plan).cluster == CLUSTER_WITH_US
+    assert plan.notes == [f"{kubeadm.PATH} stays as it is for the schedulers of a, b, which still call our extender"]
     assert absent(replace(UNTOUCHED, others=["a"])).notes == []
 
 

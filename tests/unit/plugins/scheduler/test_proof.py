@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -91,10 +90,6 @@ def test_only_the_mirror_of_a_static_pod_counts() -> None:
 )
 def test_who_holds_the_lease(found: dict[str, Any] | None, wanted: proof.Holder | None) -> None:
     assert proof.holder(found, "cp1", proof.started_at(pod(RUNNING))) == wanted
-
-
-def test_times_with_and_without_fractions() -> None:
-    assert proof.parse_time("2026-11-21T10:00:00.250000Z") - proof.parse_time(START) == timedelta(milliseconds=250)
 
 
 @pytest.mark.parametrize(

@@ -58,40 +58,6 @@ def test_nothing_changes_where_nothing_differs(document: dict[str, Any]) -> None
     assert splice(text, document) == text
 
 
-def test_comments_order_and_quoting_stay() -> None:
-    text = """\
-# the scheduler of rack 7
-kind: "KubeSchedulerConfiguration"   # not a string that we would quote
-profiles:
-  - schedulerName: default-scheduler
-    # keep: benchmarked in May
-    percentageOfNodesToScore: 30
-extenders: []  # none yet
-other: yes
-# the end
-"""
-    wanted = yaml.safe_load(text)
-    wanted["extenders"] = [{"urlPrefix": "http://127.0.0.1:1/x", "weight": 1}]
-    wanted["profiles"].append({"schedulerName": "second"})
-    assert (
-        splice(text, wanted)
-        == """\
-# the scheduler of rack 7
-kind: "KubeSchedulerConfiguration"   # not a string that we would quote
-profiles:
-  - schedulerName: default-scheduler
-    # keep: benchmarked in May
-    percentageOfNodesToScore: 30
-  - schedulerName: second
-extenders:
-  - urlPrefix: http://127.0.0.1:1/x
-    weight: 1  # none yet
-other: yes
-# the end
-"""
-    )
-
-
 def test_what_goes_takes_its_lines_and_no_others() -> None:
     text = """\
 scheduler:

@@ -247,18 +247,27 @@ ADDRESS = "10.0.0.5:9440"
 @pytest.mark.parametrize(
     ("changes", "wanted", "found", "expected"),
     [
-        ({}, ADDRESS, "no metrics of gpushare-device-plugin", f"metrics of gpushare-device-plugin on {ADDRESS}"),
-        ({"metrics": ADDRESS}, "", f"metrics of gpushare-device-plugin on {ADDRESS}", "no metrics of gpushare-device-plugin"),
+        ({}, ADDRESS, "no metrics of {}", f"metrics of {{}} on {ADDRESS}"),
+        ({"metrics": ADDRESS}, "", f"metrics of {{}} on {ADDRESS}", "no metrics of {}"),
+        ({"metrics": "127.0.0.1:9440"}, ADDRESS, "metrics of {} on 127.0.0.1:9440", f"metrics of {{}} on {ADDRESS}"),
         ({"runs": False}, ADDRESS, "", ""),
         ({"metrics": ADDRESS}, ADDRESS, "", ""),
     ],
 )
 def test_metrics_are_where_they_are_to_be(changes: Json, wanted: str, found: str, expected: str) -> None:
-    host, found_ = seen.gpu_host(), HostFindings("h")
-    host["places"]["metrics_plugin"] = wanted
-    host["doctor"]["daemons"]["gpushare-device-plugin"].update(changes)
-    judge_node(found_, host, answered(host), None)
-    assert [(one.check, one.found, one.expected) for one in found_.list] == ([("metrics_wrong", found, expected)] if found else [])
+    for daemon, place, host in (
+        ("gpushare-device-plugin", "metrics_plugin", seen.gpu_host()),
+        ("gpushare-extender", "metrics_extender", seen.plane_host()),
+    ):
+        host["places"][place] = wanted
+        host["doctor"]["daemons"][daemon].update(changes)
+        found_ = HostFindings("h")
+        if host["gpu"]:
+            judge_node(found_, host, answered(host), None)
+        else:
+            judge_plane(found_, host, answered(host), seen.mirror(), True)
+        told = [("metrics_wrong", found.format(daemon), expected.format(daemon))] if found else []
+        assert [(one.check, one.found, one.expected) for one in found_.list] == told
 
 
 # A control plane
@@ -562,6 +571,7 @@ def with_annotations(pod: Json, annotations: Json, *containers: tuple[int, int])
     [
         (seen.pod(units=16), 16),
         (seen.pod(units=20), 16),
+        ({**seen.pod(units=16), "node": "another"}, 32),
         (with_annotations(seen.pod(), allocation(_0={"0": 3, "1": 4}, _1={"1": 5})), 20),
         (with_annotations(seen.pod(), allocation(_0={"0": 16}, _1={"0": 16})), 16),
         (with_annotations(seen.pod(), {"ALIYUN_COM_GPU_MEM_IDX": "0"}, (0, 3), (1, 4), (-1, 9)), 25),
@@ -606,6 +616,8 @@ def test_a_gpu_that_cannot_be_used_has_no_room() -> None:
     node["metadata"]["annotations"]["gpushare/held"] = json.dumps({"gpus": {UUIDS[1]: [{"units": 5}]}})
     assert free_units(node, [seen.pod(gpu=1), seen.pod(gpu=0, units=1)]) == 15
     node["metadata"]["annotations"]["gpushare/gpus"] = "{"
+    assert free_units(node, []) is None
+    node["metadata"]["annotations"].clear()
     assert free_units(node, []) is None
 
 
