@@ -46,6 +46,8 @@ def labels(cluster: Cluster) -> dict[str, Any]:
 def gpu_pod(name: str, node: str) -> Json:
     made = pod(name, {NVIDIA: "1"})
     made["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+    # With none the API server forgets the pod before its process has ended, which has the GPU until then.
+    made["spec"]["terminationGracePeriodSeconds"] = 1
     return made
 
 
