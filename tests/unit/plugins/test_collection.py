@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomllib
 import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -20,6 +21,11 @@ ON_HOSTS = sorted(path for folder in ("modules", "module_utils") for path in (RO
 
 def load(*parts: str) -> Any:
     return yaml.safe_load((ROOT.joinpath(*parts)).read_text())
+
+
+def test_the_collection_and_the_runtime_have_one_version() -> None:
+    pyproject = tomllib.loads((ROOT / "files" / "gpushare_runtime" / "pyproject.toml").read_text())
+    assert load("galaxy.yml")["version"] == pyproject["project"]["version"]
 
 
 def test_a_checkout_is_the_collection() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 import stat
 import subprocess
 import sys
@@ -366,6 +367,25 @@ def test_the_daemons_do_not_load_cryptography(module: str) -> None:
     code = f"import sys, gpushare_runtime.{module}; sys.exit('cryptography' in sys.modules)"
     environment = os.environ | {"PYTHONPATH": str(Path(gpushare_runtime.__file__).parent.parent)}
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
+
+
+def test_python_tls_takes_them(host: Host) -> None:
+    host.now = datetime.now(timezone.utc)
+    host.ensure()
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=host.dir / "ca.crt")
+    server.verify_mode = ssl.CERT_REQUIRED
+    server.load_cert_chain(host.dir / "extender.crt", host.dir / "extender.key")
+    client = ssl.create_default_context(cafile=host.dir / "scheduler/ca.crt")
+    client.load_cert_chain(host.dir / "scheduler/tls.crt", host.dir / "scheduler/tls.key")
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [client.wrap_bio(to_client, to_server, server_hostname="localhost"), server.wrap_bio(to_server, to_client, server_side=True)]
+    for _ in range(4):
+        for end in ends:
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    assert dict(pair[0] for pair in ends[1].getpeercert()["subject"]) == {"commonName": "gpushare-scheduler"}  # type: ignore[index,misc]
 
 
 def test_a_pod_keeps_them_and_copies_what_its_server_needs(tmp_path: Path) -> None:

@@ -161,9 +161,9 @@ class Endpoints:
         args, self._ahead = self._arguments(body), None
         filtered = self._service.filter(args)
         result = ERROR if filtered.error else OK if filtered.names else UNSCHEDULABLE
-        next_args = extender_v1.Arguments(args.pod, filtered.names)
-        # With one node the scheduler does not call prioritize.
-        after = partial(self._look_ahead, next_args) if len(filtered.names) > 1 else None
+        # With one node the scheduler does not call prioritize. What is too large to remember is not looked ahead of.
+        ahead = len(filtered.names) > 1 and self._read is not None
+        after = partial(self._look_ahead, extender_v1.Arguments(args.pod, filtered.names)) if ahead else None
         return VerbAnswer(extender_v1.write_filtered(args, filtered), result, after)
 
     def _look_ahead(self, args: extender_v1.Arguments) -> None:

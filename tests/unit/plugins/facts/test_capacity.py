@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import AnnotationError, compare, published
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import MigDevice, SmiGpu, SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import quantity
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import quantity, unit_mib
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -220,6 +220,11 @@ def test_an_annotation_that_is_none(text: str) -> None:
 def test_no_annotation_is_another_exception(text: str) -> None:
     with contextlib.suppress(AnnotationError):
         published(text)
+
+
+@pytest.mark.parametrize("name", sorted(UNITS))
+def test_the_same_units_as_the_runtimes(name: str) -> None:
+    assert unit_mib(name) == UNITS[name].mib
 
 
 @given(st.integers(0, 10**7), st.sampled_from(["", "k", "M", "G", "Ki", "Mi", "Gi"]))

@@ -133,6 +133,21 @@ def test_what_is_said_of_the_largest_node_fits_and_no_more_is_parsed() -> None:
 
 
 @pytest.mark.parametrize(
+    "text", ["[" * 30_000, '{"v":' + "9" * 5000 + "}", '{"v":' + "[" * 900 + "]" * 900 + "}", '{"v":1,"unit":"' + "x" * 30_000 + '"}']
+)
+def test_what_is_too_deep_too_long_or_too_large_is_said_in_few_words(text: str) -> None:
+    with pytest.raises(InventoryError) as error:
+        Inventory.from_json(text)
+    assert len(str(error.value)) < 300
+    assert str(error.value).isprintable()
+
+
+def test_sixteen_gpus_stay_far_below_what_a_nodes_annotations_may_hold() -> None:
+    many = Inventory(UNITS["MiB"], tuple(gpu(i, 288, uuid=f"GPU-8f6d4b2a-0c1e-4d3f-9a8b-7c6d5e4f3a{i:02d}") for i in range(16)))
+    assert len(many.to_json()) < 256 * 1024 / 32
+
+
+@pytest.mark.parametrize(
     ("change", "says"),
     [
         ({"v": 2}, "version 2"),
@@ -171,6 +186,20 @@ def test_each_field_of_a_gpu_has_its_kind(key: str, wrong: object) -> None:
         says = f"must not be negative, found {wrong}" if kind is type(wrong) else f"must be {kind.__name__}, found {wrong!r}"
         with pytest.raises(InventoryError, match=f"^{re.escape(f'gpus[1].{key} {says}')}"):
             Inventory.from_json(text)
+
+
+def test_every_field_must_be_there() -> None:
+    for key in json.loads(DOCUMENTED)["gpus"][0].keys() - {"numa"}:
+        data = json.loads(DOCUMENTED)
+        del data["gpus"][0][key]
+        with pytest.raises(InventoryError, match=rf"^gpus\[0\]\.{key} must be \w+, found None"):
+            Inventory.from_json(json.dumps(data))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{", "7"])
+def test_text_that_is_no_annotation_is_rejected(text: str) -> None:
+    with pytest.raises(InventoryError):
+        Inventory.from_json(text)
 
 
 def test_instances_have_the_index_of_their_place_and_the_numbers_of_their_device_nodes() -> None:

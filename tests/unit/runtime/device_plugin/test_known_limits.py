@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from gpushare_runtime.core.quantity import GIB, UNITS
 from gpushare_runtime.daemon.runner import FatalError, Status
 from gpushare_runtime.device_plugin.gpu import pod_limits
 from gpushare_runtime.device_plugin.gpu.discovery import MemoryLimit, NvmlError
-from gpushare_runtime.device_plugin.gpu.pod_limits import INTERVAL_SECONDS, UNASKED_SECONDS, PodLimits
+from gpushare_runtime.device_plugin.gpu.pod_limits import INTERVAL_SECONDS, UNASKED_SECONDS, PodLimits, enable_dmem
 from gpushare_runtime.device_plugin.host.usage_file import StateFile
 from gpushare_runtime.device_plugin.node.allocator import AllocationRejected
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
@@ -151,6 +151,14 @@ def test_pods_of_before_stay_without_a_limit_over_the_ends_of_processes(machine:
     assert machine.look(check=True) == {}
     assert machine.limits.unlimited == 1
     assert len(list(messages(caplog))) == 3, "once for each process that knows its name"
+
+
+def test_no_pod_has_started_before_a_reboot(machine: Machine) -> None:
+    settled(machine, "old")
+    machine.boot = "two"
+    machine.start()
+    assert machine.look(check=True) == {}
+    assert machine.look() == {"old": {0: 2}}
 
 
 def test_until_a_first_process_knows_the_pods_of_before_it_checks_often(machine: Machine) -> None:
@@ -436,21 +444,6 @@ def test_a_limit_that_was_set_and_not_stored_is_known_by_the_driver(machine: Mac
     assert machine.node.limited == {("pod", machine.nvml.gpus[0].uuid)}
 
 
-def test_without_its_file_a_process_knows_by_the_limits_of_others_who_started_later(machine: Machine) -> None:
-    settled(machine)
-    machine.run(first={0: 6}, second={0: 4}, third={0: 2})
-    machine.look()
-    machine.path.unlink()
-    for uuid, group in list(machine.nvml.limits):
-        if not group.endswith("second"):
-            del machine.nvml.limits[uuid, group]
-    machine.start()
-    machine.see()
-    hours = {"first": 1, "second": 2, "third": 3}
-    machine.node.pods.replace([replace(pod, created=f"2026-11-26T0{hours[pod.name]}:00:00Z") for pod in machine.node.pods])
-    assert machine.look(check=True) == {"second": {0: 4}, "third": {0: 2}}
-
-
 def test_a_pod_keeps_its_place_among_the_limited_while_kubelet_or_the_api_server_knows_it(machine: Machine) -> None:
     settled(machine)
     machine.run(pod={0: 2})
@@ -471,7 +464,6 @@ def test_a_pod_keeps_its_place_among_the_limited_while_kubelet_or_the_api_server
 
 
 def test_the_kernel_counts_in_the_groups_of_limited_pods(machine: Machine) -> None:
-    """Neither kubelet nor systemd sees to it. A folder without the controller is left as it is."""
     root = machine.host.root
     (root / "kubepods/podpod").mkdir(parents=True)
     for place in (root, root / "kubepods", root / "kubepods/podpod"):
@@ -483,12 +475,6 @@ def test_the_kernel_counts_in_the_groups_of_limited_pods(machine: Machine) -> No
     machine.host.pods.add("pod")
     machine.asks("pod")
     assert (root / "kubepods/cgroup.subtree_control").read_text() == "+dmem"
-    assert (root / "kubepods/podpod/cgroup.subtree_control").read_text() == "cpu\n"
-    for place in (root, root / "kubepods"):
-        (place / "cgroup.controllers").write_text("cpu\n")
-        (place / "cgroup.subtree_control").write_text("cpu\n")
-    machine.asks("pod")
-    assert (root / "kubepods/cgroup.subtree_control").read_text() == "cpu\n"
 
 
 @pytest.mark.parametrize("mode", ["auto", "watch"])
@@ -561,6 +547,14 @@ def test_pods_of_before_are_limited_where_the_administrator_wants_it(machine: Ma
     assert machine.limits.unlimited == 0
 
 
+def test_until_a_process_has_registered_it_limits_what_kubelet_starts_as_the_one_before_told_it(machine: Machine) -> None:
+    settled(machine)
+    machine.start(seen=True)
+    machine.look(check=True)
+    machine.run(pod={0: 2})
+    assert machine.look() == {"pod": {0: 2}}
+
+
 def test_while_kubelet_asks_nothing_is_limited_between_two_checks(machine: Machine) -> None:
     settled(machine)
     machine.node.unasked = set()
@@ -587,6 +581,27 @@ def test_limits_are_in_the_units_of_the_node(machine: Machine) -> None:
     machine.host.pods.add("pod")
     machine.asks("pod")
     assert set(machine.nvml.limits.values()) == {4 * 256 * 1024 * 1024}
+
+
+def test_the_kernels_controller_counts_in_a_group_when_all_above_let_it(tmp_path: Path) -> None:
+    """Neither kubelet nor systemd does it. A folder without the controller is left as it is."""
+
+    def group_at(folder: Path, controllers: str, children: str) -> None:
+        folder.mkdir()
+        (folder / "cgroup.controllers").write_text(controllers)
+        (folder / "cgroup.subtree_control").write_text(children)
+
+    root = tmp_path / "fs"
+    places: Sequence[Path] = (root, root / "kubepods", root / "kubepods/pod1")
+    for place in places:
+        group_at(place, "cpu memory dmem", "cpu memory")
+    enable_dmem(str(places[-1]))
+    assert [(place / "cgroup.subtree_control").read_text() for place in places] == ["+dmem", "+dmem", "cpu memory"]
+    for place in places:
+        (place / "cgroup.controllers").write_text("cpu memory\n")
+        (place / "cgroup.subtree_control").write_text("cpu memory\n")
+    enable_dmem(str(places[-1]))
+    assert [(place / "cgroup.subtree_control").read_text() for place in places] == ["cpu memory\n"] * 3
 
 
 def test_a_container_that_starts_before_the_plugin_has_looked_for_groups_again_is_limited(machine: Machine) -> None:

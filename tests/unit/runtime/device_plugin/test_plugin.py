@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
+import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,11 +20,13 @@ from gpushare_runtime.device_plugin import main
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from gpushare_runtime.device_plugin.kubelet import server
 from gpushare_runtime.device_plugin.node.local_pods import UNREADABLE, LocalPod
+from unit.runtime.device_plugin.device_manager import AdmissionError
 from unit.runtime.device_plugin.fake_kubelet import MESSAGE_BYTES
 from unit.runtime.device_plugin.fake_nvml import facts
-from unit.runtime.device_plugin.local_pods import memory, whole
-from unit.runtime.device_plugin.plugin import GIB, GPUS, MEMORY, NODE, RESOURCES, path_of, world
-from unit.runtime.kube.fake_api import until
+from unit.runtime.device_plugin.local_pods import bound, memory, whole
+from unit.runtime.device_plugin.plugin import GIB, GPUS, MEMORY, NODE, RESOURCES, World, path_of, world
+from unit.runtime.kube.fake_api import fail, until
+from unit.runtime.pods import container
 
 # Five times what is aimed at: 1 s after kubelet's socket appears; 500 ms of waiting for the watch.
 REGISTERED_WITHIN = 5.0
@@ -60,6 +65,58 @@ async def test_a_pod_gets_its_gpu_and_is_marked_assigned_with_one_patch() -> Non
         await asyncio.sleep(0.1)
         assert it.patches(pod) == 1
         assert (it.plugin.counters.allocations, it.plugin.counters.corrections, it.plugin.counters.unplanned) == (1, 0, 0)
+
+
+async def test_kubelet_may_ask_before_the_watch_has_shown_the_pod() -> None:
+    async with world(16 * GIB, 16 * GIB) as it:
+        await until(lambda: it.plugin.node.pods.synced)
+        pod = memory(it.inventory, 1, 6)
+        admission = asyncio.ensure_future(it.kubelet.manager.admit(pod))
+        await asyncio.sleep(0.1)
+        assert not admission.done()
+        await it.bind(pod)
+        assert (await admission)["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "1"
+
+
+async def test_a_pod_on_another_gpu_than_annotated_is_corrected_once() -> None:
+    async with world(16 * GIB, 16 * GIB) as it:
+        await until(lambda: it.plugin.node.pods.synced)
+        pod = memory(it.inventory, 1, 6, name="late")
+        started = time.monotonic()
+        got = await it.kubelet.manager.admit(pod)
+        assert time.monotonic() - started < ANSWERED_WITHIN
+        assert got["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+        await it.bind(pod)
+        await until(lambda: it.annotations(pod)["ALIYUN_COM_GPU_MEM_IDX"] == "0")
+        corrected = it.annotations(pod)
+        assert json.loads(corrected["scheduler.framework.gpushare.allocation"]) == {"0": {"0": 6}}
+        assert corrected["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
+        assert corrected["ALIYUN_COM_GPU_MEM_ASSUME_TIME"] == pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSUME_TIME"]
+        await asyncio.sleep(0.1)
+        assert (it.patches(pod), it.plugin.counters.corrections) == (1, 1)
+
+
+async def test_marking_waits_for_an_api_server_that_fails_and_holds_up_nobody() -> None:
+    async with world(16 * GIB, 16 * GIB) as it:
+        first = await it.bind(memory(it.inventory, 1, 6))
+        await until(lambda: len(list(it.plugin.node.pods)) == 1)
+        it.api.faults += [fail(500), fail(503)]
+        await it.kubelet.manager.admit(first)
+        second = await it.bind(memory(it.inventory, 0, 6))
+        assert (await it.kubelet.manager.admit(second))["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+        for pod in (first, second):
+            await until(lambda pod=pod: it.annotations(pod)["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true")  # type: ignore[misc]
+
+
+async def test_a_rejection_reaches_kubelet_in_words() -> None:
+    async with world(16 * GIB) as it:
+        await it.kubelet.manager.admit(await it.bind(whole(it.inventory, 0, name="big")))
+        with pytest.raises(
+            AdmissionError,
+            match=r"FAILED_PRECONDITION: aliyun.com/gpu-mem: asked for 2 units of 1 GiB .* GPU 0 is allocated whole to pod default/big",
+        ):
+            await it.kubelet.manager.admit(await it.bind(memory(it.inventory, 0, 2)))
+        assert it.plugin.counters.rejections == 1
 
 
 async def test_after_a_restart_of_kubelet_it_is_registered_again_and_what_was_given_stays_given() -> None:
@@ -252,6 +309,20 @@ async def test_a_directory_that_it_may_no_longer_write_ends_it_to_be_started_aga
         assert caught.value.restart
 
 
+async def test_a_pod_recreated_under_its_name_is_not_marked_for_the_old_one() -> None:
+    async with world(16 * GIB) as it:
+        old = await it.bind(memory(it.inventory, 0, 2, name="same", uid="old"))
+        await until(lambda: it.plugin.node.pods.get("old"))
+        it.api.faults.append(fail(409, "Conflict"))
+        await it.kubelet.manager.admit(old)
+        await until(lambda: it.patches(old) == 1)
+        await it.api.remove(path_of(old))
+        await until(lambda: not it.plugin.node.pods.get("old"))
+        tried = it.patches(old)
+        await asyncio.sleep(0.5)
+        assert it.patches(old) - tried <= 1
+
+
 async def test_a_pod_that_can_no_longer_be_read_is_not_known_as_it_was() -> None:
     async with world(16 * GIB) as it:
         pod = await it.bind(memory(it.inventory, 0, 2, uid="u", name="odd"))
@@ -265,3 +336,36 @@ async def test_a_pod_that_can_no_longer_be_read_is_not_known_as_it_was() -> None
         await until(lambda: it.plugin.node.pods.get("u") != before)
         bare = LocalPod("u", "default", "odd", before.created, "Running", terminating=True, problem=UNREADABLE)
         assert it.plugin.node.pods.get("u") == bare
+
+
+def events(it: World) -> list[dict[str, Any]]:
+    return [found for path, found in it.api.objects.items() if "/events/" in path]
+
+
+async def test_a_static_pod_is_told_in_an_event_alone_and_under_the_uid_that_describe_looks_for() -> None:
+    async with world(16 * GIB) as it:
+        static = memory(None, 0, 2, uid="of-the-copy", annotations={"kubernetes.io/config.mirror": 32 * "a"})
+        await it.bind(static)
+        await until(lambda: it.plugin.node.pods.get(32 * "a"))
+        got = await it.kubelet.manager.admit({**static, "metadata": {**static["metadata"], "uid": 32 * "a"}})
+        assert got["main"]["ALIYUN_COM_GPU_MEM_POD"] == "2"
+        await until(lambda: events(it))
+        [event] = events(it)
+        assert (event["type"], event["reason"], event["involvedObject"]["uid"]) == ("Warning", "GPUShareUnmanaged", 32 * "a")
+        assert event["message"].startswith("No scheduler places a static pod; it has 2 units of GPU 0 (GPU-00000000")
+        # The API's copy is kubelet's, which makes it anew when it is changed.
+        assert it.patches(static) == 0
+
+
+async def test_a_request_that_nobody_can_place_is_told_why() -> None:
+    async with world(16 * GIB, 8 * GIB) as it:
+        odd = await it.bind(bound(None, {}, container(mem=3, count=1)))
+        await it.kubelet.manager.admit(odd)
+        await until(lambda: events(it))
+        [event] = events(it)
+        assert event["reason"] == "GPUShareUnmanaged"
+        assert event["message"].startswith("No scheduler extender can place it (")
+        assert "requests both aliyun.com/gpu-mem and aliyun.com/gpu-count" in event["message"]
+        assert re.search(r"it has 3 units of GPU \d .*, the whole GPU \d ", event["message"])
+        assert event["message"].endswith("Correct the request and create the pod again")
+        assert it.patches(odd) == 0

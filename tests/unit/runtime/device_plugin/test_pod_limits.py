@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,8 +15,11 @@ import pytest
 from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.device_plugin.gpu import pod_limits
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
+from gpushare_runtime.device_plugin.main import DevicePlugin
+from gpushare_runtime.device_plugin.options import PluginSettings
+from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import bound, memory
-from unit.runtime.device_plugin.plugin import NODE, World, admitted, metric, reported, start, world
+from unit.runtime.device_plugin.plugin import NODE, World, admitted, metric, path_of, reported, start, world
 from unit.runtime.kube.fake_api import until
 from unit.runtime.pods import container
 
@@ -25,6 +30,17 @@ BYTES = 1024**3
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_limits, "INTERVAL_SECONDS", 0.05)
+
+
+@asynccontextmanager
+async def next_process(it: World, **settings: Any) -> AsyncIterator[None]:
+    """The plugin's process ends, what happens in the body happens meanwhile, and another one starts."""
+    await it.stop()
+    yield
+    root = it.kubelet.directory.parent
+    known = PluginSettings("gpu1", kubelet_root=root, state=root / "state", **settings)
+    it.plugin = DevicePlugin(known, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes, host=it.host)
+    it.task = asyncio.ensure_future(it.plugin.run())
 
 
 def stored(it: World) -> dict[str, Any]:
@@ -55,12 +71,40 @@ async def test_a_pod_is_limited_to_its_units_before_its_first_container_starts()
         assert metric(it, "pods_unlimited") == ["gpushare_device_plugin_pods_unlimited 0.0"]
 
 
+async def test_the_node_publishes_whether_it_limits_pods() -> None:
+    async with world(16 * GIB, isolation="auto") as it:
+
+        def published() -> bool:
+            return '"isolation":"driver"' in it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/gpus", "")
+
+        await until(published)
+        it.nvml.gpus.append(facts(1, 16 * GIB))
+        it.nvml.unlimited = NvmlError("not this GPU", unable=True)
+        await until(lambda: len(it.inventory.gpus) == 2 and not published())
+        it.nvml.unlimited = None
+        await until(published)
+
+
 async def test_containers_of_a_pod_share_one_limit_of_all_their_units() -> None:
     async with world(16 * GIB, isolation="driver") as it:
         pod = bound(it.inventory, {0: {0: 3}, 1: {0: 5}}, container("a", mem=3), container("b", mem=5))
         uid = await admitted(it, pod)
         await start(it, pod, 1)
         assert limits(it, uid) == {0: 8}, "before the other one starts, too"
+
+
+async def test_a_container_whose_limit_cannot_be_set_does_not_start_before_it_can() -> None:
+    async with world(16 * GIB, isolation="auto") as it:
+        # The driver has shown that it can.
+        await until(lambda: metric(it, "memory_limits ") == ["gpushare_device_plugin_memory_limits 1.0"])
+        pod = memory(it.inventory, 0, 6)
+        uid = await admitted(it, pod)
+        it.nvml.unlimited = NvmlError("out of handles")
+        with pytest.raises(Exception, match=r"could not be set \(out of handles\); kubelet will retry the start"):
+            await start(it, pod)
+        it.nvml.unlimited = None
+        await start(it, pod)
+        assert limits(it, uid) == {0: 6}
 
 
 async def test_a_pod_of_before_is_limited_if_the_administrator_wants_it() -> None:
@@ -84,9 +128,13 @@ async def test_while_kubelet_does_not_ask_a_pod_is_limited_as_soon_as_it_has_a_g
         await start(it, pod)
         await reported(it, pod)
         it.live.add(uid)
-        async with it.kubelet_starts_anew() as record:
-            record.unlink()
-            await until(lambda: it.plugin.node.usage.any_record_lost("aliyun.com/gpu-mem"))
+        await it.kubelet.stop()
+        (it.kubelet.directory / "kubelet_internal_checkpoint").unlink()
+        await until(lambda: it.plugin.node.usage.any_record_lost("aliyun.com/gpu-mem"))
+        it.kubelet.registrations.clear()
+        it.kubelet.lists.clear()
+        await it.kubelet.start()
+        await it.registered()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pod_limits, "INTERVAL_SECONDS", 3600.0)
             await asyncio.sleep(0.2)
@@ -96,6 +144,24 @@ async def test_while_kubelet_does_not_ask_a_pod_is_limited_as_soon_as_it_has_a_g
         assert metric(it, "limit_corrections_total") == ["gpushare_device_plugin_limit_corrections_total 0.0"]
 
 
+@pytest.mark.parametrize("rebooted", [False, True])
+async def test_the_next_process_sets_a_limit_that_is_lost(rebooted: bool) -> None:
+    async with world(16 * GIB, isolation="auto") as it:
+        pod = memory(it.inventory, 0, 6)
+        uid = await admitted(it, pod)
+        await start(it, pod)
+        await reported(it, pod)
+        await until(lambda: list(stored(it)["limited"]) == [uid])
+        async with next_process(it, isolation="auto"):
+            it.nvml.limits.clear()
+            if rebooted:
+                path = it.kubelet.directory.parent / "state" / "held.json"
+                path.write_text(json.dumps({**stored(it), "boot": "another"}))
+        await until(lambda: limits(it, uid) == {0: 6})
+        await it.api.remove(path_of(pod))
+        await until(lambda: uid not in stored(it)["limited"])
+
+
 async def test_the_drivers_limits_are_left_without_pods_only() -> None:
     async with world(16 * GIB, isolation="auto") as it:
         pod = memory(it.inventory, 0, 6)
@@ -103,11 +169,29 @@ async def test_the_drivers_limits_are_left_without_pods_only() -> None:
         await start(it, pod)
         it.live.add(uid)
         await until(lambda: list(stored(it)["limited"]) == [uid])
-        await it.stop()
-        it.start(isolation="none")
+        async with next_process(it, isolation="none"):
+            pass
         with pytest.raises(FatalError, match=rf"limits the memory of 1 pods \(UID {uid}\), this plugin should use none"):
             await asyncio.wait_for(it.task, 60)
         assert limits(it, uid) == {0: 6}
         it.live.clear()
-        it.start()
+        async with next_process(it, isolation="none"):
+            pass
         await until(lambda: '"isolation":"none"' in it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/gpus", ""))
+
+
+async def test_without_its_file_the_next_process_knows_by_the_limits_of_others_who_started_later() -> None:
+    async with world(24 * GIB, isolation="auto") as it:
+        uids = []
+        for hour, units in ((1, 6), (2, 4), (3, 2)):
+            pod = memory(it.inventory, 0, units)
+            pod["metadata"]["creationTimestamp"] = f"2026-11-26T0{hour}:00:00Z"
+            uids.append(await admitted(it, pod))
+            await start(it, pod)
+            await reported(it, pod)
+        async with next_process(it, isolation="auto"):
+            (it.kubelet.directory.parent / "state" / "held.json").unlink()
+            for uid in (uids[0], uids[2]):
+                del it.nvml.limits[it.nvml.gpus[0].uuid, group(it, uid)]
+        await until(lambda: limits(it, uids[2]) == {0: 2})
+        assert [limits(it, uid) for uid in uids] == [{}, {0: 4}, {0: 2}]

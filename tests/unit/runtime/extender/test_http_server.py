@@ -117,6 +117,19 @@ async def test_prioritize_is_answered_while_the_scheduler_reads_what_filter_said
         assert extender.cluster.ledger.is_reserved("uid-a"), "before prioritize is asked"
 
 
+async def test_a_burst_on_two_nodes_takes_exactly_what_there_is(tmp_path: Path) -> None:
+    async with extending(tmp_path) as extender:
+        await synced(extender)
+        for n in range(14):
+            await extender.api.put(f"{PODS}p{n}", gpu_pod(f"p{n}", 5))
+        # 3 + 3 on gpu1, 3 + 4 on gpu2: whoever asks for which node, 13 of 14 fit, one of them after being rejected.
+        answers = await asyncio.gather(*(extender.verb("bind", to(f"p{n}", "gpu1" if n % 2 else "gpu2")) for n in range(14)))
+        rejected = [n for n, answer in enumerate(answers) if answer["Error"]]
+        assert [n % 2 for n in rejected] == [1]
+        assert "at most 1 are free on one (2 of 32 in total)" in answers[rejected[0]]["Error"]
+        assert not any(node.overbooked() for node in extender.cluster.ledger.nodes.values())
+
+
 async def test_healthz_and_no_answer_before_the_caches_are_complete(tmp_path: Path) -> None:
     gate = asyncio.Event()
 

@@ -13,9 +13,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
+from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.placement import ranking
 from gpushare_runtime.core.placement.policies import Binpack, Placement
 from gpushare_runtime.core.placement.ranking import NodeCost, Ranking, scores_of
@@ -39,6 +41,33 @@ def node(gpus: list[tuple[int, int]]) -> NodeLedger:
     found = ledger(n=gpus).node("n")
     assert found is not None
     return found
+
+
+def test_all_containers_of_a_pod_share_its_gpu() -> None:
+    request = Request((ContainerRequest(Kind.APP, 0, "a", units=3), ContainerRequest(Kind.APP, 2, "b", units=4)))
+    assert Binpack().choose(request, node([(16, 10), (16, 9)])) == Allocation.of({0: {1: 3}, 2: {1: 4}})
+
+
+def test_whole_gpus_are_empty_ones_the_smallest_first() -> None:
+    request = Request((ContainerRequest(Kind.APP, 0, "a", whole_gpus=1), ContainerRequest(Kind.APP, 1, "b", whole_gpus=1)))
+    found = Binpack().choose(request, node([(24, 0), (16, 1), (16, 0), (80, 0)]))
+    assert found == Allocation.of({0: {2: 16}, 1: {0: 24}})
+    assert Binpack().choose(whole(4), node([(24, 0), (16, 1), (16, 0), (80, 0)])) is None
+
+
+def test_the_three_samples_of_six_share_one_gpu_and_take_another() -> None:
+    cluster = ledger(gpu1=[(16, 0), (16, 0)], gpu2=[(16, 0), (24, 0)])
+    places = []
+    for uid in ("1", "2", "3"):
+        scores = Binpack().rank(memory(6), cluster.nodes.values())
+        best = max(scores, key=lambda name: scores[name])
+        found = cluster.node(best)
+        assert found is not None
+        allocation = Binpack().choose(memory(6), found)
+        assert allocation is not None
+        cluster.apply(allocated_pod(uid, memory(6), allocation, best))
+        places.append((best, allocation.first_gpu))
+    assert places[0] == places[1] != places[2]
 
 
 GPUS = st.lists(st.sampled_from([8, 16, 24, 80]).flatmap(lambda s: st.tuples(st.just(s), st.integers(0, s))), min_size=1, max_size=5)
@@ -93,6 +122,22 @@ def test_each_policy_between_the_gpus_of_a_node() -> None:
         assert taken(whole(2), node([(80, 0), (24, 0), (16, 1), (16, 0)]), policy) == [1, 3], "whole GPUs are the smallest"
 
 
+def test_memory_on_several_gpus_needs_that_many_with_room() -> None:
+    found = node([(16, 0), (16, 4), (16, 14)])
+    assert Placement().choose(asking(10, 2), found) == Allocation.of({0: {0: 5, 1: 5}})
+    assert found.remaining_after(asking(10, 2)) == (16 - 5) + (12 - 5)
+    assert Placement().choose(asking(9, 3), found) is None
+    assert Placement().choose(asking(6, 3), found) == Allocation.of({0: {0: 2, 1: 2, 2: 2}})
+
+
+def test_between_nodes_spread_takes_the_least_used_in_proportion() -> None:
+    cluster = ledger(large=[(80, 40)], small=[(16, 4)], full=[(16, 16)])
+    scores = Placement("spread").rank(memory(4), cluster.nodes.values())
+    assert (scores["small"], scores["full"]) == (10, 0)
+    assert scores["large"] < 10
+    assert Placement("spread").rank(memory(6), ledger(a=[(4, 0)], b=[(80, 60)]).nodes.values()) == {"a": 0, "b": 10}
+
+
 def test_the_pods_own_word_between_nodes() -> None:
     cluster = ledger(a=[(16, 0)], b=[(16, 4)])
     for word, first in (("binpack", "b"), ("spread", "a"), ("", "b")):
@@ -137,6 +182,17 @@ def test_models_and_uuids_that_a_pod_wants_or_rejects(rules: dict[str, tuple[str
     found = cluster.node("n")
     assert found is not None
     assert taken(asking(4, **rules), found, "binpack") == gpus
+
+
+def test_the_nodes_label_names_its_gpus_where_they_are_alike() -> None:
+    cluster = Ledger()
+    for name, models in (("alike", ("GPU-X", "GPU-X")), ("mixed", ("GPU-X", "GPU-Y"))):
+        gpus = tuple(gpu(i, 16, model=model) for i, model in enumerate(models))
+        cluster.set_node(NodeRecord(name, Inventory(GIB, gpus), model="Tesla-V100-SXM2-16GB"))
+    assert {name: found.remaining_after(asking(4, models=("V100",))) for name, found in cluster.nodes.items()} == {
+        "alike": 12,
+        "mixed": None,
+    }
 
 
 def best(name: str, request: Request, cluster: Ledger) -> str:
@@ -254,8 +310,6 @@ def test_a_ranking_says_what_a_fresh_look_says_of_any_names(last: NodeCost | Non
         gone = kept.nodes.pop(name)
         del kept.current[name]
         kept.ranking.forget(name)
-        # The same names again first.
-        kept.check(tuple(start))
         kept.check((*start, "nowhere"))
         kept.check(tuple(kept.nodes))
         kept.nodes[name], kept.current[name] = gone, start[name]
@@ -308,6 +362,15 @@ def test_of_thousands_of_nodes_only_those_that_score_are_looked_at(monkeypatch: 
         kept.change(name, (7, 0, name))
     assert kept.ranking.scores(list(start)) == ("full0", {"full0": 10})
     assert looked_at[4:] == [1], "all cost the same"
+
+
+def test_a_node_that_is_gone_is_unknown_also_to_who_asks_about_the_same_names_again() -> None:
+    kept, names = Weighed({"a": (1, 0, "a"), "b": (2, 0, "b")}), ["a", "b"]
+    for _ in range(2):
+        assert kept.ranking.fitting(names) == (names, set())
+    del kept.nodes["a"]
+    kept.ranking.forget("a")
+    assert kept.ranking.fitting(names) == (["b"], {"a"})
 
 
 def test_when_all_weights_change_what_cannot_be_changed_is_weighed_anew_and_nodes_that_are_gone_are_left_out() -> None:

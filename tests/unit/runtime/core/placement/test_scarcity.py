@@ -133,6 +133,19 @@ def test_scarce_gpus_are_kept_for_those_who_name_them() -> None:
     assert best(policy, asking(4, "T4"), cluster) == "n0"
 
 
+def test_whole_scarce_gpus_are_taken_last() -> None:
+    cluster = cluster_of([[("T4", 16, 0)], [("A100", 16, 0)] * 4])
+    assert best(Placement(), whole(1), cluster) == "n0"
+    assert best(learned(cluster, asking(0, "T4", gpus=1), whole(1)), whole(1), cluster) == "n1"
+
+
+def test_larger_gpus_are_scarce_where_pods_fit_on_nothing_smaller() -> None:
+    cluster = cluster_of([[("A100", 80, 68)], [("A100", 16, 0)]])
+    assert best(Placement(), memory(12), cluster) == "n0"
+    policy = learned(cluster, memory(40), memory(12))
+    assert best(policy, memory(12), cluster) == "n1"
+
+
 @pytest.mark.parametrize(("size", "step"), [(100, 8), (80, 6), (16, 1), (7, 1)])
 def test_nodes_that_differ_by_less_than_a_step_cost_the_same(size: int, step: int) -> None:
     """A step is 8 % of the usual GPU, and at least a unit."""
@@ -276,6 +289,13 @@ def test_spread_keeps_no_gpu_for_others_also_where_a_pod_alone_asks_for_it() -> 
     policy, node = learned(cluster, asking(8, "T4"), memory(4)), cluster.nodes["n0"]
     assert policy.kept_for(memory(4), node) == "kept for pods that name T4"
     assert policy.kept_for(replace(memory(4), rules=Rules(placement="spread")), node) == ""
+
+
+def test_within_a_node_the_scarce_gpu_is_kept_too() -> None:
+    cluster = cluster_of([[("T4", 16, 8), ("A100", 16, 6)]])
+    policy = learned(cluster, asking(8, "T4"), memory(4))
+    assert Placement().choose(memory(4), cluster.nodes["n0"]) == on(0, 4)
+    assert policy.choose(memory(4), cluster.nodes["n0"]) == on(1, 4)
 
 
 def test_gpus_that_come_or_go_or_fail_change_the_classes() -> None:
