@@ -95,6 +95,13 @@ def test_each_call_of_kubectl_as_the_module_promises_it() -> None:
     assert api.asked == [LOOK, [*apply("gpushare.kubernetes"), "--dry-run=server", "-o", "json"]]
 
 
+def test_an_object_that_may_not_be_made_and_is_there_is_changed() -> None:
+    api = ApiServer(thing("gpu1", "Node"))
+    wanted = WantedObjects(apply=[thing("gpu1", "Node", spec={"x": 1})], create=False)
+    assert api.converge(wanted)["objects"] == ["Node gpu1"]
+    assert api.writes == ["apply"]
+
+
 @pytest.mark.parametrize("words", [NOT_FOUND, "Error from server (NotFound): x", "error: the server could not find the requested resource"])
 def test_each_way_to_say_that_a_group_is_not_there(words: str) -> None:
     def run(argv: list[str], data: str | None = None) -> tuple[int, str, str]:

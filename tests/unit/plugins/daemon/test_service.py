@@ -15,16 +15,6 @@ from unit.plugins.daemon.fake_systemd import Systemd
 UNIT = "[Unit]\nDescription=x\n\n[Service]\nExecStart=/x\n"
 
 
-@pytest.fixture
-def running(tmp_path: Path) -> Systemd:
-    """One whose service was started from its unit and its settings."""
-    systemd = Systemd(tmp_path)
-    systemd.write(UNIT, "g1")
-    systemd.daemon().restart()
-    systemd.calls.clear()
-    return systemd
-
-
 def test_a_new_unit_is_started_and_then_left_alone(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path)
     daemon = systemd.daemon()
@@ -33,21 +23,17 @@ def test_a_new_unit_is_started_and_then_left_alone(tmp_path: Path) -> None:
     assert daemon.due()
     daemon.restart()
     assert systemd.calls == ["enable", "restart"]
-    # A daemon-reload can take the GPUs from containers that run: systemd closes the devices that it does not know of.
-    systemd.calls.clear()
-    assert (daemon.due(), daemon.is_enabled()) == (False, True)
-    daemon.restart()
-    assert (daemon.problem(), systemd.calls) == (None, [])
+    assert not daemon.due()
+    assert daemon.problem() is None
 
 
-def test_a_process_that_is_older_than_its_unit_or_died_is_due(running: Systemd) -> None:
-    running.write(UNIT, "g2")
-    assert running.daemon().due()
-    assert "does not run it from its unit file" in (running.daemon().problem() or "")
-    running.write(UNIT, "g1")
-    assert not running.daemon().due()
-    running.running = None
-    assert running.daemon().due()
+def test_a_process_that_is_older_than_its_unit_is_due_whoever_wrote_it(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
+    systemd.write(UNIT, "g1")
+    systemd.daemon().restart()
+    systemd.write(UNIT, "g2")
+    assert systemd.daemon().due()
+    assert "does not run it from its unit file" in (systemd.daemon().problem() or "")
 
 
 def test_a_unit_that_was_edited_by_hand_is_due_although_its_generation_is_ours(tmp_path: Path) -> None:
@@ -65,7 +51,6 @@ def test_where_only_copies_are_old_it_is_told_to_reload(tmp_path: Path) -> None:
     source, copy = tmp_path / "tls.crt", tmp_path / "copy.crt"
     systemd.copies = {str(source): str(copy)}
     source.write_text("old")
-    assert not systemd.daemon().due()  # copies of what does not run are nobody's
     systemd.write(UNIT, "g1")
     systemd.daemon().restart()
     assert not systemd.daemon().due()
@@ -77,18 +62,40 @@ def test_where_only_copies_are_old_it_is_told_to_reload(tmp_path: Path) -> None:
     assert not daemon.due()
 
 
-def test_what_else_must_be_so_is_part_of_its_health(running: Systemd, tmp_path: Path) -> None:
+def test_copies_of_what_does_not_run_are_nobodys(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
+    systemd.copies = {str(tmp_path / "tls.crt"): str(tmp_path / "copy.crt")}
+    (tmp_path / "tls.crt").write_text("new")
+    assert not systemd.daemon().due()
+
+
+def test_what_else_must_be_so_is_part_of_its_health(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
     health = Health(None, "synced", 0, also=lambda: "it has no token")
-    daemon = Daemon("gpushare-x", health, running, running.environ, str(tmp_path), settings=str(tmp_path))
-    assert "it has no token" in (daemon.problem() or "")
+    systemd.write(UNIT, "g1")
+    systemd.daemon().restart()
+    assert "it has no token" in (
+        Daemon("gpushare-x", health, systemd, systemd.environ, str(tmp_path), settings=str(tmp_path)).problem() or ""
+    )
 
 
-def test_without_a_unit_it_is_stopped(running: Systemd) -> None:
-    running.path.unlink()
-    assert running.daemon().due()
-    running.daemon().restart()
-    assert (running.running, running.enabled) == (None, False)
-    assert running.daemon().problem() is None
+def test_a_process_that_died_is_due(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
+    systemd.write(UNIT, "g1")
+    systemd.daemon().restart()
+    systemd.running = None
+    assert systemd.daemon().due()
+
+
+def test_without_a_unit_it_is_stopped(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
+    systemd.write(UNIT, "g1")
+    systemd.daemon().restart()
+    systemd.path.unlink()
+    assert systemd.daemon().due()
+    systemd.daemon().restart()
+    assert (systemd.running, systemd.enabled) == (None, False)
+    assert systemd.daemon().problem() is None
 
 
 def test_what_does_not_start_is_said_in_its_own_words(tmp_path: Path) -> None:
@@ -103,20 +110,23 @@ def test_any_part_changes_the_generation() -> None:
     assert len({generation(one) for one in parts}) == len(parts)
 
 
-@pytest.mark.parametrize(("unit", "words"), [("[Unit]\n", r"\[Service\]"), ("[Service]\nType=oneshot\n", "a line ExecStart=")])
-def test_a_unit_that_starts_nothing_is_rejected(unit: str, words: str) -> None:
-    with pytest.raises(SystemdError, match=words):
-        apart(unit, "/x.env", ["g1"])
+def test_a_unit_without_a_service_is_rejected() -> None:
+    with pytest.raises(SystemdError, match=r"\[Service\]"):
+        apart("[Unit]\n", "/x.env", ["g1"])
 
 
-def test_a_new_release_is_started_without_a_daemon_reload(running: Systemd) -> None:
-    before, running.hurts = running.path.read_text(), "gpu pods would lose their GPUs"
-    running.write(UNIT.replace("ExecStart=/x", "ExecStart=/opt/2/x --option y"), "g2")
-    assert running.path.read_text() == before
-    daemon = running.daemon()
+def test_a_new_release_is_started_without_a_daemon_reload(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
+    systemd.write(UNIT, "g1")
+    systemd.daemon().restart()
+    before, systemd.hurts = systemd.path.read_text(), "gpu pods would lose their GPUs"
+    systemd.calls.clear()
+    systemd.write(UNIT.replace("ExecStart=/x", "ExecStart=/opt/2/x --option y"), "g2")
+    assert systemd.path.read_text() == before
+    daemon = systemd.daemon()
     assert (daemon.due(), daemon.needs_reload([daemon.settings])) == (True, False)
     daemon.restart()
-    assert running.calls == ["enable", "restart"]
+    assert systemd.calls == ["enable", "restart"]
     assert not daemon.due()
 
 
@@ -146,6 +156,11 @@ def test_a_word_that_systemd_would_read_otherwise_is_rejected(word: str) -> None
     assert len(str(error.value)) < 260
 
 
+def test_a_unit_that_starts_nothing_is_rejected() -> None:
+    with pytest.raises(SystemdError, match="a line ExecStart="):
+        apart("[Service]\nType=oneshot\n", "/x.env", [])
+
+
 def test_a_certificate_authority_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     found, why = fetch_json("https://127.0.0.1:1/healthz", ca=str(tmp_path / "ca.crt"))
     assert found is None
@@ -157,6 +172,20 @@ def test_health_is_the_key_being_true() -> None:
     assert "it says" in (unhealthy({"synced": False}, "", "synced") or "")
     assert "it says" in (unhealthy({"synced": "true"}, "", "synced") or "")
     assert unhealthy(None, "cannot be read", "synced") == "cannot be read"
+
+
+def test_a_converged_node_is_only_asked(tmp_path: Path) -> None:
+    # A daemon-reload can take the GPUs from containers that run: systemd closes the devices that it does not know of.
+    systemd = Systemd(tmp_path)
+    systemd.write(UNIT, "g1")
+    systemd.daemon().restart()
+    systemd.calls.clear()
+    daemon = systemd.daemon()
+    assert not daemon.due()
+    assert daemon.is_enabled()
+    daemon.restart()
+    assert daemon.problem() is None
+    assert systemd.calls == []
 
 
 INVOCATION = "0123456789abcdef" * 2

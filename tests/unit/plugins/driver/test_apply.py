@@ -406,8 +406,6 @@ def test_a_run_file_is_a_file_of_root(installer: Machine) -> None:
         with pytest.raises(DriverError, match=f"others than root may write the file {RUN_FILE}"):
             present(run_file(installer), installer.run, False, str(installer.root))
     installer.root.at(RUN_FILE).unlink()
-    with pytest.raises(DriverError, match="cannot be read"):
-        present(run_file(installer), installer.run, False, str(installer.root))
     installer.root.at(RUN_FILE).mkdir(mode=0o700)
     with pytest.raises(DriverError, match="which is no file"):
         present(run_file(installer), installer.run, False, str(installer.root))
@@ -515,6 +513,12 @@ def test_a_folder_in_which_only_owners_move_files_is_its_owners(installer: Machi
     with pytest.raises(DriverError, match="others than root may write the folder /root"):
         present(run_file(installer), installer.run, False, str(installer.root))
     assert installer.calls == []
+
+
+def test_a_run_file_that_there_is_not(installer: Machine) -> None:
+    installer.root.at(RUN_FILE).unlink()
+    with pytest.raises(DriverError, match="cannot be read"):
+        present(run_file(installer), installer.run, False, str(installer.root))
 
 
 def test_options_and_modules_of_the_kernel_come_stay_and_go(tmp_path: Path) -> None:

@@ -65,6 +65,12 @@ def test_whether_the_kernel_takes_signed_modules_only(root: FakeRoot, firmware: 
     assert facts(root).strict is strict
 
 
+def test_dkms_is_a_program_of_the_host(root: FakeRoot) -> None:
+    assert not facts(root).dkms
+    root.program("/usr/sbin/dkms")
+    assert facts(root).dkms
+
+
 def test_without_a_module_on_disk_the_loaded_driver_counts_and_then_the_library(root: FakeRoot) -> None:
     root.file("/usr/lib64/libnvidia-ml.so.550.163.01")
     root.link("/usr/lib64/libnvidia-ml.so.1", "libnvidia-ml.so.550.163.01")
@@ -104,11 +110,15 @@ def test_an_open_module_that_is_loaded(root: FakeRoot) -> None:
     assert (facts(root).loaded, facts(root).module) == ("580.126.20", "open")
 
 
-def test_kind_and_version_on_disk_count_before_those_that_are_loaded_until_the_reboot(root: FakeRoot) -> None:
+def test_kind_and_version_of_a_module_on_disk(root: FakeRoot) -> None:
     root.file(f"/lib/modules/{RELEASE}/modules.dep", "updates/dkms/nvidia.ko:\n")
     root.file(f"/lib/modules/{RELEASE}/updates/dkms/nvidia.ko", b"x\0license=Dual MIT/GPL\0version=580.126.20\0y")
     found = facts(root)
     assert (found.version, found.module, found.loaded) == ("580.126.20", "open", None)
+
+
+def test_the_kind_on_disk_counts_before_the_one_that_is_loaded_until_the_reboot(root: FakeRoot) -> None:
+    test_kind_and_version_of_a_module_on_disk(root)
     root.file("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.126.20  x\n")
     assert (facts(root).loaded, facts(root).module) == ("580.126.20", "open")
 
@@ -166,14 +176,11 @@ def test_of_very_many_packages_the_first_400_are_listed(root: FakeRoot) -> None:
     assert list(facts(root).packages) == [f"nvidia-{number}" for number in range(400)]
 
 
-def test_marks_of_nvidias_installer_of_the_driver_container_and_of_dkms(root: FakeRoot) -> None:
-    found = facts(root)
-    assert (found.run_file, found.container, found.dkms) == (False, False, False)
+def test_marks_of_nvidias_installer_and_of_the_driver_container(root: FakeRoot) -> None:
+    assert (facts(root).run_file, facts(root).container) == (False, False)
     root.file("/usr/bin/nvidia-uninstall")
     root.file("/run/nvidia/driver/usr/bin/nvidia-smi")
-    root.program("/usr/sbin/dkms")
-    found = facts(root)
-    assert (found.run_file, found.container, found.dkms) == (True, True, True)
+    assert (facts(root).run_file, facts(root).container) == (True, True)
 
 
 def test_processes_in_words() -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.generations import generation
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.plan import DriverPlan, Wish, make
 from hypothesis import given
@@ -198,6 +199,36 @@ def test_a_rejection_names_the_gpu_and_what_serves_it(
 def test_a_gpu_that_is_not_known_is_said() -> None:
     assert "0x3fff" in plan(devices=("0x3fff", T4)).notes[0]
     assert "no NVIDIA GPU" in plan(devices=()).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        ("0x102d", "Kepler"),
+        ("0x17fd", "Maxwell"),
+        ("0x1bb3", "Pascal"),
+        ("0x15f8", "Pascal"),
+        ("0x1db1", "Volta"),
+        ("0x1eb8", "Turing"),
+        ("0x2182", "Turing"),
+        ("0x20b7", "Ampere"),
+        ("0x2236", "Ampere"),
+        ("0x2414", "Ampere"),
+        ("0x27b8", "Ada Lovelace"),
+        ("0x26b9", "Ada Lovelace"),
+        ("0x2335", "Hopper"),
+        ("0x2329", "Hopper"),
+        ("0x2342", "Grace Hopper"),
+        ("0x2901", "Blackwell"),
+        ("0x2bb4", "Blackwell"),
+        ("0x2c58", "Blackwell"),
+        ("0x3182", "Blackwell"),
+    ],
+)
+def test_generations_of_gpus_that_are_sold(device: str, name: str) -> None:
+    found = generation(device)
+    assert found is not None
+    assert found.name == name
 
 
 @pytest.mark.parametrize(
@@ -530,6 +561,11 @@ def test_a_plan_that_is_not_rejected_suits_every_gpu(
     assert bool(found.packages) != bool(found.run_file)
     for name_, _version in (*found.packages, *found.headers):
         assert "{" not in name_
+
+
+def test_facts_survive_the_way_through_json() -> None:
+    for one in HOSTS.values():
+        assert HostFacts.from_dict(one.as_dict()) == one
 
 
 def test_a_version_with_a_known_vulnerability_is_noted() -> None:

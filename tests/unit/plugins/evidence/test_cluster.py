@@ -134,7 +134,7 @@ def test_a_pod_with_everything_and_one_with_nothing_cut_down() -> None:
             "nodeName": "gpu1",
             "schedulerName": "mine",
             "containers": [{"name": "main", "resources": {"limits": {MEMORY: "3", "aliyun.com/gpu-count": "2"}}}],
-            "initContainers": [{"name": "first", "securityContext": {"privileged": True}}, {"name": "second"}],
+            "initContainers": [{"name": "first", "securityContext": {"privileged": True}}],
         },
         "status": {
             "phase": "Pending",
@@ -165,7 +165,6 @@ def test_a_pod_with_everything_and_one_with_nothing_cut_down() -> None:
         "containers": [
             {"index": 0, "name": "main", "units": 3, "gpus": 2, "privileged": False},
             {"index": -1, "name": "first", "units": 0, "gpus": 0, "privileged": True},
-            {"index": -2, "name": "second", "units": 0, "gpus": 0, "privileged": False},
         ],
         "running": [{"name": "first", "id": "def", "started": 100.0}, {"name": "odd", "id": "", "started": 100.5}],
         "waiting": ["ImagePullBackOff no such image", "Creating"],
@@ -192,6 +191,13 @@ def test_a_pod_with_everything_and_one_with_nothing_cut_down() -> None:
     assert cluster.pod(empty) == bare
     other = {"metadata": {"name": "p", "labels": {"gpushare.kubernetes/probe": "scheduler"}}, "spec": {}}
     assert cluster.pod(other)["probe"] is False
+
+
+def test_init_containers_count_down_from_minus_one() -> None:
+    item = api_pod("a", memory=2)
+    item["spec"]["initContainers"] = [{"name": "first"}, {"name": "second", "securityContext": {"privileged": True}}]
+    containers = {one["name"]: (one["index"], one["privileged"]) for one in cluster.pod(item)["containers"]}
+    assert containers == {"main": (0, False), "first": (-1, False), "second": (-2, True)}
 
 
 def test_nodes_of_these_names_cut_down() -> None:

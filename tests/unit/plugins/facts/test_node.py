@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import GpuManager
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver, PciGpu
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import PciGpu
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubernetes import runtime_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import SUBSETS, NodeFacts, gather
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Kernel, Python
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Python
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import run
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host, flag
 from hypothesis import given, settings
@@ -36,18 +36,6 @@ def root(tmp_path: Path) -> FakeRoot:
 
 def facts(root: FakeRoot) -> NodeFacts:
     return gather(Host(str(root)))
-
-
-def kernel(root: FakeRoot) -> Kernel:
-    found = facts(root).kernel
-    assert found is not None
-    return found
-
-
-def driver(root: FakeRoot) -> Driver:
-    found = facts(root).driver
-    assert found is not None
-    return found
 
 
 def test_an_empty_host_has_facts_too(root: FakeRoot) -> None:
@@ -313,25 +301,32 @@ def test_secure_boot(root: FakeRoot, content: bytes | None, state: str) -> None:
     root.file("/sys/firmware/efi/x")
     if content is not None:
         root.file(SECURE_BOOT, content)
-    assert kernel(root).secure_boot == state
+    kernel = facts(root).kernel
+    assert kernel is not None
+    assert kernel.secure_boot == state
 
 
 def test_a_host_without_efi_has_no_secure_boot(root: FakeRoot) -> None:
-    found = kernel(debian(root))
-    assert (found.secure_boot, found.headers, found.signed_modules_only) == ("none", None, False)
+    kernel = facts(debian(root)).kernel
+    assert kernel is not None
+    assert (kernel.secure_boot, kernel.headers, kernel.signed_modules_only) == ("none", None, False)
 
 
 def test_lockdown_and_headers(root: FakeRoot) -> None:
     debian(root).file("/sys/kernel/security/lockdown", "none [integrity] confidentiality\n")
     root.file("/usr/src/linux-headers-6.1.0-30-amd64/Makefile")
     root.link("/lib/modules/6.1.0-30-amd64/build", "/usr/src/linux-headers-6.1.0-30-amd64")
-    assert kernel(root).signed_modules_only
-    assert kernel(root).headers == "/usr/src/linux-headers-6.1.0-30-amd64"
+    kernel = facts(root).kernel
+    assert kernel is not None
+    assert kernel.signed_modules_only
+    assert kernel.headers == "/usr/src/linux-headers-6.1.0-30-amd64"
 
 
 def test_headers_of_another_kernel_do_not_count(root: FakeRoot) -> None:
     debian(root).file("/usr/src/linux-headers-6.1.0-29-amd64/Makefile")
-    assert kernel(root).headers is None
+    kernel = facts(root).kernel
+    assert kernel is not None
+    assert kernel.headers is None
 
 
 def test_pythons(root: FakeRoot) -> None:
@@ -380,18 +375,23 @@ def test_an_open_driver_and_one_for_the_next_boot(root: FakeRoot) -> None:
     root.file("/lib/modules/6.1.0-30-amd64/modules.dep", "kernel/x.ko:\nupdates/dkms/nvidia-drm.ko: a\nupdates/dkms/nvidia.ko: b\n")
     root.file("/lib/modules/6.1.0-30-amd64/updates/dkms/nvidia.ko", b"\x7fELF..\0supported=external\0version=575.51.02\0license=MIT\0")
     root.file("/sys/module/nouveau/x")
-    found = driver(root)
-    assert (found.loaded, found.installed) == ("570.86.15", "575.51.02")
-    assert found.installed_path == "/lib/modules/6.1.0-30-amd64/updates/dkms/nvidia.ko"
-    assert found.nouveau_loaded
+    driver = facts(root).driver
+    assert driver is not None
+    assert (driver.loaded, driver.installed) == ("570.86.15", "575.51.02")
+    assert driver.installed_path == "/lib/modules/6.1.0-30-amd64/updates/dkms/nvidia.ko"
+    assert driver.nouveau_loaded
 
 
 def test_a_compressed_module_is_known_by_dkms_or_modinfo(root: FakeRoot) -> None:
     debian(root).file("/lib/modules/6.1.0-30-amd64/modules.dep", "updates/dkms/nvidia-current.ko.xz: b\n")
     root.program("/sbin/modinfo", "535.216.01")
-    assert driver(root).installed == "535.216.01"
+    driver = facts(root).driver
+    assert driver is not None
+    assert driver.installed == "535.216.01"
     root.file("/var/lib/dkms/nvidia-current/535.261.03/6.1.0-30-amd64/x86_64/module/x")
-    assert driver(root).installed == "535.261.03"
+    driver = facts(root).driver
+    assert driver is not None
+    assert driver.installed == "535.261.03"
 
 
 def test_pci_devices_of_others_and_switches_are_no_gpus(root: FakeRoot) -> None:
@@ -520,4 +520,6 @@ def test_a_program_that_is_several_is_called_by_the_name_it_was_found_under(tmp_
 def test_a_library_that_the_linkers_cache_does_not_know(root: FakeRoot) -> None:
     debian(root).file("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.535.261.03")
     root.link("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "libnvidia-ml.so.535.261.03")
-    assert driver(root).library == "535.261.03"
+    driver = facts(root).driver
+    assert driver is not None
+    assert driver.library == "535.261.03"

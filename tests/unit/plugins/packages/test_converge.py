@@ -34,7 +34,9 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
     PackagesError,
     PackageSet,
     Repository,
+    check,
     choose,
+    satisfies,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.openpgp import Key
 
@@ -154,6 +156,7 @@ def test_from_nothing_to_held_and_back(root: str) -> None:
     assert host.packages == {"tk": ("1.17.8-1", True), "tk-base": ("1.17.8-1", True)}
     assert (Path(root) / SOURCE[1:]).read_text() == REPOSITORY.url
     assert not (Path(root) / "etc/sources/old.list").exists()
+    assert owners(root) == ["tk"]
     after = tree(root)
     host.asked.clear()
     host.down = True  # nobody asks it
@@ -331,9 +334,7 @@ def test_where_no_package_would_change_back_nobody_asks_whether_that_hurts(root:
     assert [one["what"] for one in found.left] == ["package tk-base, removed"]
 
 
-def test_the_journal_says_of_a_package_whose_it_is_how_it_was_and_how_it_was_left(root: str) -> None:
-    Journal(root).record("/etc/x", "scheduler", None, b"x")
-    assert owners(root) == []
+def test_the_journal_says_of_a_package_how_it_was_and_how_it_was_left(root: str) -> None:
     present(wanted(), Fake(tk=("1.17.7-1", True), **{"tk-base": ("1.17.8-1", False)}), False, root)
     for name, version in (("tk", "1.17.7-1"), ("tk-base", "1.17.8-1")):
         entry = Journal(root).entry(f"package:{name}")
@@ -341,6 +342,12 @@ def test_the_journal_says_of_a_package_whose_it_is_how_it_was_and_how_it_was_lef
         assert entry.original is not None
         assert json.loads(entry.original.content) == {"version": version, "held": name == "tk"}
         assert entry.left == (digest(entry.original.content), digest(b'{"version": "1.17.8-1", "held": true}'))
+
+
+def test_owners_are_those_of_packages(root: str) -> None:
+    Journal(root).record("/etc/x", "scheduler", None, b"x")
+    assert owners(root) == []
+    present(wanted(), Fake(), False, root)
     assert owners(root) == ["tk"]
 
 
@@ -654,6 +661,44 @@ def test_the_package_manager_is_the_one_that_the_distribution_is_made_of(
             manager_of(command.run, 1, Host(str(host)))
     else:
         assert manager_of(command.run, 1, Host(str(host))).name == expected
+
+
+def test_versions() -> None:
+    for version, asked in (
+        ("1.17.8-1", "1.17.8"),
+        ("1.17.8-1", "1.17.8-1"),
+        ("3:570.86.15-1", "570.86.15"),
+        ("3:570.86.15-1", "3:570.86.15-1"),
+        ("570.86-1.el9", "570.86"),
+        ("2:1.0", "1.0"),
+        ("1.0", ""),
+        ("580.82.07_k6.4.0_150600.23.65-150600.3.63.1", "580.82.07"),
+        ("3:580.82.07_k6.4.0_150600.21-1", "580.82.07"),
+    ):
+        assert satisfies(version, asked), (version, asked)
+    for other, asked in (
+        ("1.17.80-1", "1.17.8"),
+        ("1.17.8~rc.1-1", "1.17.8"),
+        ("1.17.8-11", "1.17.8-1"),
+        (None, ""),
+        ("1.17.8-1", "1.17"),
+        ("580.82.07_k6-1", "580.82"),
+        ("1.0_kx-1", "1.0"),
+    ):
+        assert not satisfies(other, asked), (other, asked)
+
+
+def test_names_that_are_options_or_paths_are_rejected() -> None:
+    for package in (Package("--purge"), Package("a b"), Package("../x"), Package("tk", "-o"), Package("tk", "1 2"), Package("x" * 200)):
+        with pytest.raises(Rejected):
+            check(PackageSet("x", (package,)))
+    for url in ("https://example.org/a b", "ftp://example.org", "https://example.org/\nDeb: x"):
+        with pytest.raises(Rejected):
+            check(PackageSet("x", (Package("tk"),), Repository("tk", url, REPOSITORY.keys)))
+    with pytest.raises(Rejected, match="a module of the repository"):
+        check(PackageSet("x", (Package("tk"),), replace(REPOSITORY, modules=("../x",))))
+    with pytest.raises(Rejected, match="no key"):
+        check(PackageSet("x", (Package("tk"),), Repository("tk", "https://example.org", ())))
 
 
 TABLE = """\

@@ -64,7 +64,7 @@ def node(tmp_path: Path) -> FakeRoot:
 @pytest.fixture
 def plane(tmp_path: Path) -> FakeRoot:
     """A control plane that is fit."""
-    return control_plane(kubelet(debian(FakeRoot(tmp_path / "plane"))))
+    return control_plane(kubelet(debian(FakeRoot(tmp_path))))
 
 
 def reasons(root: FakeRoot, wanted: WantedHost = GPU_NODE) -> tuple[Finding, ...]:
@@ -128,11 +128,20 @@ def test_a_host_of_which_no_pod_would_get_anything_is_rejected(node: FakeRoot, w
     assert [one.severity for one in said if "in MIG mode" in one.found] == severity
 
 
-def test_fit_hosts_have_no_reason(node: FakeRoot, plane: FakeRoot) -> None:
+def test_fit_hosts_have_no_reason(node: FakeRoot) -> None:
     assert reasons(node) == ()
-    assert {check for check, _ in found(node, CONTROL_PLANE)} == {"control_plane"}
-    assert reasons(control_plane(node), WantedHost(gpu_node=True, control_plane=True)) == ()
+
+
+def test_a_fit_control_plane_has_no_reason(plane: FakeRoot) -> None:
     assert reasons(plane, CONTROL_PLANE) == ()
+
+
+def test_a_host_may_be_both(node: FakeRoot) -> None:
+    assert reasons(control_plane(node), WantedHost(gpu_node=True, control_plane=True)) == ()
+
+
+def test_a_control_plane_needs_no_gpus_and_a_gpu_node_no_api_server(node: FakeRoot) -> None:
+    assert {check for check, _ in found(node, CONTROL_PLANE)} == {"control_plane"}
 
 
 def os_release(text: str) -> Callable[[FakeRoot], None]:
@@ -246,16 +255,6 @@ FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
     ),
     ("NVIDIA's plugin", lambda r: r.process(60, "nvidia-device-plugin", namespace="pid:[3]"), [("managers", "error")]),
     ("HAMi's folder", lambda r: r.file("/usr/local/vgpu/x"), [("managers", "warning")]),
-    ("SELinux that denies", lambda r: r.file("/sys/fs/selinux/enforce", "1"), [("selinux", "warning")]),
-    ("SELinux that only warns", lambda r: r.file("/sys/fs/selinux/enforce", "0"), []),
-    (
-        "a version mismatch, said once",
-        lambda r: [
-            r.program("/usr/bin/nvidia-smi", "Failed to initialize NVML: Driver/library version mismatch", 18),
-            overwrite(r, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.310.01  x\n"),
-        ],
-        [("gpus", "error")],
-    ),
 ]
 
 
@@ -285,8 +284,9 @@ FIT = Ground((), (), (), (), False, "", "", True)
         ({"ahead": -9.0}, GPU_NODE, "", ""),
     ],
 )
-def test_what_would_make_the_run_fail_halfway(node: FakeRoot, ground: dict[str, Any], wanted: WantedHost, check: str, words: str) -> None:
-    facts = gather(Host(str(control_plane(node))))
+def test_what_would_make_the_run_fail_halfway(tmp_path: Path, ground: dict[str, Any], wanted: WantedHost, check: str, words: str) -> None:
+    host = control_plane(gpu(kubelet(debian(FakeRoot(tmp_path))), MENDED))
+    facts = gather(Host(str(host)))
     assert facts.ground is not None
     assert facts.ground.scheduler
     judged = judge("h", replace(facts, ground=replace(FIT, **ground)), wanted).reasons
@@ -295,9 +295,9 @@ def test_what_would_make_the_run_fail_halfway(node: FakeRoot, ground: dict[str, 
 
 
 @pytest.mark.parametrize("field", ["read_only", "full"])
-def test_a_runtimes_configuration_that_cannot_be_written_is_a_warning_on_gpu_nodes(node: FakeRoot, field: str) -> None:
+def test_a_runtimes_configuration_that_cannot_be_written_is_a_warning_on_gpu_nodes(tmp_path: Path, field: str) -> None:
     """The run may have nothing to write there."""
-    facts = gather(Host(str(control_plane(node))))
+    facts = gather(Host(str(control_plane(gpu(kubelet(debian(FakeRoot(tmp_path))), MENDED)))))
     closed = replace(facts, ground=replace(FIT, **{field: ("/etc/containerd",)}))
     (only,) = judge("h", closed, GPU_NODE).reasons
     assert (only.check, only.severity) == ("disk", "warning")
@@ -305,8 +305,9 @@ def test_a_runtimes_configuration_that_cannot_be_written_is_a_warning_on_gpu_nod
     assert judge("h", closed, CONTROL_PLANE).reasons == ()
 
 
-def test_a_clock_that_is_a_little_off_is_a_warning(node: FakeRoot) -> None:
-    (only,) = judge("h", replace(gather(Host(str(node))), ground=replace(FIT, ahead=-42.4)), GPU_NODE).reasons
+def test_a_clock_that_is_a_little_off_is_a_warning(tmp_path: Path) -> None:
+    facts = gather(Host(str(gpu(kubelet(debian(FakeRoot(tmp_path))), MENDED))))
+    (only,) = judge("h", replace(facts, ground=replace(FIT, ahead=-42.4)), GPU_NODE).reasons
     assert (only.check, only.severity, only.found) == ("clock", "warning", "a clock 42 s behind that of the API server ")
 
 
@@ -416,6 +417,12 @@ def test_a_driver_that_would_have_to_be_built_under_secure_boot(node: FakeRoot) 
     node.file("/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", b"\6\0\0\0\1")
     assert found(node) == [("gpus", "error"), ("secure_boot", "warning"), ("kernel_headers", "warning")]
     assert "(2 NVIDIA GPUs on the PCI bus)" in reasons(node)[0].found
+
+
+def test_a_version_mismatch_is_said_once(node: FakeRoot) -> None:
+    node.program("/usr/bin/nvidia-smi", "Failed to initialize NVML: Driver/library version mismatch", 18)
+    overwrite(node, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.310.01  x\n")
+    assert found(node) == [("gpus", "error")]
 
 
 def test_an_empty_host_has_every_reason_at_once(tmp_path: Path) -> None:
@@ -843,10 +850,20 @@ def test_the_oldest_ansible_is_that_of_the_collection() -> None:
     assert required == f">={'.'.join(map(str, OLDEST_ANSIBLE))}.0"
 
 
-def test_a_driver_in_the_operators_container_is_not_to_be_installed_over(node: FakeRoot) -> None:
-    node.at("/usr/bin/nvidia-smi").unlink()
-    node.file("/run/nvidia/driver/usr/bin/nvidia-smi", "")
-    (one,) = (reason for reason in reasons(node) if reason.check == "gpus")
+def test_selinux_that_denies_is_a_warning(tmp_path: Path) -> None:
+    root = gpu(kubelet(debian(FakeRoot(tmp_path))), MENDED)
+    root.file("/sys/fs/selinux/enforce", "1")
+    judged = judge("h", gather(Host(str(root))), GPU_NODE)
+    assert [(one.check, one.severity) for one in judged.reasons] == [("selinux", "warning")]
+    root.file("/sys/fs/selinux/enforce", "0")
+    assert judge("h", gather(Host(str(root))), GPU_NODE).reasons == ()
+
+
+def test_a_driver_in_the_operators_container_is_not_to_be_installed_over(tmp_path: Path) -> None:
+    root = gpu(kubelet(debian(FakeRoot(tmp_path))))
+    root.at("/usr/bin/nvidia-smi").unlink()
+    root.file("/run/nvidia/driver/usr/bin/nvidia-smi", "")
+    (one,) = (reason for reason in reasons(root) if reason.check == "gpus")
     assert "GPU Operator" in one.found
     assert one.cure.startswith("this release needs the driver on the host. Do not install one beside")
 

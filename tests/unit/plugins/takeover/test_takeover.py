@@ -23,7 +23,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.asid
     without_expression,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import OtherPlugins
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import is_prepared, other_plugins, owner_of
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import BY_AFFINITY, is_prepared, other_plugins, owner_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -447,3 +447,7 @@ def test_what_others_change_at_the_same_moment_is_read_again() -> None:
         found = step(OtherPlugins(api.kubectl), ["gpu1"], False)
         assert [change.title for change in found.changes] == ["Node gpu1", "DaemonSet kube-system/nvidia-device-plugin-daemonset"]
     assert (api.nodes, api.daemon_sets) == before
+
+
+def test_a_label_by_affinity_is_the_same_for_all() -> None:
+    assert (BY_AFFINITY.label, BY_AFFINITY.away) == (TAKEN, "true")

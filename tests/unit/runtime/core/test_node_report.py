@@ -208,6 +208,24 @@ def test_no_content_breaks_the_reader(content: object) -> None:
         Held.from_json(json.dumps({"v": 1, "gpus": content, "rejected": content}))
 
 
+def test_the_processes_of_a_deleted_pod_still_hold() -> None:
+    ledger = told(HeldEntry(FIRST, "gone", "x/gone", 6, "orphaned"), HeldEntry(SECOND, "big", "x/big", 16, "orphaned", whole=True))
+    assert frees(ledger) == [10, 0]
+    ledger.apply(allocated_pod("gone", memory(6), on(0, 6)))
+    assert frees(ledger) == [10, 0], "counted once while the pod is there"
+    ledger.remove("gone")
+    ledger.set_node(NodeRecord("n", GPUS, "", NOTHING_HELD))
+    assert frees(ledger) == [16, 16]
+
+
+def test_the_nodes_word_tells_the_gpu_of_a_pod_that_nobody_placed() -> None:
+    ledger = ledger_of(GPUS)
+    ledger.apply(allocated_pod("stray", memory(6), None))
+    assert frees(ledger) == [10, 10]
+    ledger.set_node(NodeRecord("n", GPUS, "", Held((HeldEntry(SECOND, "stray", "x/stray", 6, "unmanaged"),))))
+    assert frees(ledger) == [16, 10]
+
+
 def test_the_node_may_know_more_than_the_annotations() -> None:
     ledger = told(HeldEntry(SECOND, "moved", "x/moved", 6, "unmanaged"))
     ledger.apply(allocated_pod("moved", memory(6), on(0, 6)))
@@ -249,6 +267,12 @@ def test_a_gpu_that_rejected_a_size_takes_no_such_pod_for_a_minute(until: float)
     assert not ledger.expire(1000.0)
     ledger.set_node(NodeRecord("n", GPUS, "", Held((), (Rejection("u", FIRST, 6, until + 60.0),))))
     assert takes()["6"] == [1], "another one"
+
+
+def test_a_gpu_that_the_node_does_not_have_is_reported() -> None:
+    node = told(HeldEntry("GPU-other", "u", "x/u", 6, "orphaned")).node("n")
+    assert node is not None
+    assert node.problems() == ["the node says that pods hold GPU GPU-other, which is not among its GPUs"]
 
 
 def test_a_gpu_that_rejected_a_size_is_not_the_gpu_that_is_left_over() -> None:

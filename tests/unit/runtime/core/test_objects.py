@@ -51,6 +51,15 @@ def test_pods_whose_cpu_stands_elsewhere_have_requests_of_their_own() -> None:
     assert cpus == [0, 1000, 3000]
 
 
+def test_names_that_many_pods_repeat_are_in_memory_once() -> None:
+    reader, text = PodReader(), json.dumps(bound(container(mem=8)))
+    first, second = (reader(json.loads(text)) for _ in range(2))
+    assert isinstance(first, AllocatedPod)
+    assert isinstance(second, AllocatedPod)
+    assert first.namespace is second.namespace
+    assert first.node is second.node
+
+
 def test_pending_with_a_request_that_cannot_be_meant() -> None:
     record = PodReader()(pod(container(mem=8, count=1), uid="u"))
     assert isinstance(record, InvalidPod)
@@ -237,15 +246,14 @@ def test_what_cannot_be_read_at_all_stands_for_what_was_known() -> None:
     assert (record.name, record.inventory, bool(record.error)) == ("n", None, True)
 
 
-def test_what_many_pods_repeat_is_in_memory_once() -> None:
-    reader, text = PodReader(), json.dumps(bound(container(mem=8), annotations={protocol.ANNOTATION_ALLOCATION: '{"0":{"1":8}}'}))
-    first, second = (reader(json.loads(text)) for _ in range(2))
-    assert isinstance(first, AllocatedPod)
-    assert isinstance(second, AllocatedPod)
-    assert all(getattr(first, name) is getattr(second, name) for name in ("namespace", "node", "request", "allocation"))
-
-
-ORIGINAL = {"ALIYUN_COM_GPU_MEM_IDX": "1", "ALIYUN_COM_GPU_MEM_DEV": "16"}
+def test_alike_pods_share_their_request_and_allocation() -> None:
+    annotations = {protocol.ANNOTATION_ALLOCATION: '{"0":{"1":8}}'}
+    reader = PodReader()
+    one, two = reader(bound(container(mem=8), annotations=annotations)), reader(bound(container(mem=8), annotations=annotations))
+    assert isinstance(one, AllocatedPod)
+    assert isinstance(two, AllocatedPod)
+    assert one.request is two.request
+    assert one.allocation is two.allocation
 
 
 def test_what_is_remembered_of_a_pod_is_not_given_to_one_that_differs() -> None:
@@ -267,9 +275,6 @@ def test_what_is_remembered_of_a_pod_is_not_given_to_one_that_differs() -> None:
         bound(container(mem=8), annotations={protocol.ANNOTATION_ALLOCATION: '{"0":{"1":8}}'}),
         bound(container(mem=9), annotations={protocol.ANNOTATION_ALLOCATION: '{"0":{"1":8}}'}),
         bound(container(mem=8), annotations={protocol.ANNOTATION_ALLOCATION: '{"0":{"2":8}}'}),
-        # Equal annotations mean something else for another request.
-        *(bound(container(**limits), annotations=ORIGINAL) for limits in ({"mem": 2}, {"mem": 3}, {"count": 1})),
-        bound(container(mem=2), annotations={**ORIGINAL, "ALIYUN_COM_GPU_MEM_POD": "9"}),
         bound(container(count=1)),
         bound(container(mem=0)),
         bound(container(mem=-1)),
@@ -309,3 +314,23 @@ def test_a_waiting_pod_that_cannot_be_meant_waits_no_more_once_it_is_bound_or_go
             assert record is not None
             cluster.pod_event(kind, record)
         assert not cluster.pending
+
+
+def test_what_was_read_of_one_pod_is_not_taken_for_another() -> None:
+    """Equal annotations mean something else for another request."""
+    said = {"ALIYUN_COM_GPU_MEM_IDX": "1", "ALIYUN_COM_GPU_MEM_DEV": "16"}
+    read = PodReader()
+    found = []
+    for uid, limits in (("a", {"mem": 2}), ("b", {"mem": 3}), ("c", {"count": 1}), ("d", {"mem": 2})):
+        raw = pod(container(**limits), uid=uid, annotations=said)
+        raw["spec"]["nodeName"] = "n"
+        one = read(raw)
+        assert isinstance(one, AllocatedPod)
+        assert one.allocation is not None
+        found.append(dict(one.allocation.by_gpu))
+    assert found == [{1: 2}, {1: 3}, {1: 16}, {1: 2}]
+    broken = pod(container(mem=2), uid="e", annotations={**said, "ALIYUN_COM_GPU_MEM_POD": "9"})
+    broken["spec"]["nodeName"] = "n"
+    one = read(broken)
+    assert isinstance(one, AllocatedPod)
+    assert one.allocation is None

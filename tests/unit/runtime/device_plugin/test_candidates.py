@@ -16,6 +16,36 @@ from unit.runtime.pods import gpu
 T = TypeVar("T")
 
 
+def candidate(index: int, free: int, reserved: int = 0, first: int = 0) -> CandidateGpu:
+    return CandidateGpu(gpu(index, 16), [f"{index}-_-{slot}" for slot in range(first, first + free)], reserved)
+
+
+def whole(index: int, units: int = 16, reserved: int = 0) -> CandidateGpu:
+    return CandidateGpu(gpu(index, units), [f"GPU-{index:08d}"], reserved)
+
+
+def test_the_schedulers_gpu_with_its_lowest_slots() -> None:
+    assert choose_units([candidate(0, 8), candidate(1, 8, first=3)], 2, [], {1: 2}) == ["1-_-3", "1-_-4"]
+
+
+def test_the_fullest_gpu_when_the_schedulers_has_no_room() -> None:
+    assert choose_units([candidate(0, 8), candidate(1, 1), candidate(2, 4)], 3, [], {1: 3}) == ["2-_-0", "2-_-1", "2-_-2"]
+
+
+def test_room_that_is_promised_to_others_is_taken_last() -> None:
+    assert choose_units([candidate(0, 3, reserved=3), candidate(1, 8)], 3, [], {}) == ["1-_-0", "1-_-1", "1-_-2"]
+    assert choose_units([candidate(0, 3, reserved=3)], 3, [], {}) == ["0-_-0", "0-_-1", "0-_-2"]
+
+
+def test_ids_that_must_be_in_it_decide_the_gpu() -> None:
+    assert choose_units([candidate(0, 8), candidate(1, 8)], 2, ["1-_-7"], {}) == ["1-_-7", "1-_-0"]
+    assert choose_units([candidate(0, 8), candidate(1, 8)], 2, ["1-_-7", "0-_-0"], {}) is None
+
+
+def test_units_of_several_gpus_when_the_scheduler_chose_several() -> None:
+    assert choose_units([candidate(0, 8), candidate(1, 8)], 3, [], {0: 1, 1: 2}) == ["0-_-0", "1-_-0", "1-_-1"]
+
+
 def drawn(random: Random, *, whole: bool) -> list[CandidateGpu]:
     """GPUs 0, 1, … of which little is free, or which are small and whole."""
     candidates = []
@@ -97,3 +127,17 @@ def test_whole_gpus_are_the_containers_then_its_pods_then_those_of_which_least_i
             )
         possible = len(order) >= size >= len(must_include) and by_index.keys() >= set(must_include)
         assert chosen == ([f"GPU-{i:08d}" for i in order[:size]] if possible else None), case
+
+
+def test_whole_gpus_are_the_schedulers_then_the_smallest_without_a_promise() -> None:
+    candidates = [whole(0, 24), whole(1, 16, reserved=1), whole(2, 16), whole(3, 16)]
+    assert choose_gpus(candidates, 1, [], {3: 16}) == ["GPU-00000003"]
+    assert choose_gpus(candidates, 2, [], {3: 16}) == ["GPU-00000003", "GPU-00000002"]
+    assert choose_gpus(candidates, 3, [], {}) == ["GPU-00000002", "GPU-00000003", "GPU-00000000"]
+    assert choose_gpus(candidates, 5, [], {}) is None
+    assert choose_gpus(candidates, 1, ["GPU-00000001"], {3: 16}) == ["GPU-00000001"]
+
+
+def test_a_pods_own_gpus_come_before_gpus_that_nothing_is_promised_on() -> None:
+    candidates = [whole(0, 16), whole(1, 24, reserved=24), whole(2, 24, reserved=24)]
+    assert choose_gpus(candidates, 2, ["GPU-00000002"], {2: 24}, [1, 2]) == ["GPU-00000002", "GPU-00000001"]

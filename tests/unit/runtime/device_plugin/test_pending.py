@@ -12,7 +12,7 @@ import pytest
 
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.device_plugin.node.candidates import allowed_gpus
-from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey
 from gpushare_runtime.device_plugin.node.local_pods import ContainerDevices, LocalPod, PendingContainer, PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.node.pending import match_request
 from gpushare_runtime.device_plugin.node.usage import Usage
@@ -55,6 +55,11 @@ def test_a_list_is_taken_by_age_and_what_is_known_keeps_its_place() -> None:
     assert names(pods) == ["known", "older", "younger"]
 
 
+def test_a_static_pod_has_kubelets_uid() -> None:
+    pod = parse_local_pod(memory(None, 0, 1, annotations={"kubernetes.io/config.mirror": 32 * "a"}))
+    assert (pod.uid, pod.static) == (32 * "a", True)
+
+
 def test_init_containers_are_asked_for_first_and_the_allocation_is_of_containers() -> None:
     pod = parse_local_pod(bound(NODE, {0: {1: 2}, -1: {1: 1}}, container("main", mem=2), init=[container("first", mem=3)]))
     assert pod.container_devices == (ContainerDevices("first", MEMORY, 3, {1: 3}), ContainerDevices("main", MEMORY, 2, {1: 2}))
@@ -72,6 +77,40 @@ def test_an_allocation_that_cannot_be_read_is_no_allocation(annotation: str) -> 
     pod = parse_local_pod(memory(NODE, 1, 2, annotations={"scheduler.framework.gpushare.allocation": annotation}))
     assert pod.allocation is None
     assert [ask.units_by_gpu for ask in pod.container_devices] == [{}]
+
+
+def test_the_first_that_asks_for_this_size() -> None:
+    pods = table(memory(NODE, 0, 2, name="two"), memory(NODE, 0, 3, name="three"), memory(NODE, 0, 2, name="another"))
+    assert (asked(pods, 3), asked(pods, 2), asked(pods, 4)) == ("three/main", "two/main", None)
+
+
+def test_what_has_its_ids_is_passed() -> None:
+    pods = table(memory(NODE, 0, 2, name="one", uid="1"), memory(NODE, 0, 2, name="two"))
+    assert asked(pods, 2, DeviceKey("1", "main", MEMORY)) == "two/main"
+
+
+def test_a_later_container_waits_for_its_turn() -> None:
+    pods = table(bound(NODE, {0: {0: 1}, 1: {0: 2}}, container("a", mem=1), container("b", mem=2), name="pair", uid="1"))
+    assert (asked(pods, 2), asked(pods, 2, DeviceKey("1", "a", MEMORY))) == (None, "pair/b")
+
+
+def test_a_pod_that_is_half_served_comes_before_older_ones() -> None:
+    pair = bound(NODE, {0: {0: 2}, 1: {0: 2}}, container("a", mem=2), container("b", mem=2), name="pair", uid="1")
+    pods = table(memory(NODE, 0, 2, name="older"), pair)
+    assert asked(pods, 2, DeviceKey("1", "a", MEMORY)) == "pair/b"
+
+
+def test_finished_pods_are_out_and_running_or_assigned_ones_come_last() -> None:
+    assigned = {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}
+    pods = table(
+        memory(NODE, 0, 2, name="failed", phase="Failed"),
+        memory(NODE, 0, 2, name="running", phase="Running"),
+        memory(NODE, 0, 3, name="assigned", annotations=assigned),
+    )
+    assert (asked(pods, 2), asked(pods, 3)) == (None, None)
+    assert (asked(pods, 2, late=True), asked(pods, 3, late=True)) == ("running/main", "assigned/main")
+    pods.event("ADDED", parse_local_pod(memory(NODE, 0, 2, name="new")))
+    assert asked(pods, 2, late=True) == "new/main"
 
 
 @pytest.mark.parametrize(

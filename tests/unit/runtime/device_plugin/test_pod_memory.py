@@ -29,6 +29,56 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_memory, "INTERVAL_SECONDS", 0.02)
 
 
+class Kernel:
+    """Processes that come and go between any two questions; a PID is given again at once. pods: PID → UID, now."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self.started = 0
+        self.processes: dict[int, tuple[int, str]] = {}
+        self.sizes: dict[int, int] = {}
+
+    def live(self) -> None:
+        for _ in range(self._random.randint(0, 3)):
+            pid = self._random.randint(1, 12)
+            self.started += 1
+            if self._random.random() < 0.3:
+                self.processes.pop(pid, None)
+            else:
+                self.processes[pid] = self.started, self._random.choice(["", "a", "b", "c"])
+                # Its size tells whose it is.
+                self.sizes[pid] = {"": 1, "a": 100, "b": 10_000, "c": 1_000_000}[self.processes[pid][1]]
+
+    def identify(self, pid: int) -> tuple[int, str] | None:
+        self.live()
+        return self.processes.get(pid)
+
+
+class Driver(FakeNvml):
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(16 * GIB)
+        self.kernel = kernel
+
+    def processes(self, uuid: str) -> list[tuple[int, int | None]]:
+        self.kernel.live()
+        return [(pid, self.kernel.sizes[pid]) for pid in self.kernel.processes]
+
+
+def test_no_byte_is_ever_attributed_to_a_wrong_pod() -> None:
+    """A thousand courses of events: what a pod is said to use is of its own processes alone."""
+    attributed = 0
+    for seed in range(1000):
+        kernel = Kernel(seed)
+        for _ in range(12):
+            kernel.live()
+        found = read_use(Driver(kernel), kernel, [gpu(0, 16)]).by_pod
+        for (uid, _), size in found.items():
+            assert size % {"a": 100, "b": 10_000, "c": 1_000_000}[uid] == 0, (seed, found)
+            assert size < {"a": 10_000, "b": 1_000_000, "c": 10**9}[uid], (seed, found)
+            attributed += 1
+    assert attributed > 300, "most processes live for longer than a reading"
+
+
 class Proc:
     """/proc as the kernel has it, with trees of processes in the control groups of containers. Between any two reads a process starts
     (mostly as the child of another one, in its group), ends, or moves into a container's group, as a container runtime's do. PIDs are few,
@@ -108,8 +158,8 @@ class ProcDriver(FakeNvml):
         return found
 
 
-def test_no_byte_is_ever_attributed_to_a_wrong_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Something happens between any two files that the reader of /proc reads: what a pod uses is of its own processes alone."""
+def test_trees_of_processes_with_pids_that_are_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real reader of /proc: something happens between any two files that it reads."""
     read, attributed, doubted = pod_processes._read, 0, 0
     for seed in range(200):
         proc = Proc(tmp_path / str(seed), seed)

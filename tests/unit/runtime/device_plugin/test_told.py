@@ -11,6 +11,7 @@ import pytest
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_report import Held, HeldEntry
 from gpushare_runtime.device_plugin.node.allocator import LIFETIME
+from gpushare_runtime.device_plugin.node.devices import is_cordoned
 from gpushare_runtime.device_plugin.node.local_pods import parse_local_pod
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.publish.node_annotations import report
@@ -29,6 +30,14 @@ MEMORY, GPUS = RESOURCES
 def said(state: NodeState) -> Held:
     state.allocator.release_terminated()
     return report(state)
+
+
+def test_on_the_normal_path_there_is_nothing_to_say() -> None:
+    node = Node(gpus := inventory(8, 8))
+    pod = node.takes(memory(gpus, 0, 4, phase="Running"))
+    assert said(node.state) == Held()
+    node.delete(pod)
+    assert said(node.state) == Held()
 
 
 def test_units_of_pods_that_are_gone_are_leaving_until_their_processes_are() -> None:
@@ -142,6 +151,14 @@ def test_other_words_for_the_same_trouble_are_no_new_list() -> None:
     assert node.state.devices.reported_key(MEMORY) == key
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [("", set()), ("1", {1}), ("0, 1", {0, 1}), ("GPU-00000001", {1}), ("all", {0, 1}), ("10", set()), ("1;0", set()), (",", set())],
+)
+def test_an_administrator_names_gpus_by_index_or_uuid(text: str, named: set[int]) -> None:
+    assert {index for index in (0, 1) if is_cordoned(text, gpu(index, 4))} == named
+
+
 def test_a_cordoned_gpu_takes_no_new_pods_and_those_on_it_may_start_again() -> None:
     node = Node(gpus := inventory(8, 8))
     running = node.takes(memory(gpus, 0, 4, phase="Running"))
@@ -154,6 +171,22 @@ def test_a_cordoned_gpu_takes_no_new_pods_and_those_on_it_may_start_again() -> N
     assert node.state.allocator.may_start(MEMORY, ids_of(node, running))
     node.state.devices.set_cordon("")
     assert indexes_of(node.admit(node.see(memory(gpus, 0, 4))))["main"] == "0"
+
+
+def test_gpus_that_are_read_again_are_told_of_only_when_they_differ() -> None:
+    node = Node(inventory(4, 8))
+    changes = node.state.changes
+    before = changes.count
+    assert node.state.devices.set_inventory(inventory(4, 8)) is False
+    node.state.devices.set_cordon("")
+    assert changes.count == before
+    assert node.state.devices.set_inventory(inventory(4, 9))
+    assert changes.count == before + 1
+    assert [i for i, _ in node.state.devices.reported(GPUS)] == ["GPU-00000000", "GPU-00000001"]
+    ids = [f"GPU-{index:08d}-_-{slot}" for index, units in enumerate((4, 9)) for slot in range(units)]
+    assert [i for i, _ in node.state.devices.reported(MEMORY)] == ids
+    assert {i: c.index for i, c in node.state.devices.gpu_of(MEMORY).items()} == {i: int(i[4:12]) for i in ids}
+    assert {i: c.index for i, c in node.state.devices.gpu_of(GPUS).items()} == {"GPU-00000000": 0, "GPU-00000001": 1}
 
 
 def test_a_cordon_outlives_a_reading_and_what_was_read_as_cordoned_stays_so() -> None:

@@ -61,6 +61,15 @@ def test_a_container_that_was_being_made_may_still_get_a_process(case: Case) -> 
     assert case.release() == set()
 
 
+def test_a_pod_that_is_gone_without_a_process_is_free_after_the_grace(case: Case) -> None:
+    pod = case.add("a", phase="Pending")
+    case.usage.set_checkpoint((entry("a", 0),))
+    case.pods.event("DELETED", parse_local_pod(pod))
+    case.release()
+    case.now += START_GRACE
+    assert case.release() == set()
+
+
 def test_a_pod_that_comes_again_holds_again(case: Case) -> None:
     pod = case.add("a")
     case.usage.set_checkpoint((entry("a", 0),))

@@ -320,6 +320,23 @@ async def test_what_does_not_fit_any_more(world: World) -> None:
     assert len(world.api.bindings) == 2
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        KubeError(403, "Forbidden", "may not"),
+        KubeError(404, "NotFound", "not there"),
+        KubeError(409, "Conflict", "Precondition failed"),
+        KubeError(0, UNREACHABLE, "connection refused"),
+    ],
+)
+async def test_a_rejection_leaves_the_ledger_as_it_was(error: KubeError, world: World) -> None:
+    await world.shows(gpu_pod("a"))
+    world.api.plan.append(Fault(lands=None, error=error))
+    assert error.message in await world.bind("a", "n")
+    assert not world.held()
+    assert await world.bind("a", "m") == ""
+
+
 AMBIGUOUS = [KubeError(0, TIMEOUT, "t"), KubeError(0, LOST, "l"), KubeError(500, "InternalError", "i"), KubeError(504, "Timeout", "g")]
 
 
@@ -390,6 +407,17 @@ async def test_a_scheduler_that_hangs_up_does_not_stop_the_binding(world: World)
     await asyncio.gather(asked, return_exceptions=True)
     await world.binder.drain()
     assert world.api.pods["a"]["spec"]["nodeName"] == "n"
+
+
+async def test_a_pod_that_is_deleted_meanwhile_holds_nothing(world: World) -> None:
+    await world.shows(gpu_pod("a"))
+    world.api.plan.append(Fault(takes=1))
+    asked = asyncio.create_task(world.bind("a", "n"))
+    await asyncio.sleep(0.5)
+    world.api.delete("a")
+    assert "not found" in await asked
+    await world.api.delivered()
+    assert not world.held()
 
 
 # What the metrics count.
@@ -562,6 +590,19 @@ async def test_a_pod_bound_in_doubt_and_gone_before_the_watch_showed_it_keeps_it
     await asyncio.sleep(FORCED_SECONDS + 1)
     world.cluster.expire()
     assert await world.bind("second", "m") == ""
+
+
+async def test_a_pod_bound_in_doubt_and_gone_whose_watch_says_nothing_keeps_its_gpu_for_a_time_and_not_for_ever(world: World) -> None:
+    await world.shows(gpu_pod("first", 12))
+    world.api.plan.append(LOST_NOW)
+    del world.api.pods["first"]
+    assert "is gone" in await world.bind("first", "m")
+    await asyncio.sleep(UNSEEN_SECONDS - 1)
+    world.cluster.expire()
+    assert set(world.held()) == {"uid-first"}
+    await asyncio.sleep(2)
+    world.cluster.expire()
+    assert not world.held()
 
 
 async def test_an_answer_with_nothing_in_it_is_another_pod(world: World) -> None:

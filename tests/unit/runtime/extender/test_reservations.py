@@ -22,8 +22,10 @@ from gpushare_runtime.extender.binder import Binder
 from gpushare_runtime.extender.binding import BindError
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.extender_v1 import Arguments, BindArguments, PreemptArguments
+from gpushare_runtime.extender.requeue import Requeue
 from gpushare_runtime.extender.verbs import Verbs
 from gpushare_runtime.kube.client import KubeError
+from unit.runtime.extender import virtual
 from unit.runtime.pods import allocated_pod, container, inventory, memory, on, pod
 
 
@@ -147,6 +149,35 @@ def test_a_pod_that_is_gone_keeps_nothing() -> None:
     assert world.filter("b", 16) == ["n"]
 
 
+def test_a_rejected_pod_is_requeued_when_a_reservation_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    patched = []
+
+    class Server:
+        async def patch(self, path: str, body: object, *, kind: str, within: float) -> None:
+            patched.append(path)
+
+    async def run() -> None:
+        clock = asyncio.get_running_loop().time
+        cluster = ClusterCache(clock=clock)
+        requeue = Requeue(cluster, Placement(), clock=clock)
+        cluster.on_capacity_freed = requeue.on_capacity_freed
+        service = Verbs(cluster.ledger, Placement(), requeue.on_filter, clock=clock)
+        cluster.node_event("ADDED", NodeRecord("n", inventory(16)))
+        tasks = [asyncio.create_task(requeue.run(Server())), asyncio.create_task(cluster.expire_for_ever())]  # type: ignore[arg-type]
+        await asyncio.sleep(5)
+        for uid in ("a", "b"):
+            cluster.pod_event("ADDED", PendingPod(uid, "default", uid, memory(16)))
+            service.filter(Arguments(pod(container(mem=16), uid=uid), ["n"]))
+        await asyncio.sleep(RESERVED_SECONDS - 1)
+        assert patched == []
+        await asyncio.sleep(5)
+        assert patched == ["/api/v1/namespaces/default/pods/b/status"]
+        for task in tasks:
+            task.cancel()
+
+    virtual.run(run())
+
+
 def test_nominated_pods_have_their_room() -> None:
     world = World(n=(16, 16))
     world.ledger.apply(AllocatedPod("leaving", "default", "leaving", "n", memory(16), on(0, 16), (), 0, True))
@@ -202,6 +233,23 @@ def test_a_nominated_pod_that_goes_elsewhere_needs_its_room_no_more() -> None:
     world.ledger.release("other")
     world.ledger.assume(allocated_pod("vip", memory(16), on(0, 16), "m"))
     assert world.filter("other", 16) == ["n"]
+
+
+def test_a_fresh_list_ends_what_is_nominated_no_more() -> None:
+    world = World(n=(16,))
+    vip = PendingPod("vip", "default", "vip", memory(16), (), 5, "n")
+    world.cluster.replace_pods([vip])
+    assert world.filter("other", 1) == []
+    world.cluster.replace_pods([])
+    assert world.filter("other", 1) == ["n"]
+
+
+def test_only_where_no_eviction_could_help_the_node_is_unresolvable() -> None:
+    world = World(small=(8,), full=(16,))
+    world.ledger.apply(allocated_pod("a", memory(16), on(0, 16), "full"))
+    result = world.service.filter(world.args("b", 16))
+    assert set(result.failed) == {"small", "full"}
+    assert result.unresolvable == {"small"}
 
 
 def test_preempt_is_asked_about_pods_of_any_kind() -> None:

@@ -70,6 +70,12 @@ def test_they_follow_lists_and_events_and_are_told_apart_by_namespace_and_name()
 NAMES = ("ax", "ay", "bx")
 
 
+def test_a_budget_without_status_allows_nothing() -> None:
+    raw = budget(3, matchLabels={"app": "a"})
+    del raw["status"]
+    assert counted(pods("a"), raw) == [True]
+
+
 def test_a_budget_as_the_api_server_has_it() -> None:
     raw = budget(2, "n", ("p",), matchLabels={"a": "b"}, matchExpressions=[{"key": "k", "operator": "Exists"}])
     assert read_budget(raw) == Budget("n", "b", {"a": "b"}, (("k", "Exists", frozenset()),), 2, frozenset({"p"}))
