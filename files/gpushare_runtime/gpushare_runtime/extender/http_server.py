@@ -161,7 +161,7 @@ class Endpoints:
         args, self._ahead = self._arguments(body), None
         filtered = self._service.filter(args)
         result = ERROR if filtered.error else OK if filtered.names else UNSCHEDULABLE
-        # With one node the scheduler does not call prioritize. What is too large to remember is not looked ahead of.
+        # With one node the scheduler does not call prioritize. Large arguments are not kept.
         ahead = len(filtered.names) > 1 and self._read is not None
         after = partial(self._look_ahead, extender_v1.Arguments(args.pod, filtered.names)) if ahead else None
         return VerbAnswer(extender_v1.write_filtered(args, filtered), result, after)
