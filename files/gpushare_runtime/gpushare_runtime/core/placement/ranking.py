@@ -8,6 +8,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from heapq import nsmallest
+from itertools import islice
 from operator import itemgetter
 from typing import Final, TypeVar, cast
 
@@ -110,11 +111,14 @@ class Ranking:
 
     def scores(self, names: Sequence[str]) -> tuple[str, Mapping[str, int]]:
         """As `scores_of`, of the names, which are different ones."""
-        if self._all_known(names) and len(names) == len(self._order) and self._unfit.isdisjoint(names):
-            # Every node that fits is asked about: they lie there in order. The node with the highest cost scores 0.
-            most = self._order[-1][0] if self._order else 0
-            weights = self._order[: bisect_left(self._order, most, key=_cost)] or self._order[:1]
-            return scores_of(weights, most)
+        if self._all_known(names) and self._order:
+            most, fit = self._order[-1][0], len(names) - len(self._unfit.intersection(names) if self._unfit else ())
+            front = bisect_left(self._order, most, key=_cost)
+            if front < fit:
+                # Some of them cost most and score 0: of thousands only those in front of these matter.
+                asked = self._weights if fit == len(self._order) else set(names)
+                weights = [weight for weight in self._order[:front] if weight[-1] in asked]
+                return scores_of(weights or [next(weight for weight in islice(self._order, front, None) if weight[-1] in asked)], most)
         return scores_of(list(filter(None, map(self._weights.get, names))))
 
     def noted(self, names: Iterable[str], look: Callable[[NodeLedger], T]) -> dict[str, T]:
@@ -147,12 +151,16 @@ class Ranking:
 
     def _learn(self, names: Collection[str]) -> bool:
         """Weigh these; whether something is known of every one."""
-        weights = []
+        weights, weigh = [], self._weigh
         for name in names:
             node = self._nodes.get(name)
             if node is not None:
+                try:
+                    weight = weigh(node)
+                except Exception:
+                    weight = node.guarded(partial(weigh, node), None)
                 # The node's own string: the caller's is one of thousands that would stay, once for each kind of request.
-                weight = self._weights[node.name] = node.guarded(partial(self._weigh, node), None)
+                self._weights[node.name] = weight
                 if weight is None:
                     self._unfit.add(name)
                 else:
