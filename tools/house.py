@@ -114,10 +114,9 @@ def circles(python: Mapping[str, str]) -> list[tuple[str, ...]]:
     for path, text in python.items():
         if own := folder(path):
             for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.ImportFrom) and node.module:
-                    arrows[own] |= {
-                        other for alias in node.names if (other := folder(_path(f"{node.module}.{alias.name}"))) and other != own
-                    }
+                if isinstance(node, ast.ImportFrom):
+                    paths = (_imported(path, node, alias.name) for alias in node.names)
+                    arrows[own] |= {other for imported in paths if (other := folder(imported)) and other != own}
     reach = {name: _reached(name, arrows) for name in arrows}
     groups = {tuple(sorted(two for two in reach if two in reach[one] and one in reach[two])) for one in reach}
     return sorted(group for group in groups if len(group) > 1)
@@ -130,10 +129,10 @@ def folder(path: str) -> str:
     return "/".join(parts[:length]) if length and len(parts) > length else ""
 
 
-def _path(name: str) -> str:
-    """The path of a module of the product, or of a name in it; enough of it to tell its folder."""
-    name = name.removeprefix("ansible_collections.gpushare.kubernetes.")
-    return ("files/gpushare_runtime/" if name.startswith("gpushare_runtime.") else "") + name.replace(".", "/")
+def _imported(path: str, node: ast.ImportFrom, name: str) -> str:
+    """The path of a name that a file of the product imports from it; enough of it to tell its folder. The runtime's are absolute."""
+    start = PurePath(path).parts[: -node.level] if node.level else ("files/gpushare_runtime",)
+    return "/".join([*start, *(node.module or "").split("."), name])
 
 
 def _reached(start: str, arrows: Mapping[str, set[str]]) -> set[str]:

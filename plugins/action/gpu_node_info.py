@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, ask, wrong_folder, wrong_node
+
+from ..plugin_utils._answers import Known, ask, wrong_folder, wrong_node
 
 
 class ActionModule(ActionBase):

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import HostAction
+
+from ..plugin_utils._answers import HostAction
 
 
 class ActionModule(HostAction):

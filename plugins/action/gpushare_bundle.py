@@ -10,11 +10,12 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import MACHINES, PYTHONS, BundleError
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import LockError
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.make import Recipe, make
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.packages import PackagesOf
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import WheelError
+
+from ..plugin_utils._bundle.contents import MACHINES, PYTHONS, BundleError
+from ..plugin_utils._bundle.lock import LockError
+from ..plugin_utils._bundle.make import Recipe, make
+from ..plugin_utils._bundle.packages import PackagesOf
+from ..plugin_utils._wheel import WheelError
 
 COLLECTION = Path(__file__).resolve().parents[2]
 _PACKAGES = {

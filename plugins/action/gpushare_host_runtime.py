@@ -12,10 +12,11 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.archive import opened
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import BundleError
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.send import place, send
+
+from ..plugin_utils._answers import ask
+from ..plugin_utils._bundle.archive import opened
+from ..plugin_utils._bundle.contents import BundleError
+from ..plugin_utils._bundle.send import place, send
 
 #: Options that are set here.
 _OWN = ("received", "sha256", "wanted")

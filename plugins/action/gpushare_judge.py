@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.dead_nodes import DeadNodesJudge
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.driver import DriverJudge
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.host import HostJudge
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.in_cluster import InClusterJudge
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import Judge
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.preflight import PreflightJudge
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.take_over import TakeOverJudge
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.verify import VerifyJudge
+
+from ..plugin_utils._judge.dead_nodes import DeadNodesJudge
+from ..plugin_utils._judge.driver import DriverJudge
+from ..plugin_utils._judge.host import HostJudge
+from ..plugin_utils._judge.in_cluster import InClusterJudge
+from ..plugin_utils._judge.judge import Judge
+from ..plugin_utils._judge.preflight import PreflightJudge
+from ..plugin_utils._judge.take_over import TakeOverJudge
+from ..plugin_utils._judge.verify import VerifyJudge
 
 JUDGES: Mapping[str, type[Judge]] = {
     "host": HostJudge,

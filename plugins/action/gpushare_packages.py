@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.archive import opened
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import BundleError
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.send import send
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import packages_label
+
+from ..plugin_utils._answers import ask
+from ..plugin_utils._bundle.archive import opened
+from ..plugin_utils._bundle.contents import BundleError
+from ..plugin_utils._bundle.send import send
+from ..plugin_utils._preflight.host import packages_label
 
 _MODULE = "gpushare.kubernetes.gpushare_packages"
 

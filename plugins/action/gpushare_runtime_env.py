@@ -12,12 +12,13 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.archive import opened
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import WHEELS, BundleError
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import LockError, Target, chosen, names
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.send import place, send
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import WheelError, build_wheel, locked_requirements
+
+from ..plugin_utils._answers import ask
+from ..plugin_utils._bundle.archive import opened
+from ..plugin_utils._bundle.contents import WHEELS, BundleError
+from ..plugin_utils._bundle.lock import LockError, Target, chosen, names
+from ..plugin_utils._bundle.send import place, send
+from ..plugin_utils._wheel import WheelError, build_wheel, locked_requirements
 
 
 class ActionModule(ActionBase):

@@ -10,9 +10,10 @@ from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, ask, wrong_folder, wrong_node
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import SEEN_AGAIN
+
+from ..module_utils._formats.finding import Finding
+from ..plugin_utils._answers import Known, ask, wrong_folder, wrong_node
+from ..plugin_utils._results import SEEN_AGAIN
 
 # The evidence that only such a host has: it decides about probe pods, the scheduler that they name, and objects in the cluster.
 _PARTS = {"gpu_node": "gpu", "control_plane": "plane", "dashboard": None}

@@ -9,13 +9,14 @@ from typing import Any
 
 import yaml
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import ExtenderEntry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import FOUND
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, SchedulerPlan, check_lease, plan_present
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import UnreadFile
+
+from ..module_utils._scheduler.config import ExtenderEntry
+from ..module_utils._scheduler.manifest import SchedulerError
+from ..plugin_utils._answers import ask
+from ..plugin_utils._results import FOUND
+from ..plugin_utils._scheduler.plan import Found, SchedulerPlan, check_lease, plan_present
+from ..plugin_utils._scheduler.unplan import plan_absent
+from ..plugin_utils._scheduler.wiring import UnreadFile
 
 
 class ActionModule(ActionBase):

@@ -5,6 +5,6 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import HostAction as ActionModule
+from ..plugin_utils._answers import HostAction as ActionModule
 
 __all__ = ["ActionModule"]

@@ -63,7 +63,8 @@ from typing import Any
 
 from ansible.errors import AnsibleLookupError
 from ansible.plugins.lookup import LookupBase
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.on_hosts import OnHosts, objects
+
+from ..plugin_utils._manifests.on_hosts import OnHosts, objects
 
 
 class LookupModule(LookupBase):

@@ -116,15 +116,16 @@ import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import kubernetes
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.json_edit import JsonError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import KINDS, WantedRuntime, converge
+
+from ..module_utils._change.journal import JournalError
+from ..module_utils._change.transaction import TransactionError
+from ..module_utils._change.undo import Rejected
+from ..module_utils._facts import kubernetes
+from ..module_utils._formats.json_edit import JsonError
+from ..module_utils._formats.toml import TomlError
+from ..module_utils._host import lock
+from ..module_utils._host.host import Host
+from ..module_utils._runtimes.default_runtime import KINDS, WantedRuntime, converge
 
 
 def runtime_of(params: "dict[str, Any]") -> str:

@@ -96,11 +96,12 @@ differences:
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import nvidia_smi
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import compare
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import gather
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+
+from ..module_utils._cluster import kubectl as cluster_kubectl
+from ..module_utils._facts import nvidia_smi
+from ..module_utils._facts.capacity import compare
+from ..module_utils._facts.node import gather
+from ..module_utils._host.host import Host
 
 # Above this many, one list is cheaper than one request for each name.
 MANY = 20

@@ -260,8 +260,9 @@ authorities:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import SUBSETS, gather
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+
+from ..module_utils._facts.node import SUBSETS, gather
+from ..module_utils._host.host import Host
 
 
 def main() -> None:

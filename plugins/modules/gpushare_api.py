@@ -48,19 +48,6 @@ EXAMPLES = r"""
   gpushare.kubernetes.gpushare_api:
     what: facts
   register: cluster
-
-- name: List the pods that have a share of a GPU on gpu1
-  gpushare.kubernetes.gpushare_api:
-    what: nodes
-    pods_of: [gpu1]
-
-- name: Move other device plugins away from gpu1
-  gpushare.kubernetes.gpushare_api:
-    what: aside
-    nodes: [gpu1]
-  register: moved
-  until: moved.left | length == 0
-  retries: 20
 """
 
 RETURN = r"""
@@ -137,16 +124,17 @@ import json
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_GPUS, PLUGIN
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import diff_of, key, title
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.authority import authorities
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import gpu_pods, node_states, ours, plugin_accounts
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import operator as gpu_operator
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import original
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import TakeOverError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import OtherPlugins, active_pods
+
+from ..module_utils._cluster import kubectl as cluster_kubectl
+from ..module_utils._cluster.names import ANNOTATION_GPUS, PLUGIN
+from ..module_utils._cluster.objects import diff_of, key, title
+from ..module_utils._facts.authority import authorities
+from ..module_utils._host.host import Host
+from ..module_utils._removal.cluster import gpu_pods, node_states, ours, plugin_accounts
+from ..module_utils._takeover import operator as gpu_operator
+from ..module_utils._takeover import original
+from ..module_utils._takeover.aside import TakeOverError
+from ..module_utils._takeover.cluster import OtherPlugins, active_pods
 
 CHANGES = ("aside", "returned", "operator_off", "operator_returned", "retired")
 SAVED = "/var/lib/gpushare-original/objects.json"

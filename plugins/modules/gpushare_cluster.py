@@ -112,22 +112,6 @@ EXAMPLES = r"""
     objects: "{{ lookup('ansible.builtin.file', 'rbac.yml') | from_yaml_all | list }}"
   delegate_to: "{{ groups['kube_control_plane'] | first }}"
   run_once: true
-
-- name: Make the extenders' kubeconfig and seeds
-  gpushare.kubernetes.gpushare_cluster:
-    what: identity
-    accounts:
-      cp1: gpushare-extender
-    tokens:
-      cp1: "{{ extender_token.own }}"
-  register: identity
-  no_log: true
-
-- name: Take everything out of the cluster
-  gpushare.kubernetes.gpushare_cluster:
-    what: remove_objects
-    nodes: [gpu1, gpu2]
-    everything: true
 """
 
 RETURN = r"""
@@ -175,22 +159,17 @@ nodes: {description: The nodes that the device plugin has served., returned: wit
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACE, RESOURCES
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import (
-    ForeignError,
-    WantedObjects,
-    check_ours,
-    converge,
-    diff_of,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.kubeconfig import NoClusterError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.seeds import daemons_of, identify
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.removal import InClusterRemoval, RemovalError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import Removal
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import openshift
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import ExtenderEntry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
+
+from ..module_utils._cluster import kubectl as cluster_kubectl
+from ..module_utils._cluster.names import NAMESPACE, RESOURCES
+from ..module_utils._cluster.objects import ForeignError, WantedObjects, check_ours, converge, diff_of
+from ..module_utils._identity.kubeconfig import NoClusterError
+from ..module_utils._identity.seeds import daemons_of, identify
+from ..module_utils._in_cluster.removal import InClusterRemoval, RemovalError
+from ..module_utils._removal.cluster import Removal
+from ..module_utils._scheduler import openshift
+from ..module_utils._scheduler.config import ExtenderEntry
+from ..module_utils._scheduler.manifest import SchedulerError
 
 
 def objects(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> dict:

@@ -98,17 +98,6 @@ EXAMPLES = r"""
     token_path: /var/lib/gpushare-extender/token
     health_url: https://127.0.0.1:32766/healthz
     health_ca: /etc/gpushare/pki/ca.crt
-
-- name: Make the certificates
-  gpushare.kubernetes.gpushare_daemon:
-    what: certificates
-
-- name: Look at the extender's token
-  gpushare.kubernetes.gpushare_daemon:
-    what: token
-    token_path: /var/lib/gpushare-extender/token
-    kubeconfig_path: /etc/gpushare/extender.kubeconfig
-  register: extender_token
 """
 
 RETURN = r"""
@@ -143,22 +132,15 @@ import os
 from dataclasses import fields
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import pki
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.exposure import exposed
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import DaemonFiles, health_of, plan
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import (
-    Companions,
-    Daemon,
-    SystemdError,
-    Together,
-    read_environ,
-    rejection,
-    sockets,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import ask_api_server, own_token
+
+from ..module_utils._change.transaction import TransactionError
+from ..module_utils._daemon import pki
+from ..module_utils._daemon.exposure import exposed
+from ..module_utils._daemon.files import DaemonFiles, health_of, plan
+from ..module_utils._daemon.service import Companions, Daemon, SystemdError, Together, read_environ, rejection, sockets
+from ..module_utils._host import lock
+from ..module_utils._host.systemd import UNITS
+from ..module_utils._identity.token import ask_api_server, own_token
 
 ARGUMENTS = {
     "name": {"type": "str"},

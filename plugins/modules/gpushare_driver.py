@@ -88,14 +88,15 @@ import time
 from dataclasses import asdict
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.apply import DriverError, WantedDriver, absent, present
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import gather, processes_on
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import driver
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.gpus import gpus
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command, lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+
+from ..module_utils._change.journal import JournalError
+from ..module_utils._change.transaction import TransactionError
+from ..module_utils._driver.apply import DriverError, WantedDriver, absent, present
+from ..module_utils._driver.facts import gather, processes_on
+from ..module_utils._facts.driver import driver
+from ..module_utils._facts.gpus import gpus
+from ..module_utils._host import command, lock
+from ..module_utils._host.host import Host
 
 
 def facts(host: Host) -> dict:

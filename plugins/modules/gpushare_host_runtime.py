@@ -58,11 +58,6 @@ EXAMPLES = r"""
   gpushare.kubernetes.gpushare_host_runtime:
     what: images
     bundle: /srv/gpushare-bundle-0.1.0.tar
-
-- name: Let k3s see NVIDIA's runtime
-  gpushare.kubernetes.gpushare_host_runtime:
-    what: rancher
-    distribution: k3s
 """
 
 RETURN = r"""
@@ -77,18 +72,13 @@ import os
 from typing import List
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import kubernetes
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command, lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received import BUNDLE_KEY, RECEIVED, ReceivedError, unpacked
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.images import ImagesError, importer, lacking, listed
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.rancher import (
-    KINDS,
-    PROGRAMS,
-    Rancher,
-    RancherError,
-    RancherState,
-)
+
+from ..module_utils._facts import kubernetes
+from ..module_utils._host import command, lock
+from ..module_utils._host.host import Host
+from ..module_utils._host.received import BUNDLE_KEY, RECEIVED, ReceivedError, unpacked
+from ..module_utils._runtimes.images import ImagesError, importer, lacking, listed
+from ..module_utils._runtimes.rancher import KINDS, PROGRAMS, Rancher, RancherError, RancherState
 
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 

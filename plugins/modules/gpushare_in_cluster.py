@@ -72,15 +72,6 @@ EXAMPLES = r"""
     image: localhost/gpushare:0.1.0
     start_timeout: 180
     timeout: 120
-
-- name: Let the DaemonSet serve the node
-  gpushare.kubernetes.gpushare_in_cluster:
-    what: handover
-    step: pod
-    to: kubernetes
-    nodes: [gpu1]
-    namespace: gpushare-system
-    timeout: 60
 """
 
 RETURN = r"""
@@ -100,14 +91,15 @@ objects:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import diff_of
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.facts import gather, when_told
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.handover import Handover, HandoverError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Image
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.ready import wait
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.trial import DevicePluginNeeds, Trial
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.verify import verify
+
+from ..module_utils._cluster import kubectl as cluster_kubectl
+from ..module_utils._cluster.objects import diff_of
+from ..module_utils._in_cluster.facts import gather, when_told
+from ..module_utils._in_cluster.handover import Handover, HandoverError
+from ..module_utils._in_cluster.pods import Image
+from ..module_utils._in_cluster.ready import wait
+from ..module_utils._in_cluster.trial import DevicePluginNeeds, Trial
+from ..module_utils._in_cluster.verify import verify
 
 CANNOT = "GPU nodes cannot run gpushare, nothing was changed:"
 LATE = "gpushare's pods do not serve in time:"

@@ -170,15 +170,6 @@ EXAMPLES = r"""
     gpu_node: true
     control_plane: false
   register: found
-
-- name: Stop with every reason, if there is one
-  gpushare.kubernetes.gpushare_judge:
-    what: preflight
-    hosts: "{{ ansible_play_hosts_all }}"
-    result: found
-    control_plane_group: kube_control_plane
-    gpu_group: gpu_nodes
-  run_once: true
 """
 
 RETURN = r"""

@@ -47,17 +47,6 @@ EXAMPLES = r"""
   until: drained.done
   retries: 15
   delay: 1
-
-- name: Wait until the node is ready
-  gpushare.kubernetes.gpushare_node:
-    what: ready
-    node: gpu1
-    since: "{{ container_runtime.restarted_at }}"
-  register: node
-  until: node.ready
-  retries: 20
-  delay: 3
-  delegate_to: cp1
 """
 
 RETURN = r"""
@@ -68,9 +57,10 @@ ready: {description: "Whether it is ready. If it is not, C(msg) has the missing 
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.drain import Drained, DrainError, cordon, drain, uncordon
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.node_ready import not_ready
+
+from ..module_utils._cluster import kubectl as cluster_kubectl
+from ..module_utils._cluster.drain import Drained, DrainError, cordon, drain, uncordon
+from ..module_utils._cluster.node_ready import not_ready
 
 #: Of one call: nothing on the way may take the connection for dead.
 SECONDS = 20

@@ -158,25 +158,18 @@ from typing import Any, Optional
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.urls import open_url
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.exposure import exposed
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import system
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command, lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received import BUNDLE_KEY, RECEIVED, ReceivedError, unpacked
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.converge import (
-    PackagesResult,
-    absent,
-    lacks,
-    manager_of,
-    owners,
-    present,
-    together,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Package, PackagesError, PackageSet, Repository
+
+from ..module_utils._change.journal import JournalError
+from ..module_utils._change.transaction import TransactionError
+from ..module_utils._change.undo import Rejected
+from ..module_utils._daemon.exposure import exposed
+from ..module_utils._facts.system import system
+from ..module_utils._host import command, lock
+from ..module_utils._host.host import Host
+from ..module_utils._host.received import BUNDLE_KEY, RECEIVED, ReceivedError, unpacked
+from ..module_utils._packages import openpgp
+from ..module_utils._packages.converge import PackagesResult, absent, lacks, manager_of, owners, present, together
+from ..module_utils._packages.model import Package, PackagesError, PackageSet, Repository
 
 REPOSITORY = {
     "name": {"type": "str", "required": True},

@@ -96,7 +96,8 @@ import json
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import (
+
+from ..module_utils._daemon.environment import (
     COMES,
     Artifact,
     Environments,
@@ -106,9 +107,9 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.enviro
     find_python,
     pip_steps,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received import BUNDLE_KEY, ReceivedError, unpacked
+from ..module_utils._host import lock
+from ..module_utils._host.host import Host
+from ..module_utils._host.received import BUNDLE_KEY, ReceivedError, unpacked
 
 
 def install(module: AnsibleModule, environments: Environments, name: str, python) -> None:

@@ -55,12 +55,6 @@ EXAMPLES = r"""
     what: strategy
     asked: auto
   register: chosen
-
-- name: Run the control daemons
-  gpushare.kubernetes.gpushare_sharing:
-    what: mps
-    gpus: "{{ found.gpus | map(attribute='uuid') | list }}"
-    unit: "{{ lookup('ansible.builtin.template', 'gpushare-mps.service.j2') }}"
 """
 
 RETURN = r"""
@@ -101,21 +95,16 @@ import os
 from dataclasses import asdict
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.exposure import exposed
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.mps import MpsError, Place, plan, present
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import SystemdError, read_environ
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import (
-    AUTO,
-    STRATEGIES,
-    Brings,
-    choose,
-    obstacles,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import gather
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
+
+from ..module_utils._change.transaction import TransactionError
+from ..module_utils._daemon.exposure import exposed
+from ..module_utils._daemon.mps import MpsError, Place, plan, present
+from ..module_utils._daemon.service import SystemdError, read_environ
+from ..module_utils._facts.device_strategy import AUTO, STRATEGIES, Brings, choose, obstacles
+from ..module_utils._facts.node import gather
+from ..module_utils._host import lock
+from ..module_utils._host.host import Host
+from ..module_utils._host.systemd import UNITS
 
 
 def strategy(module: AnsibleModule) -> dict:

@@ -61,13 +61,14 @@ import os
 from dataclasses import asdict
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command, lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._toolkit.toolkit import CONFIG, WantedToolkit, converge, restore
+
+from ..module_utils._change.journal import JournalError
+from ..module_utils._change.transaction import TransactionError
+from ..module_utils._change.undo import Rejected
+from ..module_utils._formats.toml import TomlError
+from ..module_utils._host import command, lock
+from ..module_utils._host.host import Host
+from ..module_utils._toolkit.toolkit import CONFIG, WantedToolkit, converge, restore
 
 
 def main() -> None:

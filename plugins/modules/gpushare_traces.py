@@ -105,16 +105,12 @@ notes: {description: Further remarks for people., returned: without O(what=repor
 from dataclasses import fields
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import (
-    check_scheduler,
-    plan_dashboard,
-    plan_leftovers,
-    plan_services,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout, RemoveError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.report import report, words
+
+from ..module_utils._change.journal import JournalError
+from ..module_utils._host import lock
+from ..module_utils._removal.host import check_scheduler, plan_dashboard, plan_leftovers, plan_services
+from ..module_utils._removal.plan import Layout, RemoveError
+from ..module_utils._removal.report import report, words
 
 
 def main() -> None:

@@ -58,12 +58,6 @@ EXAMPLES = r"""
   register: cluster
   delegate_to: cp1
   run_once: true
-
-- name: Place a probe pod on each node
-  gpushare.kubernetes.gpushare_verify_cluster:
-    what: place
-    images: {gpu1: "registry.k8s.io/pause:3.10", gpu2: "registry.k8s.io/pause:3.10"}
-  register: probes
 """
 
 RETURN = r"""
@@ -82,10 +76,11 @@ removed:
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import MEMORY
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import cluster
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.probes import Probes, name, probe_pod
+
+from ..module_utils._cluster import kubectl as cluster_kubectl
+from ..module_utils._cluster.names import MEMORY
+from ..module_utils._evidence import cluster
+from ..module_utils._evidence.probes import Probes, name, probe_pod
 
 
 def evidence(kubectl: cluster_kubectl.Kubectl, params: dict, _check: bool) -> dict:

@@ -88,8 +88,9 @@ seen: {description: "The evidence, for M(gpushare.kubernetes.gpushare_judge).", 
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import Places, see
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+
+from ..module_utils._evidence.host import Places, see
+from ..module_utils._host.host import Host
 
 
 def main() -> None:

@@ -127,17 +127,6 @@ EXAMPLES = r"""
 - name: Point kube-scheduler at the extender
   gpushare.kubernetes.kube_scheduler_extender:
     node_name: "{{ node.node_name }}"
-
-- name: Read the scheduler's configuration
-  gpushare.kubernetes.kube_scheduler_extender:
-    what: read_files
-  delegate_to: cp1
-  register: found
-
-- name: Write it on a host that is to join
-  gpushare.kubernetes.kube_scheduler_extender:
-    what: write_files
-    files: "{{ found.files }}"
 """
 
 RETURN = r"""
@@ -174,14 +163,15 @@ kept:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction, TransactionError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import kubectl as cluster_kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import host as host_host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply, join
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.service import SchedulerHost
+
+from ..module_utils._change.journal import JournalError
+from ..module_utils._change.transaction import Transaction, TransactionError
+from ..module_utils._change.undo import Rejected
+from ..module_utils._cluster import kubectl as cluster_kubectl
+from ..module_utils._host import host as host_host
+from ..module_utils._host import lock
+from ..module_utils._scheduler import apply, join
+from ..module_utils._scheduler.service import SchedulerHost
 
 OPTIONS = {
     "what": {"type": "str", "choices": ["extender", "read_files", "write_files"], "default": "extender"},

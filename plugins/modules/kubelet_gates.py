@@ -87,12 +87,13 @@ notes:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import JournalError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.converge import WantedGates, converge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.gates import WANTED
+
+from ..module_utils._change.journal import JournalError
+from ..module_utils._change.transaction import TransactionError
+from ..module_utils._change.undo import Rejected
+from ..module_utils._host import lock
+from ..module_utils._kubelet.converge import WantedGates, converge
+from ..module_utils._kubelet.gates import WANTED
 
 
 def main() -> None:

@@ -124,9 +124,10 @@ problem:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.gpus import gpus
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import TIMEOUT
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+
+from ..module_utils._facts.gpus import gpus
+from ..module_utils._facts.nvidia_smi import TIMEOUT
+from ..module_utils._host.host import Host
 
 
 def main() -> None:

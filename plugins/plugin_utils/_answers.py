@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The answer of a host, before anything in the cluster or on another host is made of it.
 
@@ -18,9 +17,10 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError  # type: ignore[import-untyped]
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import COMMON, PARSED, Shape, shape_of
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._shape import other_shape, quoted
+
+from ..module_utils._formats.finding import Finding
+from ._results import COMMON, PARSED, Shape, shape_of
+from ._shape import other_shape, quoted
 
 _NODE = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _NODE_LENGTH = 253

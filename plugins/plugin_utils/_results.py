@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The shape of what each module answers, beside Ansible's own keys. A key that is not here reaches no reader.
 
@@ -12,20 +11,20 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import Places
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import CapacityCounts
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import GpuManager
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import CdiFacts, ToolkitFacts
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import System
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import TokenClaims
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import PackageChange
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import ClusterPolicy
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import PolicyMap
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._shape import Map, Maybe, Open, of_dataclass
+from ..module_utils._driver.facts import HostFacts
+from ..module_utils._evidence.host import Places
+from ..module_utils._facts.capacity import CapacityCounts
+from ..module_utils._facts.device_managers import GpuManager
+from ..module_utils._facts.device_strategy import CdiFacts, ToolkitFacts
+from ..module_utils._facts.driver import Driver
+from ..module_utils._facts.node import NodeFacts
+from ..module_utils._facts.nvidia_smi import SmiReport
+from ..module_utils._facts.system import System
+from ..module_utils._identity.token import TokenClaims
+from ..module_utils._packages.model import PackageChange
+from ..module_utils._takeover.operator import ClusterPolicy
+from ._scheduler.wiring import PolicyMap
+from ._shape import Map, Maybe, Open, of_dataclass
 
 Shape = Mapping[str, Any]
 

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """YAML that a host or the cluster has sent, in bounds and in the shape of its kind: a few lines with aliases may mean gigabytes.
 
@@ -12,7 +11,8 @@ import json
 from typing import Any
 
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._shape import Either, Map, Maybe, Open, other_shape
+
+from ._shape import Either, Map, Maybe, Open, other_shape
 
 #: More than a configuration, a policy or a manifest has: such a text is read within a few seconds.
 MOST_CHARACTERS = 256 * 1024

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import ALL_NODES_UP_TO
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import policies as admission
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import MINIMUM_FREE_MIB, MOST_SECONDS_APART, SECONDS_APART
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import LONGEST_HTTP_TIMEOUT, variables
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import ALL_NODES_UP_TO
 
 import questions
 from gpu_proof import context as gpu_context

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The lifecycle of a subject: what the installer brings to a state on a host, and takes back.
 
@@ -13,9 +12,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction, nothing
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Texts, undone
+from .journal import Entry
+from .transaction import Service, Transaction, nothing
+from .undo import Texts, undone
 
 NOT_RECORDED = "nothing of ours is recorded on this host"
 

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Our changes of this host, so that uninstall can undo exactly that and a report can tell.
 
@@ -21,15 +20,8 @@ import os
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import is_ours
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import (
-    FileState,
-    digest,
-    read_state,
-    remove,
-    replace,
-    state_digest,
-)
+from .._host.files import FileState, digest, read_state, remove, replace, state_digest
+from .subjects import is_ours
 
 FOLDER = "var/lib/gpushare/journal"
 VERSION = 1

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Everything that this collection brings to a host, as data: our daemons, and the subjects that change files of others.
 
@@ -13,15 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Mapping, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
-    CERTIFICATES,
-    DASHBOARD,
-    DASHBOARD_CERTIFICATES,
-    DASHBOARD_PKI,
-    EXTENDER,
-    PLUGIN,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
+from .._cluster.names import CERTIFICATES, DASHBOARD, DASHBOARD_CERTIFICATES, DASHBOARD_PKI, EXTENDER, PLUGIN
+from .._host.systemd import UNITS
 
 #: The folder of the settings files that units read.
 SETTINGS = "/etc/gpushare"

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A change to a host's files as a transaction.
 
@@ -18,9 +17,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry, Journal, Pending, Saved
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import is_ours
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, Staged, digest, read_state, remove
+from .._host.files import FileState, Staged, digest, read_state, remove
+from .journal import Entry, Journal, Pending, Saved
+from .subjects import is_ours
 
 
 class TransactionError(Exception):

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The content that a file of the journal gets when our change is taken back, decided here for every owner.
 
@@ -12,8 +11,8 @@ from __future__ import annotations
 import os
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, read_state
+from .._host.files import FileState, read_state
+from .journal import Entry
 
 #: New texts by path; None: no file.
 Texts = Dict[str, Optional[str]]

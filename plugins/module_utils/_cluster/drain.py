@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Cordons a node and evicts its pods within their disruption budgets, and makes it schedulable again where it was we who cordoned it.
 
@@ -14,8 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import few
+from .._formats.finding import few
+from .kubectl import Kubectl, KubectlError
 
 #: On a node that we cordoned: the role that did.
 ANNOTATION = "gpushare/cordoned-by"

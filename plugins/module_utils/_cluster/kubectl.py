@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The API server, reached through the host's own kubectl: JSON in, JSON out."""
 
@@ -9,8 +8,8 @@ import json
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from urllib.parse import urlencode
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithInput
+from .._host import host
+from .._host.command import RunWithInput
 
 ARGUMENTS: Dict[str, Dict[str, Any]] = {
     "kubectl": {"type": "str", "default": "kubectl"},

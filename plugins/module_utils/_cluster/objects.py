@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Brings objects of a cluster to what they shall be, through kubectl: as few calls as can be, none that writes if nothing differs."""
 
@@ -10,16 +9,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import taint
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, as_list
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
-    FIELD_MANAGER,
-    LABEL_NODE,
-    LABEL_PLACEMENT,
-    LABEL_SCHEDULE,
-    NAMESPACE,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.public import PUBLIC, is_public
+from . import taint
+from .kubectl import Kubectl, as_list
+from .names import FIELD_MANAGER, LABEL_NODE, LABEL_PLACEMENT, LABEL_SCHEDULE, NAMESPACE
+from .public import PUBLIC, is_public
 
 Key = Tuple[str, str, str]
 Object = Mapping[str, Any]

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The taint of GPU nodes that keeps pods without GPUs off them as long as others have room. No taint of another key is touched.
 
@@ -12,8 +11,8 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError, as_list
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import FIELD_MANAGER, TAINT
+from .kubectl import Kubectl, KubectlError, as_list
+from .names import FIELD_MANAGER, TAINT
 
 EFFECT = "PreferNoSchedule"
 _TRIES = 5

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The runtime's virtual environments under one folder: which one is wanted, whether it is whole, building and switching.
 
@@ -17,10 +16,10 @@ import shutil
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import PREFIX
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import relabel
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
+from .._cluster.names import PREFIX
+from .._host.command import Run
+from .._host.files import relabel
+from .._host.systemd import UNITS
 
 MARKER = ".gpushare-complete.json"
 LINK = "current"

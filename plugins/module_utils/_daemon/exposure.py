@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which running containers would lose their GPUs at a `systemctl daemon-reload`.
 
@@ -16,14 +15,14 @@ import stat
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import show_command
+from .._formats.finding import few
+from .._host.command import Run
+from .._host.systemd import show_command
 
 _GPU = re.compile(r"nvidia\d+")
 # A host with more processes or GPUs than that is not read any further.
 _MOST_PROCESSES = 100_000
 _MOST_FILES = 4096
-_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -37,10 +36,7 @@ class Container:
 def exposed(run: Run, root: str = "/") -> Optional[str]:
     """Why a daemon-reload would hurt, None if it would not."""
     hurt = [f"{container.unit} ({', '.join(names)})" for container in containers(root) for names in [_lost(container, run, root)] if names]
-    if not hurt:
-        return None
-    more = f" and {len(hurt) - _NAMED} more" if len(hurt) > _NAMED else ""
-    return f"That would take the GPUs from running containers: {', '.join(sorted(hurt)[:_NAMED])}{more}"
+    return f"That would take the GPUs from running containers: {few(sorted(hurt), 3)}" if hurt else None
 
 
 def containers(root: str = "/") -> List[Container]:

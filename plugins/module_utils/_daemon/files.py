@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The files that one of our daemons is made of, and when it is healthy with them."""
 
@@ -9,9 +8,9 @@ import os
 from dataclasses import dataclass, field
 from typing import Callable, Dict, Mapping, Optional, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Daemon, Health, apart, content_of
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import read_token, taken
+from .._change.transaction import Transaction
+from .._identity.token import read_token, taken
+from .service import Daemon, Health, apart, content_of
 
 RUN = "/run"
 

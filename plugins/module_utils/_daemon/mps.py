@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The MPS control daemons of a host, one systemd service per GPU.
 
@@ -15,16 +14,12 @@ import shutil
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import SETTINGS
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import (
-    Daemon,
-    Health,
-    SystemdError,
-    apart,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
+from .._change.subjects import SETTINGS
+from .._change.transaction import Service, Transaction
+from .._formats.finding import few
+from .._host.command import Run
+from .._host.systemd import UNITS
+from .service import Daemon, Health, SystemdError, apart
 
 OWNER = "mps"
 #: How the names of the services begin; the UUID of the GPU follows.
@@ -36,7 +31,6 @@ FOLDER = "/run/gpushare-mps"
 SHARED_MEMORY = "shm"
 _UUID = re.compile(r"GPU-[0-9A-Za-z-]{8,60}")
 _NAME = re.compile(rf"{PREFIX}({_UUID.pattern})\.service")
-_SHOWN = 3
 
 
 class MpsError(Exception):
@@ -163,11 +157,10 @@ def _read(path: str) -> Optional[str]:
 
 
 def _rejection(new: Sequence[str], gone: Sequence[str], holders: Sequence[str]) -> str:
-    shown = ", ".join(sorted(holders)[:_SHOWN]) + (f" and {len(holders) - _SHOWN} more" if len(holders) > _SHOWN else "")
     what = " and ".join(
         part for part in (f"{len(new)} GPUs without MPS" if new else "", f"{len(gone)} GPUs with MPS" if gone else "") if part
     )
     return (
-        f"found {what} that gpushare_isolation changes, and {len(holders)} pods with GPUs (UID {shown}); expected no pod with GPUs, "
-        "because their containers cannot use a GPU in the other way: drain the node and run again, or keep gpushare_isolation"
+        f"found {what} that gpushare_isolation changes, and {len(holders)} pods with GPUs (UID {few(sorted(holders), 3)}); expected no pod with "
+        "GPUs, because their containers cannot use a GPU in the other way: drain the node and run again, or keep gpushare_isolation"
     )

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The certificates between kube-scheduler and the extender of a host, or of its dashboard, as gpushare-pki makes and reports them."""
 
@@ -10,8 +9,8 @@ import os
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import CERTIFICATES, DASHBOARD_CERTIFICATES
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
+from .._cluster.names import CERTIFICATES, DASHBOARD_CERTIFICATES
+from .._host.command import Run
 
 
 class PkiError(RuntimeError):

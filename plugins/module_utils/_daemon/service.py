@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """One of our daemons under systemd, which a transaction restarts and verifies.
 
@@ -19,12 +18,12 @@ import re
 import time
 from typing import Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import SETTINGS
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.health import fetch_json, unhealthy
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS, show
+from .._change.subjects import SETTINGS
+from .._change.transaction import Service, Transaction
+from .._host.command import Run
+from .._host.files import read_state
+from .._host.systemd import UNITS, show
+from .health import fetch_json, unhealthy
 
 VARIABLE = "GPUSHARE_GENERATION"
 COMMAND = "GPUSHARE_COMMAND"

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The needs of a driver on a host besides its packages: nouveau blacklisted, an initramfs without it, NVIDIA's installer where no packages
 are wanted, the module loaded, its services enabled; and whether the host must reboot. `absent` takes all of that back by the journal.
@@ -13,23 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import undone
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import computing
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.options import (
-    MODULES_FILE,
-    OPTIONS_FILE,
-    modules_text,
-    not_in_use,
-    options_text,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.plan import BLACKLIST, BLACKLIST_FILE, RUN_FILE_LOG
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver, driver
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome, RunWithin
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.ownership import open_to_others
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import parsed, show_command
+from .._change.journal import Journal
+from .._change.transaction import Service, Transaction
+from .._change.undo import undone
+from .._facts.driver import Driver, driver
+from .._host.command import Outcome, RunWithin
+from .._host.host import Host
+from .._host.ownership import open_to_others
+from .._host.systemd import parsed, show_command
+from .facts import computing
+from .options import MODULES_FILE, OPTIONS_FILE, modules_text, not_in_use, options_text
+from .plan import BLACKLIST, BLACKLIST_FILE, RUN_FILE_LOG
 
 OWNER = "nvidia_driver"
 _SERVICE, _RUN_FILE = "service:", "run_file:driver"

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The facts of a host that decide how its driver is installed.
 
@@ -14,12 +13,12 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import driver, pci
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.next_boot import has_headers, next_kernel
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.pods import Pod, Pods
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import kernel, system
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from .._facts.driver import driver, pci
+from .._facts.next_boot import has_headers, next_kernel
+from .._facts.nvidia_smi import SmiReport
+from .._facts.pods import Pod, Pods
+from .._facts.system import kernel, system
+from .._host.host import Host
 
 _MODPROBE = ("/etc/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d", "/run/modprobe.d")
 _BLACKLIST = re.compile(r"^\s*(?:blacklist\s+nouveau|install\s+nouveau\s+/\S*(?:true|false))\s*$", re.MULTILINE)

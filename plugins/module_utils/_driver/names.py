@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Names of packages: those that the data of a distribution has for a driver's branch, and the installed ones that they mean.
 
@@ -11,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import AbstractSet, Any, Dict, List, Mapping, Optional, Sequence, Set
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
+from .facts import HostFacts
 
 # The parts that the braces in a name of the data stand for: parts that another driver has otherwise, and those that another kernel has.
 _OF_DRIVER = {"any": "[a-z0-9.-]+", "branch": "[0-9]+", "suffix": "(?:-[0-9]+)?", "fabric_suffix": "(?:-[0-9]+)?", "version": "[0-9.]+"}

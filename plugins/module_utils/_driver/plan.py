@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """How the driver of a host is to be installed: its facts, the wish and the data of its distribution in, a plan or its rejection out.
 
@@ -12,22 +11,13 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.generations import (
-    DEFAULT_OPEN,
-    DOMAINS,
-    FIRST_OPEN,
-    HIDDEN_FABRIC,
-    ONLY_OPEN,
-    Generation,
-    generation,
-    is_coherent,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.names import Names, every
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.options import unreadable, with_defaults
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.advisories import open_in_driver
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+from .._facts.advisories import open_in_driver
+from .._formats.finding import Finding
+from .._formats.versions import numbers
+from .facts import HostFacts
+from .generations import DEFAULT_OPEN, DOMAINS, FIRST_OPEN, HIDDEN_FABRIC, ONLY_OPEN, Generation, generation, is_coherent
+from .names import Names, every
+from .options import unreadable, with_defaults
 
 OPEN, PROPRIETARY = "open", "proprietary"
 DKMS, PRECOMPILED = "dkms", "precompiled"

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The objects of the API that verify needs: nodes, pods that have or ask for GPUs, schedulers, and how our own objects differ.
 
@@ -10,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+from .._cluster.kubectl import Kubectl
+from .._cluster.names import (
     ANNOTATION_GPUS,
     ANNOTATION_MIRROR,
     ANNOTATION_PREFIXES,
@@ -22,10 +21,10 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
     NAMESPACE,
     PROBE,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import WantedObjects, converge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import AnnotationError, published
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import quantity
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest, proof
+from .._cluster.objects import WantedObjects, converge
+from .._facts.capacity import AnnotationError, published
+from .._formats.quantity import quantity
+from .._scheduler import manifest, proof
 
 #: Above this many, one list is cheaper than one request for each name.
 MANY_NODES = 20

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The state of a control plane: the files that its kube-scheduler is run from. Read-only.
 
@@ -12,8 +11,8 @@ import hashlib
 import posixpath
 from typing import Any, Dict, Optional
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import config_paths
+from .._host.host import Host
+from .._scheduler.manifest import config_paths
 
 #: A manifest is some kB; a file of more in the manifests folder is none.
 _MANIFEST_BYTES = 256 * 1024

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The state of our daemons on a host: the runtime that is in use, and what its own program gpushare-doctor answers. Read-only.
 
@@ -12,8 +11,8 @@ import json
 import posixpath
 from typing import Any, Dict, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import LINK, MARKER
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from .._daemon.environment import LINK, MARKER
+from .._host.host import Host
 
 # More than the doctor gives itself.
 _DOCTOR_SECONDS = 90.0

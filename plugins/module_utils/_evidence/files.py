@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The state of the files that run our daemons: against the journal, which has the hash of what the roles wrote last. Read-only.
 
@@ -12,12 +11,12 @@ import posixpath
 import re
 from typing import Any, Dict, List
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal, JournalError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import NAME, SETTINGS, is_ours
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import DASHBOARD, EXTENDER, PLUGIN
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import digest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
+from .._change.journal import Journal, JournalError
+from .._change.subjects import NAME, SETTINGS, is_ours
+from .._cluster.names import DASHBOARD, EXTENDER, PLUGIN
+from .._host.files import digest
+from .._host.host import Host
+from .._host.systemd import UNITS
 
 #: Where systemd searches for the drop-ins of a unit (systemd.unit(5)); `systemctl set-property` writes the second one.
 _FOLDERS = (UNITS, "/etc/systemd/system.control", "/run/systemd/system", "/run/systemd/system.control", "/usr/lib/systemd/system")

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The state of a GPU node: its container runtime, CDI specs, containers. Read-only.
 
@@ -13,17 +12,17 @@ import os
 import re
 from typing import Any, Collection, Dict, Iterable, List, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cdi_specs import specs
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import held, holding
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import CAPS
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.pods import Pods, uids_in
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import KINDS
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import SilentError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import ASK_SECONDS, arguments_of, find_unit
+from .._change.undo import Rejected
+from .._facts.cdi_specs import specs
+from .._facts.kubelet_checkpoint import held, holding
+from .._facts.nvidia_smi import CAPS
+from .._facts.pods import Pods, uids_in
+from .._host.command import RunWithin
+from .._host.host import Host
+from .._runtimes import cri
+from .._runtimes.default_runtime import KINDS
+from .._runtimes.plan import SilentError
+from .._runtimes.service import ASK_SECONDS, arguments_of, find_unit
 
 _OF_GPU = re.compile(r"nvidia\d+|" + CAPS + r"/nvidia-cap\d+")
 _CONTAINER = re.compile(r"([0-9a-f]{64})(?:\.scope)?(?:/|$)")

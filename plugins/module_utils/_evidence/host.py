@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """All that verify must see of one host, in one go. Read-only.
 
@@ -13,18 +12,18 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any, Collection, Dict, List, Optional
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import DASHBOARD, EXTENDER, PLUGIN
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import control_plane as evidence_control_plane
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import daemons
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import files as evidence_files
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import gpu_node as evidence_gpu_node
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import managers
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts, gather
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import MINIMUM_DRIVER
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import KINDS
+from .._cluster.names import DASHBOARD, EXTENDER, PLUGIN
+from .._facts.device_managers import managers
+from .._facts.node import NodeFacts, gather
+from .._facts.nvidia_smi import MINIMUM_DRIVER
+from .._host import command
+from .._host.host import Host
+from .._host.systemd import UNITS
+from .._runtimes.default_runtime import KINDS
+from . import control_plane as evidence_control_plane
+from . import daemons
+from . import files as evidence_files
+from . import gpu_node as evidence_gpu_node
 
 PARTS = ("containers", "extender")
 

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Probe pods: one per node, placed by the real scheduler, that ask for one unit and do nothing.
 
@@ -12,10 +11,10 @@ import json
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, as_list
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_PROBE, NAMESPACE, PROBE, pod_name
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import pod as cut_down
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.proof import RESTRICTED
+from .._cluster.kubectl import Kubectl, as_list
+from .._cluster.names import LABEL_PROBE, NAMESPACE, PROBE, pod_name
+from .._scheduler.proof import RESTRICTED
+from .cluster import pod as cut_down
 
 POLL_SECONDS = 0.5
 #: A rejection by the scheduler or kubelet that lasts so long stays.

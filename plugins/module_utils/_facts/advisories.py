@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The vulnerabilities of NVIDIA's container toolkit and of its Linux driver for data centre GPUs, and the releases without them.
 
@@ -12,8 +11,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import few
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import newer, numbers
+from .._formats.finding import few
+from .._formats.versions import newer, numbers
 
 #: Up to this day all bulletins about toolkit and driver are here.
 READ_UP_TO = "2026-08-18"

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which cluster a host belongs to: the certificate authorities that its kubelet believes, by their hashes.
 
@@ -14,8 +13,8 @@ import hashlib
 import re
 from typing import Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.yaml_scalars import scalars
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from .._formats.yaml_scalars import scalars
+from .._host.host import Host
 
 _KEY = "authentication.x509.clientCAFile"
 _USUAL = (

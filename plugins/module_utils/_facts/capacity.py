@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether the GPUs of a node, what its device plugin published and what Kubernetes reports are the same memory.
 
@@ -13,10 +12,10 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_GPUS, GPUS, MEMORY, PLUGIN
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import CAPS, SharedGpu, SmiReport
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, WARNING, Finding
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import quantity, unit_mib
+from .._cluster.names import ANNOTATION_GPUS, GPUS, MEMORY, PLUGIN
+from .._formats.finding import ERROR, WARNING, Finding
+from .._formats.quantity import quantity, unit_mib
+from .nvidia_smi import CAPS, SharedGpu, SmiReport
 
 VERSION = 1
 #: nvidia-smi rounds memory to MiB in its own way.

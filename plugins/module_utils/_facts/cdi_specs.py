@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """NVIDIA's CDI specs of a host, read as text: a host has no YAML parser.
 
@@ -11,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, List
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from .._formats.versions import numbers
+from .._host.host import Host
 
 FOLDERS = ("/etc/cdi", "/var/run/cdi")
 _KIND = re.compile(r"[\"']?kind[\"']?\s*:\s*[\"']?([\w.-]+/[\w.-]+)")

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The programs that also give this host's GPUs to pods: other device plugins and operators, by their processes, sockets and folders.
 
@@ -12,10 +11,10 @@ import re
 from dataclasses import dataclass, replace
 from typing import Dict, List, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import GPUS, MEMORY, SOCKETS
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import holding, registered
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.pods import Pods
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host, RunningProcess
+from .._cluster.names import GPUS, MEMORY, SOCKETS
+from .._host.host import Host, RunningProcess
+from .kubelet_checkpoint import holding, registered
+from .pods import Pods
 
 
 @dataclass(frozen=True)

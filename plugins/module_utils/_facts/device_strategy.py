@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which device strategy a host is capable of, what its toolkit is configured for, and what `auto` means there.
 
@@ -12,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Collection, List, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cdi_specs import FOLDERS, specs
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubernetes import KubeletFacts, Runtime
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats import toml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import few
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
+from .._formats import toml
+from .._formats.finding import few
+from .._formats.versions import numbers
+from .._host.host import Host
+from .._runtimes import cri
+from .cdi_specs import FOLDERS, specs
+from .kubernetes import KubeletFacts, Runtime
 
 AUTO, CDI, MOUNTS, ENVIRONMENT = "auto", "cdi", "volume-mounts", "envvar"
 STRATEGIES = (CDI, MOUNTS, ENVIRONMENT)

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Why nvidia-smi lists no GPUs, or not all of them, and what to do: by its messages first, then by what the host shows.
 
@@ -13,10 +12,10 @@ import re
 from dataclasses import dataclass, replace
 from typing import Callable, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import CONTAINER, Driver, Pci
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Kernel
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import WARNING, Finding
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
+from .._formats.finding import WARNING, Finding
+from .._host.command import Outcome
+from .driver import CONTAINER, Driver, Pci
+from .system import Kernel
 
 _SHOWN = 160
 

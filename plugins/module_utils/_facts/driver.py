@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """NVIDIA's GPUs and driver as the kernel and the disk show them, without asking the driver.
 
@@ -15,8 +14,8 @@ import re
 from dataclasses import dataclass, field
 from typing import List, Mapping, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.next_boot import has_headers, kernels, next_kernel, upgraded_alone
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from .._host.host import Host
+from .next_boot import has_headers, kernels, next_kernel, upgraded_alone
 
 _PCI = "/sys/bus/pci/devices"
 _NVIDIA = "0x10de"

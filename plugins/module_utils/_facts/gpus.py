@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The GPUs of a host: nvidia-smi's report, with the pod of each process, and the cause where it reports none.
 
@@ -11,21 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Optional
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import Surroundings, refine
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import driver, pci
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import (
-    ARGUMENTS,
-    CAPABILITIES,
-    LIST,
-    TIMEOUT,
-    Process,
-    SmiReport,
-    report,
-    with_instances,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.pods import Pods
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import kernel
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from .._host.host import Host
+from .diagnosis import Surroundings, refine
+from .driver import driver, pci
+from .nvidia_smi import ARGUMENTS, CAPABILITIES, LIST, TIMEOUT, Process, SmiReport, report, with_instances
+from .pods import Pods
+from .system import kernel
 
 
 def gpus(host: Host, program: str = "nvidia-smi", timeout: float = TIMEOUT) -> SmiReport:

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The ground of an installation: folders that can be written, a free port, an API server that is reached, a scheduler that runs, a clock.
 
@@ -18,9 +17,9 @@ from email.utils import parsedate_to_datetime
 from typing import Callable, Optional, Tuple
 from urllib.parse import urlsplit
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import EXTENDER
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
+from .._cluster.names import EXTENDER
+from .._host.host import Host
+from .._host.systemd import UNITS
 
 MANIFESTS = "/etc/kubernetes/manifests"
 #: Configurations of container runtimes and of NVIDIA's toolkit on GPU nodes, where there are any. A run may find them as it wants them.

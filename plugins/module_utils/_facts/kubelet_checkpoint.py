@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """How a host shares its GPUs now: unit and strategy of its device plugin, and what kubelet has recorded of it.
 
@@ -14,10 +13,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import GPUS, MEMORY, PLUGIN
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.pods import uids_in
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
+from .._cluster.names import GPUS, MEMORY, PLUGIN
+from .._host.host import Host
+from .._host.systemd import UNITS
+from .pods import uids_in
 
 _CHECKPOINT = "kubelet_internal_checkpoint"
 # As many ids as kubelet takes, each written twice (registered, and given to a container).

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The host's part in Kubernetes: its kubelet, what installed it, which container runtimes it has and which one kubelet uses.
 
@@ -13,9 +12,9 @@ import shlex
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.yaml_scalars import scalars
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host, RunningProcess, flag
+from .._formats.versions import numbers
+from .._formats.yaml_scalars import scalars
+from .._host.host import Host, RunningProcess, flag
 
 _KUBELET_SAYS = re.compile(r"Kubernetes (v[0-9][^\s]*)")
 _RANCHER_SAYS = re.compile(r"(?:k3s|rke2) version (v[0-9][^\s]*)")

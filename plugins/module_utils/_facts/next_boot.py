@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The kernel that boots next, and the driver's packages that the host upgrades by itself.
 
@@ -11,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from .._host.host import Host
 
 _MOST_KERNELS, _MOST_PACKAGES = 64, 400
 _MODULES = ("/lib/modules", "/usr/lib/modules")

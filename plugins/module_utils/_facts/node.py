@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """All that must be known of a host before anything on it is changed, gathered in one go.
 
@@ -11,34 +10,17 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Collection, Dict, Mapping, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import device_strategy
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.authority import authorities
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import GpuManager, managers
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver, Pci, PciGpu, driver, pci
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.gpus import gpus
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground import Ground, ground
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import Sharing, registered, sharing
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubernetes import (
-    ControlPlane,
-    Distribution,
-    KubeletFacts,
-    Runtime,
-    control_plane,
-    distribution,
-    kubelet,
-    runtimes,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import (
-    Kernel,
-    Python,
-    System,
-    kernel,
-    python_packages,
-    pythons,
-    system,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from .._host.host import Host
+from . import device_strategy
+from .authority import authorities
+from .device_managers import GpuManager, managers
+from .driver import Driver, Pci, PciGpu, driver, pci
+from .gpus import gpus
+from .ground import Ground, ground
+from .kubelet_checkpoint import Sharing, registered, sharing
+from .kubernetes import ControlPlane, Distribution, KubeletFacts, Runtime, control_plane, distribution, kubelet, runtimes
+from .nvidia_smi import SmiReport
+from .system import Kernel, Python, System, kernel, python_packages, pythons, system
 
 #: The facts that can be gathered apart from what the node is called. "gpus" is the one that asks the driver and can take seconds.
 SUBSETS = ("system", "gpus", "runtimes", "managers")

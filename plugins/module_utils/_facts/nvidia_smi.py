@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The output of `nvidia-smi -q -x`: the GPUs and their state, the driver, or the problem that prevents it.
 
@@ -14,9 +13,9 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import diagnosis
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
+from .._formats.finding import Finding
+from .._host.command import Outcome
+from . import diagnosis
 
 ARGUMENTS = ("-q", "-x")
 #: Seconds; a host with many GPUs and no persistence daemon initialises each of them first.

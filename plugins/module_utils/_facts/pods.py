@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The pod of a process: its UID by the process's control group, its name by kubelet's folder of logs.
 
@@ -12,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from .._host.host import Host
 
 _LOGS = "/var/log/pods"
 # A pod's UID in the name of its control group: pod<uid>, …-pod<uid with _ for ->.slice, a static pod's without dashes.

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The parts of a host below Kubernetes: distribution, kernel, Secure Boot, SELinux, Pythons, disk space.
 
@@ -13,8 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import PROGRAM_FOLDERS, Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import environment
+from .._host.host import PROGRAM_FOLDERS, Host
+from .._host.systemd import environment
 
 _SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 _PYTHON_NAME = re.compile(r"python3(?:\.([0-9]{1,3}))?")

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Changes single values of a TOML text and leaves every other byte alone.
 
@@ -15,7 +14,7 @@ import json
 import re
 from typing import Any, Dict, List, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import Header, Item, Parsed, Path, TomlError, parse
+from .toml import Header, Item, Parsed, Path, TomlError, parse
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
 

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A host to be read only: its files, processes and programs, below `/` or a folder that stands for it.
 
@@ -16,8 +15,8 @@ import stat
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome, RunWithin
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import run as run_command
+from .command import Outcome, RunWithin
+from .command import run as run_command
 
 #: Where the programs of a node are, in the order of a root shell; k3s and RKE2 keep theirs in the last ones.
 PROGRAM_FOLDERS = (

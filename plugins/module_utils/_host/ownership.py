@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether a file that root runs or installs can be another one by then: no other user may write it, nor put another one in its place."""
 
@@ -10,7 +9,7 @@ import posixpath
 import stat
 from typing import Optional
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from .host import Host
 
 
 def open_to_others(host: Host, real: str) -> Optional[str]:

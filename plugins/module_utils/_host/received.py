@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Files that the controller has sent as one archive, unpacked where only root may write.
 
@@ -15,7 +14,7 @@ import tempfile
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats import tar
+from .._formats import tar
 
 #: For a bundle and its parts: the driver's packages have some hundred MB each.
 LIMITS = tar.ArchiveLimits(members=4000, member_bytes=2 << 30, bytes=8 << 30)

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The facts that systemd knows of a unit: the one reader of `systemctl show`.
 
@@ -11,7 +10,7 @@ from __future__ import annotations
 import shlex
 from typing import Dict, List
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
+from .command import Run
 
 #: Where an administrator's units are, and ours.
 UNITS = "/etc/systemd/system"

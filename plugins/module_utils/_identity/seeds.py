@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The credentials by which the API server knows daemons on several hosts: a kubeconfig, and a seed token where their own is unusable.
 
@@ -12,9 +11,9 @@ import json
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.kubeconfig import api_server, daemon_kubeconfig, root_ca
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import SEED_SECONDS, TokenClaims, subject, why_seed
+from .._cluster.kubectl import Kubectl
+from .kubeconfig import api_server, daemon_kubeconfig, root_ca
+from .token import SEED_SECONDS, TokenClaims, subject, why_seed
 
 _CA = "kube-root-ca.crt"
 

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Tokens of ServiceAccounts: what one says of itself, whether a daemon can go on with it, and whether the API server takes it.
 
@@ -16,8 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Callable, Dict, Mapping, Optional
 from urllib.parse import urlsplit
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.kubeconfig import where
+from .._host.files import read_state
+from .kubeconfig import where
 
 #: A daemon renews its token when a third of its life is over; one that has less than this left has failed to for long.
 LEAST_LEFT = 0.25

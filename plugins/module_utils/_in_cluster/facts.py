@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The facts about a cluster before gpushare is installed in it, through the API alone.
 
@@ -13,18 +12,13 @@ import re
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
-    EXTENDER,
-    LABEL_NODE,
-    NAMESPACE,
-    PLUGIN,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import served
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import SCHEDULER, is_ready
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import gpu_pods, of_hosts
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import operator as gpu_operator
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import other_plugins, place_of
+from .._cluster.kubectl import Kubectl, KubectlError
+from .._cluster.names import EXTENDER, LABEL_NODE, NAMESPACE, PLUGIN
+from .._cluster.objects import served
+from .._removal.cluster import gpu_pods, of_hosts
+from .._takeover import operator as gpu_operator
+from .._takeover.plugins import other_plugins, place_of
+from .pods import SCHEDULER, is_ready
 
 ADMISSION = "admissionregistration.k8s.io/v1"
 #: As many images as kubelet tells of by default; a node with fewer has told of all.

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The steps in the cluster by which a node's device plugin, and then the scheduler, change between a service of a host and a pod.
 
@@ -13,15 +12,15 @@ import json
 import time
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, as_list
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_ON_HOST, NAMESPACE, PLUGIN
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import key
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import nodes as node_facts
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import settled
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import few
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import SCHEDULER, is_ready, until
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.removal import WORKLOADS
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import KINDS, ours, requested
+from .._cluster.kubectl import Kubectl, as_list
+from .._cluster.names import LABEL_ON_HOST, NAMESPACE, PLUGIN
+from .._cluster.objects import key
+from .._evidence.cluster import nodes as node_facts
+from .._evidence.cluster import settled
+from .._formats.finding import few
+from .._removal.cluster import KINDS, ours, requested
+from .pods import SCHEDULER, is_ready, until
+from .removal import WORKLOADS
 
 #: The policies that give pods the name of the scheduler in the cluster, or reject pods with another one.
 NAME_POLICY = "gpushare-scheduler-name"

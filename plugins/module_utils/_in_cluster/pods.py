@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Pods of gpushare's image that run to their end, one on each node: the probe of verify, and what removes files at uninstall."""
 
@@ -9,9 +8,9 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError, as_list
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_PROBE, MEMORY, SOCKETS, pod_name
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.proof import RESTRICTED, scheduling_message
+from .._cluster.kubectl import Kubectl, KubectlError, as_list
+from .._cluster.names import LABEL_PROBE, MEMORY, SOCKETS, pod_name
+from .._scheduler.proof import RESTRICTED, scheduling_message
 
 #: Characters of what a pod, kubelet or the API server says.
 LONGEST = 300

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Waits until gpushare's pods serve, and says what keeps them from it."""
 
@@ -8,11 +7,11 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, List, Mapping
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import EXTENDER, LABEL_NODE, PLUGIN
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import nodes as node_facts
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import settled
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import LONGEST, SCHEDULER, is_ready, warnings
+from .._cluster.kubectl import Kubectl, KubectlError
+from .._cluster.names import EXTENDER, LABEL_NODE, PLUGIN
+from .._evidence.cluster import nodes as node_facts
+from .._evidence.cluster import settled
+from .pods import LONGEST, SCHEDULER, is_ready, warnings
 
 POLL_SECONDS = 1.0
 SELECT = "app.kubernetes.io/part-of=gpushare"

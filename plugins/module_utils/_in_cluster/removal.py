@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Takes gpushare's pods out of a cluster, and what they have left on the nodes, through the API alone.
 
@@ -12,25 +11,11 @@ import json
 import time
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
-    ANNOTATION_GPUS,
-    ANNOTATION_SCHEDULER_CONFIG,
-    EXTENDER,
-    LABEL_NODE,
-    NAMESPACE,
-    PLUGIN,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import few
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import (
-    CLEANUP,
-    SCHEDULER,
-    Image,
-    Runs,
-    cleanup,
-    until,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import gpu_pods, of_hosts, ours
+from .._cluster.kubectl import Kubectl
+from .._cluster.names import ANNOTATION_GPUS, ANNOTATION_SCHEDULER_CONFIG, EXTENDER, LABEL_NODE, NAMESPACE, PLUGIN
+from .._formats.finding import few
+from .._removal.cluster import gpu_pods, of_hosts, ours
+from .pods import CLEANUP, SCHEDULER, Image, Runs, cleanup, until
 
 _ROOT, _CDI = "--kubelet-root=", "--cdi-dir="
 _SHOWN = 10

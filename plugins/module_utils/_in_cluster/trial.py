@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Before anything is installed: a pod on each GPU node that needs what the device plugin's pod needs, and ends at once.
 
@@ -14,18 +13,9 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import PLUGIN
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import (
-    LONGEST,
-    PROBE_PROGRAM,
-    Ended,
-    Image,
-    Runs,
-    is_ready,
-    simple_pod,
-    warnings,
-)
+from .._cluster.kubectl import Kubectl
+from .._cluster.names import PLUGIN
+from .pods import LONGEST, PROBE_PROGRAM, Ended, Image, Runs, is_ready, simple_pod, warnings
 
 TRIAL = "trial"
 #: kubelet tries again for ever; after so many seconds of warnings about a pod it does not run.

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether a probe pod has the GPU that its annotation says.
 
@@ -12,13 +11,9 @@ import json
 import re
 from typing import Any, Dict, List, Mapping, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
-    ANNOTATION_ALLOCATION,
-    ANNOTATION_GPUS,
-    ANNOTATION_INDEX,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import AnnotationError, published
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Ended
+from .._cluster.names import ANNOTATION_ALLOCATION, ANNOTATION_GPUS, ANNOTATION_INDEX
+from .._facts.capacity import AnnotationError, published
+from .pods import Ended
 
 _MOST = 256
 _OF_GPU = re.compile(r"nvidia\d+|nvidia-caps/nvidia-cap\d+")

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The verification of an installation in the cluster: a pod with one unit on each GPU node has the GPU that its annotation says."""
 
@@ -8,13 +7,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_GPUS, LABEL_NODE, MEMORY
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.cluster import pods as gpu_pods
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import AnnotationError, published
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import quantity
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import PROBE, Image, Runs, probe
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.verdict import judge
+from .._cluster.kubectl import Kubectl
+from .._cluster.names import ANNOTATION_GPUS, LABEL_NODE, MEMORY
+from .._evidence.cluster import pods as gpu_pods
+from .._facts.capacity import AnnotationError, published
+from .._formats.quantity import quantity
+from .pods import PROBE, Image, Runs, probe
+from .verdict import judge
 
 
 def verify(kubectl: Kubectl, image: Image, seconds: int) -> Tuple[List[str], List[str], List[str]]:

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The facts that the API server knows of this host's node, asked with kubelet's own credentials. Reads two objects, writes nothing.
 
@@ -20,8 +19,8 @@ import urllib.request
 from dataclasses import dataclass
 from typing import Any, Mapping, Optional
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.node_ready import not_ready
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from .._cluster.node_ready import not_ready
+from .._host.host import Host
 
 _KEYS = (
     "server",

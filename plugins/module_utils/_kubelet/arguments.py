@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Where the arguments of kubelet's next start come from: its unit, drop-ins and environment files, and edits of --feature-gates in them.
 
@@ -13,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import gates
+from . import gates
 
 FLAG = "--feature-gates"
 # A value in a line of a unit or of an environment file: what stands in quotes belongs together.

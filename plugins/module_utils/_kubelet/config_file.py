@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """featureGates in a KubeletConfiguration, as YAML or JSON, on hosts that have no YAML library. Comments and order stay.
 
@@ -11,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Mapping, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats import json_edit
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.yaml_scalars import scalars
+from .._formats import json_edit
+from .._formats.yaml_scalars import scalars
 
 KIND, KEY = "KubeletConfiguration", "featureGates"
 _LINE = re.compile(rf"^{KEY}:[ \t]*(?P<inline>[^#\n]*?)[ \t]*(?P<comment>#[^\n]*)?$", re.MULTILINE)

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Brings a host's kubelet to have the feature gates that device plugins need, or back to what it had."""
 
@@ -8,29 +7,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Callable, Dict, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import engine
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import Converged, Subject
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction, nothing
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected, Texts
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import kubernetes
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubernetes import from_argv
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host, flag
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.api import node_api
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.gates import TABLE, Gate, needed
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import KubeletState, plan_present, without
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.service import (
-    KubeletService,
-    KubeletUnit,
-    Ready,
-    find_unit,
-    look,
-    settable,
-    written,
-)
+from .._change import engine
+from .._change.engine import Converged, Subject
+from .._change.journal import Entry
+from .._change.transaction import Transaction, nothing
+from .._change.undo import Rejected, Texts
+from .._facts import kubernetes
+from .._facts.kubernetes import from_argv
+from .._formats.versions import numbers
+from .._host import command
+from .._host.command import RunWithin
+from .._host.host import Host, flag
+from .api import node_api
+from .gates import TABLE, Gate, needed
+from .plan import KubeletState, plan_present, without
+from .service import KubeletService, KubeletUnit, Ready, find_unit, look, settable, written
 
 OWNER = "kubelet"
 

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which file of a host gets kubelet's feature gates, and what it becomes. No Ansible, no writing here.
 
@@ -14,19 +13,9 @@ import posixpath
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected, Texts
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import config_file, gates
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.arguments import (
-    EXTRA,
-    FLAG,
-    ArgumentsError,
-    KubeletStart,
-    gates_in_text,
-    variables_in,
-    with_argument,
-    with_gates,
-    with_unit_argument,
-)
+from .._change.undo import Rejected, Texts
+from . import config_file, gates
+from .arguments import EXTRA, FLAG, ArgumentsError, KubeletStart, gates_in_text, variables_in, with_argument, with_gates, with_unit_argument
 
 #: The first release whose kubelet takes featureGates from its configuration file.
 CONFIG_FILE_SINCE = (1, 10)

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """kubelet under systemd, as what a transaction restarts and verifies.
 
@@ -17,21 +16,16 @@ import urllib.request
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.yaml_scalars import scalars
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host, flag
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import parsed, show_command
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import gates
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.arguments import (
-    ArgumentsError,
-    StartFile,
-    environment_file_paths,
-    start_of,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import DROP_IN, KubeletState
+from .._change.transaction import Service
+from .._change.undo import Rejected
+from .._formats.versions import numbers
+from .._formats.yaml_scalars import scalars
+from .._host.command import RunWithin
+from .._host.host import Host, flag
+from .._host.systemd import parsed, show_command
+from . import gates
+from .arguments import ArgumentsError, StartFile, environment_file_paths, start_of
+from .plan import DROP_IN, KubeletState
 
 POLL_SECONDS = 0.5
 # So long the same process must have lived: one that systemd restarts again and again has not.

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """apt: a candidate is fetched and resolved in a scratch folder, so that the host's own sources are not touched before it is verified."""
 
@@ -12,22 +11,12 @@ import tempfile
 from contextlib import contextmanager
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome, RunWithin
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp, sources
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.folder import package_files
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
-    Installed,
-    PackageChange,
-    PackageManager,
-    PackagePlan,
-    PackagesError,
-    PackageSet,
-    Repository,
-    choose_all,
-    last_words,
-)
+from .._change.undo import Rejected
+from .._host.command import Outcome, RunWithin
+from .._host.files import read_state
+from . import openpgp, sources
+from .folder import package_files
+from .model import Installed, PackageChange, PackageManager, PackagePlan, PackagesError, PackageSet, Repository, choose_all, last_words
 
 LISTS, SOURCES, KEYRINGS = "/var/lib/apt/lists", "/etc/apt/sources.list.d", "/etc/apt/keyrings"
 PREFERENCES = "/etc/apt/preferences.d"

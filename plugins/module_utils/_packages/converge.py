@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Brings a host to have packages from a repository at exact versions, with a hold. It takes all of that back by the journal.
 
@@ -20,15 +19,15 @@ import re
 from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry, Journal
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, Transaction, TransactionError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected, undone
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.apt import Apt
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.dnf import Dnf
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
+from .._change.journal import Entry, Journal
+from .._change.transaction import Service, Transaction, TransactionError
+from .._change.undo import Rejected, undone
+from .._host.command import RunWithin
+from .._host.files import FileState
+from .._host.host import Host
+from .apt import Apt
+from .dnf import Dnf
+from .model import (
     Installed,
     Package,
     PackageChange,
@@ -43,7 +42,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
     satisfies,
     shown,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.zypper import Zypper
+from .zypper import Zypper
 
 #: How the journal's entries of packages and of keys begin, and the owners of all that this makes.
 ENTRY, KEY, OWNER = "package:", "key:", "packages."

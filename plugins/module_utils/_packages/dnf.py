@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """dnf 4 and rpm: a candidate repository is read into a cache of its own, with a key ring of its own, before the host knows it.
 
@@ -16,22 +15,12 @@ import tempfile
 from contextlib import contextmanager
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, read_state, replace
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp, rpm, sources
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.apt import failure
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
-    Installed,
-    PackageChange,
-    PackagePlan,
-    PackagesError,
-    PackageSet,
-    Repository,
-    by_number,
-    choose_all,
-    last_words,
-)
+from .._change.undo import Rejected
+from .._host.command import Outcome
+from .._host.files import FileState, read_state, replace
+from . import openpgp, rpm, sources
+from .apt import failure
+from .model import Installed, PackageChange, PackagePlan, PackagesError, PackageSet, Repository, by_number, choose_all, last_words
 
 REPOSITORIES, KEYS, CONFIG = "/etc/yum.repos.d", "/etc/pki/rpm-gpg", "/etc/dnf/dnf.conf"
 PLUGIN, MODULES = "/etc/dnf/plugins/versionlock.conf", "/etc/dnf/modules.d"

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Package files in a folder of the host. They need no signature, so that a user who may write them is root of the host."""
 
@@ -8,9 +7,9 @@ from __future__ import annotations
 import os
 from typing import List
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.ownership import open_to_others
+from .._change.undo import Rejected
+from .._host.host import Host
+from .._host.ownership import open_to_others
 
 _MOST = 1000
 

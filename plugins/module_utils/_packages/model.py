@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The packages that are wanted on a host, what a package manager would do for them, and the manager as all kinds of it are used.
 
@@ -14,11 +13,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import few
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import newer
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.openpgp import Key
+from .._change.undo import Rejected
+from .._formats.finding import few
+from .._formats.versions import newer
+from .._host.command import Outcome
+from .openpgp import Key
 
 #: The most that a run may name, and of what it may be made. The first letter keeps a name from being an option.
 LIMIT = 200

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The common part of dnf and zypper: rpm's database, files of packages, and the folder of repositories."""
 
@@ -8,12 +7,12 @@ from __future__ import annotations
 import os
 from typing import Dict, List, Mapping, Optional, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import sources
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.folder import package_files
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import PackageManager, PackageSet, Repository, last_words
+from .._change.undo import Rejected
+from .._host.command import RunWithin
+from .._host.files import read_state
+from . import sources
+from .folder import package_files
+from .model import PackageManager, PackageSet, Repository, last_words
 
 _QUESTION = 120.0
 _KEY, _MOST_KEYS = "gpg-pubkey", 1000

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The texts of apt's sources and of rpm's repository files: ours, and those of others without the repositories that ours takes over.
 
@@ -11,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import List, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import Repository
+from .model import Repository
 
 HEADER = "# Made by gpushare.kubernetes; it would be written anew.\n"
 PREFIX = "gpushare-"

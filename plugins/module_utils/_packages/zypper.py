@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """zypper and rpm: a candidate repository is tried in a scratch root, with a copy of rpm's database, before the host knows it.
 
@@ -17,22 +16,12 @@ from contextlib import contextmanager
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence
 from xml.etree import ElementTree
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, read_state, remove, replace
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp, rpm, sources
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.apt import failure
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.model import (
-    Installed,
-    PackageChange,
-    PackagePlan,
-    PackagesError,
-    PackageSet,
-    Repository,
-    by_number,
-    choose_all,
-    last_words,
-)
+from .._change.undo import Rejected
+from .._host.command import Outcome
+from .._host.files import FileState, read_state, remove, replace
+from . import openpgp, rpm, sources
+from .apt import failure
+from .model import Installed, PackageChange, PackagePlan, PackagesError, PackageSet, Repository, by_number, choose_all, last_words
 
 FOLDER = "/etc/zypp"
 REPOSITORIES, LOCKS = f"{FOLDER}/repos.d", f"{FOLDER}/locks"

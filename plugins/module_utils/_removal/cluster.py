@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Takes our objects, and our traces on nodes, out of a cluster through kubectl, and tells ours from those of others.
 
@@ -15,9 +14,9 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import taint
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError, as_list
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+from .._cluster import taint
+from .._cluster.kubectl import Kubectl, KubectlError, as_list
+from .._cluster.names import (
     ANNOTATION_GPUS,
     ANNOTATION_HELD,
     EXTENDER,
@@ -32,7 +31,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
     RESOURCES,
     UNHEALTHY_PREFIX,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.public import PUBLIC
+from .._cluster.public import PUBLIC
 
 POLL_SECONDS = 2.0
 ANNOTATIONS = (ANNOTATION_GPUS, ANNOTATION_HELD)

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Takes what is ours off a host: first the daemons and what they read and keep, at last the runtime's environments and the journal.
 
@@ -16,27 +15,20 @@ import re
 import socket
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import subjects
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Entry, Journal
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import HostDaemon, owner_of
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Undo, read_or_none, undo
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, DASHBOARD, PLUGIN
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import mps
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import LINK, is_environment
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.exposure import exposed
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import VARIABLE
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import remove, replace
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import show
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import (
-    Layout,
-    RemovalPlan,
-    RemoveError,
-    names,
-    shown,
-    shown_content,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest
+from .._change import subjects
+from .._change.journal import FOLDER, Entry, Journal
+from .._change.subjects import HostDaemon, owner_of
+from .._change.undo import Undo, read_or_none, undo
+from .._cluster.names import ANNOTATION_SCHEDULER_CONFIG, DASHBOARD, PLUGIN
+from .._daemon import mps
+from .._daemon.environment import LINK, is_environment
+from .._daemon.exposure import exposed
+from .._daemon.service import VARIABLE
+from .._host.command import Run
+from .._host.files import remove, replace
+from .._host.systemd import show
+from .._scheduler import manifest
+from .plan import Layout, RemovalPlan, RemoveError, names, shown, shown_content
 
 PLUGIN_UNIT = PLUGIN + ".service"
 # Without a journal, a unit of ours is known by the variable that we give its process, or by its first lines.

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Takes off a host what this collection put there: what is ours is found by reading the host, so that a killed run is finished by the next.
 
@@ -14,8 +13,8 @@ import shutil
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Sequence, Set
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest, read_state, remove, sync_folder
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS
+from .._host.files import FileState, digest, read_state, remove, sync_folder
+from .._host.systemd import UNITS
 
 STAGED = ".gpushare-staged-"
 _SECRET_ENDS = (".key", ".token", ".kubeconfig")

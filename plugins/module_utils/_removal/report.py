@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The changes of this collection on a host and their state since: the journal against the files as they are.
 
@@ -13,13 +12,13 @@ import os
 import time
 from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Entry, Journal
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import NAME, SETTINGS, is_ours, units
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import as_before, read_or_none
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import MARKER, Environments, is_environment
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import KUBECTL_PLUGINS, properties
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout, names
+from .._change.journal import FOLDER, Entry, Journal
+from .._change.subjects import NAME, SETTINGS, is_ours, units
+from .._change.undo import as_before, read_or_none
+from .._daemon.environment import MARKER, Environments, is_environment
+from .._host.command import Run
+from .host import KUBECTL_PLUGINS, properties
+from .plan import Layout, names
 
 AS_LEFT, CHANGED, GONE = "as we left it", "changed by others since", "removed by others since"
 AS_BEFORE, UNPROVEN = "as it was before us", "written by a run that did not end"

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The settings that containerd's configuration must have so that pods get the nvidia runtime, and how to tell. No Ansible, no I/O here.
 
@@ -14,15 +13,10 @@ import copy
 import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import Path, parse
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import (
-    drop,
-    remove,
-    remove_empty_header,
-    set_value,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import RUNTIME, Runtimes, leaves, stripped
+from .._change.undo import Rejected
+from .._formats.toml import Path, parse
+from .._formats.toml_edit import drop, remove, remove_empty_header, set_value
+from .plan import RUNTIME, Runtimes, leaves, stripped
 
 OLD_CRI, NEW_CRI = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
 RUNC_TYPE = "io.containerd.runc."

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """containerd's configuration files, and what containerd itself makes of them or of a candidate.
 
@@ -19,14 +18,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected, Texts, Undone, undone
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError, loads
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import append, set_value
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import containerd_config
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import Change, cdi_is_on, dump_section
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, RuntimePlan, Runtimes, read_text
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import Program
+from .._change.journal import Entry
+from .._change.undo import Rejected, Texts, Undone, undone
+from .._formats.toml import TomlError, loads
+from .._formats.toml_edit import append, set_value
+from . import containerd_config
+from .containerd_config import Change, cdi_is_on, dump_section
+from .plan import Asked, RuntimePlan, Runtimes, read_text
+from .service import Program
 
 DROP_IN = "zz-gpushare.toml"
 FOLDER = "conf.d"

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """containerd under systemd: what its CRI status says of the process decides, never the files' dates."""
 
@@ -7,20 +6,15 @@ from __future__ import annotations
 
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import flag
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import (
-    masked,
-    not_running,
-    running_runtimes,
-    socket_address,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import Installation
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, RuntimePlan, Runtimes
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import ASK_SECONDS, RuntimeService, RuntimeUnit
+from .._change.journal import Entry
+from .._change.undo import Rejected
+from .._host.command import RunWithin
+from .._host.host import flag
+from . import cri
+from .containerd_config import masked, not_running, running_runtimes, socket_address
+from .containerd_files import Installation
+from .plan import Asked, RuntimePlan, Runtimes
+from .service import ASK_SECONDS, RuntimeService, RuntimeUnit
 
 CONFIG = "/etc/containerd/config.toml"
 

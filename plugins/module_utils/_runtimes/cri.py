@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The status that a running container runtime has of itself: the CRI's verbose Status over its unix socket.
 
@@ -18,7 +17,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Tuple, Union
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import SilentError
+from .plan import SilentError
 
 # CRI v1 since containerd 1.6; v1alpha2 before.
 METHODS = ("/runtime.v1.RuntimeService/Status", "/runtime.v1alpha2.RuntimeService/Status")

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """CRI-O under systemd: its drop-ins, and what its own page /config says of the process.
 
@@ -15,24 +14,15 @@ import shutil
 import tempfile
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected, Texts, undone
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError, loads
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import remove, remove_empty_header, set_value
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host, flag
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri, unix_http
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import (
-    RUNTIME,
-    Asked,
-    RuntimePlan,
-    Runtimes,
-    SilentError,
-    leaves,
-    read_text,
-    stripped,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import ASK_SECONDS, RuntimeService, RuntimeUnit
+from .._change.journal import Entry
+from .._change.undo import Rejected, Texts, undone
+from .._formats.toml import TomlError, loads
+from .._formats.toml_edit import remove, remove_empty_header, set_value
+from .._host.command import RunWithin
+from .._host.host import Host, flag
+from . import cri, unix_http
+from .plan import RUNTIME, Asked, RuntimePlan, Runtimes, SilentError, leaves, read_text, stripped
+from .service import ASK_SECONDS, RuntimeService, RuntimeUnit
 
 CONFIG, FOLDER, SOCKET = "/etc/crio/crio.conf", "/etc/crio/crio.conf.d", "/var/run/crio/crio.sock"
 DROP_IN = "zz-gpushare.conf"

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Brings a host's container runtime to have, or not to have, nvidia as its default runtime.
 
@@ -12,24 +11,18 @@ import os
 from dataclasses import dataclass
 from typing import Callable, List, Mapping, Optional, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import engine
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import Converged, Subject
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction, nothing
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected, Texts
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import command
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_service import ContainerdService
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.crio import CrioService
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.docker import DockerService
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, RuntimePlan, read_text
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import (
-    RuntimeService,
-    RuntimeUnit,
-    arguments_of,
-    check_program,
-    find_unit,
-)
+from .._change import engine
+from .._change.engine import Converged, Subject
+from .._change.journal import Entry
+from .._change.transaction import Transaction, nothing
+from .._change.undo import Rejected, Texts
+from .._host import command
+from .._host.command import RunWithin
+from .containerd_service import ContainerdService
+from .crio import CrioService
+from .docker import DockerService
+from .plan import Asked, RuntimePlan, read_text
+from .service import RuntimeService, RuntimeUnit, arguments_of, check_program, find_unit
 
 
 @dataclass(frozen=True)

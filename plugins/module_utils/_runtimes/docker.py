@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """docker under systemd: its daemon.json, and what its API says of the process.
 
@@ -17,31 +16,17 @@ import shutil
 import tempfile
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected, Texts, undone
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.json_edit import remove
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import flag
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import environment, parsed, show_command
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import docker_config, unix_http
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.docker_config import DEFAULT, TABLE, DockerdStart, Source
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import (
-    RUNTIME,
-    Asked,
-    RuntimePlan,
-    Runtimes,
-    SilentError,
-    read_text,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import (
-    ASK_SECONDS,
-    RestartError,
-    RuntimeService,
-    RuntimeUnit,
-    arguments_of,
-    find_unit,
-)
+from .._change.journal import Entry
+from .._change.undo import Rejected, Texts, undone
+from .._formats.json_edit import remove
+from .._formats.versions import numbers
+from .._host.command import RunWithin
+from .._host.host import flag
+from .._host.systemd import environment, parsed, show_command
+from . import docker_config, unix_http
+from .docker_config import DEFAULT, TABLE, DockerdStart, Source
+from .plan import RUNTIME, Asked, RuntimePlan, Runtimes, SilentError, read_text
+from .service import ASK_SECONDS, RestartError, RuntimeService, RuntimeUnit, arguments_of, find_unit
 
 CONFIG = "/etc/docker/daemon.json"
 SOCKET = "/run/docker.sock"

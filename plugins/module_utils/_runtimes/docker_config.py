@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The settings that docker's daemon.json and command line must have so that pods get the nvidia runtime. No Ansible, no writing here.
 
@@ -13,10 +12,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.json_edit import JsonError, Path, loads, remove, set_value
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import flag
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import RUNTIME, Runtimes
+from .._change.undo import Rejected
+from .._formats.json_edit import JsonError, Path, loads, remove, set_value
+from .._host.host import flag
+from .plan import RUNTIME, Runtimes
 
 DEFAULT, TABLE = "default-runtime", "runtimes"
 BUILTIN = "runc"

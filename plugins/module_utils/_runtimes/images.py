@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The images that a node's container runtime has, and the import of archives of images.
 
@@ -11,8 +10,8 @@ from __future__ import annotations
 
 from typing import Callable, Dict, List, Optional, Sequence, Set
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import SilentError
+from . import cri
+from .plan import SilentError
 
 _LIST = "/runtime.v1.ImageService/ListImages"
 _SECONDS = 30.0

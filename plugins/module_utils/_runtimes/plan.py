@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The common part of all container runtimes: what pods get, and what is to be written so that they do."""
 
@@ -8,9 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Texts, decoded
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import Path
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
+from .._change.undo import Texts, decoded
+from .._formats.toml import Path
+from .._host.files import read_state
 
 #: The name of our runtime in every configuration.
 RUNTIME = "nvidia"

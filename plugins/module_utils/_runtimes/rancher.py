@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """k3s and RKE2 on a host: whether their containerd knows NVIDIA's runtime, the one restart by which it finds it, and their image store.
 
@@ -16,11 +15,11 @@ import time
 from dataclasses import dataclass
 from typing import IO, Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats import toml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import files
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import parsed, show_command
+from .._formats import toml
+from .._host import files
+from .._host.command import RunWithin
+from .._host.host import Host
+from .._host.systemd import parsed, show_command
 
 RUNTIME = "nvidia"
 #: Places in which both search for it. The GPU Operator's comes first.

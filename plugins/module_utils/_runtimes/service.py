@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A container runtime under systemd, as what a transaction restarts and verifies.
 
@@ -15,12 +14,12 @@ import time
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import parsed, show_command
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, RuntimePlan, Runtimes, SilentError
+from .._change.journal import Entry
+from .._change.transaction import Service
+from .._change.undo import Rejected
+from .._host.command import RunWithin
+from .._host.systemd import parsed, show_command
+from .plan import Asked, RuntimePlan, Runtimes, SilentError
 
 POLL_SECONDS = 0.3
 # So long a process must have lived when it is called healthy: one that systemd restarts again and again has not.

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """One HTTP request over a unix socket."""
 
@@ -10,7 +9,7 @@ import socket
 import time
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import SilentError
+from .plan import SilentError
 
 _LIMIT = 4 * 1024 * 1024
 

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Reads what a plan for a host's kube-scheduler is made from, and carries the plan out."""
 
@@ -10,26 +9,18 @@ import os
 from dataclasses import replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction, TransactionError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
-    ANNOTATION_SCHEDULER_CONFIG,
-    NAMESPACE,
-    SCHEDULER_TLS_FILES,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.health import fetch_json, unhealthy
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest, read_state
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import candidate, kubeadm, proof
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.policy import KEY as POLICY_KEY
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.service import (
-    ExpectedScheduler,
-    SchedulerHost,
-    SchedulerService,
-)
+from .._change.journal import Entry
+from .._change.transaction import Transaction, TransactionError
+from .._change.undo import Rejected
+from .._cluster.kubectl import Kubectl, KubectlError
+from .._cluster.names import ANNOTATION_SCHEDULER_CONFIG, NAMESPACE, SCHEDULER_TLS_FILES
+from .._daemon.health import fetch_json, unhealthy
+from .._host.command import Run
+from .._host.files import FileState, digest, read_state
+from . import candidate, kubeadm, proof
+from . import manifest as scheduler_manifest
+from .policy import KEY as POLICY_KEY
+from .service import ExpectedScheduler, SchedulerHost, SchedulerService
 
 OWNER = "scheduler"
 FOLDER = "folder:"

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Let the kube-scheduler of the manifest's own image read a configuration before it is put in place."""
 
@@ -7,7 +6,7 @@ from __future__ import annotations
 
 from typing import Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Run
+from .._host.command import Run
 
 CONTAINER = "gpushare-scheduler-candidate"
 

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """kube-scheduler's configuration with our extender in it, merged into the present one or made new.
 
@@ -14,13 +13,15 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import COMPUTE, NAMESPACE, SCHEDULER_TLS_FILES
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import releases
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError, flag
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.releases import Release
+from .._cluster.names import COMPUTE, NAMESPACE, SCHEDULER_TLS_FILES
+from . import releases
+from .manifest import SchedulerError, flag
+from .releases import Release
 
 KIND = "KubeSchedulerConfiguration"
 PERCENTAGE = "percentageOfNodesToScore"
+# Up to so many nodes every one of them is scored: a pod must not be unschedulable because of a sample.
+ALL_NODES_UP_TO = 500
 DEFAULT_KUBECONFIG = "/etc/kubernetes/scheduler.conf"
 # kube-scheduler ignores these flags once it is given --config: their values move into a new configuration.
 _FLAGS_OF_CONFIG = (
@@ -94,6 +95,11 @@ _DEFAULTS = {"weight": 0, "enableHTTPS": False, "nodeCacheCapable": False, "igno
 #: A caller that compares an entry names these by themselves.
 _APART = ("urlPrefix", "filterVerb", "bindVerb", "managedResources")
 _SHOWN = 120
+
+
+def percentage_by_default(nodes: int) -> int:
+    """percentageOfNodesToScore of a cluster with so many nodes; 0 is Kubernetes' own sampling."""
+    return 100 if nodes <= ALL_NODES_UP_TO else 0
 
 
 def differing(entry: Mapping[str, Any], extender: ExtenderEntry) -> Dict[str, Tuple[str, str]]:

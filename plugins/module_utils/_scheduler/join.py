@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The scheduler's configuration on a host that has not joined yet: `kubeadm join` starts a kube-scheduler that names it at once.
 
@@ -12,10 +11,10 @@ from __future__ import annotations
 import os
 from typing import Dict, Mapping
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.apply import FOLDER, OWNER
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import annotation_in, config_paths
+from .._change.transaction import Transaction
+from .._host.files import read_state
+from .apply import FOLDER, OWNER
+from .manifest import annotation_in, config_paths
 
 MOST_BYTES = 1 << 20
 MOST_FILES = 8

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The scheduler's part of kubeadm's ClusterConfiguration, from which `kubeadm upgrade apply` writes the static pod again.
 
@@ -11,15 +10,8 @@ from __future__ import annotations
 import copy
 from typing import Any, Dict, List, Mapping, Optional
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACE
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import (
-    CONFIG,
-    TLS_VOLUME,
-    VOLUME,
-    SchedulerError,
-    flag,
-    scheduler_container,
-)
+from .._cluster.names import NAMESPACE
+from .manifest import CONFIG, TLS_VOLUME, VOLUME, SchedulerError, flag, scheduler_container
 
 NAME, KEY = "kubeadm-config", "ClusterConfiguration"
 # In the journal, and as the header of a diff.

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """kube-scheduler's static pod: where it reads its configuration, and the pod with ours, its volumes and the annotation that restarts it.
 
@@ -14,8 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import host
+from .._cluster.names import ANNOTATION_SCHEDULER_CONFIG
+from .._host import host
 
 VOLUME = "gpushare-scheduler-config"
 TLS_VOLUME = "gpushare-pki"

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The scheduler of OpenShift up to 4.9: a policy in a ConfigMap that the object Scheduler/cluster names, with our extender in it.
 
@@ -15,12 +14,12 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_POLICY
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import ExtenderEntry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.policy import KEY, merge_policy, unmerge_policy
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.releases import LAST_POLICY, release_of
+from .._cluster.kubectl import Kubectl
+from .._cluster.names import ANNOTATION_POLICY
+from .config import ExtenderEntry
+from .manifest import SchedulerError
+from .policy import KEY, merge_policy, unmerge_policy
+from .releases import LAST_POLICY, release_of
 
 NAMESPACE, NAME = "openshift-config", "scheduler-policy"
 SCHEDULERS = "schedulers.config.openshift.io"

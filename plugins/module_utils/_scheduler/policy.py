@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The scheduler's Policy, which Kubernetes up to 1.22 reads, with our extender in it. Predicates and priorities stay as they are.
 
@@ -11,13 +10,8 @@ from __future__ import annotations
 import copy
 from typing import Any, Dict, Mapping, Optional
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import (
-    ExtenderEntry,
-    policy_entry,
-    with_extender,
-    without_extender,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
+from .config import ExtenderEntry, policy_entry, with_extender, without_extender
+from .manifest import SchedulerError
 
 KIND = "Policy"
 #: The key of a ConfigMap with a policy.

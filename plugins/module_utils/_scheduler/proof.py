@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The verification that a changed kube-scheduler works: its pod runs as written, it holds its lease, it has called the extender.
 
@@ -13,12 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
-    ANNOTATION_MIRROR,
-    ANNOTATION_SCHEDULER_CONFIG,
-    NAMESPACE,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import is_scheduler, shape
+from .._cluster.names import ANNOTATION_MIRROR, ANNOTATION_SCHEDULER_CONFIG, NAMESPACE
+from .manifest import is_scheduler, shape
 
 # A container that has ended this often will not come up by waiting.
 HOPELESS_RESTARTS = 2

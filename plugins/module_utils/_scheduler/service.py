@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A host's kube-scheduler as what a transaction restarts and verifies.
 
@@ -16,13 +15,13 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple, TypeVar
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACE
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.health import fetch_json
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import digest, read_state
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
+from .._change.transaction import Service
+from .._cluster.kubectl import Kubectl, KubectlError
+from .._cluster.names import NAMESPACE
+from .._daemon.health import fetch_json
+from .._host.files import digest, read_state
+from . import manifest as scheduler_manifest
+from . import proof
 
 T = TypeVar("T")
 POLL_SECONDS = 0.5

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The changes of a node and a DaemonSet when another device plugin is moved aside, and when it is given back.
 
@@ -15,16 +14,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_MOVED_ASIDE, ANNOTATION_TAKEN_OVER
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import (
-    EXPRESSION,
-    LABELS,
-    Switch,
-    is_empty,
-    is_prepared,
-    short,
-    terms_of,
-)
+from .._cluster.names import ANNOTATION_MOVED_ASIDE, ANNOTATION_TAKEN_OVER
+from .plugins import EXPRESSION, LABELS, Switch, is_empty, is_prepared, short, terms_of
 
 VERSION = 1
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Moves other device plugins away from nodes and gives them back, through kubectl: reads everything first, then writes.
 
@@ -13,13 +12,13 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import GPUS, LABEL_NODE, LABEL_TAKEN_OVER
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import OPERATOR
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import aside
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import operator as gpu_operator
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import MergePatch, TakeOverError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import OtherPlugin, Switch, other_plugins, place_of
+from .._cluster.kubectl import Kubectl, KubectlError
+from .._cluster.names import GPUS, LABEL_NODE, LABEL_TAKEN_OVER
+from .._facts.device_managers import OPERATOR
+from . import aside
+from . import operator as gpu_operator
+from .aside import MergePatch, TakeOverError
+from .plugins import OtherPlugin, Switch, other_plugins, place_of
 
 _ENDED = ("Succeeded", "Failed")
 # A controller has written the status of a DaemonSet within milliseconds.

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """NVIDIA's GPU Operator in the cluster: its ClusterPolicy, and what that becomes without its device plugin and with it again.
 
@@ -13,11 +12,11 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_OPERATOR, LABEL_NODE
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import served
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import VERSION, MergePatch, TakeOverError, loaded
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import owner_of, short
+from .._cluster.kubectl import Kubectl
+from .._cluster.names import ANNOTATION_OPERATOR, LABEL_NODE
+from .._cluster.objects import served
+from .aside import VERSION, MergePatch, TakeOverError, loaded
+from .plugins import owner_of, short
 
 GROUP, API_VERSION, KIND, RESOURCE = "nvidia.com", "v1", "ClusterPolicy", "clusterpolicies.nvidia.com"
 #: The merge patch by which the operator deletes its device plugin on every node, and the init container that waits for it.

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The parts of the original gpushare in a cluster, and their end: after everything else, and only once nothing of it is in use.
 
@@ -12,18 +11,12 @@ import json
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, as_list
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import FIELD_MANAGER
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import content, key, title
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import TakeOverError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import OtherPlugins
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import (
-    COMPONENT,
-    ORIGINAL_EXTENDER,
-    ORIGINAL_PLUGIN,
-    owner_of,
-    place_of,
-)
+from .._cluster.kubectl import Kubectl, as_list
+from .._cluster.names import FIELD_MANAGER
+from .._cluster.objects import content, key, title
+from .aside import TakeOverError
+from .cluster import OtherPlugins
+from .plugins import COMPONENT, ORIGINAL_EXTENDER, ORIGINAL_PLUGIN, owner_of, place_of
 
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 #: Names of its accounts, roles and bindings.

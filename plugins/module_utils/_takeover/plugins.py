@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Device plugins of others in the cluster: whose a DaemonSet is, who owns it, and by which label of a node it leaves that node.
 
@@ -12,8 +11,8 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_TAKEN_OVER
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL
+from .._cluster.names import LABEL_TAKEN_OVER
+from .._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL
 
 #: The expression that keeps a DaemonSet away from the nodes that were taken over.
 EXPRESSION = {"key": LABEL_TAKEN_OVER, "operator": "DoesNotExist"}

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """NVIDIA's container toolkit on a host: its version, what its config.toml lets containers ask for, and its CDI spec.
 
@@ -15,20 +14,20 @@ import tempfile
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import engine
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import Converged, Subject
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry, Journal
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Service, nothing
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected, Texts, decoded, undo
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.advisories import TOOLKIT_MINIMUM, open_in_toolkit
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.cdi_specs import specs
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError, loads
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml_edit import remove, set_value
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import newer
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import RunWithin
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import read_state
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import UNITS, parsed, show_command
+from .._change import engine
+from .._change.engine import Converged, Subject
+from .._change.journal import Entry, Journal
+from .._change.transaction import Service, nothing
+from .._change.undo import Rejected, Texts, decoded, undo
+from .._facts.advisories import TOOLKIT_MINIMUM, open_in_toolkit
+from .._facts.cdi_specs import specs
+from .._formats.toml import TomlError, loads
+from .._formats.toml_edit import remove, set_value
+from .._formats.versions import newer
+from .._host.command import RunWithin
+from .._host.files import read_state
+from .._host.host import Host
+from .._host.systemd import UNITS, parsed, show_command
 
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
 #: Where the toolkit's own unit writes the spec, and the container runtimes read it; gone after a boot, as are the device nodes.

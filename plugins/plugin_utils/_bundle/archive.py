@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Reading a bundle from its file: whole once, to check it, and the parts that a host gets. Only bytes whose sum is right are handed on."""
 
@@ -14,18 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats import tar
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received import LIMITS
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import (
-    MANIFEST,
-    MOST_TEXT,
-    SIGNATURE,
-    SUMS,
-    BundleError,
-    Contents,
-    parse,
-)
+from ...module_utils._formats import tar
+from ...module_utils._host.received import LIMITS
+from ...module_utils._packages import openpgp
+from .contents import MANIFEST, MOST_TEXT, SIGNATURE, SUMS, BundleError, Contents, parse
 
 _COPY = "copy the file again, and compare its SHA-256 with that which the playbook bundle printed"
 _GPGV_SECONDS = 60

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """This collection and its chart as archives, the same bytes from the same files.
 
@@ -22,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import BundleError
+
+from .contents import BundleError
 
 _SECONDS = 300
 _AGAIN = "install the collection again (ansible-galaxy collection install --force)"

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The files of a bundle: their names, their description, their checksums, and those that a host gets.
 
@@ -23,8 +22,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._shape import Open, other_shape, quoted
+from ...module_utils._formats.finding import Finding
+from .._shape import Open, other_shape, quoted
 
 FORMAT = 1
 MANIFEST, SUMS, SIGNATURE, SBOM = "gpushare-bundle.json", "SHA256SUMS", "SHA256SUMS.asc", "sbom.cdx.json"

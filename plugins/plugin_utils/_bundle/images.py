@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The images of an archive that `docker save`, `podman save` or `ctr images export` has written."""
 
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import IMAGES, MACHINES, BundledImage, BundleError
+from .contents import IMAGES, MACHINES, BundledImage, BundleError
 
 _MOST_JSON, _MOST_IMAGES = 4 << 20, 100
 _NAMES = ("io.containerd.image.name", "org.opencontainers.image.ref.name")

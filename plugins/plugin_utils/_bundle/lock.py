@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which locked packages a Python on an architecture needs, and which wheel of each it can use.
 
@@ -13,11 +12,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import few
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
+
+from ...module_utils._formats.finding import few
 
 #: The minor version of glibc 2 in EL 8, the oldest of a distribution that preflight accepts, and of the oldest platform of wheels.
 OLDEST_GLIBC, _FIRST_GLIBC = 28, 17

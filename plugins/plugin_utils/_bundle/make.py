@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Make a bundle: download, describe, sum, and write it. The same input makes the same bytes, except for the signature."""
 
@@ -12,12 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats import tar
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received import LIMITS
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle import sbom
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.archive import SPARE, Source, need_space, parts_of, sha256_of
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.collection import chart, collection, version_of
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import (
+from ...module_utils._formats import tar
+from ...module_utils._host.received import LIMITS
+from .._wheel import build_wheel, locked_requirements
+from . import sbom
+from .archive import SPARE, Source, need_space, parts_of, sha256_of
+from .collection import chart, collection, version_of
+from .contents import (
     CHART,
     COLLECTION,
     IMAGES,
@@ -33,11 +33,10 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.conten
     checksums,
     manifest,
 )
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.images import images_of
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import Target, pins
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.packages import PackagesOf, collect
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.wheels import Say, collect_wheels
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import build_wheel, locked_requirements
+from .images import images_of
+from .lock import Target, pins
+from .packages import PackagesOf, collect
+from .wheels import Say, collect_wheels
 
 #: Of the wheels of one Python on one architecture, as measured with the lock of 0.1.0.
 _BYTES_OF_TARGET = 20 << 20

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The administrator's packages for a bundle: those in a folder, or downloaded by name with the hosts' own kind of package manager.
 
@@ -15,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import MACHINES, BundleError, is_system
+from .contents import MACHINES, BundleError, is_system
 
 _SECONDS = 1800
 _MOST = 1000

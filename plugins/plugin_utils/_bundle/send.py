@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Files that a host gets: any of the controller, or the part of a bundle as one archive."""
 
@@ -10,7 +9,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.archive import Bundle
+
+from .archive import Bundle
 
 
 def send(action: ActionBase, bundle: Bundle, names: Collection[str]) -> dict[str, str]:

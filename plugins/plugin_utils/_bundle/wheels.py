@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The locked wheels for Pythons and architectures other than those of this machine, downloaded by pip with their hashes."""
 
@@ -12,10 +11,10 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import without_credentials, without_values
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.archive import sha256_of
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import BundleError
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import Pin, Target, chosen, names
+from ...module_utils._daemon.environment import without_credentials, without_values
+from .archive import sha256_of
+from .contents import BundleError
+from .lock import Pin, Target, chosen, names
 
 _SECONDS = 900
 Say = Callable[[str], None]

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The data of a host's distribution, from the files of the role nvidia_driver.
 
@@ -13,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import family_of
+
+from ...module_utils._driver.facts import HostFacts
+from .._preflight.host import family_of
 
 _VARIABLE = "__nvidia_driver_data"
 

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Find the Kubernetes node of each dead host by the inventory, because a dead host cannot report its node."""
 
@@ -7,9 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, ask
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import KUBECTL, Judge
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._removal.dead_nodes import choose
+from .._answers import Known, ask
+from .._removal.dead_nodes import choose
+from .judge import KUBECTL, Judge
 
 
 class DeadNodesJudge(Judge):

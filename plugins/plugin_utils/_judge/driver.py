@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Gather the facts of a host in one call, and plan its driver on the controller with the data of its distribution."""
 
@@ -9,13 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.apply import reboot_reason
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import HostFacts
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.plan import Wish, make
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._driver.data import data_of
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import Judge
+from ...module_utils._driver.apply import reboot_reason
+from ...module_utils._driver.facts import HostFacts
+from ...module_utils._driver.plan import Wish, make
+from ...module_utils._facts.driver import Driver
+from .._answers import ask
+from .._driver.data import data_of
+from .judge import Judge
 
 
 class DriverJudge(Judge):

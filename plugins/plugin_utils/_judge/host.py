@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Gather the facts of one host in one call and judge them, with its variables, on the controller."""
 
@@ -9,16 +8,17 @@ from dataclasses import fields, replace
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError  # type: ignore[import-untyped]
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, ask, wrong_folder, wrong_node
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import Judge
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import reasons as preflight_reasons
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import variables as preflight_variables
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import WantedHost, judge
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import Judgement
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import of_type, variables
+
+from ...module_utils._facts.node import NodeFacts
+from ...module_utils._formats.finding import Finding
+from .._answers import Known, ask, wrong_folder, wrong_node
+from .._preflight import reasons as preflight_reasons
+from .._preflight import variables as preflight_variables
+from .._preflight.gpus import Expected
+from .._preflight.host import WantedHost, judge
+from .._preflight.reasons import Judgement
+from .._preflight.variables import of_type, variables
+from .judge import Judge
 
 _SUBSETS = {True: ["system", "gpus", "runtimes", "managers"], False: ["system"]}
 _UID_SHOWN = 20

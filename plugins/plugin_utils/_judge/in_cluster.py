@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Ask the API server, judge what it says together with the variables, and make the objects of an installation in the cluster."""
 
@@ -7,18 +6,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACE, PLUGIN_ACCOUNT_PREFIX
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, Finding
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import Judge
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import presets
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import ALL_NODES_UP_TO, Values, scheduler_image
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.workloads import node
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import variables as preflight_variables
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.bundle import checked
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import Bundled, InClusterSettings, judge
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import accept
+from ...module_utils._cluster.names import NAMESPACE, PLUGIN_ACCOUNT_PREFIX
+from ...module_utils._formats.finding import ERROR, Finding
+from ...module_utils._scheduler.config import percentage_by_default
+from .._answers import ask
+from .._manifests import presets
+from .._manifests.in_cluster import objects
+from .._manifests.values import Values, scheduler_image
+from .._manifests.workloads import node
+from .._preflight import variables as preflight_variables
+from .._preflight.bundle import checked
+from .._preflight.in_cluster import Bundled, InClusterSettings, judge
+from .._preflight.reasons import accept
+from .judge import Judge
 
 #: The variables that the objects depend on, by the field of Values, without those that the cluster decides.
 _FIELDS = {
@@ -115,7 +115,7 @@ class InClusterJudge(Judge):
             policies="ValidatingAdmissionPolicy" in facts["admission"],
             openshift=settings["gpushare_openshift"] or facts["openshift"],
             mutating="MutatingAdmissionPolicy" in facts["admission"],
-            percentage=(100 if facts["number"] <= ALL_NODES_UP_TO else 0) if percentage < 0 else percentage,
+            percentage=percentage_by_default(facts["number"]) if percentage < 0 else percentage,
         )
         accepted = [*settings["gpushare_preflight_accept"], *(["deploy_mode"] if arguments["changes"] else [])]
         result = self.verdict([*reasons, *accept(judge(facts, asked), accepted)])

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The form of the subjects of gpushare_judge."""
 
@@ -10,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, Finding
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import summary
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import blocks, lines_of, write
+
+from ...module_utils._formats.finding import ERROR, Finding
+from .._preflight.reasons import summary
+from .._preflight.report import blocks, lines_of, write
 
 KUBECTL: Mapping[str, Mapping[str, Any]] = {
     "kubectl": {"type": "str", "default": "kubectl"},

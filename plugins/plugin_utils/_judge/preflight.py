@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Put what was found on all hosts together, and stop the run if there is a reason to."""
 
@@ -11,16 +10,16 @@ from typing import Any
 
 from ansible.errors import AnsibleError  # type: ignore[import-untyped]
 from ansible.release import __version__ as ansible_version  # type: ignore[import-untyped]
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Python
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding, HostFindings
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import MACHINES, PYTHONS
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import Target
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import Judge
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import gpu_operator
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.bundle import Needs, checked
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.bundle import judge as judge_bundle
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import KUBERNETES, chosen_python, packages_label
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
+
+from ...module_utils._facts.system import Python
+from ...module_utils._formats.finding import Finding, HostFindings
+from .._bundle.contents import MACHINES, PYTHONS
+from .._bundle.lock import Target
+from .._preflight import gpu_operator
+from .._preflight.bundle import Needs, checked
+from .._preflight.bundle import judge as judge_bundle
+from .._preflight.host import KUBERNETES, chosen_python, packages_label
+from .._preflight.reasons import (
     Answer,
     Judgement,
     accept,
@@ -32,14 +31,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
     not_gathered,
     unreachable,
 )
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import (
-    COLLECTION,
-    COMPARED,
-    of_type,
-    scattered,
-    shared,
-    variables,
-)
+from .._preflight.variables import COLLECTION, COMPARED, of_type, scattered, shared, variables
+from .judge import Judge
 
 
 class PreflightJudge(Judge):

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Compare the device plugins of others with the facts of the GPU hosts, and give a reason for each that prevents the take-over."""
 
@@ -8,10 +7,11 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure  # type: ignore[import-untyped]
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import CHECK, MODES, PATCH
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import KUBECTL, Judge
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._takeover.judge import HostState, judge
+
+from ...module_utils._takeover.operator import CHECK, MODES, PATCH
+from .._answers import ask
+from .._takeover.judge import HostState, judge
+from .judge import KUBECTL, Judge
 
 
 class TakeOverJudge(Judge):

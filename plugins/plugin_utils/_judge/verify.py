@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Judge what was seen on all hosts and in the cluster, once before probe pods and once after."""
 
@@ -10,19 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.judge import Judge
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import lines_of, write
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import ReleaseHashes
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Verdict
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import (
-    Evidence,
-    judge,
-    obstructed,
-    placeable,
-    scheduler_name,
-)
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import WheelError, build_wheel, locked_requirements
+
+from ...module_utils._formats.finding import ERROR
+from .._preflight.report import lines_of, write
+from .._verdict.daemons import ReleaseHashes
+from .._verdict.findings import Verdict
+from .._verdict.judge import Evidence, judge, obstructed, placeable, scheduler_name
+from .._wheel import WheelError, build_wheel, locked_requirements
+from .judge import Judge
 
 
 class VerifyJudge(Judge):

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The accounts of gpushare's daemons and their rights: the one place where these are decided.
 
@@ -12,14 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
-    DASHBOARD,
-    NAMESPACE,
-    PLUGIN,
-    PLUGIN_ACCOUNT_PREFIX,
-    UNHEALTHY_PREFIX,
-)
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import EXTENDER, SCHEDULER, Json
+from ...module_utils._cluster.names import DASHBOARD, NAMESPACE, PLUGIN, PLUGIN_ACCOUNT_PREFIX, UNHEALTHY_PREFIX
+from .policies import EXTENDER, SCHEDULER, Json
 
 RBAC_GROUP = "rbac.authorization.k8s.io"
 RBAC = f"{RBAC_GROUP}/v1"

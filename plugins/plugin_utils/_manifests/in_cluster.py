@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Everything that gpushare is in a cluster: what the playbook `cluster` applies, docs/manifests prints and the chart renders.
 
@@ -8,11 +7,11 @@ Pure.
 
 from __future__ import annotations
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACE
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.public import public
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import accounts, openshift, policies, workloads
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import Json
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values
+from ...module_utils._cluster.names import NAMESPACE
+from ...module_utils._cluster.public import public
+from . import accounts, openshift, policies, workloads
+from .policies import Json
+from .values import Values
 
 
 def objects(values: Values) -> list[Json]:

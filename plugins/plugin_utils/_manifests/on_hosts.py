@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The objects in the cluster that the daemons on the hosts need, by the role that applies them.
 
@@ -11,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.public import public
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import accounts, policies
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import Json
+from ...module_utils._cluster.public import public
+from . import accounts, policies
+from .policies import Json
 
 ROLES = ("admission", "extender", "device_plugin", "dashboard", "closed")
 

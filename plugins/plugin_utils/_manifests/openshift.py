@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """OpenShift admits our pods by these objects: SecurityContextConstraints of the device plugin, and the rights to use them.
 
@@ -8,8 +7,8 @@ Pure. The fields are those of openshift/api, security/v1/types.go (read on 2026-
 
 from __future__ import annotations
 
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import accounts
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import PLUGIN, SCHEDULER, Json
+from . import accounts
+from .policies import PLUGIN, SCHEDULER, Json
 
 GROUP = "security.openshift.io"
 KIND = "SecurityContextConstraints"

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The policies of who may write the annotations that say which GPU a pod has (on pods and their Bindings) and which GPUs a node has.
 
@@ -16,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACE, PLUGIN_ACCOUNT_PREFIX, RESOURCES
+from ...module_utils._cluster.names import NAMESPACE, PLUGIN_ACCOUNT_PREFIX, RESOURCES
 
 Json = dict[str, Any]
 

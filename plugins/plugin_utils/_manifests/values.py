@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The values of an installation in the cluster.
 
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_NODE
+from ...module_utils._cluster.names import LABEL_NODE
 
 #: From here on the API server has MutatingAdmissionPolicy as v1.
 OLDEST_MUTATING = (1, 36)
@@ -22,8 +21,6 @@ OLDEST_MUTATING = (1, 36)
 SCHEDULER_REPOSITORY = "registry.k8s.io/kube-scheduler"
 #: The label of a GPU node of ours, and its value.
 NODE_LABEL = {LABEL_NODE: "true"}
-#: Up to this many nodes kube-scheduler asks all of them, above that Kubernetes' own sampling.
-ALL_NODES_UP_TO = 500
 _HTTPS = 443
 
 

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The pods of the daemons in the cluster: a scheduler of its own with the extender beside it, and a device plugin on each GPU node.
 
@@ -13,18 +12,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
-    ANNOTATION_SCHEDULER_CONFIG,
-    LABEL_ON_HOST,
-    NAMESPACE,
-    RESOURCES,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import KIND, PERCENTAGE, ExtenderEntry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.releases import V1
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import openshift
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.accounts import DEFAULT_SCHEDULER
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import EXTENDER, PLUGIN, SCHEDULER, Json
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import NODE_LABEL, Values
+from ...module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, LABEL_ON_HOST, NAMESPACE, RESOURCES
+from ...module_utils._scheduler.config import KIND, PERCENTAGE, ExtenderEntry
+from ...module_utils._scheduler.releases import V1
+from . import openshift
+from .accounts import DEFAULT_SCHEDULER
+from .policies import EXTENDER, PLUGIN, SCHEDULER, Json
+from .values import NODE_LABEL, Values
 
 #: Where the image has its programs.
 PROGRAMS = "/opt/gpushare/bin"

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The list of all that a bundle lacks for the hosts of a run, before anything is changed."""
 
@@ -9,12 +8,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.archive import opened
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.collection import version_of
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import BundleError, Contents
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import LockError, Target, chosen, names
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import WheelError, build_wheel, locked_requirements
+from ...module_utils._formats.finding import Finding
+from .._bundle.archive import opened
+from .._bundle.collection import version_of
+from .._bundle.contents import BundleError, Contents
+from .._bundle.lock import LockError, Target, chosen, names
+from .._wheel import WheelError, build_wheel, locked_requirements
 
 
 @dataclass(frozen=True)

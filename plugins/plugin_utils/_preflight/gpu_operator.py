@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether NVIDIA's GPU Operator leaves GPU nodes to our device plugin, in both modes.
 
@@ -11,15 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import HostFindings, few
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import (
-    API_VERSION,
-    GROUP,
-    KIND,
-    PATCH,
-    RESOURCE,
-    WITHOUT_PLUGIN,
-)
+from ...module_utils._formats.finding import HostFindings, few
+from ...module_utils._takeover.operator import API_VERSION, GROUP, KIND, PATCH, RESOURCE, WITHOUT_PLUGIN
 
 _OFF = "devicePlugin.enabled: false"
 

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The state that the administrator expects of a host's driver and GPUs, and what the GPUs report about their own health.
 
@@ -11,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import FABRIC_READY, MINIMUM_DRIVER, SmiGpu, SmiReport
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import WARNING, Finding, few
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+from ...module_utils._facts.nvidia_smi import FABRIC_READY, MINIMUM_DRIVER, SmiGpu, SmiReport
+from ...module_utils._formats.finding import WARNING, Finding, few
+from ...module_utils._formats.versions import numbers
 
 _RESET_CURE = "stop what uses the GPU (drain the node), then run `nvidia-smi --gpu-reset -i {index}`, or reboot the host"
 # The words of gpu_recovery_action with which the GPU cannot be used.

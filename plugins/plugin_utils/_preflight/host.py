@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Why one host must not be changed: its facts in, reasons out.
 
@@ -12,31 +11,20 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.generations import DOMAINS, is_coherent
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.advisories import open_in_driver
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL, OTHER_CURE
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import (
-    AUTO,
-    CDI,
-    STRATEGIES,
-    Brings,
-    choose,
-    obstacles,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import versions
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground import MANIFESTS, OF_RUNTIMES
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Python, preferred
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import WARNING, HostFindings, few
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import gates
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected, judge_gpus
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.memory_unit import judge_unit
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
-    OLDEST_IN_WORDS,
-    OLDEST_KUBERNETES,
-    Judgement,
-)
+from ...module_utils._driver.generations import DOMAINS, is_coherent
+from ...module_utils._facts.advisories import open_in_driver
+from ...module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL, OTHER_CURE
+from ...module_utils._facts.device_strategy import AUTO, CDI, STRATEGIES, Brings, choose, obstacles
+from ...module_utils._facts.diagnosis import versions
+from ...module_utils._facts.ground import MANIFESTS, OF_RUNTIMES
+from ...module_utils._facts.node import NodeFacts
+from ...module_utils._facts.system import Python, preferred
+from ...module_utils._formats.finding import WARNING, HostFindings, few
+from ...module_utils._formats.versions import numbers
+from ...module_utils._kubelet import gates
+from .gpus import Expected, judge_gpus
+from .memory_unit import judge_unit
+from .reasons import OLDEST_IN_WORDS, OLDEST_KUBERNETES, Judgement
 
 #: Family of a distribution to the versions that this release knows. Older ones are rejected, others are warned of.
 SYSTEMS: Mapping[str, tuple[str, ...]] = {

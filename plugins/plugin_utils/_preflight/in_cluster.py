@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Findings against an installation in the cluster: what its API server says, and what the variables ask for.
 
@@ -13,14 +12,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACES
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import OPERATOR
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import by_status
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding, HostFindings, few
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import CHECK
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import gpu_operator
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import OLDEST_WITH_POLICIES
+from ...module_utils._cluster.names import NAMESPACES
+from ...module_utils._facts.device_managers import OPERATOR
+from ...module_utils._facts.device_strategy import by_status
+from ...module_utils._formats.finding import Finding, HostFindings, few
+from ...module_utils._formats.versions import numbers
+from ...module_utils._takeover.operator import CHECK
+from . import gpu_operator
+from .reasons import OLDEST_WITH_POLICIES
 
 _ARCHITECTURES = ("amd64", "arm64")
 _TAG = re.compile(r":v?([0-9]{1,3})\.([0-9]{1,3})\.[0-9]+")

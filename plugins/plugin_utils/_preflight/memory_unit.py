@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Units of GPU memory, and whether a node's GPUs in a unit are few enough ids for kubelet.
 
@@ -10,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import HostFindings, few
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import UNITS
+from ...module_utils._formats.finding import HostFindings, few
+from ...module_utils._formats.quantity import UNITS
 
 #: kubelet's gRPC client takes messages of up to so many bytes, and the list of all ids is one.
 MESSAGE_BYTES = 4 * 1024 * 1024

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Reasons why nothing may be changed: what they are made of, those of the inventory as a whole, and the verdict.
 
@@ -14,9 +13,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, WARNING, Finding, HostFindings, few
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import count, problems
+from ...module_utils._formats.finding import ERROR, WARNING, Finding, HostFindings, few
+from ...module_utils._formats.versions import numbers
+from .report import count, problems
 
 #: Checks of hosts of which nothing else is known.
 _SILENT = ("unreachable", "facts", "become", "identity")

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """How the findings of preflight and verify reach people, as blocks and lines that name all of their hosts, and machines, as a file."""
 
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import NO_HOST, Finding, few
+
+from ...module_utils._formats.finding import NO_HOST, Finding, few
 
 #: In the first line of a block. The report has all of them.
 _HOSTS_SHOWN = 8

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The variables of this collection: which there are (the options of all roles), and values that cannot be.
 
@@ -19,8 +18,9 @@ from typing import Any
 
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # type: ignore[import-untyped]
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.public import public
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, WARNING, Finding, few
+
+from ...module_utils._cluster.public import public
+from ...module_utils._formats.finding import ERROR, WARNING, Finding, few
 
 COLLECTION = Path(__file__).resolve().parents[3]
 # Every worker of Ansible reads them again, for each host.

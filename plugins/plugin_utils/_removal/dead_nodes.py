@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which Kubernetes node a dead host was: the host cannot be asked, so the inventory and the cluster must agree.
 
@@ -11,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import PLUGIN_ACCOUNT_PREFIX
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known, wrong_node
+from ...module_utils._cluster.names import PLUGIN_ACCOUNT_PREFIX
+from .._answers import Known, wrong_node
 
 READY = "True"
 _QUOTED = 80

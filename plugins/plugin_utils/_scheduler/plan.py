@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The new content of one host's kube-scheduler files and kubeadm's ClusterConfiguration: texts, diff, and orders for the module.
 
@@ -12,35 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
-    ANNOTATION_SCHEDULER_CONFIG,
-    NAMESPACE,
-    SCHEDULER_TLS_FILES,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState, digest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import kubeadm, releases
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import policy as scheduler_policy
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import CONFIG, POLICY, POLICY_CONFIGMAP
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils import _yaml
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import (
-    CONFIGURATION,
-    POLICY_MAP,
-    PolicyMap,
-    UnreadFile,
-    find,
-    policy_path,
-    policy_text,
-)
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.yaml_splice import dump, lost_comments, splice
+from ...module_utils._change.journal import Entry
+from ...module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, NAMESPACE, SCHEDULER_TLS_FILES
+from ...module_utils._host.files import FileState, digest
+from ...module_utils._scheduler import config as scheduler_config
+from ...module_utils._scheduler import kubeadm, releases
+from ...module_utils._scheduler import manifest as scheduler_manifest
+from ...module_utils._scheduler import policy as scheduler_policy
+from ...module_utils._scheduler.manifest import CONFIG, POLICY, POLICY_CONFIGMAP
+from .. import _yaml
+from .wiring import CONFIGURATION, POLICY_MAP, PolicyMap, UnreadFile, find, policy_path, policy_text
+from .yaml_splice import dump, lost_comments, splice
 
 HEADER = "# Made by gpushare.kubernetes, which adds its extender and keeps everything else.\n"
 # In the journal.
 NOTED_PERCENTAGE = "value:percentageOfNodesToScore"
-# Up to so many nodes every one of them is scored: a pod must not be unschedulable because of a sample.
-ALL_NODES_UP_TO = 500
 # As the extender's option --lease has it.
 NO_LEASE = "none"
 
@@ -324,7 +309,7 @@ def _percentage(setting: int, now: int | None, found: Found) -> int | None:
         return setting
     entry = found.journal.get(NOTED_PERCENTAGE)
     if now is None or (entry is not None and entry.untouched(str(now).encode())):
-        return 100 if found.nodes <= ALL_NODES_UP_TO else 0
+        return scheduler_config.percentage_by_default(found.nodes)
     return None
 
 

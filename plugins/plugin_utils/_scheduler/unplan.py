@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """How one host's kube-scheduler files, and kubeadm's ClusterConfiguration, go back to what they would be without us.
 
@@ -14,30 +13,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import kubeadm
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import policy as scheduler_policy
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import PERCENTAGE, ExtenderEntry, check_config
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import (
-    CONFIG,
-    TLS_VOLUME,
-    VOLUME,
-    scheduler_container,
-    unmount,
-)
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils import _yaml
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import (
-    NOTED_PERCENTAGE,
-    FileChange,
-    Found,
-    SchedulerPlan,
-    build,
-)
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import UnreadFile, Wiring, find, policy_text
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.yaml_splice import splice
+from ...module_utils._change.journal import Entry
+from ...module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG
+from ...module_utils._scheduler import config as scheduler_config
+from ...module_utils._scheduler import kubeadm
+from ...module_utils._scheduler import manifest as scheduler_manifest
+from ...module_utils._scheduler import policy as scheduler_policy
+from ...module_utils._scheduler.config import PERCENTAGE, ExtenderEntry, check_config
+from ...module_utils._scheduler.manifest import CONFIG, TLS_VOLUME, VOLUME, scheduler_container, unmount
+from .. import _yaml
+from .plan import NOTED_PERCENTAGE, FileChange, Found, SchedulerPlan, build
+from .wiring import UnreadFile, Wiring, find, policy_text
+from .yaml_splice import splice
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Where a kube-scheduler of any release is told of extenders: its configuration, a policy file, or a policy in a ConfigMap.
 
@@ -16,18 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import policy as scheduler_policy
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import releases
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import (
-    CONFIG,
-    POLICY,
-    POLICY_CONFIGMAP,
-    Location,
-    SchedulerError,
-)
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils import _yaml
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.yaml_splice import splice
+from ...module_utils._scheduler import manifest as scheduler_manifest
+from ...module_utils._scheduler import policy as scheduler_policy
+from ...module_utils._scheduler import releases
+from ...module_utils._scheduler.manifest import CONFIG, POLICY, POLICY_CONFIGMAP, Location, SchedulerError
+from .. import _yaml
+from .yaml_splice import splice
 
 CONFIGURATION, POLICY_FILE, POLICY_MAP = "configuration", "policy file", "policy ConfigMap"
 _POLICY_NAME = "scheduler-policy.json"

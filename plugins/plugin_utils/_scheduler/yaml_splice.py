@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Change a YAML text as little as possible: comments, order and quoting of all else stay.
 
@@ -15,7 +14,8 @@ from difflib import SequenceMatcher
 from typing import Any
 
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils import _yaml
+
+from .. import _yaml
 
 _COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*\S", re.MULTILINE)
 

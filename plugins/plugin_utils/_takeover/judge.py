@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether other device plugins can be moved aside: what the hosts say of kubelet and GPUs, and what the cluster has, must agree.
 
@@ -12,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import MEMORY
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import few
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import unit_mib
+from ...module_utils._cluster.names import MEMORY
+from ...module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL
+from ...module_utils._formats.finding import few
+from ...module_utils._formats.quantity import unit_mib
 
 #: The original has these two.
 _UNITS = ("GiB", "MiB")

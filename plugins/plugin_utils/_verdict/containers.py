@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether containers have the GPUs that the API says, and where a probe pod of one unit can be placed.
 
@@ -12,14 +11,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
-    ANNOTATION_ALLOCATION,
-    ANNOTATION_GPUS,
-    ANNOTATION_HELD,
-    ANNOTATION_INDEX,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import AnnotationError, published
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import HostFindings
+from ...module_utils._cluster.names import ANNOTATION_ALLOCATION, ANNOTATION_GPUS, ANNOTATION_HELD, ANNOTATION_INDEX
+from ...module_utils._facts.capacity import AnnotationError, published
+from ...module_utils._formats.finding import HostFindings
 
 #: Seconds that the device plugin has to write what kubelet gave.
 _GRACE = 30.0

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The findings of verify about one control plane: the scheduler's files against what runs, and both against the extender.
 
@@ -14,20 +13,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
-    ANNOTATION_SCHEDULER_CONFIG,
-    EXTENDER,
-    GPUS,
-    MEMORY,
-    NAMESPACE,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import HostFindings
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils import _yaml
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE, judge_metrics
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Doctor
+
+from ...module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, EXTENDER, GPUS, MEMORY, NAMESPACE
+from ...module_utils._formats.finding import HostFindings
+from ...module_utils._scheduler import config as scheduler_config
+from ...module_utils._scheduler import manifest as scheduler_manifest
+from ...module_utils._scheduler import proof
+from .. import _yaml
+from .daemons import SITE, judge_metrics
+from .doctor import Doctor
 
 PREFIX = "/gpushare-scheduler"
 _VERBS = ("filterVerb", "bindVerb")

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The findings of verify about one host's daemons: the runtime that they were installed from, and what gpushare-doctor found.
 
@@ -12,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import DASHBOARD
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import HostFindings
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Doctor
+from ...module_utils._cluster.names import DASHBOARD
+from ...module_utils._formats.finding import HostFindings
+from .doctor import Doctor
 
 SITE = "run site.yml again"
 

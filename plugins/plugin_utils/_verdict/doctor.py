@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The answer of gpushare-doctor on a host, read at this one place.
 
@@ -14,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, WARNING, Finding
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import CHECKS, DOCTOR
+from ...module_utils._formats.finding import ERROR, WARNING, Finding
+from .findings import CHECKS, DOCTOR
 
 VERSION = 1
 CODES = frozenset(code for code, (severities, by) in CHECKS.items() if DOCTOR in by)

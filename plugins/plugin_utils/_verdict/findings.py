@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Findings of verify: what they are made of, which of them only follow from another one, and the verdict.
 
@@ -13,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, NOTE, WARNING, Finding
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import blocks, count, grouped, problems
+from ...module_utils._formats.finding import ERROR, NOTE, WARNING, Finding
+from .._preflight.report import blocks, count, grouped, problems
 
 VERSION = 1
 _SEVERITIES = (ERROR, WARNING, NOTE)

@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The findings of verify about one GPU node: driver, device plugin and kubelet, container runtime, CDI specs, and the node in the API.
 
@@ -11,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_NODE, PLUGIN, SOCKETS
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import compare, driver_code
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import OTHER_CURE
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.diagnosis import versions
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, HostFindings, few
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected, judge_gpus
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE, judge_metrics
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Doctor
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.visibility import judge_visibility, needs_no_runtime
+from ...module_utils._cluster.names import LABEL_NODE, PLUGIN, SOCKETS
+from ...module_utils._facts.capacity import compare, driver_code
+from ...module_utils._facts.device_managers import OTHER_CURE
+from ...module_utils._facts.diagnosis import versions
+from ...module_utils._facts.driver import Driver
+from ...module_utils._facts.nvidia_smi import SmiReport
+from ...module_utils._formats.finding import ERROR, HostFindings, few
+from .._preflight.gpus import Expected, judge_gpus
+from .daemons import SITE, judge_metrics
+from .doctor import Doctor
+from .visibility import judge_visibility, needs_no_runtime
 
 _RUNTIME = "nvidia"
 _MOST_NAMED = 4

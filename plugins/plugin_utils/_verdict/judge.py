@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Everything that verify has seen, judged together: hosts, cluster, and probe pods.
 
@@ -14,25 +13,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import NOTE, WARNING, Finding, HostFindings, few
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils import _yaml
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.containers import free_units, judge_containers, judge_strangers
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.control_plane import judge_plane
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import (
-    SITE,
-    ReleaseHashes,
-    judge_dashboard,
-    judge_doctor,
-    judge_files,
-    judge_runtime,
-)
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import ExtenderReport, read
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import Verdict, verdict
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.gpu_node import judge_node
+
+from ...module_utils._facts.nvidia_smi import SmiReport
+from ...module_utils._formats.finding import NOTE, WARNING, Finding, HostFindings, few
+from ...module_utils._scheduler import config as scheduler_config
+from ...module_utils._scheduler import manifest as scheduler_manifest
+from ...module_utils._scheduler import proof
+from .. import _yaml
+from .containers import free_units, judge_containers, judge_strangers
+from .control_plane import judge_plane
+from .daemons import SITE, ReleaseHashes, judge_dashboard, judge_doctor, judge_files, judge_runtime
+from .doctor import ExtenderReport, read
+from .findings import Verdict, verdict
+from .gpu_node import judge_node
 
 _FULL, _PROBE_EACH = "no free unit", "a probe pod on every GPU node"
 _NAMED = 3

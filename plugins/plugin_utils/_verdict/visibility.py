@@ -1,5 +1,4 @@
 # Copyright: gpushare.kubernetes contributors
-# GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether a node has the device strategy that the inventory asks for, and what an image that sets NVIDIA_VISIBLE_DEVICES=all sees there.
 
@@ -11,20 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_GPUS
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import AnnotationError, published
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import (
-    AUTO,
-    CDI,
-    CONFIG,
-    ENVIRONMENT,
-    MOUNTS,
-    CdiFacts,
-    ToolkitFacts,
-    choose,
-)
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import ERROR, WARNING, Finding, HostFindings
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import SITE
+from ...module_utils._cluster.names import ANNOTATION_GPUS
+from ...module_utils._facts.capacity import AnnotationError, published
+from ...module_utils._facts.device_strategy import AUTO, CDI, CONFIG, ENVIRONMENT, MOUNTS, CdiFacts, ToolkitFacts, choose
+from ...module_utils._formats.finding import ERROR, WARNING, Finding, HostFindings
+from .daemons import SITE
 
 _RUNTIME = "nvidia"
 _ALL = "NVIDIA_VISIBLE_DEVICES=all"

@@ -43,7 +43,9 @@ CONTRACTS = {
     "module_utils._toolkit": tuple(
         f"module_utils.{name}" for name in ("_facts.advisories", "_facts.cdi_specs", "_formats", "_host", "_change")
     ),
-    "module_utils._daemon": ("module_utils._host", "module_utils._change", "module_utils._cluster.names", "module_utils._identity.token"),
+    "module_utils._daemon": tuple(
+        f"module_utils.{name}" for name in ("_formats.finding", "_host", "_change", "_cluster.names", "_identity.token")
+    ),
     "module_utils._scheduler": ("module_utils._host", "module_utils._change", "module_utils._cluster", "module_utils._daemon.health"),
     "module_utils._removal": tuple(f"module_utils.{name}" for name in ("_host", "_change", "_cluster", "_daemon", "_scheduler.manifest")),
     "module_utils._takeover": (
@@ -105,7 +107,10 @@ CONTRACTS = {
         "plugin_utils._wheel",
     ),
     "plugin_utils._judge": (
-        *(f"module_utils.{name}" for name in ("_cluster.names", "_driver", "_facts", "_formats.finding", "_takeover.operator")),
+        *(
+            f"module_utils.{name}"
+            for name in ("_cluster.names", "_driver", "_facts", "_formats.finding", "_scheduler.config", "_takeover.operator")
+        ),
         *(
             f"plugin_utils.{name}"
             for name in ("_answers", "_bundle", "_driver", "_preflight", "_manifests", "_removal", "_takeover", "_verdict", "_wheel")
@@ -154,16 +159,16 @@ def below(module: str, package: str) -> bool:
     return module == package or module.startswith(f"{package}.")
 
 
-def imports(source: str) -> set[str]:
-    """The modules that are imported anywhere, of this collection with the name in them."""
+def imports(module: str, source: str) -> set[str]:
+    """The modules that it imports anywhere, of this collection with the name in them."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PREFIX):
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found.add("." * node.level + (node.module or ""))
+            package = f"{PREFIX}{module}".split(".")[: -node.level] if node.level else []
+            start = ".".join([*package, *filter(None, [node.module])])
+            found |= {f"{start}.{alias.name}" for alias in node.names} if below(start, PREFIX.rstrip(".")) else {start}
     return found
 
 
@@ -172,7 +177,7 @@ def forbidden(module: str, source: str) -> Iterator[str]:
     own = contract_of(module)
     allowed = (own, *CONTRACTS.get(own, ()))
     others = OTHERS.get(module.split(".")[0], ())
-    for name in sorted(imports(source)):
+    for name in sorted(imports(module, source)):
         if name.startswith(PREFIX):
             inner = name.removeprefix(PREFIX)
             # Below a package of its own kind a deeper contract is another package.
@@ -220,7 +225,7 @@ def test_the_packages_do_not_import_each_other_in_a_circle() -> None:
 
 
 def whole(module: str, name: str = "X") -> str:
-    return f"from {PREFIX}{module} import {name}"
+    return f"from ...{module} import {name}"
 
 
 @pytest.mark.parametrize(
@@ -241,13 +246,15 @@ def whole(module: str, name: str = "X") -> str:
             "def f():\n    from ansible.module_utils.basic import AnsibleModule",
             ["ansible.module_utils.basic"],
         ),
-        ("module_utils._evidence.host", "from . import daemons", ["."]),
+        ("module_utils._evidence.host", "from . import daemons", []),
+        ("module_utils._evidence.host", "from .._takeover import judge", ["module_utils._takeover.judge"]),
+        ("module_utils._evidence.host", f"from {PREFIX}module_utils._takeover import aside", ["module_utils._takeover.aside"]),
         ("plugin_utils._scheduler.plan", "import yaml", []),
         ("plugin_utils._scheduler.plan", whole("plugin_utils._verdict.judge"), ["plugin_utils._verdict.judge.X"]),
-        ("modules.gpu_node_info", whole("module_utils._facts.node"), []),
-        ("modules.gpu_node_info", whole("plugin_utils._preflight.host"), ["plugin_utils._preflight.host.X"]),
+        ("modules.gpu_node_info", "from ..module_utils._facts.node import X", []),
+        ("modules.gpu_node_info", "from ..plugin_utils._preflight.host import X", ["plugin_utils._preflight.host.X"]),
         ("modules.gpu_node_info", "from ansible.plugins.action import ActionBase", ["ansible.plugins.action"]),
-        ("action.gpushare_judge", whole("plugin_utils._preflight.host"), []),
+        ("action.gpushare_judge", "from ..plugin_utils._preflight.host import X", []),
     ],
 )
 def test_the_check_sees_what_it_forbids(module: str, source: str, found: list[str]) -> None:
