@@ -53,9 +53,7 @@ RUNTIMES = Shape(
 )
 #: Its GPU node has an older kubelet than the cluster.
 DOCKERSHIM = Shape(
-    "dockershim",
-    ("--no-nvidia-runtime", "--gpu-nodes", "1", "--gpus", "gpu1=2x16", "--runtime", "gpu1=dockershim"),
-    seconds=3600,
+    "dockershim", ("--no-nvidia-runtime", "--gpu-nodes", "1", "--gpus", "gpu1=2x16", "--runtime", "gpu1=dockershim"), seconds=3600
 )
 THREE_PLANES = Shape("three-planes", ("--control-planes", "3"))
 

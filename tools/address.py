@@ -21,11 +21,7 @@ RULES: Final = "docs/operate/monitoring/rules.yml"
 RUNBOOKS: Final = "docs/operate/monitoring/README.md"
 BRANCH: Final = "main"
 #: What follows `repository` in galaxy.yml.
-DERIVED: Final = {
-    "documentation": f"/tree/{BRANCH}/docs",
-    "homepage": "",
-    "issues": "/issues",
-}
+DERIVED: Final = {"documentation": f"/tree/{BRANCH}/docs", "homepage": "", "issues": "/issues"}
 _REPOSITORY: Final = re.compile(r"^repository: (\S+)\n(?:(?:" + "|".join(DERIVED) + r"): .*\n)*", re.MULTILINE)
 _RUNBOOK: Final = re.compile(r"(- alert: (\w+)\n(?:(?!- alert:|- name:).*\n)*?\s+runbook(?:_url)?: ?)\S*")
 

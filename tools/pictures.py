@@ -44,16 +44,9 @@ COLUMNS: Final = 110
 WIDER: Final = {"nodes": 150}
 _EXPLAINED: Final = WAITING[0]
 # Of `kubectl gpushare`, by the name of the picture.
-TERMINAL: Final = {
-    "nodes": (),
-    "pods": ("pods", "-n", "research"),
-    "explain": ("explain", _EXPLAINED[1], "-n", _EXPLAINED[0]),
-}
+TERMINAL: Final = {"nodes": (), "pods": ("pods", "-n", "research"), "explain": ("explain", _EXPLAINED[1], "-n", _EXPLAINED[0])}
 # Of the dashboard: the path in the page, the colours, and the height.
-PAGES: Final = {
-    "dashboard-light": ("#/nodes", "light", 1020),
-    "dashboard-dark": (f"#/pod/{_EXPLAINED[0]}/{_EXPLAINED[1]}", "dark", 740),
-}
+PAGES: Final = {"dashboard-light": ("#/nodes", "light", 1020), "dashboard-dark": (f"#/pod/{_EXPLAINED[0]}/{_EXPLAINED[1]}", "dark", 740)}
 # From a saved result: its name, and what draws it.
 DIAGRAMS: Final[dict[str, Callable[[Sequence[Mapping[str, Any]]], str]]] = {"placement": placement}
 WIDTH: Final = 1280

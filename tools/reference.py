@@ -337,27 +337,11 @@ def benchmarks() -> str:
         return f"{new:.1f} % of all GPUs (before it knew scarce GPUs: {old:.1f} %)"
 
     rows = [
-        [
-            "GPUs in use by `binpack` when pods have asked for all of them, openb `default`",
-            in_use("default"),
-            "placement.json",
-        ],
-        [
-            "the same, `gpuspec25`, where a quarter of the pods with GPUs names models",
-            in_use("gpuspec25"),
-            "placement.json",
-        ],
+        ["GPUs in use by `binpack` when pods have asked for all of them, openb `default`", in_use("default"), "placement.json"],
+        ["the same, `gpuspec25`, where a quarter of the pods with GPUs names models", in_use("gpuspec25"), "placement.json"],
         *([f"the same, `{trace}`", in_use(trace), "placement.json"] for trace in ("multigpu20", "cpu250", "gpushare100")),
-        [
-            "pods bound per second, 500 nodes",
-            rates(smaller),
-            "scheduling-500.json",
-        ],
-        [
-            "the same, 5000 nodes, sampled",
-            rates(larger),
-            "scheduling-5000-sampled.json",
-        ],
+        ["pods bound per second, 500 nodes", rates(smaller), "scheduling-500.json"],
+        ["the same, 5000 nodes, sampled", rates(larger), "scheduling-5000-sampled.json"],
         [
             "answer to kubelet, 10,240 ids",
             f"99 % of Allocate within {plugin['Allocate p99 ms']} ms, of GetPreferredAllocation within "

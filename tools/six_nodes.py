@@ -49,11 +49,7 @@ CORDONED: Final = ("gpu2", 7)
 #: Node, GPU, pod and GiB.
 ORPHANED: Final = ("gpu3", 6, "research/train-gone", 20)
 #: Namespace, name, GiB, minutes: the pod that `explain` explains is the first.
-WAITING: Final = (
-    ("serving", "llama-70b", 70, 42),
-    ("research", "sweep-large", 90, 120),
-    ("vision", "video-index", 66, 3),
-)
+WAITING: Final = (("serving", "llama-70b", 70, 42), ("research", "sweep-large", 90, 120), ("vision", "video-index", 66, 3))
 
 
 def _created(one: Json, now: datetime, age: timedelta) -> Json:

@@ -132,10 +132,7 @@ from ..module_utils._host.host import Host
 
 def main() -> None:
     module = AnsibleModule(
-        argument_spec={
-            "nvidia_smi": {"type": "str", "default": "nvidia-smi"},
-            "timeout": {"type": "int", "default": TIMEOUT},
-        },
+        argument_spec={"nvidia_smi": {"type": "str", "default": "nvidia-smi"}, "timeout": {"type": "int", "default": TIMEOUT}},
         supports_check_mode=True,
     )
     found = gpus(Host(), module.params["nvidia_smi"], module.params["timeout"])

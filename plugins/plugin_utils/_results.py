@@ -76,9 +76,7 @@ _SEEN = {
     "plane": Maybe({"scheduler": _SCHEDULER}),
 }
 #: During a probe, gpushare_verify_host reads again what changes then.
-SEEN_AGAIN: Shape = {
-    "seen": {"places": Places, "now": float, "gpu": Maybe({"containers": Map([str])}), "plane": None, "doctor?": _DOCTOR},
-}
+SEEN_AGAIN: Shape = {"seen": {"places": Places, "now": float, "gpu": Maybe({"containers": Map([str])}), "plane": None, "doctor?": _DOCTOR}}
 _SETTINGS = {
     **dict.fromkeys(("state", "node_name", "manifest", "config", "url_prefix", "tls_dir", "http_timeout", "lease"), str),
     **dict.fromkeys(("weight", "percentage_of_nodes_to_score", "control_planes"), int),
@@ -117,7 +115,7 @@ _MIRROR = {
     "metadata": {"name": str, "annotations": Map(str)},
     "spec": {
         "containers": [
-            Open({"command?": [str], "args?": [str], "volumeMounts?": [Open({"name": str, "mountPath": str, "subPath?": str})]}),
+            Open({"command?": [str], "args?": [str], "volumeMounts?": [Open({"name": str, "mountPath": str, "subPath?": str})]})
         ],
         "volumes": [Open({"name": str, "hostPath": Open({"path": str})})],
     },
@@ -252,7 +250,7 @@ RESULTS: Mapping[str, Shape] = {
             "pods": [_POD],
             "schedulers": Map(Maybe(_MIRROR)),
             "objects": {"missing": [str], "differs": [str], "unserved": [str]},
-        },
+        }
     },
     "gpushare_verify_cluster place": {"pods?": Map(Maybe(_POD)), "removed": [str]},
     "gpushare_verify_cluster remove": {"removed": [str]},

@@ -21,7 +21,7 @@ MOST_NODES = 50_000
 
 _MOUNT = Open({"name?": Maybe(str), "mountPath": str, "subPath?": Maybe(str), "readOnly?": Maybe(bool)})
 _CONTAINER = Open(
-    {"name?": Maybe(str), "image?": Maybe(str), "command?": Maybe([Any]), "args?": Maybe([Any]), "volumeMounts?": Maybe([_MOUNT])},
+    {"name?": Maybe(str), "image?": Maybe(str), "command?": Maybe([Any]), "args?": Maybe([Any]), "volumeMounts?": Maybe([_MOUNT])}
 )
 _HOST_PATH = Open({"path": str, "type?": Maybe(str)})
 _EXTENDERS = Maybe([Open({"urlPrefix?": Maybe(str), "managedResources?": Maybe([Open({"name?": Maybe(str)})])})])

@@ -23,12 +23,7 @@ SETS: tuple[tuple[Json, Json, str], ...] = (
     ({"isolation": "driver", "memoryUnit": "MiB"}, {"isolation": "driver", "memory_unit": "MiB"}, "v1.36.3"),
     (
         {"driverRoot": "/opt/driver", "cdiDir": "/run/cdi", "selinuxType": "spc_t", "nodeSelector": {"nvidia.com/gpu.present": "true"}},
-        {
-            "driver_root": "/opt/driver",
-            "cdi_dir": "/run/cdi",
-            "selinux_type": "spc_t",
-            "node_selector": {"nvidia.com/gpu.present": "true"},
-        },
+        {"driver_root": "/opt/driver", "cdi_dir": "/run/cdi", "selinux_type": "spc_t", "node_selector": {"nvidia.com/gpu.present": "true"}},
         "v1.36.3",
     ),
     ({"driverRoot": "/run/nvidia/driver"}, {"driver_root": "/run/nvidia/driver"}, "v1.36.3"),

@@ -10,19 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from e2e.churn_log import (
-    ALLOCATION,
-    ASSIGNED,
-    ASSUME_TIME,
-    CONTAINER_UNITS,
-    GPU_UNITS,
-    INDEX,
-    POD_UNITS,
-    Container,
-    GpuOf,
-    Log,
-    Pod,
-)
+from e2e.churn_log import ALLOCATION, ASSIGNED, ASSUME_TIME, CONTAINER_UNITS, GPU_UNITS, INDEX, POD_UNITS, Container, GpuOf, Log, Pod
 
 # A pod that ran as long as this has been marked assigned, whatever the API server was busy with.
 ASSIGNED_SECONDS = 10.0

@@ -23,10 +23,7 @@ def nvidia_files(root: str) -> list[str]:
 def state_of(pid: str) -> dict[str, object]:
     with open(f"/proc/{pid}/environ", "rb") as file:
         words = file.read().decode(errors="replace").split("\0")
-    return {
-        "devices": nvidia_files(f"/proc/{pid}/root/dev"),
-        "environment": dict(word.split("=", 1) for word in words if "=" in word),
-    }
+    return {"devices": nvidia_files(f"/proc/{pid}/root/dev"), "environment": dict(word.split("=", 1) for word in words if "=" in word)}
 
 
 def main() -> None:

@@ -10,14 +10,7 @@ from functools import partial
 
 import pytest
 
-from e2e.checks import (
-    check_changes_nothing,
-    check_devices,
-    check_environment,
-    check_follows,
-    check_runs,
-    check_unschedulable,
-)
+from e2e.checks import check_changes_nothing, check_devices, check_environment, check_follows, check_runs, check_unschedulable
 from e2e.cluster import CONTROL_PLANE, Cluster
 from e2e.manifests import pod
 

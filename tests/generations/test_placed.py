@@ -234,11 +234,7 @@ def objects(kubectl: Kubectl) -> list[object]:
     """Both, without what the server counts."""
     found = openshift.read(kubectl)
     config_map = found.config_map
-    return [
-        found.scheduler["spec"],
-        config_map and config_map["data"],
-        config_map and config_map["metadata"].get("annotations", {}),
-    ]
+    return [found.scheduler["spec"], config_map and config_map["data"], config_map and config_map["metadata"].get("annotations", {})]
 
 
 @pytest.mark.timeout(3600)  # where programs are to be built

@@ -25,10 +25,7 @@ V1 = "31 24 0:27 / /sys/fs/cgroup/memory {options},nosuid - cgroup cgroup rw,mem
 
 @pytest.mark.parametrize(
     ("mounts", "place"),
-    [
-        (V2.format(options="rw"), "/sys/fs/cgroup"),
-        (V2.format(options="rw") + V1.format(options="rw"), "/sys/fs/cgroup/memory"),
-    ],
+    [(V2.format(options="rw"), "/sys/fs/cgroup"), (V2.format(options="rw") + V1.format(options="rw"), "/sys/fs/cgroup/memory")],
 )
 def test_the_hierarchy_is_that_in_which_the_plugin_looks(tmp_path: Path, mounts: str, place: str) -> None:
     (tmp_path / "m").write_text(mounts)

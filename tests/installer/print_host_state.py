@@ -10,14 +10,7 @@ import stat
 import subprocess
 from typing import Any
 
-WATCHED = (
-    "/etc",
-    "/opt",
-    "/usr/local",
-    "/usr/lib/systemd",
-    "/var/lib/gpushare*",
-    "/var/lib/private/gpushare*",
-)
+WATCHED = ("/etc", "/opt", "/usr/local", "/usr/lib/systemd", "/var/lib/gpushare*", "/var/lib/private/gpushare*")
 
 
 def state_of(path: str) -> list[Any]:

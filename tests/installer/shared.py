@@ -36,10 +36,7 @@ def see_their_own_gpus_only(cluster: Cluster, node: str) -> None:
         "beside": pod("beside", memory=16, node=node),
         "names-another": pod("names-another", memory=1, node=node, environment={"NVIDIA_VISIBLE_DEVICES": second.uuid}),
     }
-    idle = {
-        "nothing": pod("nothing", node=node),
-        "all": pod("all", node=node, environment={"NVIDIA_VISIBLE_DEVICES": "all"}),
-    }
+    idle = {"nothing": pod("nothing", node=node), "all": pod("all", node=node, environment={"NVIDIA_VISIBLE_DEVICES": "all"})}
     for manifest in (asking | idle).values():
         cluster.create(manifest)
     pods = {one["metadata"]["name"]: one for one in cluster.until_running(*asking, *idle, seconds=120)}

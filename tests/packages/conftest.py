@@ -37,11 +37,7 @@ def server(repositories: tuple[Path, dict[str, str]]) -> Iterator[Server]:
 
 @pytest.fixture(params=["apt", "dnf", "zypper"])
 def machine(
-    request: pytest.FixtureRequest,
-    below: dict[str, list[Path]],
-    server: Server,
-    repositories: tuple[Path, dict[str, str]],
-    tmp_path: Path,
+    request: pytest.FixtureRequest, below: dict[str, list[Path]], server: Server, repositories: tuple[Path, dict[str, str]], tmp_path: Path
 ) -> Iterator[Machine]:
     """An untouched host."""
     with mounted(tmp_path / "host", below[request.param]) as root:

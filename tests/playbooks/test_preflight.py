@@ -140,10 +140,7 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
 def fleet(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
     """A control plane and two GPU nodes that are fit."""
     roots = make_fleet(folder)
-    return {
-        "kube_control_plane": {"cp1": {"root": str(roots["cp1"])}},
-        "gpu_nodes": {name: {"root": str(roots[name])} for name in NODES},
-    }
+    return {"kube_control_plane": {"cp1": {"root": str(roots["cp1"])}}, "gpu_nodes": {name: {"root": str(roots[name])} for name in NODES}}
 
 
 def test_a_fit_fleet_passes_and_not_one_byte_is_written(tmp_path: Path) -> None:

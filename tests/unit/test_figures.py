@@ -263,11 +263,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
         (f"{OPERATE}/failures.md", "one of them fails every {:g} s, with", (turns.RELEASE_SECONDS,)),
         (f"{OPERATE}/failures.md", "waits for at most {:g} s. If you", (turns.HOLD_SECONDS,)),
         (f"{OPERATE}/failures.md", "over, after {:g} s at the latest", (pod_annotations.LONGEST_WAIT_SECONDS,)),
-        (
-            f"{OPERATE}/failures.md",
-            "all of 16 containers ran again after {}",
-            (took(f"all of 16 containers run again {NO_RECORD}"),),
-        ),
+        (f"{OPERATE}/failures.md", "all of 16 containers ran again after {}", (took(f"all of 16 containers run again {NO_RECORD}"),)),
         (f"{OPERATE}/failures.md", "the first of them after {}", (took(f"the first of 16 containers runs again {NO_RECORD}"),)),
     ]
     + [
@@ -466,11 +462,7 @@ ELSEWHERE = [
     ("docs/project/gpu-proof.md", "states a limit of 81559", "nvidia-cuda-mps-control of 580.159.04 on an H100"),
     ("docs/project/gpu-proof.md", "as `79G`", "the same"),
     ("docs/project/gpu-proof.md", "with 36 MiB", "what gpu_proof.pack has printed for this lock"),
-    (
-        f"{OPERATE}/offline.md",
-        "17 MB of wheels on a GPU node, 31 MB on a control plane",
-        "by this lock",
-    ),
+    (f"{OPERATE}/offline.md", "17 MB of wheels on a GPU node, 31 MB on a control plane", "by this lock"),
     ("docs/project/release.md", "it would have 214 MB", "169.4 MB by the lock of 2026-11-24, and one image of 44.5 MB"),
     (f"{OPERATE}/high-availability.md", "another takes it within 2 s", "kube-scheduler's retryPeriod"),
     (f"{OPERATE}/high-availability.md", "kube-scheduler retries after 1, 2, 4 and 8 s", "kube-scheduler's backoff"),

@@ -121,10 +121,7 @@ def test_the_archive_is_one_for_every_tool_and_has_the_same_bytes_each_time(tmp_
     config, [layer_blob] = json.loads(blob(manifest["config"])), [blob(one) for one in manifest["layers"]]
     plain = gzip.decompress(layer_blob)
     assert config["rootfs"]["diff_ids"] == [f"sha256:{hashlib.sha256(plain).hexdigest()}"]
-    assert (config["architecture"], config["config"]) == (
-        "arm64",
-        {"Cmd": ["x"], "Env": ["A=b"], "Labels": {"l": "m"}, "User": "1:1"},
-    )
+    assert (config["architecture"], config["config"]) == ("arm64", {"Cmd": ["x"], "Env": ["A=b"], "Labels": {"l": "m"}, "User": "1:1"})
     with tarfile.open(fileobj=io.BytesIO(plain)) as layer_files:
         assert layer_files.getnames() == ["a", "a/x", "b"]
     [of_docker] = json.loads(files["manifest.json"])

@@ -12,14 +12,7 @@ ROOT: Final = Path(__file__).parents[2]
 _RUNTIME: Final = "files/gpushare_runtime/gpushare_runtime"
 
 _CORE: Final = tuple(
-    f"core/{name}.py"
-    for name in (
-        "test_ledger",
-        "test_ledger_model",
-        "test_node_report",
-        "test_constraints",
-        "placement/test_explain",
-    )
+    f"core/{name}.py" for name in ("test_ledger", "test_ledger_model", "test_node_report", "test_constraints", "placement/test_explain")
 )
 _REQUEST: Final = ("core/test_request.py", "core/test_reuse.py")
 _POLICIES: Final = ("core/placement/test_policies.py", "core/placement/test_scarcity.py", "core/test_ledger_model.py")
@@ -200,10 +193,7 @@ _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
 
 TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{folder}/{file}": tuple(f"tests/unit/{below}{test}" for test in tests)
-    for folder, below, files in (
-        (_RUNTIME, "runtime/", _OF_RUNTIME),
-        ("plugins", "", _OF_PLUGINS),
-    )
+    for folder, below, files in ((_RUNTIME, "runtime/", _OF_RUNTIME), ("plugins", "", _OF_PLUGINS))
     for file, tests in files.items()
 }
 

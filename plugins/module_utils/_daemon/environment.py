@@ -220,8 +220,5 @@ def pip_steps(
     common = ["install", "--disable-pip-version-check", "--no-input", "--quiet", "--require-hashes"]
     return (
         {own: f"{wheel_path} --hash=sha256:{wheel_sha256}\n"},
-        [
-            [*common, "--only-binary=:all:", *extra_args, "-r", requirements_path],
-            [*common, "--no-index", "--no-deps", "-r", own],
-        ],
+        [[*common, "--only-binary=:all:", *extra_args, "-r", requirements_path], [*common, "--no-index", "--no-deps", "-r", own]],
     )

@@ -161,6 +161,7 @@ def _rejection(new: Sequence[str], gone: Sequence[str], holders: Sequence[str]) 
         part for part in (f"{len(new)} GPUs without MPS" if new else "", f"{len(gone)} GPUs with MPS" if gone else "") if part
     )
     return (
-        f"found {what} that gpushare_isolation changes, and {len(holders)} pods with GPUs (UID {few(sorted(holders), 3)}); expected no pod with "
-        "GPUs, because their containers cannot use a GPU in the other way: drain the node and run again, or keep gpushare_isolation"
+        f"found {what} that gpushare_isolation changes, and {len(holders)} pods with GPUs (UID {few(sorted(holders), 3)}); "
+        "expected no pod with GPUs, because their containers cannot use a GPU in the other way: drain the node and run again, or keep "
+        "gpushare_isolation"
     )

@@ -74,11 +74,7 @@ def objects(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]]) -> Dict[str, 
     """
     result = converge(kubectl, WantedObjects(apply=wanted, skip_unserved=True), check_mode=True)
     missing = [change["before_header"] for change in result["diff"] if not change["before"]]
-    return {
-        "missing": missing,
-        "differs": [title for title in result["objects"] if title not in missing],
-        "unserved": result["unserved"],
-    }
+    return {"missing": missing, "differs": [title for title in result["objects"] if title not in missing], "unserved": result["unserved"]}
 
 
 def pod(item: Mapping[str, Any]) -> Dict[str, Any]:

@@ -34,11 +34,7 @@ def probe_pod(node: str, image: str, resource: str, scheduler_name: str) -> Dict
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {
-            "name": name(node),
-            "namespace": NAMESPACE,
-            "labels": {"app.kubernetes.io/part-of": "gpushare", LABEL_PROBE: PROBE},
-        },
+        "metadata": {"name": name(node), "namespace": NAMESPACE, "labels": {"app.kubernetes.io/part-of": "gpushare", LABEL_PROBE: PROBE}},
         "spec": {
             "schedulerName": scheduler_name,
             "restartPolicy": "Never",

@@ -17,11 +17,7 @@ from .._formats.yaml_scalars import scalars
 from .._host.host import Host
 
 _KEY = "authentication.x509.clientCAFile"
-_USUAL = (
-    "/etc/kubernetes/pki/ca.crt",
-    "/var/lib/rancher/rke2/agent/client-ca.crt",
-    "/var/lib/rancher/k3s/agent/client-ca.crt",
-)
+_USUAL = ("/etc/kubernetes/pki/ca.crt", "/var/lib/rancher/rke2/agent/client-ca.crt", "/var/lib/rancher/k3s/agent/client-ca.crt")
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----([A-Za-z0-9+/=\s]{1,20000})-----END CERTIFICATE-----")
 #: While an authority is exchanged there are two.
 _MOST = 8

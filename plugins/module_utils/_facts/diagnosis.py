@@ -49,11 +49,7 @@ _FAILURES: Tuple[Tuple[str, "re.Pattern[str]", str], ...] = (
         re.compile(r"couldn.t communicate with the NVIDIA driver|driver not loaded", re.I),
         "load it with `modprobe nvidia`; if that fails, `dmesg` shows the reason",
     ),
-    (
-        "reset_required",
-        re.compile(r"requires? (?:a )?reset", re.I),
-        "stop what uses the GPU, then run `nvidia-smi --gpu-reset` for it",
-    ),
+    ("reset_required", re.compile(r"requires? (?:a )?reset", re.I), "stop what uses the GPU, then run `nvidia-smi --gpu-reset` for it"),
     (
         "gpu_lost",
         re.compile(r"GPU is lost|fallen off the bus|unable to determine the device handle", re.I),

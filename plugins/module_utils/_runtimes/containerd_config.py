@@ -28,8 +28,7 @@ IMPORTS: Path = ("imports",)
 
 _SECRETS = ("password", "auth", "identitytoken", "identity_token", "authorization")
 _SECRET_VALUE = re.compile(
-    r"(\b(?:" + "|".join(_SECRETS) + r""")['"]?[ \t]*=[ \t]*)("(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\{[^}\n]*\}|\[[^]\n]*\])""",
-    re.IGNORECASE,
+    r"(\b(?:" + "|".join(_SECRETS) + r""")['"]?[ \t]*=[ \t]*)("(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\{[^}\n]*\}|\[[^]\n]*\])""", re.IGNORECASE
 )
 
 # A value that shall be at a path below the CRI plugin's section.

@@ -37,10 +37,7 @@ OWNER, OWNER_CDI = "nvidia_container_toolkit", "nvidia_container_toolkit.cdi"
 HEADER = "# Made by gpushare.kubernetes; the toolkit's own defaults hold for all other settings.\n"
 #: Containers that are not privileged get a GPU only by what kubelet hands over, not by what their image or their pod says.
 _ENVIRONMENT = "accept-nvidia-visible-devices-envvar-when-unprivileged"
-STRICT: Mapping[str, bool] = {
-    _ENVIRONMENT: False,
-    "accept-nvidia-visible-devices-as-volume-mounts": True,
-}
+STRICT: Mapping[str, bool] = {_ENVIRONMENT: False, "accept-nvidia-visible-devices-as-volume-mounts": True}
 REFRESH, OWN_REFRESH = "nvidia-cdi-refresh", "gpushare-cdi-refresh"
 _UNIT_FOLDERS = (UNITS, "/usr/lib/systemd/system", "/lib/systemd/system")
 _VERSION = re.compile(r"version:? v?([0-9]+\.[0-9]+\.[0-9]+(?:[-~]rc\.?[0-9]+)?)")

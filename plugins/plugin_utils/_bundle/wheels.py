@@ -49,12 +49,7 @@ def download(target: Target, wanted: Collection[Pin], folder: Path, extra: Seque
     command = [*_pip(), "download", "--disable-pip-version-check", "--no-input", "--quiet", *options, f"--dest={folder}", *extra]
     try:
         done = subprocess.run(
-            [*command, "-r", str(requirements)],
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
+            [*command, "-r", str(requirements)], capture_output=True, text=True, timeout=_SECONDS, check=False, stdin=subprocess.DEVNULL
         )
         words = done.stderr or "it gives no reason" if done.returncode else ""
     except subprocess.TimeoutExpired:

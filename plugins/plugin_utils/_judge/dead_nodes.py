@@ -14,10 +14,7 @@ from .judge import KUBECTL, Judge
 class DeadNodesJudge(Judge):
     """The inventory decides which node a host was; the module reports what the cluster has."""
 
-    options = {
-        "hosts": {"type": "list", "elements": "str", "required": True},
-        **KUBECTL,
-    }
+    options = {"hosts": {"type": "list", "elements": "str", "required": True}, **KUBECTL}
 
     def answer(self, arguments: dict[str, Any]) -> dict[str, Any]:
         asked = {"what": "nodes", "kubectl": arguments["kubectl"], "kubeconfig": arguments["kubeconfig"]}

@@ -95,10 +95,7 @@ def in_cluster(namespace: str, evict: bool, default_scheduler: bool = False) -> 
     if default_scheduler:
         rules = [*extender_rules(evict), rule(_LEASES, ["leases"], ["get"], [DEFAULT_SCHEDULER])]
         return [service_account(EXTENDER, namespace), *_granted(EXTENDER, rules, namespace), *plugin]
-    lease = [
-        rule(_LEASES, ["leases"], ["create"]),
-        rule(_LEASES, ["leases"], ["get", "update"], [SCHEDULER]),
-    ]
+    lease = [rule(_LEASES, ["leases"], ["create"]), rule(_LEASES, ["leases"], ["get", "update"], [SCHEDULER])]
     scheduler = [service_account(SCHEDULER, namespace), *_granted(SCHEDULER, extender_rules(evict), namespace)]
     scheduler += [cluster_role_binding(f"{SCHEDULER}-{role.partition(':')[2]}", role, SCHEDULER, namespace) for role in OF_KUBERNETES]
     scheduler += [role_of(SCHEDULER, lease, namespace), role_binding(SCHEDULER, SCHEDULER, SCHEDULER, namespace, namespace)]

@@ -102,12 +102,7 @@ def deployment(values: Values) -> Json:
             "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": elsewhere}]},
             "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 50, "preference": on_planes}]},
         },
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": {"runAsNonRoot": True, "runAsUser": _USER, "runAsGroup": _USER, "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [_kube_scheduler(values), _extender(values, f"--lease={values.namespace}/{SCHEDULER}")],
         "volumes": [{"name": "config", "configMap": {"name": SCHEDULER}}],
     }

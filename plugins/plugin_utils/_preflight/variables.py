@@ -284,12 +284,7 @@ def _dashboard(values: Mapping[str, Any], reject: Callable[[str, str, str], None
 
 
 #: ACK's words for a node to the isolations that keep their promise.
-_MODES: Mapping[str, tuple[str, ...]] = {
-    "mps": ("mps",),
-    "core_mem": ("mps",),
-    "cgpu": ("driver",),
-    "share": ("auto", "watch", "none"),
-}
+_MODES: Mapping[str, tuple[str, ...]] = {"mps": ("mps",), "core_mem": ("mps",), "cgpu": ("driver",), "share": ("auto", "watch", "none")}
 
 
 def shown(value: Any, spec: Mapping[str, Any]) -> str:

@@ -84,12 +84,7 @@ def judge(evidence: Evidence) -> Verdict:
         findings += _objects(cluster["objects"])
         findings += _by_others(cluster["pods"], scheduler_names(evidence))
     proven, of_probes = _probes(evidence)
-    counts = {
-        "hosts": len(evidence.seen),
-        "GPU nodes": len(evidence.gpu),
-        "containers": containers,
-        "probe pods": proven,
-    }
+    counts = {"hosts": len(evidence.seen), "GPU nodes": len(evidence.gpu), "containers": containers, "probe pods": proven}
     return verdict([*findings, *of_probes], counts)
 
 

@@ -44,9 +44,7 @@ def test_every_host_is_reached_as_root_with_the_labs_own_key(inventory: Inventor
     assert inventory.get_host("gpu2").vars["ansible_host"] == "10.231.0.12"
 
 
-def test_the_labs_host_keys_are_the_only_ones_that_count_also_in_a_folder_with_a_space(
-    inventory: InventoryManager,
-) -> None:
+def test_the_labs_host_keys_are_the_only_ones_that_count_also_in_a_folder_with_a_space(inventory: InventoryManager) -> None:
     arguments = inventory.groups["all"].get_vars()["ansible_ssh_common_args"]
     assert "-o 'UserKnownHostsFile=\"/state dir/known_hosts\"'" in arguments
     assert "-o StrictHostKeyChecking=yes" in arguments

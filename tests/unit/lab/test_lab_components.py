@@ -61,8 +61,7 @@ def test_a_kubernetes_that_is_put_together_otherwise_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "version"),
-    [("go version go1.26.8 linux/amd64", (1, 26, 8)), ("go version go1.27 linux/arm64", (1, 27)), ("", ())],
+    ("text", "version"), [("go version go1.26.8 linux/amd64", (1, 26, 8)), ("go version go1.27 linux/arm64", (1, 27)), ("", ())]
 )
 def test_the_version_of_go(text: str, version: tuple[int, ...]) -> None:
     assert parse_version(text) == version

@@ -15,11 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.action import (
-    gpushare_judge,
-    gpushare_verify_host,
-    kube_scheduler_extender,
-)
+from ansible_collections.gpushare.kubernetes.plugins.action import gpushare_judge, gpushare_verify_host, kube_scheduler_extender
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import gather as driver_facts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import Places
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import CdiFacts
@@ -490,9 +486,7 @@ def test_the_schedulers_plan(state: str, server: str, said: Any, pod: Any, confi
 MODULES = sorted(path.stem for path in (ROOT / "plugins/modules").glob("*.py"))
 SAMPLES = {"str": "x", "bool": True, "int": 1, "float": 1.5, "list": []}
 #: Returned by the action plugin, which computes it on the controller of what the module answers.
-OF_ACTIONS = {
-    "kube_scheduler_extender": {"notes"},
-}
+OF_ACTIONS = {"kube_scheduler_extender": {"notes"}}
 #: Steps between a module and its action plugin, which nobody else sees.
 BETWEEN = {
     "gpushare_host_runtime": {"missing"},

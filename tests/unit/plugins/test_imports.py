@@ -56,28 +56,11 @@ CONTRACTS = {
     ),
     "module_utils._evidence": tuple(
         f"module_utils.{name}"
-        for name in (
-            "_formats",
-            "_host",
-            "_facts",
-            "_cluster",
-            "_runtimes",
-            "_change",
-            "_daemon.environment",
-            "_scheduler",
-        )
+        for name in ("_formats", "_host", "_facts", "_cluster", "_runtimes", "_change", "_daemon.environment", "_scheduler")
     ),
     "module_utils._in_cluster": tuple(
         f"module_utils.{name}"
-        for name in (
-            "_formats",
-            "_cluster",
-            "_evidence.cluster",
-            "_facts.capacity",
-            "_removal.cluster",
-            "_scheduler.proof",
-            "_takeover",
-        )
+        for name in ("_formats", "_cluster", "_evidence.cluster", "_facts.capacity", "_removal.cluster", "_scheduler.proof", "_takeover")
     ),
     "plugin_utils._answers": ("module_utils._formats.finding", "plugin_utils._results", "plugin_utils._shape"),
     "plugin_utils._results": ("module_utils", "plugin_utils._scheduler.wiring", "plugin_utils._shape"),

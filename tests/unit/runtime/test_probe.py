@@ -47,8 +47,4 @@ def test_without_the_first_process_it_is_a_failure(
 ) -> None:
     monkeypatch.setattr(program, "probe", lambda: probe(tmp_path))
     assert main([]) == 1
-    assert json.loads(capsys.readouterr().out) == {
-        "devices": [],
-        "environment": {},
-        "error": "/proc/1/environ: No such file or directory",
-    }
+    assert json.loads(capsys.readouterr().out) == {"devices": [], "environment": {}, "error": "/proc/1/environ: No such file or directory"}

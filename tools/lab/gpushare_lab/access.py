@@ -65,12 +65,7 @@ def inventory_text(nodes: Sequence[Node], key: Path, known_hosts: Path) -> str:
         "kube_control_plane": [node for node in nodes if node.is_control_plane],
         "gpu_nodes": [node for node in nodes if node.has_gpus],
     }
-    options = [
-        f'UserKnownHostsFile="{known_hosts}"',
-        "GlobalKnownHostsFile=/dev/null",
-        "StrictHostKeyChecking=yes",
-        "IdentitiesOnly=yes",
-    ]
+    options = [f'UserKnownHostsFile="{known_hosts}"', "GlobalKnownHostsFile=/dev/null", "StrictHostKeyChecking=yes", "IdentitiesOnly=yes"]
     variables = {
         "ansible_user": "root",
         "ansible_python_interpreter": "/usr/bin/python3",

@@ -46,10 +46,7 @@ def parser() -> argparse.ArgumentParser:
         ("restore", "bring the instance back as it was when it was saved"),
         ("forget", "remove a saved state"),
     ):
-        command(verb, text).add_argument(
-            "state",
-            metavar="STATE",
-        )
+        command(verb, text).add_argument("state", metavar="STATE")
     command("status", "show the instance and its nodes")
     command("inventory", "print the path of the Ansible inventory")
     command("kubeconfig", "print the path of the administrator's kubeconfig")

@@ -24,21 +24,8 @@ HELM = "3.19.0"
 #: The version of Debian's nvidia-smi, and so of the simulated driver.
 NVIDIA_DRIVER = "535.261.03"
 
-KUBERNETES_PROGRAMS = (
-    "kube-apiserver",
-    "kube-controller-manager",
-    "kube-scheduler",
-    "kube-proxy",
-    "kubelet",
-    "kubectl",
-    "kubeadm",
-)
-NVIDIA_PROGRAMS = (
-    "nvidia-ctk",
-    "nvidia-container-runtime",
-    "nvidia-container-runtime-hook",
-    "nvidia-cdi-hook",
-)
+KUBERNETES_PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl", "kubeadm")
+NVIDIA_PROGRAMS = ("nvidia-ctk", "nvidia-container-runtime", "nvidia-container-runtime-hook", "nvidia-cdi-hook")
 
 # Before 1.0.2 it calls a function of Go's runtime as it was before Go 1.18, and a program ends when it writes a map as JSON.
 _REFLECT2 = "github.com/modern-go/reflect2 v1.0.2"

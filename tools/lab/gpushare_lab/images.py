@@ -13,11 +13,7 @@ from .cache import Cache, recipe_hash
 from .process import LabError, run
 
 #: One image under all names that tests and samples use.
-TEST_IMAGES = (
-    "localhost/gpushare-lab/test:1",
-    "docker.io/library/ubuntu:24.04",
-    "docker.io/bvlc/caffe:gpu",
-)
+TEST_IMAGES = ("localhost/gpushare-lab/test:1", "docker.io/library/ubuntu:24.04", "docker.io/bvlc/caffe:gpu")
 # Raised when the way an archive is put together changes.
 _FORMAT = "1"
 _PATH = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}

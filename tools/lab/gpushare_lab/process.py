@@ -185,12 +185,7 @@ def run_logged(what: str, argv: Sequence[str | Path], log: Path, *, env: Mapping
 
 
 def until(
-    what: str,
-    deadline_s: float,
-    probe: Callable[[], T | None],
-    *,
-    why_not: Callable[[], str] = lambda: "",
-    every_s: float = 0.2,
+    what: str, deadline_s: float, probe: Callable[[], T | None], *, why_not: Callable[[], str] = lambda: "", every_s: float = 0.2
 ) -> T:
     """Poll ``probe`` until it returns something true; after the deadline raise with what ``why_not`` tells."""
     end = time.monotonic() + deadline_s

@@ -152,18 +152,7 @@ def go_programs(cache: Cache, what: str, module: Module) -> Path:
         log = cache.log(f"{what}-{module.version}")
         for name, package in module.packages.items():
             target = f"{module.path}/{package}".rstrip("/")
-            argv: list[str | Path] = [
-                go,
-                "build",
-                "-trimpath",
-                "-tags",
-                module.tags,
-                "-ldflags",
-                flags,
-                "-o",
-                folder / name,
-                target,
-            ]
+            argv: list[str | Path] = [go, "build", "-trimpath", "-tags", module.tags, "-ldflags", flags, "-o", folder / name, target]
             run_logged(f"building {name} {module.version}", argv, log, env=env, cwd=work)
         if module.kept:
             shutil.copytree(sources / module.kept, folder / module.kept)

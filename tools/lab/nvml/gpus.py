@@ -481,11 +481,7 @@ def _arguments() -> argparse.ArgumentParser:
     command("allocate", "let a process allocate more memory, if the limits of its control groups allow it", index=int, pid=int, mib=int)
     command("limits", "let the driver limit memory by control group", kind=MEMORY_LIMITS)
     command("set", "set any field of a GPU", index=int, field=str, value=str)
-    command(
-        "driver",
-        "unload the driver, bring it back, or make it differ from the library",
-        state=("gone", "back", "mismatch", "ok"),
-    )
+    command("driver", "unload the driver, bring it back, or make it differ from the library", state=("gone", "back", "mismatch", "ok"))
     return parser
 
 

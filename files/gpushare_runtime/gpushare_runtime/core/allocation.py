@@ -68,8 +68,7 @@ class Allocation:
             protocol.ANNOTATION_ASSIGNED: "true" if assigned else "false",
             protocol.ANNOTATION_ASSUME_TIME: str(assume_time_ns),
             protocol.ANNOTATION_ALLOCATION: json.dumps(
-                {str(c): {str(gpu): units for gpu, units in gpus} for c, gpus in self.containers},
-                separators=(",", ":"),
+                {str(c): {str(gpu): units for gpu, units in gpus} for c, gpus in self.containers}, separators=(",", ":")
             ),
         }
 

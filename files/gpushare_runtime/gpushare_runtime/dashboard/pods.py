@@ -73,11 +73,7 @@ def _bound(cluster: Cluster, node: NodeLedger, share: Share) -> dict[str, Any]:
 async def _waiting(cluster: Cluster, wait: Waiting) -> dict[str, Any]:
     """`document` of `kubectl gpushare explain`, with at most so many nodes, best first."""
     pod, reason = wait.pod, reason_of(wait, cluster.largest())
-    head = {
-        "uid": as_text(pod.uid, MOST_NAME),
-        "namespace": as_text(pod.namespace, MOST_NAME),
-        "name": as_text(pod.name, MOST_NAME),
-    }
+    head = {"uid": as_text(pod.uid, MOST_NAME), "namespace": as_text(pod.namespace, MOST_NAME), "name": as_text(pod.name, MOST_NAME)}
     if isinstance(pod, InvalidPod):
         return {"kind": "invalid", **head, "reason": reason}
     found = await _verdicts(cluster, pod)

@@ -42,12 +42,7 @@ _UNVERIFIED: Final = 64
 _UNVERIFIED_SECONDS: Final = 10.0
 _WRITE_SECONDS: Final = 30.0
 _MOST_BODY: Final = 1024
-_TYPES: Final = {
-    ".html": "text/html",
-    ".js": "text/javascript",
-    ".css": "text/css",
-    ".svg": "image/svg+xml",
-}
+_TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 HEADERS: Final = {
     # No script, style, picture or connection that is not of this server, no inline script, and no HTML made from text.
     "Content-Security-Policy": (
@@ -100,11 +95,7 @@ class Dashboard:
         self._explaining = asyncio.Lock()
         self._packing = asyncio.Lock()
         self._packed: tuple[str, bytes] | None = None
-        self._api: dict[str, Handler] = {
-            "/api/state": self._whole,
-            "/api/events": self._events,
-            "/api/history": self._history,
-        }
+        self._api: dict[str, Handler] = {"/api/state": self._whole, "/api/events": self._events, "/api/history": self._history}
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Every path; the routes of aiohttp would decode and redirect."""

@@ -14,14 +14,7 @@ from typing import Any, Final
 
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
 from gpushare_runtime.core.objects import read_pending
-from gpushare_runtime.core.placement.budgets import (
-    MOST_BUDGETS,
-    MOST_COMPARED_OF_ONE,
-    MOST_LABELS,
-    MOST_REQUIREMENTS,
-    MOST_VALUES,
-    Budgets,
-)
+from gpushare_runtime.core.placement.budgets import MOST_BUDGETS, MOST_COMPARED_OF_ONE, MOST_LABELS, MOST_REQUIREMENTS, MOST_VALUES, Budgets
 from gpushare_runtime.core.placement.explain import MOST_WORDINGS, NoFit, amount, failed_nodes, no_fit
 from gpushare_runtime.core.placement.policies import Policy
 from gpushare_runtime.core.placement.preemption import Preemption, Victims, seen_by

@@ -83,13 +83,7 @@ class EventRecorder:
     """
 
     def __init__(
-        self,
-        client: KubeClient,
-        component: str,
-        host: str,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        backoff: Backoff | None = None,
+        self, client: KubeClient, component: str, host: str, *, clock: Callable[[], float] = time.monotonic, backoff: Backoff | None = None
     ) -> None:
         self._client = client
         self._component = component

@@ -316,13 +316,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of a daemon that renews a token of its own."""
     parser.add_argument("--seed-token-file", type=Path, metavar="FILE", help="token to begin with, instead of the kubeconfig's credentials")
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="where the own token is kept (with --seed-token-file)")
-    parser.add_argument(
-        "--token-seconds",
-        type=int,
-        default=TOKEN_SECONDS,
-        metavar="N",
-        help="lifetime of a token (default %(default)s)",
-    )
+    parser.add_argument("--token-seconds", type=int, default=TOKEN_SECONDS, metavar="N", help="lifetime of a token (default %(default)s)")
 
 
 def from_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> TokenFiles | None:

@@ -21,10 +21,7 @@ Role = Literal["ca", "server", "client"]
 
 LIFE: Final[dict[Role, timedelta]] = {"ca": timedelta(days=3650), "server": timedelta(days=90), "client": timedelta(days=90)}
 CLIENT_NAME: Final = "gpushare-scheduler"
-_USAGES: Final[dict[Role, x509.ObjectIdentifier]] = {
-    "server": ExtendedKeyUsageOID.SERVER_AUTH,
-    "client": ExtendedKeyUsageOID.CLIENT_AUTH,
-}
+_USAGES: Final[dict[Role, x509.ObjectIdentifier]] = {"server": ExtendedKeyUsageOID.SERVER_AUTH, "client": ExtendedKeyUsageOID.CLIENT_AUTH}
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 # A clock that is set back by a little after the certificate was made does no harm.
 _BEFORE: Final = timedelta(hours=1)

@@ -109,10 +109,7 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("set", "0", "compute_mode", "3") == 0
     assert run("list") == 0
     uuids = [gpu.uuid for gpu in gpus.gpus_from_spec("2x16", "gpu1", "gpushare")]
-    assert capsys.readouterr().out.splitlines() == [
-        f"0\t4\t{uuids[0]}\t16384\tok\tTesla T4",
-        f"1\t2\t{uuids[1]}\t16384\tlost\tTesla T4",
-    ]
+    assert capsys.readouterr().out.splitlines() == [f"0\t4\t{uuids[0]}\t16384\tok\tTesla T4", f"1\t2\t{uuids[1]}\t16384\tlost\tTesla T4"]
     assert gpus.read_state(path).gpus[0].compute_mode == 3
     before = path.read_bytes()
     assert run("xid", "2", "79") == 1

@@ -15,13 +15,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats impor
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.received import LIMITS
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle import archive as archives
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.archive import Bundle, opened
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import (
-    MANIFEST,
-    SBOM,
-    SIGNATURE,
-    SUMS,
-    BundleError,
-)
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import MANIFEST, SBOM, SIGNATURE, SUMS, BundleError
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import LockError, Target, chosen, pins
 
 from unit.plugins.bundle.bundles import REFERENCE, archive, files, lock, sha256, summed

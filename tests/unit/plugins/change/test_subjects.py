@@ -26,13 +26,7 @@ def test_the_part_of_an_owner_with_a_service_to_verify_is_taken_out_by_its_own_m
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        *units(),
-        *(name for daemon in DAEMONS for name in daemon.settings),
-        "gpushare-mps-GPU-1.service",
-        "gpushare-mps-GPU-1.env",
-    ],
+    "name", [*units(), *(name for daemon in DAEMONS for name in daemon.settings), "gpushare-mps-GPU-1.service", "gpushare-mps-GPU-1.env"]
 )
 def test_units_and_settings_with_our_first_lines_are_ours(name: str) -> None:
     folder = "/etc/gpushare" if name.endswith(".env") else "/etc/systemd/system"

@@ -82,11 +82,7 @@ def apply(manager: str) -> list[str]:
 def test_each_call_of_kubectl_as_the_module_promises_it() -> None:
     api = Recorder(thing("old"))
     result = api.converge(WantedObjects(apply=[thing("new")], field_manager="m"))
-    assert api.asked == [
-        LOOK,
-        [*apply("m"), "--dry-run=server", "-o", "json"],
-        apply("m"),
-    ]
+    assert api.asked == [LOOK, [*apply("m"), "--dry-run=server", "-o", "json"], apply("m")]
     assert (result["changed"], result["objects"], result["unserved"]) == (True, ["ConfigMap new"], [])
     api.asked.clear()
     assert api.converge(WantedObjects()) == {"changed": False, "objects": [], "unserved": [], "missing": [], "diff": []}

@@ -297,11 +297,7 @@ def test_a_host_without_a_loaded_driver_need_not_reboot_without_one(machine: Mac
 
 @pytest.mark.parametrize(
     ("programs", "calls"),
-    [
-        (("dracut",), ["dracut --force --regenerate-all"]),
-        (("dracut", "update-initramfs"), ["update-initramfs -u -k all"]),
-        ((), []),
-    ],
+    [(("dracut",), ["dracut --force --regenerate-all"]), (("dracut", "update-initramfs"), ["update-initramfs -u -k all"]), ((), [])],
 )
 def test_the_initramfs_is_rebuilt_with_the_tool_of_the_host(machine: Machine, programs: tuple[str, ...], calls: list[str]) -> None:
     present(WantedDriver(VERSION, initramfs=INITRAMFS), machine.run, False, str(machine.root))

@@ -360,11 +360,7 @@ def test_a_change_needs_a_permission() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "rejected"),
-    [
-        ({"vendor": "DGX OS 6.1.0"}, "vendor_image"),
-        ({"container": True}, "driver_container"),
-        ({"run_file": True}, "run_file"),
-    ],
+    [({"vendor": "DGX OS 6.1.0"}, "vendor_image"), ({"container": True}, "driver_container"), ({"run_file": True}, "run_file")],
 )
 def test_what_somebody_else_manages_is_left_alone(changes: dict[str, Any], rejected: str) -> None:
     assert checks(plan(**changes)) == [rejected]
@@ -697,11 +693,7 @@ def test_the_headers_of_later_kernels_follow_the_package_that_brings_them(name: 
     ("release", "machine", "headers"),
     [
         ("5.14.0-503.11.1.el9_5.x86_64", "x86_64", [("kernel-devel", "5.14.0-503.11.1.el9_5"), ("kernel-devel-matched", "")]),
-        (
-            "5.14.0-503.11.1.el9_5.aarch64+64k",
-            "aarch64",
-            [("kernel-64k-devel", "5.14.0-503.11.1.el9_5"), ("kernel-64k-devel-matched", "")],
-        ),
+        ("5.14.0-503.11.1.el9_5.aarch64+64k", "aarch64", [("kernel-64k-devel", "5.14.0-503.11.1.el9_5"), ("kernel-64k-devel-matched", "")]),
         ("5.14.0-503.11.1.el9_5.x86_64+rt", "x86_64", [("kernel-rt-devel", "5.14.0-503.11.1.el9_5"), ("kernel-rt-devel-matched", "")]),
         ("5.15.0-207.156.6.el9uek.x86_64", "x86_64", [("kernel-uek-devel", "5.15.0-207.156.6.el9uek")]),
     ],

@@ -224,11 +224,7 @@ def test_a_host_is_looked_at_for_what_it_is_and_what_is_asked_for(root: FakeRoot
     assert found["doctor"] == ("doctor", "/opt/gpushare", [PLUGIN])
     assert not {one[0] for one in asked} & {"scheduler_files", "container_runtime"}
     again = ("doctor", "/opt/gpushare", [EXTENDER])
-    for only, parts, calls in (
-        (["containers"], {"gpu"}, [("containers",)]),
-        (["extender"], {"doctor"}, [again]),
-        ([], set(), []),
-    ):
+    for only, parts, calls in ((["containers"], {"gpu"}, [("containers",)]), (["extender"], {"doctor"}, [again]), ([], set(), [])):
         asked.clear()
         found = see(host, Places(gpu_node=True, control_plane=True), only)
         assert {part for part in ("gpu", "plane", "doctor") if found.get(part) is not None} == parts

@@ -84,11 +84,7 @@ def test_a_version_of_the_toolkit_is_told_what_it_has() -> None:
             "CVE-2026-24187 (CVSS 8.8) and 10 more known vulnerabilities",
             "580.159.03 or 595.71.05, or newer: the branch 570 got no fix",
         ),
-        (
-            "590.48.01",
-            "CVE-2026-24187 (CVSS 8.8) and 10 more known vulnerabilities",
-            "595.71.05, or newer: the branch 590 got no fix",
-        ),
+        ("590.48.01", "CVE-2026-24187 (CVSS 8.8) and 10 more known vulnerabilities", "595.71.05, or newer: the branch 590 got no fix"),
         ("", None, None),
         ("garbage", None, None),
     ],

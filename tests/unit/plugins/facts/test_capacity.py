@@ -120,39 +120,24 @@ def test_a_node_that_the_api_does_not_know() -> None:
             node(annotation(*GPUS_OF_GPU1), {MEMORY: "0", GPUS: "0"}),
             [(f"capacity {MEMORY}", "0", "error"), (f"capacity {GPUS}", "0", "error")],
         ),
-        (
-            report(*GPUS_OF_GPU1),
-            node(annotation(*GPUS_OF_GPU1), {MEMORY: "32", GPUS: "2"}, FULL),
-            [(f"capacity {MEMORY}", "32", "error")],
-        ),
+        (report(*GPUS_OF_GPU1), node(annotation(*GPUS_OF_GPU1), {MEMORY: "32", GPUS: "2"}, FULL), [(f"capacity {MEMORY}", "32", "error")]),
         (
             report(*GPUS_OF_GPU1),
             node(annotation(*GPUS_OF_GPU1), FULL, {MEMORY: "0", GPUS: "0"}),
             [(f"allocatable {MEMORY}", "0", "error"), (f"allocatable {GPUS}", "0", "error")],
         ),
-        (
-            report(16384),
-            node(annotation(*GPUS_OF_GPU1), FULL),
-            [("annotation", "GPU 1 (GPU-1), which nvidia-smi does not list", "error")],
-        ),
+        (report(16384), node(annotation(*GPUS_OF_GPU1), FULL), [("annotation", "GPU 1 (GPU-1), which nvidia-smi does not list", "error")]),
         (report(*GPUS_OF_GPU1), node(annotation(16384), {MEMORY: "16", GPUS: "1"}), [("annotation", "no GPU GPU-1", "error")]),
         (
             report(*GPUS_OF_GPU1),
             node(annotation(*GPUS_OF_GPU1, units=15), {MEMORY: "39", GPUS: "2"}),
             [("annotation", "15 units of GiB (16384 MiB) for GPU 0", "error")],
         ),
-        (
-            report(8192, 24576),
-            node(annotation(*GPUS_OF_GPU1), FULL),
-            [("annotation", "16 units of GiB (16384 MiB) for GPU 0", "error")],
-        ),
+        (report(8192, 24576), node(annotation(*GPUS_OF_GPU1), FULL), [("annotation", "16 units of GiB (16384 MiB) for GPU 0", "error")]),
         (
             report(*GPUS_OF_GPU1),
             node(annotation(*GPUS_OF_GPU1, health="lost"), FULL, {MEMORY: "24", GPUS: "1"}),
-            [
-                (f"allocatable {MEMORY}", "24 of 40 (GPU 0: lost)", "warning"),
-                (f"allocatable {GPUS}", "1 of 2 (GPU 0: lost)", "warning"),
-            ],
+            [(f"allocatable {MEMORY}", "24 of 40 (GPU 0: lost)", "warning"), (f"allocatable {GPUS}", "1 of 2 (GPU 0: lost)", "warning")],
         ),
         (
             report(*GPUS_OF_GPU1),
@@ -160,11 +145,7 @@ def test_a_node_that_the_api_does_not_know() -> None:
             [(f"allocatable {MEMORY}", "40", "error"), (f"allocatable {GPUS}", "2", "error")],
         ),
         (report(*GPUS_OF_GPU1), node(annotation(*GPUS_OF_GPU1), FULL, ready=False), [("node", "a node that is not Ready", "error")]),
-        (
-            report(None),
-            node(annotation(16384), {MEMORY: "16", GPUS: "1"}),
-            [("gpus", "GPU 0 (Tesla T4) that reports no memory", "error")],
-        ),
+        (report(None), node(annotation(16384), {MEMORY: "16", GPUS: "1"}), [("gpus", "GPU 0 (Tesla T4) that reports no memory", "error")]),
     ],
 )
 def test_exactly_what_differs_is_named(of: SmiReport, api: dict[str, Any], expected: list[tuple[str, str, str]]) -> None:

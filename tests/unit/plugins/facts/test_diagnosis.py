@@ -171,10 +171,7 @@ UID = "1a2b3c4d-0000-4000-8000-0123456789ab"
 @pytest.mark.parametrize(
     ("group", "uid"),
     [
-        (
-            f"0::/kubepods.slice/kubepods-burstable-pod{UID.replace('-', '_')}.slice/cri-containerd-{'c' * 64}.scope",
-            UID,
-        ),
+        (f"0::/kubepods.slice/kubepods-burstable-pod{UID.replace('-', '_')}.slice/cri-containerd-{'c' * 64}.scope", UID),
         (f"12:devices:/kubepods/besteffort/pod{UID}/{'c' * 64}", UID),
         ("0::/system.slice/ssh.service", None),
         ("0::/user.slice/podcast-server", None),

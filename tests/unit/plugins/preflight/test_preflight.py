@@ -219,11 +219,7 @@ FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
     ("nouveau", lambda r: r.file("/sys/module/nouveau/x"), [("driver", "error")]),
     ("vfio", lambda r: r.pci("0000:0c:00.0", driver="vfio-pci"), [("driver", "warning")]),
     ("dead kubelet", lambda r: r.at("/proc/30/cmdline").unlink(), [("kubelet", "error")]),
-    (
-        "old kubelet",
-        lambda r: r.program("/usr/bin/kubelet", "Kubernetes v1.19.16"),
-        [("kubelet", "error"), ("runtime", "error")],
-    ),
+    ("old kubelet", lambda r: r.program("/usr/bin/kubelet", "Kubernetes v1.19.16"), [("kubelet", "error"), ("runtime", "error")]),
     ("kubelet without v1", lambda r: r.program("/usr/bin/kubelet", "Kubernetes v1.24.17"), [("kubelet", "error")]),
     ("silent kubelet", lambda r: r.program("/usr/bin/kubelet", "", 1), [("kubelet", "warning")]),
     (
@@ -1003,9 +999,6 @@ def test_the_pages_show_what_is_printed(node: FakeRoot) -> None:
         node.at(name).unlink()
     both = judge("gpu1", gather(Host(str(node))), GPU_NODE).reasons
     typo = unknown("cp1", ["gpushare_extender_prot"], ["gpushare_extender_port"])
-    for page, reasons in {
-        "docs/start/quickstart.md": accept(plugin, ()),
-        "roles/preflight/README.md": accept([*both, *typo], ()),
-    }.items():
+    for page, reasons in {"docs/start/quickstart.md": accept(plugin, ()), "roles/preflight/README.md": accept([*both, *typo], ())}.items():
         shown = f"{summary(reasons)}\n\n{blocks(reasons)}"
         assert f"```text\n{shown}\n```\n" in (REPOSITORY / page).read_text(), f"{page} does not show\n{shown}"

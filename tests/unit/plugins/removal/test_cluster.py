@@ -457,10 +457,7 @@ def test_a_resource_that_comes_back_meanwhile_stays(removal: Callable[..., Remov
 
 @pytest.mark.parametrize(
     ("group", "words"),
-    [
-        ("admissionregistration", "Unable to connect to the server"),
-        ("clusterroles", "Error from server (NotFound): x"),
-    ],
+    [("admissionregistration", "Unable to connect to the server"), ("clusterroles", "Error from server (NotFound): x")],
     ids=["a group that may be missing and does not answer", "a group that must be there"],
 )
 def test_an_api_group_that_fails_is_not_taken_for_one_without_objects(group: str, words: str) -> None:

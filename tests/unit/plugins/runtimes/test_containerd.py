@@ -469,9 +469,7 @@ def test_a_file_that_has_lost_our_part_is_told(folder: Path) -> None:
     machine.present()
     (folder / "conf.d" / DROP_IN).unlink()
     machine.write({"config.toml": "# rewritten\n" + kubeadm(3)})
-    assert machine.absent().notes == [
-        f"{machine.config} was changed by others since: nothing of ours is left in it",
-    ]
+    assert machine.absent().notes == [f"{machine.config} was changed by others since: nothing of ours is left in it"]
     assert machine.texts() == {"config.toml": ("# rewritten\n" + kubeadm(3)).encode()}
 
 

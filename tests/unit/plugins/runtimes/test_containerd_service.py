@@ -206,13 +206,7 @@ def test_the_program_has_to_work(tmp_path: Path) -> None:
     assert f"{path} --version does not work (it did not end): install NVIDIA's" in str(problem)
 
 
-@pytest.mark.parametrize(
-    ("how", "found"),
-    [
-        ({"ExecStart": ""}, "LoadState is loaded"),
-        ({"LoadState": "masked"}, "LoadState is masked"),
-    ],
-)
+@pytest.mark.parametrize(("how", "found"), [({"ExecStart": ""}, "LoadState is loaded"), ({"LoadState": "masked"}, "LoadState is masked")])
 def test_a_unit_that_starts_nothing_is_rejected(host: Host, how: dict[str, str], found: str) -> None:
     host.properties.update(how)
     with pytest.raises(Rejected, match=rf"has no service containerd.service that starts containerd \({found}\): set gpushare"):

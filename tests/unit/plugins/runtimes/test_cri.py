@@ -79,10 +79,7 @@ def test_the_status_of_a_real_server_is_read(serve: Callable[..., str]) -> None:
     status = cri.status(serve(v1=answer))
     assert asked == [field(1, 1)]
     assert status.config == {"containerd": {"defaultRuntimeName": "nvidia"}}
-    assert status.conditions == {
-        "RuntimeReady": (True, ""),
-        "NetworkReady": (False, "NetworkPluginNotReady: cni plugin not initialized"),
-    }
+    assert status.conditions == {"RuntimeReady": (True, ""), "NetworkReady": (False, "NetworkPluginNotReady: cni plugin not initialized")}
 
 
 def test_a_long_answer_comes_whole(serve: Callable[..., str]) -> None:

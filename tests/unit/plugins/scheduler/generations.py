@@ -221,10 +221,7 @@ STATES: dict[str, tuple[dict[str, str], str | None, str | None]] = {
     "kubespray 1.36": (
         {
             MANIFEST_PATH: manifest(
-                "1.36.3",
-                f"--config={KUBESPRAY_CONFIG}",
-                "--profiling=False",
-                mounts=((KUBESPRAY_CONFIG, KUBESPRAY_CONFIG),),
+                "1.36.3", f"--config={KUBESPRAY_CONFIG}", "--profiling=False", mounts=((KUBESPRAY_CONFIG, KUBESPRAY_CONFIG),)
             ).replace("extra-0", "kubescheduler-config"),
             KUBESPRAY_CONFIG: KUBESPRAY_TEXT,
         },

@@ -76,10 +76,7 @@ extenders:
 
 # What kubeadm writes from a ClusterConfiguration with our argument and volumes: arguments and volumes by name.
 REGENERATED = (
-    MANIFEST.replace(
-        "    - --kubeconfig=",
-        "    - --config=/etc/kubernetes/gpushare/kube-scheduler.yaml\n    - --kubeconfig=",
-    )
+    MANIFEST.replace("    - --kubeconfig=", "    - --config=/etc/kubernetes/gpushare/kube-scheduler.yaml\n    - --kubeconfig=")
     .replace(
         "    volumeMounts:\n",
         """\

@@ -268,10 +268,7 @@ def test_flags_that_a_configuration_overrides_go_into_it_and_its_open_port_is_ke
             {MANIFEST_PATH: manifest("1.15.12", "--policy-config-file=/s/p.json", mounts=(("/s", "/s"),)), "/s/p.json": '{"kind": "Pod"}'},
             "must have apiVersion v1 and kind Policy",
         ),
-        (
-            {MANIFEST_PATH: manifest("1.15.12", "--policy-config-file=/s/p.json", mounts=(("/s", "/s"),))},
-            "file does not exist",
-        ),
+        ({MANIFEST_PATH: manifest("1.15.12", "--policy-config-file=/s/p.json", mounts=(("/s", "/s"),))}, "file does not exist"),
         ({MANIFEST_PATH: manifest("1.15.12", "--policy-config-file=/s/p.json")}, "no hostPath volume is mounted there"),
         ({MANIFEST_PATH: manifest("1.16.15", "--policy-configmap=scheduler-policy")}, "there is no such ConfigMap"),
         (

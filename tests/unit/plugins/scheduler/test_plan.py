@@ -149,14 +149,7 @@ def test_another_configuration_in_kubeadms_part_is_left_and_told() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "nodes", "before", "after"),
-    [
-        (-1, 500, None, 100),
-        (-1, 501, None, 0),
-        (-1, 3, 30, 30),
-        (-1, 3, 0, 0),
-        (100, 3, 30, 100),
-        (0, 3, None, 0),
-    ],
+    [(-1, 500, None, 100), (-1, 501, None, 0), (-1, 3, 30, 30), (-1, 3, 0, 0), (100, 3, 30, 100), (0, 3, None, 0)],
 )
 def test_the_share_of_nodes_that_is_looked_at(setting: int, nodes: int, before: int | None, after: int) -> None:
     text = OTHERS_CONFIG + ("" if before is None else f"percentageOfNodesToScore: {before}  # ours\n")

@@ -12,13 +12,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import key, title
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import TakeOverError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import OtherPlugins
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.original import (
-    Parts,
-    check_unused,
-    for_file,
-    parts,
-    retire,
-)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.original import Parts, check_unused, for_file, parts, retire
 
 from unit.plugins.takeover.others import Api, Json, node, nvidia, original
 

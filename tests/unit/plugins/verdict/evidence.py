@@ -189,7 +189,7 @@ def plane_host() -> Json:
             "manifest": manifest(),
             "others": {},
             "configs": {CONFIG_PATH: {"text": CONFIG, "sha256": hashlib.sha256(CONFIG.encode()).hexdigest()}},
-        },
+        }
     }
     places = {
         "memory_unit": "GiB",
@@ -277,12 +277,7 @@ def mirror() -> Json:
 
 
 def cluster() -> Json:
-    return {
-        "nodes": [node()],
-        "pods": [pod()],
-        "schedulers": {"cp1": mirror()},
-        "objects": {"missing": [], "differs": [], "unserved": []},
-    }
+    return {"nodes": [node()], "pods": [pod()], "schedulers": {"cp1": mirror()}, "objects": {"missing": [], "differs": [], "unserved": []}}
 
 
 class World:

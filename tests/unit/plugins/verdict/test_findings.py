@@ -116,11 +116,7 @@ def test_what_differs_between_hosts_stands_with_its_hosts_and_long_lists_are_cut
     found = verdict([replace(error(host, "plugin_stopped"), found="p" if host == "gpu3" else "x") for host in hosts], {})
     shown = "gpu1, gpu10, gpu2, gpu3, gpu4, gpu5, gpu6, gpu7 and 2 more"
     others = "gpu1, gpu10, gpu2, gpu4, gpu5, gpu6, gpu7, gpu8 and 1 more"
-    assert found.words.splitlines()[2:5] == [
-        f"✗ plugin_stopped {shown}",
-        f"    found     x ({others})",
-        "    found     p (gpu3)",
-    ]
+    assert found.words.splitlines()[2:5] == [f"✗ plugin_stopped {shown}", f"    found     x ({others})", "    found     p (gpu3)"]
 
 
 def test_an_answer_of_a_host_cannot_look_like_a_block() -> None:
@@ -139,15 +135,7 @@ def test_the_report_is_json_with_a_version(tmp_path: Path) -> None:
         "ok": False,
         "looked_at": {"hosts": 2},
         "findings": [
-            {
-                "host": "",
-                "check": "rbac_differs",
-                "severity": "error",
-                "found": "x",
-                "expected": "y",
-                "cure": "do z",
-                "because": "",
-            }
+            {"host": "", "check": "rbac_differs", "severity": "error", "found": "x", "expected": "y", "cure": "do z", "because": ""}
         ],
     }
     assert verdict([error("g", "not_proven", severity="note")], {}).ok

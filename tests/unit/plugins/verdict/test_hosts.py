@@ -104,10 +104,7 @@ FOREIGN = {MEMORY: [UUIDS[0], "b", "z"], GPUS: list(UUIDS)}
         ({"driver": {"library": None}}, []),
         ({"driver": None}, []),
         # Only the module on disk is newer: the driver still answers.
-        (
-            {"driver": {"installed": "550.163.01"}},
-            [("warning reboot_required", "kernel module 535.261.03 loaded, 550.163.01 installed")],
-        ),
+        ({"driver": {"installed": "550.163.01"}}, [("warning reboot_required", "kernel module 535.261.03 loaded, 550.163.01 installed")]),
         ({"driver": {"installed": "535.261.03"}}, []),
         ({"driver": {"installed": "550.163.01", "loaded": ""}}, []),
         ({"kubelet": {"running": False}}, [("kubelet_stopped", "no kubelet that runs")]),

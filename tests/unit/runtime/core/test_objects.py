@@ -93,8 +93,7 @@ def test_a_finished_pod_releases(phase: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("states", "alive"),
-    [([], False), (["terminated"], False), (["waiting", "terminated"], False), (["terminated", "running"], True)],
+    ("states", "alive"), [([], False), (["terminated"], False), (["waiting", "terminated"], False), (["terminated", "running"], True)]
 )
 def test_a_pod_that_was_failed_before_its_containers_were_ended(states: list[str], alive: bool) -> None:
     """kubelet 1.20 and 1.21 do so at an eviction, or when the node shuts down."""

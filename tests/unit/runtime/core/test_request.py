@@ -130,11 +130,7 @@ def test_per_gpu_is_never_less_than_what_is_asked_for() -> None:
 
 @pytest.mark.parametrize(
     "containers",
-    [
-        [container(mem=2, count=1)],
-        [container("a", mem=2), container("b", count=1)],
-        [container("a", count=1), container("b", core=20)],
-    ],
+    [[container(mem=2, count=1)], [container("a", mem=2), container("b", count=1)], [container("a", count=1), container("b", core=20)]],
 )
 def test_memory_and_whole_gpus_at_once_are_rejected(containers: list[dict[str, object]]) -> None:
     with pytest.raises(RequestError, match="not both"):
@@ -143,13 +139,7 @@ def test_memory_and_whole_gpus_at_once_are_rejected(containers: list[dict[str, o
 
 @pytest.mark.parametrize(
     ("value", "says"),
-    [
-        ("-1", "negative"),
-        (str(2**63), "more than any machine has"),
-        ("1.5", "whole number"),
-        ("lots", "'lots'"),
-        ("500m", "'500m'"),
-    ],
+    [("-1", "negative"), (str(2**63), "more than any machine has"), ("1.5", "whole number"), ("lots", "'lots'"), ("500m", "'500m'")],
 )
 def test_impossible_values_are_rejected_with_the_container_and_the_resource(value: str, says: str) -> None:
     with pytest.raises(RequestError, match=says) as error:

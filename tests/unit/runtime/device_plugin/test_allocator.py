@@ -258,12 +258,7 @@ def test_a_pod_that_kubelet_has_forgotten_is_not_what_it_asks_for() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "looks", "gpu"),
-    [
-        ((1, 4), 0, 1),
-        ((0, 12), 0, 0),
-        ((0, 13), 1, 0),
-        ((2, 16), 1, 0),
-    ],
+    [((1, 4), 0, 1), ((0, 12), 0, 0), ((0, 13), 1, 0), ((2, 16), 1, 0)],
     ids=["the chosen GPU has it", "and just so", "another GPU would be given", "no GPU is known to have it"],
 )
 def test_processes_are_looked_at_only_where_somebodys_end_makes_a_difference(asked: tuple[int, int], looks: int, gpu: int) -> None:
@@ -405,10 +400,7 @@ def test_what_kubelet_insists_on_is_preferred_although_processes_hold_it() -> No
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (
-            ["GPU-gone-_-1"],
-            r"kubelet gives id 'GPU-gone-_-1', of no GPU in this node \(GPU 0 \(GPU-00000000\), GPU 1 \(GPU-00000001\)\);",
-        ),
+        (["GPU-gone-_-1"], r"kubelet gives id 'GPU-gone-_-1', of no GPU in this node \(GPU 0 \(GPU-00000000\), GPU 1 \(GPU-00000001\)\);"),
         (["b", "a"], "kubelet gives id 'a' and 1 more, of no GPU"),
         (["b", "GPU-00000000-_-0", "a", "c"], "kubelet gives id 'a' and 2 more, of no GPU"),
         ([], "kubelet gives no id, of no GPU"),

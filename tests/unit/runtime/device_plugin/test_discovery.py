@@ -166,8 +166,7 @@ def test_the_size_of_the_list_is_what_protobuf_makes_of_it(units: list[int]) -> 
 
 
 @pytest.mark.parametrize(
-    ("gpus", "mib", "unit"),
-    [(1, 15360, "MiB"), (8, 15360, "64MiB"), (8, 81920, "64MiB"), (16, 294912, "128MiB"), (300, 294912, None)],
+    ("gpus", "mib", "unit"), [(1, 15360, "MiB"), (8, 15360, "64MiB"), (8, 81920, "64MiB"), (16, 294912, "128MiB"), (300, 294912, None)]
 )
 def test_the_smallest_unit_that_kubelet_takes(gpus: int, mib: int, unit: str | None) -> None:
     read = GpuReader(FakeNvml(*[mib] * gpus), GIB, GpuHealth()).read()

@@ -55,9 +55,7 @@ def test_it_has_a_device_for_each_gpu_and_the_paths_of_the_host(host: CtkHost, f
     common = spec["containerEdits"]
     assert [one["hostPath"] for one in common["mounts"]] == ["/run/nvidia/driver/usr/lib64/libcuda.so.535.261.03"]
     # The host's program does not know the other hook, and would fail.
-    assert [(one["path"], one["args"][1:]) for one in common["hooks"]] == [
-        (HOOKS[0], ["update-ldcache", "--folder=/run/nvidia/driver"]),
-    ]
+    assert [(one["path"], one["args"][1:]) for one in common["hooks"]] == [(HOOKS[0], ["update-ldcache", "--folder=/run/nvidia/driver"])]
     assert stat.S_IMODE((folder / "gpushare.json").stat().st_mode) == 0o644
     assert os.listdir(folder) == ["gpushare.json"]
 
@@ -202,13 +200,7 @@ def test_only_our_file_may_name_our_devices() -> None:
 
 
 def own_settings(host: CtkHost, folder: Path) -> dict[str, Any]:
-    return {
-        "strategy": "cdi",
-        "cdi_folders": (str(folder),),
-        "cdi_dir": folder,
-        "host_root": host.root,
-        "in_container": True,
-    }
+    return {"strategy": "cdi", "cdi_folders": (str(folder),), "cdi_dir": folder, "host_root": host.root, "in_container": True}
 
 
 def named(folder: Path) -> list[str]:

@@ -170,12 +170,7 @@ def test_a_container_that_has_one_of_its_resources_is_asked_for_the_other_and_co
     other = local(bound(None, {}, container("a", count=1)))
     turn = match_request([other, both], {(both.uid, "a", MEMORY)}, GPUS, 1)
     assert turn is not None
-    assert (turn.pod, turn.devices.container, turn.key, str(turn)) == (
-        both,
-        "a",
-        (both.uid, "a", GPUS),
-        f"default/{both.name} container a",
-    )
+    assert (turn.pod, turn.devices.container, turn.key, str(turn)) == (both, "a", (both.uid, "a", GPUS), f"default/{both.name} container a")
     assert match_request([both], {(both.uid, "a", GPUS)}, GPUS, 1) is None, "its second container is not next"
     assert match_request([replace(both, phase="Running")], (), MEMORY, 2) is None
     as_many = local(bound(None, {}, container("a", mem=1, count=1)))

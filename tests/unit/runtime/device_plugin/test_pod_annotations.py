@@ -43,11 +43,7 @@ def pair() -> LocalPod:
 
 def test_nothing_is_known_until_every_container_has_ids_of_gpus_that_are_there() -> None:
     pod, other = pair(), pair()
-    for entries in (
-        [got(pod, "a", 0, 2)],
-        [got(other, "a", 0, 2), got(other, "b", 1, 3)],
-        [got(pod, "a", 0, 2), got(pod, "b", 7, 3)],
-    ):
+    for entries in ([got(pod, "a", 0, 2)], [got(other, "a", 0, 2), got(other, "b", 1, 3)], [got(pod, "a", 0, 2), got(pod, "b", 7, 3)]):
         assert allocation_in(pod, entries, NODE) is None
     assert allocation_in(pod, [got(pod, "a", 0, 2), got(pod, "b", 1, 3)], NODE) == Allocation.of({0: {0: 2}, 1: {1: 3}})
     # Another device plugin gave one of them its GPU, whatever its ids.

@@ -126,12 +126,7 @@ def test_the_file_of_the_release_before_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "found"),
-    [
-        ({}, ("envvar", "watch")),
-        ({"strategy": "cdi"}, ("cdi", "watch")),
-        ({"isolation": "driver"}, ("envvar", "driver")),
-        (None, ("", "")),
-    ],
+    [({}, ("envvar", "watch")), ({"strategy": "cdi"}, ("cdi", "watch")), ({"isolation": "driver"}, ("envvar", "driver")), (None, ("", ""))],
 )
 def test_gpus_without_a_strategy_or_an_isolation_are_those_of_a_release_that_had_none(
     tmp_path: Path, changes: dict[str, str] | None, found: tuple[str, str]

@@ -21,19 +21,7 @@ from unit.runtime.device_plugin.device_manager import StartError
 from unit.runtime.device_plugin.fake_kubelet import DROP_SECONDS
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import (
-    GIB,
-    GPUS,
-    MEMORY,
-    NODE,
-    RESOURCES,
-    World,
-    health,
-    healthy,
-    path_of,
-    running_pod,
-    world,
-)
+from unit.runtime.device_plugin.plugin import GIB, GPUS, MEMORY, NODE, RESOURCES, World, health, healthy, path_of, running_pod, world
 from unit.runtime.kube.fake_api import fail, until
 
 UNHEALTHY = "/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-gpu1"
@@ -270,10 +258,7 @@ async def test_with_a_gpu_lost_beside_a_running_pod_the_next_process_starts_and_
         await until(lambda: not any(it.kubelet.manager.healthy.values()))
         it.start()
         await it.registered()
-        assert [(gpu.uuid, gpu.usable) for gpu in it.inventory.gpus] == [
-            (before.gpus[0].uuid, True),
-            (before.gpus[1].uuid, False),
-        ]
+        assert [(gpu.uuid, gpu.usable) for gpu in it.inventory.gpus] == [(before.gpus[0].uuid, True), (before.gpus[1].uuid, False)]
         told = Inventory.from_json
         await until(lambda: told(it.api.objects[NODE]["metadata"]["annotations"]["gpushare/gpus"]) == it.inventory)
 

@@ -83,13 +83,7 @@ def test_metrics_that_are_down_or_nowhere(host: FakeHost) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "name"),
-    [
-        ("0.0.0.0:9440", "127.0.0.1"),
-        ("[::]:9440", "::1"),
-        ("[fd00::1]:9440", "fd00::1"),
-        ("10.0.0.5:9440", "10.0.0.5"),
-    ],
+    ("address", "name"), [("0.0.0.0:9440", "127.0.0.1"), ("[::]:9440", "::1"), ("[fd00::1]:9440", "fd00::1"), ("10.0.0.5:9440", "10.0.0.5")]
 )
 def test_who_listens_everywhere_is_asked_on_this_host(host: FakeHost, monkeypatch: pytest.MonkeyPatch, address: str, name: str) -> None:
     made: list[tuple[str, int]] = []

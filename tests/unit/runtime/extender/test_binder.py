@@ -296,10 +296,7 @@ async def test_a_pod_that_asks_for_nothing_is_bound_without_a_gpu(world: World) 
     assert not world.held()
 
 
-@pytest.mark.parametrize(
-    ("limits", "said"),
-    [({"count": 1}, "at once"), ({"core": 20}, "gpu-core.percentage")],
-)
+@pytest.mark.parametrize(("limits", "said"), [({"count": 1}, "at once"), ({"core": 20}, "gpu-core.percentage")])
 @pytest.mark.parametrize("seen", [True, False])
 async def test_what_filter_rejects_is_never_bound(limits: dict[str, object], said: str, seen: bool, world: World) -> None:
     world.api.add(gpu_pod("a", **limits), seen=seen)
@@ -781,10 +778,7 @@ async def test_who_a_pod_is_comes_with_it_into_the_ledger(seen: bool, world: Wor
 FAULTS = st.one_of(
     st.builds(Fault, takes=st.sampled_from([0.0, 0.1, 1.0])),
     st.builds(
-        Fault,
-        lands=st.sampled_from([None, 0.0, 0.5, 2.5]),
-        error=st.sampled_from([*AMBIGUOUS]),
-        takes=st.sampled_from([0.0, 0.1, 1.0]),
+        Fault, lands=st.sampled_from([None, 0.0, 0.5, 2.5]), error=st.sampled_from([*AMBIGUOUS]), takes=st.sampled_from([0.0, 0.1, 1.0])
     ),
     st.builds(Fault, lands=st.none(), error=st.just(KubeError(403, "Forbidden", "may not"))),
 )

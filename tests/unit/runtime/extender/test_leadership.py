@@ -475,11 +475,7 @@ async def test_a_second_active_scheduler_is_reported_and_a_former_one_is_not(wor
     (words,) = world.leadership.problems()
     assert "pod default/from-another was bound to node n with GPUs by somebody else" in words
     values = {sample.name: sample.value for metric in world.leadership.families() for sample in metric.samples}
-    assert values == {
-        "gpushare_extender_active": 1,
-        "gpushare_extender_terms_total": 1,
-        "gpushare_extender_foreign_bindings_total": 1,
-    }
+    assert values == {"gpushare_extender_active": 1, "gpushare_extender_terms_total": 1, "gpushare_extender_foreign_bindings_total": 1}
 
 
 def test_no_binding_is_sent_without_a_licence_and_its_gpu_is_free_again() -> None:

@@ -59,11 +59,7 @@ class World:
         file = self.files.seed.parent / "kubeconfig"
         file.write_text(kubeconfig(self.api.url))
         self.renewer = TokenRenewer(
-            self.files,
-            clock=lambda: self.api.now + self.ahead,
-            since=lambda: self.api.now - START,
-            tick=0.01,
-            backoff=Backoff(10, 300),
+            self.files, clock=lambda: self.api.now + self.ahead, since=lambda: self.api.now - START, tick=0.01, backoff=Backoff(10, 300)
         )
         async with KubeClient(load(str(file), tokens=self.renewer)) as client:
             self.client = client

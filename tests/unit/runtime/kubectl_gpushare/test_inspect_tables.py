@@ -16,11 +16,7 @@ def golden(text: str) -> str:
 
 
 NODES = [node("gpu2", "10.89.7.12", 16, 24), node("gpu1", "10.89.7.11", 16, 16)]
-SHARING = [
-    pod("share-1", "gpu1", gpu=0, mem=6),
-    pod("share-3", "gpu1", gpu=1, mem=6),
-    pod("share-2", "gpu1", gpu=0, mem=6),
-]
+SHARING = [pod("share-1", "gpu1", gpu=0, mem=6), pod("share-3", "gpu1", gpu=1, mem=6), pod("share-2", "gpu1", gpu=0, mem=6)]
 
 
 def test_summary() -> None:

@@ -13,12 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import in_cluster
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import (
-    OLDEST_MUTATING,
-    Values,
-    release,
-    scheduler_image,
-)
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import OLDEST_MUTATING, Values, release, scheduler_image
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import OLDEST_WITH_POLICIES
 
 from charts.sets import BAD, SETS, Json

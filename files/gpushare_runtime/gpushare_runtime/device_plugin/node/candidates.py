@@ -74,11 +74,7 @@ def choose_units(
 
 
 def choose_gpus(
-    candidates: Sequence[CandidateGpu],
-    size: int,
-    must_include: Collection[str],
-    planned: Mapping[int, int],
-    of_pod: Collection[int] = (),
+    candidates: Sequence[CandidateGpu], size: int, must_include: Collection[str], planned: Mapping[int, int], of_pod: Collection[int] = ()
 ) -> list[str] | None:
     """`size` GPU UUIDs with `must_include` among them; None if there are fewer.
 

@@ -58,14 +58,7 @@ class Devices:
         gpus = tuple(map(self._offered, read.gpus))
         own = protocol.CDI_KIND_OWN if self.strategy == protocol.STRATEGY_CDI and self.cdi_kind == protocol.CDI_KIND_OWN else ""
         inventory = replace(
-            read,
-            gpus=gpus,
-            core=core,
-            strategy=self.strategy,
-            isolation=isolation,
-            clients=clients,
-            cdi_kind=own,
-            node_kind=self.node_kind,
+            read, gpus=gpus, core=core, strategy=self.strategy, isolation=isolation, clients=clients, cdi_kind=own, node_kind=self.node_kind
         )
         if inventory == self.inventory:
             return False

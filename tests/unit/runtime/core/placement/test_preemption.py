@@ -233,7 +233,4 @@ def test_of_very_many_nodes_the_cheapest_by_the_schedulers_count_are_enough(monk
         ledger.apply(AllocatedPod(name, "default", name, name, memory(8), on(0, 8)))
         proposed[name] = Victims((name,), violated)
     proposed["d"] = Victims(("d", "x"), 0)
-    assert set(Preemption(ledger, Placement()).victims(preemptor(memory(16), 10), proposed)) == {
-        "b",
-        "d",
-    }
+    assert set(Preemption(ledger, Placement()).victims(preemptor(memory(16), 10), proposed)) == {"b", "d"}
