@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.device_plugin.node.candidates import allowed_gpus
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey
 from gpushare_runtime.device_plugin.node.local_pods import ContainerDevices, LocalPod, PendingContainer, PodTable, parse_local_pod
-from gpushare_runtime.device_plugin.node.pending import match_request
+from gpushare_runtime.device_plugin.node.pending import PendingContainers, match_request
 from gpushare_runtime.device_plugin.node.usage import Usage
 from unit.runtime.device_plugin.local_pods import bound, memory, whole
 from unit.runtime.pods import container, inventory
@@ -177,6 +179,87 @@ def test_a_container_that_has_one_of_its_resources_is_asked_for_the_other_and_co
     turn = match_request([as_many], (), GPUS, 1)
     assert turn is not None
     assert turn.devices.resource == GPUS
+
+
+class Known:
+    """What is known of each container's GPUs. Lost records: "runs", "free" (its former ids, of which it had two) or "taken" (by others)."""
+
+    def __init__(self, records: dict[str, str], served: Collection[DeviceKey] = (), dropped: Collection[str] = ()) -> None:
+        self._records, self._served, self._dropped = records, set(served), set(dropped)
+
+    def allocated(self) -> set[DeviceKey]:
+        return set(self._served)
+
+    def dropped_by_kubelet(self) -> set[str]:
+        return self._dropped
+
+    def lost(self, key: DeviceKey) -> bool:
+        return f"{key[0]}/{key[1]}" in self._records
+
+    def record_lost(self, uid: str) -> bool:
+        return any(name.startswith(f"{uid}/") for name in self._records)
+
+    def may_run(self, key: DeviceKey, containers: object) -> bool:
+        return self._records.get(f"{key[0]}/{key[1]}") == "runs"
+
+    def former_ids(self, key: DeviceKey) -> str:
+        return "12" if self._records[f"{key[0]}/{key[1]}"] == "free" else ""
+
+
+def admitted(uid: str, *names: str, phase: str = "Running", gpus: int = 1, size: int = 2, **changes: Any) -> LocalPod:
+    devices = tuple(ContainerDevices(name, MEMORY, size, gpus_per_pod=gpus) for name in names or ("main",))
+    return LocalPod(uid, "default", uid, "", phase, container_devices=devices, **changes)
+
+
+def containers_of(pods: Sequence[LocalPod], known: Known) -> PendingContainers:
+    return PendingContainers(pods, known, SimpleNamespace(containers=None))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("records", "meant"),
+    [
+        (["free"], 0),
+        (["taken", "free"], 1),
+        (["taken", "runs", "taken"], 0),
+        (["taken", ""], 0),
+        (["runs", "taken"], 1),
+        (["runs", ""], 1),
+        (["", "free"], 0),
+        (["runs"], None),
+    ],
+)
+def test_of_containers_without_a_record_one_comes_first_that_could_start(records: list[str], meant: int | None) -> None:
+    known = Known({f"u{number}/main": record for number, record in enumerate(records) if record})
+    found = containers_of([admitted(f"u{number}") for number in range(len(records))], known).match(MEMORY, 2, late=True)
+    assert (found and found.pod.uid) == (None if meant is None else f"u{meant}")
+
+
+def test_kubelet_may_request_for_pods_that_lack_ids_and_that_it_still_knows() -> None:
+    pods = [
+        admitted("waits", phase="Pending"),
+        admitted("served"),
+        admitted("over", phase="Failed"),
+        admitted("dropped"),
+        admitted("restarts", "runs", "ended"),
+        admitted("lost-and-runs"),
+    ]
+    records = {"restarts/runs": "runs", "restarts/ended": "free", "lost-and-runs/main": "runs"}
+    known = Known(records, served=[DeviceKey("served", "main", MEMORY)], dropped=["dropped"])
+    assert containers_of(pods, known).may_request() == {"waits", "restarts"}
+
+
+def test_how_many_gpus_an_unknown_container_wants_is_what_all_want_that_it_could_be() -> None:
+    two, three = admitted("a", gpus=2), admitted("b", gpus=3)
+    served = Known({}, served=[DeviceKey("b", "main", MEMORY)])
+    assert containers_of([two, three], Known({})).gpus_per_pod(MEMORY, 2, PendingContainer(three, three.container_devices[0])) == 3
+    assert containers_of([two], Known({})).gpus_per_pod(MEMORY, 2, None) == 2
+    assert containers_of([two, three], Known({})).gpus_per_pod(MEMORY, 2, None) == 1, "it could be either"
+    assert containers_of([two, three], served).gpus_per_pod(MEMORY, 2, None) == 2
+    assert (
+        containers_of([two, admitted("c", gpus=3, size=4), admitted("d", gpus=3, phase="Failed")], Known({})).gpus_per_pod(MEMORY, 2, None)
+        == 2
+    )
+    assert containers_of([], Known({})).gpus_per_pod(MEMORY, 2, None) == 1
 
 
 # Which GPUs may stand in for the chosen one.
