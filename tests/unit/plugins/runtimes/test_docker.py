@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 import json
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -24,6 +25,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import WantedRuntime, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Runtimes, SilentError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import RuntimeUnit
 
 from unit.plugins.kills import at, killed
 from unit.plugins.runtimes import fake_docker
@@ -144,6 +146,7 @@ def test_a_flag_that_makes_nvidia_the_default_is_adopted(host: DockerHost) -> No
         ("--add-runtime=nvidia=/opt/x", "{}", r"default:2 has --add-runtime nvidia=/opt/x, expected"),
         ("-s overlay2", '{\n  "storage-driver": "overlay2"\n}', "storage-driver: .from flag: overlay2, from file: overlay2"),
         ("--log-opt a=b", '{\n\n  "log-opts": {}\n}', r"daemon.json:3 and \S+default:2\); nothing was changed"),
+        ("--insecure-registry=a", '{"insecure-registries": ["a"]}', r"daemon.json:1 and \S+default:2\); nothing was changed"),
         ("", '{"hosts": ["fd://"]}', r"daemon.json:1 and the command line of docker.service"),
         ("", '{"no-such-option": 1}', "don't match any configuration option: no-such-option"),
         ("", '{\n  "debug": true,\n  "debug": false\n}', "daemon.json: line 3: key 'debug' for the second time; the first is in line 2"),
@@ -165,6 +168,37 @@ def test_what_cannot_be_right_is_rejected_before_anything_is_written(host: Docke
         with pytest.raises(Rejected, match=message):
             host.converge(check=check)
     assert (host.tree(), host.done) == (before, [])
+
+
+@pytest.mark.parametrize("release", ["20.10.24", "23.0.6"])
+def test_a_configuration_is_tried_where_dockerd_reaches_nothing_and_nothing_of_it_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    """From 23.0 on dockerd has an option for it. An older one's start ends at a folder that cannot be one."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    host, calls = DockerHost(tmp_path / "host", release), []
+    asked = host.dockerd
+    host.dockerd = lambda words: [calls.append(list(words)), asked(words)][1]
+    monkeypatch.setattr(docker, "info", host.info)
+    monkeypatch.setattr(journal, "FOLDER", str(host.folder / "journal"))
+    host.write('{"data-root": "/srv/docker", "bip": "häuschen"}')
+    host.converge(check=True)
+    tried = [words for words in calls if words != ["--version"]]
+    assert tried
+    assert all(("--validate" in words) == (release == "23.0.6") for words in tried)
+    assert [f"--{name}=" in " ".join(tried[0]) for name in ("data-root", "exec-root", "pidfile")] == [release != "23.0.6"] * 3
+    assert list((tmp_path / "scratch").iterdir()) == []
+    host.dockerd = lambda words: asked(words) if words == ["--version"] else (1, "", "level=fatal cannot read /etc/nowhere/x")
+    with pytest.raises(Rejected, match=rf"dockerd rejects {host.config}: level=fatal cannot read /etc/nowhere/x; nothing was changed"):
+        host.converge()
+    for answer, words in (
+        ((1, "", "no such\n library"), "failed or names no version: no such library"),
+        ((0, "Podman\n", ""), "version: Podman"),
+    ):
+        host.dockerd = lambda _words, answer=answer: answer
+        with pytest.raises(Rejected, match=words):
+            host.converge()
 
 
 @pytest.mark.parametrize("entry", ['{"path": "/usr/bin/crun"}', '{"runtimeType": "io.containerd.runc.v2"}'])
@@ -363,6 +397,18 @@ def test_variables_of_the_unit_are_filled_in_as_systemd_does() -> None:
     assert systemd.environment(text) == {"A": "--a=1 --b", "B": "1 2", "C": ""}
 
 
+@pytest.mark.parametrize("environment", ['"DOCKER_OPTS= --debug" "OTHER=1"', "DOCKER_OPTS=--debug OTHER=it's"])
+def test_options_come_from_the_unit_and_its_files_and_from_the_process_where_systemd_names_none(host: DockerHost, environment: str) -> None:
+    host.properties["Environment"] = environment
+    unit = RuntimeUnit("docker.service", "active", "process", 0, 0.0, "dockerd", ["--live-restore"])
+    start, reloads = docker._next_start(unit, host.run)
+    assert (start.words[-2:], reloads) == (["--debug", f"--config-file={host.config}"], True)
+    host.options.write_text("DOCKER_OPTS=--iptables=false\n")
+    assert "--iptables=false" in docker._next_start(unit, host.run)[0].words, "a file goes before the unit's own"
+    nothing, reloads = docker._next_start(unit, lambda argv, _seconds: Outcome(argv, 0, "ExecStart=\n"))
+    assert (nothing.words, reloads) == (["--live-restore"], False)
+
+
 def test_the_unit_of_kubespray_and_its_drop_ins_are_read(host: DockerHost) -> None:
     """roles/container-engine/docker: the options are in drop-ins, as variables of the unit."""
     host.start_words = "dockerd $DOCKER_OPTS $DOCKER_DNS_OPTIONS"
@@ -459,7 +505,14 @@ def test_a_docker_that_says_a_byte_now_and_then_does_not_hold_us_up(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("words", "address"),
-    [([], "/run/docker.sock"), (["-H", "fd://"], "/run/docker.sock"), (["-H", "tcp://x", "--host=unix:///srv/d"], "/srv/d")],
+    [
+        ([], "/run/docker.sock"),
+        (["-H", "fd://"], "/run/docker.sock"),
+        (["-H", "tcp://x", "--host=unix:///srv/d"], "/srv/d"),
+        (["-H", "unix:///srv/d", "--host", "unix:///srv/e"], "/srv/d"),
+        (["--debug", "--host", "unix:///srv/e"], "/srv/e"),
+        (["--containerd", "unix:///srv/d", "-H"], "/run/docker.sock"),
+    ],
 )
 def test_where_docker_listens_is_what_its_command_line_says(words: list[str], address: str) -> None:
     assert docker._address(words) == address
