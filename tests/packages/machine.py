@@ -33,6 +33,7 @@ from tree import REPOSITORY
 BUILDERS = ("apt-utils", "gnupg", "createrepo-c", "dnf", "rpm", "dnf-plugins-core")
 #: zypper does not stand beside the plugins of dnf.
 ZYPPER = ("gnupg", "rpm", "zypper")
+COLLECTION = "ansible_collections.gpushare.kubernetes"
 #: The packages, and the versions that the repository has of each. The first depends on the second by exact version.
 SET, VERSIONS = ("nvidia-container-toolkit", "nvidia-container-toolkit-base"), ("1.17.7", "1.17.8", "1.18.0")
 OTHERS = ("libnvidia-container-tools", "libnvidia-container1")
@@ -174,7 +175,7 @@ class Machine:
         (self.root / "tmp/arguments.json").write_text(json.dumps(given))
         program = (
             "import runpy; from ansible.module_utils import basic; basic._ANSIBLE_ARGS = open('/tmp/arguments.json', 'rb').read(); "
-            f"basic._ANSIBLE_PROFILE = 'legacy'; runpy.run_path('/repository/plugins/modules/{name}.py', run_name='__main__')"
+            f"basic._ANSIBLE_PROFILE = 'legacy'; runpy.run_module('{COLLECTION}.plugins.modules.{name}', run_name='__main__')"
         )
         env = {"PYTHONPATH": "/libraries:/repository/.collections", "PYTHONDONTWRITEBYTECODE": "1"}
         argv: list[str | Path] = ["chroot", self.root, "python3", "-c", program]
