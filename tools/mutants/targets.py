@@ -50,7 +50,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "core/placement/policies.py": _POLICIES,
     "core/placement/preemption.py": ("core/placement/test_preemption.py", "core/placement/test_budgets.py", _RESERVED),
     "core/placement/ranking.py": (*_POLICIES, "extender/test_verbs.py"),
-    "device_plugin/gpu/discovery.py": ("device_plugin/test_discovery.py",),
+    "device_plugin/gpu/discovery.py": ("device_plugin/test_discovery.py", "device_plugin/test_gpu_poller.py"),
     "device_plugin/gpu/health.py": tuple(f"device_plugin/test_{name}.py" for name in ("health", "discovery", "xid_events")),
     "device_plugin/gpu/pod_limits.py": ("device_plugin/test_known_limits.py",),
     "device_plugin/host/cdi_specs.py": ("device_plugin/test_cdi_specs.py",),
@@ -76,7 +76,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "device_plugin/node/messages.py": ("device_plugin/test_pod_annotations.py", "device_plugin/test_messages.py"),
     "device_plugin/node/pending.py": tuple(
-        f"device_plugin/test_{name}.py" for name in ("pending", "requests", "starts", "turns", "told", "rejections", "allocator")
+        f"device_plugin/test_{name}.py" for name in ("pending", "requests", "starts", "turns", "told", "rejections", "candidates", "allocator")
     ),
     "device_plugin/node/cdi.py": ("device_plugin/test_cdi_specs.py",),
     "device_plugin/node/strategy.py": ("device_plugin/test_strategy.py",),

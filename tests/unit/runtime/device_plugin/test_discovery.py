@@ -221,6 +221,7 @@ def test_an_exchange_under_way_does_not_stop_the_library_and_leaves_what_was_kno
         reader.read()
     assert (nvml.calls, error.value.reload) == (["start"], False)
     assert NvmlError("x", reload=True).reload
+    assert (error.value.unable, error.value.code) == (False, 0)
     failed = reader.failed("why")
     assert failed is not None
     assert [gpu.uuid for gpu in failed.gpus] == [gpu.uuid for gpu in before.gpus]
@@ -237,12 +238,12 @@ def test_a_gpu_that_fails_a_check_is_out_and_comes_back_when_nothing_speaks_agai
 
 
 def test_a_gpu_that_is_lost_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    nvml = FakeNvml(8192, 8192)
+    nvml = mixed(instance(7), instance(1), instance(1, 1))
     reader = GpuReader(nvml, GIB, GpuHealth(checks=1))
-    reader.read()
+    assert [gpu.usable for gpu in reader.read().gpus] == [True, False, False, True]
     nvml.lost = {1}
     for _ in range(3):
-        assert [gpu.usable for gpu in reader.read().gpus] == [True, False]
+        assert [gpu.usable for gpu in reader.read().gpus] == [True, False, False, False]
     assert [record.message for record in caplog.records] == ["GPU 1 (GPU-00000001-0000-0000-0000-000000000000): the GPU is lost"]
 
 
@@ -291,6 +292,24 @@ def test_a_silent_gpu_is_not_taken_for_one_that_answers_at_another_place(caplog:
         ]
     assert [record.message for record in caplog.records] == ["GPU 1 is omitted: the GPU is lost"]
     assert {gpu.uuid: health.answers(gpu.uuid) for gpu in before.gpus} == {gpu.uuid: "ok" for gpu in before.gpus}
+
+
+def test_a_silent_gpu_is_omitted_if_another_index_has_an_instance_of_it() -> None:
+    nvml = mixed(instance(7), instance(8))
+    reader = GpuReader(nvml, GIB, GpuHealth(checks=1))
+    reader.read()
+    nvml.gpus = [replace(nvml.gpus[1], instances=(instance(7),)), nvml.gpus[0]]
+    nvml.lost = {1}
+    assert [gpu.uuid for gpu in reader.read().gpus] == ["MIG-7-0"]
+
+
+def test_an_index_of_the_former_process_that_was_wrong_once_is_not_believed_again() -> None:
+    nvml = FakeNvml(8192, 8192)
+    former = GpuReader(nvml, GIB, GpuHealth()).read()
+    nvml.gpus.reverse()
+    reader = GpuReader(nvml, GIB, GpuHealth(checks=1), former)
+    for nvml.lost in ({1}, {0, 1}):
+        assert [(gpu.index, gpu.uuid) for gpu in reader.read().gpus] == [(0, former.gpus[1].uuid)]
 
 
 @pytest.mark.parametrize("next_process", [False, True])

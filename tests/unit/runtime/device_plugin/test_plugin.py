@@ -242,27 +242,6 @@ async def test_a_unit_that_is_too_small_ends_it_with_the_unit_to_use() -> None:
             await asyncio.wait_for(it.task, 5)
 
 
-async def test_a_gpu_that_comes_later_and_makes_too_many_units_is_left_out_and_reported() -> None:
-    async with world(15360, 15360, unit=UNITS["MiB"]) as it:
-        # What keeps pods to their units is known a moment after the GPUs are.
-        await until(lambda: it.plugin.status.ready and it.inventory.isolation)
-        before = it.inventory
-        it.nvml.gpus += [facts(2, 1024 * GIB)]
-        await until(lambda: not it.plugin.status._parts["gpus"][0])
-        told = it.plugin.status._parts["gpus"][1]
-        assert told.startswith("GPU 2 (GPU-00000002-0000-0000-0000-000000000000) is omitted: ")
-        assert "use --memory-unit" in told
-        assert it.inventory == before
-        # The others are read as ever, also where NVML fails.
-        it.nvml.lost = {1}
-        await until(lambda: [gpu.usable for gpu in it.inventory.gpus] == [True, False])
-        it.nvml.lost, it.nvml.failure = set(), NvmlError("the driver is gone")
-        await until(lambda: [gpu.health for gpu in it.inventory.gpus] == ["the driver is gone"] * 2)
-        assert not it.task.done()
-        it.nvml.failure, it.nvml.gpus = None, it.nvml.gpus[:2]
-        await until(lambda: it.inventory == before and it.plugin.status._parts["gpus"][0])
-
-
 async def test_questions_larger_than_grpcs_default_are_answered() -> None:
     async with world(16 * GIB) as it:
         free = [f"{it.inventory.gpus[0].uuid}-_-{slot}" for slot in range(100_000)]

@@ -154,9 +154,8 @@ class GpuReader:
                     self.driver = self._nvml.driver()
             count = self._nvml.count()
             self._known = Inventory(self._unit, tuple(sorted(self._gpus(count), key=lambda gpu: gpu.index)))
-            if self._count not in (None, count):
-                self._before = None
-            self._count = count
+            # Only the first reading uses `before`: later its indexes may be wrong.
+            self._before, self._count = None, count
         except InventoryError as error:
             raise NvmlError(f"the GPUs changed during the reading ({error}); reading again") from None
         except NvmlError:
