@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from random import Random
 from typing import Any
 
@@ -103,9 +104,10 @@ LONG = "long " * 40 + "end"
     ("text", "wanted", "after"),
     [
         # Inside brackets, on the line.
-        ("a: {b: 1, c: 2} # x\n", {"a": {"b": 1, "c": 3}}, "a: {b: 1, c: 3} # x\n"),
+        ("a: {b: 1, c: 2} # x\n", {"a": {"c": 3, "a": 1}}, "a: {c: 3, a: 1} # x\n"),
         ("a: [1, 2] # x\n", {"a": [1]}, "a: [1] # x\n"),
         ("{a: 1} # x\n", {"a": 2}, "{a: 2} # x\n"),
+        ("{a:  'y'} # x\n", {"a": "y"}, "{a:  'y'} # x\n"),
         # An empty value becomes a block below its key, and a block an empty value behind it.
         ("a: []\nb: 1\n", {"a": [1], "b": 1}, "a:\n  - 1\nb: 1\n"),
         ("a: {} # x\nb: 1\n", {"a": {"c": [1]}, "b": 1}, "a:\n  c:\n  - 1 # x\nb: 1\n"),
@@ -113,6 +115,8 @@ LONG = "long " * 40 + "end"
         ("a: ~ # x\nb: 1\n", {"a": [1], "b": 1}, "a:\n  - 1 # x\nb: 1\n"),
         ("c:\n  a: [] # x\n", {"c": {"a": [1]}}, "c:\n  a:\n    - 1 # x\n"),
         ("a: ''\nb: 1 # x\n", {"a": ["y"], "b": 1}, "a: [y]\nb: 1 # x\n"),
+        ("a:  {} # x\nb: 1\n", {"a": [], "b": 1}, "a:  [] # x\nb: 1\n"),
+        ("a: ~ # x\nb: 1\n", {"a": "y: z", "b": 1}, "a: 'y: z' # x\nb: 1\n"),
         ("a:\n  b: 1 # x\nc: 1\n", {"a": {}, "c": 1}, "a: {} # x\nc: 1\n"),
         ("a:\n- b\nc: 1 # x\n", {"a": [], "c": 1}, "a: []\nc: 1 # x\n"),
         # Elements of a list; a new one stands as the others do.
@@ -126,6 +130,8 @@ LONG = "long " * 40 + "end"
         ("# x\n- a\n- c # c", ["a", "c", "d", "e"], "# x\n- a\n- c # c\n- d\n- e"),
         ("# x\na:\n    - b: 1\n", {"a": [{"b": 1}, {"c": 1, "d": 2}]}, "# x\na:\n    - b: 1\n    - c: 1\n      d: 2\n"),
         ("# x\n-\n  a\n- b\n", ["a"], "# x\n-\n  a\n"),
+        ("# x\n- a: 1\n- b: 1 # b\n  c: 1\n", [{"c": 1, "b": 1}], "# x\n- b: 1 # b\n  c: 1\n"),
+        ("# x\n- a # a\n" + "- b\n" * 200, ["b"] * 200, "# x\n" + "- b\n" * 200),
         (
             "# x\n" + "".join(f"- a: {number}\n  b: 'y{number}'\n" for number in (1, 2, 3)),
             [{"a": number + 3, "b": f"y{number}"} for number in (1, 2, 3)],
@@ -134,6 +140,8 @@ LONG = "long " * 40 + "end"
         # Keys: at the end of their mapping, before what follows it.
         ("# x\na: 1", {"a": 1, "b": 2}, "# x\na: 1\nb: 2"),
         ("# x\na: 1\nb: 2", {"a": 1}, "# x\na: 1\n"),
+        ("\na: 1\nb: 2 # x\n", {"b": 2}, "\nb: 2 # x\n"),
+        ("a: {b: 1}# x\n", {"a": {"b": 1}, "c": 1}, "a: {b: 1}# x\nc: 1\n"),
         ("# x\na:\n    b: 1\n", {"a": {"b": 1, "c": {"d": 1}}}, "# x\na:\n    b: 1\n    c:\n      d: 1\n"),
         ("# x\na:\n- b: 1\n  # of c\nc: 1\n", {"a": [{"b": 1, "d": 2}], "c": 1}, "# x\na:\n- b: 1\n  d: 2\n  # of c\nc: 1\n"),
         (
@@ -150,6 +158,10 @@ LONG = "long " * 40 + "end"
         ("# x\na: |\n  text\n\n\n# y\n", {"a": "text\n", "b": 1}, "# x\na: |\n  text\nb: 1\n\n\n# y\n"),
         ("# x\na: y\n", {"a": LONG}, f"# x\na: {LONG}\n"),
         ("# x\na: 1\n", {"a": 1, "c": LONG, "b": "ü"}, f"# x\na: 1\nc: {LONG}\nb: ü\n"),
+        ("# x\na:\n  b: 1\n", {"a": {"b": 1, "c": "d\ne"}}, "# x\na:\n  b: 1\n  c: 'd\n\n    e'\n"),
+        # A value that JSON does not have.
+        ("# x\na: 2026-11-28\nb: 1\n", {"a": date(2026, 11, 28), "b": 2}, "# x\na: 2026-11-28\nb: 2\n"),
+        ("# x\n- 2026-11-28\n- 1\n", [date(2026, 11, 28), 2], "# x\n- 2026-11-28\n- 2\n"),
         # Equal to Python, but not to YAML.
         ("# x\na: 1\nb: 1.0\nc: true\n", {"a": 1.0, "b": True, "c": 1}, "# x\na: 1.0\nb: true\nc: 1\n"),
     ],
@@ -162,13 +174,16 @@ def test_how_a_change_is_written(text: str, wanted: Any, after: str) -> None:
     ("text", "wanted"),
     [
         ("# x\na:\n  b: 1\n", {"a": 1}),
-        ("# x\na:\n  b: 1\n", {"a": [1]}),
+        ("# x\na:\n  -b: 1\n", {"a": [1]}),
         ("# x\n- a: 1\n  b: 2\n", [{"b": 2}]),
         ("# x\n- a\n", ["b", "a"]),
         ("# x\n- a\n", []),
         ("# x\na: 1\n", {}),
         ("# x\na: 1\na: 2\n", {"a": 3}),
-        ("# x\nz: &z {a: 1}\nb: *z\n", {"z": {"a": 1}, "b": {"a": 2}}),
+        ("# x\nz: &z 1\nb: *z\nc: 1\n", {"z": 1, "b": 1, "c": 2}),
+        ("# x\na: &y\n- b\n- c\n", {"a": ["b"]}),
+        ("# x\n? a\n: 1\nb: 2\n", {"b": 2}),
+        ("# x\na: 1\nb:\n  ? c\n...\n", {"a": 1}),
         ("# x\na: |\n  text\nb: 1\n", {"a": "less\n", "b": 1}),
         ("# x\na:\nb: 1\n", {"a": "y", "b": 1}),
         ("# x\n", {"a": 1}),
