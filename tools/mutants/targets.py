@@ -76,7 +76,8 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "device_plugin/node/messages.py": ("device_plugin/test_pod_annotations.py", "device_plugin/test_messages.py"),
     "device_plugin/node/pending.py": tuple(
-        f"device_plugin/test_{name}.py" for name in ("pending", "requests", "starts", "turns", "told", "rejections", "candidates", "allocator")
+        f"device_plugin/test_{name}.py"
+        for name in ("pending", "requests", "starts", "turns", "told", "rejections", "candidates", "allocator")
     ),
     "device_plugin/node/cdi.py": ("device_plugin/test_cdi_specs.py",),
     "device_plugin/node/strategy.py": ("device_plugin/test_strategy.py",),

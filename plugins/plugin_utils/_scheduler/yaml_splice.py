@@ -70,9 +70,8 @@ class _Splicer:
             raise _CannotSplice("nothing there")
         self._value(root, _yaml.load(self.text), wanted)
         text = self.text
-        # They are in the order of their places. Of two insertions at one place the outer one goes in first, so that the inner one
-        # comes before it.
-        for edit in reversed(self.edits):
+        # Later edits first; of two insertions at one place, the outer one first, so that the inner one comes before it.
+        for _place, edit in sorted(enumerate(self.edits), key=lambda placed: (placed[1].start, placed[0]), reverse=True):
             text = text[: edit.start] + edit.text + text[edit.end :]
         return text
 
@@ -118,7 +117,9 @@ class _Splicer:
         if self.text[node.start_mark.index] != "-" or not wanted:
             raise _CannotSplice("a list in a form of its own, or the whole of it goes")
         before, after = ([json.dumps(member, sort_keys=True, default=repr) for member in items] for items in (current, wanted))
-        for _what, start, end, first, last in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        for what, start, end, first, last in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+            if what == "equal":
+                continue
             both = min(end - start, last - first)
             for place in range(both):
                 self._value(node.value[start + place], current[start + place], wanted[first + place])
@@ -166,7 +167,7 @@ class _Splicer:
 
     @staticmethod
     def _is_block(node: yaml.Node) -> bool:
-        return isinstance(node, yaml.CollectionNode) and not node.flow_style
+        return isinstance(node, yaml.CollectionNode) and not node.flow_style and bool(node.value)
 
     @staticmethod
     def _is_empty(node: yaml.Node) -> bool:
