@@ -13,13 +13,12 @@ from pathlib import Path
 import hypothesis.strategies as st
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 
 from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.ledger import GpuState, Ledger, NodeLedger
 from gpushare_runtime.core.node_ledger import GpuClass
-from gpushare_runtime.core.placement import scarcity as module
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.ranking import NodeCost
 from gpushare_runtime.core.placement.scarcity import PARTS, Scarcity, Surcharge
@@ -43,9 +42,10 @@ def cluster_of(nodes: Sequence[Node], cpus: Sequence[int] = ()) -> Ledger:
     return made
 
 
-def asking(units: int, *models: str, refused: tuple[str, ...] = (), gpus: int = 0, cpu: int = 0) -> Request:
+def asking(units: int, *models: str, refused: tuple[str, ...] = (), gpus: int = 0, cpu: int = 0, over: int = 1) -> Request:
+    """over: as many GPUs have the units, each of them all."""
     rules = Rules(models=models, models_refused=refused)
-    return Request((ContainerRequest(Kind.APP, 0, "main", units=0 if gpus else units, whole_gpus=gpus),), rules=rules, cpu=cpu)
+    return Request((ContainerRequest(Kind.APP, 0, "main", units=0 if gpus else units * over, whole_gpus=gpus),), over, rules=rules, cpu=cpu)
 
 
 ROOT = Path(__file__).parents[5]
@@ -56,12 +56,13 @@ NODES = st.lists(
 SIZES = st.lists(st.tuples(st.sampled_from(MODELS), st.sampled_from([8, 16, 24])), min_size=1, max_size=6)
 ASKED = st.lists(
     st.builds(
-        lambda units, models, refused, gpus, cpu: asking(units, *models, refused=tuple(refused), gpus=gpus, cpu=cpu),
+        lambda units, models, refused, gpus, cpu, over: asking(units, *models, refused=tuple(refused), gpus=gpus, cpu=cpu, over=over),
         st.integers(1, 30),
         st.lists(st.sampled_from(MODELS), unique=True, max_size=2),
         st.lists(st.sampled_from(MODELS), unique=True, max_size=1),
         st.integers(0, 2),
-        st.integers(0, 8000),
+        st.sampled_from([0, 1000, 8000, 70_000, 200_000]),
+        st.sampled_from([1, 1, 1, 2, 3]),
     ),
     max_size=20,
 )
@@ -94,7 +95,8 @@ def test_scarcity_is_what_a_naive_count_says(gpus: list[tuple[str, int]], asked:
         takes = {
             (model, size)
             for model, size in kinds
-            if (not rules.models or model in rules.models) and model not in rules.models_refused and (count or size >= request.units)
+            if (not rules.models or model in rules.models) and model not in rules.models_refused
+            if count or size * request.gpus_per_pod >= request.units
         }
         room = sum(1 if count else size for model, size in gpus if (model, size) in takes)
         if not room:
@@ -103,7 +105,8 @@ def test_scarcity_is_what_a_naive_count_says(gpus: list[tuple[str, int]], asked:
         if takes != kinds:
             for one in takes:
                 wanted[one] += Fraction(count or request.units, room)
-                cpu[one] += Fraction(request.cpu * (1 if count else one[1]), room)
+                most = 64_000 * (count or request.gpus_per_pod)
+                cpu[one] += Fraction(min(request.cpu, most) * (1 if count else one[1]), room)
     expected = {GpuClass((model,), size): min(1.0, float(units / total)) for (model, size), units in wanted.items() if units}
     found = scarcity.picture.scarce
     assert all(abs(found.get(one, 0) - PARTS * share) <= 0.5 + 1e-9 for one, share in expected.items())
@@ -144,6 +147,7 @@ def test_larger_gpus_are_scarce_where_pods_fit_on_nothing_smaller() -> None:
     assert best(Placement(), memory(12), cluster) == "n0"
     policy = learned(cluster, memory(40), memory(12))
     assert best(policy, memory(12), cluster) == "n1"
+    assert policy.kept_for(memory(12), cluster.nodes["n0"]) == "kept for pods of 40 units"
 
 
 @pytest.mark.parametrize(("size", "step"), [(100, 8), (80, 6), (16, 1), (7, 1)])
@@ -193,6 +197,7 @@ def test_scarce_gpus_are_anybodys_where_no_cpu_is_left_for_those_who_name_them()
     assert best(policy, request, cluster) == "n1"
 
 
+@example([[("T4", 16, 0)], [("A100", 16, 0)]], [asking(8, "T4", cpu=8000)], [16_000], [])
 @given(NODES, ASKED, st.lists(st.integers(0, 40_000), max_size=4), st.lists(st.integers(0, 9000), max_size=4))
 def test_the_price_on_a_node_is_what_a_naive_count_says(nodes: list[Node], asked: list[Request], cpus: list[int], used: list[int]) -> None:
     cluster = cluster_of(nodes, cpus)
@@ -306,21 +311,137 @@ def test_gpus_that_come_or_go_or_fail_change_the_classes() -> None:
     assert cluster.classes == {GpuClass(("T4",), 16): 16}
 
 
-def test_what_is_remembered_is_bounded_and_old_requests_count_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MEMORY", 100)
-    cluster = cluster_of([[("T4", 16, 0)], [("A100", 16, 0)]])
+T4, P100, A100 = (GpuClass((model,), 16) for model in ("T4", "P100", "A100"))
+
+
+@pytest.mark.parametrize(("more", "parts"), [(10_000, 13), (10_001, 16)])
+def test_after_20_000_requests_older_ones_count_half(more: int, parts: int) -> None:
+    scarcity = Scarcity({T4: 160, A100: 160})
+    t4 = asking(8, "T4", cpu=4000)
+    scarcity.observe([t4] * 10_000 + [memory(8)] * 10_001)
+    # From here on both count as 5000.
+    scarcity.observe([memory(8)] * more)
+    # One more than 20 000 halves them once more.
+    scarcity.observe([t4] * 5000)
+    assert (scarcity.picture.scarce, scarcity.picture.cpu) == ({T4: parts}, {T4: 8000})
+
+
+@pytest.mark.parametrize(("once", "scarce"), [(1, {}), (2, {T4: 15})])
+def test_what_a_single_pod_asked_for_is_forgotten_then(once: int, scarce: dict[GpuClass, int]) -> None:
+    scarcity = Scarcity({T4: 160, A100: 160})
+    scarcity.observe([asking(16, "T4", over=1000)] * once + [memory(1)] * (20_000 if once == 1 else 36_000))
+    assert scarcity.picture.scarce == scarce
+
+
+def test_at_most_1024_needs_shapes_and_surcharges_are_remembered() -> None:
+    scarcity = Scarcity({T4: 160, A100: 160})
+    shapes, surcharges, needs = [], [], []
+    for number in range(1100):
+        scarcity.observe([replace(asking(8, "A100"), containers=(ContainerRequest(Kind.APP, 0, "main", units=8, core=number + 1),))])
+        shapes.append(len(scarcity._alike))
+    for number in range(1100):
+        scarcity.surcharge(memory(number + 1))
+        surcharges.append(len(scarcity._surcharges))
+    for number in range(1100):
+        scarcity.observe([asking(1, f"X{number}")] * 2 + [asking(8, "T4")] * (number == 980))
+        needs.append(len(scarcity._asked))
+    assert (max(shapes), max(surcharges), max(needs)) == (1024, 1024, 1024)
+    assert needs[needs.index(1024) + 1] == 512, "those of the most pods"
+    scarcity.observe([asking(8, "T4")] * 1100)
+    assert scarcity.picture.scarce == {T4: PARTS, A100: PARTS}
+
+
+@pytest.mark.parametrize(("others", "scarce"), [(127, True), (128, False)])
+def test_the_128_needs_that_ask_for_most_count(others: int, scarce: bool) -> None:
+    scarcity = Scarcity({T4: 16, A100: 19 * 16})
+    scarcity.observe([asking(15, "T4")] + [asking(16, "A100", f"X{number}") for number in range(others)])
+    assert (T4 in scarcity.picture.scarce) is scarce
+
+
+@pytest.mark.parametrize(("others", "scarce"), [(63, True), (64, False)])
+def test_the_64_classes_of_most_units_count(others: int, scarce: bool) -> None:
+    scarcity = Scarcity({T4: 16} | {GpuClass((f"X{number}",), 16): 32 for number in range(others)})
+    scarcity.observe([asking(8, "T4")] * 8)
+    assert (T4 in scarcity.picture.scarce) is scarce
+
+
+def test_the_picture_is_another_one_when_the_counts_have_grown_by_half() -> None:
+    classes = {T4: 160, A100: 160}
+    scarcity, t4 = Scarcity(classes), asking(8, "T4")
+    assert (scarcity.picture.scarce, scarcity.surcharge(memory(8)).prices) == ({}, {})
+    for more in (8, 4, 6, 9):
+        before = scarcity.picture
+        scarcity.observe([t4] * (more - 1))
+        assert scarcity.picture is before
+        scarcity.observe([t4])
+        assert scarcity.picture is not before
+        assert scarcity.surcharge(memory(8)).prices == {T4: 8}
+        assert scarcity.surcharge(memory(8)) is scarcity.surcharge(memory(8))
+    del classes[A100]
+    assert scarcity.picture.scarce == {}, "no pod has a choice any more"
+
+
+def test_without_a_gpu_nothing_is_scarce() -> None:
+    scarcity = Scarcity({})
+    assert scarcity.surcharge(memory(8)).step == 1
+    scarcity.observe([asking(8, "T4")] * 8)
+    assert (scarcity.picture.scarce, scarcity.surcharge(memory(8)).step) == ({}, 1)
+
+
+def test_a_request_pays_for_the_parts_and_units_that_it_takes_beyond_what_it_must_pay_anyway() -> None:
+    t4, p100, a100 = (GpuClass((model,), 100) for model in ("T4", "P100", "A100"))
+    scarcity = Scarcity({t4: 100, p100: 100, a100: 100})
+    scarcity.observe([asking(8, "T4")] * 6 + [asking(8, "P100")] * 3 + [memory(8)] * 15)
+    assert scarcity.picture.scarce == {t4: 12, p100: 6}
+    for request, prices in (
+        (memory(64), {t4: 6, p100: 3}),
+        (asking(64, over=2), {t4: 12, p100: 6}),
+        (whole(1), {t4: 9, p100: 5}),
+        (asking(64, "T4", "P100"), {t4: 3}),
+        (asking(64, "T4"), {}),
+        (memory(101), {}),
+    ):
+        surcharge = scarcity.surcharge(request)
+        assert (surcharge.step, surcharge.prices, surcharge.cpu) == (8, prices, dict.fromkeys(prices, 0))
+
+
+@pytest.mark.parametrize(("named", "parts"), [(33, 11), (34, 12), (38, 12), (39, 13), (41, 14), (48, 16)])
+def test_small_differences_leave_a_class_as_scarce_as_it_was(named: int, parts: int) -> None:
+    """By less than a part. Of 96 pods each three that name T4 make it scarce by one part more."""
+    scarcity, rare, t4 = Scarcity({T4: 128, A100: 128}), Scarcity({T4: 128, A100: 128}), asking(8, "T4")
+    rare.observe([t4] + [memory(8)] * 95)
+    assert rare.picture.scarce == {}
+    scarcity.observe([t4] * 18 + [memory(8)] * 30)
+    assert scarcity.picture.scarce == {T4: 12}
+    scarcity.observe([t4] * (named - 18) + [memory(8)] * (66 - named))
+    assert scarcity.picture.scarce == {T4: parts}
+
+
+@pytest.mark.parametrize(("later", "mean"), [(8999, 8000), (9000, 9000), (7001, 8000), (7000, 7000), (20_000, 20_000)])
+def test_small_differences_leave_the_cpu_that_goes_with_a_class_as_it_was(later: int, mean: int) -> None:
+    scarcity = Scarcity({T4: 160, A100: 160})
+    scarcity.observe([asking(16, "T4", cpu=8000)] * 8)
+    assert scarcity.picture.cpu == {T4: 8000}
+    # With these the mean of all sixteen is `later`.
+    scarcity.observe([asking(16, "T4", cpu=2 * later - 8000)] * 8)
+    assert scarcity.picture.cpu == {T4: mean}
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [
+        ([asking(8, "T4")] * 3 + [asking(8, "P100")] + [memory(8)] * 16, "kept for pods that name T4"),
+        ([asking(8, "T4")] + [asking(8, "P100")] * 3 + [memory(8)] * 16, "kept for pods that name P100"),
+        ([asking(8, "T4")] + [asking(8, refused=("P100", "A100"))] * 3 + [memory(8)] * 16, "kept for pods that refuse P100, A100"),
+        ([asking(8, "T4")] * 3 + [asking(8, refused=("P100", "A100"))] + [memory(8)] * 16, "kept for pods that name T4"),
+        ([memory(8)] * 16, ""),
+    ],
+)
+def test_the_dearest_gpu_of_a_node_says_for_whom_most_it_is_kept(asked: list[Request], kept: str) -> None:
+    cluster = cluster_of([[("T4", 16, 0), ("P100", 16, 0)], [("A100", 16, 0)]])
     scarcity = Scarcity(cluster.classes)
-    scarcity.observe([asking(8, "T4")] * 50)
-    assert scarcity.picture.scarce == {GpuClass(("T4",), 16): PARTS}
-    for _ in range(20):
-        scarcity.observe([memory(8)] * 50)
-    assert scarcity.picture.scarce == {}
-    monkeypatch.setattr(module, "_REMEMBERED", 40)
-    for number in range(90):
-        scarcity.observe([asking(1, f"X{number}")])
-        assert len(scarcity._asked) <= 40
-    scarcity.observe([asking(8, "T4")] * 150)
-    assert scarcity.picture.scarce == {GpuClass(("T4",), 16): PARTS}, "what many ask for stays"
+    scarcity.observe(asked * 8)
+    assert scarcity.kept_for(memory(8), cluster.nodes["n0"], [T4, P100]) == kept
 
 
 def test_a_preference_that_a_user_writes_decides_between_nodes_that_are_nearly_as_good() -> None:
